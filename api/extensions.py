@@ -34,7 +34,7 @@ def lowering(
 
 def llvm_ir_of(code: Code) -> str:
     """Returns the LLVM IR of a module in the LLVM dialect. Raises `RuntimeError` if MLIR cannot translate it."""
-    from buddy.compiler.codegen.functions import to_llvm_ir
+    from buddy.compiler.mlir.printing import to_llvm_ir
 
     return to_llvm_ir(code.module)
 

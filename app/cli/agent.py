@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 Report = Callable[[str], object]
 _MAX_OUTPUT_LINES = 200
 _MAX_UNDO = 200
-_OPEN_FIRST = "call open_program first"
 
 
 class Folder:
@@ -102,6 +101,10 @@ class Folder:
         return str(path.relative_to(self.root))
 
 
+def _no_program_error() -> BuddyError:
+    return BuddyError("no program is open", "", "call open_program first")
+
+
 class _Notes(Console):
     """A console that keeps notes for the agent, and prints nothing."""
 
@@ -123,8 +126,8 @@ class AgentEngine(Headless):
     """A headless client whose requests can be cancelled, and which reports their progress to `report`."""
 
     def __init__(self, client: EngineClient, report: Report) -> None:
-        self.kept = _Notes()
-        super().__init__(client, self.kept)
+        self.notes_console = _Notes()
+        super().__init__(client, self.notes_console)
         self._report = report
 
     async def _follow(
@@ -171,7 +174,7 @@ class AgentProgram:
     def engine(self) -> AgentEngine:
         """The engine with the program. Raises `BuddyError` if none is open."""
         if self._engine is None or not self._recipes:
-            raise BuddyError("no program is open", "", _OPEN_FIRST)
+            raise _no_program_error()
         return self._engine
 
     async def _start(self) -> AgentEngine:
@@ -196,7 +199,8 @@ class AgentProgram:
         """The notes since the last call of this function: of the capture, and on choices that were not applied."""
         if self._engine is None:
             return []
-        notes, self._engine.kept.notes = self._engine.kept.notes, []
+        console = self._engine.notes_console
+        notes, console.notes = console.notes, []
         return list(dict.fromkeys(notes))
 
     async def close(self) -> None:
@@ -245,7 +249,8 @@ class AgentProgram:
     @property
     def recipe(self) -> Recipe:
         """The recipe of the current graph. Raises `BuddyError` if no program is open."""
-        assert self.engine is not None
+        if not self._recipes:
+            raise _no_program_error()
         return self._recipes[self._graph]
 
     # ---- edits of the recipe -------------------------------------------------------------------------------------

@@ -22,9 +22,9 @@ from buddy.compiler.support import disk_cache
 from buddy.compiler.support.files import scratch_folder
 
 _EPILOG = """\
-`export FILE` writes an archive of the compiled code: everything, or what the programs of --program need, which are
-compiled for it. `import FILE` adds an archive to the cache of this machine, which later executes the code in it. So
-only archives that the own cache of this user sealed are read, unless --key, --sha256 or --trust is given.
+`export FILE` writes an archive of the compiled code: all of it, or with --program only what these programs need; they
+are compiled first. `import FILE` adds an archive to the cache of this machine, which later executes the code in it.
+So only archives that this user's cache has sealed are read, unless --key, --sha256 or --trust is given.
 """
 
 

@@ -19,7 +19,8 @@ from textual.app import SuspendNotSupported
 
 from buddy.app.actions import key_of
 from buddy.app.session.stages import StageRow, phase_of
-from buddy.app.workspace.files import EditorDraft, write_whole
+from buddy.app.workspace.drafts import EditorDraft
+from buddy.app.workspace.files import write_whole
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 

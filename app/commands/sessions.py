@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from buddy.app.panes.ir_comparison import DIFF_MODES
 from buddy.app.session.stages import UnavailableError
 from buddy.app.workspace.command_line import ScreenState, command
-from buddy.app.workspace.files import FileLock, saved_drafts
+from buddy.app.workspace.drafts import saved_drafts
+from buddy.app.workspace.files import FileLock
 from buddy.app.workspace.session_file import Bookmarks, SavedScreen, SessionFile, without_content
 
 if TYPE_CHECKING:

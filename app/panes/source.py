@@ -59,7 +59,7 @@ class SourcePane(Pane, CodeView):
     def __init__(self, context: WorkbenchContext, graph: GraphPane) -> None:
         CodeView.__init__(self, context.session.cache)
         self.context, self.id, self._graph = context, self.pane_id, graph
-        # The graph of `_files`, which are its files as far as they were opened; for others, why they cannot be shown.
+        # The graph, its files that are open, and the reasons why other files of it cannot be shown; files by path.
         self._info: GraphInfo | None = None
         self._files: dict[str, PythonOpened] = {}
         self._problems: dict[str, str] = {}
@@ -102,8 +102,8 @@ class SourcePane(Pane, CodeView):
         self._breaks = {place: reason for place, reason in places if place is not None}
 
     @property
-    def _leads(self) -> bool:
-        """Whether the cursor of this pane moves the selection, because the keys belong to this pane."""
+    def _moves_selection(self) -> bool:
+        """Whether the cursor of this pane moves the selection: it does while keys go to this pane."""
         return self.context.layout.pane_id == self.pane_id
 
     # ---- drawing -------------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ class SourcePane(Pane, CodeView):
 
     def background(self, row: int) -> str:
         is_linked = Place(self._path, row) == self.context.selection.place
-        return super().background(row) if self._leads or not is_linked else "linked-line"
+        return super().background(row) if self._moves_selection or not is_linked else "linked-line"
 
     def _facts_of(self, row: int) -> LineFacts:
         if row not in self._facts:
@@ -193,7 +193,7 @@ class SourcePane(Pane, CodeView):
             paths = [*([place.path] if place is not None else []), *selection.lines.paths]
             self._place = place
             self._open_files(list(dict.fromkeys(paths)))
-        elif place is not None and not (self._leads and self._path):
+        elif place is not None and not (self._moves_selection and self._path):
             self._go_to(place)
 
     def show_place(self, place: Place) -> None:
@@ -264,7 +264,7 @@ class SourcePane(Pane, CodeView):
     def _show_opened(self, path: str) -> None:
         """Show a file that was opened or opened again, if it is on the screen or the cursor has to go to it."""
         opened = self._files.get(path)
-        if opened is not None and path == self._path and self._leads:
+        if opened is not None and path == self._path and self._moves_selection:
             # The user reads this file: keep the cursor on its line.
             self._show_file(path, opened, min(self.cursor, opened.lines - 1))
         elif self._place is not None and self._place.path == path:
@@ -297,14 +297,14 @@ class SourcePane(Pane, CodeView):
 
     def after_move(self) -> None:
         super().after_move()
-        if self._leads and self._path:
+        if self._moves_selection and self._path:
             self._place = Place(self._path, self.cursor)
             self.context.selection.link_line(self._place)
 
     # ---- actions -----------------------------------------------------------------------------------------------------
 
     def go_to_node_of_line(self) -> None:
-        """Go to a node of the line under the cursor in the graph pane, or say why no node comes from it."""
+        """Go to a node of the line under the cursor in the graph pane, or report why no node comes from it."""
         nodes = self._facts_of(self.cursor).nodes if self._path else ()
         if nodes:
             self.context.selection.go_node(nodes)

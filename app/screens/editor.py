@@ -22,7 +22,7 @@ from buddy.app.session.session import Session
 from buddy.app.widgets.look import Cells, look_of
 from buddy.app.widgets.prompt import Prompt
 from buddy.app.widgets.search import Found, ViewSearch
-from buddy.app.workspace.files import EditorDraft
+from buddy.app.workspace.drafts import EditorDraft
 from buddy.app.workspace.pipeline_text import Completion, PipelineError, check_pipeline, completions, parse
 from buddy.compiler.protocol import CheckIr, PassInfo
 

@@ -25,6 +25,7 @@ from buddy.app.actions import key_of
 from buddy.app.actions.key_map import Keymap
 from buddy.app.commands.compare import CompareCommands, ProfileCommands
 from buddy.app.commands.edit_text import TextEditCommands
+from buddy.app.commands.exports import ExportCommands
 from buddy.app.commands.frontend import BackendCommands, FrontendCommands
 from buddy.app.commands.graphs import GraphCommands, graph_at, graph_cells
 from buddy.app.commands.programs import ProgramCommands
@@ -33,7 +34,7 @@ from buddy.app.commands.recipe_edits import RecipeEditCommands, ScreenCommands
 from buddy.app.commands.reduce import ReduceCommands
 from buddy.app.commands.run import RunCommands, TuneCommands
 from buddy.app.commands.sessions import SessionCommands
-from buddy.app.commands.subgraphs import ExportCommands, SubgraphCommands
+from buddy.app.commands.subgraphs import SubgraphCommands
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.graph import GraphPane
 from buddy.app.panes.ir import IrPane

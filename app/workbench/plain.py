@@ -38,7 +38,7 @@ from buddy.app.workbench.app import Workbench
 from buddy.app.workbench.plain_input import COMMANDS, find_action, read_lines, similar_actions
 from buddy.app.workbench.plain_output import (
     MAX_ROWS,
-    Changes,
+    ChangePrinter,
     Printer,
     cells_line,
     row_line,
@@ -74,7 +74,7 @@ class PlainWorkbench(Workbench):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._printer = Printer(sys.stdout)
-        self._changes = Changes(self._printer)
+        self._changes = ChangePrinter(self._printer)
         self._typed_lines: asyncio.Queue[str | None] = asyncio.Queue()
         self._pilot: Pilot[Any] | None = None
         # What was printed last: the open screen or question, and the row of the pane that has focus.
@@ -100,7 +100,7 @@ class PlainWorkbench(Workbench):
         return False
 
     def _make_program(self, *arguments: Any) -> None:
-        self._changes = Changes(self._printer)
+        self._changes = ChangePrinter(self._printer)
         super()._make_program(*arguments)
 
     def _make_context(self) -> WorkbenchContext:
@@ -110,7 +110,7 @@ class PlainWorkbench(Workbench):
 
     def session_changed(self, topics: frozenset[Topic]) -> None:
         super().session_changed(topics)
-        self._changes.note(self.state)
+        self._changes.print_changes(self.state)
 
     def copy_to_clipboard(self, text: str) -> None:
         """Print the text: there is no terminal to copy it to."""

@@ -65,8 +65,8 @@ class Printer:
         self.say("\n".join(lines))
 
 
-class Changes:
-    """Prints what has changed in the state of a program: `note` is called after each frame of the engine."""
+class ChangePrinter:
+    """Prints changes of the state of a program: `print_changes` is called after each frame of the engine."""
 
     def __init__(self, printer: Printer) -> None:
         self._printer = printer
@@ -79,23 +79,23 @@ class Changes:
         self._report: object = None
         self._problem: Diagnostic | None = None
 
-    def note(self, state: State) -> None:
+    def print_changes(self, state: State) -> None:
         """Print what differs from the last call."""
-        self._note_printout(state)
+        self._print_printout(state)
         for entry in state.log[self._log_length :]:
             self._printer.say_problem(entry)
         self._log_length = len(state.log)
         if state.progress is not None:
             self._printer.say_progress(state.progress.what)
-        self._note_graphs(state)
-        self._note_compilation(state)
-        self._note_run(state)
+        self._print_graphs(state)
+        self._print_compilation(state)
+        self._print_run(state)
         if state.problem is not self._problem:
             self._problem = state.problem
             if self._problem is not None:
                 self._printer.say_problem(self._problem)
 
-    def _note_printout(self, state: State) -> None:
+    def _print_printout(self, state: State) -> None:
         """Print the lines that the script has completed since the last call."""
         lines = state.printout[:-1]
         if lines[: len(self._printed)] == self._printed:
@@ -103,7 +103,7 @@ class Changes:
                 self._printer.say(line)
         self._printed = lines
 
-    def _note_graphs(self, state: State) -> None:
+    def _print_graphs(self, state: State) -> None:
         is_restored = bool(state.restored_at)
         if not state.captured or (state.graphs is self._graphs and is_restored == self._is_restored):
             return
@@ -120,7 +120,7 @@ class Changes:
         for number, info in enumerate(state.graphs):
             self._printer.say(f"{origin}: graph {number}, {info.name}, {len(info.rows)} nodes")
 
-    def _note_compilation(self, state: State) -> None:
+    def _print_compilation(self, state: State) -> None:
         compiled = (state.compiled_recipe, state.compile_seconds)
         if state.info is None or compiled[0] is None or compiled == self._compiled:
             return
@@ -137,7 +137,7 @@ class Changes:
             in_eager_text = f"{fallbacks} fall back to eager" if fallbacks else "no fallback"
             self._printer.say(f"{len(in_graph) - fallbacks}/{len(in_graph)} nodes compiled, {in_eager_text}")
 
-    def _note_run(self, state: State) -> None:
+    def _print_run(self, state: State) -> None:
         if state.report is self._report:
             return
         self._report = state.report

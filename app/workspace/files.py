@@ -1,23 +1,14 @@
-"""Files of the workbench: atomic writes, locks between workbenches, and drafts of unsaved input.
-
-Each open editor has a draft file of its own, and a lock file while it is open. So a workbench never overwrites the
-draft of another running workbench, and the next workbench can restore the draft of one that has exited.
-"""
+"""Atomic writes of files, and locks between workbenches."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import fcntl
-import itertools
 import os
-import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
-
-from buddy.compiler.protocol.recipe import digest
 
 # The inode, modification time in nanoseconds and size of a file; `None` if it does not exist.
 Stamp = tuple[int, int, int] | None
@@ -149,100 +140,3 @@ def _is_file_at(fd: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(fd), path.stat())
     except FileNotFoundError:
         return False
-
-
-_DRAFT_SUFFIX = ".unsaved"
-
-
-class SavedDraft(NamedTuple):
-    """The draft of a workbench that has exited. It is outdated if the editor's initial text was different then."""
-
-    text: str
-    is_outdated: bool
-
-
-class Drafts(NamedTuple):
-    """The editors of a program with drafts: those of exited workbenches, and those that a workbench has open."""
-
-    unsaved: list[str]
-    open: list[str]
-
-
-class EditorDraft:
-    """The draft of one editor, in a file next to the saved recipe `recipe`; `title` identifies the editor.
-
-    The first line of the file is the hash of the editor's initial text. `open_elsewhere` is true if another
-    workbench has the same editor open.
-    """
-
-    def __init__(self, recipe: Path, title: str) -> None:
-        self.title = title
-        self.open_elsewhere = False
-        self._path, self._lock = self._lock_file(
-            f"{recipe.stem}.{re.sub(r'[^0-9A-Za-z-]+', '_', title)}", recipe.parent
-        )
-
-    def _lock_file(self, stem: str, folder: Path) -> tuple[Path, FileLock | None]:
-        """Lock a draft file that no other workbench uses, preferably an existing one. Returns its path and the lock.
-
-        The lock is `None` if the lock file cannot be created.
-        """
-        numbered = (folder / f"{stem}{f'~{number}' * (number > 1)}{_DRAFT_SUFFIX}" for number in itertools.count(1))
-        drafts = sorted(folder.glob(f"{stem}*{_DRAFT_SUFFIX}"))
-        existing = [path for path in drafts if _name(path).partition("~")[0] == stem]
-        for path in itertools.chain(existing, numbered):
-            lock = FileLock(_lock_of(path))
-            try:
-                if lock.take():
-                    return path, lock
-            except OSError:
-                return path, None
-            self.open_elsewhere = True
-        raise AssertionError("unreachable: the numbers are unlimited")
-
-    def read_saved(self, initial_text: str) -> SavedDraft | None:
-        """The saved draft for an editor with this initial text, or `None`."""
-        try:
-            initial_hash, _, text = self._path.read_bytes().decode("utf-8").partition("\n")
-        except (OSError, UnicodeDecodeError):
-            return None
-        return SavedDraft(text, initial_hash != digest(initial_text))
-
-    def save(self, text: str, initial_text: str) -> str:
-        """Save the draft `text` of an editor with this initial text. Returns an error message, empty if it is saved."""
-        try:
-            write_whole(self._path, f"{digest(initial_text)}\n{text}")
-        except OSError as error:
-            return f"the draft could not be saved: {error.strerror or error}"
-        return ""
-
-    def delete(self) -> None:
-        """Delete the draft after its text was accepted or discarded."""
-        with contextlib.suppress(OSError):
-            self._path.unlink()
-
-    def close(self) -> None:
-        """Release the lock after the editor was closed, so that another editor can restore the draft."""
-        if self._lock is not None:
-            self._lock.release()
-
-
-def saved_drafts(recipe: Path) -> Drafts:
-    """The drafts of the program whose first graph has its recipe in the file `recipe`."""
-    name_pattern = re.compile(rf"{re.escape(recipe.stem)}(?:-(?P<graph>\d+))?\.(?P<title>[^~]*)(?:~\d+)?")
-    drafts = Drafts([], [])
-    for path in sorted(recipe.parent.glob(f"{recipe.stem}*{_DRAFT_SUFFIX}")) if recipe.parent.is_dir() else []:
-        match = name_pattern.fullmatch(_name(path))
-        if match is None:
-            continue
-        title = match["title"].replace("_", " ") + (f" of graph {match['graph']}" if match["graph"] else "")
-        (drafts.open if is_held(_lock_of(path)) else drafts.unsaved).append(title)
-    return drafts
-
-
-def _name(path: Path) -> str:
-    return path.name.removesuffix(_DRAFT_SUFFIX)
-
-
-def _lock_of(path: Path) -> Path:
-    return path.with_name(f".{path.name}.lock")

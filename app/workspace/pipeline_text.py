@@ -181,13 +181,13 @@ class _Parser:
         self._items: list[PipelineItem] = []
 
     def parse_pipeline(self) -> list[PipelineItem]:
-        self._skip_space("")
+        self._read_comments("")
         while self._offset < len(self._text):
             self._parse_entry(MODULE, is_top_level=True)
-            self._skip_space(MODULE)
+            self._read_comments(MODULE)
             if self._next == ",":
                 self._offset += 1
-                self._skip_space(MODULE)
+                self._read_comments(MODULE)
         return self._items
 
     @property
@@ -195,8 +195,8 @@ class _Parser:
         """The next character; "" at the end of the text."""
         return self._text[self._offset : self._offset + 1]
 
-    def _skip_space(self, anchor: str) -> None:
-        """Skip space and comments. A comment with a pass adds a disabled pass on `anchor`."""
+    def _read_comments(self, anchor: str) -> None:
+        """Go past space and comments. A comment with a pass adds a disabled pass on `anchor`."""
         space = _SPACE_OR_COMMENTS.match(self._text, self._offset)
         assert space is not None
         for comment in _COMMENT.finditer(self._text, self._offset, space.end()):
@@ -246,15 +246,15 @@ class _Parser:
             raise PipelineError(f"{name} is not allowed inside {anchor}", offset)
         parenthesis = self._offset
         self._offset += 1
-        self._skip_space(name)
+        self._read_comments(name)
         while self._next != ")":
             if not self._next:
                 raise PipelineError(f"the parenthesis after {name} is not closed", parenthesis)
             self._parse_entry(name)
-            self._skip_space(name)
+            self._read_comments(name)
             if self._next == ",":
                 self._offset += 1
-                self._skip_space(name)
+                self._read_comments(name)
             elif self._next != ")" and self._next:
                 raise PipelineError("expected a comma or a closing parenthesis", self._offset)
         self._offset += 1

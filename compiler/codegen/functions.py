@@ -17,9 +17,9 @@ from buddy.compiler.codegen.machines import codegen_version, machine_of, object_
 from buddy.compiler.codegen.objects import CompiledObject, new_context, objects_of
 from buddy.compiler.codegen.objects.remarks import OPTIONS, ObjectRemark, remarks_of
 from buddy.compiler.mlir.bindings import PACKAGE, ir, llvm, version
-from buddy.compiler.mlir.printing import llvm_text
+from buddy.compiler.mlir.printing import to_llvm_ir
 from buddy.compiler.mlir.provenance import FILE, LocationSets
-from buddy.compiler.mlir.walk import ONCE
+from buddy.compiler.mlir.walk import RUNS_ONCE
 from buddy.compiler.protocol.recipe import digest
 from buddy.compiler.support.disk_cache import OBJECTS
 from buddy.compiler.support.target import host_features
@@ -44,11 +44,6 @@ class FunctionObject:
     reused: bool = False
     function_set: int = 0
     seconds: float = 0.0
-
-
-def to_llvm_ir(operation: ir.Operation) -> str:
-    """Returns the LLVM IR text of a module in the LLVM dialect."""
-    return llvm_text(operation)
 
 
 @dataclass(frozen=True)
@@ -92,10 +87,10 @@ def compile_functions(
 
 @dataclass(frozen=True)
 class CodeRemark:
-    """A remark that LLVM prints `times` times, on code in `function` with location set number `number`."""
+    """A remark that LLVM prints `times` times, on code in `function` whose location set has number `location_set`."""
 
     function: str
-    number: int
+    location_set: int
     text: str
     times: int
 
@@ -186,7 +181,7 @@ def _separate_module(
                 _declare(symbols[name])
             else:
                 symbols[name].clone()
-    flags = ["noinline", "optsize"] if ONCE in copy.attributes else ["noinline"]
+    flags = ["noinline", "optsize"] if RUNS_ONCE in copy.attributes else ["noinline"]
     copy.attributes["passthrough"] = ir.ArrayAttr.get([ir.StringAttr.get(flag) for flag in flags])
     copy.attributes["sym_visibility"] = ir.StringAttr.get("public")
     # Functions call each other across objects, so none may be local.

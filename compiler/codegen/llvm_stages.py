@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from buddy.compiler.codegen.functions import FunctionModule, FunctionObject, separate_functions, to_llvm_ir
+from buddy.compiler.codegen.functions import FunctionModule, FunctionObject, separate_functions
 from buddy.compiler.codegen.machines import machine_of
 from buddy.compiler.codegen.objects import new_context
 from buddy.compiler.codegen.objects.optimiser import LlvmPass, OptimisedFunction, optimise
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.mlir.printing import print_llvm, stage_text
+from buddy.compiler.mlir.printing import print_llvm, stage_text, to_llvm_ir
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.protocol.text.lines import StageText
 

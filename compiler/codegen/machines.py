@@ -83,8 +83,8 @@ define i32 @{name}(ptr %p, ptr %q) {{
 """
     for name, element, extension in (("bytes", "i8", "zext"), ("words", "i16", "sext"))
 )
-# The fastest ones first. Rates decide whether bfloat16 is worth it, so none is used for processors that are not here;
-# tiles need a permission of the operating system.
+# The instructions that are looked for, the fastest first. Those for bfloat16 and for tiles are not: whether they are
+# fast must be measured on the processor, and tiles need a permission of the operating system.
 _PROBED_DOT_INSTRUCTIONS = ("vpdpbusd", "vpmaddwd")
 _REGISTERS_BY_BYTES = {64: "zmm", 32: "ymm"}
 _ROUNDING_INSTRUCTION = re.compile(r"\bv?cvtneps2bf16|\bbfcvt|\bfcvt\.bf16\.s")
@@ -172,7 +172,7 @@ def check_runs_here(target: str) -> None:
         what = f"code for {target} has vectors of {vector_bytes} bytes, wider than those of this CPU"
         raise MachineError(f"{what} ({host().name})", todo)
     if missing := missing_instructions(target_of(target)):
-        what = f"code for {target} multiplies integers by {', '.join(missing)}, which this CPU does not have"
+        what = f"code for {target} multiplies integers with {', '.join(missing)}, which this CPU does not have"
         raise MachineError(f"{what} on vectors of {vector_bytes} bytes", todo)
 
 
@@ -348,7 +348,7 @@ define bfloat @__truncdfbf2(double %x) {
 SOFT_FLOAT_NAMES = tuple(_SOFT_FLOAT_FUNCTIONS)
 
 
-def support_of(objects: Sequence[bytes]) -> str:
+def soft_float_ir(objects: Sequence[bytes]) -> str:
     """Returns the LLVM IR of the soft-float functions that `objects` use, "" if they use none."""
     texts = [text for name, text in _SOFT_FLOAT_FUNCTIONS.items() if any(name.encode() in data for data in objects)]
     return _ROUNDING + "".join(texts) if texts else ""

@@ -32,7 +32,7 @@ from buddy.compiler.graph.plugins import is_built_in, origin
 from buddy.compiler.graph.sizes import plain_size
 from buddy.compiler.graph.transform.rewriting import observed_nodes
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.mlir.printing import print_llvm
+from buddy.compiler.mlir.printing import print_llvm, to_llvm_ir
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.ops import OWN_DIALECTS
 from buddy.compiler.ops.imported_module import ImportedIRError, imported_ir_of, lower_imported
@@ -387,7 +387,7 @@ def _translate(code: Code) -> Snapshot:
     """Returns the snapshot of the LLVM IR of a module. Raises `CompilationError`."""
     start = time.perf_counter()
     try:
-        content = functions.to_llvm_ir(code.module)
+        content = to_llvm_ir(code.module)
     except (ir.MLIRError, RuntimeError, ValueError) as error:
         raise CompilationError(diagnosis.of_translation(str(error))) from error
     seconds = time.perf_counter() - start

@@ -189,7 +189,7 @@ class Compiler:
         return tuple(
             (LLVM, node, f"{remark.text} (@{remark.function}{f', {remark.times} times' if remark.times > 1 else ''})")
             for remark in remarks
-            for node in self._locations.sets[remark.number]
+            for node in self._locations.sets[remark.location_set]
         )
 
     def _keys(self, recipe: Recipe) -> PrefixKeys:

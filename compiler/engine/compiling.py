@@ -61,19 +61,19 @@ class CompilationRequest:
 
     async def result(
         self,
-        request: Callable[[tuple[str, ...]], Message],
+        make_request: Callable[[tuple[str, ...]], Message],
         call: Call,
     ) -> CompileResult:
         """Compiles, and returns the result.
 
-        `request` makes the request to the worker from the names of the texts that the engine already has, and `call`
-        sends it. Raises `JobFailed` with the stages at the failure.
+        `make_request` makes the request to the worker from the names of the texts that the engine already has, and
+        `call` sends it. Raises `JobFailed` with the stages at the failure.
         """
-        return await self._follow(request, call, self._finish)
+        return await self._follow(make_request, call, self._finish)
 
     async def _follow(
         self,
-        request: Callable[[tuple[str, ...]], Message],
+        make_request: Callable[[tuple[str, ...]], Message],
         call: Call,
         finish: Callable[[CompileDone], CompileResult],
     ) -> CompileResult:
@@ -81,7 +81,7 @@ class CompilationRequest:
         known = self._store.names()
         self._store.pin(("request", self._request), known)
         try:
-            return finish(await call(request(known), self._handle_note))
+            return finish(await call(make_request(known), self._handle_note))
         except RequestRefused as refused:
             stages = self._failed_stages(refused.refused.stages)
             self._pin("failed", [*self._stages.values(), *stages])

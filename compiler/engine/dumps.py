@@ -133,7 +133,7 @@ class DumpHandler:
 
     # ---- opening ---------------------------------------------------------------------------------------------------
 
-    async def open(self, frame: Open, dump_format: DumpFormat, job: Job) -> None:
+    async def open(self, frame: Open, file_format: DumpFormat, job: Job) -> None:
         """Indexes a dump. Sends the graphs that are known after a moment, then all of them."""
         job.started = True
         start = time.monotonic()
@@ -143,7 +143,7 @@ class DumpHandler:
         reuses = previous is not None and (previous.scan.is_current() or previous.scan.can_continue())
         if previous is not None:
             previous.close()
-        opened = _OpenedDump(previous.scan if previous is not None and reuses else DumpScan(path, dump_format))
+        opened = _OpenedDump(previous.scan if previous is not None and reuses else DumpScan(path, file_format))
         self._opened[key] = opened
         self._store.limit = min(self._store.limit, _TEXT_BYTES)
         try:
@@ -160,7 +160,7 @@ class DumpHandler:
         finally:
             opened.has_ended.set()
         if not opened.dump.stages:
-            what = f"{frame.source} is {DESCRIPTIONS[dump_format]}, but no IR was found in it"
+            what = f"{frame.source} is {DESCRIPTIONS[file_format]}, but no IR was found in it"
             raise JobFailed(Diagnostic(what, frame.source, "check that the compiler printed IR into it"))
         if frame.follows:
             self._following = asyncio.create_task(self._follow(opened, job.request))
@@ -210,17 +210,17 @@ class DumpHandler:
         if frame.recipe.skipped_steps:
             await self._send_rerun(opened, frame.recipe, job, start)
             return
-        dump, stages, scanned, numbers = opened.dump, list[Stage](), 0, StepNumbers()
+        dump, stages, listed, numbers = opened.dump, list[Stage](), 0, StepNumbers()
         while True:
             has_ended = opened.has_ended.is_set()
             known = len(dump.stages)
             name = dump.graph_name(graph)
-            for record in dump.stages[scanned:known]:
+            for record in dump.stages[listed:known]:
                 record.step = numbers.add(record)
                 if len(stages) < MAX_STAGES and record.is_of(name):
                     stages.append(stage_of(record, len(stages)))
                     self._send(StageDone(job.request, graph, stages[-1]))
-            scanned = known
+            listed = known
             if has_ended:
                 break
             wait = _UPDATE_SECONDS + len(stages) * _SECONDS_PER_STAGE

@@ -29,6 +29,11 @@ class Opaque(msgspec.Struct, frozen=True):
 
 
 class NodeData(msgspec.Struct, frozen=True):
+    """A node: its op class by name (`op`), arguments in plain form, and for each result its shape and element type.
+
+    The result of a node with `multiple` is a tuple. `stable`, `module` and `location` are those of `Op`.
+    """
+
     name: str
     op: str
     target: str
@@ -42,6 +47,12 @@ class NodeData(msgspec.Struct, frozen=True):
 
 
 class GraphData(msgspec.Struct, frozen=True):
+    """A graph: its nodes in order, and the `NodeType` of each placeholder (`kinds`).
+
+    `mutated` and `zeros` are the indices of the placeholders that the graph writes, and of those whose elements were
+    all 0 when it was captured. `schemas` are torch's schemas by op target.
+    """
+
     name: str
     func_name: str
     nodes: list[NodeData]

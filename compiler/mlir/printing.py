@@ -188,7 +188,7 @@ def op_counts(content: str) -> Counter[str]:
 _TRANSLATE, _FREE = "mlirTranslateModuleToLLVMIRToString", "LLVMDisposeMessage"
 
 
-def llvm_text(operation: ir.Operation) -> str:
+def to_llvm_ir(operation: ir.Operation) -> str:
     """Returns the LLVM IR of a module in the LLVM dialect. Raises `RuntimeError` if the translation fails."""
     translate = translator()
     return str(llvm.translate_module_to_llvmir(operation)) if translate is None else translate(operation)

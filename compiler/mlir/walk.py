@@ -99,7 +99,7 @@ def clone_body(block: ir.Block, replacements: dict[ir.Value, ir.Value]) -> list[
 
 # Attribute of a function that runs once for each parameter, such as one that packs weights: unrolling its loops would
 # cost more compile time than it saves.
-ONCE = "buddy.once"
+RUNS_ONCE = "buddy.once"
 # Attribute of an argument that is a buffer of the caller and overlaps no other buffer.
 RESULT = "buddy.result"
 

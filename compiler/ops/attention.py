@@ -12,28 +12,36 @@ eager's kernel: only the exponentials are rounded to 16 bits, as an operand of t
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import frexp
-from typing import Any, TypeVar
+from typing import Any
 
 from buddy.compiler.graph.node import GetItemOp, Op, PlaceholderOp, ReshapeFamilyOp
 from buddy.compiler.graph.operations import CatOp, MaskedSoftmaxAttentionOp, PermuteOp, TransposeOp, ViewOp
 from buddy.compiler.graph.types import TensorDType
-from buddy.compiler.mlir.bindings import arith, ir, scf, tensor
+from buddy.compiler.mlir.bindings import arith, ir, tensor
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.attention_blocks import KeyTail, RowBlocks, block_sizes, split_rows
+from buddy.compiler.ops.attention_tiles import (
+    Index,
+    Operand,
+    add,
+    divide,
+    emit_loop,
+    emit_parallel,
+    multiply,
+    reduce_rows,
+    slice_arguments,
+    update_in_place,
+)
 from buddy.compiler.ops.precision import narrowed, refuse_precision
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.structured import (
-    PARALLEL,
-    REDUCTION,
-    broadcast_dims,
     contract,
     empty,
     filled,
-    generic,
     loop_index,
     pointwise,
     reshape,
@@ -47,18 +55,11 @@ from buddy.compiler.ops.utils import (
     argument,
     normalize_dim,
     permutation_of,
-    tensor_type,
     value_of,
 )
 
 ops_registry = Registry()
 lowering = ops_registry.lowering
-
-# An int, or an MLIR value of type index.
-Index = int | ir.Value
-# The arguments of slice ops: the dynamic offsets, sizes and strides, then the static ones.
-SliceArguments = tuple[list[ir.Value], list[ir.Value], list[ir.Value], list[int], list[int], list[int]]
-T = TypeVar("T")
 
 
 @lowering("FlashAttentionForCpuPrefillOp", "GQAAttentionFusedOp", "MaskedSoftmaxAttentionOp")
@@ -68,43 +69,6 @@ def fused_attention(node: Op, symbol_table: SymbolTable) -> ir.Value:
     Head `h` reads group `h // (heads // groups)`.
     """
     return _Attention.from_node(node, symbol_table).emit()
-
-
-@dataclass(frozen=True)
-class _Operand:
-    """A logical tensor [batch..., rows, width]; its dim `i` is dim `order[i]` of the tensor `value` in memory."""
-
-    value: Any
-    dtype: TensorDType
-    order: tuple[int, ...]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        memory_shape = shape_of(self.value)
-        return tuple(memory_shape[dim] for dim in self.order)
-
-    def tile(self, offsets: Sequence[Index], sizes: Sequence[int]) -> ir.Value:
-        """Returns the matrix [rows, width] at `offsets`, of the given `sizes`, which are 1 for batch dims."""
-        return tensor.extract_slice(tensor_type(sizes[-2:], self.dtype), self.value, *self.slice(offsets, sizes))
-
-    def slice(self, offsets: Sequence[Index], sizes: Sequence[int]) -> SliceArguments:
-        """Returns the arguments of slice ops for the matrix that `tile` returns."""
-        return _slice_arguments(self._in_memory_order(offsets), self._in_memory_order(sizes))
-
-    def _in_memory_order(self, values: Sequence[T]) -> list[T]:
-        """Permutes per-dim values from the operand's dim order to that of the tensor in memory."""
-        return [values[self.order.index(dim)] for dim in range(len(values))]
-
-
-def _slice_arguments(offsets: Sequence[Index], sizes: Sequence[int]) -> SliceArguments:
-    """Returns the arguments of slice ops: the dynamic offsets, sizes and strides, then the static ones.
-
-    The static offset of a dynamic one is MLIR's marker.
-    """
-    marker = ir.ShapedType.get_dynamic_stride_or_offset()
-    dynamic_offsets = [offset for offset in offsets if not isinstance(offset, int)]
-    static = [offset if isinstance(offset, int) else marker for offset in offsets]
-    return dynamic_offsets, [], [], static, list(sizes), [1] * len(sizes)
 
 
 @dataclass
@@ -125,21 +89,21 @@ class _Attention:
     """The operands and options of one attention op.
 
     `k` and `v` consist of parts that are consecutive along the keys, so that the parts need not be concatenated.
-    `order` is the memory layout of the result, as in `_Operand`. With `zero_masked_rows`, a fully masked row of the
+    `order` is the memory layout of the result, as in `Operand`. With `zero_masked_rows`, a fully masked row of the
     result is zeros, as in eager's fused kernel; otherwise it is NaN, as with a separate softmax. With `in_place`, each
     block of rows of the result overwrites the queries from which it is computed; these have no other reader.
 
-    `dtype` is the element type of scores and sums, `element` that of the operands of both products, and `result` that
-    of the result.
+    `dtype` is the element type of scores and sums, `operand_dtype` that of the operands of both products, and
+    `result_dtype` that of the result.
     """
 
-    q: _Operand
-    k: tuple[_Operand, ...]
-    v: tuple[_Operand, ...]
-    mask: _Operand | None
+    q: Operand
+    k: tuple[Operand, ...]
+    v: tuple[Operand, ...]
+    mask: Operand | None
     dtype: TensorDType
-    element: TensorDType
-    result: TensorDType
+    operand_dtype: TensorDType
+    result_dtype: TensorDType
     scale: float
     causal: bool
     order: tuple[int, ...]
@@ -196,9 +160,9 @@ class _Attention:
         *batch, rows, width = *self.q.shape[:-1], self.v[0].shape[-1]
         sizes = [*batch, rows, width]
         memory_sizes = [sizes[self.order.index(dim)] for dim in range(len(sizes))]
-        initial = self.q.value if self.in_place else empty(memory_sizes, self.result)
-        out = _parallel(batch, _Operand(initial, self.result, self.order), [rows, width], self._emit_head)
-        return transpose(out, self.order, self.result)
+        initial = self.q.value if self.in_place else empty(memory_sizes, self.result_dtype)
+        out = emit_parallel(batch, Operand(initial, self.result_dtype, self.order), [rows, width], self._emit_head)
+        return transpose(out, self.order, self.result_dtype)
 
     def _can_merge_heads(self) -> bool:
         """True if each head has one query row, and the heads of a group can be computed as the rows of one head.
@@ -212,22 +176,24 @@ class _Attention:
         """Emits the attention with the heads of each group as the rows of one head."""
         *batch, heads, rows, width = self.q.shape
         groups, identity = self.k[0].shape[-3], tuple(range(len(self.q.shape)))
-        source = transpose(self.q.value, self.q.order, self.element)
-        q = _Operand(reshape(source, (*batch, groups, heads // groups, width), self.element), self.element, identity)
+        source = transpose(self.q.value, self.q.order, self.operand_dtype)
+        q = Operand(
+            reshape(source, (*batch, groups, heads // groups, width), self.operand_dtype), self.operand_dtype, identity
+        )
         out = dataclasses.replace(self, q=q, causal=False, order=identity, in_place=False).emit()
-        return reshape(out, (*batch, heads, rows, self.v[0].shape[-1]), self.result)
+        return reshape(out, (*batch, heads, rows, self.v[0].shape[-1]), self.result_dtype)
 
     def _emit_head(self, head: list[Index], out: ir.Value) -> ir.Value:
         """Writes the result of the head at the indices `head` to `out` [rows, width]; returns the new `out`."""
         heads_per_group = self.q.shape[-3] // self.k[0].shape[-3]
-        group = [*head[:-1], _divide(head[-1], heads_per_group)]
+        group = [*head[:-1], divide(head[-1], heads_per_group)]
         keys = list(self._key_parts(group))
         for rows in split_rows(self.q.shape[-2], keys[0].count, self.block_rows, self.block_keys, self.causal):
 
             def emit_block(i: Index, carried: list[ir.Value], rows: RowBlocks = rows) -> list[ir.Value]:
                 return [_Block(self, head, keys, rows, i, *carried).emit()]
 
-            (out,) = _loop(rows.first, rows.end, [out], emit_block)
+            (out,) = emit_loop(rows.first, rows.end, [out], emit_block)
         return out
 
     def _key_parts(self, group: list[Index]) -> Iterator[_Keys]:
@@ -243,16 +209,16 @@ class _Keys:
     If several blocks of rows read the keys, all full blocks of keys are transposed once, in advance, to `panels`.
     """
 
-    def __init__(self, attention: _Attention, k: _Operand, v: _Operand, group: list[Index], start: int) -> None:
+    def __init__(self, attention: _Attention, k: Operand, v: Operand, group: list[Index], start: int) -> None:
         self.attention, self.k, self.v, self.group, self.start = attention, k, v, group, start
         self.block_keys, (self.count, width) = attention.block_keys, k.shape[-2:]
         self.full_blocks, self.panels = self.count // self.block_keys, None
         if self.full_blocks and attention.q.shape[-2] > attention.block_rows:
             rows = self._tile(k, 0, self.full_blocks * self.block_keys)
-            blocks = reshape(rows, (self.full_blocks, self.block_keys, width), attention.element)
-            self.panels = transpose(blocks, [0, 2, 1], attention.element)
+            blocks = reshape(rows, (self.full_blocks, self.block_keys, width), attention.operand_dtype)
+            self.panels = transpose(blocks, [0, 2, 1], attention.operand_dtype)
 
-    def _tile(self, operand: _Operand, start: Index, rows: int) -> ir.Value:
+    def _tile(self, operand: Operand, start: Index, rows: int) -> ir.Value:
         ones, width = [1] * len(self.group), operand.shape[-1]
         return operand.tile([*self.group, start, 0], [*ones, rows, width])
 
@@ -260,16 +226,16 @@ class _Keys:
         """Returns the scores [rows, count] of `queries` [rows, width] for the first `count` keys of a block."""
         dtype = self.attention.dtype
         if self.panels is None or (isinstance(block, int) and block >= self.full_blocks):
-            keys = self._tile(self.k, _multiply(block, self.block_keys), count)
+            keys = self._tile(self.k, multiply(block, self.block_keys), count)
             return contract(queries, keys, "md", "nd", "mn", dtype)
-        panels = _Operand(self.panels, self.attention.element, (0, 1, 2))
+        panels = Operand(self.panels, self.attention.operand_dtype, (0, 1, 2))
         width = self.k.shape[-1]
         return contract(queries, panels.tile([block, 0, 0], [1, width, count]), "md", "dn", "mn", dtype)
 
     def weighted_values(self, weights: ir.Value, block: Index, count: int, out: ir.Value | None = None) -> ir.Value:
         """Returns `weights` [rows, count] times the first `count` values of a block, added to `out` if not `None`."""
-        values = self._tile(self.v, _multiply(block, self.block_keys), count)
-        rounded = cast_tensor(weights, self.attention.dtype, self.attention.element)
+        values = self._tile(self.v, multiply(block, self.block_keys), count)
+        rounded = cast_tensor(weights, self.attention.dtype, self.attention.operand_dtype)
         return contract(rounded, values, "mn", "nd", "md", self.attention.dtype, out)
 
 
@@ -290,11 +256,11 @@ class _Block:
     ) -> None:
         self.attention, self.head, self.parts, self.rows, self.index = attention, head, parts, rows, index
         self.dtype = attention.dtype
-        self.start = _multiply(index, attention.block_rows)
-        self.out = _Operand(out, attention.result, (0, 1))
+        self.start = multiply(index, attention.block_rows)
+        self.out = Operand(out, attention.result_dtype, (0, 1))
         scale = attention.scale
         # The scale of scores in 16 bits is exact if it is a power of two; otherwise the scores are scaled in f32.
-        scales_queries = attention.element is self.dtype or frexp(scale)[0] == 0.5
+        scales_queries = attention.operand_dtype is self.dtype or frexp(scale)[0] == 0.5
         self.queries = self._scaled_queries(scale if scales_queries else 1.0)
         self.score_scale = 1.0 if scales_queries else scale
 
@@ -317,16 +283,16 @@ class _Block:
             state = self._add_block(keys, block, keys.block_keys, _State(*carried))
             return [state.maxima, state.sums, state.values]
 
-        return _State(*_loop(first, end, [state.maxima, state.sums, state.values], add_block))
+        return _State(*emit_loop(first, end, [state.maxima, state.sums, state.values], add_block))
 
     def _scaled_queries(self, scale: float) -> ir.Value:
-        q, element = self.attention.q, self.attention.element
+        q, element = self.attention.q, self.attention.operand_dtype
         sizes = [self.rows.rows, q.shape[-1]]
         if self.attention.in_place:
             tile = self.out.tile([self.start, 0], sizes)
         else:
             tile = q.tile([*self.head, self.start, 0], [*[1] * len(self.head), *sizes])
-        return _update_in_place(empty(sizes, element), element, [(tile, element)], lambda _, x: x * scale)
+        return update_in_place(empty(sizes, element), element, [(tile, element)], lambda _, x: x * scale)
 
     def _initial_state(self, keys: _Keys) -> tuple[_State, int]:
         """Returns the state after one block of keys, and the index of the first full block that remains.
@@ -348,10 +314,10 @@ class _Block:
         scores = self._scores(keys, block, count, False)
         block_maxima = self._row_maxima(scores)
         factors = self._rescaling_factors(state.maxima, block_maxima)
-        maxima = _update_in_place(state.maxima, self.dtype, [(block_maxima, self.dtype)], s.maximum)
+        maxima = update_in_place(state.maxima, self.dtype, [(block_maxima, self.dtype)], s.maximum)
         exponentials = self._exponentials(scores, maxima)
-        sums = _update_in_place(state.sums, self.dtype, [(factors, self.dtype)], lambda x, f: x * f)
-        values = _update_in_place(state.values, self.dtype, [(factors, self.dtype)], lambda x, f: x * f)
+        sums = update_in_place(state.sums, self.dtype, [(factors, self.dtype)], lambda x, f: x * f)
+        values = update_in_place(state.values, self.dtype, [(factors, self.dtype)], lambda x, f: x * f)
         sums = self._add_row_sums(exponentials, sums)
         return _State(maxima, sums, keys.weighted_values(exponentials, block, count, values))
 
@@ -359,7 +325,7 @@ class _Block:
         """Returns the factors [rows, 1] that rescale the sums of earlier blocks to the new maxima."""
         operands = [(old_maxima, self.dtype), (block_maxima, self.dtype)]
         out = empty([self.rows.rows, 1], self.dtype)
-        return _update_in_place(out, self.dtype, operands, lambda _, old, new: s.exp(old - s.maximum(old, new)))
+        return update_in_place(out, self.dtype, operands, lambda _, old, new: s.exp(old - s.maximum(old, new)))
 
     def _scores(self, keys: _Keys, block: Index, count: int, has_diagonal: bool) -> ir.Value:
         """Returns the masked scores [rows, count] for the first `count` keys of a block."""
@@ -367,7 +333,7 @@ class _Block:
         mask = self.attention.mask
         inputs = []
         if mask is not None:
-            offsets = [*self.head, self.start, _add(_multiply(block, keys.block_keys), keys.start)]
+            offsets = [*self.head, self.start, add(multiply(block, keys.block_keys), keys.start)]
             inputs.append((_broadcast_tile(mask, offsets, self.rows.rows, count), mask.dtype))
         scale = self.score_scale
         if not inputs and not has_diagonal and scale == 1.0:
@@ -387,7 +353,7 @@ class _Block:
     def _row_maxima(self, scores: ir.Value) -> ir.Value:
         """Returns the maximum of each row, but at least the lowest finite number, to avoid `inf - inf`."""
         initial = filled(_lowest(self.dtype), [self.rows.rows, 1], self.dtype)
-        return _reduce_rows(scores, initial, self.dtype, s.maximum)
+        return reduce_rows(scores, initial, self.dtype, s.maximum)
 
     def _exponentials(self, scores: ir.Value, maxima: ir.Value) -> ir.Value:
         """Returns `exp(scores - maxima)`, in a new buffer: in-place updates in a fused row loop are not vectorised."""
@@ -395,7 +361,7 @@ class _Block:
         return pointwise(operands, shape_of(scores), self.dtype, lambda x, m: s.exp(x - m))
 
     def _add_row_sums(self, exponentials: ir.Value, sums: ir.Value) -> ir.Value:
-        return _reduce_rows(exponentials, sums, self.dtype, lambda total, x: total + x)
+        return reduce_rows(exponentials, sums, self.dtype, lambda total, x: total + x)
 
     def _store_result(self, state: _State) -> ir.Value:
         """Divides the weighted values by the sums, and writes the quotients to `out`. Returns the new `out`."""
@@ -404,18 +370,23 @@ class _Block:
             return s.select(x.compare("eq", 0), x.like(0), 1.0 / x) if self.attention.zero_masked_rows else 1.0 / x
 
         inverse_sums = empty([self.rows.rows, 1], self.dtype)
-        inverse_sums = _update_in_place(inverse_sums, self.dtype, [(state.sums, self.dtype)], invert)
+        inverse_sums = update_in_place(inverse_sums, self.dtype, [(state.sums, self.dtype)], invert)
         offsets, sizes = [self.start, 0], [self.rows.rows, self.attention.v[0].shape[-1]]
         inputs = [(state.values, self.dtype), (inverse_sums, self.dtype)]
-        result = self.attention.result
-        tile = _update_in_place(self.out.tile(offsets, sizes), result, inputs, lambda _, x, i: cast(x * i, result))
-        return tensor.insert_slice(tile, self.out.value, *_slice_arguments(offsets, sizes))
+        result = self.attention.result_dtype
+        tile = update_in_place(self.out.tile(offsets, sizes), result, inputs, lambda _, x, i: cast(x * i, result))
+        return tensor.insert_slice(tile, self.out.value, *slice_arguments(offsets, sizes))
+
+
+def _lowest(dtype: TensorDType) -> float:
+    """Returns the lowest finite number of a float type."""
+    return -3.4028234663852886e38 if dtype is TensorDType.Float32 else -1.7976931348623157e308
 
 
 # ---- operands --------------------------------------------------------------------------------------------------------
 
 
-def _operand(node: Op, symbol_table: SymbolTable) -> _Operand:
+def _operand(node: Op, symbol_table: SymbolTable) -> Operand:
     """Returns q, k or v, with its memory layout.
 
     If `node` is a transpose that keeps rows before columns, reads the operand of the transpose, without a copy.
@@ -428,13 +399,13 @@ def _operand(node: Op, symbol_table: SymbolTable) -> _Operand:
     if isinstance(node, (TransposeOp, PermuteOp)) and (node.args[0].name, 0) in symbol_table:
         order = permutation_of(node)
         if order[-2] < order[-1]:
-            return _Operand(symbol_table[node.args[0].name, 0], dtype, tuple(order))
-    return _Operand(value, dtype, tuple(range(rank)))
+            return Operand(symbol_table[node.args[0].name, 0], dtype, tuple(order))
+    return Operand(value, dtype, tuple(range(rank)))
 
 
 def _in_requested_precision(
-    q: _Operand, k: tuple[_Operand, ...], v: tuple[_Operand, ...]
-) -> tuple[_Operand, tuple[_Operand, ...], tuple[_Operand, ...], TensorDType]:
+    q: Operand, k: tuple[Operand, ...], v: tuple[Operand, ...]
+) -> tuple[Operand, tuple[Operand, ...], tuple[Operand, ...], TensorDType]:
     """Returns the operands rounded to bfloat16, if the recipe selects it, and their element type."""
     if q.shape[-2] == 1:
         refuse_precision("rounding keys and values for one row of queries takes longer than it saves")
@@ -450,7 +421,7 @@ def _in_requested_precision(
 
 def _keys_and_values(
     node: Op, symbol_table: SymbolTable, by_parts: bool
-) -> tuple[tuple[_Operand, ...], tuple[_Operand, ...]]:
+) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
     """Returns keys and values.
 
     With `by_parts`, reads the parts of concatenations (a cache and new keys) without concatenating them. With many
@@ -478,14 +449,14 @@ def _parts_of(node: Op, symbol_table: SymbolTable) -> tuple[Op, ...]:
     return parts if are_readable and not any(0 in part.tensor_meta.shape for part in parts) else ()
 
 
-def _mask(node: Op, symbol_table: SymbolTable, rank: int) -> _Operand:
+def _mask(node: Op, symbol_table: SymbolTable, rank: int) -> Operand:
     """Returns the mask as an operand of rank `rank`, with leading dims of size 1 where it has fewer dims."""
     value, dtype = value_of(node, symbol_table), node.tensor_meta.dtype
     shape = shape_of(value)
-    return _Operand(reshape(value, (*[1] * (rank - len(shape)), *shape), dtype), dtype, tuple(range(rank)))
+    return Operand(reshape(value, (*[1] * (rank - len(shape)), *shape), dtype), dtype, tuple(range(rank)))
 
 
-def _broadcast_tile(mask: _Operand, offsets: Sequence[Index], rows: int, columns: int) -> ir.Value:
+def _broadcast_tile(mask: Operand, offsets: Sequence[Index], rows: int, columns: int) -> ir.Value:
     """Returns the tile [rows, columns] of a mask at `offsets`; a broadcast dim of the mask has size 1 in the tile."""
     sizes = [*[1] * (len(offsets) - 2), rows, columns]
     is_broadcast = [size == 1 for size in mask.shape]
@@ -520,103 +491,3 @@ def _has_one_reader(node: Op) -> bool:
     while isinstance(node, (ViewOp, TransposeOp, PermuteOp)) and len(node._children) == 1:
         node = node.args[0]
     return len(node._children) == 1 and not isinstance(node, (PlaceholderOp, ReshapeFamilyOp, GetItemOp))
-
-
-# ---- building blocks -------------------------------------------------------------------------------------------------
-
-
-def _update_in_place(
-    target: ir.Value, dtype: TensorDType, inputs: Sequence[tuple[ir.Value, TensorDType]], body: Callable[..., Scalar]
-) -> ir.Value:
-    """Returns `target` with each element replaced by `body(element, *elements of the broadcast inputs)`.
-
-    The op uses `target` as its output operand, so that bufferization updates loop-carried tensors in place.
-    """
-    shape, types = shape_of(target), [t for _, t in inputs]
-
-    def scalars(*values: ir.Value) -> list[ir.Value]:
-        return [body(Scalar(values[-1], dtype), *map(Scalar, values, types)).value]
-
-    dims = [broadcast_dims(shape_of(value), shape) for value, _ in inputs]
-    all_loops = list(range(len(shape)))
-    return generic([value for value, _ in inputs], dims, [target], [all_loops], [PARALLEL] * len(shape), scalars)[0]
-
-
-def _reduce_rows(
-    value: ir.Value, start: ir.Value, dtype: TensorDType, body: Callable[[Scalar, Scalar], Scalar]
-) -> ir.Value:
-    """Reduces the rows of `value` [rows, n] by `body(accumulated, element)`, with initial values `start` [rows, 1]."""
-
-    def scalars(x: ir.Value, accumulated: ir.Value) -> list[ir.Value]:
-        return [body(Scalar(accumulated, dtype), Scalar(x, dtype)).value]
-
-    return generic([value], [[0, 1]], [start], [[0, None]], [PARALLEL, REDUCTION], scalars)[0]
-
-
-def _lowest(dtype: TensorDType) -> float:
-    """Returns the lowest finite number of a float type."""
-    return -3.4028234663852886e38 if dtype is TensorDType.Float32 else -1.7976931348623157e308
-
-
-def _multiply(index: Index, factor: int) -> Index:
-    if isinstance(index, int):
-        return index * factor
-    return index if factor == 1 else arith.muli(index, _constant(factor))
-
-
-def _add(index: Index, number: int) -> Index:
-    if isinstance(index, int):
-        return index + number
-    return index if number == 0 else arith.addi(index, _constant(number))
-
-
-def _divide(index: Index, divisor: int) -> Index:
-    if isinstance(index, int):
-        return index // divisor
-    return index if divisor == 1 else arith.divui(index, _constant(divisor))
-
-
-def _value(index: Index) -> ir.Value:
-    return _constant(index) if isinstance(index, int) else index
-
-
-def _constant(number: int) -> ir.Value:
-    return arith.constant(ir.IndexType.get(), number)
-
-
-def _loop(
-    lower: Index, upper: Index, carried: list[ir.Value], body: Callable[[Index, list[ir.Value]], list[ir.Value]]
-) -> list[ir.Value]:
-    """Emits an `scf.for`; `body(index, carried)` returns the next loop-carried values. Returns the final ones.
-
-    Emits only the body for a static trip count of 1, and nothing for 0.
-    """
-    if isinstance(lower, int) and isinstance(upper, int) and upper - lower <= 1:
-        return body(lower, carried) if upper > lower else carried
-    loop = scf.ForOp(_value(lower), _value(upper), _constant(1), carried)
-    with ir.InsertionPoint(loop.body):
-        scf.yield_(body(loop.induction_variable, list(loop.inner_iter_args)))
-    return list(loop.results)
-
-
-def _parallel(
-    sizes: Sequence[int], out: _Operand, tile: Sequence[int], body: Callable[[list[Index], ir.Value], ir.Value]
-) -> ir.Value:
-    """Emits a parallel loop nest with trip counts `sizes` over the batch dims of `out`. Returns the new `out`.
-
-    `body(indices, matrix)` returns the matrix, of the sizes `tile`, that replaces `matrix` at these indices.
-    """
-    tile_sizes = [*[1] * len(sizes), *tile]
-    if all(size == 1 for size in sizes):
-        offsets: list[Index] = [0] * len(tile_sizes)
-        matrix = body(offsets[:-2], out.tile(offsets, tile_sizes))
-        return tensor.insert_slice(matrix, out.value, *out.slice(offsets, tile_sizes))
-    loop = scf.ForallOp([0] * len(sizes), list(sizes), [1] * len(sizes), [out.value])
-    with ir.InsertionPoint(loop.body):
-        indices, shared = list(loop.induction_variables), dataclasses.replace(out, value=loop.inner_iter_args[0])
-        offsets = [*indices, 0, 0]
-        matrix = body(indices, shared.tile(offsets, tile_sizes))
-        slice_arguments = shared.slice(offsets, tile_sizes)
-        with ir.InsertionPoint(scf.InParallelOp().block):
-            tensor.ParallelInsertSliceOp(matrix, shared.value, *slice_arguments)
-    return loop.results[0]

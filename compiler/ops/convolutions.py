@@ -130,8 +130,8 @@ def slide(value: ir.Value, kernel: ir.Value, setup: ConvolutionSetup, shape: Seq
     # The numbers of the loops.
     parallel, out_channel = len(grouped_shape), 1 + len(group_size)
     group, in_channel, first_inner = list(range(1, out_channel)), parallel, parallel + 1
-    value_dims: list[st.Dim] = [0, *group, in_channel, *window.dims(out_channel + 1, first_inner)]
-    kernel_dims: list[st.Dim] = [*group, out_channel, in_channel, *range(first_inner, first_inner + spatial)]
+    value_dims: list[st.DimIndex] = [0, *group, in_channel, *window.dims(out_channel + 1, first_inner)]
+    kernel_dims: list[st.DimIndex] = [*group, out_channel, in_channel, *range(first_inner, first_inner + spatial)]
     iterators = [st.PARALLEL] * parallel + [st.REDUCTION] * (1 + spatial)
 
     def body(x: ir.Value, weight: ir.Value, total: ir.Value) -> list[ir.Value]:

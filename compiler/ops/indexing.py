@@ -129,7 +129,7 @@ def gather(node: Op, symbol_table: SymbolTable) -> ir.Value:
 
 
 def _compute_elements(
-    node: Op, inputs: list[ir.Value], dims: list[list[st.Dim]], body: Callable[..., Sequence[ir.Value]]
+    node: Op, inputs: list[ir.Value], dims: list[list[st.DimIndex]], body: Callable[..., Sequence[ir.Value]]
 ) -> ir.Value:
     """Returns the node's result with elements computed by `body`, which may use `loop_index`.
 
@@ -171,7 +171,7 @@ def index_select(node: Op, symbol_table: SymbolTable) -> ir.Value:
             source_indices[dim] = clamp_index(Scalar(element, index_type), sizes[dim])
         return [tensor.extract(source, source_indices)]
 
-    index_dims: list[st.Dim] = [dim if rank else None] * len(indices.tensor_meta.shape)
+    index_dims: list[st.DimIndex] = [dim if rank else None] * len(indices.tensor_meta.shape)
     return _compute_elements(node, [value_of(indices, symbol_table)], [index_dims], body)
 
 

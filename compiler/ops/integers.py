@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith
-from buddy.compiler.ops.scalar import Operand, Scalar, absolute, cast, repeat, select
+from buddy.compiler.ops.scalar import Operand, Scalar, absolute, cast, select, while_loop
 
 
 def _bit_width(x: Scalar) -> int:
@@ -70,7 +70,7 @@ def power(x: Scalar, exponent: Operand) -> Scalar:
     # For a negative exponent, only the powers of 1 and -1 are not 0, and these depend only on its parity.
     negative = exponent.compare("lt", 0)
     effective_exponent = select(negative, exponent & 1, exponent)
-    result = repeat(
+    result = while_loop(
         (x.like(1), x, effective_exponent),
         lambda _result, _base, rest: rest.compare("ne", 0),
         lambda result, base, rest: (
@@ -88,7 +88,7 @@ def greatest_common_divisor(x: Scalar, y: Operand) -> Scalar:
 
     It is negative only if the absolute value of the smallest integer wraps.
     """
-    return repeat(
+    return while_loop(
         (absolute(x), absolute(x.like(y))),
         lambda _a, b: b.compare("ne", 0),
         lambda a, b: (b, divide(a, b)[1]),

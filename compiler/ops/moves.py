@@ -77,7 +77,7 @@ def fold_positions(
         return [value.value for value in body(loop_indices(0, rank), loop_indices(rank, inner), values)]
 
     outs = [st.filled(value, shape, dtype) for value, dtype in initial]
-    all_loops: list[st.Dim] = [*range(rank)]
+    all_loops: list[st.DimIndex] = [*range(rank)]
     iterators = [st.PARALLEL] * rank + [st.REDUCTION] * inner
     # This operand is never read: its shape sets the trip counts of the inner loops.
     extents = st.empty(inner_shape, TensorDType.Bool)
@@ -101,7 +101,7 @@ def reverse_dims(value: ir.Value, dims: Sequence[int], dtype: TensorDType) -> ir
     reversed_dims = [dim for dim in dims if dim < len(shape) and shape[dim] != 1]
     if not reversed_dims or 0 in shape:
         return value
-    all_loops: list[st.Dim] = [*range(len(shape))]
+    all_loops: list[st.DimIndex] = [*range(len(shape))]
     reads = [st.ReversedDim(i, shape[i]) if i in reversed_dims else i for i in range(len(shape))]
     out = st.empty(shape, dtype)
     return st.generic([value], [reads], [out], [all_loops], [st.PARALLEL] * len(shape), lambda x, _: [x])[0]
@@ -144,10 +144,10 @@ def unfold(node: Op, symbol_table: SymbolTable) -> ir.Value:
         return st.reshape(value, meta.shape, meta.dtype) if meta.shape == (1,) else st.empty(meta.shape, meta.dtype)
     if 0 in meta.shape:
         return st.empty(meta.shape, meta.dtype)
-    dims: list[st.Dim] = [*range(last)]
+    dims: list[st.DimIndex] = [*range(last)]
     dim = normalize_dim(node.args[1], last)
     dims[dim] = st.WindowDim(dim, step, last, 1)
-    all_loops: list[st.Dim] = [*range(last + 1)]
+    all_loops: list[st.DimIndex] = [*range(last + 1)]
     out = st.empty(meta.shape, meta.dtype)
     return st.generic([value], [dims], [out], [all_loops], [st.PARALLEL] * (last + 1), lambda x, _: [x])[0]
 

@@ -38,7 +38,7 @@ def _fold_windows(
     """
     rank, spatial, (dtype, wide) = len(shape), len(window.size), dtypes
     value = pad_for_window(value, window, shape[-spatial:], fill, dtype)
-    reads: list[st.Dim] = [*range(rank - spatial), *window.dims(rank - spatial, rank)]
+    reads: list[st.DimIndex] = [*range(rank - spatial), *window.dims(rank - spatial, rank)]
     # This operand is never read: its shape sets the trip counts of the loops in the window.
     window_shape = st.empty(window.size, dtype)
     iterators = [st.PARALLEL] * rank + [st.REDUCTION] * spatial
@@ -46,7 +46,7 @@ def _fold_windows(
     def body(x: ir.Value, _unused: ir.Value, total: ir.Value) -> list[ir.Value]:
         return [fold(Scalar(total, wide), cast(Scalar(x, dtype), wide)).value]
 
-    dims: list[list[st.Dim]] = [reads, [*range(rank, rank + spatial)]]
+    dims: list[list[st.DimIndex]] = [reads, [*range(rank, rank + spatial)]]
     out = st.filled(fill, shape, wide)
     return st.generic([value, window_shape], dims, [out], [list(range(rank))], iterators, body)[0]
 
@@ -208,7 +208,7 @@ def _divide_by_count(summed: ir.Value, wide: TensorDType, count: Count | int, dt
         return [cast(_quotient(Scalar(total, wide), divisor), dtype).value]
 
     shape, rank = st.shape_of(summed), len(st.shape_of(summed))
-    all_loops: list[st.Dim] = [*range(rank)]
+    all_loops: list[st.DimIndex] = [*range(rank)]
     return st.generic([summed], [all_loops], [st.empty(shape, dtype)], [all_loops], [st.PARALLEL] * rank, body)[0]
 
 

@@ -424,7 +424,7 @@ def limits(dtype: TensorDType) -> tuple[int | float, int | float]:
     return (0, (1 << bits) - 1) if dtype.is_unsigned else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
 
 
-def repeat(
+def while_loop(
     initial: Sequence[Scalar], condition: Callable[..., Scalar], body: Callable[..., Sequence[Scalar]]
 ) -> list[Scalar]:
     """Emits a while loop on scalars: `body(*scalars)` returns the next ones, as long as `condition(*scalars)` is true.

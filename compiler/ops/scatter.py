@@ -275,7 +275,7 @@ def _put_one_value(
         return [s.select(flag, new, old).value]
 
     out = st.empty(meta.shape, meta.dtype)
-    dims: list[Sequence[st.Dim]] = [mask_dims, value_dims, all_loops]
+    dims: list[Sequence[st.DimIndex]] = [mask_dims, value_dims, all_loops]
     return st.generic(tensors, dims, [out], [all_loops], [st.PARALLEL] * len(all_loops), body)[0]
 
 

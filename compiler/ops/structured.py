@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from buddy.compiler.graph.sizes import Dim as Extent
-from buddy.compiler.graph.sizes import is_dynamic, product
+from buddy.compiler.graph.sizes import Dim, is_dynamic, product
 from buddy.compiler.graph.types import TensorDType, TensorMeta
 from buddy.compiler.mlir.bindings import arith, ir, linalg, tensor
 from buddy.compiler.ops.scalar import Scalar
@@ -45,20 +44,20 @@ class ReversedDim:
 
 
 # How the loops of a structured op index a dim of an operand: by the loop with this number, by one of these classes, or
-# `None` for a broadcast unit dim. (`graph.sizes.Dim`, a size, is called `Extent` here.)
-Dim = int | WindowDim | ReversedDim | None
+# `None` for a broadcast unit dim.
+DimIndex = int | WindowDim | ReversedDim | None
 
 
 # A number, a symbolic size, or a value of type index.
-Index = Extent | ir.Value
+Index = Dim | ir.Value
 
 
-def affine_map(rank: int, dims: Sequence[Dim]) -> ir.AffineMap:
+def affine_map(rank: int, dims: Sequence[DimIndex]) -> ir.AffineMap:
     """Returns the affine map from the indices of `rank` loops to those of `dims`; a broadcast dim has the index 0."""
     return ir.AffineMap.get(rank, 0, [_expression(dim) for dim in dims])
 
 
-def _expression(dim: Dim) -> ir.AffineExpr:
+def _expression(dim: DimIndex) -> ir.AffineExpr:
     if dim is None:
         return ir.AffineConstantExpr.get(0)
     if isinstance(dim, WindowDim):
@@ -68,24 +67,24 @@ def _expression(dim: Dim) -> ir.AffineExpr:
     return ir.AffineDimExpr.get(dim)
 
 
-def broadcast_dims(operand_shape: Sequence[Extent], shape: Sequence[Extent]) -> list[int | None]:
+def broadcast_dims(operand_shape: Sequence[Dim], shape: Sequence[Dim]) -> list[int | None]:
     """Returns the loop that indexes each dim of an operand broadcast to `shape`; `None` for broadcast unit dims."""
     offset = len(shape) - len(operand_shape)
     return [None if size == 1 and shape[offset + i] != 1 else offset + i for i, size in enumerate(operand_shape)]
 
 
-def empty(shape: Sequence[Extent], dtype: TensorDType) -> ir.Value:
+def empty(shape: Sequence[Dim], dtype: TensorDType) -> ir.Value:
     sizes = [size if isinstance(size, int) else index_value(size) for size in shape]
     return record_shape(tensor.empty(sizes, mlir_element_type_get(dtype)), shape)
 
 
-def filled(value: bool | int | float, shape: Sequence[Extent], dtype: TensorDType) -> ir.Value:
+def filled(value: bool | int | float, shape: Sequence[Dim], dtype: TensorDType) -> ir.Value:
     return record_shape(linalg.fill(constant(value, dtype), outs=[empty(shape, dtype)]), shape)
 
 
 def generic(
-    inputs: Sequence[ir.Value], dims: Sequence[Sequence[Dim]], outs: Sequence[ir.Value],
-    out_dims: Sequence[Sequence[Dim]], iterators: Sequence[str], body: Callable[..., Sequence[ir.Value]],
+    inputs: Sequence[ir.Value], dims: Sequence[Sequence[DimIndex]], outs: Sequence[ir.Value],
+    out_dims: Sequence[Sequence[DimIndex]], iterators: Sequence[str], body: Callable[..., Sequence[ir.Value]],
 ) -> list[ir.Value]:  # fmt: skip
     """Emits a `linalg.generic` whose operands have the indexing `dims` and `out_dims`; returns its results.
 
@@ -106,7 +105,7 @@ def generic(
 
 def pointwise(
     inputs: Sequence[tuple[ir.Value, TensorDType]],
-    shape: Sequence[Extent],
+    shape: Sequence[Dim],
     dtype: TensorDType,
     body: Callable[..., Scalar],
 ) -> ir.Value:
@@ -123,7 +122,7 @@ def pointwise(
 
 
 def reduce(
-    inputs: Sequence[tuple[ir.Value, TensorDType]], shape: Sequence[Extent], axes: Sequence[int], keep: bool,
+    inputs: Sequence[tuple[ir.Value, TensorDType]], shape: Sequence[Dim], axes: Sequence[int], keep: bool,
     initial: bool | int | float, dtype: TensorDType, body: Callable[..., Scalar],
 ) -> ir.Value:  # fmt: skip
     """Reduces the inputs, broadcast to `shape`, over the dims `axes`, by `body(*elements, accumulated)` from `initial`.
@@ -146,7 +145,7 @@ def reduce(
 
 
 def _reduce_without_unit_dims(
-    inputs: Sequence[tuple[ir.Value, TensorDType]], shape: Sequence[Extent], axes: Sequence[int], keep: bool,
+    inputs: Sequence[tuple[ir.Value, TensorDType]], shape: Sequence[Dim], axes: Sequence[int], keep: bool,
     initial: bool | int | float, dtype: TensorDType, body: Callable[..., Scalar],
 ) -> ir.Value:  # fmt: skip
     """Implements `reduce` without loops over axes of size 1.
@@ -210,13 +209,13 @@ def transpose(value: ir.Value, permutation: Sequence[int], dtype: TensorDType) -
     return record_shape(transposed, shape_of(out))
 
 
-def broadcast(value: ir.Value, shape: Sequence[Extent], dtype: TensorDType) -> ir.Value:
+def broadcast(value: ir.Value, shape: Sequence[Dim], dtype: TensorDType) -> ir.Value:
     if shape_of(value) == tuple(shape):
         return value
     return pointwise([(value, dtype)], shape, dtype, lambda x: x)
 
 
-def reshape(value: ir.Value, shape: Sequence[Extent], dtype: TensorDType) -> ir.Value:
+def reshape(value: ir.Value, shape: Sequence[Dim], dtype: TensorDType) -> ir.Value:
     """Reshapes in row-major order: collapses the dims to groups that both shapes have in common, then expands them."""
     old, new = shape_of(value), tuple[Any, ...](shape)
     if old == new:
@@ -232,11 +231,11 @@ def reshape(value: ir.Value, shape: Sequence[Extent], dtype: TensorDType) -> ir.
     return value
 
 
-def _collapse(value: ir.Value, groups: list[list[int]], shape: Sequence[Extent], dtype: TensorDType) -> ir.Value:
+def _collapse(value: ir.Value, groups: list[list[int]], shape: Sequence[Dim], dtype: TensorDType) -> ir.Value:
     return record_shape(tensor.collapse_shape(tensor_type(shape, dtype), value, groups), shape)
 
 
-def _expand(value: ir.Value, groups: list[list[int]], shape: Sequence[Extent], dtype: TensorDType) -> ir.Value:
+def _expand(value: ir.Value, groups: list[list[int]], shape: Sequence[Dim], dtype: TensorDType) -> ir.Value:
     return record_shape(tensor.expand_shape(tensor_type(shape, dtype), value, groups, *split_sizes(shape)), shape)
 
 
@@ -244,7 +243,7 @@ def _expand(value: ir.Value, groups: list[list[int]], shape: Sequence[Extent], d
 Groups = list[tuple[tuple[int, int], tuple[int, int]]]
 
 
-def _symbolic_groups(old: Sequence[Extent], new: Sequence[Extent]) -> Groups:
+def _symbolic_groups(old: Sequence[Dim], new: Sequence[Dim]) -> Groups:
     """Returns the groups of symbolic shapes; a group ends only where the products are certainly equal."""
     if not old or not new:
         return []
@@ -284,8 +283,8 @@ def _common_groups(old: Sequence[int], new: Sequence[int]) -> Groups:
 
 
 def slice_of(
-    value: ir.Value, offsets: Sequence[Index], sizes: Sequence[Extent], strides: Sequence[Index],
-    shape: Sequence[Extent], dtype: TensorDType,
+    value: ir.Value, offsets: Sequence[Index], sizes: Sequence[Dim], strides: Sequence[Index],
+    shape: Sequence[Dim], dtype: TensorDType,
 ) -> ir.Value:  # fmt: skip
     """Extracts a slice as a tensor of `shape`, in which unit dims of the slice may be left out.
 
@@ -296,7 +295,7 @@ def slice_of(
 
 
 def _slice_operands(
-    offsets: Sequence[Index], sizes: Sequence[Extent], strides: Sequence[Index]
+    offsets: Sequence[Index], sizes: Sequence[Dim], strides: Sequence[Index]
 ) -> list[list[ir.Value] | list[int]]:
     """Returns the operands of slice ops: the dynamic offsets, sizes and strides, then the static ones."""
     dynamic, static = zip(*map(split_sizes, (offsets, sizes, strides)), strict=True)
@@ -307,7 +306,7 @@ def insert_slice(
     piece: ir.Value,
     value: ir.Value,
     offsets: Sequence[Index],
-    sizes: Sequence[Extent],
+    sizes: Sequence[Dim],
     strides: Sequence[Index],
 ) -> ir.Value:
     """Returns `value` with `piece` in place of the elements that `slice_of` extracts with the same arguments."""

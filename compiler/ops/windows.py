@@ -80,7 +80,7 @@ class SlidingWindow:
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
 
-    def dims(self, first_outer: int, first_inner: int) -> list[st.Dim]:
+    def dims(self, first_outer: int, first_inner: int) -> list[st.DimIndex]:
         """Returns the operand's dims for `generic`.
 
         The loops over positions of the window start with loop `first_outer`, those inside the window with

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from buddy.compiler.codegen.calling_convention import PREPARE, entry_of
 from buddy.compiler.mlir.bindings import func, ir, memref
 from buddy.compiler.mlir.walk import (
-    ONCE,
+    RUNS_ONCE,
     argument_attributes,
     bytes_of,
     callee_of,
@@ -156,7 +156,7 @@ class _Hoisting:
         with ir.InsertionPoint(self.root.regions[0].blocks[0]), value.owner.location:
             new = func.FuncOp(name, ([parameter.type], [value.type]))
             new.attributes["llvm.emit_c_interface"] = ir.UnitAttr.get()
-            new.attributes[ONCE] = ir.UnitAttr.get()
+            new.attributes[RUNS_ONCE] = ir.UnitAttr.get()
             read_only = ir.DictAttr.get({"bufferization.writable": ir.BoolAttr.get(False)})
             new.attributes["arg_attrs"] = ir.ArrayAttr.get([read_only])
             block = new.add_entry_block([parameter.location])
@@ -347,7 +347,7 @@ def _chain(root: ir.Operation, prepare: ir.Operation, pack: ir.Operation) -> str
     name = unique_symbol(root, f"{symbol_of(prepare)}_{symbol_of(pack)}")
     with ir.InsertionPoint(root.regions[0].blocks[0]), pack.location:
         function = func.FuncOp(name, ([source, packed], []))
-        for attribute in ("llvm.emit_c_interface", ONCE):
+        for attribute in ("llvm.emit_c_interface", RUNS_ONCE):
             function.attributes[attribute] = ir.UnitAttr.get()
         block = function.add_entry_block()
         with ir.InsertionPoint(block):

@@ -15,7 +15,7 @@ from elftools.elf.elffile import ELFFile
 from llvmlite import binding as llvm
 
 from buddy.compiler.codegen.llvm_ir import trampoline_name, trampolines
-from buddy.compiler.codegen.machines import support_of
+from buddy.compiler.codegen.machines import soft_float_ir
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.support.target import request_tiles
 
@@ -67,7 +67,7 @@ class Library:
             builder.add_object_img(image)
         for symbol, address in (imports or {}).items():
             builder.import_symbol(symbol, address)
-        builder.add_ir(trampolines(arities) + support + support_of(objects)).add_current_process()
+        builder.add_ir(trampolines(arities) + support + soft_float_ir(objects)).add_current_process()
         for name in arities:
             builder.export_symbol(trampoline_name(name))
         for name in exported:

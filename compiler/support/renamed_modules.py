@@ -76,6 +76,7 @@ RENAMED = {
     "objects": "codegen.objects",
     "observation": "driver.observation",
     "older_llvm": "codegen.llvm_ir",
+    "ops.torch_mlir.apart": "ops.torch_mlir.separate_process",
     "one_pass": "driver.one_pass",
     "onnx_files": "importers.onnx_files",
     "op_documentation": "mlir.op_documentation",

@@ -18,7 +18,7 @@ import pytest
 from buddy.app import cli as command_line
 from buddy.app.session.state import State
 from buddy.app.workbench.plain_input import find_action, similar_actions
-from buddy.app.workbench.plain_output import Changes, Printer
+from buddy.app.workbench.plain_output import ChangePrinter, Printer
 from buddy.compiler.protocol import Diagnostic, Printout, Progress
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -145,18 +145,18 @@ def test_an_unknown_command_names_similar_actions() -> None:
 
 def test_changes_are_printed_once_without_control_characters() -> None:
     out = io.StringIO()
-    changes, state = Changes(Printer(out)), State()
+    changes, state = ChangePrinter(Printer(out)), State()
     state.apply(Printout("one\x1b[2J\ntwo", "stdout"))
-    changes.note(state)
+    changes.print_changes(state)
     state.apply(Printout(" and more\n", "stdout"))
-    changes.note(state)
+    changes.print_changes(state)
     state.record_start("open", 1)
     for _ in range(2):
         state.apply(Progress(1, "importing torch"))
-        changes.note(state)
+        changes.print_changes(state)
     state.note(Diagnostic("the worker exited", "the host", "open it again", detail="a\nb"))
-    changes.note(state)
-    changes.note(state)
+    changes.print_changes(state)
+    changes.print_changes(state)
     assert out.getvalue().splitlines() == [
         "one\u241b[2J",
         "two and more",

@@ -46,7 +46,7 @@ def _allocated() -> int:
 
 
 def test_the_text_is_what_the_binding_gives(module: ir.Module) -> None:
-    text = printing.llvm_text(module.operation)
+    text = printing.to_llvm_ir(module.operation)
     assert "define i64 @f199(i64 %0)" in text
     assert text == str(llvm.translate_module_to_llvmir(module.operation))
 
@@ -54,12 +54,12 @@ def test_the_text_is_what_the_binding_gives(module: ir.Module) -> None:
 def test_bindings_without_that_function_are_asked_themselves(
     module: ir.Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = printing.llvm_text(module.operation)
+    text = printing.to_llvm_ir(module.operation)
     monkeypatch.setattr(printing, "_TRANSLATE", "mlirTranslatesNothing")
     printing.translator.cache_clear()
     try:
         assert printing.translator() is None
-        assert printing.llvm_text(module.operation) == text
+        assert printing.to_llvm_ir(module.operation) == text
     finally:
         printing.translator.cache_clear()
 
@@ -67,8 +67,8 @@ def test_bindings_without_that_function_are_asked_themselves(
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="asks the GNU C library what it has handed out")
 def test_texts_are_let_go(module: ir.Module) -> None:
     """The binding's function kept each for good: a compiler grew by the LLVM IR of every compilation."""
-    length = len(printing.llvm_text(module.operation))
+    length = len(printing.to_llvm_ir(module.operation))
     before = _allocated()
     for _ in range(TIMES):
-        printing.llvm_text(module.operation)
+        printing.to_llvm_ir(module.operation)
     assert _allocated() - before < TIMES * length / 10

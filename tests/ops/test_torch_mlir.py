@@ -13,7 +13,7 @@ import torch
 from buddy.compiler.driver import program_cache
 from buddy.compiler.frontend import backend
 from buddy.compiler.graph import serialize
-from buddy.compiler.ops.torch_mlir import apart
+from buddy.compiler.ops.torch_mlir import separate_process
 from buddy.compiler.ops.utils import LoweringError, TransientLoweringError
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR, OpChoice
@@ -84,10 +84,10 @@ func.func @node(%x: !torch.vtensor<[5],f32>) -> !torch.vtensor<[5],f32> {
 
 def test_passes_that_die_leave_a_reason_and_the_next_op_is_lowered() -> None:
     with pytest.raises(LoweringError, match="SIGFPE"):
-        apart.lower_text(DIES)
-    assert "linalg.generic" in apart.lower_text(LIVES)
+        separate_process.lower_text(DIES)
+    assert "linalg.generic" in separate_process.lower_text(LIVES)
     with pytest.raises(LoweringError):
-        apart.lower_text("func.func @node(")
+        separate_process.lower_text("func.func @node(")
 
 
 def texts(count: int) -> list[str]:
@@ -100,17 +100,17 @@ def test_answers_go_to_their_questions_whatever_happens_between() -> None:
     def alarm(*_: object) -> None:
         raise KeyboardInterrupt
 
-    apart.lower_text(LIVES)
+    separate_process.lower_text(LIVES)
     before = signal.signal(signal.SIGALRM, alarm)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.001)  # the passes take longer
         with pytest.raises(KeyboardInterrupt):
-            apart.lower_text(LIVES.replace("[5]", "[77]"))
+            separate_process.lower_text(LIVES.replace("[5]", "[77]"))
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     with ThreadPoolExecutor(2) as pool:
-        for text, found in zip(texts(6), pool.map(apart.lower_text, texts(6)), strict=True):
+        for text, found in zip(texts(6), pool.map(separate_process.lower_text, texts(6)), strict=True):
             assert text.partition("<")[2].partition("]")[0].strip("[") in found.partition("tensor<")[2]
 
 
@@ -123,19 +123,19 @@ def test_a_process_that_was_killed_is_replaced_and_one_that_is_silent_is_remembe
     (node,) = [op.stable for op in line.program.graph.operations]
     recipe = msgspec.structs.replace(default_recipe(), choices=(OpChoice(node, TORCH_MLIR),))
     with monkeypatch.context() as patch:
-        patch.setattr(apart, "_torch_mlir", [apart._Process()])
-        patch.setattr(apart, "TIMEOUT_SECONDS", 0.0)
+        patch.setattr(separate_process, "_torch_mlir", [separate_process._Process()])
+        patch.setattr(separate_process, "TIMEOUT_SECONDS", 0.0)
         backend._compile_and_store(line.program.graph, recipe, backend.BackendSettings(), None)
         assert program_cache.find_program(line.program.graph, recipe) is None
-        patch.setattr(apart, "TIMEOUT_SECONDS", 60.0)
-        (text,) = apart._torch_mlir[0]._cache
+        patch.setattr(separate_process, "TIMEOUT_SECONDS", 60.0)
+        (text,) = separate_process._torch_mlir[0]._cache
         with pytest.raises(TransientLoweringError, match="took more than 0 s"):
-            apart.lower_text(text)
-    apart.lower_text(LIVES)
-    worker = apart._torch_mlir[0]._worker
+            separate_process.lower_text(text)
+    separate_process.lower_text(LIVES)
+    worker = separate_process._torch_mlir[0]._worker
     assert worker is not None
     worker.kill()
-    assert "linalg.generic" in apart.lower_text(text)
+    assert "linalg.generic" in separate_process.lower_text(text)
     backend._compile_and_store(line.program.graph, recipe, backend.BackendSettings(), None)
     assert program_cache.find_program(line.program.graph, recipe) is not None
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from buddy.compiler.codegen.functions import to_llvm_ir
 from buddy.compiler.codegen.llvm_ir import for_older_llvm
 from buddy.compiler.codegen.machines import Machine, optimise, parse_module, target_machine
 from buddy.compiler.mlir.bindings import ir, passmanager
+from buddy.compiler.mlir.printing import to_llvm_ir
 from buddy.compiler.passes.contractions_to_kernels import ContractionsToKernels
 from buddy.compiler.support import instruction_rates
 from buddy.compiler.support.target import host, measured_rates, request_tiles

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from buddy.compiler.codegen.machines import SOFT_FLOAT_NAMES, support_of
+from buddy.compiler.codegen.machines import SOFT_FLOAT_NAMES, soft_float_ir
 from buddy.compiler.mlir.bindings import execution_engine, ir, passmanager, runtime
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.passes.base import MlirPass, PassContext
@@ -68,7 +68,9 @@ TO_BUFFERS = [Upstream(BUFFERIZE), ResultsToOutParams(), CopiesToLoops()]
 @cache
 def _soft_float() -> Library:
     """The conversion functions for processors without the instructions."""
-    return Library((), {}, support=support_of([name.encode() for name in SOFT_FLOAT_NAMES]), exported=SOFT_FLOAT_NAMES)
+    return Library(
+        (), {}, support=soft_float_ir([name.encode() for name in SOFT_FLOAT_NAMES]), exported=SOFT_FLOAT_NAMES
+    )
 
 
 class Compiled:

@@ -75,7 +75,7 @@ class _Interpreter:
     def add_argument(self, value: ir.Value) -> None:
         """Adds an argument of the entry. Raises `HostCodeError` if it is not a memref."""
         if not isinstance(value.type, ir.MemRefType):
-            raise HostCodeError("its sizes are dynamic, and launches need static sizes", value.owner.owner)
+            raise HostCodeError("the program has dynamic sizes, and launches need static sizes", value.location)
         self._values[value] = Pointer(self.arguments)
         self.arguments += 1
 
@@ -132,9 +132,9 @@ class _Interpreter:
         self.steps.append(Launch(module, cast(Any, tuple(grid)), cast(Any, tuple(block)), words, shared_bytes))
 
     def _word(self, value: ir.Value, op: ir.Operation) -> Word:
-        """Returns a value that `op` uses. Raises `HostCodeError` if the value is not known."""
+        """Returns an operand of `op`. Raises `HostCodeError` if the value is not known."""
         if value not in self._values:
-            raise HostCodeError("a kernel argument would have to be computed on the host", op.location)
+            raise HostCodeError(f"an operand of {op.name} would have to be computed on the host", op.location)
         return self._values[value]
 
     def _pointer(self, value: ir.Value, op: ir.Operation) -> Pointer:

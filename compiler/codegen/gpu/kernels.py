@@ -15,11 +15,10 @@ from typing import Any
 
 import msgspec
 
-from buddy.compiler.codegen.functions import to_llvm_ir
 from buddy.compiler.codegen.gpu.host_code import HostCodeError, kernel_modules, steps_of
 from buddy.compiler.codegen.machines import Machine, optimise, parse_module, target_machine
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.mlir.printing import print_llvm, stage_text
+from buddy.compiler.mlir.printing import print_llvm, stage_text, to_llvm_ir
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.mlir.walk import symbol_of
 from buddy.compiler.protocol import Diagnostic

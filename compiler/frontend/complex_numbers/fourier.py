@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 # Up to this length, one matrix product is faster than two with a transposition between them.
-DIRECT = 64
+MAX_DIRECT_LENGTH = 64
 # For larger prime factors, the product with the DFT matrix would cost more than Bluestein's three transforms.
 LARGEST_FACTOR = 256
 
@@ -38,7 +38,7 @@ def c2c(
     if not _are_static(x.re, dims):
         return NotImplemented
     sign, scale = -1 if forward else 1, _normalization_factor(x.re, dims, normalization)
-    if x.stacked is not None and _is_only_last_dim(x.re, dims) and x.re.size(-1) <= DIRECT:
+    if x.stacked is not None and _is_only_last_dim(x.re, dims) and x.re.size(-1) <= MAX_DIRECT_LENGTH:
         size = x.re.size(-1)
         result = _product(x.stacked.flatten(-2), _interleaved_matrix(size, size, sign, scale, x.re.dtype))
         return Interleaved(result.unflatten(-1, (size, 2)))
@@ -62,7 +62,7 @@ def r2c(
     *others, last = dims
     count, scale = out.size(last), _normalization_factor(x, dims, normalization)
     is_self_conjugate = _self_conjugate_mask(out, {dim % x.dim(): x.size(dim) for dim in dims})
-    if _is_only_last_dim(x, dims) and x.size(-1) <= DIRECT:
+    if _is_only_last_dim(x, dims) and x.size(-1) <= MAX_DIRECT_LENGTH:
         table = _interleaved_matrix(x.size(-1), count, -1, scale, x.dtype)[::2].contiguous()
         stacked = _product(x, table).unflatten(-1, (count, 2))
         is_zero_part = numpy.stack([numpy.zeros_like(is_self_conjugate), is_self_conjugate], -1)
@@ -132,7 +132,7 @@ def _transform_last_dim(x: ComplexPair, sign: int) -> ComplexPair:
     if size == 1:
         return ComplexPair(x.re, x.im if isinstance(x.im, torch.Tensor) else torch.zeros_like(x.re))
     divisor = _choose_divisor(size)
-    if size <= DIRECT or (divisor == size and size <= LARGEST_FACTOR):
+    if size <= MAX_DIRECT_LENGTH or (divisor == size and size <= LARGEST_FACTOR):
         return _transform_by_matrix(x, sign, size)
     return (
         _transform_by_convolution(x, sign)
@@ -186,7 +186,7 @@ def _transform_by_convolution(x: ComplexPair, sign: int) -> ComplexPair:
 
 def _transform_real(x: torch.Tensor, sign: int, count: int) -> ComplexPair:
     """The first `count` numbers of the transform of real numbers."""
-    if 1 < x.size(-1) <= DIRECT:
+    if 1 < x.size(-1) <= MAX_DIRECT_LENGTH:
         return _transform_by_matrix(ComplexPair(x, 0.0), sign, count)
     return _transform_last_dim(ComplexPair(x, 0.0), sign).map(lambda part: part.narrow(-1, 0, count))
 
@@ -197,7 +197,7 @@ def _invert_to_real(x: ComplexPair, size: int) -> torch.Tensor:
     The rest are their conjugates. Imaginary parts of numbers that are their own conjugates are not read.
     """
     half = x.map(lambda part: part.narrow(-1, 0, size // 2 + 1))
-    if size <= DIRECT:
+    if size <= MAX_DIRECT_LENGTH:
         cosines, sines = _real_inverse_matrices(size, x.re.dtype)
         real = _product(half.re, cosines)
         return real + _product(half.im.narrow(-1, 1, len(sines)), sines) if len(sines) else real
@@ -208,17 +208,17 @@ def _invert_to_real(x: ComplexPair, size: int) -> torch.Tensor:
     return _transform_last_dim(ComplexPair(torch.cat([half.re, mirrored.re], -1), im), 1).re
 
 
-# ---- numbers on the unit circle --------------------------------------------------------------------------------------
-
-
 def _choose_divisor(size: int) -> int:
-    """The divisor of `size` that is closest to its square root, among those in [2, `DIRECT`]; without such a
+    """The divisor of `size` that is closest to its square root, among those in [2, `MAX_DIRECT_LENGTH`]; without such a
     divisor, the smallest prime factor.
     """
-    small = [d for d in range(2, DIRECT + 1) if size % d == 0]
+    small = [d for d in range(2, MAX_DIRECT_LENGTH + 1) if size % d == 0]
     if small:
         return min(small, key=lambda d: (abs(math.log(d) - math.log(size) / 2), d))
-    return next((d for d in range(DIRECT + 1, math.isqrt(size) + 1) if size % d == 0), size)
+    return next((d for d in range(MAX_DIRECT_LENGTH + 1, math.isqrt(size) + 1) if size % d == 0), size)
+
+
+# ---- numbers on the unit circle --------------------------------------------------------------------------------------
 
 
 def _unit_circle(numerators: np.ndarray, size: int, sign: int) -> tuple[np.ndarray, np.ndarray]:

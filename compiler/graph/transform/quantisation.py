@@ -212,7 +212,7 @@ def _dequantisation(node: Op) -> _Dequantised | None:
 def _parameter(value: Any, shape: Sequence[Any]) -> tuple[Any, int | None]:
     """Returns a scale or a zero point, and the dim of a tensor of `shape` along which it has an element for each index.
 
-    Raises `_MismatchError` for a tensor that is not broadcast along all dims but one, or has another type.
+    Raises `_MismatchError` for floats that are not f32, and for a tensor with elements along several dims of `shape`.
     """
     if not isinstance(value, Op):
         return value, None
@@ -264,7 +264,7 @@ class _Rewriting:
         return [self._quantise_before(pool, rounded)]
 
     def _quantise_before(self, pool: Op, rounded: _Quantised) -> Note:
-        """Makes the pool of quantised numbers from the quantisation of a pool: rounding keeps their order."""
+        """Quantises before `pool` instead of after it: rounding keeps the order of numbers, so maxima stay the same."""
         value = pool.args[0]
         for node in rounded.chain:
             value = self._repeat(node, [value, *node.args[1:]], value.tensor_meta.shape, node.tensor_meta.dtype, pool)

@@ -259,7 +259,7 @@ def _polynomial(x: Scalar, n: Scalar, first: Scalar, step: Step, *closed_forms: 
     steps, one = n, x.like(1)
     for condition, _ in closed_values:
         steps = s.select(condition, 0, steps)
-    _, result, _, _, _ = s.repeat(
+    _, result, _, _, _ = s.while_loop(
         (one, first, x, n.like(1), steps),
         lambda _p, q, _x, k, n: (k < n) & q.compare("eq", q),
         lambda p, q, x, k, n: (q, step(p, q, x, cast(k, x.dtype)), x, k + 1, n),

@@ -153,7 +153,7 @@ def _zeta(x: Scalar, q: Scalar) -> Scalar:
     The algorithm, and the values where the function is undefined, are those of Cephes (Moshier), which eager uses.
     """
     start = (s.powf(q, -x), q, x, q.like(0))
-    total, a, _, _ = s.repeat(
+    total, a, _, _ = s.while_loop(
         start,
         lambda _sum, a, _x, count: (count < 9.0) | ((a <= 9.0) & (count < 1e6)),
         lambda sum_, a, x, count: (sum_ + s.powf(a + 1.0, -x), a + 1.0, x, count + 1.0),
@@ -362,7 +362,7 @@ _MAX_TERMS = 1e5
 def _lower_series(a: Scalar, x: Scalar) -> Scalar:
     """Returns Γ(a + 1) x^-a exp(x) P(a, x), as the sum of x^k / (a + 1)…(a + k) (DLMF 8.7.1)."""
     start = (a.like(1), a.like(1), a, x)
-    return s.repeat(
+    return s.while_loop(
         start,
         lambda total, term, r, x: (term > total * _EPSILON) & (term < pymath.inf),
         lambda total, term, r, x: (total + term * (x / (r + 1.0)), term * (x / (r + 1.0)), r + 1.0, x),
@@ -384,7 +384,7 @@ def _upper_fraction(a: Scalar, x: Scalar) -> Scalar:
         d = 1.0 / d
         return [h * (d * c), b, c, d, i + 1.0, a, d * c]
 
-    return s.repeat(start, not_converged, step)[0]
+    return s.while_loop(start, not_converged, step)[0]
 
 
 def _not_zero(x: Scalar) -> Scalar:

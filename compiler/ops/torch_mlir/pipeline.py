@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.ops.torch_mlir.apart import lower_text
+from buddy.compiler.ops.torch_mlir.separate_process import lower_text
 from buddy.compiler.ops.utils import LoweringError
 
 # The dialects that the later passes accept. Not among them: `tm_tensor` (scans, sorts, scatters), a dialect that only

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from buddy.compiler.mlir.bindings import ir, passmanager, torch_dialect
-from buddy.compiler.ops.torch_mlir.apart import LowerModule, ModuleLowered
+from buddy.compiler.ops.torch_mlir.separate_process import LowerModule, ModuleLowered
 from buddy.compiler.support.processes.channel import Channel, serves
 
 # The passes of `torch_mlir.fx.export_and_import(output_type="linalg-on-tensors")`.

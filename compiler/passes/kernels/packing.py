@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from buddy.compiler.mlir.bindings import arith, func, ir, memref, vector
-from buddy.compiler.mlir.walk import ONCE
+from buddy.compiler.mlir.walk import RUNS_ONCE
 from buddy.compiler.passes.kernels.access import Loop, flatten
 from buddy.compiler.passes.kernels.blocking import GemmBlocking
 from buddy.compiler.passes.kernels.contraction import Contraction, converted
@@ -112,7 +112,7 @@ def pack_function(name: str, type_: ir.Type, packed: ir.Type, packing: Packing, 
     function = func.FuncOp(name, ([type_, packed], []), visibility=None if public else "private")
     if public:
         function.attributes["llvm.emit_c_interface"] = ir.UnitAttr.get()
-        function.attributes[ONCE] = ir.UnitAttr.get()
+        function.attributes[RUNS_ONCE] = ir.UnitAttr.get()
     entry = function.add_entry_block()
     with ir.InsertionPoint(entry):
         terminator = func.ReturnOp([])

@@ -47,7 +47,7 @@ def trace_files(path: Path) -> list[Path]:
         raise TraceError(what, str(path), "check the path") from error
     if not files:
         todo = "run the script with TORCH_TRACE=DIR, and pass DIR"
-        raise TraceError(f"{path} holds no trace: it has no file in .log, .txt or .err", str(path), todo)
+        raise TraceError(f"{path} holds no trace: it has no file ending in .log, .txt or .err", str(path), todo)
     return files
 
 
@@ -130,8 +130,8 @@ class _Message:
 class _Reader:
     """Reads the records of one file. `found` counts its messages, `unreadable` the records that cannot be decoded.
 
-    Several processes may have written the file, such as the ranks of a run to one stderr: a record is of the rank that
-    its line names. The report calls the process of other records `name`.
+    Several processes may have written the file, such as the ranks of a run to one stderr: a record belongs to the rank
+    that its line names. Records without a rank belong to the process `name`.
     """
 
     def __init__(self, name: str) -> None:

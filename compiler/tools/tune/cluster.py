@@ -106,12 +106,12 @@ class ClusterTuneWorker:
     """A `TuneWorker` for one thread of the cluster's workers."""
 
     def __init__(self, client: Any, load_message: bytes) -> None:
-        self._client, self._begin = client, load_message
+        self._client, self._load_message = client, load_message
 
     async def ask(self, request: TuningRequest) -> Any:
         """Returns the answer. Raises `ConnectionError` if the cluster has no worker left."""
         data = msgspec.msgpack.encode(request)
-        future = self._client.submit(answer_tune_request, self._begin, data, pure=False, retries=RETRIES)
+        future = self._client.submit(answer_tune_request, self._load_message, data, pure=False, retries=RETRIES)
         try:
             answer = await future.result()
         except asyncio.CancelledError:

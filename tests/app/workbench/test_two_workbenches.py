@@ -14,7 +14,8 @@ import pytest
 
 from buddy.app.screens.editor import EditorScreen
 from buddy.app.workbench.app import Workbench
-from buddy.app.workspace.files import EditorDraft, FileLock, SavedDraft, exclusive_lock, is_held, saved_drafts
+from buddy.app.workspace.drafts import EditorDraft, SavedDraft, saved_drafts
+from buddy.app.workspace.files import FileLock, exclusive_lock, is_held
 from buddy.app.workspace.session_file import Bookmark, Bookmarks, RunRecord, SavedScreen, merge_sessions, read_session
 from buddy.app.workspace.settings import Settings
 from buddy.app.workspace.workspace import Workspace
@@ -25,7 +26,7 @@ from buddy.compiler.protocol.run_report import RunReport, Timing
 TYPING = """
 import sys
 from pathlib import Path
-from buddy.app.workspace.files import EditorDraft
+from buddy.app.workspace.drafts import EditorDraft
 draft = EditorDraft(Path(sys.argv[1]), "pipeline")
 draft.save(sys.argv[2], "was")
 print("typed", flush=True)

@@ -19,8 +19,11 @@ from llvmlite import binding
 from torch.nn import functional
 
 from buddy.compiler.codegen.gpu.driver import LIBRARY, Device, KernelParameters
+from buddy.compiler.codegen.gpu.host_code import HostCodeError, steps_of
 from buddy.compiler.codegen.gpu.kernels import PtxError, emit
 from buddy.compiler.codegen.machines import parse_module, this_machine
+from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.protocol import NOT_APPLIED
 from buddy.compiler.protocol.artifact import (
     Argument,
@@ -212,6 +215,14 @@ def test_what_the_host_would_have_to_do_is_told(function: Callable[..., Any], re
     assert "is left on the host, which only launches kernels" in diagnostic.what
     assert diagnostic.node
     assert "--preset default" in diagnostic.todo
+
+
+def test_a_dynamic_size_of_the_entry_is_refused_with_its_location() -> None:
+    text = 'func.func @f(%size: index {buddy.symbol = "s0"}) { return loc("graph":0:0) } loc("graph":0:0)'
+    module = ir.Module.parse(text, ir.Context())
+    with pytest.raises(HostCodeError, match="the program has dynamic sizes") as refusal:
+        steps_of(module.operation)
+    assert LocationSets().number_of(refusal.value.location) == 0
 
 
 def test_checks_of_values_are_named_as_the_reason_and_can_be_omitted() -> None:

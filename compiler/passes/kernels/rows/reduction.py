@@ -79,10 +79,10 @@ def _match_reduction(yielded: ir.Value, argument: ir.Value) -> RowReduction:
     """Returns the reduction that yields `yielded`, with the accumulator `argument`."""
     uses = list(argument.uses)
     if len(uses) != 1 or not isinstance(yielded, ir.OpResult) or uses[0].owner.operation != yielded.owner.operation:
-        raise UnsupportedError("its body is not a plain fold")
+        raise UnsupportedError("its body is not a plain reduction")
     combine = yielded.owner.operation
     if combine.name not in _NEUTRAL:
-        raise UnsupportedError(f"a fold with {combine.name}")
+        raise UnsupportedError(f"a reduction with {combine.name}")
     left, right = combine.operands
     return RowReduction(combine, right if left == argument else left, argument.type)
 
@@ -100,14 +100,14 @@ def emit_reduction(e: KernelEmitter, op: Structured, target: Target) -> str:
         raise UnsupportedError("a reduction that reads another index than that of its contiguous loop")
     if contiguous is not None:
         _AlongReduction(e, op, reductions, contiguous, lanes).emit()
-        return f"{contiguous.size} elements folded in vectors of {lanes}"
+        return f"{contiguous.size} elements reduced in vectors of {lanes}"
     columns = vector_loop(op, op.parallel)
     if columns is None:
         raise UnsupportedError("no loop is contiguous in all of its operands")
     if len(reductions) < op.outputs:
         raise UnsupportedError("an output varies along a reduction")
     _AcrossColumns(e, op, reductions, columns, lanes).emit()
-    return f"columns folded in vectors of {lanes}"
+    return f"columns reduced in vectors of {lanes}"
 
 
 def _contiguous_reduction(op: Structured, stored: set[int]) -> Loop | None:
