@@ -7,7 +7,9 @@ samples by name.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from itertools import dropwhile
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,9 @@ WANTED = 0.95
 
 def measure(name: str, options: Any) -> dict[str, Any]:
     """Compiles the first graph of a sample with Inductor, and counts its lines and fusions."""
-    program = load_program(str(SAMPLES / f"{name}.py"), ("--tiny",) if options.tiny else ())
+    # A sample prints its results when it runs; standard output is for the JSON object.
+    with redirect_stdout(sys.stderr):
+        program = load_program(str(SAMPLES / f"{name}.py"), ("--tiny",) if options.tiny else ())
     captured: CapturedGraph = program.graphs[0]
     fx = fx_program(captured.graph, symbols_at(captured.graph, captured.tensors, captured.numbers))
     stages: dict[str, InductorStage] = {}

@@ -47,7 +47,7 @@ _DOCUMENTATION = "buddy.compiler.mlir.op_documentation:op_documentation"
 _TRIALS = "buddy.compiler.driver.pass_trials:serve"
 
 
-class ProbeHandler:
+class CheckHandler:
     """Answers `CheckIr`, by a one-shot process that loads MLIR."""
 
     def __init__(self, send: Callable[[Frame], None]) -> None:

@@ -18,7 +18,7 @@ _MAX_CACHED_RESULTS = 16
 
 @dataclass(frozen=True)
 class ProgramKey:
-    """What identifies an opened program."""
+    """What identifies an opened program. If it `trusts` its files, pickled weights that may run code are read."""
 
     source: str
     arguments: tuple[str, ...]
@@ -31,11 +31,11 @@ class ProgramKey:
 
 @dataclass(frozen=True)
 class GraphRecord:
-    """A captured graph: `data` is the graph as plain bytes, `fx` its first stage, `key` a hash of `data` and
-    `registrations`.
+    """A captured graph: `data` is the graph as plain bytes, and `fx` its first stage.
 
-    `registrations` is a hash of the code by which the script has added to the registries, "" if it has added nothing.
-    If it is not "", the graph has to be compiled in the process that ran the script.
+    `key` is a hash of `data` and `registrations`, which is a hash of the code by which the script has added to the
+    registries, "" if it has added nothing. If it is not "", the graph has to be compiled in the process that ran the
+    script.
     """
 
     key: str

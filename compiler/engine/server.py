@@ -22,7 +22,7 @@ from buddy.compiler.engine.dumps import DumpHandler
 from buddy.compiler.engine.explanations import DynamoHandler
 from buddy.compiler.engine.exports import ExportHandler, SubgraphHandler
 from buddy.compiler.engine.file_watching import WatchHandler
-from buddy.compiler.engine.ir_requests import PassTrialHandler, ProbeHandler, ReprintHandler
+from buddy.compiler.engine.ir_requests import CheckHandler, PassTrialHandler, ReprintHandler
 from buddy.compiler.engine.origins import ProvenanceHandler
 from buddy.compiler.engine.plugin_files import resolve_plugins
 from buddy.compiler.engine.profiles import ProfileHandler
@@ -136,7 +136,7 @@ class Server:
         self._parts = SubgraphHandler(self._session, self._send)
         self._exports = ExportHandler(self._session, self._store, self._send)
         self._numerics = NumericsHandler(self._session, self._send)
-        self._probing, self._trials = ProbeHandler(self._send), PassTrialHandler(self._store, self._send)
+        self._checks, self._trials = CheckHandler(self._send), PassTrialHandler(self._store, self._send)
         self._profiles = ProfileHandler(self._session, self._send, self._store)
         self._tuning = TuneHandler(self._session, self._send)
         self._catalogue = CatalogueHandler(self._session, self._send)
@@ -248,7 +248,7 @@ class Server:
             FindJumps: self._origins.jumps,
             OpenPython: self._origins.python,
             Compare: texts.compare,
-            CheckIr: self._probing.check,
+            CheckIr: self._checks.check,
             TryPasses: self._trials.try_passes,
             Extract: self._parts.extract,
             Export: self._exports.export,

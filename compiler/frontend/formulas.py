@@ -12,6 +12,7 @@ from torch._prims_common import suggest_memory_format
 from torch.utils._pytree import tree_map
 
 aten = torch.ops.aten
+F = torch.nn.functional
 
 # Ops with a decomposition in torch that is not in torch's table for core ATen.
 FROM_TORCH = [
@@ -381,6 +382,36 @@ def for_reals(rule: Callable[..., object]) -> Callable[..., object]:
     return decompose
 
 
+def encoder_layer(
+    x: torch.Tensor, width: int, heads: int, qkv_weight: torch.Tensor, qkv_bias: torch.Tensor, out_weight: torch.Tensor,
+    out_bias: torch.Tensor, use_gelu: bool, norm_first: bool, eps: float, norm_weight_1: torch.Tensor,
+    norm_bias_1: torch.Tensor, norm_weight_2: torch.Tensor, norm_bias_2: torch.Tensor, up_weight: torch.Tensor,
+    up_bias: torch.Tensor, down_weight: torch.Tensor, down_bias: torch.Tensor, mask: torch.Tensor | None = None,
+    mask_type: int | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """One transformer encoder layer on `x` [batch, tokens, width]. A call with a mask stays unchanged."""
+    if mask is not None or x.dim() != 3:
+        return NotImplemented
+
+    def attention(y: torch.Tensor) -> torch.Tensor:
+        qkv = F.linear(y, qkv_weight, qkv_bias).unflatten(-1, (3, heads, width // heads))
+        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind()
+        mixed = F.scaled_dot_product_attention(query, key, value)
+        return F.linear(mixed.transpose(1, 2).flatten(2), out_weight, out_bias)
+
+    def feed_forward(y: torch.Tensor) -> torch.Tensor:
+        y = F.linear(y, up_weight, up_bias)
+        return F.linear(F.gelu(y) if use_gelu else F.relu(y), down_weight, down_bias)
+
+    first_norm = (norm_weight_1.shape, norm_weight_1, norm_bias_1, eps)
+    second_norm = (norm_weight_2.shape, norm_weight_2, norm_bias_2, eps)
+    if norm_first:
+        x = x + attention(F.layer_norm(x, *first_norm))
+        return x + feed_forward(F.layer_norm(x, *second_norm))
+    x = F.layer_norm(x + attention(x), *first_norm)
+    return F.layer_norm(x + feed_forward(x), *second_norm)
+
+
 softshrink = compute_in_float32(torch._decomp.decomposition_table[aten.softshrink.default])
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten._cdist_forward.default: cdist,
@@ -433,6 +464,7 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.multilabel_margin_loss_forward.default: multilabel_margin_loss,
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: attention_backward,
     aten.nan_to_num.default: for_reals(torch._decomp.decomposition_table[aten.nan_to_num.default]),
+    aten._transformer_encoder_layer_fwd.default: encoder_layer,
     aten.max_unpool2d.default: keep_format(torch._decomp.decomposition_table[aten.max_unpool2d.default]),
 }
 
@@ -440,39 +472,3 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
 CONDITIONAL_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten._scaled_dot_product_flash_attention_for_cpu.default: attention_of_any_width,
 }
-
-
-F = torch.nn.functional
-
-
-def encoder_layer(
-    x: torch.Tensor, width: int, heads: int, qkv_weight: torch.Tensor, qkv_bias: torch.Tensor, out_weight: torch.Tensor,
-    out_bias: torch.Tensor, use_gelu: bool, norm_first: bool, eps: float, norm_weight_1: torch.Tensor,
-    norm_bias_1: torch.Tensor, norm_weight_2: torch.Tensor, norm_bias_2: torch.Tensor, up_weight: torch.Tensor,
-    up_bias: torch.Tensor, down_weight: torch.Tensor, down_bias: torch.Tensor, mask: torch.Tensor | None = None,
-    mask_type: int | None = None,
-) -> torch.Tensor:  # fmt: skip
-    """One transformer encoder layer on `x` [batch, tokens, width]. A call with a mask stays unchanged."""
-    if mask is not None or x.dim() != 3:
-        return NotImplemented
-
-    def attention(y: torch.Tensor) -> torch.Tensor:
-        qkv = F.linear(y, qkv_weight, qkv_bias).unflatten(-1, (3, heads, width // heads))
-        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind()
-        mixed = F.scaled_dot_product_attention(query, key, value)
-        return F.linear(mixed.transpose(1, 2).flatten(2), out_weight, out_bias)
-
-    def feed_forward(y: torch.Tensor) -> torch.Tensor:
-        y = F.linear(y, up_weight, up_bias)
-        return F.linear(F.gelu(y) if use_gelu else F.relu(y), down_weight, down_bias)
-
-    first_norm = (norm_weight_1.shape, norm_weight_1, norm_bias_1, eps)
-    second_norm = (norm_weight_2.shape, norm_weight_2, norm_bias_2, eps)
-    if norm_first:
-        x = x + attention(F.layer_norm(x, *first_norm))
-        return x + feed_forward(F.layer_norm(x, *second_norm))
-    x = F.layer_norm(x + attention(x), *first_norm)
-    return F.layer_norm(x + feed_forward(x), *second_norm)
-
-
-DECOMPOSITIONS |= {torch.ops.aten._transformer_encoder_layer_fwd.default: encoder_layer}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
@@ -57,10 +57,14 @@ def graph_break(aten: AtenGraph) -> GraphBreak:
     reason: Any = getattr(aten.dynamo, "compile_subgraph_reason", None)
     if reason is None or not reason.graph_break or aten.kind == "backward":
         return NO_BREAK
-    frames = [frame for frame in reason.user_stack if not is_library(frame.filename)]
-    line = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     message = read_break(str(reason.reason))
-    return GraphBreak(message.reason, line, next(iter(message.fixes), ""))
+    return GraphBreak(message.reason, _user_line(reason.user_stack), next(iter(message.fixes), ""))
+
+
+def _user_line(stack: Iterable[Any]) -> str:
+    """The line (`file:line`) of the innermost frame that is not in a library; "" without one."""
+    frames = [frame for frame in stack if not is_library(frame.filename)]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
 def guards_in_progress(module: GraphModule, inputs: Sequence[torch.Tensor]) -> Callable[[], tuple[Guard, ...]]:
@@ -74,7 +78,7 @@ def guards_in_progress(module: GraphModule, inputs: Sequence[torch.Tensor]) -> C
     tensors = _tensor_guards(module, inputs)
 
     def guards() -> tuple[Guard, ...]:
-        others = (described for guard in found for described in _described(guard))
+        others = (described for guard in found for described in _describe_guard(guard))
         return tuple(dict.fromkeys((*tensors, *others)))[:_MAX_GUARDS]
 
     return guards
@@ -92,10 +96,9 @@ def _tensor_guards(module: GraphModule, inputs: Sequence[torch.Tensor]) -> list[
     return guards
 
 
-def _described(guard: DynamoGuard) -> list[Guard]:
+def _describe_guard(guard: DynamoGuard) -> list[Guard]:
     if guard.create_fn_name() not in _VALUE_GUARDS:
         return []
-    frames = [frame for frame in guard.user_stack or () if not is_library(frame.filename)]
-    line = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    line = _user_line(guard.user_stack or ())
     texts = (_LOCAL.sub(lambda match: source_name(match[0]), text) for text in guard.code_list or ())
     return [Guard(_ADDRESS.sub("…", text), line) for text in texts]

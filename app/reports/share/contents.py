@@ -189,10 +189,8 @@ async def collect(
 ) -> Callable[[], dict[str, object]]:  # fmt: skip
     """Fetch the contents of a report on `graphs`. Returns a function that encodes them as plain values.
 
-    `is_shared` says whether the report has the Python code with that path.
-
-    The function computes the colours of all lines, which takes seconds for large programs, and needs no engine.
-    Raises what `send` raises.
+    The returned function computes the colours of all lines, which takes seconds for large programs, and needs no
+    engine. `is_shared` says whether the report has the Python code with that path. Raises what `send` raises.
     """
     texts = _Texts()
     encoded = [await _collect_graph(graph, texts, send, welcome, progress, is_shared) for graph in graphs]
@@ -217,21 +215,21 @@ async def _collect_graph(
     graph: SharedGraph, texts: _Texts, send: Send, welcome: Welcome | None, progress: Progress,
     is_shared: Callable[[str], bool],
 ) -> dict[str, object]:  # fmt: skip
-    own_texts = _GraphTexts(texts, send, graph.info)
+    graph_texts = _GraphTexts(texts, send, graph.info)
     stages = []
     for number, stage in enumerate(graph.stages, 1):
         progress(f"reading stage {number}/{len(graph.stages)} {stage.name}")
-        stages.append(_stage_values(stage, graph.recipe, await own_texts.add(stage.text, stage.language)))
+        stages.append(_stage_values(stage, graph.recipe, await graph_texts.add(stage.text, stage.language)))
     progress("reading the Python code")
     shared = [path for path in PythonLines(graph.info.rows, graph.info.places).paths if is_shared(path)]
-    paths, files = await _collect_python(graph, shared, own_texts, send)
+    paths, files = await _collect_python(graph, shared, graph_texts, send)
     return {
         "name": graph.info.name,
         "number": graph.recipe.graph,
         "stages": stages,
         "files": files,
         "nodes": _node_values(graph, paths),
-        "sets": own_texts.sets,
+        "sets": graph_texts.sets,
         "verdict": graph.report.word if graph.report is not None else "",
         "wrong": graph.problem is not None or (graph.report is not None and graph.report.wrong),
         "tables": result_tables(graph, welcome),

@@ -48,6 +48,10 @@ model = Program().eval()
 OnStatement = Callable[[str], object]
 
 
+def ignore_statement(text: str) -> None:
+    """An `OnStatement` that does nothing."""
+
+
 class GeneratedProgram(NamedTuple):
     """A program as a script, and the kinds of its statements."""
 
@@ -138,7 +142,10 @@ def _evaluate(text: str, values: dict[str, torch.Tensor]) -> torch.Tensor | None
 
 @st.composite
 def scripts(
-    draw: st.DrawFn, max_statements: int = 10, on_statement: OnStatement = str, crashing: Collection[str] = ()
+    draw: st.DrawFn,
+    max_statements: int = 10,
+    on_statement: OnStatement = ignore_statement,
+    crashing: Collection[str] = (),
 ) -> GeneratedProgram:
     """Draws a script of up to `max_statements` statements that eager evaluates.
 

@@ -177,7 +177,7 @@ def exp2(x: ir.Value) -> ir.Value:
     rounded = arith.addf(x, d.number(ROUND))
     r = arith.mulf(arith.subf(x, arith.subf(rounded, d.number(ROUND))), d.number(_LN2))
     tail = math.fma(arith.mulf(r, r), d.horner(r, _EXP), r)
-    return _scaled(d, arith.addf(tail, d.number(1.0)), _integer(d, rounded))
+    return _scaled(d, arith.addf(tail, d.number(1.0)), _rounded_integer(d, rounded))
 
 
 def expm1(x: ir.Value) -> ir.Value:
@@ -250,7 +250,7 @@ def _clamped(d: DoubleArithmetic, x: ir.Value, lower: float | None, upper: float
     return x if lower is None else d.where("olt", x, lower, d.number(lower), x)
 
 
-def _integer(d: DoubleArithmetic, rounded: ir.Value) -> ir.Value:
+def _rounded_integer(d: DoubleArithmetic, rounded: ir.Value) -> ir.Value:
     """Returns n as an integer, for `rounded`, the sum of `ROUND` and n."""
     return arith.subi(d.bits(rounded), d.integer(_ROUND_BITS))
 
@@ -261,7 +261,7 @@ def _exp_parts(d: DoubleArithmetic, x: ir.Value) -> tuple[ir.Value, ir.Value]:
     n = arith.subf(rounded, d.number(ROUND))
     r = math.fma(n, d.number(-_LN2_HIGH), x)
     r = math.fma(n, d.number(-_LN2_LOW), r)
-    return math.fma(arith.mulf(r, r), d.horner(r, _EXP), r), _integer(d, rounded)
+    return math.fma(arith.mulf(r, r), d.horner(r, _EXP), r), _rounded_integer(d, rounded)
 
 
 def _power_of_two(d: DoubleArithmetic, exponent: ir.Value) -> ir.Value:
