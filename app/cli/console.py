@@ -7,8 +7,8 @@ import sys
 from typing import TextIO
 
 from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.protocol.errors import diagnostic_text
 
-_MAX_DETAIL_LINES = 20
 _MAX_PROGRESS_WIDTH = 100
 # The width of a terminal that does not report one.
 _DEFAULT_COLUMNS = 80
@@ -79,13 +79,7 @@ class Console:
         """Print a diagnostic: what happened (in `context`), where, what to do, and the last lines of its detail."""
         self._erase_progress()
         self._end_line()
-        lines = [f"error{context and f' in {context}'}: {diagnostic.what}"]
-        lines += [
-            f"  {name}: {text}" for name, text in (("where", diagnostic.where), ("to do", diagnostic.todo)) if text
-        ]
-        detail = diagnostic.detail.strip().splitlines()
-        lines += [f"  | {line}" for line in detail[-_MAX_DETAIL_LINES:]]
-        print("\n".join(lines), file=self._stderr)
+        print(diagnostic_text(diagnostic, f"error{context and f' in {context}'}"), file=self._stderr)
 
 
 def _columns(stream: TextIO) -> int:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
+from buddy.app.session.graph_state import GraphState, Job
 from buddy.app.session.progress import PartTimes, ProgressRate
 from buddy.app.session.stages import StageBoard
 from buddy.app.workspace.session_file import RunRecord, make_record, with_run, without_content
 from buddy.compiler import protocol as p
-from buddy.compiler.protocol.numerics import NodeNumbers, NumericsReport
 from buddy.compiler.protocol.recipe import F32, NATIVE, Recipe
 from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
 from buddy.compiler.protocol.tuning import NodePrecision
@@ -38,72 +38,11 @@ def keep_newest(items: dict[Key, Kept] | list[Kept], limit: int) -> None:
 
 
 Topic = Literal["graph", "passes", "stages", "outputs", "status", "lines"]
-Job = Literal["open", "compile", "run"]
 
 ALL: frozenset[Topic] = frozenset({"graph", "passes", "stages", "outputs", "status"})
 STATUS: frozenset[Topic] = frozenset({"status"})
 MAX_PRINTOUT_LINES = 5_000
 MAX_LOG_ENTRIES = 500
-
-
-@dataclass
-class GraphState:
-    """The state of one graph.
-
-    `compiled_recipe`, `run_recipe` and `profiled_recipe` are the recipes of the last complete compilation, of
-    `report` and of `profile`; `None` without one, or if the program has changed since. `notes` are those of the
-    compilation. `plain_seconds` are the times of nodes in the last profile in which they multiplied f32, and
-    `precisions` the nodes of the last search for precisions, by stable name. `newest_request` is the number of the
-    last request that compiles or runs the graph. `restored_run` is the run of an earlier session that `report` is
-    from.
-    """
-
-    board: StageBoard = field(default_factory=StageBoard)
-    assignments: dict[str, p.Assignment] = field(default_factory=dict)
-    remarks: tuple[tuple[str, str, str], ...] = ()
-    notes: tuple[str, ...] = ()
-    compiled_recipe: Recipe | None = None
-    compile_seconds: float = 0.0
-    n_reused_stages: int = 0
-    report: p.RunReport | None = None
-    previous_report: p.RunReport | None = None
-    run_recipe: Recipe | None = None
-    restored_run: RunRecord | None = None
-    inputs: InputChoice = OWN_INPUTS
-    problems: dict[Job, p.Diagnostic] = field(default_factory=dict)
-    newest_request: int = 0
-    numerics: tuple[Recipe, NumericsReport] | None = None
-    numbers: dict[str, NodeNumbers] = field(default_factory=dict)
-    profile: p.ProfileReport | None = None
-    profiled_recipe: Recipe | None = None
-    plain_seconds: dict[str, float] = field(default_factory=dict)
-    precisions: dict[str, NodePrecision] = field(default_factory=dict)
-
-    def record_start(self, job: Job, request: int, recipe: Recipe) -> None:
-        """Record that a request for `recipe` was sent."""
-        self.newest_request = request
-        self.problems.pop(job, None)
-        if recipe != self.compiled_recipe:
-            self.problems.pop("compile", None)
-            self.board.begin("compiling")
-
-    def record_compilation(self, recipe: Recipe | None, frame: p.Compiled) -> None:
-        """Record that the compilation of `recipe` is complete."""
-        self.compiled_recipe, self.remarks, self.notes = recipe, frame.remarks, frame.notes
-        self.compile_seconds, self.n_reused_stages = frame.seconds, frame.reused
-        self.problems.pop("compile", None)
-        self.board.finish(frame.stages)
-
-    def record_run(self, recipe: Recipe | None, report: p.RunReport) -> None:
-        """Record a run of `recipe`. `previous_report` becomes the last report of another recipe."""
-        if recipe != self.run_recipe:
-            self.previous_report = self.report
-        self.report, self.run_recipe, self.restored_run = report, recipe, None
-        self.problems.pop("run", None)
-
-    def record_comparison(self, recipe: Recipe, report: NumericsReport) -> None:
-        """Record a comparison of every node of `recipe` with the reference."""
-        self.numerics, self.numbers = (recipe, report), report.by_node()
 
 
 @dataclass

@@ -21,12 +21,12 @@ from buddy.app.widgets.cursor_view import SEARCHED_WIDTH, CursorView
 from buddy.app.widgets.look import visible
 from buddy.app.widgets.prompt import Prompt
 from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.protocol.errors import diagnostic_text
 
 # Progress is printed at most this often, because a screen reader speaks every line.
 PROGRESS_SECONDS = 2.0
 # The number of rows that are printed without a range.
 MAX_ROWS = 40
-_MAX_DETAIL_LINES = 20
 # Padding between the columns of a table, and bars, which repeat a number.
 _PADDING = re.compile(r" {3,}|(?<= ) *#+(?= |$)")
 # The marks at the start of a row, in words.
@@ -59,10 +59,7 @@ class Printer:
 
     def say_problem(self, problem: Diagnostic) -> None:
         """Print what happened, where, and what to do."""
-        lines = [f"{problem.severity}: {problem.what}"]
-        lines += [f"  {name}: {text}" for name, text in (("where", problem.where), ("to do", problem.todo)) if text]
-        lines += [f"  | {line}" for line in problem.detail.strip().splitlines()[-_MAX_DETAIL_LINES:]]
-        self.say("\n".join(lines))
+        self.say(diagnostic_text(problem, problem.severity))
 
 
 class ChangePrinter:

@@ -108,7 +108,7 @@ _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeErr
 
 
 class Greeting(msgspec.Struct):
-    """The fields of a greeting that all versions of the protocol have."""
+    """The fields of the client's greeting, `Hello`, that the server reads."""
 
     type: str
     version: int = 0

@@ -29,25 +29,30 @@ from typing import Any
 
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, ir
-from buddy.compiler.mlir.walk import argument_attributes
-from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
+from buddy.compiler.ops.rounded_operands import (
+    GROUP_LETTER,
+    LIMIT,
+    Operand,
+    is_parameter,
+    owner_of,
+    quantised,
+    quantised_groups,
+    rounded_to_bfloat16,
+    split_dim,
+    split_operand,
+    transpose_permutation,
+)
 from buddy.compiler.ops.scalar import Scalar, cast
-from buddy.compiler.ops.sums import accumulator_type, cast_tensor
+from buddy.compiler.ops.sums import accumulator_type
 from buddy.compiler.protocol.recipe import F32, GROUP_SIZES, Precision
 
 _F32, _BF16, _INT8, _INT32 = TensorDType.Float32, TensorDType.BFloat16, TensorDType.Int8, TensorDType.Int32
-# The largest 8-bit integer that is used: the range is symmetric.
-LIMIT = 127
-# The largest 4-bit integer that is used, for the same reason.
-LIMIT_OF_4_BITS = 7
 # The largest number of products of two 8-bit integers whose sum fits into 32 bits.
 MAX_TERMS = (2**31 - 1) // LIMIT**2
 # A product with an operand of at most this many rows takes the time of reading the other operand. Its 4-bit weights are
 # therefore read as they are.
 _FEW_ROWS = 4
-# The letter of the dim that `bf16x3` adds to both operands, over which their products are added.
-_PART = "p"
 # What refusals call precisions in which only products of matrices are computed.
 _NAMES: dict[Precision, str] = {
     "bf16x3": "pairs of bfloat16", "int8-dynamic": "8-bit integers", "int8-weights": "8-bit integers",
@@ -109,7 +114,7 @@ def product(
         try:
             if dtype is not _F32:
                 raise _PrecisionError(f"it multiplies {dtype.value}, and precisions apply to f32")
-            sums = _EMITTERS[request.precision](_Operand(a, a_dims), _Operand(b, b_dims), out_dims)
+            sums = _EMITTERS[request.precision](Operand(a, a_dims), Operand(b, b_dims), out_dims)
             request.is_applied = True
             return sums, _F32
         except _PrecisionError as reason:
@@ -124,18 +129,18 @@ def product(
 
 def _bytes_of_parameter(value: Any) -> Any:
     """Returns the parameter of signed bytes of which `value` is the conversion to floats; else `value` itself."""
-    owner = _owner(value)
+    owner = owner_of(value)
     if owner is not None and owner.name == "linalg.transpose":
         operand = owner.operands[0]
         source = _bytes_of_parameter(operand)
-        return value if source is operand else st.transpose(source, _permutation(owner), _INT8)
+        return value if source is operand else st.transpose(source, transpose_permutation(owner), _INT8)
     if owner is None or owner.name != "linalg.generic" or len(owner.operands) != 2:
         return value
     (bytes_, _), body = owner.operands, owner.regions[0].blocks[0].operations
     maps = [ir.AffineMapAttr(attribute).value for attribute in owner.attributes["indexing_maps"]]
     converts = [op.operation.name for op in body] == ["arith.sitofp", "linalg.yield"] and maps[0] == maps[1]
     is_of_bytes = converts and ir.RankedTensorType(bytes_.type).element_type == ir.IntegerType.get_signless(8)
-    return bytes_ if is_of_bytes and _is_parameter(bytes_) else value
+    return bytes_ if is_of_bytes and is_parameter(bytes_) else value
 
 
 def refuse_precision(reason: str) -> None:
@@ -159,34 +164,26 @@ def narrowed(values: Sequence[ir.Value], dtype: TensorDType, what: str) -> tuple
         request.refusal = f"{what} in {_NAMES[request.precision]} is not supported"
     else:
         request.is_applied = True
-        return [_rounded_to_bfloat16(value) for value in values], _BF16
+        return [rounded_to_bfloat16(value) for value in values], _BF16
     return list(values), dtype
-
-
-@dataclass(frozen=True)
-class _Operand:
-    """A tensor with a letter for each of its dims, as in `structured.contract`."""
-
-    value: Any
-    letters: str
 
 
 # ---- precisions ------------------------------------------------------------------------------------------------------
 
 
-def _multiply_bfloat16(a: _Operand, b: _Operand, out: str) -> Any:
-    a_value, b_value = _rounded_to_bfloat16(a.value), _rounded_to_bfloat16(b.value)
+def _multiply_bfloat16(a: Operand, b: Operand, out: str) -> Any:
+    a_value, b_value = rounded_to_bfloat16(a.value), rounded_to_bfloat16(b.value)
     return st.contract(a_value, b_value, a.letters, b.letters, out, _F32)
 
 
-def _multiply_pairs(a: _Operand, b: _Operand, out: str) -> Any:
+def _multiply_pairs(a: Operand, b: Operand, out: str) -> Any:
     _check_rows(a, b, out)
-    a_parts = _split_operand(a, out, "left", low=2)
-    b_parts = _split_operand(b, out, "right", low=1)
+    a_parts = split_operand(a, out, "left", low=2)
+    b_parts = split_operand(b, out, "right", low=1)
     return st.contract(a_parts.value, b_parts.value, a_parts.letters, b_parts.letters, out, _F32)
 
 
-def _check_rows(a: _Operand, b: _Operand, out: str) -> None:
+def _check_rows(a: Operand, b: Operand, out: str) -> None:
     """Raises `_PrecisionError` if one operand has so few rows that the time is that of reading the other one."""
     for operand, other in ((a, b), (b, a)):
         sizes = [
@@ -198,32 +195,32 @@ def _check_rows(a: _Operand, b: _Operand, out: str) -> None:
             raise _PrecisionError("its time is that of reading an operand, which is faster in f32")
 
 
-def _multiply_integers(a: _Operand, b: _Operand, out: str) -> Any:
+def _multiply_integers(a: Operand, b: Operand, out: str) -> Any:
     _check_terms(a, b, out)
-    (a_integers, a_scale), (b_integers, b_scale) = (_quantised(operand, out) for operand in (a, b))
+    (a_integers, a_scale), (b_integers, b_scale) = (quantised(operand, out) for operand in (a, b))
     sums = st.contract(a_integers, b_integers, a.letters, b.letters, out, _INT32)
     return _scaled(sums, _INT32, out, [a_scale, b_scale])
 
 
-def _multiply_integer_weights(a: _Operand, b: _Operand, out: str) -> Any:
-    if _is_parameter(b.value):
-        weights, scale = _quantised(b, out)
+def _multiply_integer_weights(a: Operand, b: Operand, out: str) -> Any:
+    if is_parameter(b.value):
+        weights, scale = quantised(b, out)
         sums = st.contract(a.value, weights, a.letters, b.letters, out, _F32)
-    elif _is_parameter(a.value):
-        weights, scale = _quantised(a, out)
+    elif is_parameter(a.value):
+        weights, scale = quantised(a, out)
         sums = st.contract(weights, b.value, a.letters, b.letters, out, _F32)
     else:
         raise _PrecisionError("neither of its operands is a parameter")
     return _scaled(sums, _F32, out, [scale])
 
 
-def _multiply_grouped_weights(group_size: int) -> Callable[[_Operand, _Operand, str], Any]:
+def _multiply_grouped_weights(group_size: int) -> Callable[[Operand, Operand, str], Any]:
     """Returns the emitter of products with 4-bit weights in groups of `group_size` along K."""
 
-    def emit(a: _Operand, b: _Operand, out: str) -> Any:
-        if _is_parameter(b.value):
+    def emit(a: Operand, b: Operand, out: str) -> Any:
+        if is_parameter(b.value):
             weights, other = b, a
-        elif _is_parameter(a.value):
+        elif is_parameter(a.value):
             weights, other = a, b
         else:
             raise _PrecisionError("neither of its operands is a parameter")
@@ -238,27 +235,27 @@ def _multiply_grouped_weights(group_size: int) -> Callable[[_Operand, _Operand, 
     return emit
 
 
-def _grouped_product(x: _Operand, weights: _Operand, summed: str, group_size: int, out: str) -> Any:
+def _grouped_product(x: Operand, weights: Operand, summed: str, group_size: int, out: str) -> Any:
     """Emits a product with 4-bit weights, whose dim `summed` has groups of `group_size` with a scale each."""
-    integers, scale = _quantised_groups(weights, summed, group_size)
+    integers, scale = quantised_groups(weights, summed, group_size)
     return _multiply_groups(x, integers, scale, summed, out)
 
 
 def int4_product(x: Any, steps: Any, scales: Any) -> Any:
     """Emits `x` [m, k] times the transpose of the 4-bit `steps` [n, k], in bytes, times `scales` [n, groups]."""
     (rows, depth), groups = st.shape_of(steps), st.shape_of(scales)[1]
-    integers = _Operand(st.reshape(steps, [rows, groups, depth // groups], _INT8), "nGk")
-    return _multiply_groups(_Operand(x, "mk"), integers, _Operand(scales, "nG"), "k", "mn")
+    integers = Operand(st.reshape(steps, [rows, groups, depth // groups], _INT8), "nGk")
+    return _multiply_groups(Operand(x, "mk"), integers, Operand(scales, "nG"), "k", "mn")
 
 
-def _multiply_groups(x: _Operand, integers: _Operand, scale: _Operand, summed: str, out: str) -> Any:
+def _multiply_groups(x: Operand, integers: Operand, scale: Operand, summed: str, out: str) -> Any:
     """Emits the product of `x` with `integers`, which have a `scale` for each of their groups along `summed`."""
     group_size = st.shape_of(integers.value)[integers.letters.index(summed)]
     sizes = dict(zip(x.letters, st.shape_of(x.value), strict=True))
     rows = [size for letter, size in sizes.items() if letter != summed]
     has_few_rows = all(isinstance(size, int) for size in rows) and prod(rows) <= _FEW_ROWS
     if has_few_rows and not set(integers.letters) & set(x.letters) - {summed}:
-        grouped = _split_dim(x, summed, group_size)
+        grouped = split_dim(x, summed, group_size)
         return _scaled_group_sums(grouped, integers, scale, out)
     loops = list(range(len(integers.letters)))
     kept = [integers.letters.index(letter) for letter in scale.letters]
@@ -269,18 +266,14 @@ def _multiply_groups(x: _Operand, integers: _Operand, scale: _Operand, summed: s
     target = st.empty(st.shape_of(integers.value), _F32)
     iterators = [st.PARALLEL] * len(loops)
     numbers = st.generic([integers.value, scale.value], [loops, kept], [target], [loops], iterators, body)[0]
-    letters = integers.letters.replace(_GROUP_LETTER, "")
+    letters = integers.letters.replace(GROUP_LETTER, "")
     extents = dict(zip(integers.letters, st.shape_of(integers.value), strict=True))
-    extents[summed] *= extents[_GROUP_LETTER]
+    extents[summed] *= extents[GROUP_LETTER]
     shape = [extents[letter] for letter in letters]
     return st.contract(x.value, st.reshape(numbers, shape, _F32), x.letters, letters, out, _F32)
 
 
-# The letter of the dim over groups; the letter of K then stands for the place in a group.
-_GROUP_LETTER = "G"
-
-
-def _scaled_group_sums(x: _Operand, integers: _Operand, scale: _Operand, out: str) -> Any:
+def _scaled_group_sums(x: Operand, integers: Operand, scale: Operand, out: str) -> Any:
     """Emits the sum over groups of the sums of products of `x` and 4-bit `integers`, times the `scale` of the group.
 
     Integers are in the low 4 bits of 8. Kernels recognise this op.
@@ -299,7 +292,7 @@ def _scaled_group_sums(x: _Operand, integers: _Operand, scale: _Operand, out: st
     return st.generic(values, dims, [start], [list(range(len(out)))], iterators, body)[0]
 
 
-_EMITTERS: dict[Precision, Callable[[_Operand, _Operand, str], Any]] = {
+_EMITTERS: dict[Precision, Callable[[Operand, Operand, str], Any]] = {
     "bf16x3": _multiply_pairs,
     "bf16": _multiply_bfloat16,
     "int8-dynamic": _multiply_integers,
@@ -308,7 +301,7 @@ _EMITTERS: dict[Precision, Callable[[_Operand, _Operand, str], Any]] = {
 }
 
 
-def _check_terms(a: _Operand, b: _Operand, out: str) -> None:
+def _check_terms(a: Operand, b: Operand, out: str) -> None:
     """Raises `_PrecisionError` if sums of products of 8-bit integers may not fit into 32 bits."""
     sizes = dict(zip(a.letters, st.shape_of(a.value), strict=True))
     sizes |= dict(zip(b.letters, st.shape_of(b.value), strict=True))
@@ -319,9 +312,9 @@ def _check_terms(a: _Operand, b: _Operand, out: str) -> None:
         raise _PrecisionError(f"it adds {prod(summed)} products, and more than {MAX_TERMS} may overflow 32 bits")
 
 
-def _scaled(sums: Any, dtype: TensorDType, out: str, scales: list[_Operand]) -> Any:
+def _scaled(sums: Any, dtype: TensorDType, out: str, scales: list[Operand]) -> Any:
     """Emits the product of `sums`, a tensor over the letters `out`, with all `scales`, in f32 and in this order."""
-    dims = [[out.index(letter) for letter in operand.letters] for operand in (_Operand(sums, out), *scales)]
+    dims = [[out.index(letter) for letter in operand.letters] for operand in (Operand(sums, out), *scales)]
 
     def body(total: Any, *factors: Any) -> list[Any]:
         result = cast(Scalar(total, dtype), _F32)
@@ -332,193 +325,3 @@ def _scaled(sums: Any, dtype: TensorDType, out: str, scales: list[_Operand]) -> 
     values = [sums, *(scale.value for scale in scales)]
     target = st.empty(st.shape_of(sums), _F32)
     return st.generic(values, dims, [target], [list(range(len(out)))], [st.PARALLEL] * len(out), body)[0]
-
-
-# ---- rounding --------------------------------------------------------------------------------------------------------
-
-
-# Attribute of an op that rounds an operand: how. Nodes that round the same operand share the op.
-ROUNDING = "buddy.rounding"
-_RESHAPES = ("tensor.collapse_shape", "tensor.expand_shape")
-
-
-def _rounded_to_bfloat16(value: Any) -> Any:
-    """Returns `value` rounded to bfloat16.
-
-    Transposes and reshapes move from before the rounding to after it, where passes fold them into the product.
-    """
-    owner = _owner(value)
-    if owner is not None and owner.name == "linalg.transpose":
-        return st.transpose(_rounded_to_bfloat16(owner.operands[0]), _permutation(owner), _BF16)
-    if owner is not None and owner.name in _RESHAPES:
-        return st.reshape(_rounded_to_bfloat16(owner.operands[0]), st.shape_of(value), _BF16)
-    existing = _existing_rounding(value, "bf16")
-    if existing is not None:
-        return existing.results[0]
-    return _marked(cast_tensor(value, _F32, _BF16), "bf16")
-
-
-def _split_operand(operand: _Operand, out: str, side: str, low: int) -> _Operand:
-    """Returns `operand` with a dim of three parts in bfloat16 before its first summed dim: part `low` is the low one.
-
-    The others are the high one. `side` is "left" or "right", and names the order.
-    """
-    owner = _owner(operand.value)
-    if owner is not None and owner.name == "linalg.transpose":
-        return _split_operand(_before_transpose(operand, owner), out, side, low)
-    value, letters = _shared_view(operand.value), operand.letters
-    at = next(i for i, letter in enumerate(letters) if letter not in out)
-    new_letters, key = letters[:at] + _PART + letters[at:], f"bf16x3 {side} at {at}"
-    existing = _existing_rounding(value, key)
-    if existing is not None:
-        return _Operand(existing.results[0], new_letters)
-    loops = list(range(len(new_letters)))
-
-    def body(x: Any, _out: Any) -> list[Any]:
-        number = Scalar(x, _F32)
-        high = cast(number, _BF16)
-        rest = cast(number - cast(high, _F32), _BF16)
-        is_low = arith.cmpi(arith.CmpIPredicate.eq, st.loop_index(at), arith.constant(ir.IndexType.get(), low))
-        return [arith.select(is_low, rest.value, high.value)]
-
-    shape = st.shape_of(value)
-    target = st.empty([*shape[:at], 3, *shape[at:]], _BF16)
-    dims = [loop for loop in loops if loop != at]
-    (parts,) = st.generic([value], [dims], [target], [loops], [st.PARALLEL] * len(loops), body)
-    return _Operand(_marked(parts, key), new_letters)
-
-
-def _quantised(operand: _Operand, out: str) -> tuple[Any, _Operand]:
-    """Returns `operand` as 8-bit integers, over the same letters, and a scale over those of its letters in `out`."""
-    owner = _owner(operand.value)
-    if owner is not None and owner.name == "linalg.transpose":
-        permutation, source = _permutation(owner), _before_transpose(operand, owner)
-        integers, scale = _quantised(source, out)
-        return st.transpose(integers, permutation, _INT8), scale
-    value, letters = _shared_view(operand.value), operand.letters
-    kept = [i for i, letter in enumerate(letters) if letter in out]
-    key = f"int8 over {','.join(str(i) for i in range(len(letters)) if i not in kept)}"
-    kept_letters = "".join(letters[i] for i in kept)
-    existing = _existing_rounding(value, key)
-    if existing is not None:
-        return existing.results[0], _Operand(existing.operands[1], kept_letters)
-    scale = _scale_of(value, [i for i in range(len(letters)) if i not in kept], LIMIT)
-    return _marked(_integers_of(value, scale, kept, LIMIT), key), _Operand(scale, kept_letters)
-
-
-def _quantised_groups(operand: _Operand, summed: str, group_size: int) -> tuple[_Operand, _Operand]:
-    """Returns `operand` as 4-bit integers in bytes, with a dim of groups before the dim `summed`, and their scales."""
-    owner = _owner(operand.value)
-    if owner is not None and owner.name == "linalg.transpose":
-        return _quantised_groups(_before_transpose(operand, owner), summed, group_size)
-    whole = _Operand(_shared_view(operand.value), operand.letters)
-    grouped = _split_dim(whole, summed, group_size)
-    value = _shared_view(grouped.value)
-    summed_dim = grouped.letters.index(summed)
-    kept = [i for i in range(len(grouped.letters)) if i != summed_dim]
-    kept_letters = grouped.letters.replace(summed, "")
-    key = f"int4 over {summed_dim}"
-    existing = _existing_rounding(value, key)
-    if existing is not None:
-        return _Operand(existing.results[0], grouped.letters), _Operand(existing.operands[1], kept_letters)
-    scale = _scale_of(value, [summed_dim], LIMIT_OF_4_BITS)
-    integers = _marked(_integers_of(value, scale, kept, LIMIT_OF_4_BITS), key)
-    return _Operand(integers, grouped.letters), _Operand(scale, kept_letters)
-
-
-def _split_dim(operand: _Operand, letter: str, group_size: int) -> _Operand:
-    """Returns `operand` with a dim of groups before the dim `letter`, of which `group_size` elements remain."""
-    dim, shape = operand.letters.index(letter), list(st.shape_of(operand.value))
-    new_shape = [*shape[:dim], shape[dim] // group_size, group_size, *shape[dim + 1 :]]
-    letters = operand.letters[:dim] + _GROUP_LETTER + operand.letters[dim:]
-    return _Operand(st.reshape(operand.value, new_shape, _F32), letters)
-
-
-def _integers_of(value: Any, scale: Any, kept: list[int], limit: int) -> Any:
-    """Returns `value` in steps of `scale`, as bytes; `kept` are the dims of the scale."""
-    loops = list(range(len(st.shape_of(value))))
-
-    def body(x: Any, step: Any, _out: Any) -> list[Any]:
-        return [_round_to_integer(Scalar(x, _F32), Scalar(step, _F32), limit).value]
-
-    target = st.empty(st.shape_of(value), _INT8)
-    return st.generic([value, scale], [loops, kept], [target], [loops], [st.PARALLEL] * len(loops), body)[0]
-
-
-def _scale_of(value: Any, axes: list[int], limit: int) -> Any:
-    """Returns the largest magnitude over `axes`, divided by `limit`; NaN if there is one."""
-    largest = st.reduce(
-        [(value, _F32)], st.shape_of(value), axes, False, 0.0, _F32,
-        lambda x, greatest: s.maximum(greatest, s.absolute(x)),
-    )  # fmt: skip
-    return st.pointwise([(largest, _F32)], st.shape_of(largest), _F32, lambda x: x / float(limit))
-
-
-def _round_to_integer(x: Scalar, scale: Scalar, limit: int) -> Scalar:
-    """Returns `x / scale` rounded to an integer of at most `limit`, ties to even; 0 for a quotient of 0/0 or NaN."""
-    steps = s.roundeven(x / scale)
-    clamped = s.fmin(s.fmax(steps, -float(limit)), float(limit))
-    return cast(s.select(steps.compare("eq", steps), clamped, 0.0), _INT8)
-
-
-def _before_transpose(operand: _Operand, transpose: Any) -> _Operand:
-    letters = [""] * len(operand.letters)
-    for dim, source_dim in enumerate(_permutation(transpose)):
-        letters[source_dim] = operand.letters[dim]
-    return _Operand(transpose.operands[0], "".join(letters))
-
-
-def _permutation(transpose: Any) -> list[int]:
-    return list(ir.DenseI64ArrayAttr(transpose.attributes["permutation"]))
-
-
-def _owner(value: Any) -> Any | None:
-    """Returns the op that defines `value`, or `None` for a function's argument."""
-    return value.owner if isinstance(value, ir.OpResult) else None
-
-
-def _marked(value: Any, key: str) -> Any:
-    value.owner.attributes[ROUNDING] = ir.StringAttr.get(key)
-    return value
-
-
-def _existing_rounding(value: Any, key: str) -> Any | None:
-    """Returns an op of the same block that rounds `value` in the way `key`."""
-    mark = ir.StringAttr.get(key)
-    for use in value.uses:
-        op = use.owner.operation
-        if ROUNDING in op.attributes and op.attributes[ROUNDING] == mark:
-            return op
-    return None
-
-
-def _shared_view(value: Any) -> Any:
-    """Returns the first of the equal reshapes of a tensor: the views of nodes that read the same tensor."""
-    owner = _owner(value)
-    if owner is None or owner.name not in _RESHAPES:
-        return value
-    equal = (use.owner.operation for use in owner.operands[0].uses)
-    views = [
-        op for op in equal if op.name == owner.name and op.results[0].type == value.type and _same_groups(op, owner)
-    ]
-    first = views[0]
-    for view in views[1:]:
-        first = view if view.is_before_in_block(first) else first
-    return first.results[0]
-
-
-def _same_groups(view: Any, other: Any) -> bool:
-    return bool(view.attributes["reassociation"] == other.attributes["reassociation"])
-
-
-_PARAMETER = "buddy.parameter"
-
-
-def _is_parameter(value: Any) -> bool:
-    """True if `value` is a parameter of the model, or a view of one."""
-    while (owner := _owner(value)) is not None:
-        if owner.name != "linalg.transpose" and owner.name not in _RESHAPES:
-            return False
-        value = owner.operands[0]
-    attributes = argument_attributes(value.owner.owner)
-    return value.arg_number < len(attributes) and _PARAMETER in attributes[value.arg_number]

@@ -23,7 +23,7 @@ from buddy.compiler.mlir.walk import (
     symbol_of,
     unique_symbol,
 )
-from buddy.compiler.ops.precision import ROUNDING
+from buddy.compiler.ops.rounded_operands import ROUNDING
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.contraction import is_contraction
 from buddy.compiler.passes.kernels.weights import PACK, PARAMETER

@@ -24,6 +24,18 @@ class Diagnostic(msgspec.Struct, frozen=True, omit_defaults=True):
         return " · ".join(part for part in (self.what, self.where, self.todo) if part)
 
 
+# The number of lines of a diagnostic's detail that are printed, the last ones.
+_MAX_DETAIL_LINES = 20
+
+
+def diagnostic_text(diagnostic: Diagnostic, heading: str) -> str:
+    """Returns lines for a terminal: the heading with what happened, where, what to do, and the end of the detail."""
+    lines = [f"{heading}: {diagnostic.what}"]
+    lines += [f"  {name}: {text}" for name, text in (("where", diagnostic.where), ("to do", diagnostic.todo)) if text]
+    lines += [f"  | {line}" for line in diagnostic.detail.strip().splitlines()[-_MAX_DETAIL_LINES:]]
+    return "\n".join(lines)
+
+
 class BuddyError(Exception):
     """The base of all errors of this project; `diagnostic` says what happened, and where and what to do if known.
 

@@ -196,8 +196,11 @@ class Stage(msgspec.Struct, frozen=True, omit_defaults=True):
     the greatest first. `origins` counts the ops (or bytes of machine code) that name nodes, that have only derived
     nodes, and that have no nodes. `lost` is the number of ops that named no node after the pass, for which nodes were
     derived. `functions` are the functions whose machine code was generated, with the milliseconds that each took in one
-    of several parallel processes. `anchor` is what the text is of in a dump that prints parts: `module`, or `@f`. In a
-    dump, `step` is the number of the step in its pipeline, and the text is not of the dump but of a run `again`.
+    of several parallel processes.
+
+    In a dump of another compiler, `step` is the number of the step in its pipeline. `anchor` is the part of the module
+    that the text has, if the dump prints parts: `module`, or `@f` for a function. If `again`, the text is not from the
+    dump but from a re-run.
     """
 
     index: int

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-import warnings
 from typing import Literal
 
 import msgspec
 
 from buddy.compiler.protocol.connection import Frame, Request
-from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.recipe import PassStep
 
 
@@ -70,8 +68,8 @@ class Lines(Frame, frozen=True):
     """Lines `start`… of a text. `nodes[i]` are indices into `names`, the FX nodes that line `start + i` comes from.
 
     An index in `derived` stands for a node that was derived for the line, because a pass had dropped the location of
-    its op. `machine` is the machine code of each line, in hexadecimal
-    digits, for texts that have machine code.
+    its op. `line_count` is the number of lines of the whole text. `machine` is the machine code of each line, in
+    hexadecimal digits, for texts that have machine code.
     """
 
     request: int
@@ -264,39 +262,6 @@ class Compared(Frame, frozen=True):
     before_lines: int
     after_lines: int
     aliases: tuple[tuple[str, str], ...] = ()
-
-
-# One character between angle brackets, or an arrow `->`, whose `>` closes no bracket. Each text matches in only one
-# way: if there were two, matching a line of arrows would take cubic time or worse.
-INSIDE = r"[^<>\n-]|->|-(?!>)"
-# Maximum number of characters of an invalid pattern in a message.
-_MAX_PATTERN_CHARACTERS = 200
-
-
-class PatternError(BuddyError, ValueError):
-    """An invalid regular expression. `reason` says what is wrong and where; the error's text adds the pattern."""
-
-    def __init__(self, reason: str, pattern: str) -> None:
-        is_short = len(pattern) <= _MAX_PATTERN_CHARACTERS
-        excerpt = repr(pattern) if is_short else f"{pattern[:_MAX_PATTERN_CHARACTERS]!r}..."
-        super().__init__(f"{reason} in the pattern {excerpt}")
-        self.reason = reason
-
-
-def compile_pattern(pattern: str, ignore_case: bool) -> re.Pattern[str]:
-    """Compiles a regular expression. Raises `PatternError`, also for one that exceeds the limits of `re`."""
-    try:
-        with warnings.catch_warnings():
-            # The user cannot do anything about changes in a future Python.
-            warnings.simplefilter("ignore", FutureWarning)
-            return re.compile(pattern, re.IGNORECASE if ignore_case else 0)
-    except re.error as error:
-        where = f" at position {error.pos}" if error.pos is not None else ""
-        raise PatternError(f"{error.msg}{where}", pattern) from error
-    except OverflowError as error:
-        raise PatternError(str(error), pattern) from error
-    except RecursionError as error:
-        raise PatternError("parentheses too deep", pattern) from error
 
 
 class CheckIr(Request["IrChecked"], frozen=True):

@@ -44,24 +44,24 @@ _FEATURES = {"vdpbf16ps": ",+avx512bf16", "tdpbf16ps": ",+amx-tile,+amx-bf16"}
 _TILES, _TILE_PRODUCTS, _TILE_BYTES = 4, 16 * 16 * 32, 1024
 
 
-def products_of_bfloat16(instructions: Sequence[str]) -> dict[str, float]:
+def bfloat16_rates(instructions: Sequence[str]) -> dict[str, float]:
     """Returns the products per nanosecond and thread by each of `instructions`, and by `vfmadd`, which multiplies f32.
 
     They are "vdpbf16ps" and "tdpbf16ps", and require a processor with AVX-512 that has them. The rates are measured
     once for each model of processor.
     """
-    path, model = disk_cache.folder() / _FILE, _model()
+    path, model = disk_cache.folder() / _FILE, _processor_model()
     names = (*instructions, "vfmadd")
     try:
-        kept = json.loads(path.read_text())[model]
-        return {name: float(kept[name]) for name in names}
+        stored = json.loads(path.read_text())[model]
+        return {name: float(stored[name]) for name in names}
     except (OSError, ValueError, KeyError, TypeError):
         rates = _measure(names)
-        _keep(path, {model: rates})
+        _store(path, {model: rates})
         return rates
 
 
-def _keep(path: Path, rates: dict[str, dict[str, float]]) -> None:
+def _store(path: Path, rates: dict[str, dict[str, float]]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         scratch = path.with_name(f"{path.name}.{os.getpid()}")
@@ -71,7 +71,7 @@ def _keep(path: Path, rates: dict[str, dict[str, float]]) -> None:
         return  # it is measured again
 
 
-def _model() -> str:
+def _processor_model() -> str:
     return f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
 
 

@@ -112,9 +112,9 @@ def measured_rates(target: Target) -> dict[str, float]:
     names = [name for name in _dot_instructions(_cpu_flags(), _OF_AVX512) if name in _OF_BFLOAT16]
     if target.vector_bytes != CACHE_LINE or not names:
         return {}
-    from buddy.compiler.support.instruction_rates import products_of_bfloat16
+    from buddy.compiler.support.instruction_rates import bfloat16_rates
 
-    return products_of_bfloat16(names)
+    return bfloat16_rates(names)
 
 
 # The products of bfloat16 for one of the precision `bf16x3`.

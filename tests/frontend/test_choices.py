@@ -122,14 +122,14 @@ def test_all_products_or_those_of_one_node_are_in_bfloat16(freeze: bool) -> None
 def test_verification_is_by_the_arithmetic_of_the_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not by a tolerance that the precision's own error would need."""
     from buddy.compiler.frontend.errors import VerificationError
-    from buddy.compiler.ops import precision
+    from buddy.compiler.ops import rounded_operands
 
     x = torch.randn(16, 256)
     with torch.no_grad():
         model = nn.Linear(256, 64).eval()
         torch.compile(model, backend="buddy", options={"precision": "int8", "verify": True})(x)
         torch._dynamo.reset()
-        monkeypatch.setattr(precision, "LIMIT", 126)
+        monkeypatch.setattr(rounded_operands, "LIMIT", 126)
         monkeypatch.setattr(backend.program_cache, "find_program", lambda *_: None)
         monkeypatch.setattr(backend.program_cache, "store_program", lambda *_: None)
         with pytest.raises(VerificationError):

@@ -24,7 +24,7 @@ def defines_both(names: Mapping[str, object]) -> bool:
 
 
 def as_call(
-    inputs: torch.Tensor | tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    inputs: object,
 ) -> tuple[tuple[object, ...], dict[str, object]]:
     """Splits inputs into positional and keyword arguments.
 
@@ -39,7 +39,7 @@ def as_call(
 
 def call_of(
     target: torch.nn.Module | Callable[..., object],
-    inputs: torch.Tensor | tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    inputs: object,
     where: str,
 ) -> Call:
     """The call of the model `target` on `inputs`. `inputs` may be a function that returns them.
@@ -70,7 +70,7 @@ def call_of(
 
 def _is_builder(
     target: torch.nn.Module | Callable[..., object],
-    values: torch.Tensor | tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    values: object,
 ) -> bool:
     """Whether `target` has to be called to get the model: a class of modules, or a function that needs no arguments
     although there are inputs.
@@ -169,7 +169,7 @@ def apply_shapes(
     """
     new_args, new_kwargs = list(args), dict(kwargs)
     names = _parameters(function)
-    generator = torch.Generator().manual_seed(0)
+    generator = new_generator()
     for text in shapes:
         try:
             word = shape_word(text)
@@ -196,11 +196,8 @@ def shape_error(shapes: Sequence[str], error: BaseException) -> SourceError:
 
 
 def _parameters(function: Callable[..., object]) -> list[str]:
-    try:
-        target = function.forward if isinstance(function, torch.nn.Module) else function
-        return list(inspect.signature(target).parameters)
-    except (TypeError, ValueError):
-        return []
+    signature = _signature(function)
+    return list(signature.parameters) if signature is not None else []
 
 
 def _tensors(names: Sequence[str], args: Sequence[object], kwargs: dict[str, object]) -> list[str]:

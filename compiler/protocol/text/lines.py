@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from buddy.compiler.protocol import LongType
-from buddy.compiler.protocol.texts import INSIDE
+from buddy.compiler.protocol.text.patterns import INSIDE
 
 _LABEL = re.compile(r"^(\.L\w+):")
 _JUMP = re.compile(r"^\s+[0-9a-f]+\s+\S+\s+(?:.*\s)?(\.L\w+)\s*(?:#.*)?$")

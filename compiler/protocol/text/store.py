@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Protocol
 
 from buddy.compiler.protocol.text.lines import IndexedText
-from buddy.compiler.protocol.texts import compile_pattern
+from buddy.compiler.protocol.text.patterns import compile_pattern
 
 # The numbers of the first matching lines, and whether there are more.
 SearchHits = tuple[list[int], bool]

@@ -1,0 +1,222 @@
+"""Rounds the operands of products: to bfloat16, to pairs of bfloat16, or to 8- and 4-bit integers with scales.
+
+Nodes that round the same operand share the op that rounds it, which has the attribute `ROUNDING`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.mlir.bindings import arith, ir
+from buddy.compiler.mlir.walk import argument_attributes
+from buddy.compiler.ops import scalar as s
+from buddy.compiler.ops import structured as st
+from buddy.compiler.ops.scalar import Scalar, cast
+from buddy.compiler.ops.sums import cast_tensor
+
+_F32, _BF16, _INT8 = TensorDType.Float32, TensorDType.BFloat16, TensorDType.Int8
+# The largest 8-bit integer that is used: the range is symmetric.
+LIMIT = 127
+# The largest 4-bit integer that is used, for the same reason.
+LIMIT_OF_4_BITS = 7
+# The letter of the dim that `bf16x3` adds to both operands, over which their products are added.
+_PART = "p"
+# The letter of the dim over groups; the letter of K then stands for the place in a group.
+GROUP_LETTER = "G"
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor with a letter for each of its dims, as in `structured.contract`."""
+
+    value: Any
+    letters: str
+
+
+# Attribute of an op that rounds an operand: how. Nodes that round the same operand share the op.
+ROUNDING = "buddy.rounding"
+_RESHAPES = ("tensor.collapse_shape", "tensor.expand_shape")
+
+
+def rounded_to_bfloat16(value: Any) -> Any:
+    """Returns `value` rounded to bfloat16.
+
+    Transposes and reshapes move from before the rounding to after it, where passes fold them into the product.
+    """
+    owner = owner_of(value)
+    if owner is not None and owner.name == "linalg.transpose":
+        return st.transpose(rounded_to_bfloat16(owner.operands[0]), transpose_permutation(owner), _BF16)
+    if owner is not None and owner.name in _RESHAPES:
+        return st.reshape(rounded_to_bfloat16(owner.operands[0]), st.shape_of(value), _BF16)
+    existing = _existing_rounding(value, "bf16")
+    if existing is not None:
+        return existing.results[0]
+    return _marked(cast_tensor(value, _F32, _BF16), "bf16")
+
+
+def split_operand(operand: Operand, out: str, side: str, low: int) -> Operand:
+    """Returns `operand` with a dim of three parts in bfloat16 before its first summed dim: part `low` is the low one.
+
+    The others are the high one. `side` is "left" or "right", and names the order.
+    """
+    owner = owner_of(operand.value)
+    if owner is not None and owner.name == "linalg.transpose":
+        return split_operand(_before_transpose(operand, owner), out, side, low)
+    value, letters = _shared_view(operand.value), operand.letters
+    at = next(i for i, letter in enumerate(letters) if letter not in out)
+    new_letters, key = letters[:at] + _PART + letters[at:], f"bf16x3 {side} at {at}"
+    existing = _existing_rounding(value, key)
+    if existing is not None:
+        return Operand(existing.results[0], new_letters)
+    loops = list(range(len(new_letters)))
+
+    def body(x: Any, _out: Any) -> list[Any]:
+        number = Scalar(x, _F32)
+        high = cast(number, _BF16)
+        rest = cast(number - cast(high, _F32), _BF16)
+        is_low = arith.cmpi(arith.CmpIPredicate.eq, st.loop_index(at), arith.constant(ir.IndexType.get(), low))
+        return [arith.select(is_low, rest.value, high.value)]
+
+    shape = st.shape_of(value)
+    target = st.empty([*shape[:at], 3, *shape[at:]], _BF16)
+    dims = [loop for loop in loops if loop != at]
+    (parts,) = st.generic([value], [dims], [target], [loops], [st.PARALLEL] * len(loops), body)
+    return Operand(_marked(parts, key), new_letters)
+
+
+def quantised(operand: Operand, out: str) -> tuple[Any, Operand]:
+    """Returns `operand` as 8-bit integers, over the same letters, and a scale over those of its letters in `out`."""
+    owner = owner_of(operand.value)
+    if owner is not None and owner.name == "linalg.transpose":
+        permutation, source = transpose_permutation(owner), _before_transpose(operand, owner)
+        integers, scale = quantised(source, out)
+        return st.transpose(integers, permutation, _INT8), scale
+    value, letters = _shared_view(operand.value), operand.letters
+    kept = [i for i, letter in enumerate(letters) if letter in out]
+    key = f"int8 over {','.join(str(i) for i in range(len(letters)) if i not in kept)}"
+    kept_letters = "".join(letters[i] for i in kept)
+    existing = _existing_rounding(value, key)
+    if existing is not None:
+        return existing.results[0], Operand(existing.operands[1], kept_letters)
+    scale = _scale_of(value, [i for i in range(len(letters)) if i not in kept], LIMIT)
+    return _marked(_integers_of(value, scale, kept, LIMIT), key), Operand(scale, kept_letters)
+
+
+def quantised_groups(operand: Operand, summed: str, group_size: int) -> tuple[Operand, Operand]:
+    """Returns `operand` as 4-bit integers in bytes, with a dim of groups before the dim `summed`, and their scales."""
+    owner = owner_of(operand.value)
+    if owner is not None and owner.name == "linalg.transpose":
+        return quantised_groups(_before_transpose(operand, owner), summed, group_size)
+    whole = Operand(_shared_view(operand.value), operand.letters)
+    grouped = split_dim(whole, summed, group_size)
+    value = _shared_view(grouped.value)
+    summed_dim = grouped.letters.index(summed)
+    kept = [i for i in range(len(grouped.letters)) if i != summed_dim]
+    kept_letters = grouped.letters.replace(summed, "")
+    key = f"int4 over {summed_dim}"
+    existing = _existing_rounding(value, key)
+    if existing is not None:
+        return Operand(existing.results[0], grouped.letters), Operand(existing.operands[1], kept_letters)
+    scale = _scale_of(value, [summed_dim], LIMIT_OF_4_BITS)
+    integers = _marked(_integers_of(value, scale, kept, LIMIT_OF_4_BITS), key)
+    return Operand(integers, grouped.letters), Operand(scale, kept_letters)
+
+
+def split_dim(operand: Operand, letter: str, group_size: int) -> Operand:
+    """Returns `operand` with a dim of groups before the dim `letter`, of which `group_size` elements remain."""
+    dim, shape = operand.letters.index(letter), list(st.shape_of(operand.value))
+    new_shape = [*shape[:dim], shape[dim] // group_size, group_size, *shape[dim + 1 :]]
+    letters = operand.letters[:dim] + GROUP_LETTER + operand.letters[dim:]
+    return Operand(st.reshape(operand.value, new_shape, _F32), letters)
+
+
+def _integers_of(value: Any, scale: Any, kept: list[int], limit: int) -> Any:
+    """Returns `value` in steps of `scale`, as bytes; `kept` are the dims of the scale."""
+    loops = list(range(len(st.shape_of(value))))
+
+    def body(x: Any, step: Any, _out: Any) -> list[Any]:
+        return [_round_to_integer(Scalar(x, _F32), Scalar(step, _F32), limit).value]
+
+    target = st.empty(st.shape_of(value), _INT8)
+    return st.generic([value, scale], [loops, kept], [target], [loops], [st.PARALLEL] * len(loops), body)[0]
+
+
+def _scale_of(value: Any, axes: list[int], limit: int) -> Any:
+    """Returns the largest magnitude over `axes`, divided by `limit`; NaN if there is one."""
+    largest = st.reduce(
+        [(value, _F32)], st.shape_of(value), axes, False, 0.0, _F32,
+        lambda x, greatest: s.maximum(greatest, s.absolute(x)),
+    )  # fmt: skip
+    return st.pointwise([(largest, _F32)], st.shape_of(largest), _F32, lambda x: x / float(limit))
+
+
+def _round_to_integer(x: Scalar, scale: Scalar, limit: int) -> Scalar:
+    """Returns `x / scale` rounded to an integer of at most `limit`, ties to even; 0 for a quotient of 0/0 or NaN."""
+    steps = s.roundeven(x / scale)
+    clamped = s.fmin(s.fmax(steps, -float(limit)), float(limit))
+    return cast(s.select(steps.compare("eq", steps), clamped, 0.0), _INT8)
+
+
+def _before_transpose(operand: Operand, transpose: Any) -> Operand:
+    letters = [""] * len(operand.letters)
+    for dim, source_dim in enumerate(transpose_permutation(transpose)):
+        letters[source_dim] = operand.letters[dim]
+    return Operand(transpose.operands[0], "".join(letters))
+
+
+def transpose_permutation(transpose: Any) -> list[int]:
+    return list(ir.DenseI64ArrayAttr(transpose.attributes["permutation"]))
+
+
+def owner_of(value: Any) -> Any | None:
+    """Returns the op that defines `value`, or `None` for a function's argument."""
+    return value.owner if isinstance(value, ir.OpResult) else None
+
+
+def _marked(value: Any, key: str) -> Any:
+    value.owner.attributes[ROUNDING] = ir.StringAttr.get(key)
+    return value
+
+
+def _existing_rounding(value: Any, key: str) -> Any | None:
+    """Returns an op of the same block that rounds `value` in the way `key`."""
+    mark = ir.StringAttr.get(key)
+    for use in value.uses:
+        op = use.owner.operation
+        if ROUNDING in op.attributes and op.attributes[ROUNDING] == mark:
+            return op
+    return None
+
+
+def _shared_view(value: Any) -> Any:
+    """Returns the first of the equal reshapes of a tensor: the views of nodes that read the same tensor."""
+    owner = owner_of(value)
+    if owner is None or owner.name not in _RESHAPES:
+        return value
+    equal = (use.owner.operation for use in owner.operands[0].uses)
+    views = [
+        op for op in equal if op.name == owner.name and op.results[0].type == value.type and _same_groups(op, owner)
+    ]
+    first = views[0]
+    for view in views[1:]:
+        first = view if view.is_before_in_block(first) else first
+    return first.results[0]
+
+
+def _same_groups(view: Any, other: Any) -> bool:
+    return bool(view.attributes["reassociation"] == other.attributes["reassociation"])
+
+
+_PARAMETER = "buddy.parameter"
+
+
+def is_parameter(value: Any) -> bool:
+    """True if `value` is a parameter of the model, or a view of one."""
+    while (owner := owner_of(value)) is not None:
+        if owner.name != "linalg.transpose" and owner.name not in _RESHAPES:
+            return False
+        value = owner.operands[0]
+    attributes = argument_attributes(value.owner.owner)
+    return value.arg_number < len(attributes) and _PARAMETER in attributes[value.arg_number]
