@@ -22,6 +22,7 @@ from buddy.compiler.frontend.capture import replacement_backend
 from buddy.compiler.frontend.choices import choices_for_graph
 from buddy.compiler.frontend.convert import Conversion
 from buddy.compiler.frontend.errors import FallbackError, OptionError, UnsupportedGraphError
+from buddy.compiler.frontend.frequent_sizes import FrequentSizes
 from buddy.compiler.frontend.graph_splitter import GraphCut, SplitGraph, cut_around
 from buddy.compiler.frontend.input_forms import check_inputs
 from buddy.compiler.frontend.quantisation import OF_CONSTANT_WEIGHTS
@@ -344,6 +345,13 @@ class CompiledGraph:
                 warnings.warn(note, stacklevel=2)
             self._program = _load(artifact, frozen, releases)
         self._aten, self._runs_in_eager = aten, bool(graph.results) and artifact.results_of_eager
+        self._frequent: FrequentSizes | None = None
+        if (
+            self._symbols
+            and self._program is not None
+            and _may_specialise(graph, recipe, settings, training, overrides)
+        ):
+            self._frequent = FrequentSizes(graph, recipe, settings.specialise, settings.fallback == "eager", _load)
 
     def direct_call(self, input_of: Sequence[int]) -> Callable[..., Sequence[torch.Tensor]] | None:
         """Returns a built-in function that calls compiled code with the inputs of the Dynamo graph, or `None`.
@@ -363,7 +371,9 @@ class CompiledGraph:
         faster = self._autotuner.search(inputs, numbers) if self._autotuner is not None else None
         if faster is not None:
             self._program = self._make_program(faster)
-        results = self._program(inputs, numbers) if self._program is not None else []
+        program = self._frequent.find_program(symbols) if self._frequent is not None else None
+        program = program or self._program
+        results = program(inputs, numbers) if program is not None else []
         return self._results.of_call(results, inputs, symbols)
 
 
@@ -378,7 +388,20 @@ def _should_tune(
     )
 
 
-def _load(artifact: Artifact, frozen: bool, releases: bool = False) -> LoadedProgram:
+def _may_specialise(
+    graph: Graph, recipe: Recipe, settings: BackendSettings, training: bool, overrides: CompilerOverrides
+) -> bool:
+    """Whether sizes that recur get code of their own.
+
+    Each code would have a copy of frozen weights, and neither `verify` nor `tune` would see it. The other process lacks
+    a script's registrations.
+    """
+    is_plain = settings.verify == "off" and not settings.tune and not settings.freezes(training)
+    is_overridden = overrides.lowerings or overrides.build
+    return bool(settings.specialise and is_plain and not is_overridden and program_cache.is_ours(graph, recipe))
+
+
+def _load(artifact: Artifact, frozen: bool = False, releases: bool = False) -> LoadedProgram:
     program = LoadedProgram(artifact, frozen, releases=releases)
     _programs.add(program)
     return program

@@ -50,7 +50,11 @@ FIELDS = (
     "preset", "dialect", "partition", "steps", "choices", "opt_level", "checks", "threads", "backend", "precision",
     "precisions",
 )  # fmt: skip
-OPTIONS = ("fallback", "fallback_random", "freeze", "verify", "summary", "tune", "max_error", "recipe", *FIELDS)
+OPTIONS = (
+    "fallback", "fallback_random", "freeze", "verify", "summary", "specialise", "tune", "max_error", "recipe", *FIELDS,
+)  # fmt: skip
+# The number of calls with the same sizes after which a graph with symbolic sizes gets code for these sizes.
+SPECIALISE_CALLS = 8
 # The default of the option `verify`: "1" or "error", "warn", "0" or "off".
 VERIFY_VARIABLE = "BUDDY_VERIFY"
 _VERIFY: dict[Any, Verify] = {True: "error", False: "off", "warn": "warn"}
@@ -72,8 +76,9 @@ class BackendSettings:
     compile time. `tune` is the search time for a faster recipe in seconds, once for each graph; with `max_error`, the
     search chooses the precision of each product within this error of the results, as in `Tune`. `verify` says what
     happens if the first call of a compiled graph differs from eager. With `fallback_random`, random ops run in eager
-    and return eager's numbers. With `summary`, one line for each model is logged. Unless `has_precision` (an option
-    selects precisions), `torch.set_float32_matmul_precision` does.
+    and return eager's numbers. `specialise` is the number of calls with the same sizes after which a graph with
+    symbolic sizes is compiled for these sizes in the background (0: never). With `summary`, one line for each model is
+    logged. Unless `has_precision` (an option selects precisions), `torch.set_float32_matmul_precision` does.
     """
 
     fallback: Fallback = "eager"
@@ -87,6 +92,7 @@ class BackendSettings:
     summary: bool = True
     has_precision: bool = False
     max_error: float | None = None
+    specialise: int = SPECIALISE_CALLS
 
     @classmethod
     def of(cls, options: Mapping[str, object] | None, mode: str | None = None) -> BackendSettings:
@@ -103,7 +109,7 @@ class BackendSettings:
             _parse_fallback(options), bool(freeze), freeze == RELEASE, _parse_recipe(options), _parse_threads(options),
             _parse_tuning_seconds(options, mode), _parse_verify(options), _parse_fallback_random(options),
             _parse_summary(options), bool({"precision", "precisions", "recipe", "max_error"} & options.keys()),
-            _parse_max_error(options),
+            _parse_max_error(options), _parse_specialise(options),
         )  # fmt: skip
         if settings.releases and (settings.tune or settings.verify != "off"):
             raise ValueError(
@@ -233,6 +239,16 @@ def _parse_tuning_seconds(options: Mapping[str, Any], mode: str | None) -> float
     if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 <= seconds < math.inf:
         raise ValueError(f"tune is {seconds!r}; give the number of seconds to search for a faster recipe, or 0")
     return float(seconds)
+
+
+def _parse_specialise(options: Mapping[str, Any]) -> int:
+    calls = options.get("specialise", SPECIALISE_CALLS)
+    if not isinstance(calls, int) or isinstance(calls, bool) or calls < 0:
+        raise ValueError(
+            f"specialise is {calls!r}; give the number of calls with the same sizes after which a graph is compiled "
+            "for these sizes, or 0 for never"
+        )
+    return calls
 
 
 def _parse_max_error(options: Mapping[str, Any]) -> float | None:

@@ -7,13 +7,14 @@ torch spelling.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import EagerOp, Op, Schema, op_classes
-from buddy.compiler.graph.sizes import Size, SymbolSource, parse_size, plain_size
+from buddy.compiler.graph.sizes import Dim, Size, SymbolSource, parse_size, plain_size, value_of
 from buddy.compiler.graph.types import NodeType, TensorDType, TensorMeta
 from buddy.compiler.protocol.plain_values import ImportedIR
 from buddy.compiler.protocol.recipe import digest
@@ -144,6 +145,25 @@ def from_data(data: GraphData) -> Graph:
     for i in data.zeros:
         graph.placeholders[i].is_zero = True
     return graph
+
+
+def with_sizes(data: GraphData, sizes: Mapping[str, int]) -> GraphData:
+    """Returns the graph for one set of sizes: `sizes` has the value of each symbol. The result has no symbols."""
+
+    def number(size: Dim) -> int:
+        return value_of(size, sizes)
+
+    def argument(value: Any) -> Any:
+        if isinstance(value, dict):
+            return number(parse_size(value["s"])) if "s" in value else value
+        return [argument(item) for item in value] if isinstance(value, list) else value
+
+    def node_data(node: NodeData) -> NodeData:
+        metas = [None if m is None else ([number(parse_size(size)) for size in m[0]], m[1]) for m in node.metas]
+        kwargs = {key: argument(value) for key, value in node.kwargs.items()}
+        return msgspec.structs.replace(node, args=argument(node.args), kwargs=kwargs, metas=metas)
+
+    return msgspec.structs.replace(data, nodes=[node_data(node) for node in data.nodes], symbols=[])
 
 
 def to_bytes(graph: Graph) -> bytes:

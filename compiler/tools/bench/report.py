@@ -132,7 +132,7 @@ def _section(
     means = list(_mean_texts(mean))
     lines += ["", f"Geometric means: {'; '.join(means)}."] if means else []
     notes = _grouped(subjects, "note")
-    lines += ["", "Settings read back:", "", *notes] if notes else []
+    lines += ["", "Notes on the sides:", "", *notes] if notes else []
     failures = _grouped(subjects, "error")
     return "\n".join([*lines, *(["", "Not timed:", "", *failures] if failures else []), ""])
 

@@ -12,7 +12,9 @@ from typing import Any
 import torch
 import torch._inductor.config
 
+from buddy.compiler.driver import background
 from buddy.compiler.frontend import backend
+from buddy.compiler.frontend.backend_settings import SPECIALISE_CALLS
 from buddy.compiler.protocol.run_report import RUNTIMES
 from buddy.compiler.support.target import has_features
 from buddy.compiler.tools.bench import runtimes
@@ -49,6 +51,8 @@ _SETTINGS: dict[str, dict[str, bool]] = {
 }
 # This compiler's precisions of a float32 model; in the others, the model itself is converted.
 _OPTION_PRECISIONS = ("int8-dynamic", "int8-weights", "int4-weights")
+# The time limit for the compilation of all sizes of a model with dynamic shapes.
+_SPECIALISE_SECONDS = 600.0
 # TorchScript profiles the first calls, and optimises in the next one.
 _TORCHSCRIPT_CALLS = 3
 
@@ -109,7 +113,20 @@ def _prepare_ours(side: str, loaded: LoadedModel, precision: BenchPrecision) -> 
     torch._dynamo.reset()
     second_timer = _CompileTimer()
     second = _compile_by_torch(loaded, second_timer, _our_backend(second_timer, options, loaded.task))
-    return replace(prepared, warm_seconds=second.compile_seconds, warm_aten_seconds=second.aten_seconds)
+    note = _specialise(second.call) if loaded.task == "dynamic" else prepared.note
+    return replace(
+        prepared, call=second.call, warm_seconds=second.compile_seconds, warm_aten_seconds=second.aten_seconds,
+        note=note,
+    )  # fmt: skip
+
+
+def _specialise(call: SubjectCall) -> str:
+    """Calls the model until its frequent sizes have code of their own, as in a program that runs for a while."""
+    for _ in range(SPECIALISE_CALLS):
+        call.results() if isinstance(call, LoadedModel) else call()
+    if not background.wait_until_idle(_SPECIALISE_SECONDS):
+        raise SideError(f"sizes were not compiled within {_SPECIALISE_SECONDS:g} s")
+    return f"each set of sizes compiled in the background after {SPECIALISE_CALLS} calls"
 
 
 def _compile_by_torch(loaded: LoadedModel, timer: _CompileTimer, backend: Any) -> PreparedSide:
