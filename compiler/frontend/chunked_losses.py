@@ -101,7 +101,7 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
     """By the ops of this version of PyTorch, which a module of its own registers; before 2.13 there are none."""
     with suppress(ImportError):
         importlib.import_module("torch.nn.modules.linear_cross_entropy")
-    rules = {
+    rules: dict[str, Callable[..., Any]] = {
         "_linear_cross_entropy_batch_chunked": mean_or_sum,
         "_linear_cross_entropy_batch_chunked_no_reduction": of_each_row,
     }
