@@ -22,9 +22,9 @@ def fractional_max_pool(
     """
     dims = len(kernel_sizes)
     sizes = x.shape[-dims:]
-    if not all(type(size) is int for size in (*sizes, *result_sizes)) or 0 in x.shape:
+    if not all(type(size) is int for size in (*sizes, *result_sizes)):
         return NotImplemented
-    planes = x.reshape(-1, x.size(-dims - 1), math.prod(sizes))  # [n, channels, elements]
+    planes = x.reshape(samples.size(0), x.size(-dims - 1), math.prod(sizes))  # [n, channels, elements]
     places = samples.new_zeros([1] * (2 + 2 * dims), dtype=torch.int64)
     for dim in range(dims):
         # The samples of images are those of the width and of the height; those of volumes are in the order of the dims.
@@ -63,7 +63,7 @@ def fractional_max_pool_backward(
     places: torch.Tensor,
 ) -> torch.Tensor:  # fmt: skip
     """The gradient of `x`: each element gets that of the maxima that it is. Half precision is left to eager."""
-    if x.dtype in (torch.float16, torch.bfloat16) or 0 in x.shape:
+    if x.dtype in (torch.float16, torch.bfloat16):
         return NotImplemented
     first = x.dim() - len(kernel_sizes)
     zeros = torch.zeros_like(x, memory_format=torch.contiguous_format).flatten(first)

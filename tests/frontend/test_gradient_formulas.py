@@ -95,7 +95,7 @@ def test_pools_whose_windows_are_drawn(dims: int, dtype: torch.dtype) -> None:
     for _ in range(80):
         kernel, result = ([draw.randint(1, 4) for _ in range(dims)] for _ in "kr")
         sizes = [k + r + draw.randint(0, 3) for k, r in zip(kernel, result, strict=True)]
-        batch = [2] * draw.randint(0, 1)
+        batch = draw.choice([[], [0], [2]])
         x = torch.randint(-4, 5, [*batch, 2, *sizes]).to(dtype)  # with equal numbers
         if draw.random() < 0.3:
             x = torch.where(torch.rand_like(x) < 0.2, math.nan, x)
