@@ -26,8 +26,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 import buddy.compiler.graph.operations  # noqa: F401  (defines the op classes)
 from buddy.compiler.frontend import (
+    chunked_losses,
     counted_sizes,
     formulas,
+    fractional_pools,
+    grid_sampling,
     joint_graphs,
     linear_algebra,
     memory_formats,
@@ -35,6 +38,7 @@ from buddy.compiler.frontend import (
     random_numbers,
     recurrent,
     resampling,
+    segment_gradients,
     symbolic_sizes,
 )
 from buddy.compiler.frontend.names import source_name
@@ -354,7 +358,7 @@ def default_decompositions(ops_map: OpsMap | None = None) -> dict[torch._ops.OpO
     op_classes = default_ops_map() if ops_map is None else ops_map
     rules = {op: rule for op, (key, rule) in _keyed_decompositions().items() if key not in op_classes}
     conditional: dict[Any, Callable[..., Any]] = {}
-    for module in (counted_sizes, memory_formats, formulas):
+    for module in (counted_sizes, memory_formats, formulas, segment_gradients):
         conditional |= module.CONDITIONAL_DECOMPOSITIONS
     return rules | conditional | plugin_decompositions()
 
@@ -369,6 +373,7 @@ def _keyed_decompositions() -> dict[torch._ops.OpOverload, tuple[str, Callable[.
     table |= torch._decomp.get_decompositions([*_NON_CORE_OPS, *formulas.FROM_TORCH])
     for module in (
         formulas, random_numbers, memory_formats, quantisation, recurrent, resampling, linear_algebra, counted_sizes,
+        grid_sampling, segment_gradients, fractional_pools, chunked_losses,
     ):  # fmt: skip
         table |= module.DECOMPOSITIONS
     return {op: (target_key(op), rule) for op, rule in table.items()}

@@ -1,4 +1,4 @@
-"""Decomposes resampling of images (`upsample_*`) and `grid_sample` to the steps of eager's kernels, in their order.
+"""Decomposes resampling of images (`upsample_*`) to the steps of eager's kernels, in their order.
 
 PyTorch's own decompositions compute in f32: they are off by one for bytes, which eager resamples in fixed point, and in
 half precision by up to an eighth of a pixel. The Python dispatcher gives those of bilinear and bicubic resampling
@@ -11,9 +11,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import reduce
-from itertools import product
-from operator import add, mul
 from typing import Any
 
 import numpy
@@ -80,6 +77,29 @@ def resample_images(
         rows = _weight_rows(ResamplingScale(source, result, step, align_corners), kernel)
         x = _resample_bytes(x, dim, rows) if x.dtype == torch.uint8 else _weighted_sums(x, dim, rows, float)
     return x.contiguous(memory_format=memory_format)
+
+
+def resample_gradient(
+    gradient: torch.Tensor, sizes: Sequence[int], input_sizes: Sequence[int], align_corners: bool,
+    scales: Sequence[float | None], kernel: ResamplingFilter,
+) -> torch.Tensor:  # fmt: skip
+    """The gradient of images of `input_sizes` [n, channels, height, width], from that of the resampled images.
+
+    Each element gets the gradients of the results that read it, times its weights. Only for linear resampling has
+    the result the memory format of `gradient`, as in eager. Symbolic sizes are left to eager.
+    """
+    if gradient.dtype in (torch.float16, torch.bfloat16) or not all(type(n) is int for n in (*input_sizes, *sizes)):
+        return NotImplemented
+    memory_format = suggest_memory_format(gradient) if kernel.taps == 2 else torch.contiguous_format
+    for dim in (2, 3):
+        source, result = input_sizes[dim], sizes[dim - 2]
+        step = _source_step(source, result, align_corners, scales[dim - 2])
+        readers: list[dict[int, float]] = [{} for _ in range(source)]
+        for index, row in enumerate(_weight_rows(ResamplingScale(source, result, step, align_corners), kernel)):
+            for position, weight in row.items():
+                readers[position][index] = weight
+        gradient = _weighted_sums(gradient, dim, readers, float)
+    return gradient.contiguous(memory_format=memory_format)
 
 
 def _source_step(source: int, result: int, align_corners: bool, scale: float | None) -> float:
@@ -162,6 +182,17 @@ def _resampler(taps: int, antialias: bool) -> Callable[..., torch.Tensor]:
         return resample_images(x, sizes, align_corners, (scale_h, scale_w), ResamplingFilter(taps, antialias))
 
     return resample
+
+
+def _resampler_gradient(taps: int, antialias: bool) -> Callable[..., torch.Tensor]:
+    def resample_backward(
+        gradient: torch.Tensor, sizes: Sequence[int], input_sizes: Sequence[int], align_corners: bool,
+        scale_h: float | None = None, scale_w: float | None = None,
+    ) -> torch.Tensor:  # fmt: skip
+        kernel = ResamplingFilter(taps, antialias)
+        return resample_gradient(gradient, sizes, input_sizes, align_corners, (scale_h, scale_w), kernel)
+
+    return resample_backward
 
 
 @contextmanager
@@ -259,115 +290,6 @@ _RULES: dict[Any, Sequence[Callable[..., Any]]] = {
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten._upsample_bilinear2d_aa.default: _resampler(2, antialias=True),
     aten._upsample_bicubic2d_aa.default: _resampler(4, antialias=True),
-}
-
-
-PadPosition = Callable[[torch.Tensor, int], torch.Tensor]
-
-
-def grid_sample(
-    x: torch.Tensor, grid: torch.Tensor, interpolation: int, padding: int, align_corners: bool
-) -> torch.Tensor:
-    """`x` [n, channels, *sizes] at the positions `grid` [n, *out, dims], as [n, channels, *out].
-
-    The last coordinate of a position is for the first dim of `sizes`; -1 and 1 are the ends of a dim: the centres of
-    its outermost elements with `align_corners`, otherwise their outer edges. `interpolation` is 0 for linear, 1 for
-    nearest, 2 for cubic (two dims only). `padding` is 0 for zeros outside, 1 for the nearest edge, 2 for reflection.
-    """
-    sizes = x.shape[2:]
-    to_elements = _to_elements if len(sizes) == 2 else _to_volume_elements
-    positions = [to_elements(grid[..., -1 - dim], size, align_corners) for dim, size in enumerate(sizes)]
-
-    def pad(position: torch.Tensor, size: int) -> torch.Tensor:
-        return _pad_position(position, size, padding, align_corners)
-
-    if interpolation == 2:
-        return _sample_cubic(x, positions, pad)
-    positions = [pad(position, size) for position, size in zip(positions, sizes, strict=True)]
-    if interpolation == 1:
-        return _gather_elements(x, [position.round() for position in positions])
-    return _sample_linear(x, positions)
-
-
-def _to_elements(position: torch.Tensor, size: int, align_corners: bool) -> torch.Tensor:
-    """Maps a coordinate in [-1, 1] to a position in elements."""
-    return (position + 1) * ((size - 1) / 2) if align_corners else (position + 1) * (size / 2) - 0.5
-
-
-def _to_volume_elements(position: torch.Tensor, size: int, align_corners: bool) -> torch.Tensor:
-    """Like `_to_elements`, in the order of operations of eager's kernel for volumes."""
-    return (position + 1) / 2 * (size - 1) if align_corners else ((position + 1) * size - 1) / 2
-
-
-def _pad_position(position: torch.Tensor, size: int, padding: int, align_corners: bool) -> torch.Tensor:
-    if padding == 0:
-        return position
-    if padding == 2:
-        position = _reflect(position, 0 if align_corners else -0.5, 2 * (size - 1 if align_corners else size))
-    # In this form, NaN becomes 0.
-    return torch.where(position > 0, position, 0).clamp_max(size - 1)
-
-
-def _reflect(position: torch.Tensor, low: float, period: int) -> torch.Tensor:
-    if period == 0:
-        return torch.zeros_like(position)
-    distance = (position - low).abs() if low else position.abs()
-    remainder = distance - (distance / period).trunc() * period
-    remainder = torch.minimum(remainder, period - remainder)
-    return remainder + low if low else remainder
-
-
-def _gather_elements(x: torch.Tensor, positions: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The elements of `x` at integer `positions`, one tensor per dim; 0 for positions outside."""
-    indices = [position.to(torch.int64).unsqueeze(1) for position in positions]
-    sizes = x.shape[2:]
-    inside = reduce(
-        torch.logical_and, [(index >= 0) & (index < size) for index, size in zip(indices, sizes, strict=True)]
-    )
-    outer_indices = [torch.arange(x.size(dim)).view([-1 if d == dim else 1 for d in range(x.dim())]) for dim in (0, 1)]
-    return torch.where(inside, x[(*outer_indices, *(torch.where(inside, index, 0) for index in indices))], 0)
-
-
-def _sample_linear(x: torch.Tensor, positions: Sequence[torch.Tensor]) -> torch.Tensor:
-    lows = [position.floor() for position in positions]
-    fractions = [position - low for position, low in zip(positions, lows, strict=True)]
-    weight_pairs = [(1 - pair, pair) for pair in fractions]
-    terms = []
-    for corner in product((0, 1), repeat=len(positions)):
-        # Eager multiplies the weights of the last dim first.
-        weights = [pair[offset] for pair, offset in zip(weight_pairs, corner, strict=True)][::-1]
-        element = [low + 1 if offset else low for low, offset in zip(lows, corner, strict=True)]
-        terms.append(_gather_elements(x, element) * reduce(mul, weights).unsqueeze(1))
-    return reduce(add, terms)
-
-
-def _sample_cubic(x: torch.Tensor, positions: Sequence[torch.Tensor], pad: PadPosition) -> torch.Tensor:
-    lows = [position.floor() for position in positions]
-    weights = [_cubic_weights(position - low) for position, low in zip(positions, lows, strict=True)]
-    rows, columns = (
-        [pad(low + tap, size) for tap in (-1, 0, 1, 2)] for low, size in zip(lows, x.shape[2:], strict=True)
-    )
-    row_sums = [
-        reduce(add, [w * _gather_elements(x, [row, c]) for w, c in zip(weights[1], columns, strict=True)])
-        for row in rows
-    ]
-    return reduce(add, map(mul, weights[0], row_sums))
-
-
-def _cubic_weights(fraction: torch.Tensor) -> list[torch.Tensor]:
-    """The weights of the elements at -1, 0, 1 and 2 for a sample at `fraction` (Keys 1981, with a = -0.75)."""
-    fraction, a = fraction.unsqueeze(1), -0.75
-
-    def far(x: torch.Tensor) -> torch.Tensor:
-        return ((x * a - 5 * a) * x + 8 * a) * x - 4 * a
-
-    def near(x: torch.Tensor) -> torch.Tensor:
-        return (x * (a + 2) - (a + 3)) * x * x + 1
-
-    return [far(fraction + 1), near(fraction), near(1 - fraction), far(2 - fraction)]
-
-
-DECOMPOSITIONS |= {
-    aten.grid_sampler_2d.default: grid_sample,
-    aten.grid_sampler_3d.default: grid_sample,
+    aten._upsample_bilinear2d_aa_backward.default: _resampler_gradient(2, antialias=True),
+    aten._upsample_bicubic2d_aa_backward.default: _resampler_gradient(4, antialias=True),
 }

@@ -28,7 +28,8 @@ _DATA_MOVEMENT_OPS = (
     aten.slice_backward.default, aten.select_backward.default, aten.embedding.default,
     aten.im2col.default, aten.col2im.default, aten.reflection_pad1d.default,
     aten.reflection_pad2d.default, aten.reflection_pad3d.default, aten.replication_pad1d.default,
-    aten.replication_pad2d.default, aten.replication_pad3d.default, aten.repeat_interleave.self_int,
+    aten.replication_pad2d.default, aten.replication_pad3d.default, aten.replication_pad1d_backward.default,
+    aten.replication_pad2d_backward.default, aten.replication_pad3d_backward.default, aten.repeat_interleave.self_int,
     aten.take.default, aten.diag_embed.default, aten.unfold_backward.default,
 )  # fmt: skip
 
