@@ -118,7 +118,7 @@ def test_tangents_are_computed_in_eager(dynamic: bool) -> None:
 
 
 def test_tangents_are_refused_where_eager_is() -> None:
-    """From 2.14 on, TorchDynamo leaves a call with a tangent to eager itself; inside of the level it captures others."""
+    """From 2.14 on, TorchDynamo leaves a call with a tangent to eager itself, and captures others inside the level."""
     compiled = torch.compile(torch.sin, backend="buddy", options={"fallback": "error"})
     compiled(X)
     refused = pytest.raises(
