@@ -20,17 +20,18 @@ from typing import Any
 from large_model import WAYS, prepare
 from support import printing
 
-READY = "ready"
+# Starts a line of the output that is for the other process.
+ANSWER = "answer: "
 
 
 def serve(way: str, arguments: Sequence[str]) -> None:
     """Builds the model in this process, then calls it once for each line of the input, and prints the seconds."""
     call, _ = prepare(way, arguments)
-    print(READY, flush=True)
+    print(f"{ANSWER}0", flush=True)
     for _ in sys.stdin:
         start = time.perf_counter()
         call()
-        print(time.perf_counter() - start, flush=True)
+        print(f"{ANSWER}{time.perf_counter() - start}", flush=True)
 
 
 class Way:
@@ -47,7 +48,7 @@ class Way:
         self._way = way
 
     def __enter__(self) -> Way:
-        self._lines(READY)
+        self._answer()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -59,14 +60,14 @@ class Way:
         assert self._process.stdin is not None
         self._process.stdin.write("call\n")
         self._process.stdin.flush()
-        return float(self._lines(""))
+        return self._answer()
 
-    def _lines(self, wanted: str) -> str:
-        """The first line of output that is `wanted`, or a number if nothing is."""
+    def _answer(self) -> float:
+        """The next number that the process prints, past the output of libraries."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            if line.strip() == wanted or (not wanted and line[:1].isdigit()):
-                return line
+            if line.startswith(ANSWER):
+                return float(line.removeprefix(ANSWER))
         raise SystemExit(f"the process of {self._way} exits with {self._process.wait()}")
 
 
