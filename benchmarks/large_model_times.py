@@ -1,4 +1,4 @@
-"""Times of a Llama of 1.1 billion parameters, called in turn through this compiler and through Inductor.
+"""Interleaved times of a Llama of 1.1 billion parameters, by this compiler and by Inductor.
 
 Each way has a process of its own, with an empty cache, which builds the model before anything is timed. Then each
 compiles it in its first call, one after the other, and prefills of 64 tokens alternate. Load that comes and goes meets

@@ -150,7 +150,7 @@ def test_memory_of_a_large_model_is_that_of_all_processes(run_python: RunPython)
 
 @pytest.mark.slow
 @pytest.mark.full("a benchmark script, of which matmul.py and kernels.py always run")
-def test_times_of_a_large_model_are_those_of_calls_in_turn(run_python: RunPython) -> None:
+def test_times_of_a_large_model_are_those_of_interleaved_calls(run_python: RunPython) -> None:
     ways = results(run_python, "large_model_times", "buddy", "buddy released", "--repeats", "2")["ways"]
     assert list(ways) == ["buddy", "buddy released"]
     for times in ways.values():
