@@ -114,18 +114,7 @@ def install(uv: Path, interpreter: str, torch: str, folder: Path) -> bool:
     pins = re.findall(r"^([\w.-]+==[^\s;]+)", (ROOT / "requirements.lock").read_text("utf-8"), re.MULTILINE)
     chosen.write_text("\n".join(pin for pin in pins if not pin.startswith("torch==")), encoding="utf-8")
     bounds.write_text(f"torch=={torch}.*", encoding="utf-8")
-    resolve = [
-        uv,
-        "pip",
-        "compile",
-        "--quiet",
-        "--python",
-        interpreter,
-        "--constraint",
-        bounds,
-        "--output-file",
-        chosen,
-    ]
+    resolve = [uv, "pip", "compile", "--quiet", "--python", interpreter, "--constraint", bounds]
     target = ["--python", folder / "bin" / "python"]
     steps = (
         [*resolve, "--output-file", chosen, "--extra", "samples", "--extra", "dev", "pyproject.toml"],

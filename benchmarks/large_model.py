@@ -44,8 +44,8 @@ def start_part(name: str) -> None:
     print(f"{_MARK}{name}", flush=True)
 
 
-def call_compiled(way: str, arguments: Sequence[str]) -> None:
-    """Compiles and calls the model in this process, and prints the times."""
+def prepare(way: str, arguments: Sequence[str]) -> tuple[Callable[[], Any], int]:
+    """Returns a call of the model that compiles it the first time and returns its logits, and the bytes of weights."""
     backend, options, freezes = WAYS[way]
     start_part("imports")
     import torch
@@ -62,13 +62,23 @@ def call_compiled(way: str, arguments: Sequence[str]) -> None:
 
         inductor.freezing = inductor.freezing_discard_parameters = True
     compiled = torch.compile(model, backend=backend, options=options)
+
+    def call() -> Any:
+        with torch.no_grad():
+            return compiled(*inputs).logits
+
+    return call, weights
+
+
+def call_compiled(way: str, arguments: Sequence[str]) -> None:
+    """Compiles and calls the model in this process, and prints the times."""
+    call, weights = prepare(way, arguments)
     seconds = list[float]()
-    with torch.no_grad():
-        for call in range(1 + CALLS):
-            start_part("later calls" if call else "first call")
-            start = time.perf_counter()
-            result = compiled(*inputs).logits
-            seconds.append(time.perf_counter() - start)
+    for number in range(1 + CALLS):
+        start_part("later calls" if number else "first call")
+        start = time.perf_counter()
+        result = call()
+        seconds.append(time.perf_counter() - start)
     start_part("end")
     mean = result.double().abs().mean().item()
     print(json.dumps({"weights": weights, "first": seconds[0], "later": median(seconds[1:]), "mean": mean}), flush=True)

@@ -148,6 +148,16 @@ def test_memory_of_a_large_model_is_that_of_all_processes(run_python: RunPython)
     assert {"imports", "model", "first call"} <= released["peaks"].keys()
 
 
+@pytest.mark.slow
+@pytest.mark.full("a benchmark script, of which matmul.py and kernels.py always run")
+def test_times_of_a_large_model_are_those_of_interleaved_calls(run_python: RunPython) -> None:
+    ways = results(run_python, "large_model_times", "buddy", "buddy released", "--repeats", "2")["ways"]
+    assert list(ways) == ["buddy", "buddy released"]
+    for times in ways.values():
+        assert len(times["later"]) == 2
+        assert 0 < min(times["later"]) < times["first"]
+
+
 def test_cpu_time_of_a_call_has_no_waits() -> None:
     def call() -> None:
         time.sleep(0.03)
