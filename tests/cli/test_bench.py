@@ -169,6 +169,44 @@ def test_training_steps_and_several_sizes_are_timed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_training_step_with_a_wrong_gradient_is_not_timed(tmp_path: Path) -> None:
+    """The compiled model's first bias has a gradient that is too large by 1e-3; all others are right."""
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import torch\ntorch.manual_seed(0)\n"
+        "class Model(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.first, self.last = torch.nn.Linear(32, 64), torch.nn.Linear(64, 4)\n"
+        "    def forward(self, x):\n"
+        "        bias = self.first.bias\n"
+        "        if torch.compiler.is_compiling():\n"
+        "            bias = bias * 1.001 - bias.detach() * 0.001\n"
+        "        return self.last(torch.relu(torch.nn.functional.linear(x, self.first.weight, bias)))\n"
+        "model, example_inputs = Model(), torch.randn(16, 32)\n"
+        "def loss(output):\n    return output.square().mean()\n"
+    )
+    subject = BenchSubject("wrong", str(path), task="training")
+    (found,) = session.run(BenchPlan((subject,), ("buddy", "eager"), rounds=5), tmp_path)
+    sides = found["subjects"][0]["sides"]
+    assert sides["buddy"]["error"].startswith("the gradient of first.bias differs from eager's by 1.0e-03; ")
+    assert sides["eager"]["seconds"]["median"] > 0
+    assert sides["eager"]["spread"] > 0
+
+
+@pytest.mark.slow
+def test_a_training_step_that_is_random_is_not_timed(tmp_path: Path) -> None:
+    path = tmp_path / "random.py"
+    path.write_text(
+        "import torch\nmodel = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Dropout(0.5))\n"
+        "example_inputs = torch.randn(4, 32)\ndef loss(output):\n    return output.square().mean()\n"
+    )
+    subject = BenchSubject("random", str(path), task="training")
+    (found,) = session.run(BenchPlan((subject,), ("eager",), rounds=5), tmp_path)
+    assert "no other result can be compared with it" in found["subjects"][0]["sides"]["eager"]["error"]
+
+
+@pytest.mark.slow
 @pytest.mark.full("all models to train, in eager")
 @pytest.mark.parametrize("name", ["mlp", "resnet18", "gpt2", "bert", "vit", "unet"])
 def test_the_models_to_train_have_gradients(tmp_path: Path, name: str) -> None:
@@ -201,6 +239,8 @@ def test_each_precision_has_its_table() -> None:
 def test_a_report_has_the_machine_the_errors_and_the_means_of_each_table() -> None:
     def subject(name: str, precision: str, table: str, ratio: float) -> dict[str, Any]:
         timed = {"seconds": {"median": 0.01}, "relative_error": 4.2e-3, "aten_seconds": 1.0}
+        if table == "training":
+            timed = timed | {"spread": 2e-3}
         frozen = {"fastest": "openvino", "ratio": ratio, "interval": [ratio, ratio]}
         return {
             "name": name, "group": "model", "table": table, "precision": precision, "threads": 1, "flops": 0,
@@ -210,7 +250,7 @@ def test_a_report_has_the_machine_the_errors_and_the_means_of_each_table() -> No
 
     subjects = [
         subject("a", "f32", "f32", 3.0), subject("a", "int8-static", "int8", 2.0),
-        subject("b", "int8-static", "int8", 8.0),
+        subject("b", "int8-static", "int8", 8.0), subject("c", "f32", "training", 1.0),
     ]  # fmt: skip
     text = report.markdown(
         {
@@ -218,7 +258,9 @@ def test_a_report_has_the_machine_the_errors_and_the_means_of_each_table() -> No
             "summary": {"1": session.summary(subjects, 1)},
         }
     )  # fmt: skip
-    floats, integers = text.split("### 8-bit integers, 1 thread")
+    floats, rest = text.split("### 8-bit integers, 1 thread")
+    integers, training = rest.split("### Training steps, float32, 1 thread")
+    assert "| 10 (4e-03, spread 2e-03) |" in training
     assert "Some CPU (AVX2): 50 GFLOP/s in float32" in floats
     assert "| 10 (4e-03) |" in floats
     assert "3.00 × the fastest of all others" in floats

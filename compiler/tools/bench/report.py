@@ -70,9 +70,10 @@ def markdown(results: dict[str, Any]) -> str:
     """Returns the results of a benchmark as Markdown: for each number of threads, the tables of `plan.TABLES`.
 
     Times are medians in ms, with the error against float32 eager in brackets: the norm of the difference of an output,
-    divided by its norm. Ratios are medians over rounds; compile times run from the ATen graph to a callable. The first
-    ratio is the speedup of this compiler over the fastest other side that reads weights in place, the second that of
-    this compiler with frozen weights over the fastest of all other sides, each in the same precision.
+    divided by its norm; in training also the spread of that output in eager (`bench.errors`). Ratios are medians over
+    rounds; compile times run from the ATen graph to a callable. The first ratio is the speedup of this compiler over
+    the fastest other side that reads weights in place, the second that of this compiler with frozen weights over the
+    fastest of all other sides, each in the same precision.
     """
     parts = []
     for threads in results["limits"]:
@@ -195,10 +196,11 @@ def _ratio_cells(comparison: dict[str, Any]) -> tuple[str, str]:
 
 
 def _cell(side: dict[str, Any]) -> str:
-    """Returns the time of a side in ms, with its error."""
+    """Returns the time of a side in ms, with its error, and the spread of eager's own gradients in training."""
     if "seconds" not in side:
         return "–"
-    error = f" ({side['relative_error']:.0e})" if "relative_error" in side else ""
+    spread = f", spread {side['spread']:.0e}" if "spread" in side else ""
+    error = f" ({side['relative_error']:.0e}{spread})" if "relative_error" in side else ""
     return f"{side['seconds']['median'] * 1e3:.3g}{error}"
 
 

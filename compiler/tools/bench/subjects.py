@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -56,8 +56,23 @@ class LoadedModel:
         output = self.model(*args, **kwargs)
         loss = output if self.loss is None else self.loss(output)
         loss.backward()
-        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        return [loss.detach(), *(p.grad for p in parameters if p.grad is not None)]
+        return [loss.detach(), *(p.grad for p in self._trained() if p.grad is not None)]
+
+    def names_of_results(self) -> list[str]:
+        """Returns what each result of a training step is, once `results` has computed gradients."""
+        assert isinstance(self.model, torch.nn.Module)
+        names = {parameter: name for name, parameter in self.model.named_parameters()}
+        trained = [p for p in self._trained() if p.grad is not None]
+        return ["the loss", *(f"the gradient of {names.get(p, 'a parameter')}" for p in trained)]
+
+    def floats(self) -> list[torch.Tensor]:
+        """Returns the trained parameters and the inputs that are floats."""
+        leaves = [*self._trained(), *pytree.tree_leaves(self.inputs)]
+        return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
+
+    def _trained(self) -> list[torch.Tensor]:
+        assert self.optimizer is not None
+        return [p for group in self.optimizer.param_groups for p in group["params"]]
 
     @property
     def parameter_bytes(self) -> int:
@@ -185,13 +200,3 @@ def _static(model: torch.nn.Module, inputs: Inputs) -> torch.nn.Module:
 
 def _as_bfloat16(value: Any) -> Any:
     return value.to(torch.bfloat16) if isinstance(value, torch.Tensor) and value.dtype == torch.float32 else value
-
-
-def relative_error(results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
-    """Returns the norm of the difference of an output, divided by its norm; the largest one of all outputs."""
-    errors = [0.0]
-    for ours, theirs in zip(results, expected, strict=True):
-        size = theirs.double().norm().item()
-        difference = (ours.double() - theirs.double()).norm().item()
-        errors.append(difference / size if size else difference)
-    return max(errors)

@@ -59,8 +59,9 @@ def seconds_per_call(call: Callable[[], Any], clock: Clock = "wall") -> float:
 def _prepare(request: PrepareSide) -> tuple[Callable[[], Any], dict[str, Any]]:
     import torch
 
+    from buddy.compiler.tools.bench.errors import gradient_spreads, largest_error, relative_error, step_error
     from buddy.compiler.tools.bench.sides import prepare_side
-    from buddy.compiler.tools.bench.subjects import LoadedModel, load, relative_error, results_of
+    from buddy.compiler.tools.bench.subjects import LoadedModel, load, results_of
 
     torch.set_num_threads(request.threads)
     torch.manual_seed(0)
@@ -69,34 +70,32 @@ def _prepare(request: PrepareSide) -> tuple[Callable[[], Any], dict[str, Any]]:
     # A side may convert the model in place, or write to its results.
     expected = [tensor.detach().clone() for tensor in results_of(loaded.results())]
     flops, parameter_bytes = _flops(loaded), loaded.parameter_bytes
+    names, spreads = list[str](), list[float]()
+    if request.task == "training":
+        names = loaded.names_of_results()
+        spreads = gradient_spreads(lambda: results_of(loaded.results()), loaded.floats(), expected)
     prepared = prepare_side(request.side, loaded, request.precision, request.threads)
     call = prepared.call
     results = results_of(call.results() if isinstance(call, LoadedModel) else call())
+    if len(results) != len(expected):
+        raise ValueError(f"{len(results)} results, but eager has {len(expected)}")
+    errors: dict[str, Any] = {"relative_error": relative_error(results, expected)}
+    if request.task == "training":
+        found = step_error(names, results, expected, spreads)
+        errors = {"relative_error": found.error, "spread": found.spread, "problem": found.problem}
     return call, {
         "prepare_seconds": time.perf_counter() - start,
         "compile_seconds": prepared.compile_seconds,
         "aten_seconds": prepared.aten_seconds,
         "warm_seconds": prepared.warm_seconds,
         "warm_aten_seconds": prepared.warm_aten_seconds,
-        "error_of": _largest_error(results, expected),
-        "relative_error": relative_error(results, expected),
+        "error_of": largest_error(results, expected),
+        **errors,
         "note": prepared.note,
         "flops": flops,
         "parameter_bytes": parameter_bytes,
         "peak_rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
-
-
-def _largest_error(results: list[Any], expected: list[Any]) -> float:
-    """Returns the largest difference in any output, divided by the output's root mean square if that is above 1."""
-    if len(results) != len(expected):
-        raise ValueError(f"{len(results)} results, but eager has {len(expected)}")
-    errors = [0.0]
-    for ours, theirs in zip(results, expected, strict=True):
-        if theirs.numel():
-            scale = max(1.0, theirs.double().square().mean().sqrt().item())
-            errors.append((ours.double() - theirs.double()).abs().max().item() / scale)
-    return max(errors)
 
 
 def _flops(loaded: Any) -> int:
