@@ -10,7 +10,8 @@ from buddy.compiler.passes.kernels import blocking as gemm
 from buddy.compiler.passes.kernels.access import Loop, UnsupportedError
 from buddy.compiler.passes.kernels.contraction import Contraction, bytes_of
 from buddy.compiler.passes.kernels.conv.shape import BLOCKS_TO_SHARE, Convolution
-from buddy.compiler.passes.kernels.conv.winograd.transforms import WINDOW
+from buddy.compiler.passes.kernels.conv.winograd.transforms import TILE_SIZES, WINDOW
+from buddy.compiler.passes.kernels.dot_instructions import INSTRUCTIONS, DotInstruction
 from buddy.compiler.support.target import Target
 
 # The share of the L2 cache for the transformed input of a block of tiles.
@@ -36,6 +37,7 @@ class WinogradBlocking:
     """A block has `tiles` tiles of `tile_size` x `tile_size` outputs, which are transformed and multiplied at once.
 
     `gemm` is the blocking of the matrix product (tile, input channel) by (input channel, output channel) at each point.
+    If it multiplies by an instruction for narrow elements, transformed inputs and weights are rounded to these.
     """
 
     tile_size: int
@@ -45,6 +47,10 @@ class WinogradBlocking:
     @property
     def lanes(self) -> int:
         return self.gemm.lanes
+
+    def element(self, conv: Convolution) -> str:
+        """Returns the type of transformed inputs and weights."""
+        return self.gemm.instruction.element if self.gemm.instruction else conv.element
 
     @property
     def points(self) -> int:
@@ -61,7 +67,9 @@ class WinogradBlocking:
 
     def describe(self) -> str:
         kind = f"winograd {self.tile_size}x{self.tile_size}"
-        return f"{kind} in blocks of {self.tiles} tiles, {self.gemm.rows}x{self.gemm.columns} register block"
+        return f"{kind} in blocks of {self.tiles} tiles, {self.gemm.rows}x{self.gemm.columns} register block" + (
+            f", {self.gemm.dot}" if self.gemm.dot else ""
+        )
 
 
 def check_supported(conv: Convolution) -> None:
@@ -86,9 +94,26 @@ def tiles_of(conv: Convolution, tile_size: int) -> tuple[int, ...]:
     return (*(x.size for x in conv.images), -(-conv.lines.size // tile_size), -(-conv.pixels.size // tile_size))
 
 
-def _weight_bytes(conv: Convolution, tile_size: int) -> int:
-    """Returns the bytes of the transformed weights, without the padding of panels."""
-    return conv.n.size * conv.k[2].size * (tile_size + WINDOW - 1) ** 2 * bytes_of(conv.element)
+def _dot_instruction(conv: Convolution, tile_size: int, target: Target) -> DotInstruction | None:
+    """Returns the instruction of `target` that multiplies transformed values as floats of the inputs' narrow type.
+
+    Rounding to bfloat16 costs tiles of 4 x 4 too many digits. Tiles of AMX multiply at such a rate that the transforms
+    would cost more than the products that they save.
+    """
+    if conv.element != "f32" or not conv.is_narrow or tile_size != min(TILE_SIZES):
+        return None
+    factors = (conv.input_element, conv.input_element)
+    for name in target.dot_instructions:
+        instruction = INSTRUCTIONS[name]
+        if instruction.multiplies(factors, conv.element, conv.unsigned):
+            is_usable = not instruction.on_tiles and conv.k[2].size % instruction.group == 0
+            return instruction if is_usable else None
+    return None
+
+
+def _weight_bytes(conv: Convolution, tile_size: int, element: str) -> int:
+    """Returns the bytes of the transformed weights of type `element`, without the padding of panels."""
+    return conv.n.size * conv.k[2].size * (tile_size + WINDOW - 1) ** 2 * bytes_of(element)
 
 
 def estimate_speedup(conv: Convolution, tile_size: int, target: Target, packed: bool, direct_rate: int) -> float:
@@ -101,8 +126,10 @@ def estimate_speedup(conv: Convolution, tile_size: int, target: Target, packed: 
     input_vectors = padded_channels(conv, lanes) // lanes
     # Vectors of windows of weights that each call packs or transforms.
     windows = 0 if packed else conv.k[2].size * output_vectors
-    products = tiles * points * conv.k[2].size * output_vectors
-    winograd_cost = _product_cost(products, _weight_bytes(conv, tile_size), target)
+    instruction = _dot_instruction(conv, tile_size, target)
+    element, group = (instruction.element, instruction.group) if instruction else (conv.element, 1)
+    products = tiles * points * conv.k[2].size * output_vectors / group
+    winograd_cost = _product_cost(products, _weight_bytes(conv, tile_size, element), target)
     winograd_cost += tiles * points * (_INPUT_TRANSFORM_COST * input_vectors + _OUTPUT_TRANSFORM_COST * output_vectors)
     winograd_cost += _WEIGHT_TRANSFORM_COST * points * windows
     direct_products = conv.flops // (2 * conv.n.size) * output_vectors / direct_rate
@@ -130,14 +157,17 @@ def _candidates(conv: Convolution, tile_size: int, lanes: int, target: Target) -
     Three or more blocks are rounded up to a multiple of `BLOCKS_TO_SHARE`.
     """
     total, points = math.prod(tiles_of(conv, tile_size)), (tile_size + WINDOW - 1) ** 2
-    tile_bytes = points * padded_channels(conv, lanes) * bytes_of(conv.element)
+    instruction = _dot_instruction(conv, tile_size, target)
+    element, dot = (instruction.element, instruction.name) if instruction else (conv.element, "")
+    tile_bytes = points * padded_channels(conv, lanes) * bytes_of(element)
     tiles_in_cache = int(_L2_SHARE_OF_INPUT * target.l2) // tile_bytes
     count = -(-total // max(1, tiles_in_cache))
     count = count if count <= 2 else -(-count // BLOCKS_TO_SHARE) * BLOCKS_TO_SHARE
     for vectors in range(1, min(_MAX_VECTORS, -(-conv.n.size // lanes)) + 1):
         for rows in range(1, min(total, (target.vector_registers - 1 - vectors) // vectors) + 1):
             tiles = -(-total // (count * rows)) * rows
-            yield WinogradBlocking(tile_size, tiles, gemm.GemmBlocking(rows, vectors, lanes, conv.k[2].size, "packed"))
+            block = gemm.GemmBlocking(rows, vectors, lanes, conv.k[2].size, "packed", dot=dot)
+            yield WinogradBlocking(tile_size, tiles, block)
 
 
 def _cost(conv: Convolution, block: WinogradBlocking) -> float:
@@ -163,4 +193,5 @@ def tile_products(conv: Convolution, block: WinogradBlocking) -> Contraction:
     m = Loop(block.tiles, (channels, 0, columns), False, (1,), (True, False, True))
     n = Loop(columns, (0, 1, 1), False, (2,), (False, True, True))
     k = Loop(conv.k[2].size, (1, columns, 0), True, (3,), (True, True, False))
-    return Contraction(conv.element, (point,), m, n, (k,), False, (conv.element, conv.element), conv.element)
+    factors = (block.element(conv), block.element(conv))
+    return Contraction(conv.element, (point,), m, n, (k,), False, factors, conv.element)

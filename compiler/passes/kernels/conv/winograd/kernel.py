@@ -27,6 +27,7 @@ from buddy.compiler.passes.kernels.conv.winograd.blocking import (
 from buddy.compiler.passes.kernels.conv.winograd.transforms import WINDOW, TransformedWeights, on_both_sides, transforms
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, for_blocks, nanoseconds
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultOffsets, ResultSpec
+from buddy.compiler.passes.kernels.gemm.dot import DotGemm
 from buddy.compiler.passes.kernels.gemm.kernel import BlockedGemm
 from buddy.compiler.passes.kernels.packing import ALIGNMENT
 
@@ -47,7 +48,8 @@ def weights_of(conv: Convolution, blocking: WinogradBlocking) -> TransformedWeig
     window = (lines.strides[1], pixels.strides[1])
     n, inner = (conv.n.size, conv.n.strides[1]), (channels.size, channels.strides[1])
     columns, lanes = blocking.gemm.columns, blocking.lanes
-    return TransformedWeights(blocking.tile_size, n, inner, window, columns, lanes, conv.element)
+    element, group = blocking.element(conv), blocking.gemm.group
+    return TransformedWeights(blocking.tile_size, n, inner, window, columns, lanes, element, group)
 
 
 class Winograd(ConvKernel):
@@ -79,7 +81,7 @@ class Winograd(ConvKernel):
     def _work(self) -> float:
         """Returns a rough time on one thread in nanoseconds."""
         flop = self.conv.flops * self.block.points / (WINDOW * self.block.tile_size) ** 2
-        return nanoseconds(flop, math.prod(self.packing.shape) * bytes_of(self.conv.element))
+        return nanoseconds(flop, math.prod(self.packing.shape) * bytes_of(self.packing.element))
 
     def _emit_block(self, number: Index, work: float) -> None:
         """Emits block `number` of tiles, which takes `work` nanoseconds.
@@ -88,10 +90,10 @@ class Winograd(ConvKernel):
         """
         e, first = self.e, self.e.mul(number, self.block.tiles)
         count = e.minimum(self.block.tiles, e.subtract(math.prod(self.tiles), first))
-        transformed = self._scratch(self.channels)
+        transformed = self._scratch(self.channels, ir.Type.parse(self.packing.element))
 
         def emit_panel(numbers: list[Index]) -> None:
-            sums = self._scratch(self.columns)
+            sums = self._scratch(self.columns, self.vector.element_type)
             self._multiply(transformed, numbers[0], sums)
 
             def emit_tile(slot: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
@@ -106,15 +108,15 @@ class Winograd(ConvKernel):
             number = e.minimum(e.add(first, slots[0]), math.prod(self.tiles) - 1)
             self._transform_input(self._tile(number), slots[0], transformed)
 
-        moved = self.block.tiles * self.block.points * self.channels * bytes_of(self.conv.element)
+        moved = self.block.tiles * self.block.points * self.channels * bytes_of(self.packing.element)
         e.parallel([self.block.tiles], emit_input_transform, nanoseconds(moved=moved))
         e.parallel([self.packing.shape[0]], emit_panel, work)
         memref.dealloc(transformed)
 
-    def _scratch(self, columns: int) -> ir.Value:
-        """Allocates `columns` values for each tile of a block, at all points."""
+    def _scratch(self, columns: int, element: ir.Type) -> ir.Value:
+        """Allocates `columns` values of type `element` for each tile of a block, at all points."""
         size = self.block.points * self.block.point_stride(columns)
-        return memref.alloc(ir.MemRefType.get([size], self.vector.element_type), [], [], alignment=ALIGNMENT)
+        return memref.alloc(ir.MemRefType.get([size], element), [], [], alignment=ALIGNMENT)
 
     # ---- tiles -------------------------------------------------------------------------------------------------------
 
@@ -150,7 +152,8 @@ class Winograd(ConvKernel):
             ]
             rows = on_both_sides(e, matrix, grid)
             for point, value in enumerate(value for row in rows for value in row):
-                e.store(value, transformed, e.add(target_start, point * point_stride))
+                narrow = converted(value, transformed.type.element_type)
+                e.store(narrow, transformed, e.add(target_start, point * point_stride))
 
         for_blocks(e, self.conv.k[2].size, self.lanes, transform_channels)
 
@@ -172,7 +175,8 @@ class Winograd(ConvKernel):
         weights = subrange(self.b, e.value(e.mul(panel, size)), size)
         spec = ResultSpec(tuple(loop.strides[2] for loop in contraction.loops))
         results = KernelResults(e, spec, [sums], self.lanes, self.vector.element_type)
-        BlockedGemm(e, transformed, weights, results, contraction, self.block.gemm).emit()
+        kernel = DotGemm if self.block.gemm.instruction else BlockedGemm
+        kernel(e, transformed, weights, results, contraction, self.block.gemm).emit()
 
     # ---- output ------------------------------------------------------------------------------------------------------
 

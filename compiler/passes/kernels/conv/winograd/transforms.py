@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from buddy.compiler.mlir.bindings import arith, ir
+from buddy.compiler.mlir.bindings import arith, ir, vector
 from buddy.compiler.passes.kernels.contraction import converted, multiply_add
+from buddy.compiler.passes.kernels.dot_instructions import elements, words
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, for_blocks
 from buddy.compiler.passes.kernels.packing import Extent, PackedWindows
 
@@ -132,13 +133,19 @@ def _sum(e: KernelEmitter, factors: Sequence[float], values: Sequence[ir.Value])
     return total
 
 
+def _rounded(value: ir.Value, element: ir.Type) -> ir.Value:
+    """Returns `value`, a double, in elements of type `element`: bfloat16 by way of float32, as processors convert."""
+    return converted(converted(value, ir.F32Type.get()), element) if element.width < 32 else converted(value, element)
+
+
 @dataclass(frozen=True)
 class TransformedWeights:
     """The packing of weights as `G g Gᵀ` of every window: [panel, point, input channel, column].
 
     Columns beyond the output channels are zeros. `n` and `channels` are the sizes and strides of the output and input
     channels in the unpacked weights, `window` the strides of its lines and pixels. `element` is the type of the packed
-    elements.
+    elements. With a `group` of more than one, which divides the number of input channels, so many channels are
+    adjacent: the order is [panel, point, channel / group, column, channel % group].
     """
 
     tile_size: int
@@ -148,6 +155,7 @@ class TransformedWeights:
     columns: int
     lanes: int
     element: str
+    group: int = 1
 
     @property
     def points(self) -> int:
@@ -155,7 +163,8 @@ class TransformedWeights:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return (-(-self.n[0] // self.columns), self.points, self.channels[0], self.columns)
+        steps = (self.channels[0] // self.group, self.columns, *([self.group] if self.group > 1 else []))
+        return (-(-self.n[0] // self.columns), self.points, *steps)
 
     def fill(self, e: KernelEmitter, source: ir.Value, target: ir.Value) -> None:
         """Emits the transform from the flat weights `source` to the flat `target`. Sums are in double precision."""
@@ -170,11 +179,17 @@ class TransformedWeights:
 
             def transform_window(indices: list[Index]) -> None:
                 window = e.dot(indices, (self.channels[1], self.n[1]), start)
-                self._transform_window(e, source, window, target, e.dot(indices, (self.columns, 1), target_start))
+                place = self._place(e, target_start, *indices)
+                self._transform_window(e, source, window, target, place)
 
             e.nest((self.channels[0], active), transform_window)
 
         for_blocks(e, self.n[0], self.columns, transform_panel)
+
+    def _place(self, e: KernelEmitter, panel_start: Index, channel: Index, column: Index) -> Index:
+        """Returns the offset of a channel and column at the first point of the panel that begins at `panel_start`."""
+        step, lane = e.divide(channel, self.group)
+        return e.dot((step, column, lane), (self.columns * self.group, self.group, 1), panel_start)
 
     @property
     def _panel_elements(self) -> int:
@@ -193,26 +208,46 @@ class TransformedWeights:
     ) -> None:
         """Transforms the windows of a panel, one vector of columns at a time; columns from `active` on become zeros."""
         windows = PackedWindows(e, source, self.n[1], WINDOW * WINDOW, self.columns, self.lanes)
-        double, element = ir.F64Type.get(), target.type.element_type
+        double = ir.F64Type.get()
         matrix = transforms(self.tile_size).of_weights
 
         def transform_channel(channel: Index, row_starts: list[Index]) -> None:
-            channel_target = e.add(target_start, e.mul(channel, self.columns))
-
             def transform_columns(column: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
                 weights = [
                     converted(e.load(windows.scratch, e.add(row, column), self.lanes), double) for row in row_starts
                 ]  # fmt: skip
                 grid = [weights[line * WINDOW : (line + 1) * WINDOW] for line in range(WINDOW)]
                 values = [value for row in on_both_sides(e, matrix, grid) for value in row]
+                place = self._place(e, target_start, channel, column)
                 for point, value in enumerate(values):
-                    offset = e.add(e.add(channel_target, column), point * self.channels[0] * self.columns)
-                    e.store(converted(value, element), target, offset)
+                    self._store(e, value, target, e.add(place, point * self.channels[0] * self.columns), channel)
                 return ()
 
             e.loop(0, self.columns, self.lanes, transform_columns)
 
         windows.for_each_channel(start, self.channels[0], active, transform_channel)
+
+    def _store(self, e: KernelEmitter, value: ir.Value, target: ir.Value, offset: Index, channel: Index) -> None:
+        """Stores a vector of columns of `channel`; in groups, to the words of the group, channel by channel.
+
+        `offset` is that of the first column's element. Bits of later channels become zeros.
+        """
+        narrow = _rounded(value, target.type.element_type)
+        if self.group == 1:
+            e.store(narrow, target, offset)
+            return
+        bits = narrow.type.element_type.width
+        word = ir.IntegerType.get_signless(bits * self.group)
+        integers = elements(narrow, ir.IntegerType.get_signless(bits))
+        word_vector = ir.VectorType.get([self.lanes], word)
+        _, lane = e.divide(channel, self.group)
+        shift = arith.index_cast(word, e.value(e.mul(lane, bits)))
+        earlier = arith.subi(arith.shli(e.splat(word, 1), shift), e.splat(word, 1))
+        start = e.subtract(offset, lane)
+        old = words(e.load(target, start, self.lanes * self.group), self.group)
+        kept = arith.andi(old, vector.broadcast(word_vector, earlier))
+        added = arith.shli(arith.extui(word_vector, integers), vector.broadcast(word_vector, shift))
+        e.store(elements(arith.ori(kept, added), target.type.element_type), target, start)
 
     def _transform_window(
         self, e: KernelEmitter, source: ir.Value, start: Index, target: ir.Value, target_start: Index
@@ -229,7 +264,7 @@ class TransformedWeights:
         rows = on_both_sides(e, matrix, grid)
         for point, value in enumerate(value for row in rows for value in row):
             offset = e.add(target_start, point * self.channels[0] * self.columns)
-            e.store_scalar(converted(value, element), target, offset)
+            e.store_scalar(_rounded(value, element), target, offset)
 
     def _zero_partial_panel(self, e: KernelEmitter, target: ir.Value) -> None:
         """Emits zeros for the whole last panel, if it has fewer output channels than columns."""
