@@ -104,15 +104,19 @@ def _first_word_error(words: Sequence[str]) -> str:
     return ("" if is_remote else missing_source(word)) or (missing_terminal(word) if needs_terminal else "")
 
 
-def missing_terminal(source: str) -> str:
-    """The error if a standard stream is not a terminal; empty if all are, or if a Textual driver replaces them."""
+def missing_terminal(source: str = "") -> str:
+    """The error if a standard stream is not a terminal; empty if all are, or if a Textual driver replaces them.
+
+    Without a source, the error is that of the first screen.
+    """
     if os.environ.get("TEXTUAL_DRIVER"):  # set by textual-serve, which starts this process with pipes
         return ""
     streams = {"input": sys.__stdin__, "output": sys.__stdout__, "error output": sys.__stderr__}
     redirected = [name for name, stream in streams.items() if stream is None or not stream.isatty()]
     if not redirected:
         return ""
-    todo = f"use `buddy-tui run {shlex.quote(source)}` instead"
+    words = shlex.quote(source) if source else "SOURCE"
+    todo = f"use `buddy-tui run {words}` instead" + ("" if source else " (`buddy-tui --help` lists the verbs)")
     return f"the workbench needs a terminal, but standard {', '.join(redirected)} is not one; {todo}"
 
 

@@ -136,7 +136,7 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
 
 def add_repeats_option(parser: argparse.ArgumentParser | argparse._ArgumentGroup, default: int = 0) -> None:
     """Add `--repeats`; the default 0 stands for a number that depends on how long a run takes."""
-    text = f"number of timed runs (default: {default or '10, or at least 5 that take 2 s together'})"
+    text = f"number of timed runs (default: {default or '10, or at least 3 that take 1 s together'})"
     parser.add_argument("--repeats", type=positive_number, default=default, metavar="N", help=text)
 
 

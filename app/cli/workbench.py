@@ -52,8 +52,8 @@ def make_parser() -> arguments.Parser:
 def main(words: Sequence[str]) -> int:
     parser = make_parser()
     if not words:
-        if missing_terminal(""):
-            parser.print_help()
+        if error := missing_terminal():
+            print(error, file=sys.stderr)
             return USAGE_ERROR
         return _start()
     options, script = arguments.parse_with_script_arguments(parser, words)

@@ -26,7 +26,15 @@ def missing_source(source: str) -> str:
     head, separator, _ = source.rpartition(":")
     path = head if separator else source
     is_module = bool(separator) and all(part.isidentifier() for part in head.split(".")) and not head.endswith(".py")
-    return "" if is_module or os.path.lexists(path) else f"there is no file {path} in {os.getcwd()}"
+    return "" if is_module or os.path.lexists(path) else _no_file(path)
+
+
+def _no_file(path: str) -> str:
+    # Imported on demand: it takes longer than to find that a file exists.
+    from buddy.compiler.protocol.source_files import similar_file
+
+    near = similar_file(Path(path))
+    return f"there is no file {path} in {os.getcwd()}" + (f": did you mean {near}?" if near else "")
 
 
 class Program(NamedTuple):
@@ -64,7 +72,7 @@ def _check(source: str) -> None:
     if "\0" in source:
         raise ValueError("a path cannot contain a null character")
     if source.isidentifier() and not os.path.lexists(source):
-        raise ValueError(f"there is no file {source} in {os.getcwd()}")
+        raise ValueError(_no_file(source))
     if error := missing_source(source):
         raise ValueError(error)
     path = source if os.path.lexists(source) else source.rpartition(":")[0]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from functools import lru_cache
 from importlib import metadata
-from pathlib import Path
 
 import msgspec
 
@@ -17,7 +16,7 @@ from buddy.compiler.mlir.bindings import PACKAGE, version
 from buddy.compiler.protocol import artifact as artifacts
 from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.recipe import Recipe, digest
-from buddy.compiler.support.disk_cache import PROGRAMS
+from buddy.compiler.support.disk_cache import PROGRAMS, source_hash
 from buddy.compiler.support.target import host_features
 
 
@@ -66,7 +65,7 @@ class Installation(msgspec.Struct, frozen=True):
 def installation() -> Installation:
     """Returns what determines compiled code here. It has no paths and no times, unless MLIR is a local build."""
     return Installation(
-        host_features(), PACKAGE, version(), codegen_version(), _source_hash(), mlir_tool.identity(), _packages()
+        host_features(), PACKAGE, version(), codegen_version(), source_hash(), mlir_tool.identity(), _packages()
     )
 
 
@@ -89,10 +88,3 @@ def _packages() -> str:
         except metadata.PackageNotFoundError:
             continue
     return ", ".join(versions)
-
-
-@lru_cache(maxsize=1)
-def _source_hash() -> str:
-    """Returns a hash of the compiler's own source."""
-    root = Path(__file__).parent.parent
-    return digest(*[[str(path.relative_to(root)), path.read_text()] for path in sorted(root.rglob("*.py"))])

@@ -65,8 +65,8 @@ class Run(Request["Ran"], frozen=True):
 
     `beside` has the same meaning as in `Compile`. With `values`, `Ran` also carries inputs and outputs; with `keep`,
     the engine stores them for `FetchValues` until the next run of the graph with `keep`. NaN counts as equal to NaN
-    only with `equal_nan`. `timeout` is in seconds. `repeats` is the number of timed runs; 0: 10, or at least 5 that
-    take two seconds together. `runtimes` names other runtimes to compare with, and `mark` the intermediate values of
+    only with `equal_nan`. `timeout` is in seconds. `repeats` is the number of timed runs; 0: 10, or at least 3 that
+    take one second together. `runtimes` names other runtimes to compare with, and `mark` the intermediate values of
     theirs that are compared; the run may then take five times `timeout`, for the export and the search.
     """
 

@@ -123,9 +123,19 @@ def _check_file(text: str) -> Path:
 
 
 def _missing_file_error(text: str, path: Path) -> SourceError:
-    near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob(f"*{path.suffix or '.py'}")], n=1)
-    hint = f"did you mean {path.parent / near[0]}?" if near else "check the path and the current folder"
+    near = similar_file(path)
+    hint = f"did you mean {near}?" if near else "check the path and the current folder"
     return source_error(f"there is no file {text}", where=os.getcwd(), todo=hint)
+
+
+def similar_file(path: Path) -> str:
+    """The path of the file with the same suffix in the folder of `path` whose name is most like its name, or ""."""
+    try:
+        names = [other.name for other in path.parent.glob(f"*{path.suffix or '.py'}")]
+    except (OSError, ValueError):  # a folder without permission, an invalid name
+        return ""
+    near = difflib.get_close_matches(path.name, names, n=1)
+    return str(path.parent / near[0]) if near else ""
 
 
 # ---- the kind of a file --------------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ class CapturedGraph:
     `precisions` are the reduced precisions of nodes, by stable name, if `eager` computes these nodes in them.
 
     `runtime.sensitivity` caches `spreads` and `further_spreads`, and the results in double precision, `exact`, of a run
-    that starts from the generator's state `random`.
+    that starts from the generator's state `random`; `exact` is empty while no such run was needed.
     """
 
     graph: Graph

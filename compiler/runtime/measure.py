@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 import time
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -24,15 +24,16 @@ from buddy.compiler.runtime.compare import unchecked_report
 from buddy.compiler.runtime.executable import Loaded, load
 from buddy.compiler.runtime.graph_interpreter import SEED
 from buddy.compiler.runtime.sensitivity import compare_result, differences
-from buddy.compiler.runtime.torch_values import dense_bytes
+from buddy.compiler.runtime.torch_values import fingerprints
 from buddy.compiler.support.machine_load import LoadMeter
 
 if TYPE_CHECKING:
     from buddy.compiler.runtime.captured import CapturedGraph
 
 T = TypeVar("T")
-MOST_ROUNDS, LEAST_ROUNDS = 10, 5
-ENOUGH_SECONDS = 2.0
+MOST_ROUNDS, LEAST_ROUNDS = 10, 3
+# A run of a program is awaited: three rounds of slow calls tell its time, and the report says how many there were.
+ENOUGH_SECONDS = 1.0
 
 
 def with_peak(action: Callable[[], T]) -> tuple[T, int]:
@@ -82,12 +83,12 @@ def run_and_compare(
 ) -> RunReport:
     """Links `artifact`, runs it and eager on the captured inputs; reports values and `repeats` interleaved timings.
 
-    Compiled code and eager draw random numbers from the same seed. The load time includes linking; the first call,
-    which is not timed, packs weights. `on_values` is called with the results of compiled code and of eager. Without an
-    eager program, results have no verdict. NaN equals NaN only with `equal_nan`. Weights are frozen, because nothing
-    should write to them during the run; a note reports changed ones. If nodes multiply in a reduced precision, results
-    are compared with the same arithmetic in PyTorch; notes report its difference from eager. Timings of `sides` are
-    interleaved with the others.
+    Compiled code and eager draw random numbers from the same seed. The load time includes linking. Weights are packed
+    while eager runs, and no first call is timed. `on_values` is called with the results of compiled code and of eager.
+    Without an eager program, results have no verdict. NaN equals NaN only with `equal_nan`. Weights are frozen, because
+    nothing should write to them during the run; a note reports changed ones. If nodes multiply in a reduced precision,
+    results are compared with the same arithmetic in PyTorch; notes report its difference from eager. Timings of `sides`
+    are interleaved with the others.
     """
     report_progress = on_progress or (lambda _text, _done: None)
     with with_threads(threads), torch.no_grad():
@@ -95,10 +96,11 @@ def run_and_compare(
         report_progress("loading the compiled code", 0.0)
         program, load_seconds = time_call(lambda: load(artifact, frozen=True))
         report_progress("running compiled code and eager", 0.0)
+        with _packing(program, captured.tensors):
+            torch.manual_seed(SEED)
+            expected, eager_peak = with_peak(lambda: eager_results(captured))
         torch.manual_seed(SEED)
         results, first_peak = with_peak(lambda: program(captured.tensors, captured.numbers))
-        torch.manual_seed(SEED)
-        expected, eager_peak = with_peak(lambda: eager_results(captured))
         reference = captured.in_precisions(dict(nodes.precisions))
         outputs = compare_with_reference(captured, reference, results, expected, equal_nan)
         if on_values is not None:
@@ -131,6 +133,18 @@ def run_and_compare(
         slow_paths=nodes.slow_paths,
         error_paths=nodes.error_paths,
     )
+
+
+@contextmanager
+def _packing(program: Loaded, tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Packs the weights of `program` in a thread meanwhile, with the GIL released; raises its error afterwards.
+
+    `with_peak` does not count what other threads allocate.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        packed = pool.submit(program.pack, tensors)
+        yield
+        packed.result()
 
 
 def make_report(
@@ -172,11 +186,6 @@ def _side_reports(
     for side in sides:
         own = [next(remaining) for _ in side.calls]
         yield side.report(captured, reference, expected, own, threads, equal_nan)
-
-
-def fingerprints(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """Returns a checksum of each tensor's bytes."""
-    return [zlib.crc32(dense_bytes(tensor)) for tensor in tensors]
 
 
 def compare_results(
@@ -306,11 +315,10 @@ def time_call(action: Callable[[], T]) -> tuple[T, float]:
 def _memory(
     program: Loaded, captured: CapturedGraph, artifact: Artifact, first_peak: int, eager_peak: int
 ) -> MemoryUse:
-    """Returns the memory use; `first_peak` is the peak of the first run, which packs weights and allocates the arena.
+    """Returns the memory use; `first_peak` is the peak of the first run after packing, which allocates the arena.
 
     Other allocations of a run are results, dense copies of strided inputs, and temporaries of ops in eager.
     """
-    packed = program.packed_bytes
     # A weight that several placeholders share has one copy.
     storages = {
         tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
@@ -318,7 +326,7 @@ def _memory(
         if kind is NodeType.FakeNode
     }
     code = sum(map(len, artifact.objects))
-    return MemoryUse(max(0, first_peak - packed), eager_peak, packed, sum(storages.values()), artifact.arena, code)
+    return MemoryUse(first_peak, eager_peak, program.packed_bytes, sum(storages.values()), artifact.arena, code)
 
 
 def _thread_notes(artifact: Artifact, program: Loaded) -> tuple[str, ...]:

@@ -80,6 +80,9 @@ class DeviceLoaded:
                 for spec, buffer in zip(self._results, results, strict=True)
             ]
 
+    def pack(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Does nothing: the device has no packed weights."""
+
     def notes(self) -> tuple[str, ...]:
         """Returns notes on the timings, which are those of whole calls."""
         if not self._milliseconds:

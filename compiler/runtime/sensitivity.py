@@ -43,6 +43,7 @@ from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import Op
 from buddy.compiler.protocol import OutputReport
 from buddy.compiler.protocol.run_report import ErrorCheck
+from buddy.compiler.runtime import saved_spreads
 from buddy.compiler.runtime.captured import CapturedGraph, Spread
 from buddy.compiler.runtime.compare import (
     EXACT,
@@ -167,17 +168,14 @@ def spreads(
 ) -> tuple[Spread, ...]:
     """Returns the spread of each of eager's results, `expected`: its difference from double precision, if finite.
 
-    One per result, in order; 0 for results that are not floats. Computed once for each `captured`; empty if that fails,
-    for lack of memory or of an op in double precision. Random numbers start from the generator's state `random`, which
-    must be that of eager's run; by default both start from `SEED`.
+    One per result, in order; 0 for results that are not floats. Computed once for each `captured`, unless they are on
+    disk from an earlier run on the same values; empty if that fails, for lack of memory or of an op in double
+    precision. Random numbers start from the generator's state `random`, which must be that of eager's run; by default
+    both start from `SEED`.
     """
     if captured.spreads is None:
         captured.random = random
-        try:
-            captured.spreads = _measure_spreads(captured, expected, random)
-        except Exception as error:  # any error of an op, which may be the script's own
-            _log.debug("no run in double precision", exc_info=error)
-            captured.spreads = ()
+        captured.spreads = saved_spreads.find_or_measure(captured, expected, lambda: _measure(captured, expected))
     return captured.spreads
 
 
@@ -365,22 +363,32 @@ def describe_limit(dtype: torch.dtype, spread: Spread | None, is_close: bool) ->
     return f"{MULTIPLE:g} x spread: {MULTIPLE * spread.largest:.2g}, rms {MULTIPLE * spread.rms:.2g}"
 
 
-def _measure_spreads(
-    captured: CapturedGraph, expected: Sequence[torch.Tensor], random: torch.Tensor | None
-) -> tuple[Spread, ...]:
-    with _generator_from(random):
+def _measure(captured: CapturedGraph, expected: Sequence[torch.Tensor]) -> tuple[Spread, ...]:
+    try:
+        run = _run_in_double(captured)
+    except Exception as error:  # any error of an op, which may be the script's own
+        _log.debug("no run in double precision", exc_info=error)
+        return ()
+    measured = (differences(rounded, exact) for rounded, exact in zip(expected, captured.exact, strict=True))
+    return tuple(spread._replace(is_complete=not run.narrow_nodes) for spread in measured)
+
+
+def _run_in_double(captured: CapturedGraph) -> LockstepInterpreter:
+    """Returns a run in double precision, whose results are then in `captured`."""
+    with _generator_from(captured.random):
         run = LockstepInterpreter(
             captured.graph, captured.tensors, _symbols(captured), (), "float64", precisions=captured.precisions
         )
         captured.exact = run.finish()
-    measured = (differences(rounded, exact) for rounded, exact in zip(expected, captured.exact, strict=True))
-    return tuple(spread._replace(is_complete=not run.narrow_nodes) for spread in measured)
+    return run
 
 
 def further_spreads(captured: CapturedGraph, seed: int) -> tuple[Spread, ...]:
     """Returns the spreads of a run with random errors, cached for each `seed`. `spreads` must be called first."""
     if seed not in captured.further_spreads:
         try:
+            if not captured.exact:  # the spreads were on disk
+                _run_in_double(captured)
             run = _run_with_random_errors(captured, seed)
         except Exception as error:  # any error of an op, as above
             _log.debug("no run with random errors", exc_info=error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from ast import literal_eval
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -89,6 +90,11 @@ def dense_bytes(tensor: torch.Tensor) -> memoryview:
     rows = dense(tensor.detach())
     # A tensor without elements is contiguous with any stride, but only one with stride 1 can be viewed as bytes.
     return memoryview(rows.as_strided((rows.numel(),), (1,)).view(torch.uint8).numpy())
+
+
+def fingerprints(tensors: Sequence[torch.Tensor]) -> list[int]:
+    """Returns a checksum of each tensor's bytes."""
+    return [zlib.crc32(dense_bytes(tensor)) for tensor in tensors]
 
 
 def to_torch(dtype: TensorDType) -> torch.dtype:

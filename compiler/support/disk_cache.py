@@ -15,6 +15,8 @@ import shutil
 import stat
 import tempfile
 from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
 
 import platformdirs
@@ -213,10 +215,23 @@ CATALOGUES = DiskCache("catalogues", 16 << 20)
 TUNED = DiskCache("tuned", 16 << 20)
 # The errors that precisions of single nodes cause, by program, weights and inputs.
 PRECISION_ERRORS = DiskCache("precision-errors", 16 << 20)
+# The errors of eager's results, by program, weights and inputs: verdicts need them, and they take a run in double
+# precision.
+SPREADS = DiskCache("spreads", 16 << 20)
 # The programs that the workbench has opened, and compilations with the texts of all stages.
 OPENED = DiskCache("opened", 256 << 20)
 COMPILATIONS = DiskCache("compilations", 256 << 20)
-CACHES = (OBJECTS, PROGRAMS, CATALOGUES, TUNED, PRECISION_ERRORS, OPENED, COMPILATIONS)
+CACHES = (OBJECTS, PROGRAMS, CATALOGUES, TUNED, PRECISION_ERRORS, SPREADS, OPENED, COMPILATIONS)
+
+
+@lru_cache(maxsize=1)
+def source_hash() -> str:
+    """Returns a hash of the compiler's own source, for keys of what another version may compute differently."""
+    root = Path(__file__).parent.parent
+    found = sha256()
+    for path in sorted(root.rglob("*.py")):
+        found.update(f"{path.relative_to(root)}\n{path.read_text()}\n".encode())
+    return found.hexdigest()
 
 
 def contents() -> dict[str, tuple[int, int]]:

@@ -52,6 +52,33 @@ def test_the_workbench_needs_a_terminal(
     assert not opened
 
 
+def test_the_first_screen_needs_a_terminal_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    streams(monkeypatch, "stdin")
+    assert cli.main([]) == cli.USAGE_ERROR
+    told = capsys.readouterr()
+    (line,) = told.err.splitlines()
+    assert "needs a terminal" in line
+    assert "`buddy-tui run SOURCE`" in line
+    assert not told.out
+
+
+def test_a_misspelt_path_names_a_similar_file(
+    opened: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    streams(monkeypatch)
+    (tmp_path / "model.py").touch()
+    monkeypatch.chdir(tmp_path)
+    for word, near in (("modle.py", "model.py"), (f"{tmp_path}/modle.py:net", f"{tmp_path}/model.py")):
+        assert cli.main([word]) == cli.USAGE_ERROR
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.endswith(f": did you mean {near}?")
+    assert cli.main(["quite_another.py"]) == cli.USAGE_ERROR
+    assert "did you mean" not in capsys.readouterr().err
+    assert not opened
+
+
 def test_it_opens_on_a_terminal_and_on_a_driver_of_its_own(opened: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     streams(monkeypatch)
     assert cli.main([SAMPLE]) == 0

@@ -102,7 +102,7 @@ def test_changed_source_of_the_compiler_is_another_key(cache: Path, monkeypatch:
     artifact = compilation.Compiler(graph).compile(recipe).artifact
     program_cache.store_program(graph, recipe, artifact)
     assert program_cache.find_program(graph, recipe) == artifact
-    monkeypatch.setattr(program_cache, "_source_hash", lambda: "edited")
+    monkeypatch.setattr(program_cache, "source_hash", lambda: "edited")
     assert program_cache.find_program(graph, recipe) is None
 
 

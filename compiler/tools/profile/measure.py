@@ -13,8 +13,8 @@ from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.profile import NodeTime, ProfileReport, Sampling
 from buddy.compiler.runtime.executable import LoadedProgram
 from buddy.compiler.runtime.graph_interpreter import SEED
-from buddy.compiler.runtime.measure import OnProgress, fingerprints, summarize, time_call, with_threads
-from buddy.compiler.runtime.torch_values import bind
+from buddy.compiler.runtime.measure import OnProgress, summarize, time_call, with_threads
+from buddy.compiler.runtime.torch_values import bind, fingerprints
 from buddy.compiler.support.machine_load import LoadMeter
 from buddy.compiler.support.target import CycleCounter, TickRate, counter, make_reader
 from buddy.compiler.tools.profile.attribution import attribute_time

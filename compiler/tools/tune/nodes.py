@@ -17,7 +17,8 @@ from buddy.compiler.graph.operations.effects import RandomOp
 from buddy.compiler.ops.lowering import LoweredModule
 from buddy.compiler.protocol.recipe import digest
 from buddy.compiler.runtime.graph_interpreter import SEED, compute_node, results_of, symbols_at
-from buddy.compiler.runtime.measure import error_of_results, fingerprints, with_threads
+from buddy.compiler.runtime.measure import error_of_results, with_threads
+from buddy.compiler.runtime.torch_values import fingerprints
 from buddy.compiler.support.disk_cache import PRECISION_ERRORS
 from buddy.compiler.tools.profile.attribution import with_counting
 from buddy.compiler.tools.profile.measure import time_nodes

@@ -37,6 +37,7 @@ def test_a_typed_program_is_a_path_and_arguments(tmp_path: Path, monkeypatch: py
         ("", "give the path"),
         ("nope.py", "there is no file nope.py in "),
         ("nope", "there is no file nope in "),
+        ("modle.py", r"there is no file modle.py in .*: did you mean model.py\?"),
         ("folder", "folder is a folder"),
         ("dangling.py", "a link to a file that does not exist"),
         ("'unclosed", "No closing quotation"),
@@ -48,6 +49,7 @@ def test_a_path_that_cannot_be_opened_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
+    (tmp_path / "model.py").touch()
     (tmp_path / "dangling.py").symlink_to(tmp_path / "gone.py")
     with pytest.raises(ValueError, match=reason):
         read_program(typed)
