@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from buddy.compiler.codegen.machines import SOFT_FLOAT_NAMES, support_of
+from buddy.compiler.codegen.machines import SOFT_FLOAT_NAMES, soft_float_ir
 from buddy.compiler.runtime.linker import Library
 
 _CALLS = """
@@ -34,7 +34,7 @@ exit:
 def rounded(name: str, values: torch.Tensor) -> torch.Tensor:
     """What the function `name` makes of each of `values`."""
     kind = "float" if values.dtype == torch.float32 else "double"
-    ir = support_of([name.encode()]) + _CALLS.format(name=name, type=kind)
+    ir = soft_float_ir([name.encode()]) + _CALLS.format(name=name, type=kind)
     library = Library((), {}, support=ir, exported=("each_float",))
     function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(library.addresses["each_float"])
     result = torch.empty(len(values), dtype=torch.bfloat16)
@@ -69,5 +69,5 @@ def test_doubles_are_rounded_once() -> None:
 
 
 def test_objects_that_round_in_registers_get_nothing() -> None:
-    assert support_of([b"another object"]) == ""
-    assert all(f"@{name}(" in support_of([name.encode()]) for name in SOFT_FLOAT_NAMES)
+    assert soft_float_ir([b"another object"]) == ""
+    assert all(f"@{name}(" in soft_float_ir([name.encode()]) for name in SOFT_FLOAT_NAMES)
