@@ -36,16 +36,16 @@ dependencies = ["buddy-tui"]
 py-modules = [@MODULES@]
 """
 # The workbench imports the module of a pane, which therefore has nothing else.
-_PANE_END = "_pane"
-# For each module, by the end of its name: its entry point, and how to try it without installing it.
+_PANE_SUFFIX = "_pane"
+# For each module, by the suffix of its name: its entry point, and how to try it without installing it.
 _ENTRY_POINTS = {
     "": '[project.entry-points."buddy.plugins"]\n@NAME@ = "@MODULE@"\n',
-    _PANE_END: '[project.entry-points."buddy.panes"]\n@NAME@ = "@MODULE@_pane:@CLASS@Pane"\n',
+    _PANE_SUFFIX: '[project.entry-points."buddy.panes"]\n@NAME@ = "@MODULE@_pane:@CLASS@Pane"\n',
 }
-_TITLES = {"": "The plug-in", _PANE_END: "The pane of the plug-in"}
+_TITLES = {"": "The plug-in", _PANE_SUFFIX: "The pane of the plug-in"}
 _TRIALS = {
     "": "    buddy-tui run SCRIPT.py --plugin @MODULE@.py    # without installing it\n",
-    _PANE_END: "    buddy-tui SCRIPT.py --pane @MODULE@_pane.py:@CLASS@Pane\n",
+    _PANE_SUFFIX: "    buddy-tui SCRIPT.py --pane @MODULE@_pane.py:@CLASS@Pane\n",
 }
 
 _README = """\
@@ -233,7 +233,8 @@ class @CLASS@Pane(Pane):
         self.reverse = not self.reverse
 '''
 
-# For each kind: the parts of its modules, by the end of the module's name, and of its test; and what the README says.
+# For each kind: the parts of its modules, by the suffix of the module's name, and of its test; and what the README
+# says.
 _PARTS: dict[str, tuple[dict[str, list[str]], list[str], str]] = {
     "op": ({"": [_OP]}, [_OP_TEST], "`@MODULE@.py` lowers the op `@MODULE@::apply`, which the test defines."),
     "pass": (
@@ -242,9 +243,9 @@ _PARTS: dict[str, tuple[dict[str, list[str]], list[str], str]] = {
         "A recipe names the pass `@NAME@`; `buddy-tui passes @NAME@` shows its option.",
     ),
     "backend": ({"": [_BACKEND]}, [_BACKEND_TEST], "`--backend @BACKEND@` selects the backend."),
-    "pane": ({_PANE_END: [_PANE]}, [_PANE_TEST], "`g A` shows the pane in the workbench."),
+    "pane": ({_PANE_SUFFIX: [_PANE]}, [_PANE_TEST], "`g A` shows the pane in the workbench."),
     "plugin": (
-        {"": [_OP, _PASS, _BACKEND, _PRESET_AND_EXPORTER], _PANE_END: [_PANE]},
+        {"": [_OP, _PASS, _BACKEND, _PRESET_AND_EXPORTER], _PANE_SUFFIX: [_PANE]},
         [_OP_TEST, _PASS_TEST, _BACKEND_TEST, _PANE_TEST, _PLUGIN_TEST],
         "It has an op, the pass `@NAME@`, the backend `@BACKEND@`, the preset `@NAME@-upstream` (`--preset`), the\n"
         "export kind `@NAME@-nodes` (`buddy-tui export --kind`) and a pane of the workbench (`g A`).",
@@ -286,8 +287,8 @@ def files_of(kind: str, name: str) -> dict[str, str]:
     imports = []
     if "" in modules:
         imports.append(f"import {module}  # noqa: F401  (registers its contents)")
-    if _PANE_END in modules:
-        imports.append(f"from {module}{_PANE_END} import @CLASS@Pane")
+    if _PANE_SUFFIX in modules:
+        imports.append(f"from {module}{_PANE_SUFFIX} import @CLASS@Pane")
     project = _PYPROJECT.replace("@ENTRY_POINTS@", "\n".join(_ENTRY_POINTS[end] for end in modules))
     project = project.replace("@MODULES@", ", ".join(f'"{module}{end}"' for end in modules))
     readme = _README.replace("@TRY@", "".join(_TRIALS[end] for end in modules)).replace("@WHAT@", what)

@@ -77,7 +77,7 @@ class PipelineFacts:
     problem: str = ""
 
     @property
-    def passes(self) -> int:
+    def n_passes(self) -> int:
         """The number of enabled passes."""
         return sum(step.enabled for step in self.recipe.steps)
 
@@ -86,7 +86,7 @@ class PipelineFacts:
         return self.compiled.stages if self.compiled is not None else ()
 
     @property
-    def changing(self) -> int:
+    def n_changing_passes(self) -> int:
         """The number of passes that changed the IR."""
         return sum(stage.changed and stage.step >= 0 for stage in self.stages)
 
@@ -113,8 +113,8 @@ class PipelineFacts:
         report = self.report
         return {
             "name": self.title,
-            "passes": self.passes,
-            "changing": self.changing,
+            "passes": self.n_passes,
+            "changing": self.n_changing_passes,
             "compile_seconds": self.milliseconds / 1e3,
             "ops": self.operations,
             "assembly_lines": self.assembly_lines,

@@ -128,8 +128,8 @@ def _speedup_cell(row: PipelineFacts) -> Cell:
 
 _COLUMNS: tuple[Column[PipelineFacts], ...] = (
     Column("preset", 0, lambda row: (row.title, "accent")),
-    Column("passes", 6, lambda row: _count_cell(row.passes), right=True, key=lambda row: row.passes),
-    Column("changing", 8, lambda row: _count_cell(row.changing), 70, True, lambda row: row.changing),
+    Column("passes", 6, lambda row: _count_cell(row.n_passes), right=True, key=lambda row: row.n_passes),
+    Column("changing", 8, lambda row: _count_cell(row.n_changing_passes), 70, True, lambda row: row.n_changing_passes),
     Column("compile", 8, _compile_time_cell, right=True, key=lambda row: row.milliseconds or None),
     Column("ops", 7, lambda row: _count_cell(row.operations), right=True, key=lambda row: row.operations or None),
     Column(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from buddy.compiler.importers.sources import SourceError, load_program, tape
+from buddy.compiler.importers.sources import SourceError, lazy_trace, load_program
 
 SCRIPT = """
 import torch
@@ -44,9 +44,9 @@ def test_where_there_is_no_back_end_that_is_said(monkeypatch: pytest.MonkeyPatch
     class OfAnother:
         """PyTorch's functions, without those of Lazy Tensor."""
 
-    monkeypatch.setattr(tape, "is_lazy", lambda value: isinstance(value, torch.Tensor))
-    monkeypatch.setattr(tape.torch, "_C", OfAnother())
+    monkeypatch.setattr(lazy_trace, "is_lazy", lambda value: isinstance(value, torch.Tensor))
+    monkeypatch.setattr(lazy_trace.torch, "_C", OfAnother())
     with pytest.raises(SourceError) as caught:
-        tape.trace_lazily({"result": torch.ones(1)})
+        lazy_trace.trace_lazily({"result": torch.ones(1)})
     assert "has no TorchScript backend of Lazy Tensor" in caught.value.diagnostic.what
     assert "TorchDynamo" in caught.value.diagnostic.todo

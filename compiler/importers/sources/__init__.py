@@ -21,6 +21,7 @@ from buddy.compiler.importers.sources.inputs import (
     defines_both,
     shape_error,
 )
+from buddy.compiler.importers.sources.lazy_trace import TracedFunction, trace_lazily
 from buddy.compiler.importers.sources.mlir_file import find_module, program_of_module
 from buddy.compiler.importers.sources.opening import Opening, open_file
 from buddy.compiler.importers.sources.pretrained import offline_models
@@ -33,7 +34,7 @@ from buddy.compiler.importers.sources.script import (
     reporting_user_errors,
     script_environment,
 )
-from buddy.compiler.importers.sources.tape import Tape, TracedFunction, trace_lazily
+from buddy.compiler.importers.sources.tape import Tape
 from buddy.compiler.protocol.recipe import Frontend
 from buddy.compiler.protocol.source_files import Location, SourceError, kind_of, locate, source_error
 from buddy.compiler.runtime.captured import CapturedGraph

@@ -118,6 +118,7 @@ class WorkerProcess:
             self._loop.remove_writer(self._write_fd)
 
     def _read_bodies(self) -> bool:
+        """Reads messages; returns whether there may be more. Kills a process that writes invalid data."""
         data = _read(self._read_fd, _READ_BYTES)
         if data == b"":
             self._loop.remove_reader(self._read_fd)
