@@ -13,9 +13,10 @@ import msgspec
 
 from buddy.app.reports.plots import Plot, PlotAxis, Series
 from buddy.app.workspace.files import write_whole
+from buddy.app.workspace.pipeline_text import option_value
 from buddy.compiler.protocol import Attempted, BisectionResult, Criterion, PassInfo, Tried, Tuned, Variation
 from buddy.compiler.protocol.errors import BuddyError
-from buddy.compiler.protocol.recipe import OptionValue, PassStep, is_plain_number, to_toml
+from buddy.compiler.protocol.recipe import OptionValue, PassStep, to_toml
 from buddy.compiler.protocol.renamed import RECIPE_FIELDS, warn_renamed
 from buddy.compiler.protocol.tuning import NodePrecision, PrecisionEffect
 
@@ -186,17 +187,8 @@ def read_variation(text: str) -> Variation:
 
 
 def _value(text: str) -> OptionValue:
-    words: dict[str, OptionValue] = {"on": True, "true": True, "off": False, "false": False, "default": ""}
-    if text in words:
-        return words[text]
-    for kind in (int, float):
-        try:
-            number = kind(text)
-        except ValueError:
-            continue
-        if is_plain_number(number):
-            return number
-    return text
+    words: dict[str, OptionValue] = {"on": True, "off": False, "default": ""}
+    return words[text] if text in words else option_value(text)
 
 
 def attempt_line(attempt: Attempted) -> str:

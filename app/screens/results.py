@@ -31,9 +31,10 @@ from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells, length
 from buddy.compiler.protocol import Diagnostic
 
-# The widths of the columns of an entry, in cells: value, share, change. The name and the bar share the rest.
+# The widths of the columns of an entry, in cells: value, share, change. The name and the bar share the rest, and are
+# not narrower than the minimum.
 _VALUE, _SHARE, _CHANGE = 12, 7, 10
-_MIN_BAR = 8
+_MIN_WIDTH = 8
 # The number of results that the log keeps.
 MAX_RESULTS = 50
 
@@ -93,8 +94,8 @@ class ResultRows(CursorView):
             return [(f"  {formatting.clip(entry.name, width - 2, self.glyphs)}", entry.role)]
         has_bar = entry.share >= 0
         free = width - 2 - _VALUE - _SHARE - _CHANGE
-        bar_width = max(free // 3, _MIN_BAR) if has_bar else 0
-        name_width = max(free - bar_width - 1, _MIN_BAR)
+        bar_width = max(free // 3, _MIN_WIDTH) if has_bar else 0
+        name_width = max(free - bar_width - 1, _MIN_WIDTH)
         bar = formatting.progress_bar(entry.share, bar_width, self.glyphs) if has_bar and entry.share > 0 else ""
         return [
             (f"  {formatting.clip(entry.name, name_width, self.glyphs):<{name_width}}", entry.role),

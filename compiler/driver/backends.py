@@ -338,7 +338,7 @@ def register_backend(cls: _Class) -> _Class:
     return cls
 
 
-def registered() -> dict[str, Backend[Artifact]]:
+def plugin_backends() -> dict[str, Backend[Artifact]]:
     """Returns the backends that `register_backend` has added, by name."""
     return dict(_PLUGIN_BACKENDS)
 

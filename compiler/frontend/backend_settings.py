@@ -312,12 +312,12 @@ def _check_other_frontends(recipe: Recipe) -> None:
 def _check_backend(recipe: Recipe) -> None:
     """Raises `ValueError` for a backend that is neither this compiler nor that of a plug-in."""
     if recipe.backend != NATIVE:
-        from buddy.compiler.driver.backends import ignored_fields, registered
+        from buddy.compiler.driver.backends import ignored_fields, plugin_backends
 
-        known = (NATIVE, *sorted(registered()))
+        known = (NATIVE, *sorted(plugin_backends()))
         if recipe.backend not in known:
             raise ValueError(f"backend is {recipe.backend!r}; it may be {' or '.join(map(repr, known))}")
-        if ignored := ignored_fields(registered()[recipe.backend], recipe):
+        if ignored := ignored_fields(plugin_backends()[recipe.backend], recipe):
             raise ValueError("; ".join(ignored))
 
 

@@ -42,12 +42,16 @@ def words_of(name: str, anchor: str, option: str) -> tuple[str, ...]:
 
 def _accepts(step: str, anchor: str) -> bool:
     """True if MLIR's parser accepts `step`, a pass with options, on `anchor`."""
+    return _parse_on(step, anchor) is not None
+
+
+def _parse_on(step: str, anchor: str) -> Any | None:
+    """Returns a pass manager with `step`, a pass with options, on `anchor`; `None` if MLIR's parser rejects it."""
     nested = step if anchor == "builtin.module" else f"{anchor}({step})"
     try:
-        passmanager.PassManager.parse(f"builtin.module({nested})")
+        return passmanager.PassManager.parse(f"builtin.module({nested})")
     except (ValueError, ir.MLIRError):
-        return False
-    return True
+        return None
 
 
 _OPTION = re.compile(r"([\w-]+)=(\{[^}]*\}|\"[^\"]*\"|\S*)")
@@ -123,10 +127,8 @@ def pass_as_registered(name: str, summary: str, lists: tuple[str, ...] = ()) -> 
     `lists` are options that MLIR does not print. Returns `None` if no anchor accepts the pass.
     """
     for anchor in _ANCHORS:
-        nested = name if anchor == "builtin.module" else f"{anchor}({name})"
-        try:
-            manager = passmanager.PassManager.parse(f"builtin.module({nested})")
-        except (ValueError, ir.MLIRError):
+        manager = _parse_on(name, anchor)
+        if manager is None:
             continue
         if summary.startswith(_TORCH_MLIR_SUMMARY) or name == _FILE_WRITING_PASS or _can_be_scheduled(manager):
             options = (*_parse_options(str(manager), name, anchor), *(OptionInfo(option, "") for option in lists))

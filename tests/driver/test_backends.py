@@ -9,8 +9,8 @@ from buddy.compiler.driver.backends import (
     GPU_BACKEND,
     NATIVE_BACKEND,
     backend_of,
+    plugin_backends,
     register_backend,
-    registered,
 )
 from buddy.compiler.driver.compilation import Compiler
 from buddy.compiler.mlir.bindings import ir
@@ -51,8 +51,8 @@ def test_the_last_stages_are_the_phases_of_the_backend() -> None:
     [("native", "llvm", "choose a new name"), ("My One", "llvm", "choose a new name"), ("mine", "toplevel", "takes")],
 )
 def test_a_backend_with_a_wrong_name_or_level_is_not_registered(name: str, takes: str, why: str) -> None:
-    before = registered()
+    before = plugin_backends()
     found = type("Mine", (), {"name": name, "takes": takes})
     with pytest.raises(ValueError, match=why):
         register_backend(found)
-    assert registered() == before
+    assert plugin_backends() == before
