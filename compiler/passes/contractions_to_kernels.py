@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from buddy.compiler.mlir.walk import collect, zero_fill_before
@@ -20,7 +20,7 @@ from buddy.compiler.passes.kernels.gemm.fixed_point import (
     is_grouped_product,
     packing_of,
 )
-from buddy.compiler.passes.kernels.packing import panels_of
+from buddy.compiler.passes.kernels.packing import Panels, panels_of
 from buddy.compiler.passes.kernels.stages import FusedNeighbours, find_neighbours
 from buddy.compiler.passes.kernels.weights import drop_dead_views
 from buddy.compiler.protocol.pass_facts import DEFAULT_PACK_LIMIT
@@ -134,6 +134,9 @@ def _rewrite(op: ir.Operation, calls: KernelCalls, context: PassContext, request
     repacks = parameter is None and blocking.source == "panel" and not blocking.packs_a
     if repacks and (loop := invariant_loop(op, b)) is not None:
         # A panel would be packed again in each iteration.
+        known = calls.packing_before(loop, b)
+        if isinstance(known, Panels):
+            requested = replace(requested, vectors=known.columns // known.lanes)
         blocking = choose_blocking(contraction, context.target, "packed", requested)
         inputs[b_number] = calls.packed_before(loop, b, panels_of(contraction, blocking), location)
     calls.call(

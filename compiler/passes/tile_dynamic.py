@@ -33,10 +33,9 @@ from buddy.compiler.passes.kernels.tiles import (
 _VECTOR_STEPS = (64, 8, 1)
 # If the static loops give a tile fewer elements than this, one dynamic loop has the steps in _VECTOR_STEPS.
 _MIN_TILE_ELEMENTS = 32
-# Rows of a contraction per block: enough to read the other input from memory once for many multiply-adds.
-_BLOCK_ROWS = 128
-# Rows of the last blocks, which are copied to padded buffers: few, since the padding is computed too.
-_LAST_BLOCK_ROWS = 32
+# Rows of a contraction per block, in loops one after the other. The first have enough rows to read the other input from
+# memory once for many multiply-adds; each loop leaves fewer rows than its step to the next one.
+_BLOCK_ROWS = (128, 32, 8)
 # Size of a tile along each dynamic loop of a contraction with several dynamic sizes.
 _TILE_SIZE = 64
 
@@ -233,18 +232,20 @@ class _ContractionTiling(_Tiling):
     # ---- one dynamic size --------------------------------------------------------------------------------------------
 
     def _emit_row_blocks(self, loop: int, starts: list[Index], sizes: list[int], new_ops: list[ir.Operation]) -> None:
-        """Emits full blocks of rows on views of the operands, and the remaining rows on padded copies."""
+        """Emits blocks of rows on views of the operands, and the last rows, fewer than a block, on padded copies."""
         size = self.sizes[loop]
         assert not isinstance(size, int)
-        full_end = arith.muli(arith.divui(size, constant(_BLOCK_ROWS)), constant(_BLOCK_ROWS))
-        with _Loop(constant(0), full_end, _BLOCK_ROWS) as index:
-            starts[loop], sizes[loop] = index, _BLOCK_ROWS
-            self.emit_on_views(starts, sizes)
-        with _Loop(full_end, size, _LAST_BLOCK_ROWS) as index:
-            rows = arith.minui(arith.subi(size, index), constant(_LAST_BLOCK_ROWS))
+        first: ir.Value = constant(0)
+        for rows in _BLOCK_ROWS:
+            end = arith.muli(arith.divui(size, constant(rows)), constant(rows))
+            with _Loop(first, end, rows) as index:
+                starts[loop], sizes[loop] = index, rows
+                self.emit_on_views(starts, sizes)
+            first = end
+        with _Loop(first, size, rows) as index:
             starts[loop] = index
-            padded = [_LAST_BLOCK_ROWS if i == loop else n for i, n in enumerate(sizes)]
-            valid: list[Index] = [rows if i == loop else n for i, n in enumerate(sizes)]
+            padded = [rows if i == loop else n for i, n in enumerate(sizes)]
+            valid: list[Index] = [arith.subi(size, index) if i == loop else n for i, n in enumerate(sizes)]
             operands = [
                 self._copy_tile(number, starts, valid, padded, new_ops)
                 if number in self._operands_of(loop)

@@ -12,8 +12,8 @@ from buddy.compiler.passes.vectorize_generics import VectorizeGenerics
 from tests.support.filecheck_text import filecheck
 from tests.support.mlir_jit import Compiled
 
-# Around the blocks of VECTORS (64, 8, 1), of ROWS (128) and LAST_ROWS (32), and of SQUARE (64).
-SIZES = (0, 1, 7, 31, 32, 64, 73, 128, 161)
+# Around the blocks of vectors (64, 8, 1), of rows (128, 32, 8), and of squares (64).
+SIZES = (0, 1, 7, 8, 31, 32, 64, 73, 128, 161)
 
 PLACES = """
 #id = affine_map<(i, j) -> (i, j)>
@@ -85,6 +85,44 @@ def test_rows_of_a_product_keep_their_operands_but_for_the_last_block() -> None:
         compiled("f", a, b, c)
         # 48 products in another order: less than 48 roundings of f32 beside sums of about 7.
         np.testing.assert_allclose(c, wanted, atol=48 * 7 * 6e-8)
+
+
+# B is contiguous along K, so kernels pack it. Between the products of the second function, it is written.
+TRANSPOSED = """
+#a = affine_map<(m, n, k) -> (m, k)>
+#b = affine_map<(m, n, k) -> (n, k)>
+#c = affine_map<(m, n, k) -> (m, n)>
+func.func @f(%a: memref<?x48xf32>, %b: memref<64x48xf32>, %c: memref<?x64xf32>) attributes {llvm.emit_c_interface} {
+  linalg.contract indexing_maps = [#a, #b, #c]
+      ins(%a, %b : memref<?x48xf32>, memref<64x48xf32>) outs(%c : memref<?x64xf32>)
+  return
+}
+func.func @g(%a: memref<?x48xf32>, %b: memref<64x48xf32>, %c: memref<?x64xf32>) attributes {llvm.emit_c_interface} {
+  linalg.contract indexing_maps = [#a, #b, #c]
+      ins(%a, %b : memref<?x48xf32>, memref<64x48xf32>) outs(%c : memref<?x64xf32>)
+  %one = arith.constant 1.0 : f32
+  linalg.fill ins(%one : f32) outs(%b : memref<64x48xf32>)
+  linalg.contract indexing_maps = [#a, #b, #c]
+      ins(%a, %b : memref<?x48xf32>, memref<64x48xf32>) outs(%c : memref<?x64xf32>)
+  return
+}
+"""
+
+
+def test_all_blocks_of_rows_share_one_packing() -> None:
+    compiled = Compiled(TRANSPOSED, [TileDynamic(), ContractionsToKernels(pack_weights=False)])
+    of_f, of_g = compiled.text.split("func.func @g")
+    assert of_f.count("call @pack_before_loop") == 1
+    assert of_g.partition("func.func")[0].count("call @pack_before_loop") == 2
+    for rows in SIZES:
+        a, b, c = array(rows, 48), array(64, 48), array(rows, 64)
+        wanted = c + a @ b.T
+        compiled("f", a, b, c)
+        # 48 products in another order: less than 48 roundings of f32 beside sums of about 7.
+        np.testing.assert_allclose(c, wanted, atol=48 * 7 * 6e-8)
+        wanted = c + a @ b.T + a.sum(1, keepdims=True)
+        compiled("g", a, b, c)
+        np.testing.assert_allclose(c, wanted, atol=2 * 48 * 14 * 6e-8)
 
 
 @pytest.mark.parametrize("kernels", [True, False])

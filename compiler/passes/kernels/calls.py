@@ -7,7 +7,7 @@ as two arguments: its base and its offset.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from buddy.compiler.mlir.bindings import arith, func, ir, memref
@@ -86,7 +86,7 @@ class KernelCalls:
         # The name, the function, and the locations of its calls.
         self._functions: dict[Hashable, tuple[str, ir.Operation, list[ir.Location]]] = {}
         self._packed_for: dict[Packing, list[Any]] = {}  # locations of the ops that read the packed weights
-        self._packed_before: dict[tuple[ir.Operation, ir.Value, Packing], ir.Value] = {}
+        self._packed_before: list[_PackedBefore] = []
 
     def parameter(self, value: ir.Value) -> ArgumentId | None:
         """Returns the argument of which `value` is a contiguous view, if it is a parameter; otherwise `None`."""
@@ -107,17 +107,23 @@ class KernelCalls:
 
     def packed_before(self, loop: ir.Operation, value: ir.Value, packing: Packing, location: ir.Location) -> ir.Value:
         """Returns a buffer with `value` packed before `loop`, inside which `value` does not change."""
-        key = (loop, value, packing)
-        if key not in self._packed_before:
-            type_ = ir.MemRefType.get(list(packing.shape), value.type.element_type)
-            with ir.InsertionPoint(loop), location:
-                buffer = memref.alloc(type_, [], [])
-            self._packed_before[key] = buffer
-            self.call(
-                loop, ("pack", packing), "pack_before_loop", [value, buffer], location,
-                lambda name, types: pack_function(name, types[0], types[1], packing, public=False),
-            )  # fmt: skip
-        return self._packed_before[key]
+        for known in self._packed_before:
+            if known.packing == packing and known.holds(loop, value):
+                self._packed_before.append(replace(known, loop=loop))
+                return known.buffer
+        type_ = ir.MemRefType.get(list(packing.shape), value.type.element_type)
+        with ir.InsertionPoint(loop), location:
+            buffer = memref.alloc(type_, [], [])
+        self._packed_before.append(_PackedBefore(loop, value, packing, buffer))
+        self.call(
+            loop, ("pack", packing), "pack_before_loop", [value, buffer], location,
+            lambda name, types: pack_function(name, types[0], types[1], packing, public=False),
+        )  # fmt: skip
+        return buffer
+
+    def packing_before(self, loop: ir.Operation, value: ir.Value) -> Packing | None:
+        """Returns the packing of `value` before `loop` that another kernel has requested, if any."""
+        return next((known.packing for known in self._packed_before if known.holds(loop, value)), None)
 
     def mark_streamed(self, parameter: ArgumentId) -> None:
         """Marks the weights of `parameter`, for the runner, as read sequentially and in place by a kernel."""
@@ -160,6 +166,37 @@ class KernelCalls:
         for packing, functions in packing_functions.items():
             for function in functions:
                 set_location(function, self.locations.union(self._packed_for[packing]))
+
+
+@dataclass(frozen=True)
+class _PackedBefore:
+    """A `buffer` with `value` packed before `loop`."""
+
+    loop: ir.Operation
+    value: ir.Value
+    packing: Packing
+    buffer: ir.Value
+
+    def holds(self, loop: ir.Operation, value: ir.Value) -> bool:
+        """True if the buffer has the elements of `value` before `loop`: this is the same loop, or the next one.
+
+        Nothing but the computation of bounds is between the loops over the rows of one contraction, and these write to
+        its result alone.
+        """
+        return self.value == value and (self.loop == loop or _follows(self.loop, loop))
+
+
+# Ops between the loops over rows of one contraction.
+_BOUNDS = ("arith.", "memref.dim", "affine.apply")
+
+
+def _follows(first: ir.Operation, second: ir.Operation) -> bool:
+    """True if `second` is after `first`, with only ops between them that compute bounds of loops."""
+    if first.block != second.block:
+        return False
+    ops = [op.operation for op in first.block.operations]
+    start, end = ops.index(first) + 1, ops.index(second)
+    return start <= end and all(op.name.startswith(_BOUNDS) for op in ops[start:end])
 
 
 def invariant_loop(op: ir.Operation, value: ir.Value) -> ir.Operation | None:
