@@ -42,8 +42,12 @@ def grid_sample(
 
 
 def _to_elements(position: torch.Tensor, size: int, align_corners: bool) -> torch.Tensor:
-    """Maps a coordinate in [-1, 1] to a position in elements."""
-    return (position + 1) * ((size - 1) / 2) if align_corners else (position + 1) * (size / 2) - 0.5
+    """Maps a coordinate in [-1, 1] to a position in elements.
+
+    Eager multiplies by half the size. To halve the other factor rounds the same, and needs no float of a symbolic size,
+    which cannot be handed from a forward to a backward graph.
+    """
+    return (position + 1) / 2 * (size - 1) if align_corners else (position + 1) / 2 * size - 0.5
 
 
 def _to_volume_elements(position: torch.Tensor, size: int, align_corners: bool) -> torch.Tensor:
@@ -150,10 +154,10 @@ def grid_sample_backward(
     taps_of_dims, factors = [], []
     for dim, size in enumerate(sizes):
         position = to_elements(grid[..., -1 - dim], size, align_corners)
-        factor = (size - 1) / 2 if align_corners else size / 2
+        factor = size - 1 if align_corners else size
         taps, slope = _taps(position, size, interpolation, padding, align_corners)
         taps_of_dims.append(taps)
-        factors.append(slope * factor)
+        factors.append(slope / 2 * factor)
     samples = list(product(*taps_of_dims))
     x_gradient = _scatter_samples(gradient, x, samples) if output_mask[0] else None
     if interpolation == 1:

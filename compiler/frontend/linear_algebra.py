@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from buddy.compiler.runtime import linear_algebra_ops  # noqa: F401  (defines the ops)
+
 aten = torch.ops.aten
 
 
@@ -100,7 +102,25 @@ def triangular_solve(
     return _to_column_major(x), _to_column_major(a.expand(*batch, -1, -1).clone())
 
 
+def recorded_singular_values(a: torch.Tensor, *, driver: str | None = None) -> torch.Tensor:
+    """Singular values whose gradient is one op on `a`: PyTorch's rule saves singular vectors, which run in eager.
+
+    Other calls than those of a graph that records gradients stay as they are.
+    """
+    is_static = all(type(size) is int and size for size in a.shape)
+    if driver is not None or not is_static or not (torch.is_grad_enabled() and a.requires_grad):
+        return NotImplemented
+    return torch.ops.buddy.singular_values(a)
+
+
+def singular_values(a: torch.Tensor) -> torch.Tensor:
+    return aten._linalg_svd(a, False, False)[1]
+
+
+# For `resampling.resample_like_eager`.
+DISPATCHED: dict[Any, Any] = {aten.linalg_svdvals.default: (recorded_singular_values,)}
 DECOMPOSITIONS: dict[Any, Any] = {
+    torch.ops.buddy.singular_values.default: singular_values,
     aten._linalg_det.default: det,
     aten._linalg_slogdet.default: slogdet,
     aten.linalg_lu.default: lu,

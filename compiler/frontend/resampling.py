@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy
@@ -18,7 +19,7 @@ import torch
 from torch._prims_common import suggest_memory_format
 from torch.utils._python_dispatch import _disable_current_modes
 
-from buddy.compiler.frontend import formulas, recurrent
+from buddy.compiler.frontend import formulas, linear_algebra, recurrent
 
 aten = torch.ops.aten
 # The dispatch keys whose kernels decompose an op; the kernels of other keys only compute shapes.
@@ -199,7 +200,12 @@ def _resampler_gradient(taps: int, antialias: bool) -> Callable[..., torch.Tenso
 def resample_like_eager() -> Iterator[None]:
     """While active, traced graphs use the rules of this module in place of PyTorch's, which differ from eager."""
     original = [(overload, key, rule) for overload in _RULES for key, rule in overload.py_kernels.items()]
+    without_rule = [overload for overload in _RULES if not overload.py_kernels]
+    composite = torch._C.DispatchKey.CompositeImplicitAutograd
     try:
+        for overload in without_rule:
+            kernel = partial(overload._op_dk, composite)  # PyTorch's own, in C++
+            _install_kernel(overload, composite, _try_candidates(kernel, _RULES[overload]))
         for overload, key, rule in original:
             if key in _DECOMPOSING_KEYS:
                 _install_kernel(overload, key, _try_candidates(rule, _RULES[overload]))
@@ -207,6 +213,9 @@ def resample_like_eager() -> Iterator[None]:
     finally:
         for overload, key, rule in original:
             _install_kernel(overload, key, rule)
+        for overload in without_rule:
+            overload.py_kernels.clear()
+            overload._dispatch_cache.clear()
 
 
 def _install_kernel(overload: torch._ops.OpOverload, key: torch.DispatchKey, rule: Callable[..., object]) -> None:
@@ -285,6 +294,7 @@ _RULES: dict[Any, Sequence[Callable[..., Any]]] = {
     aten.multi_margin_loss.default: [formulas.multi_margin_loss],
     aten.multilabel_margin_loss_forward.default: [formulas.multilabel_margin_loss],
     **recurrent.DISPATCHED,
+    **linear_algebra.DISPATCHED,
     aten.softshrink.default: [formulas.softshrink],
 }  # fmt: skip
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {

@@ -1,6 +1,6 @@
 """The custom torch ops of compiled graphs: `buddy::observe`, random numbers and integer products.
 
-Those of recurrent layers are in `recurrent_ops`, which this module imports, so that all are defined.
+Those of recurrent layers and of linear algebra are in modules that this one imports, so that all are defined.
 
 Philox 4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3" (SC 2011): a cipher of
 few rounds that makes four words of 32 bits from a counter of four words and a key of two. Here the key is the seed, and
@@ -16,6 +16,7 @@ from contextvars import ContextVar
 import torch
 
 from buddy.compiler.graph.operations.effects import PHILOX_KEY_INCREMENTS, PHILOX_MULTIPLIERS, PHILOX_ROUNDS
+from buddy.compiler.runtime import linear_algebra_ops as linear_algebra_ops
 from buddy.compiler.runtime import recurrent_ops as recurrent_ops
 
 Observer = Callable[[torch.Tensor], None]

@@ -412,6 +412,7 @@ _only_linalg(
             ("LdlFactor", lambda a: torch.linalg.ldl_factor_ex(a)[0], symmetric),
             ("LdlSolve", torch.linalg.ldl_solve, low, rows, sides),
             ("SingularValues", torch.linalg.svdvals, sides),
+            ("SingularValuesGradient", torch.ops.buddy.singular_values_gradient, sides, normal(3)),
             ("SymmetricEigenvalues", torch.linalg.eigvalsh, symmetric),
             ("PseudoInverse", torch.linalg.pinv, sides),
             ("MatrixExponential", torch.linalg.matrix_exp, plain),

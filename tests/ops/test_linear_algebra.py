@@ -126,3 +126,42 @@ def test_one_compilation_serves_matrices_of_any_size() -> None:
         a, b = torch.randn(2, size, size) + 4 * torch.eye(size), torch.randn(2, size, 3)
         with torch.no_grad():
             torch.testing.assert_close(fast(a, b), program(a, b))
+
+
+def nuclear_norm(a: torch.Tensor) -> torch.Tensor:
+    return linalg.matrix_norm(a, "nuc")
+
+
+def value_gradients(function: Callable[..., torch.Tensor], a: torch.Tensor) -> list[torch.Tensor]:
+    leaf = a.clone().requires_grad_()
+    values = function(leaf)
+    (values * torch.arange(1.0, values.numel() + 1, dtype=values.dtype).reshape(values.shape)).sum().backward()
+    assert leaf.grad is not None
+    return [values.detach(), leaf.grad]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=str)
+@pytest.mark.parametrize("shape", [(4, 4), (2, 3, 5), (5, 3)], ids=str)
+@pytest.mark.parametrize("function", [linalg.svdvals, nuclear_norm, linalg.cond], ids=lambda f: f.__name__)
+def test_gradients_of_singular_values_are_compiled(function: Any, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    a = torch.randn(*shape, dtype=dtype)
+    fast = torch.compile(function, backend="buddy", fullgraph=True, options={"fallback": "error"})
+    # Both are within a few roundings of the condition number (at most 40 here) times the largest gradient.
+    torch.testing.assert_close(value_gradients(fast, a), value_gradients(function, a), rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("function", "a"),
+    [
+        (linalg.svdvals, torch.eye(3)),
+        (linalg.svdvals, torch.ones(3, 4)),
+        (nuclear_norm, torch.stack([torch.eye(3), torch.zeros(3, 3)])),
+    ],
+    ids=["equal values of different gradients", "values of 0", "a matrix of zeros"],
+)
+def test_gradients_that_singular_vectors_decide_are_eagers(function: Any, a: torch.Tensor) -> None:
+    torch._dynamo.reset()
+    fast = torch.compile(function, backend="buddy", fullgraph=True)
+    torch.testing.assert_close(value_gradients(fast, a), value_gradients(function, a))

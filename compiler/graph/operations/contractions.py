@@ -178,6 +178,12 @@ class SingularValuesOp(MatrixOp):
     targets = ("_linalg_svd.default",)
 
 
+class SingularValuesGradientOp(MatrixOp):
+    """The gradient of matrices, from that of their singular values."""
+
+    targets = ("buddy.singular_values_gradient.default",)
+
+
 class SymmetricEigenvaluesOp(MatrixOp):
     targets = ("_linalg_eigh.default",)
 

@@ -16,7 +16,7 @@ from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
-from buddy.compiler.ops.loops import Extent, compare, index_of, number, plus
+from buddy.compiler.ops.loops import Extent, compare, index_of, index_position, number, plus
 from buddy.compiler.ops.matrices.factorizations import identity
 from buddy.compiler.ops.matrices.stack import (
     INT32,
@@ -50,6 +50,7 @@ EPSILON = {TensorDType.Float32: 2.0**-23, WIDE: 2.0**-52}
 ROTATION_THRESHOLD = EPSILON[WIDE]
 # When "info" is set.
 NOT_SOLVED = f"a matrix has an infinity or NaN, or does not converge in {MAX_SWEEPS} sweeps"
+NOT_DETERMINED = f"{NOT_SOLVED}, or its singular vectors are not determined: values are 0 or equal"
 
 
 def repeat_sweeps(p: StackedProblem, size: Extent, rotate_pair: Callable[[ir.Value, ir.Value], None]) -> None:
@@ -208,6 +209,66 @@ def singular_values(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     solved = dict(zip(parts, for_each_problem(parts, algorithm), strict=True))
     values = st.reshape(sort_values(solved["values"], dtype, descending), meta_of(node, 1).shape, dtype)
     return results_or_eager(solved["info"], node, symbol_table, [None, values, None], NOT_SOLVED)
+
+
+@lowering("SingularValuesGradientOp")
+def singular_values_gradient(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
+    """Returns the sum of `rᴴ b / |b|` over the orthogonal rows `b` and the rows `r` of the rotation matrix, each times
+    the gradient of its singular value.
+
+    That does not depend on the signs of the vectors. It depends on LAPACK where a gradient that is not 0 is that of a
+    value of 0, or two equal values have different gradients: eager computes those.
+    """
+    (b, is_transposed), dtype = wide_rows(node, symbol_table), node.tensor_meta.dtype
+    count, rows, columns = stack_shape(b, dtype)
+    given = as_stack(node.args[1], symbol_table, 1, node.tensor_meta.shape[:-2])
+    gradient = cast_tensor(given, node.args[1].tensor_meta.dtype, WIDE)
+
+    def algorithm(p: StackedProblem) -> None:
+        make_rows_orthogonal(p, ("r",))
+        (largest,) = p.fold(0, rows, [number(0, WIDE)], lambda i, x: [s.maximum(x, p["values", i])])
+        tolerance = largest * (EPSILON[dtype.part] * float(columns))
+
+        def order(i: Extent) -> ir.Value:
+            """Returns the place of value `i` among all, the largest first."""
+            value = p["values", i]
+
+            def add(k: Extent, before: Scalar) -> list[Scalar]:
+                other = p["values", k]
+                is_before = (other > value) | (other.compare("eq", value) & compare("slt", k, i))
+                return [before + s.cast(is_before, TensorDType.Int64)]
+
+            return index_position(p.fold(0, rows, [number(0, TensorDType.Int64)], add)[0])
+
+        def mark(i: Extent) -> None:
+            """Sets "info" if the vectors of value `i` are not determined by the matrix."""
+            value, weight = p["values", i], p["weights", i]
+
+            def add(k: Extent, found: Scalar) -> list[Scalar]:
+                is_equal = s.absolute(p["values", k] - value).compare("le", tolerance)
+                return [found | s.cast(is_equal & p["weights", k].compare("ne", weight), INT32)]
+
+            (found,) = p.fold(0, rows, [p["info"]], add)
+            p["info"] = found | s.cast(value.compare("le", tolerance) & weight.compare("ne", 0), INT32)
+
+        def scale_row(i: Extent) -> None:
+            length, weight = p["values", i], p["weights", i]
+            factor = weight / s.select(length > tolerance, length, 1)
+            p.update(("b", i), 0, columns, lambda _, x: x * factor)
+
+        p.update(("weights",), 0, rows, lambda i, _: p["gradient", order(i)])
+        p.each(0, rows, mark)
+        p.each(0, rows, scale_row)
+
+    wide = wide_type(dtype)
+    parts = {"b": (b, wide), "r": (identity((count, rows, rows), wide), wide)} | common_parts(count, rows)
+    parts["weights"] = (st.empty([count, rows], WIDE), WIDE)
+    solved = dict(zip(parts, for_each_problem(parts, algorithm, {"gradient": (gradient, WIDE)}), strict=True))
+    contract = contract_complex if dtype.is_complex else st.contract
+    left = conjugate(solved["r"], wide)
+    result = contract(left, solved["b"], "zki", "zkj", "zji" if is_transposed else "zij", WIDE)
+    results = reshape_to_results(node, [cast_tensor(result, WIDE, dtype.part)])
+    return results_or_eager(solved["info"], node, symbol_table, results, NOT_DETERMINED)
 
 
 @lowering("SymmetricEigenvaluesOp")
