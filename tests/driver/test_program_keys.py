@@ -170,6 +170,17 @@ def test_an_op_class_of_a_plugin_keeps_a_program_out_of_the_cache(
     assert not program_cache.is_ours(graph, RECIPE)
 
 
+def test_what_is_whole_and_no_program_is_not_found(
+    graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache itself detects damaged files; this one was written as it is."""
+    monkeypatch.setenv(disk_cache.VARIABLE, str(tmp_path))
+    key = program_cache.program_key(graph, RECIPE)
+    disk_cache.PROGRAMS.write(key, b"no program")
+    assert disk_cache.PROGRAMS.read(key) == b"no program"
+    assert program_cache.find_program(graph, RECIPE) is None
+
+
 def test_keys_have_no_paths() -> None:
     """A cache that was exported is found on another machine with the same software."""
     here = program_cache.installation()
