@@ -1,10 +1,11 @@
 """Forward and backward of single layers, compiled by this project, by Inductor, and in eager, interleaved.
 
-    python benchmarks/gradients.py [name ...] [--repeats N] [--threads N] [--tiny]
+    python benchmarks/gradients.py [name ...] [--repeats N] [--threads N] [--clock {wall,cpu}] [--tiny]
 
 A round calls the layer in training mode and then the backward of its output, with gradients of the input, the weights
-and the bias; both parts are timed. A ratio is the time of the faster of eager and Inductor divided by ours. Prints one
-JSON object; the exit code is 1 if a gradient is not within the tolerance of `torch.testing` of eager's.
+and the bias; both parts are timed, with `--clock cpu` without their waits for a core. A ratio is the time of the faster
+of eager and Inductor divided by ours. Prints one JSON object; the exit code is 1 if a gradient is not within the
+tolerance of `torch.testing` of eager's.
 """
 
 from __future__ import annotations
@@ -87,15 +88,16 @@ class Step:
         self.call = self.module if chosen is None else torch.compile(self.module, backend=chosen, dynamic=False)
         self.gradient = torch.randn(self.call(self.input).shape)
 
-    def seconds(self) -> tuple[float, float]:
-        """Runs one step; returns the seconds of its forward and of its backward."""
+    def seconds(self, clock: str) -> tuple[float, float]:
+        """Runs one step; returns the seconds of its forward and of its backward, of duration or of CPU time."""
+        now = time.process_time if clock == "cpu" else time.perf_counter
         self.module.zero_grad(set_to_none=True)
         self.input.grad = None
-        start = time.perf_counter()
+        start = now()
         output = self.call(self.input)
-        middle = time.perf_counter()
+        middle = now()
         output.backward(self.gradient)
-        return middle - start, time.perf_counter() - middle
+        return middle - start, now() - middle
 
     def gradients(self) -> dict[str, torch.Tensor]:
         named = {name: parameter.grad for name, parameter in self.module.named_parameters()}
@@ -105,7 +107,7 @@ class Step:
 def measure(layer: Layer, options: argparse.Namespace) -> dict[str, Any]:
     steps = {side: Step(layer, side) for side in SIDES}
     for step in steps.values():
-        step.seconds()
+        step.seconds(options.clock)
     seconds: dict[str, dict[str, list[float]]] = {
         part: {side: [] for side in SIDES} for part in ("forward", "backward")
     }
@@ -113,7 +115,7 @@ def measure(layer: Layer, options: argparse.Namespace) -> dict[str, Any]:
     for number in range(options.repeats):
         turn = number % len(names)
         for side in names[turn:] + names[:turn]:
-            for part, found in zip(seconds, steps[side].seconds(), strict=True):
+            for part, found in zip(seconds, steps[side].seconds(options.clock), strict=True):
                 seconds[part][side].append(found)
     result: dict[str, Any] = {"different": _different(steps["ours"], steps["eager"])}
     for part, by_side in seconds.items():
@@ -140,7 +142,10 @@ def main() -> None:
     parser = printing.parser(__doc__, 30, "rounds")
     parser.add_argument("names", nargs="*", metavar="NAME", help="cases that contain one of these (all)")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of each side (1)")
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="durations, or CPU time on one thread")
     options = parser.parse_args()
+    if options.clock == "cpu" and options.threads != 1:
+        parser.error("--clock cpu adds up the times of all threads: use it with --threads 1")
     torch.set_num_threads(options.threads)
     os.environ["OMP_NUM_THREADS"] = str(options.threads)
     cases = {
@@ -167,7 +172,13 @@ def main() -> None:
     }
     heading = ["layer", *(f"{part} {side} ms" for part in ("forward", "backward") for side in (*SIDES, "ratio"))]
     heading = [title.removesuffix(" ms") if "ratio" in title else title for title in heading]
-    found = {"machine": printing.machine(), "threads": options.threads, "geometric_mean": means, "layers": results}
+    found = {
+        "machine": printing.machine(),
+        "threads": options.threads,
+        "clock": options.clock,
+        "geometric_mean": means,
+        "layers": results,
+    }
     printing.tell(found, [*heading, "different"], rows)
     print(f"geometric mean: forward {means['forward']:.3g}, backward {means['backward']:.3g}", file=sys.stderr)
     sys.exit(any(found["different"] for found in results.values()))

@@ -12,7 +12,6 @@ from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.ops import structured as st
-from buddy.compiler.ops.moves import reverse_dims
 from buddy.compiler.ops.precision import narrowed
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
@@ -147,9 +146,9 @@ def slide(value: ir.Value, kernel: ir.Value, setup: ConvolutionSetup, shape: Seq
 class OutputPhase:
     """The outputs `start + i * stride`, with `i < count`, of a transposed convolution along a dim.
 
-    They all read the same elements of the reversed kernel: `taps` elements, from index `first` on with step `step`.
-    These slide over the input with stride 1 and dilation `dilation`. The first input element has the index `offset` in
-    the padded input.
+    They all read the same elements of the kernel: `taps` elements, from index `first` on with step `step`. In reverse
+    order, these slide over the input with stride 1 and dilation `dilation`. The first input element has the index
+    `offset` in the padded input.
     """
 
     start: int
@@ -177,11 +176,10 @@ def output_phases(window: SlidingWindow, axis: int, outputs: int) -> list[Output
         if first is None or start >= outputs:
             continue
         taps, count = -((first - size) // step), -((start - outputs) // stride)
-        first_reversed = size - 1 - first - step * (taps - 1)
         # The input index that output `start` multiplies with tap `first`.
         first_input = (start + padding - first * dilation) // stride
         offset = (taps - 1) * phase_dilation - first_input
-        phases.append(OutputPhase(start, count, first_reversed, taps, step, phase_dilation, offset))
+        phases.append(OutputPhase(start, count, first, taps, step, phase_dilation, offset))
     return phases
 
 
@@ -191,11 +189,9 @@ def convolve_transposed(value: ir.Value, kernel: ir.Value, setup: ConvolutionSet
     The kernel has the shape [channels, out / groups, *window]. Emits one plain convolution for each combination of the
     dims' phases, and interleaves the results.
     """
-    window, spatial, wide = setup.window, setup.spatial, setup.accumulator
-    reversed_kernel = reverse_dims(_swap_channels(kernel, setup), range(2, 2 + spatial), setup.dtype)
-    out = None
+    window, spatial, wide, out = setup.window, setup.spatial, setup.accumulator, None
     for phases in product(*(output_phases(window, axis, shape[2 + axis]) for axis in range(spatial))):
-        phase_outputs = _convolve_phase(value, reversed_kernel, phases, shape[:2], setup)
+        phase_outputs = _convolve_phase(value, kernel, phases, shape[:2], setup)
         sizes = st.shape_of(phase_outputs)
         if sizes == tuple(shape):
             return phase_outputs
@@ -206,7 +202,7 @@ def convolve_transposed(value: ir.Value, kernel: ir.Value, setup: ConvolutionSet
 
 def _convolve_phase(
     value: ir.Value,
-    reversed_kernel: ir.Value,
+    kernel: ir.Value,
     phases: Sequence[OutputPhase],
     leading: Sequence[int],
     setup: ConvolutionSetup,
@@ -215,20 +211,28 @@ def _convolve_phase(
     dtype, ones = setup.dtype, (1,) * len(phases)
     taps, counts = tuple(p.taps for p in phases), [p.count for p in phases]
     window = SlidingWindow(taps, ones, (0,) * len(phases), tuple(p.dilation for p in phases))
-    sizes = [*st.shape_of(reversed_kernel)[:2], *taps]
+    sizes = [*st.shape_of(kernel)[:2], *taps]
     firsts, steps = [0, 0, *(p.first for p in phases)], [1, 1, *(p.step for p in phases)]
-    kernel = st.slice_of(reversed_kernel, firsts, sizes, steps, sizes, dtype)
+    kernel = _adjoint_kernel(st.slice_of(kernel, firsts, sizes, steps, sizes, dtype), setup)
     offsets, padded_sizes = [0, 0, *(p.offset for p in phases)], [*st.shape_of(value)[:2], *window.padded_sizes(counts)]
     padded = place(value, offsets, [1] * len(padded_sizes), padded_sizes, 0, dtype)
     return slide(padded, kernel, replace(setup, window=window), [*leading, *counts])
 
 
-def _swap_channels(kernel: ir.Value, setup: ConvolutionSetup) -> ir.Value:
-    """Rearranges a kernel [channels, out / groups, …] to [out, channels / groups, …]."""
+def _adjoint_kernel(kernel: ir.Value, setup: ConvolutionSetup) -> ir.Value:
+    """Rearranges a kernel [channels, out / groups, *window] to [out, channels / groups, *reversed window]."""
     groups, dtype = setup.groups, setup.dtype
     c, o, *size = st.shape_of(kernel)
     grouped = st.reshape(kernel, [groups, c // groups, o, *size], dtype)
-    swapped = st.transpose(grouped, [0, 2, 1, *range(3, 3 + len(size))], dtype)
+    if all(taps == 1 for taps in size):
+        # Packing absorbs a transpose.
+        swapped = st.transpose(grouped, [0, 2, 1, *range(3, 3 + len(size))], dtype)
+    else:
+        # One copy: after a copy for each, the windows of a large kernel would be read from memory twice.
+        reversed_window = [st.ReversedDim(3 + i, taps) for i, taps in enumerate(size)]
+        out, rank = st.empty([groups, o, c // groups, *size], dtype), 3 + len(size)
+        dims: list[list[st.Dim]] = [[0, 2, 1, *reversed_window], [*range(rank)]]
+        swapped = st.generic([grouped], dims[:1], [out], dims[1:], [st.PARALLEL] * rank, lambda x, _: [x])[0]
     return st.reshape(swapped, [groups * o, c // groups, *size], dtype)
 
 

@@ -54,11 +54,12 @@ class VectorizeGenerics(MlirPass):
 
 def _vectorize(emitter: KernelEmitter, op: ir.Operation, context: PassContext) -> str:
     """Emits `op` as vector loops; returns the text of the remark. Raises `UnsupportedError` with the reason."""
-    structured = analyse_vectorizable(op, allow_loads=True)
+    structured = analyse_vectorizable(op, allow_loads=True, allow_reversed=True)
     if any(loop.size == 0 for loop in structured.loops):
         return "it has no elements"
     if structured.reductions:
-        analyse_vectorizable(op)  # raises an error if the body loads from memory or divides integers
+        # Raises an error if the body loads from memory or divides integers, or if a dim is reversed.
+        analyse_vectorizable(op)
     emit = emit_reduction if structured.reductions else emit_elementwise
     with ir.InsertionPoint(op), op.location:
         return emit(emitter, structured, context.target)

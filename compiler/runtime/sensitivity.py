@@ -151,7 +151,7 @@ MULTIPLE = 4.0
 MAX_RELATIVE_SPREAD = 1 / 8
 # The numbers of roundings that are always allowed: of sums of products before the result, which compiled code
 # accumulates in float32 in another order, and of the result itself, by compiled code and by eager.
-_ROUNDINGS_OF_SUMS, _ROUNDINGS_OF_RESULT = 16, 2
+ROUNDINGS_OF_SUMS, _ROUNDINGS_OF_RESULT = 16, 2
 # For fewer elements, the errors of a few runs are likely to be all small by chance.
 MIN_ELEMENTS, MIN_SLICE_ELEMENTS = 64, 16
 MAX_FURTHER_RUNS = 3
@@ -347,7 +347,7 @@ def _is_rounded(eager: torch.Tensor) -> bool:
 
 def _few_roundings(dtype: torch.dtype) -> float:
     """Returns the size of a few roundings, as a fraction of the result's size."""
-    return (_ROUNDINGS_OF_SUMS * torch.finfo(torch.float32).eps + _ROUNDINGS_OF_RESULT * torch.finfo(dtype).eps) / 2
+    return (ROUNDINGS_OF_SUMS * torch.finfo(torch.float32).eps + _ROUNDINGS_OF_RESULT * torch.finfo(dtype).eps) / 2
 
 
 def allowed_tolerance(dtype: torch.dtype, spread: Spread) -> Tolerance:

@@ -56,6 +56,32 @@ def test_a_single_element_needs_no_loop() -> None:
     np.testing.assert_array_equal(y, x * np.float32(2) + np.float32(3) - np.float32(5))
 
 
+@pytest.mark.parametrize("m", [1, 3, 34])
+def test_dims_that_are_read_in_reverse(m: int) -> None:
+    """Rows, columns and both, and columns of one of two operands."""
+
+    def function(n: int) -> str:
+        whole, rows, columns = memref(m, n), f"{m - 1} - i", f"{n - 1} - j"
+        reads = {"%rows": f"{rows},j", "%columns": f"i,{columns}", "%both": f"{rows},{columns}"}
+        doubled = [
+            generic("ij", [("%x", whole, read)], [(out, whole, "i,j")], "%r = arith.addf %in0, %in0 : f32")
+            for out, read in reads.items()
+        ]
+        operands = [("%x", whole, "i,j"), ("%x", whole, f"i,{columns}")]
+        difference = generic("ij", operands, [("%difference", whole, "i,j")], "%r = arith.subf %in0, %in1 : f32")
+        arguments = ", ".join(f"{name}: {whole}" for name in ("%x", *reads, "%difference"))
+        return entry_function(arguments, "".join([*doubled, difference]), f"f{n}")
+
+    sizes = [n for n in SIZES if m * n > 1]
+    compiled = vectorized("".join(function(n) for n in sizes))
+    for n in sizes:
+        x, results = random_array(m, n), [np.full((m, n), np.nan, np.float32) for _ in range(4)]
+        compiled(f"f{n}", x, *results)
+        expected = (2 * x[::-1], 2 * x[:, ::-1], 2 * x[::-1, ::-1], x - x[:, ::-1])
+        for result, wanted in zip(results, expected, strict=True):
+            np.testing.assert_array_equal(result, wanted)
+
+
 def reduction(name: str, m: int, n: int, axis: int, combine: str, initial: str) -> str:
     whole, folded = memref(m, n), memref(m, 1) if axis == 1 else memref(1, n)
     operands = [("%x", whole, "i,j")], [("%y", folded, "i,0" if axis == 1 else "0,j")]

@@ -92,17 +92,25 @@ class Loop:
 
 
 def loops_of(
-    sizes: Sequence[int], reductions: Sequence[bool], maps: Sequence[ir.AffineMap], layouts: Sequence[MemrefLayout]
+    sizes: Sequence[int],
+    reductions: Sequence[bool],
+    maps: Sequence[ir.AffineMap],
+    layouts: Sequence[MemrefLayout],
+    allow_constants: bool = False,
 ) -> list[Loop]:
     """Returns the loops of an op whose operands are indexed by linear combinations of loops, given by `maps`.
 
-    Raises `UnsupportedError` if an index is not a linear combination of loops.
+    With `allow_constants`, indices may have a constant term, as that of a reversed dim has; `starts_of` returns the
+    offsets that follow from them. Raises `UnsupportedError` if an index is not a linear combination of loops.
     """
     strides = [[0] * len(sizes) for _ in maps]
     used = [[False] * len(sizes) for _ in maps]
     for operand, (map_, layout) in enumerate(zip(maps, layouts, strict=True)):
         for expression, stride in zip(map_.results, layout.strides, strict=True):
-            for loop, factor in _terms(expression):
+            terms, constant = _terms(expression)
+            if constant and not allow_constants:
+                raise UnsupportedError(f"index {expression} has a constant term")
+            for loop, factor in terms:
                 strides[operand][loop] += stride * factor
                 used[operand][loop] = True
     return [
@@ -111,16 +119,26 @@ def loops_of(
     ]
 
 
-def _terms(expression: ir.AffineExpr) -> list[tuple[int, int]]:
-    """Returns (loop, factor) for each term of a linear index such as `2 * h + kh`."""
+def starts_of(maps: Sequence[ir.AffineMap], layouts: Sequence[MemrefLayout]) -> tuple[int, ...]:
+    """Returns the offset of the element of each operand that the first iteration of all loops reads or writes."""
+    return tuple(
+        sum(_terms(expression)[1] * stride for expression, stride in zip(map_.results, layout.strides, strict=True))
+        for map_, layout in zip(maps, layouts, strict=True)
+    )
+
+
+def _terms(expression: ir.AffineExpr) -> tuple[list[tuple[int, int]], int]:
+    """Returns (loop, factor) for each term of a linear index such as `2 * h + kh`, and the constant term."""
     if isinstance(expression, ir.AffineDimExpr):
-        return [(expression.position, 1)]
+        return [(expression.position, 1)], 0
     if isinstance(expression, ir.AffineAddExpr):
-        return [*_terms(expression.lhs), *_terms(expression.rhs)]
+        (left, first), (right, second) = _terms(expression.lhs), _terms(expression.rhs)
+        return [*left, *right], first + second
     if isinstance(expression, ir.AffineMulExpr) and isinstance(expression.rhs, ir.AffineConstantExpr):
-        return [(loop, factor * expression.rhs.value) for loop, factor in _terms(expression.lhs)]
-    if isinstance(expression, ir.AffineConstantExpr) and expression.value == 0:
-        return []
+        (terms, constant), by = _terms(expression.lhs), expression.rhs.value
+        return [(loop, factor * by) for loop, factor in terms], constant * by
+    if isinstance(expression, ir.AffineConstantExpr):
+        return [], expression.value
     raise UnsupportedError(f"index {expression} is not a sum of loop indices")
 
 

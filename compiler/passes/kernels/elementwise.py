@@ -28,10 +28,10 @@ def lanes_for(op: Structured, target: Target) -> int:
 def vector_loop(op: Structured, candidates: Sequence[Loop], max_stride: int = 1) -> Loop | None:
     """Returns the innermost of `candidates` along which vectors can be loaded and stored, or `None`.
 
-    Along it, the strides of inputs are 0 to `max_stride`, and those of outputs 1 to `max_stride`.
+    Along it, the strides of inputs are -1 to `max_stride`, and those of outputs 1 to `max_stride`.
     """
     for loop in reversed(candidates):
-        if all(0 <= stride <= max_stride for stride in loop.strides) and all(loop.strides[op.inputs :]):
+        if all(-1 <= stride <= max_stride for stride in loop.strides) and all(x > 0 for x in loop.strides[op.inputs :]):
             return loop
     return None
 
@@ -39,8 +39,9 @@ def vector_loop(op: Structured, candidates: Sequence[Loop], max_stride: int = 1)
 def emit_elementwise(e: KernelEmitter, op: Structured, target: Target) -> str:
     """Emits `op`, which has no reductions, at the insertion point and returns a description.
 
-    A stride of two is supported, such as that of the real parts of complex numbers. Raises `UnsupportedError`, before
-    anything is emitted, if no loop is contiguous in all operands.
+    A stride of two is supported, such as that of the real parts of complex numbers, and inputs that are read from the
+    last to the first element. Raises `UnsupportedError`, before anything is emitted, if no loop is contiguous in all
+    operands.
     """
     if not op.loops:
         _emit_single_element(e, op)
@@ -64,10 +65,10 @@ def _describe_repetitions(loops: Sequence[Loop], inner: Sequence[Loop]) -> str:
 
 def _emit_single_element(e: KernelEmitter, op: Structured) -> None:
     flats = [flatten(value) for value in op.operands]
-    values = {op.arguments[i]: e.load_scalar(flat, 0) for i, flat in enumerate(flats) if op.reads(i)}
+    values = {op.arguments[i]: e.load_scalar(flat, op.starts[i]) for i, flat in enumerate(flats) if op.reads(i)}
     values = clone_ops(op.block, values | op.scalars, {dim: e.value(0) for dim in op.indexed})
-    for scalar, flat in zip(op.yielded, flats[op.inputs :], strict=True):
-        e.store_scalar(values.get(scalar, scalar), flat, 0)
+    for scalar, flat, start in zip(op.yielded, flats[op.inputs :], op.starts[op.inputs :], strict=True):
+        e.store_scalar(values.get(scalar, scalar), flat, start)
 
 
 class _Elementwise:
@@ -109,7 +110,10 @@ class _Elementwise:
         vectors_end = self.inner.size // self.lanes * self.lanes
         if isinstance(lower, int) and lower == upper and vectors_end == self.inner.size:
             return
-        starts = [e.dot(outer, [loop.strides[i] for loop in self.outer_loops]) for i in range(len(self.flats))]
+        starts = [
+            e.dot(outer, [loop.strides[i] for loop in self.outer_loops], self.op.starts[i])
+            for i in range(len(self.flats))
+        ]
         uniform = {
             self.op.arguments[i]: e.load_scalar(self.flats[i], starts[i])
             for i in self.read
@@ -170,6 +174,8 @@ class _Elementwise:
         e, flat = self.e, self.flats[operand]
         if self.inner.strides[operand] == 2:
             return e.load_every_other(flat, e.add(start, e.mul(index, 2)), self.lanes, active)
+        if self.inner.strides[operand] == -1:
+            return e.load_reversed(flat, e.add(start, e.mul(index, -1)), self.lanes, active)
         return e.load(flat, e.add(start, index), self.lanes, active)
 
     def _store(self, value: ir.Value, operand: int, start: Index, index: Index, active: int | None) -> None:
@@ -206,7 +212,7 @@ def _emit_transpose(e: KernelEmitter, op: Structured, input_loop: Loop, output_l
 
     def emit_band(numbers: list[Index], active: list[int]) -> None:
         *indices, number = numbers
-        start, target_start = (e.dot(indices, [loop.strides[i] for loop in outer]) for i in (0, 1))
+        start, target_start = (e.dot(indices, [loop.strides[i] for loop in outer], op.starts[i]) for i in (0, 1))
         start = e.add(start, e.mul(number, band))
         target_start = e.add(target_start, e.mul(number, band * input_loop.strides[1]))
         copier.copy(start, target_start, 0, active[-1], output_loop.size)

@@ -272,6 +272,15 @@ class KernelEmitter:
             second = self.zero(first.type)
         return vector.shuffle(first, second, list(range(0, 2 * lanes, 2)))
 
+    def load_reversed(self, flat: ir.Value, offset: Index, lanes: int, active: int | None = None) -> ir.Value:
+        """Loads the element of the 1-D memref `flat` at `offset`, and those before it, the last one first.
+
+        Lanes from `active` on are zeros; elements for them are not read.
+        """
+        count = min(lanes, lanes if active is None else active)
+        ascending = self.load(flat, self.add(offset, 1 - count), lanes, active)
+        return vector.shuffle(ascending, ascending, [(count - 1 - lane) % lanes for lane in range(lanes)])
+
     def store_every_other(self, value: ir.Value, flat: ir.Value, offset: Index, active: int | None = None) -> None:
         """Stores the first `active` lanes (`None`: all) of `value` with a stride of 2, from `offset` on.
 

@@ -9,7 +9,15 @@ from typing import Any
 
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.walk import element_bytes
-from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, layout_of, loop_sizes, loops_of, merge
+from buddy.compiler.passes.kernels.access import (
+    Loop,
+    UnsupportedError,
+    layout_of,
+    loop_sizes,
+    loops_of,
+    merge,
+    starts_of,
+)
 from buddy.compiler.passes.kernels.contraction import NAMED_CONTRACTIONS, indexing_maps
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, nanoseconds
 
@@ -32,7 +40,9 @@ class Structured:
     """A structured op: `operands` are its memrefs, of which the last `outputs` are written.
 
     `arguments[i]` is the argument of `block`, the body, for an element of `operands[i]`. `scalars` maps the arguments
-    for scalar operands to these operands. `indexed` has the dims whose index the body reads.
+    for scalar operands to these operands. `indexed` has the dims whose index the body reads. `starts[i]` is the offset
+    of the first element of `operands[i]` that is read or written: not 0 for a reversed dim, whose loop has a negative
+    stride.
     """
 
     op: Any
@@ -43,6 +53,7 @@ class Structured:
     arguments: tuple[Any, ...]
     scalars: dict[Any, Any]
     indexed: frozenset[int]
+    starts: tuple[int, ...]
 
     @property
     def inputs(self) -> int:
@@ -66,23 +77,25 @@ class Structured:
         return any(True for _ in self.arguments[operand].uses)
 
 
-def analyse_vectorizable(op: ir.Operation, allow_loads: bool = False) -> Structured:
+def analyse_vectorizable(op: ir.Operation, allow_loads: bool = False, allow_reversed: bool = False) -> Structured:
     """Returns the structure of `op`, one of `STRUCTURED_OPS` on memrefs, with loops merged where possible.
 
-    With `allow_loads`, the body may also load from memory and divide integers. Raises `UnsupportedError` with the
-    reason if `op` cannot be vectorised.
+    With `allow_loads`, the body may also load from memory and divide integers. With `allow_reversed`, inputs may be
+    read from the last to the first element of a dim. Raises `UnsupportedError` with the reason if `op` cannot be
+    vectorised.
     """
-    structured = structure_of(op, allow_loads)
+    structured = structure_of(op, allow_loads, allow_reversed)
     _check_vectors(structured.block, allow_loads)
     _check_elements(structured.operands)
     return replace(structured, loops=tuple(merge(structured.loops, structured.indexed)))
 
 
-def structure_of(op: ir.Operation, allow_loads: bool = False) -> Structured:
+def structure_of(op: ir.Operation, allow_loads: bool = False, allow_reversed: bool = False) -> Structured:
     """Returns the structure of `op`, one of `STRUCTURED_OPS` on memrefs, with a loop for each dim it iterates over.
 
     Raises `UnsupportedError` for tensors, for dynamic shapes or strides, if operands are not indexed by sums of loop
-    indices, and unless `allow_loads`, if the body has side effects or loads from memory.
+    indices, unless `allow_reversed`, if a dim is reversed, and unless `allow_loads`, if the body has side effects or
+    loads from memory.
     """
     if len(op.results):
         raise UnsupportedError("it works on tensors, not on buffers")
@@ -95,11 +108,12 @@ def structure_of(op: ir.Operation, allow_loads: bool = False) -> Structured:
     operands = tuple(value for value, _ in buffers)
     maps, reductions = maps_of(op, operands)
     layouts = [layout_of(value.type) for value in operands]
-    loops = loops_of(loop_sizes(len(reductions), maps, layouts), reductions, maps, layouts)
+    loops = loops_of(loop_sizes(len(reductions), maps, layouts), reductions, maps, layouts, allow_reversed)
     outputs = 1 if op.name != "linalg.generic" else int(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])[1])
     indexed = _indexed_dims(block)
     arguments = tuple(argument for _, argument in buffers)
-    return Structured(op, operands, outputs, tuple(loops), block, arguments, scalars, indexed)
+    starts = starts_of(maps, layouts)
+    return Structured(op, operands, outputs, tuple(loops), block, arguments, scalars, indexed, starts)
 
 
 def maps_of(op: ir.Operation, operands: tuple[ir.Value, ...]) -> tuple[list[ir.AffineMap], list[bool]]:
