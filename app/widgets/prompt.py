@@ -9,12 +9,17 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.geometry import Region
+from textual.message import Message
 from textual.reactive import var
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
 # The minimum width of the input next to its title, in columns.
 MIN_INPUT = 48
+
+
+# The keys that end a prompt, and what they do.
+KEYS = (("enter", "accepts"), ("escape", "cancels"))
 
 
 class StillInput(Input):
@@ -42,6 +47,9 @@ class PromptWatcher(Protocol):
 
 class Prompt(Horizontal):
     """Hidden until `ask`. When the user accepts or cancels, it hides again and restores the focus."""
+
+    class Toggled(Message):
+        """The prompt has been shown or hidden."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,ctrl+c", "cancel", "Cancel", show=False, priority=True),
@@ -83,6 +91,7 @@ class Prompt(Horizontal):
         self.display = True
         # Not `focus`, which moves the focus later: the next key belongs to the prompt.
         self.screen.set_focus(field)
+        self.post_message(self.Toggled())
 
     def _fit(self) -> None:
         """Put the title above the input if it would leave less than `MIN_INPUT` columns for it."""
@@ -124,3 +133,11 @@ class Prompt(Horizontal):
         self._use_answer = self._watcher = None
         if self._previous_focus is not None:
             self.screen.set_focus(self._previous_focus)
+        self.post_message(self.Toggled())
+
+    async def press(self, key: str) -> None:
+        """Do what one of the `KEYS` does."""
+        if key == "escape":
+            self.action_cancel()
+        else:
+            await self.query_one(Input).action_submit()

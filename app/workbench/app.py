@@ -61,6 +61,7 @@ from buddy.app.session.state import State, Topic
 from buddy.app.widgets.background import screen_bindings
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import CellLine, Cells
+from buddy.app.widgets.prompt import KEYS as PROMPT_KEYS
 from buddy.app.widgets.prompt import Prompt
 from buddy.app.workbench import status_lines
 from buddy.app.workbench.changed_cells import DirtyLines, TerminalCells
@@ -174,6 +175,7 @@ class Workbench(App[int]):
         self._make_commands(context)
         # The lines around the panes.
         self._lines: tuple[CellLine, ...] = ()
+        self._bottom_prompt = Prompt()
         self._undrawn_topics: frozenset[Topic] = frozenset()
         self._last_draw_time = 0.0
 
@@ -277,7 +279,7 @@ class Workbench(App[int]):
                 yield self.plugin
                 yield self.outputs
         yield self.tour.make_lines()
-        yield Prompt()
+        yield self._bottom_prompt
         yield from self._lines[2:]
         yield self.key_sequences.make_which_key()
 
@@ -420,15 +422,25 @@ class Workbench(App[int]):
         )
 
     def _key_cells(self, width: int) -> Cells:
+        if self._bottom_prompt.display:
+            return status_lines.prompt_cells(PROMPT_KEYS, width)
         return status_lines.key_cells(self.context.layout.pane_id, self.situation(), width)
 
     async def _press_clicked_key(self, x: int, width: int) -> None:
         """Do what a key of the key line does: perform its action, or list the second keys of a sequence."""
+        if self._bottom_prompt.display:
+            if key := status_lines.prompt_key_at(PROMPT_KEYS, x):
+                await self._bottom_prompt.press(key)
+            return
         found = status_lines.key_at(self.context.layout.pane_id, self.situation(), width, x)
         if isinstance(found, str):
             self.key_sequences.begin(found)
         elif found is not None:
             await self.perform(found)
+
+    def on_prompt_toggled(self) -> None:
+        """The key line has the keys of the prompt while it is open."""
+        self._lines[-1].update()
 
     # ---- updates -----------------------------------------------------------------------------------------------------
 

@@ -239,6 +239,25 @@ def key_at(pane: Pane, situation: Situation, width: int, x: int) -> Action | str
     return None
 
 
+def prompt_cells(keys: Sequence[tuple[str, str]], width: int) -> Cells:
+    """The key line while a prompt is open: its `keys`, each with what it does."""
+    cells: Cells = [(" ", "dim")]
+    for key, effect in keys:
+        cells += [(key, "key"), (f" {effect}  ", "dim")]
+    return cut_cells(cells, width)
+
+
+def prompt_key_at(keys: Sequence[tuple[str, str]], x: int) -> str:
+    """The key at column `x` of that line, or ""."""
+    start = 1
+    for key, effect in keys:
+        end = start + len(f"{key} {effect}  ")
+        if start <= x < end:
+            return key
+        start = end
+    return ""
+
+
 def _key_entries(pane: Pane, situation: Situation, width: int) -> list[KeyEntry]:
     actions = [action for action in ACTIONS if not (situation.is_dump and action.id in PIPELINE_ACTIONS)]
     pane_actions = [action for action in actions if action.pane == pane and action.footer]

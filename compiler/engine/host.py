@@ -289,8 +289,12 @@ def _flush() -> None:
 
 
 def _warm_up() -> Diagnostic | None:
-    """Imports the modules that every program needs; returns the error if MLIR's bindings cannot be imported."""
-    import torch
+    """Imports what every program needs; returns the error if torch or MLIR's bindings cannot be imported."""
+    try:
+        import torch
+    except (ImportError, OSError) as error:  # not installed; a library of it is missing or of another machine
+        what = f"PyTorch cannot be imported: {str(error).strip() or type(error).__name__}"
+        return Diagnostic(what, sys.executable, f"install it for this Python: {sys.executable} -m pip install torch")
 
     from buddy.compiler.mlir.bindings import BindingsError
 

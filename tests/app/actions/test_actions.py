@@ -15,10 +15,11 @@ from buddy.app.actions import ACTIONS, PANES, Action, Situation, replace_keys, s
 from buddy.app.reports.formatting import cancelled_text
 from buddy.app.screens.detail import help_screen
 from buddy.app.widgets.background import pane_bindings, screen_bindings
+from buddy.app.widgets.prompt import KEYS as PROMPT_KEYS
 from buddy.app.workbench.app import Workbench
 from buddy.app.workbench.dispatch import DispatchError, resolve
 from buddy.app.workbench.key_sequences import UNLISTED_ACTIONS, is_listed
-from buddy.app.workbench.status_lines import key_cells
+from buddy.app.workbench.status_lines import key_cells, prompt_cells, prompt_key_at
 from buddy.app.workspace.settings import Settings
 from buddy.compiler.protocol import Assignment, NodeRow
 
@@ -159,6 +160,15 @@ def test_messages_name_the_keys_in_use() -> None:
     assert cancelled_text() == "Cancelled. Press 'Start over' in the palette to run the script again"
     line = "".join(text for text, _ in key_cells("ir", Situation(), 300))
     assert " [ g n step " in line
+
+
+def test_the_keys_of_a_prompt_can_be_clicked() -> None:
+    line = "".join(text for text, _ in prompt_cells(PROMPT_KEYS, 80))
+    assert line.strip() == "enter accepts  escape cancels"
+    for key, effect in PROMPT_KEYS:
+        start = line.index(f"{key} {effect}")
+        assert {prompt_key_at(PROMPT_KEYS, start + offset) for offset in range(len(f"{key} {effect}"))} == {key}
+    assert prompt_key_at(PROMPT_KEYS, len(line)) == prompt_key_at(PROMPT_KEYS, 0) == ""
 
 
 def test_no_message_names_a_default_key() -> None:
