@@ -231,7 +231,7 @@ def _adjoint_kernel(kernel: ir.Value, setup: ConvolutionSetup) -> ir.Value:
         # One copy: after a copy for each, the windows of a large kernel would be read from memory twice.
         reversed_window = [st.ReversedDim(3 + i, taps) for i, taps in enumerate(size)]
         out, rank = st.empty([groups, o, c // groups, *size], dtype), 3 + len(size)
-        dims: list[list[st.Dim]] = [[0, 2, 1, *reversed_window], [*range(rank)]]
+        dims: list[list[st.DimIndex]] = [[0, 2, 1, *reversed_window], [*range(rank)]]
         swapped = st.generic([grouped], dims[:1], [out], dims[1:], [st.PARALLEL] * rank, lambda x, _: [x])[0]
     return st.reshape(swapped, [groups * o, c // groups, *size], dtype)
 
