@@ -93,6 +93,13 @@ Key = tuple[Kind, str]
 
 _PACKAGE_PREFIX = "buddy.compiler."
 DIALECTS = ("linalg", "math", "tosa")
+# Registries of modules that this one must not import, by module and function. Before the module is imported, a registry
+# has no entries.
+REGISTRIES: dict[Kind, tuple[str, str]] = {
+    "MLIR pass": ("passes.base", "registered"),
+    "preset": ("protocol.presets", "registered"),
+    "backend": ("driver.backends", "plugin_backends"),
+}
 
 
 def plugin_registrations() -> dict[Key, object]:
@@ -123,13 +130,8 @@ def _all_entries() -> Iterator[tuple[Key, object]]:
         yield ("graph pass", name), transform
     for name, function in plugin_exporters().items():
         yield ("exporter", name), function
-    modules: dict[Kind, str] = {
-        "MLIR pass": "passes.base",
-        "preset": "protocol.presets",
-        "backend": "driver.backends",
-    }
-    for kind, module in modules.items():
-        registry = getattr(sys.modules.get(_PACKAGE_PREFIX + module), "registered", dict)
+    for kind, (module, registry_name) in REGISTRIES.items():
+        registry = getattr(sys.modules.get(_PACKAGE_PREFIX + module), registry_name, dict)
         for name, entry in registry().items():
             yield (kind, name), entry
 

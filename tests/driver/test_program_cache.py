@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from buddy.compiler.driver import compilation, compile_graph, program_cache
 from buddy.compiler.frontend.capture import capture
 from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.plugins import REGISTRIES
 from buddy.compiler.ops import linalg
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.support import disk_cache
@@ -127,3 +129,9 @@ def test_the_oldest_files_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     later = disk_cache.DiskCache("some", limit=550)
     later.write("key9", bytes(100))
     assert [first.read(f"key{number}") is None for number in (0, 1, 2, 3, 9)] == [True, True, False, False, False]
+
+
+def test_the_registries_of_plug_ins_exist() -> None:
+    """They are read by name, so that a renamed one would look empty, and plug-ins' code would be cached as ours."""
+    for module, registry in REGISTRIES.values():
+        assert isinstance(getattr(import_module(f"buddy.compiler.{module}"), registry)(), dict)
