@@ -20,14 +20,20 @@ def partition(
 ) -> tuple[GraphModule, GraphModule]:
     """Splits a joint graph into forward and backward graph, without unused ops and without views between them.
 
-    PyTorch rejects graphs with an unused op of several results, but keeps such an op if it may draw numbers. With
-    `keep_draws`, ops that draw stay, so that later ones draw the same numbers as in eager.
+    PyTorch keeps an unused op if it may draw numbers, but rejects it if it has several results of which none is named.
+    With `keep_draws`, ops that draw stay, so that later ones draw the same numbers as in eager.
     """
+    draws = []
     for node in reversed(joint.graph.nodes):
         unused = not node.users and _may_draw(node) and isinstance(node.meta.get("val"), (tuple, list))
-        if unused and not (keep_draws and _draws(node)):
+        if unused and keep_draws and _draws(node):
+            draws.append(node)
+        elif unused:
             joint.graph.erase_node(node)
     joint.graph.eliminate_dead_code()
+    for node in draws:
+        with joint.graph.inserting_after(node):
+            joint.graph.call_function(getitem, (node, 0)).meta = node.meta | {"val": node.meta["val"][0]}
     repeat_views(joint)
     parts: tuple[GraphModule, GraphModule] = default_partition(joint, inputs, **options)
     return parts

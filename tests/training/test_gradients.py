@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -94,6 +95,19 @@ def test_a_random_op_that_nothing_reads_does_not_send_the_graph_to_eager(unused:
     x = torch.randn(1, 1, 4, 8, requires_grad=True)
     strict = torch.compile(negative, backend="buddy", options={"fallback": "error"})
     assert_same(with_gradients(strict, (x,)), with_gradients(negative, (x,)))
+
+
+def test_an_unused_random_op_still_draws_before_later_ones() -> None:
+    """With eager's random numbers, a random op whose numbers nobody reads moves the generator on."""
+
+    def noisy(x: torch.Tensor) -> list[torch.Tensor]:
+        return [F.dropout(x, 0.5) + F.rrelu(x, training=True).new_ones(8)]
+
+    x = torch.randn(4, 8, requires_grad=True)
+    compiled = torch.compile(noisy, backend="buddy", options={"fallback_random": True})
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "a graph of .* runs in eager")  # the random ops do, but not the whole graph
+        assert_same(with_gradients(compiled, (x,)), with_gradients(noisy, (x,)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
