@@ -52,7 +52,6 @@ class ProgramScreen(AnsweringScreen[Program]):
     def compose(self) -> ComposeResult:
         with Vertical(id="box") as box:
             box.border_title = self.title_text
-            box.border_subtitle = self.hint_text
             yield StillInput(placeholder="path, then arguments of the script; or type to search", compact=True)
             yield Static("", markup=False, classes="misfit")
             yield ChoiceList(self._recent)
@@ -77,6 +76,15 @@ class ProgramScreen(AnsweringScreen[Program]):
         self._list.choices = self._list.matches = choices
         self._list.cursor = 0
         self._list.rows_changed()
+        self._show_place()
+
+    def _show_place(self) -> None:
+        """Show which entry the cursor is on, and how many there are: a small screen does not show all."""
+        place = f"{self._list.cursor + 1}/{len(self._list.matches)}, " if self._list.matches else ""
+        self.query_one("#box").border_subtitle = place + self.hint_text
+
+    def on_cursor_view_moved(self) -> None:
+        self._show_place()
 
     def _show_error(self, text: str) -> None:
         error = self.query_one(Static)
@@ -93,7 +101,7 @@ class ProgramScreen(AnsweringScreen[Program]):
         """Insert the entry that the user has moved to, or else what all paths have in common."""
         typed, choice = self.query_one(Input).value, self._list.current
         paths = path_completions(typed) if self._local else []
-        if self._has_moved and choice is not None:
+        if self._has_moved and choice is not None and isinstance(choice.value, (Program, str)):
             self._type(choice.value.text if isinstance(choice.value, Program) else choice.value)
         elif len(paths) == 1:
             self._type(paths[0])

@@ -12,7 +12,8 @@ from textual.binding import Binding
 
 import buddy.app
 from buddy.app.reports import formatting
-from buddy.app.screens.picker import PickerChoice
+from buddy.app.screens.documentation import PageScreen, page_choices
+from buddy.app.screens.picker import PickerChoice, PickerScreen
 from buddy.app.screens.programs import ProgramScreen
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.workspace.settings import Settings, apply_settings, settings_path
@@ -26,6 +27,10 @@ class Verb(NamedTuple):
     """A verb of the command line that the first screen offers."""
 
     name: str
+
+
+class Documentation(NamedTuple):
+    """The value of the entry that lists the pages of the documentation."""
 
 
 VERBS = (
@@ -63,7 +68,7 @@ class StartApp(App[Program | Verb]):
 
 
 class StartScreen(ProgramScreen):
-    """Lists the recent programs, the samples and two verbs; a path can be typed."""
+    """Lists the recent programs, the samples, the documentation and two verbs; a path can be typed."""
 
     title_text = "buddy-tui: open a program"
     hint_text = "enter opens, tab completes a path, esc leaves"
@@ -73,13 +78,26 @@ class StartScreen(ProgramScreen):
         super().__init__(recent)
         listed = {program.source for program in recent}
         self._recent += [choice for choice in sample_choices() if choice.value.source not in listed]
+        if page_choices():
+            summary = "read the documentation: tutorials, how-to, reference"
+            self._recent.append(PickerChoice("docs", summary, Documentation()))
         self._recent += VERBS
 
     def _open(self, choice: PickerChoice | None) -> None:
         if choice is not None and isinstance(choice.value, Verb):
             self.dismiss(choice.value)  # type: ignore[arg-type]
+        elif choice is not None and isinstance(choice.value, Documentation):
+            self._list_pages()
         else:
             super()._open(choice)
+
+    def _list_pages(self) -> None:
+        self.app.push_screen(PickerScreen("Documentation", page_choices()), self._show_page)
+
+    def _show_page(self, path: Path | None) -> None:
+        """Show a page, then the list again, until it is left without a choice."""
+        if path is not None:
+            self.app.push_screen(PageScreen(path), lambda _: self._list_pages())
 
 
 def sample_choices() -> list[PickerChoice]:

@@ -31,6 +31,7 @@ from buddy.app.reports.results import bisection_result, precisions_result, profi
 from buddy.app.reports.searches import PassPreview
 from buddy.app.reports.text.search_hits import read_pattern
 from buddy.app.screens.detail import CodeScreen, DetailScreen, TextScreen
+from buddy.app.screens.documentation import PageScreen
 from buddy.app.screens.editor import EditorScreen, IrEditor, PipelineScreen
 from buddy.app.screens.follow import FollowScreen, FrontendComparisonScreen, NodeHistoryScreen, ProvenanceStep
 from buddy.app.screens.modal import AnsweringScreen, ConfirmScreen, ListScreen, ReadOnlyScreen
@@ -151,6 +152,7 @@ SAMPLING = Sampling(1000, 900, 997, (
     HotSpot("main", 70, 300, "jl 0x40", 5, ("add",)),
 ))  # fmt: skip
 FRAME = UserFrame("/net.py", 6, "forward", "y = self.linear(x) * n")
+PAGE = Path(__file__).resolve().parent.parent / "data" / "page.md"
 # What TorchDynamo wrote while a script ran.
 TRACE = Path(__file__).resolve().parent.parent / "tools" / "explain" / "data" / "trace"
 FALLBACKS = [GraphFacts(
@@ -233,6 +235,7 @@ SCREENS = {
     "phases": Shown(PickerScreen, keys=("p", OPEN)),
     "programs": Shown(ProgramScreen, made=lambda app: ProgramScreen(PROGRAMS, local=False)),
     "start": Shown(StartScreen, made=lambda app: StartScreen(PROGRAMS)),
+    "page": Shown(PageScreen, made=lambda app: PageScreen(PAGE)),
     "insert": Shown(PickerScreen, "passes", ("i", OPEN, *"vect")),
     "presets": Shown(PickerScreen, "passes", ("P", OPEN)),
     "outline": Shown(PickerScreen, "ir", ("5", DRAWN, "g", "o", OPEN)),

@@ -1,0 +1,91 @@
+"""Reads the documentation of a checkout in the terminal: a searchable list of its pages, and one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.widgets import Markdown
+
+import buddy.app
+from buddy.app.screens.modal import ReadOnlyScreen
+from buddy.app.screens.picker import PickerChoice
+
+# The folders of `docs/`, in the order in which a newcomer reads them.
+_SECTIONS = ("tutorials", "how-to", "explanation", "reference")
+_KEYS = "arrows and page keys scroll, a click follows a link, backspace goes back, escape closes"
+
+
+def page_choices() -> list[PickerChoice]:
+    """The pages of a checkout with their titles, an entry for each; an installed package has none."""
+    folder = Path(buddy.app.__file__).resolve().parent.parent / "docs"
+    pages = [path for section in _SECTIONS for path in sorted((folder / section).glob("*.md"))]
+    return [PickerChoice(_title(path), path.relative_to(folder).as_posix(), path) for path in pages]
+
+
+def _title(path: Path) -> str:
+    """The text of the first heading, without the marks of code."""
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, ValueError):
+        lines = []
+    return next((line.removeprefix("# ") for line in lines if line.startswith("# ")), path.stem).replace("`", "")
+
+
+class PageScreen(ReadOnlyScreen[None]):
+    """Shows the Markdown file `path`. Links to other pages are followed; other addresses are shown to copy."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("backspace,alt+left", "back", "Back", show=False),
+        Binding("j", "scroll('scroll_down')", show=False),
+        Binding("k", "scroll('scroll_up')", show=False),
+    ]
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._history = [path]
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="box", classes="page"), VerticalScroll():
+            yield Markdown(open_links=False)
+
+    async def on_mount(self) -> None:
+        self.query_one(VerticalScroll).focus()
+        await self._show(self._history[-1])
+
+    async def _show(self, path: Path, anchor: str = "") -> None:
+        box, document = self.query_one("#box"), self.query_one(Markdown)
+        try:
+            text = path.read_text("utf-8")
+        except (OSError, ValueError) as error:
+            box.border_subtitle = f"cannot read {path.name}: {error}"
+            return
+        box.border_title, box.border_subtitle = f"{path.parent.name}/{path.name}", _KEYS
+        await document.update(text)
+        if not anchor or not document.goto_anchor(anchor):
+            self.query_one(VerticalScroll).scroll_home(animate=False)
+
+    async def on_markdown_link_clicked(self, message: Markdown.LinkClicked) -> None:
+        """Follow a link to a page, or show the address of another link."""
+        message.stop()
+        place, _, anchor = message.href.partition("#")
+        target = (self._history[-1].parent / place).resolve() if place else self._history[-1]
+        if "://" in place or target.suffix != ".md":
+            self.query_one("#box").border_subtitle = message.href
+            return
+        self._history.append(target)
+        await self._show(target, anchor)
+
+    async def action_back(self) -> None:
+        """Show the page before, or close the first one."""
+        if len(self._history) == 1:
+            self.action_close()
+            return
+        self._history.pop()
+        await self._show(self._history[-1])
+
+    def action_scroll(self, method: str) -> None:
+        getattr(self.query_one(VerticalScroll), method)(animate=False)
