@@ -83,6 +83,7 @@ REFLECTORS: dict[str, Callable[..., Any]] = {
 }
 SPECTRA: dict[str, Callable[..., Any]] = {
     "svdvals": lambda a, b: linalg.svdvals(b),
+    "their gradient": lambda a, b: torch.ops.buddy.singular_values_gradient(b, linalg.svdvals(b)),
     "those of wide matrices": lambda a, b: linalg.svdvals(b.mT),
     "cond": lambda a, b: linalg.cond(b),
     "rank": lambda a, b: linalg.matrix_rank(b @ b.mT),
