@@ -121,7 +121,7 @@ async def test_what_is_remembered_of_texts_and_faults_is_bounded(tmp_path: Path)
     cache = LineCache(fetch, lambda _text: None)
     for number in range(3 * MAX_PAGES):
         await cache.load(f"text {number}", 0, 1)
-    assert len(cache._totals) == len(cache._pages) == MAX_PAGES
+    assert len(cache._line_counts) == len(cache._pages) == MAX_PAGES
     kept = dict.fromkeys(range(10), "")
     keep_newest(kept, 4)
     assert list(kept) == [6, 7, 8, 9]
