@@ -33,7 +33,7 @@ RECIPE = default_recipe()
 @pytest.fixture
 def fresh() -> Iterator[None]:
     """Nothing is remembered of the installation, before and after."""
-    remembered = (program_cache._packages, program_cache._source_hash)
+    remembered = (program_cache._packages, disk_cache.source_hash)
     for function in remembered:
         function.cache_clear()
     yield
@@ -66,7 +66,7 @@ SOURCES = {
     "cpu": "host_features",
     "bindings": "version",
     "code_generator": "codegen_version",
-    "source": "_source_hash",
+    "source": "source_hash",
     "packages": "_packages",
 }
 
@@ -106,9 +106,9 @@ def test_packages_are_those_that_are_installed_with_their_versions(monkeypatch: 
 @pytest.mark.usefixtures("fresh")
 def test_the_source_is_every_module_by_its_place_and_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def digest_of(package: Path) -> str:
-        monkeypatch.setattr(program_cache, "__file__", str(package / "driver" / "program_cache.py"))
-        program_cache._source_hash.cache_clear()
-        return program_cache._source_hash()
+        monkeypatch.setattr(disk_cache, "__file__", str(package / "support" / "disk_cache.py"))
+        disk_cache.source_hash.cache_clear()
+        return disk_cache.source_hash()
 
     package = tmp_path / "compiler"
     for name in ("ops/math.py", "driver/program_cache.py"):
