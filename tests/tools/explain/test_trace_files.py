@@ -119,7 +119,7 @@ def test_a_file_of_a_folder_that_may_not_be_read_is_named(tmp_path: Path) -> Non
 def test_files_that_are_no_trace_are_named(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="cannot be read: No such file"):
         read_trace(tmp_path / "missing")
-    with pytest.raises(TraceError, match=r"has no file in \.log, \.txt or \.err") as caught:
+    with pytest.raises(TraceError, match=r"has no file ending in \.log, \.txt or \.err") as caught:
         read_trace(tmp_path)
     assert "TORCH_TRACE=DIR" in caught.value.todo
     (tmp_path / "a.log").write_text("hello\n")

@@ -91,7 +91,7 @@ def test_code_with_an_instruction_that_the_cpu_lacks_is_not_run(monkeypatch: pyt
     flags = set(host_features().split()) - {"avx_vnni", "avx512_vnni"}
     monkeypatch.setattr(target, "_cpu_flags", lambda: flags)
     check_runs_here("x86-64-v3")
-    with pytest.raises(MachineError, match="by vpdpbusd, which this CPU does not have on vectors of 32 bytes"):
+    with pytest.raises(MachineError, match="with vpdpbusd, which this CPU does not have on vectors of 32 bytes"):
         check_runs_here("x86-64:alderlake")
 
 
