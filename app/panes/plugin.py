@@ -1,4 +1,4 @@
-"""The pane that shows the panes of plug-ins, one at a time. Their code runs in a thread, with a time limit."""
+"""The workbench's pane that hosts those of plug-ins, one at a time. Their code runs in a thread, with a time limit."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class PluginPane(LinkedPane):
         self._code: pane_plugins.Pane | None = None
         self._lines: list[PaneLine] | None = None
         self.problem: Diagnostic | None = None
-        # What has changed and was clicked or pressed since the pane was drawn last.
+        # The topics that have changed, and the keys and clicks not yet passed on, since the pane was drawn last.
         self._changed: frozenset[str] = frozenset()
         self._inputs: list[Callable[[PaneView], None]] = []
         # The thread that draws the pane now.
@@ -69,14 +69,15 @@ class PluginPane(LinkedPane):
         if not sources:
             self.say(NO_PANES)
         elif len(sources) == 1:
-            self.answer(HIDE if self.context.layout.with_plugin else sources[0])
+            is_shown = self.context.layout.with_plugin and self.problem is None
+            self.apply_choice(HIDE if is_shown else sources[0])
         else:
             choices = [PickerChoice(each.name, each.origin, each, each == self.source) for each in sources]
             if self.context.layout.with_plugin:
                 choices.append(PickerChoice("Hide", "hide the pane", HIDE))
-            self.context.dialogs.open(PickerScreen("Panes of plug-ins", choices), self.answer)
+            self.context.dialogs.open(PickerScreen("Panes of plug-ins", choices), self.apply_choice)
 
-    def answer(self, choice: object) -> None:
+    def apply_choice(self, choice: object) -> None:
         """Show the chosen pane, or hide the one that is shown."""
         if choice is HIDE:
             self.context.layout.show_plugin(False)
@@ -87,13 +88,17 @@ class PluginPane(LinkedPane):
         """Show a pane of a plug-in, with the focus. One that was switched off is loaded again."""
         if source != self.source or self.problem is not None:
             self.close()
-            self.source, self._code, self.problem, self._lines = source, None, None, None
+            self.source, self._code, self.problem, self._lines, self._inputs = source, None, None, None, []
             self._thread = PaneThread()
             start_worker(self, "load", self._load, source, self._thread)
-        self.context.layout.titles[self.pane_id] = source.name
+        self.context.layout.titles[self.pane_id] = self._title(source)
         self.context.layout.show_plugin(True)
         self._changed |= ALL_TOPICS
         self._draw_soon()
+
+    def _title(self, source: PaneSource) -> str:
+        """The title that the loaded code gives, or the name of the pane."""
+        return (str(self._code.title) if self._code is not None else "") or source.name
 
     def close(self) -> None:
         """End the thread of the pane that is shown."""
@@ -112,7 +117,7 @@ class PluginPane(LinkedPane):
         else:
             if thread is self._thread:
                 self._code = code
-                self.context.layout.titles[self.pane_id] = str(code.title) or source.name
+                self.context.layout.titles[self.pane_id] = self._title(source)
                 self.context.layout.arrange()
                 self._draw_soon()
 
@@ -130,7 +135,7 @@ class PluginPane(LinkedPane):
     # ---- drawing -------------------------------------------------------------------------------------------------
 
     def update_from(self, topics: frozenset[Topic]) -> None:
-        self._note_changes(frozenset(topics))
+        self._note_changes(topics)
 
     def mark_node(self, before: str) -> None:
         self.refresh_marks()
@@ -238,7 +243,7 @@ class PluginPane(LinkedPane):
     # ---- input ---------------------------------------------------------------------------------------------------
 
     def take_key(self, key: str) -> bool:
-        """Pass a key of the pane's own to its code. Returns whether it is one."""
+        """Pass `key` to the code of the plug-in if it is one of its keys; returns whether it is."""
         if self._code is None or key not in self._code.keys:
             return False
         code = self._code

@@ -19,9 +19,9 @@ from buddy.app.screens.modal import AnsweringScreen
 from buddy.app.widgets.cursor_view import MIN_ROWS, CursorView
 from buddy.app.widgets.look import Cells
 from buddy.app.widgets.prompt import StillInput
-from buddy.app.workspace.pipeline_text import option_error, option_text, option_value
+from buddy.app.workspace.pipeline_text import option_error, option_value
 from buddy.compiler.protocol import OptionInfo, PassInfo
-from buddy.compiler.protocol.recipe import OptionValue, PassStep
+from buddy.compiler.protocol.recipe import OptionValue, PassStep, option_text
 
 Options = tuple[tuple[str, OptionValue], ...]
 

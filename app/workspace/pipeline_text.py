@@ -17,7 +17,7 @@ from itertools import groupby
 
 from buddy.compiler.protocol import PassInfo
 from buddy.compiler.protocol.errors import BuddyError
-from buddy.compiler.protocol.recipe import Level, OptionValue, PassStep, digest, is_plain_number
+from buddy.compiler.protocol.recipe import Level, OptionValue, PassStep, digest, is_plain_number, option_text
 
 MODULE, GRAPH = "builtin.module", "graph"
 # In characters; a longer value is printed as a hash.
@@ -29,6 +29,8 @@ _PASS_IN_COMMENT = re.compile(r"([A-Za-z_][\w.\-]*)(?:\{(.*)\})?,?\s*")
 _OPTION_NAME = re.compile(r"[\w.\-]+")
 _UNQUOTED_VALUE = re.compile(r"[^\s{}\"']*")
 _WHOLE_NUMBER = re.compile(r"[+-]?\d+")
+# Numbers that print as they are read, but for the digits of a fraction.
+_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d*)?([eE][+-]?\d+)?")
 
 
 class PipelineError(BuddyError, ValueError):
@@ -64,11 +66,6 @@ class PipelineItem:
 # ---- values ----------------------------------------------------------------------------------------------------------
 
 
-def option_text(value: OptionValue) -> str:
-    """The value of an option in MLIR's syntax."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def option_value(text: str) -> OptionValue:
     """The value that `text` stands for: a boolean, a number, or the text itself.
 
@@ -76,13 +73,13 @@ def option_value(text: str) -> OptionValue:
     """
     if text in ("true", "false"):
         return text == "true"
-    for kind in (int, float):
-        try:
-            number = kind(text)
-        except ValueError:
-            continue
-        return number if is_plain_number(number) else text
-    return text
+    if not _NUMBER.fullmatch(text):
+        return text  # Python also reads 1_000 and 007, which MLIR does not
+    try:
+        number: int | float = int(text) if _WHOLE_NUMBER.fullmatch(text) else float(text)
+    except ValueError:  # Python limits the number of digits
+        return text
+    return number if is_plain_number(number) else text
 
 
 def option_error(text: str, default: str, words: Sequence[str] = ()) -> str:
@@ -110,9 +107,9 @@ def _whole_number_error(text: str) -> str:
 
 
 def _short_value(value: OptionValue) -> str:
-    """The value in one line: as it is, in quotes, or as `@` and a hash if it is long, multi-line or empty."""
+    """The value in one line: as it is, in quotes, or as `@` and a hash if long, empty, or with a line end or quote."""
     text = option_text(value)
-    if len(text) > _MAX_VALUE_LENGTH or "\n" in text or not text:
+    if len(text) > _MAX_VALUE_LENGTH or "\n" in text or '"' in text or not text:
         return f"@{digest(text)[:12]}"
     return text if _UNQUOTED_VALUE.fullmatch(text) or text.startswith("{") else f'"{text}"'
 
@@ -335,14 +332,20 @@ def _suggestion(name: str, known: Sequence[str]) -> str:
 def steps_of(items: Sequence[PipelineItem], old_steps: Sequence[PassStep]) -> tuple[PassStep, ...]:
     """The items as steps, graph passes first.
 
-    A step that is also in `old_steps` keeps its phase, a new one gets that of the step before it. Hashes in the text
-    become the values of `old_steps` that they stand for.
+    A step that is also in `old_steps` keeps its phase, a new one gets that of the step before it on the same level.
+    Hashes in the text become the values of `old_steps` that they stand for.
     """
     ordered = [item for item in items if item.level == "graph"] + [item for item in items if item.level != "graph"]
-    value_by_text = {_short_value(value): value for step in old_steps for _, value in step.options}
+    values = [value for step in old_steps for _, value in step.options]
+    value_of_hash = {text: value for value in values if (text := _short_value(value)).startswith("@")}
     steps: list[PassStep] = []
     for item, old_step in zip(ordered, _match_items(ordered, old_steps), strict=True):
-        options = tuple((name, value_by_text.get(str(value), value)) for name, value in item.options)
+        # An unchanged value keeps its type: text that looks like a number is text again.
+        unchanged = {(name, option_text(value)): value for name, value in (old_step.options if old_step else ())}
+        options = tuple(
+            (name, unchanged.get((name, option_text(value)), value_of_hash.get(str(value), value)))
+            for name, value in item.options
+        )
         phase = old_step.phase if old_step is not None else _phase_of_new_step(item, steps, old_steps)
         level = old_step.level if old_step is not None else item.level
         steps.append(PassStep(item.name, level, item.anchor, options, item.enabled, phase))

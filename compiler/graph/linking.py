@@ -71,8 +71,8 @@ class NodeTable(dict[Any, Op]):
 
 
 def link(graph: NodeList) -> None:
-    """Implements `Graph.link`."""
-    table = _unique_names(graph)
+    """Replaces names in arguments by nodes, sorts the body, and rebuilds the table, the children and the groups."""
+    table = _index_nodes(graph)
     for op in graph._body:
         _resolve_arguments(op, table, graph)
     graph._body[:] = ordered_body(graph)
@@ -87,7 +87,7 @@ def link(graph: NodeList) -> None:
         group[:] = [table[op.name] for op in group if op.name in table]
 
 
-def _unique_names(graph: NodeList) -> dict[str, Op]:
+def _index_nodes(graph: NodeList) -> dict[str, Op]:
     """Returns the nodes by name, and sets missing stable names and targets.
 
     Raises `GraphError` for a node without a name, and for two nodes with the same name.
@@ -132,14 +132,18 @@ def _look_up(value: Any, names: set[str], op: Op, table: Mapping[str, Op], graph
 
 
 def ordered_body(graph: NodeList) -> list[Op]:
-    """Returns the body in topological order; independent nodes keep their order, and the output is last.
+    """Returns the body in topological order: placeholders first, the output last.
+
+    An order that is topological is kept; otherwise a node moves before its first user.
 
     Raises `GraphError` for cycles.
     """
 
     def cycle_error(nodes: list[Op]) -> GraphError:
-        names = " → ".join(op.name for op in nodes)
-        return GraphError(f"the graph has a cycle · graph {graph.name}, {names} · remove one of its edges")
+        names = " → ".join(op.name for op in (*nodes, nodes[0]))
+        return GraphError(
+            f"the graph has a cycle · graph {graph.name}, each reads the next: {names} · remove one of its edges"
+        )
 
     ops = (op for op in graph._body if not isinstance(op, (PlaceholderOp, OutputOp)))
     ordered = topological_order([*graph.placeholders, *ops], lambda op: op.parents, cycle_error)
@@ -151,7 +155,7 @@ def topological_order(
     dependencies: Callable[[Item], Iterable[Item]],
     cycle_error: Callable[[list[Item]], Exception],
 ) -> list[Item]:
-    """Returns `items` and their dependencies in topological order; independent items keep their order.
+    """Returns `items` and their dependencies in topological order: each dependency moves before its first user.
 
     `dependencies(item)` returns the items that `item` depends on. The search is depth-first but not recursive, since a
     graph may be thousands of nodes deep. If the items of `cycle` form a cycle, raises `cycle_error(cycle)`.

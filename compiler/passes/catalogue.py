@@ -17,7 +17,7 @@ from buddy.compiler.passes import mlir_opt
 from buddy.compiler.passes.base import MlirPass
 from buddy.compiler.passes.pass_runner import own_passes
 from buddy.compiler.protocol import OptionInfo, PassInfo
-from buddy.compiler.protocol.recipe import OptionValue
+from buddy.compiler.protocol.recipe import option_text
 
 _LAYOUTS = ("infer-layout-map", "identity-layout-map", "fully-dynamic-layout-map")
 # The words that options of MLIR's passes accept, by the name of the option.
@@ -98,19 +98,15 @@ def _first_line(text: str | None) -> str:
 
 
 def _graph_pass_info(name: str, transform: Transform) -> PassInfo:
-    options = tuple(OptionInfo(key, _option_text(default)) for key, default in options_of(transform).items())
+    options = tuple(OptionInfo(key, option_text(default)) for key, default in options_of(transform).items())
     plugin = origin(("graph pass", name))
     return PassInfo(name, "graph", _first_line(transform.__doc__), "", options, not plugin, plugin)
 
 
 def _python_pass_info(pass_class: type[MlirPass]) -> PassInfo:
-    options = tuple(OptionInfo(name, _option_text(default)) for name, default in pass_class.options().items())
+    options = tuple(OptionInfo(name, option_text(default)) for name, default in pass_class.options().items())
     plugin = origin(("MLIR pass", pass_class.name))
     return PassInfo(pass_class.name, "mlir", pass_class.summary, pass_class.anchor, options, not plugin, plugin)
-
-
-def _option_text(value: OptionValue) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _read_upstream_list() -> list[tuple[str, str, tuple[str, ...]]]:

@@ -103,7 +103,7 @@ class PassStep(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=Tr
         """Returns the step in the syntax of `mlir-opt --pass-pipeline`, without its anchor."""
         if not self.options:
             return self.name
-        text = " ".join(f"{key}={_option_text(value)}" for key, value in self.options)
+        text = " ".join(f"{key}={option_text(value)}" for key, value in self.options)
         return f"{self.name}{{{text}}}"
 
 
@@ -318,7 +318,8 @@ def is_plain_number(value: OptionValue) -> bool:
     return not isinstance(value, float) or math.isfinite(value)
 
 
-def _option_text(value: OptionValue) -> str:
+def option_text(value: OptionValue) -> str:
+    """Returns the value of an option in MLIR's syntax."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

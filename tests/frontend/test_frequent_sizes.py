@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from buddy.compiler.driver import background
-from buddy.compiler.frontend import frequent_sizes
+from buddy.compiler.frontend import backend, frequent_sizes
 from buddy.compiler.frontend.backend_settings import SPECIALISE_CALLS
 from buddy.compiler.graph import serialize
 from buddy.compiler.graph.sizes import SymbolSource, plain_size, symbol
@@ -178,13 +178,19 @@ def test_a_process_that_fails_leaves_the_code_for_all_sizes(
         assert torch.equal(compiled(x), result)
 
 
-def test_a_released_graph_takes_no_code() -> None:
-    model = nn.Linear(16, 8).eval()
-    compiled = torch.compile(model, backend="buddy", dynamic=True, options={"specialise": 1})
+def test_a_released_graph_takes_no_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    owners: list[weakref.ref[Any]] = []
+
+    def watched(*args: Any) -> frequent_sizes.FrequentSizes:
+        made = frequent_sizes.FrequentSizes(*args)
+        owners.append(weakref.ref(made))
+        return made
+
+    monkeypatch.setattr(backend, "FrequentSizes", watched)
+    compiled = torch.compile(nn.Linear(16, 8).eval(), backend="buddy", dynamic=True, options={"specialise": 1})
     with torch.no_grad():
         compiled(torch.randn(5, 16))
-    # `isinstance` would ask the weak proxies among the objects.
-    (owner,) = [weakref.ref(item) for item in gc.get_objects() if type(item) is frequent_sizes.FrequentSizes]
+    (owner,) = owners
     del compiled
     torch._dynamo.reset()
     gc.collect()

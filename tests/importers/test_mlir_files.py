@@ -217,6 +217,25 @@ def test_what_is_written_under_another_name_is_a_result(tmp_path: Path) -> None:
     assert report.ok, report.outputs
 
 
+def test_a_loop_reads_what_its_body_reads(graphs: dict[str, CapturedGraph]) -> None:
+    loop = next(op for op in graphs["axpy"].graph.body if op.target == "scf.for")
+    assert {parent.name for parent in loop.parents} >= {"arg0", "arg1", "arg2", "get_global"}
+
+
+def test_a_result_that_is_an_argument_of_a_later_block_shifts_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "blocks.mlir"
+    path.write_text("""func.func @f(%x: f32) -> (f32, f32) {
+  %y = arith.addf %x, %x : f32
+  cf.br ^next(%y : f32)
+^next(%z: f32):
+  %n = arith.negf %x : f32
+  return %z, %n : f32, f32
+}
+""")
+    (captured,) = load_program(str(path)).graphs
+    assert [[parent.name for parent in result.parents] for result in captured.graph.results] == [[], ["negf"]]
+
+
 def test_open_sizes_are_said(file: Path) -> None:
     program = load_program(f"{file}:open", shapes=("arg0=3x5", "arg1=5x8"))
     assert [tuple(tensor.shape) for tensor in program.graphs[0].tensors] == [(3, 5), (5, 8)]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.importers.sources import CapturedProgram, SourceError, load_program
 from buddy.compiler.protocol import Diagnostic
 
@@ -439,6 +440,24 @@ def test_uncached_weights_are_built_from_the_config_and_said(script: Write) -> N
     ]
     pairs = zip(first.graphs[0].tensors, second.graphs[0].tensors, strict=True)
     assert all(torch.equal(one, other) for one, other in pairs)
+
+
+OPTIONS = """
+from transformers import BertForSequenceClassification
+import torch
+model = BertForSequenceClassification.from_pretrained(
+    "nobody/has-cached-this", num_labels=5, num_hidden_layers=1, hidden_size=32, num_attention_heads=2,
+    intermediate_size=64, vocab_size=50, dtype=torch.bfloat16,
+)
+example_inputs = {"input_ids": torch.zeros(1, 4, dtype=torch.int64)}
+"""
+
+
+def test_a_model_built_from_its_config_has_the_options_of_the_call(script: Write) -> None:
+    pytest.importorskip("transformers")
+    (captured,) = load_program(script(OPTIONS)).graphs
+    (result,) = captured.graph.results
+    assert (result.tensor_meta.shape, result.tensor_meta.dtype) == ((1, 5), TensorDType.BFloat16)
 
 
 AUTO = """

@@ -13,8 +13,9 @@ from buddy.compiler.graph.types import NodeType, TensorDType, TensorMeta
 from buddy.compiler.importers.mlir_files.reading import line_of
 from buddy.compiler.importers.mlir_files.signatures import SignatureValue
 from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.mlir.walk import collect
 
-# With more ops, a node is a whole function: a longer table is not useful.
+# If the functions have more ops than this, each function becomes one node.
 MAX_NODES = 20_000
 FUNCTIONS = frozenset({"func.func", "llvm.func"})
 _TERMINATORS = frozenset({"func.return", "llvm.return"})
@@ -28,7 +29,11 @@ def name_of(function: ir.Operation) -> str:
 
 
 class ModuleTable:
-    """The nodes of a module, created before a wrapper is added to it; `entry` is the function to call."""
+    """The nodes of a module as it was written; `entry` is the function to call.
+
+    Create it before a function that adapts the signature of `entry` is added to the module. `title` is the name of the
+    file in locations, and `lines_before` the number of its lines before this module.
+    """
 
     def __init__(
         self,
@@ -64,7 +69,10 @@ class ModuleTable:
             graph.add_node(node)
         results = []
         for index, out in enumerate(outs):
-            parents = self._returned_nodes[index : index + 1] or [op for op in self._inputs if op.name == out.name]
+            if index < len(self._returned_nodes):
+                parents = [node for node in self._returned_nodes[index : index + 1] if node is not None]
+            else:
+                parents = [op for op in self._inputs if op.name == out.name]
             is_argument = any(op.name == out.name for op in self._inputs)
             results.append(self._make_result(f"{out.name}_written" if is_argument else out.name, parents, out))
             graph.add_node(results[-1])
@@ -110,7 +118,9 @@ class ModuleTable:
         return node
 
     def _parents_of(self, op: ir.Operation) -> list[Op]:
-        return [node for operand in op.operands if (node := self._producer(operand)) is not None]
+        """The nodes whose values the op, or an op in its regions, reads."""
+        producers = [self._producer(operand) for inner in (op, *collect(op)) for operand in inner.operands]
+        return list(dict.fromkeys(node for node in producers if node is not None))
 
     def _producer(self, value: ir.Value) -> Op | None:
         if isinstance(value, ir.OpResult):
@@ -118,9 +128,11 @@ class ModuleTable:
         inputs = zip(self._entry_arguments, self._inputs, strict=False)
         return next((node for argument, node in inputs if argument == value), None)
 
-    def _find_returned_nodes(self, entry: ir.Operation) -> list[Op]:
+    def _find_returned_nodes(self, entry: ir.Operation) -> list[Op | None]:
+        """The node of each value that `entry` returns; `None` for an argument of a block that is not the first one."""
         last = list(entry.regions[0].blocks[len(entry.regions[0].blocks) - 1].operations)[-1].operation
-        return self._parents_of(last) if last.name in _TERMINATORS and not self._one_node_per_function else []
+        is_return = last.name in _TERMINATORS and not self._one_node_per_function
+        return [self._producer(value) for value in last.operands] if is_return else []
 
 
 def _functions(module: ir.Module) -> Iterator[ir.Operation]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import importlib.abc
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -22,15 +24,15 @@ if TYPE_CHECKING:
 SEED = 0
 # The share of free memory that a model built from its config may use.
 MEMORY_SHARE = 0.5
-Loader = Callable[..., Any]
+Builder = Callable[..., Any]
 Fallback = Callable[[Any, str, dict[str, Any]], Any]
 
 
 @contextmanager
 def offline_models(notes: list[str]) -> Iterator[None]:
-    """While active, `from_pretrained` builds a model that is not in the local cache from its config.
+    """While active, if a model is not in the local cache, `from_pretrained` builds it from its config.
 
-    Adds a note to `notes` for each such model. Nothing is downloaded unless the user has set `HF_HUB_OFFLINE` to 0.
+    Adds a note to `notes` for each such model. Nothing is downloaded, unless the user has turned `HF_HUB_OFFLINE` off.
     """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     constants: Any = sys.modules.get("huggingface_hub.constants")
@@ -46,19 +48,27 @@ def offline_models(notes: list[str]) -> Iterator[None]:
 
 def _build_model(cls: type[transformers.PreTrainedModel], name: str, options: dict[str, object]) -> torch.nn.Module:
     """A model of class `cls` in eval mode, with weights from `SEED`."""
-    return _build_seeded(cls, options.get("config") or _load_config(cls.config_class, name))
+    return _build_seeded(cls, options.get("config") or _load_config(cls.config_class, name), options)
 
 
 def _build_auto_model(cls: type[transformers.AutoModel], name: str, options: dict[str, object]) -> torch.nn.Module:
-    return _build_seeded(cls.from_config, options.get("config") or _guess_config(name))
+    return _build_seeded(cls.from_config, options.get("config") or _guess_config(name), options)
 
 
 def _make_auto_tokenizer(_cls: type, name: str, _options: dict[str, object]) -> object:
-    """The model's tokenizer class without a vocabulary: every word is unknown to it."""
+    """A tokenizer of the model's class without a vocabulary: every word is unknown to it.
+
+    Raises `LookupError` if no class of the model can be made without one.
+    """
     mapping = importlib.import_module("transformers.models.auto.tokenization_auto").TOKENIZER_MAPPING
     entry = mapping[type(_guess_config(name))]
     candidates = entry if isinstance(entry, (tuple, list)) else [entry]
-    return next(candidate for candidate in candidates if candidate is not None)()
+    for candidate in filter(None, candidates):
+        try:
+            return candidate()
+        except (TypeError, ValueError, OSError):  # it needs a vocabulary
+            continue
+    raise LookupError("its tokenizer needs a vocabulary")
 
 
 def _load_config(config_class: type[transformers.PretrainedConfig], name: str) -> transformers.PretrainedConfig:
@@ -84,22 +94,33 @@ def _guess_config(name: str) -> transformers.PretrainedConfig:
         return auto.CONFIG_MAPPING[max(architectures, key=len)]()
 
 
-def _build_seeded(build: Loader, config: transformers.PretrainedConfig) -> torch.nn.Module:
+def _build_seeded(build: Builder, config: transformers.PretrainedConfig, options: dict[str, object]) -> torch.nn.Module:
     """The model from `build(config)` in eval mode, with weights drawn from `SEED`.
 
+    As in `from_pretrained`, `options` that are attributes of the config override them, `dtype` is the weights' type.
     Raises `MemoryError` if the weights would take more than `MEMORY_SHARE` of the free memory.
     """
+    config = copy.deepcopy(config)
+    for name, value in options.items():
+        if hasattr(config, name) and name not in ("config", "dtype", "torch_dtype"):
+            setattr(config, name, value)
     with torch.device("meta"):
         n_bytes = sum(p.numel() * p.element_size() for p in build(config).parameters())
     if n_bytes > MEMORY_SHARE * _free_memory():
         raise MemoryError(f"built from its config it would take {n_bytes / 1e9:.1f} GB")
     with torch.random.fork_rng():
         torch.manual_seed(SEED)
-        return build(config).eval()
+        model = build(config).eval()
+    dtype = options.get("dtype") or options.get("torch_dtype")
+    return model.to(dtype) if isinstance(dtype, torch.dtype) else model
 
 
 def _free_memory() -> int:
-    """The free memory in bytes, as the kernel estimates it."""
+    """The memory in bytes that programs can get: with the cache of files, if the kernel tells it (Linux)."""
+    with suppress(OSError, ValueError, IndexError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        (available,) = [line for line in lines if line.startswith("MemAvailable:")]
+        return int(available.split()[1]) << 10
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -120,7 +141,7 @@ _PATCHES: dict[str, tuple[str, Fallback]] = {
 
 
 def _patcher(owner_name: str, fallback: Fallback, notes: list[str]) -> Callable[[ModuleType], Callable[[], None]]:
-    """Installs `fallback` in `from_pretrained` of a module's classes; returns a function that removes it."""
+    """Returns a function that installs `fallback` in a module's classes, and returns how to undo it."""
 
     def patch(module: ModuleType) -> Callable[[], None]:
         base = getattr(module, owner_name)

@@ -172,11 +172,11 @@ def _dot_blocking(
         copies_a = contraction.k[0].strides[0] != 1 or depth % multiple != 0 or m.size < TILE_ROWS
     else:
         # Beside the sums, a row of B, and an element of A: the sums of B's columns, see `dot_instructions.OFFSET`.
-        subtracts_offset = instruction.subtracts_offset(contraction.unsigned)
+        needs_offset = instruction.needs_offset(contraction.unsigned)
         registers = target.vector_registers - (0 if instruction.adds else 1)
-        reserved = 2 if subtracts_offset else 1
+        reserved = 2 if needs_offset else 1
         rows, vectors = _register_block(m.size, n.size, lanes, registers, requested, reserved)
-        copies_a = contraction.k[0].strides[0] != 1 or instruction.widens or subtracts_offset
+        copies_a = contraction.k[0].strides[0] != 1 or instruction.widens or needs_offset
         if source == "packed":
             row_bytes = vectors * lanes * bytes_of(contraction.input_elements[1])
             depth = _choose_depth(contraction, row_bytes, target.l2, requested.depth)

@@ -1,4 +1,4 @@
-"""Instructions that multiply groups of narrow elements and add the products to sums of 32 bits.
+"""Instructions that multiply groups of narrow elements, and sum the products of a group in 32 bits.
 
 Sources: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, for the instructions on vectors;
 volume 1, chapter 18, for those on tiles.
@@ -10,23 +10,23 @@ from dataclasses import dataclass
 
 from buddy.compiler.mlir.bindings import arith, ir, llvm, vector
 
-# Bytes of a lane of a vector: of a sum, and of a group of elements that are multiplied for it.
+# Bytes of a lane of a vector, which holds one sum, or one group of elements of A or B.
 WORD_BYTES = 4
 # Rows of a tile of AMX, and bytes in a row of it.
 TILE_ROWS, TILE_ROW_BYTES = 16, 64
 
-Signs = tuple[bool, bool]  # whether the integers of A and of B are unsigned
+Unsigned = tuple[bool, bool]  # whether the integers of A, and those of B, are unsigned
 
-_ANY_SIGNS: tuple[Signs, ...] = ((False, False), (False, True), (True, False), (True, True))
+_ANY_SIGNS: tuple[Unsigned, ...] = ((False, False), (False, True), (True, False), (True, True))
 
 
 @dataclass(frozen=True)
 class DotInstruction:
-    """An instruction that adds `group` products to each sum. It has the name of the instruction, as in manuals.
+    """An instruction that multiplies `group` elements for each sum; `name` is its mnemonic.
 
     A lane of its operands has `group` elements of type `element` that are adjacent along K. Elements of A and B are of
-    type `inputs`, and are widened to `element` if that is wider. Sums have the type `sums`. `signs` has the
-    combinations of unsigned operands that it multiplies. `intrinsics` has LLVM's intrinsic by the bytes of a vector; an
+    type `inputs`, and are widened to `element` if that is wider. Sums have the type `sums`. `unsigned` has the
+    supported pairs: whether A and whether B is unsigned. `intrinsics` has LLVM's intrinsic by the bytes of a vector; an
     instruction on tiles has none.
     """
 
@@ -35,7 +35,7 @@ class DotInstruction:
     element: str
     group: int
     sums: str
-    signs: tuple[Signs, ...]
+    unsigned: tuple[Unsigned, ...]
     intrinsics: tuple[tuple[int, str], ...] = ()
 
     @property
@@ -52,20 +52,17 @@ class DotInstruction:
         """True if the instruction adds to the sums; if not, products take a register until they are added."""
         return self.name != VPMADDWD.name
 
-    def multiplies(self, inputs: tuple[str, str], sums: str, unsigned: Signs) -> bool:
+    def multiplies(self, inputs: tuple[str, str], sums: str, unsigned: Unsigned) -> bool:
         """True if the instruction multiplies elements of the types `inputs` and adds the products to `sums`."""
-        is_supported = unsigned in self.signs or self.subtracts_offset(unsigned)
+        is_supported = unsigned in self.unsigned or self.needs_offset(unsigned)
         return inputs == (self.inputs, self.inputs) and sums == self.sums and is_supported
 
-    def subtracts_offset(self, unsigned: Signs) -> bool:
-        """True if a signed A is multiplied as unsigned, larger by `OFFSET`, and the excess is subtracted from the sums.
-
-        The excess is the sum of B's column times `OFFSET`.
-        """
+    def needs_offset(self, unsigned: Unsigned) -> bool:
+        """True if the kernel must add `OFFSET` to a signed A, and subtract `OFFSET` times the sums of B's columns."""
         return self.name == VPDPBUSD.name and unsigned == (False, False)
 
     def emit(self, sums: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
-        """Returns `sums` plus the products of `a` and `b`: vectors of words of `group` elements."""
+        """Returns `sums` plus the products of `a` and `b`, vectors of `element`; not for an instruction on tiles."""
         intrinsic = dict(self.intrinsics)[sums.type.shape[0] * WORD_BYTES]
         if not self.adds:
             return arith.addi(sums, _call(intrinsic, sums.type, [a, b]))
@@ -92,7 +89,7 @@ TDPB = DotInstruction("tdpbssd", "i8", "i8", 4, "i32", _ANY_SIGNS)
 
 INSTRUCTIONS = {one.name: one for one in (TDPBF16PS, TDPB, VDPBF16PS, VPDPBUSD, VPMADDWD)}
 
-# Between a signed byte and the unsigned byte with the highest bit inverted.
+# A signed byte x with its highest bit inverted, read as unsigned, is x + OFFSET.
 OFFSET = 128
 
 

@@ -71,9 +71,9 @@ def read_trace(path: Path, on_progress: Callable[[float], None] = lambda done: N
     builder, notes, found = ReportBuilder(), list[str](), 0
     sizes = [_size(file) for file in files]
     total, start, reported = sum(sizes) or 1, 0, 0
-    for number, (file, size) in enumerate(zip(files, sizes, strict=True)):
+    for file, size in zip(files, sizes, strict=True):
         rank = _RANK.search(file.name)
-        process = (f"rank {rank[1]}" if rank else f"file {number}") if len(files) > 1 else ""
+        process = (f"rank {rank[1]}" if rank else file.name) if len(files) > 1 else ""
         reader = _Reader(process)
         try:
             with file.open("rb") as stream:
@@ -91,11 +91,19 @@ def read_trace(path: Path, on_progress: Callable[[float], None] = lambda done: N
             notes.append(f"{file} cannot be read: {error.strerror or error}")
         start += size
         found += reader.found
-        notes += [f"{file}: {reader.unreadable} records could not be read"] if reader.unreadable else []
+        if reader.unreadable:
+            notes.append(f"{file}: {_records(reader.unreadable)} could not be read")
+        if reader.cut:
+            notes.append(f"{file}: {_records(reader.cut)} of more than {_MAX_PAYLOAD >> 20} MiB, cut")
     if not found:
         todo = "run the script with TORCH_TRACE=DIR, or with TORCH_LOGS=recompiles,graph_breaks,guards 2> FILE"
-        raise TraceError(f"{path} is not a trace of TorchDynamo", notes[0] if notes else str(path), todo)
+        reasons = f": {'; '.join(notes)}" if notes else ""
+        raise TraceError(f"{path} is not a trace of TorchDynamo{reasons}", str(path), todo)
     return builder.report(tuple(notes))
+
+
+def _records(count: int) -> str:
+    return f"{count} record" + "s" * (count != 1)
 
 
 def _size(file: Path) -> int:
@@ -120,15 +128,20 @@ class _Message:
     artifact: str = ""
     lines: list[str] = field(default_factory=list)
     size: int = 0
+    is_cut: bool = False
 
     def append(self, line: str) -> None:
         if self.size < _MAX_PAYLOAD:
             self.lines.append(line)
             self.size += len(line)
+        else:
+            self.is_cut = True
 
 
 class _Reader:
-    """Reads the records of one file. `found` counts its messages, `unreadable` the records that cannot be decoded.
+    """Reads the records of one file.
+
+    `found` counts the lines of a trace, `unreadable` the records that cannot be decoded, and `cut` those too long.
 
     Several processes may have written the file, such as the ranks of a run to one stderr: a record belongs to the rank
     that its line names. Records without a rank belong to the process `name`.
@@ -139,10 +152,10 @@ class _Reader:
         # The open message of each process, and the process of the last line with a prefix.
         self._messages: dict[str, _Message] = {}
         self._last = name
-        self.found = self.unreadable = 0
+        self.found = self.unreadable = self.cut = 0
 
     def records(self, stream: IO[bytes]) -> Iterator[tuple[TraceRecord, int]]:
-        """The records, each with the position in the file after it."""
+        """The records, each with the number of bytes read so far."""
         position = 0
         for raw in stream:
             position += len(raw)
@@ -198,6 +211,7 @@ class _Reader:
         message = self._messages.pop(process, None)
         if message is None:
             return
+        self.cut += message.is_cut
         if message.fields is not None:
             yield structured_record(message.fields, "\n".join(message.lines), message.process), position
         else:
@@ -217,7 +231,10 @@ def _text_body(text: str) -> tuple[str, str, str]:
 
 
 def structured_record(fields: dict[str, Any], payload: str, process: str = "") -> TraceRecord:
-    """The record of Dynamo's structured trace with these fields, of which the first one names it."""
+    """The record of Dynamo's structured trace with these fields.
+
+    The first field has its name and metadata; the name of an artifact is in the metadata.
+    """
     name = next(iter(fields), "")
     metadata = fields.get(name)
     if name == "artifact":

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from buddy.app.workspace.pipeline_text import (
+    MODULE,
     PipelineError,
     check_pipeline,
     completions,
     mlir_pipeline,
     option_error,
+    option_value,
     parse,
     pipeline_text,
     steps_of,
@@ -90,6 +92,19 @@ def test_errors_have_a_position(text: str, place: int, message: str) -> None:
         check_pipeline(parse(text), CATALOGUE)
     assert caught.value.offset == place
     assert message in caught.value.message
+
+
+@pytest.mark.parametrize("text", ["007", "1_000", "+3", ".5", "nan", "inf", "0x10"])
+def test_a_text_that_would_print_otherwise_is_no_number(text: str) -> None:
+    assert option_value(text) == text
+
+
+def test_a_value_with_a_quote_and_one_that_looks_like_a_number_are_kept() -> None:
+    steps = (
+        PassStep("canonicalize", "mlir", MODULE, (("patterns", 'a "b'), ("top", "8"))),
+        PassStep("cse", "mlir", MODULE, (("count", 8),)),
+    )
+    assert steps_of(parse(pipeline_text(steps)), steps) == steps
 
 
 def test_a_new_pass_gets_the_phase_of_its_neighbour() -> None:

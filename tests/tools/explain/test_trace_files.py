@@ -77,7 +77,7 @@ def test_a_truncated_trace_is_read_up_to_its_end(tmp_path: Path) -> None:
     assert changes(report) == [(*CHANGES[0][:4], "3")]
     (tmp_path / "cut.log").write_bytes(data[: place - 10])
     report = read_trace(tmp_path)
-    assert report.notes == (f"{tmp_path / 'cut.log'}: 1 records could not be read",)
+    assert report.notes == (f"{tmp_path / 'cut.log'}: 1 record could not be read",)
     assert len(report.breaks) == 2
 
 

@@ -32,7 +32,7 @@ class DotGemm(BlockedGemm):
         return self._element(self.instruction.element)
 
     def convert_a(self, value: ir.Value) -> ir.Value:
-        if not self.instruction.subtracts_offset(self.c.unsigned):
+        if not self.instruction.needs_offset(self.c.unsigned):
             return super().convert_a(value)
         return arith.xori(value, self.e.splat(value.type, -OFFSET))  # the same bits as OFFSET, in a signed byte
 
@@ -49,7 +49,7 @@ class DotGemm(BlockedGemm):
     def accumulate(self, tile: Tile, panel: ir.Value, k_range: Range | None, sums: list[ir.Value]) -> list[ir.Value]:
         e, group, (k,) = self.e, self.block.group, self.c.k
         vectors = len(sums) // tile.rows
-        excess = [self.zero()] * vectors if self.instruction.subtracts_offset(self.c.unsigned) else []
+        excess = [self.zero()] * vectors if self.instruction.needs_offset(self.c.unsigned) else []
 
         def emit_step(step: Index, carried: list[ir.Value], active: int = group) -> list[ir.Value]:
             if tile.next_panel is not None:
