@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import threading
 import warnings
 import weakref
 from collections import OrderedDict
@@ -67,6 +68,8 @@ Build = Callable[[Graph, Recipe], Artifact]
 _PROPAGATED = (OptionError, FallbackError, torch._dynamo.exc.TorchDynamoException)
 _log = logging.getLogger("buddy.frontend")
 _programs: weakref.WeakSet[LoadedProgram] = weakref.WeakSet()
+# Programs for frequent sizes are added by another thread.
+_programs_lock = threading.Lock()
 
 
 class Autotuner(Protocol):
@@ -211,7 +214,9 @@ def refreeze() -> None:
 
     Call it after frozen weights have changed. Code compiled without `freeze` reads weights at each call.
     """
-    for program in _programs:
+    with _programs_lock:
+        programs = list(_programs)
+    for program in programs:
         program.refreeze()
 
 
@@ -403,7 +408,8 @@ def _may_specialise(
 
 def _load(artifact: Artifact, frozen: bool = False, releases: bool = False) -> LoadedProgram:
     program = LoadedProgram(artifact, frozen, releases=releases)
-    _programs.add(program)
+    with _programs_lock:
+        _programs.add(program)
     return program
 
 
