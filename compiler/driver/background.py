@@ -18,7 +18,7 @@ from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLong, call_and_wait
 
-# The time limit for one graph, in seconds: a layer of thousands of ops takes about one minute.
+# The time limit for one graph, in seconds. The process is killed then, and the program keeps the code it has.
 _LIMIT_SECONDS = 600.0
 # Added to the niceness of the compiling process, which should not slow down the program.
 _NICENESS = 10
@@ -34,14 +34,14 @@ class CompileRequest(msgspec.Struct, frozen=True):
 
 def answer(request: CompileRequest) -> bytes:
     """Compiles a graph in the process that `submit` starts; returns its artifact as bytes, from the cache if it can."""
-    from buddy.compiler.driver.compile_graph import compile_graph
+    from buddy.compiler.driver.compile_graph import compile_and_store
 
-    os.nice(_NICENESS)
+    if hasattr(os, "nice"):
+        os.nice(_NICENESS)
     graph = serialize.from_data(request.graph)
     artifact = program_cache.find_program(graph, request.recipe)
     if artifact is None:
-        artifact = compile_graph(graph, request.recipe)
-        program_cache.store_program(graph, request.recipe, artifact)
+        artifact = compile_and_store(graph, request.recipe)
     return artifacts.to_bytes(artifact)
 
 
@@ -64,7 +64,7 @@ class _Compiler:
         with self._is_idle:
             self._unfinished += 1
             if self._thread is None:
-                # A daemon: the program may end while a graph is compiled, and the process of it then ends too.
+                # A daemon: the program may end while a graph is compiled, whose process then ends with it.
                 self._thread = threading.Thread(target=self._run, name="buddy-background-compiler", daemon=True)
                 self._thread.start()
         self._jobs.put(job)

@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import msgspec
+
 from buddy.compiler.codegen import objects
 from buddy.compiler.codegen.calling_convention import EntryConvention
 from buddy.compiler.driver import snapshots
 from buddy.compiler.driver.backends import Code, backend_named, check_target, lowered_graph, report_plugin_errors
 from buddy.compiler.driver.diagnosis import CompilationError
 from buddy.compiler.driver.pipeline import EntryObserver, OnStep, Verification, run_mlir_passes
-from buddy.compiler.driver.program_cache import is_ours
+from buddy.compiler.driver.program_cache import is_ours, store_program
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.provenance import LocationSets
@@ -21,7 +23,7 @@ from buddy.compiler.ops.func import eager_calls
 from buddy.compiler.ops.lowering import LoweredModule, new_context
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.protocol.artifact import Artifact, EagerCall
-from buddy.compiler.protocol.recipe import CODE_STEP, LOWERING_STEP, Recipe
+from buddy.compiler.protocol.recipe import CODE_STEP, EAGER, LOWERING_STEP, Recipe
 
 # The minimum number of nodes for which helper processes are started; smaller programs have too few functions.
 MIN_NODES = 64
@@ -60,6 +62,27 @@ def compile_graph(
         with report_plugin_errors(backend):
             artifact: Artifact = backend.compile(code)
         return artifact
+
+
+def compile_and_store(graph: Graph, recipe: Recipe, overrides: Registry | None = None) -> Artifact:
+    """Compiles a graph for `torch.compile`, with what its summary reports about nodes, and caches the artifact on disk.
+
+    It is not cached if a script's own lowerings (`overrides`), or a process that gave no answer, took part. Raises
+    `CompilationError`.
+    """
+    lowered_modules: list[LoweredModule] = []
+    artifact = compile_graph(graph, recipe, overrides, lowered_modules.append)
+    assignments = lowered_modules[-1].assignments
+    artifact = msgspec.structs.replace(
+        artifact,
+        n_nodes=len(assignments),
+        eager_nodes=tuple(assignment.node for assignment in assignments if assignment.lowering == EAGER),
+        precisions=tuple((a.node, a.precision) for a in assignments if a.precision),
+        notes=tuple(text for _, text in lowered_modules[-1].unapplied),
+    )
+    if overrides is None and not any(lowered.transient for lowered in lowered_modules):
+        store_program(graph, recipe, artifact)
+    return artifact
 
 
 class GraphAfterPasses(NamedTuple):

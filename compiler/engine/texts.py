@@ -41,8 +41,7 @@ from buddy.compiler.protocol import (
 from buddy.compiler.protocol.text import regions
 from buddy.compiler.protocol.text import store as searching
 from buddy.compiler.protocol.text.lines import IndexedText, elide, long_types
-from buddy.compiler.protocol.text.patterns import PatternError
-from buddy.compiler.protocol.text.store import TextStore, check, is_literal
+from buddy.compiler.protocol.text.store import PatternError, TextStore, check, is_literal
 from buddy.compiler.protocol.texts import FRAME
 from buddy.compiler.support.processes.jobs import Job, JobFailed
 

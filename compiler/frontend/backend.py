@@ -14,7 +14,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import torch
-from msgspec.structs import replace
 
 from buddy.compiler.driver import program_cache
 from buddy.compiler.frontend.aten import AtenGraph, OpsMap, Runner, default_decompositions, load_plugins, run_aot
@@ -428,23 +427,13 @@ def _compile_and_store(
     graph: Graph, recipe: Recipe, settings: BackendSettings, lowerings: dict[str, Lowering] | None
 ) -> Artifact:
     from buddy.compiler.driver.compilation import Compiler
-    from buddy.compiler.driver.compile_graph import compile_graph
-    from buddy.compiler.ops.lowering import LoweredModule
+    from buddy.compiler.driver.compile_graph import compile_and_store
     from buddy.compiler.ops.registry import Registry
 
     registry = Registry(lowerings) if lowerings else None
     if settings.fallback == "error":
         reject_eager(graph, Compiler(graph, registry).assignments(recipe))
-    lowered_modules: list[LoweredModule] = []
-    artifact = compile_graph(graph, recipe, registry, lowered_modules.append)
-    assignments = lowered_modules[-1].assignments
-    in_eager = tuple(assignment.node for assignment in assignments if assignment.lowering == EAGER)
-    precisions = tuple((a.node, a.precision) for a in assignments if a.precision)
-    notes = tuple(text for _, text in lowered_modules[-1].unapplied)
-    artifact = replace(artifact, n_nodes=len(assignments), eager_nodes=in_eager, precisions=precisions, notes=notes)
-    if not lowerings and not any(lowered.transient for lowered in lowered_modules):
-        program_cache.store_program(graph, recipe, artifact)
-    return artifact
+    return compile_and_store(graph, recipe, registry)
 
 
 def reject_eager(graph: Graph, assignments: Sequence[Assignment]) -> None:

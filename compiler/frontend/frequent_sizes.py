@@ -76,7 +76,7 @@ class FrequentSizes:
     def add(self, symbols: Mapping[str, int], artifact: Artifact, seconds: float) -> None:
         """Uses `artifact` for the calls with these values of the symbols; `seconds` is the time since it was due."""
         text = ", ".join(f"{name} = {value}" for name, value in symbols.items())
-        if artifact.results_of_eager and not self._allow_eager:
+        if artifact.eager_nodes and not self._allow_eager:
             _log.info("graph %s: no code of its own for %s, since ops would run in eager", self._data.name, text)
             return
         self._programs[tuple(symbols.values())] = self._load(artifact)

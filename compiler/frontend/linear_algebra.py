@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from buddy.compiler.runtime import linear_algebra_ops  # noqa: F401  (defines the ops)
+from buddy.compiler.runtime import torch_ops  # noqa: F401  (defines the ops)
 
 aten = torch.ops.aten
 

@@ -242,9 +242,10 @@ class _ContractionTiling(_Tiling):
                 starts[loop], sizes[loop] = index, rows
                 self.emit_on_views(starts, sizes)
             first = end
-        with _Loop(first, size, rows) as index:
+        last_block = _BLOCK_ROWS[-1]
+        with _Loop(first, size, last_block) as index:
             starts[loop] = index
-            padded = [rows if i == loop else n for i, n in enumerate(sizes)]
+            padded = [last_block if i == loop else n for i, n in enumerate(sizes)]
             valid: list[Index] = [arith.subi(size, index) if i == loop else n for i, n in enumerate(sizes)]
             operands = [
                 self._copy_tile(number, starts, valid, padded, new_ops)

@@ -1,6 +1,6 @@
-"""The custom torch ops of compiled graphs: `buddy::observe`, random numbers and integer products.
+"""The custom torch ops of compiled graphs: `buddy::observe`, random numbers, integer products and singular values.
 
-Those of recurrent layers and of linear algebra are in modules that this one imports, so that all are defined.
+Those of recurrent layers are in a module that this one imports, so that all are defined.
 
 Philox 4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3" (SC 2011): a cipher of
 few rounds that makes four words of 32 bits from a counter of four words and a key of two. Here the key is the seed, and
@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 import torch
 
 from buddy.compiler.graph.operations.effects import PHILOX_KEY_INCREMENTS, PHILOX_MULTIPLIERS, PHILOX_ROUNDS
-from buddy.compiler.runtime import linear_algebra_ops as linear_algebra_ops
 from buddy.compiler.runtime import recurrent_ops as recurrent_ops
 
 Observer = Callable[[torch.Tensor], None]
@@ -169,3 +169,49 @@ def _product_of_scales(a_scale: float, b_scale: float, b_scales: torch.Tensor | 
 
 _library.impl("integer_product", _integer_product, "CPU")
 _library.impl("integer_convolution", _integer_convolution, "CPU")
+
+
+# ---- singular values -------------------------------------------------------------------------------------------------
+
+# PyTorch's `svdvals` saves the singular vectors for its gradient, whose signs LAPACK decides; no other code gets those
+# of LAPACK. In the gradient itself, each left vector is multiplied by its right one, so that the signs cancel.
+
+# Of matrices [*batch, rows, columns], in descending order: [*batch, min(rows, columns)].
+_library.define("singular_values(Tensor a) -> Tensor")
+# The gradient of `a`, from that of its singular values.
+_library.define("singular_values_gradient(Tensor a, Tensor gradient) -> Tensor")
+
+
+def _singular_values(a: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.svdvals(a)
+
+
+def _shape_of_values(a: torch.Tensor) -> torch.Tensor:
+    return a.new_empty([*a.shape[:-2], min(a.shape[-2:])], dtype=a.real.dtype if a.is_complex() else a.dtype)
+
+
+def _singular_values_gradient(a: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    left, _, right = torch.linalg.svd(a, full_matrices=False)
+    return (left * gradient.unsqueeze(-2)) @ right
+
+
+def _shape_of_gradient(a: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    return a.new_empty(a.shape)
+
+
+def _save(ctx: Any, inputs: tuple[torch.Tensor], output: torch.Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _differentiate(context: Any, gradient: torch.Tensor) -> torch.Tensor:
+    (a,) = context.saved_tensors
+    return torch.ops.buddy.singular_values_gradient(a, gradient)
+
+
+for _name, _function, _shape in (
+    ("singular_values", _singular_values, _shape_of_values),
+    ("singular_values_gradient", _singular_values_gradient, _shape_of_gradient),
+):
+    _library.impl(_name, _function, "CPU")
+    torch.library.register_fake(f"buddy::{_name}", _shape, lib=_library)
+torch.library.register_autograd("buddy::singular_values", _differentiate, setup_context=_save, lib=_library)

@@ -96,7 +96,7 @@ RENAMED = {
     "recipe_claims": "protocol.recipe",
     "recording": "tools.record",
     "registrations": "graph.plugins",
-    "regular": "protocol.text.patterns",
+    "regular": "protocol.text.store",
     "resuming": "protocol.wire",
     "run_report": "protocol.run_report",
     "runner": "runtime",

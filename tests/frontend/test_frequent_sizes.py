@@ -18,6 +18,7 @@ from buddy.compiler.frontend import backend, frequent_sizes
 from buddy.compiler.frontend.backend_settings import SPECIALISE_CALLS
 from buddy.compiler.graph import serialize
 from buddy.compiler.graph.sizes import SymbolSource, plain_size, symbol
+from buddy.compiler.protocol.artifact import Artifact
 
 # Seconds until a small graph is compiled in a process of its own, on a loaded machine.
 PATIENCE = 120.0
@@ -98,6 +99,25 @@ def test_other_inputs_of_the_same_sizes_are_checked_as_before(caplog: pytest.Log
     strided = torch.arange(12)[::2] % 10
     with torch.no_grad():
         assert torch.equal(compiled(strided), embedding(strided))
+
+
+def test_cached_code_of_a_size_reports_its_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later `torch.compile` for these sizes alone may find it on disk, and its summary counts these nodes."""
+    found: list[Artifact] = []
+    add = frequent_sizes.FrequentSizes.add
+
+    def watched(self: frequent_sizes.FrequentSizes, symbols: Any, artifact: Artifact, seconds: float) -> None:
+        found.append(artifact)
+        add(self, symbols, artifact, seconds)
+
+    monkeypatch.setattr(frequent_sizes.FrequentSizes, "add", watched)
+    options = {"choices": {"gelu": "eager"}}
+    compiled = torch.compile(nn.Sequential(nn.Linear(16, 8), nn.GELU()), backend="buddy", dynamic=True, options=options)
+    repeat(compiled, torch.randn(5, 16))
+    (artifact,) = found
+    assert artifact.n_nodes >= 3
+    assert len(artifact.eager_nodes) == 1
+    assert "gelu" in artifact.eager_nodes[0]
 
 
 def test_training_graphs_are_specialised_too(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from buddy.app.session.stages import AnnotatedLine
 from buddy.app.session.state import MAX_CACHED_TEXTS, keep_newest
 from buddy.compiler.protocol import LongType
-from buddy.compiler.protocol.text.patterns import INSIDE
+from buddy.compiler.protocol.text.lines import INSIDE
 
 # The minimum number of characters between the brackets of a type that is abbreviated.
 MIN_ABBREVIATED = 16

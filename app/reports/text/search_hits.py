@@ -15,7 +15,7 @@ from typing import NamedTuple
 from buddy.app.session.stages import StageRow
 from buddy.compiler.protocol import Hits
 from buddy.compiler.protocol.errors import BuddyError
-from buddy.compiler.protocol.text.patterns import PatternError, compile_pattern
+from buddy.compiler.protocol.text.store import PatternError, compile_pattern
 
 # The prefix of a pattern that is plain text.
 PLAIN_PREFIX = "\\V"

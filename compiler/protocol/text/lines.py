@@ -13,8 +13,10 @@ from typing import NamedTuple
 import msgspec
 
 from buddy.compiler.protocol import LongType
-from buddy.compiler.protocol.text.patterns import INSIDE
 
+# One character between angle brackets, or an arrow `->`, whose `>` closes no bracket. Each text matches in only one
+# way: if there were two, matching a line of arrows would take cubic time or worse.
+INSIDE = r"[^<>\n-]|->|-(?!>)"
 _LABEL = re.compile(r"^(\.L\w+):")
 _JUMP = re.compile(r"^\s+[0-9a-f]+\s+\S+\s+(?:.*\s)?(\.L\w+)\s*(?:#.*)?$")
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Protocol
 
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.text.lines import IndexedText
-from buddy.compiler.protocol.text.patterns import compile_pattern
 
 # The numbers of the first matching lines, and whether there are more.
 SearchHits = tuple[list[int], bool]
@@ -19,6 +20,35 @@ LineFinder = Callable[[str], Iterable[int]]
 
 # Printable characters, `\d`, `\w`, `\S`, `\b` and escaped punctuation; no `[^`, no `(?` but `(?:`, no `*+`.
 _STAYS_WITHIN_LINES = re.compile(r"(?!.*(?:\[\^|\(\?(?!:)|[*+?}]\+))(?:[ -\[\]-~]|\\[dwSb]|\\[^\w\s])*")
+
+# Maximum number of characters of an invalid pattern in a message.
+_MAX_PATTERN_CHARACTERS = 200
+
+
+class PatternError(BuddyError, ValueError):
+    """An invalid regular expression. `reason` says what is wrong and where; the error's text adds the pattern."""
+
+    def __init__(self, reason: str, pattern: str) -> None:
+        is_short = len(pattern) <= _MAX_PATTERN_CHARACTERS
+        excerpt = repr(pattern) if is_short else f"{pattern[:_MAX_PATTERN_CHARACTERS]!r}..."
+        super().__init__(f"{reason} in the pattern {excerpt}")
+        self.reason = reason
+
+
+def compile_pattern(pattern: str, ignore_case: bool) -> re.Pattern[str]:
+    """Compiles a regular expression. Raises `PatternError`, also for one that exceeds the limits of `re`."""
+    try:
+        with warnings.catch_warnings():
+            # The user cannot do anything about changes in a future Python.
+            warnings.simplefilter("ignore", FutureWarning)
+            return re.compile(pattern, re.IGNORECASE if ignore_case else 0)
+    except re.error as error:
+        where = f" at position {error.pos}" if error.pos is not None else ""
+        raise PatternError(f"{error.msg}{where}", pattern) from error
+    except OverflowError as error:
+        raise PatternError(str(error), pattern) from error
+    except RecursionError as error:
+        raise PatternError("parentheses too deep", pattern) from error
 
 
 def search(

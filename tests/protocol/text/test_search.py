@@ -9,8 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from buddy.compiler.protocol.text.lines import IndexedText
-from buddy.compiler.protocol.text.patterns import PatternError
-from buddy.compiler.protocol.text.store import check, search, search_each, stays_within_lines
+from buddy.compiler.protocol.text.store import PatternError, check, search, search_each, stays_within_lines
 
 TEXT = IndexedText("func @Main\n  %0 = add\n  %1 = mul %0\n}\n  return %1")
 
