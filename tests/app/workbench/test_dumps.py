@@ -149,9 +149,7 @@ async def test_a_step_that_cannot_be_left_out_says_why(
 
 
 async def test_the_first_stage_that_shows_a_failure_is_found(workbench: Open, tmp_path: Path) -> None:
-    path = write_log(
-        tmp_path / "a.log", "--mlir-print-ir-after-all", "--mlir-print-ir-module-scope", "--mlir-disable-threading"
-    )
+    path = write_log(tmp_path / "a.log", "--mlir-print-ir-after-all", "--mlir-print-ir-module-scope")
     async with workbench(path, size=(160, 50), wait=False) as bench:
         await bench.settled()
         await bench.press("b")

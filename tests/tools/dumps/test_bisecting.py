@@ -21,7 +21,7 @@ from buddy.compiler.tools.reduce.failure import Failure, resolved_command
 from tests.support.dumps import mlir_opt, unpack, write_log
 
 Verb = Callable[..., "subprocess.CompletedProcess[str]"]
-AFTER, ONE_THREAD = "--mlir-print-ir-after-all", "--mlir-disable-threading"
+AFTER = "--mlir-print-ir-after-all"
 
 
 def has(text: str) -> Failure:
@@ -35,7 +35,7 @@ def bisect(path: Path, failure: Failure, graph: str = "") -> FirstFailure:
 
 
 def test_the_pass_is_found_by_the_texts_of_the_dump(tmp_path: Path) -> None:
-    path = write_log(tmp_path / "a.log", AFTER, "--mlir-print-ir-module-scope", ONE_THREAD)
+    path = write_log(tmp_path / "a.log", AFTER, "--mlir-print-ir-module-scope")
     found = bisect(path, has("linalg.generic"))
     assert found.passes == ("stablehlo-legalize-to-linalg",)
     assert found.last_good is not None
@@ -49,7 +49,7 @@ def test_the_pass_is_found_by_the_texts_of_the_dump(tmp_path: Path) -> None:
 
 def test_passes_between_texts_of_the_module_are_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`canonicalize` folds the constants of a function, whose text is not that of the module."""
-    path = write_log(tmp_path / "a.log", AFTER, ONE_THREAD)
+    path = write_log(tmp_path / "a.log", AFTER)
     monkeypatch.setenv(mlir_tool.VARIABLE, mlir_opt())
     found = bisect(path, has("%c2 = arith.constant 2"))
     assert found.passes == ("canonicalize",)
@@ -78,7 +78,7 @@ def test_the_stages_of_one_function_and_other_languages_are_searched(tmp_path: P
 
 def test_a_failure_of_a_command_is_kept_by_its_message(tmp_path: Path) -> None:
     """The tool rejects what it cannot lower, with the same message from one pass on."""
-    path = write_log(tmp_path / "a.log", AFTER, "--mlir-print-ir-module-scope", ONE_THREAD)
+    path = write_log(tmp_path / "a.log", AFTER, "--mlir-print-ir-module-scope")
     verify = "builtin.module(torch-verify-stablehlo-backend-contract)"
     failure = Failure("verifier", (mlir_opt(), f"--pass-pipeline={verify}", "{}"), "/")
     found = bisect(path, failure)
@@ -102,7 +102,7 @@ def test_what_cannot_be_searched_is_an_error(tmp_path: Path) -> None:
 
 
 def test_the_command_line_names_the_pass_and_writes_both_texts(cli: Verb, tmp_path: Path) -> None:
-    path = write_log(tmp_path / "a.log", AFTER, "--mlir-print-ir-module-scope", ONE_THREAD)
+    path = write_log(tmp_path / "a.log", AFTER, "--mlir-print-ir-module-scope")
     folder = tmp_path / "found"
     done = cli("bisect", path, "--test", "grep -q linalg.generic {}", "-o", folder, "--json")
     assert done.returncode == 0, done.stderr

@@ -19,7 +19,6 @@ from buddy.compiler.tools.dumps.rerun import Rerun, RerunError, Rerunner, withou
 from tests.support.dumps import PIPELINE, mlir_opt, unpack, write_log
 
 AFTER, SCOPE = "--mlir-print-ir-after-all", "--mlir-print-ir-module-scope"
-ONE_THREAD = "--mlir-disable-threading"
 BEFORE = "--mlir-print-ir-before-all"
 
 
@@ -59,7 +58,7 @@ def expected(folder: Path, pipeline: str, *flags: str) -> list[tuple[str, str, s
     return texts(scanned(write_log(folder / "expected.log", *flags, pipeline=pipeline)))
 
 
-@pytest.mark.parametrize("flags", [(AFTER,), (AFTER, SCOPE, ONE_THREAD), (AFTER, "--mlir-print-debuginfo", ONE_THREAD)])
+@pytest.mark.parametrize("flags", [(AFTER,), (AFTER, SCOPE), (AFTER, "--mlir-print-debuginfo")])
 def test_a_re_run_gives_what_the_whole_pipeline_gives_without_the_step(flags: tuple[str, ...], tmp_path: Path) -> None:
     dump = scanned(write_log(tmp_path / "a.log", *flags))
     rerun = run_again(dump, step(dump, "loop-invariant-code-motion"))
@@ -81,14 +80,14 @@ def test_a_re_run_gives_what_the_whole_pipeline_gives_without_the_step(flags: tu
 
 
 def test_texts_before_passes_are_run_again_too(tmp_path: Path) -> None:
-    dump = scanned(write_log(tmp_path / "a.log", BEFORE, ONE_THREAD))
+    dump = scanned(write_log(tmp_path / "a.log", BEFORE))
     rerun = run_again(dump, step(dump, "symbol-dce"), step(dump, "cse"))
     assert "another text" not in rerun.notes[0]
     kept = [
         entry for stage, entry in zip(rerun.dump.stages, texts(rerun.dump), strict=True) if stage.origin != "skipped"
     ]
     without = PIPELINE.replace("symbol-dce,", "").replace(",cse", "")
-    assert kept == expected(tmp_path, without, BEFORE, ONE_THREAD)
+    assert kept == expected(tmp_path, without, BEFORE)
 
 
 def test_several_steps_keep_their_places(tmp_path: Path) -> None:
@@ -104,7 +103,7 @@ def test_several_steps_keep_their_places(tmp_path: Path) -> None:
 
 def test_passes_that_the_inliner_runs_itself_are_no_steps(tmp_path: Path) -> None:
     """Two functions: the log has three stages of `canonicalize` more than the pipeline has."""
-    dump = scanned(write_log(tmp_path / "a.log", AFTER, ONE_THREAD))
+    dump = scanned(write_log(tmp_path / "a.log", AFTER))
     pipelines = list(readings(dump.stages))
     assert "func.func(canonicalize" in pipelines[0].text(0)
     inner = max(pipelines[0].inner)
@@ -128,7 +127,7 @@ def test_a_pipeline_that_the_dump_does_not_name_fully_is_said(tmp_path: Path, mo
 def test_texts_that_a_re_run_does_not_give_are_said(tmp_path: Path) -> None:
     """The log names a pass without the option that it ran with."""
     pipeline = "builtin.module(symbol-dce,func.func(canonicalize{top-down=false max-iterations=0},cse),inline)"
-    path = write_log(tmp_path / "a.log", AFTER, ONE_THREAD, pipeline=pipeline)
+    path = write_log(tmp_path / "a.log", AFTER, pipeline=pipeline)
     path.write_text(path.read_text().replace("max-iterations=0", "max-iterations=10"))
     dump = scanned(path)
     rerun = run_again(dump, step(dump, "cse"))
@@ -140,7 +139,7 @@ def test_texts_that_a_re_run_does_not_give_are_said(tmp_path: Path) -> None:
 
 
 def test_text_that_the_tool_cannot_read_is_an_error_with_its_message(tmp_path: Path) -> None:
-    path = write_log(tmp_path / "a.log", AFTER, ONE_THREAD)
+    path = write_log(tmp_path / "a.log", AFTER)
     path.write_text(path.read_text().replace("linalg.generic", "linalg.of_the_future"))
     dump = scanned(path)
     with pytest.raises(RerunError, match=r"torch-mlir-opt cannot read the text of .* \(stage \d+\): .*of_the_future"):
@@ -148,7 +147,7 @@ def test_text_that_the_tool_cannot_read_is_an_error_with_its_message(tmp_path: P
 
 
 def test_an_unknown_pass_is_an_error_with_its_message(tmp_path: Path) -> None:
-    path = write_log(tmp_path / "a.log", AFTER, ONE_THREAD)
+    path = write_log(tmp_path / "a.log", AFTER)
     path.write_text(path.read_text().replace("memref-expand", "memref-explode"))
     dump = scanned(path)
     with pytest.raises(RerunError, match=r"does not know the pipeline of the dump: .*memref-explode"):
@@ -156,7 +155,7 @@ def test_an_unknown_pass_is_an_error_with_its_message(tmp_path: Path) -> None:
 
 
 def test_a_step_that_fails_ends_the_stages_with_its_message(tmp_path: Path) -> None:
-    dump = scanned(write_log(tmp_path / "a.log", AFTER, ONE_THREAD))
+    dump = scanned(write_log(tmp_path / "a.log", AFTER))
     rerun = run_again(dump, step(dump, "stablehlo-legalize-to-linalg"))
     assert rerun.problem is not None
     assert rerun.problem.what.startswith("torch-verify-linalg-on-tensors-backend-contract failed: ")
@@ -191,7 +190,7 @@ def test_functions_alone_make_the_module_where_no_pass_ran_on_it(tmp_path: Path,
 
 def test_passes_that_name_files_are_not_run(tmp_path: Path) -> None:
     """A dump may come from anyone; its passes must not write files."""
-    path = write_log(tmp_path / "a.log", AFTER, ONE_THREAD)
+    path = write_log(tmp_path / "a.log", AFTER)
     text, victim = path.read_text(), tmp_path / "victim"
     last = text.rindex("// -----// IR Dump After ")
     header, _, body = text[last:].partition("\n")
