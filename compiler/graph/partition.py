@@ -79,7 +79,7 @@ Value = tuple[Op, int]
 class PartitionFunction:
     """A function to lower. `sites[k]` are the nodes of call site `k`, and `nodes` those of call site 0.
 
-    `is_parameter` says of each input whether it is a parameter of the model.
+    `is_parameter` has a flag for each input: true if it is a parameter of the model.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The graph pass that computes products of dequantised integers on the integers, and what it recognises.
+"""The graph pass that computes products of dequantised integers on the integers, and the patterns that it matches.
 
 A program that another tool has quantised computes `quantise(f(dequantise(a), dequantise(b)))` in floats. PyTorch's
 decompositions write the two as element-wise ops: `dequantise(q)` is `(q - zero) * scale`, and `quantise(x)` is
@@ -80,7 +80,7 @@ def integer_products(graph: Graph) -> list[Note]:
     return notes
 
 
-# ---- what is recognised ----------------------------------------------------------------------------------------------
+# ---- patterns --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class _Quantised:
 
 
 def _quantised(node: Op) -> _Quantised | None:
-    """Returns what `node` rounds, if it is a quantisation per tensor to the whole range of its type; else `None`."""
+    """Returns the quantisation that `node` computes; `None` unless it is per tensor, to the whole range of its type."""
     dtype = node.tensor_meta.dtype if len(node.metas) == 1 and node.metas[0] is not None else None
     if dtype not in _RANGES or not isinstance(node, ConvertElementTypeOp):
         return None
