@@ -19,7 +19,7 @@ from buddy.app.session.state import MAX_CACHED_TEXTS, keep_newest
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.workspace.session_file import SavedPlace
 from buddy.compiler.protocol import FollowNode, NodeRow, Stage
-from buddy.compiler.protocol.texts import FRAME
+from buddy.compiler.protocol.texts import BOUNDARY_LINE
 
 
 class LoadedView(IrView, Protocol):
@@ -310,7 +310,7 @@ class IrLoader:
         name = selection.name_of(node)
         if line is None:
             return
-        if node in line.nodes and not FRAME.match(line.text):
+        if node in line.nodes and not BOUNDARY_LINE.match(line.text):
             others = [selection.name_of(one) for one in line.nodes if one not in before.nodes]
             if others:
                 rest = f" and {len(others) - _MAX_NAMES} more" * (len(others) > _MAX_NAMES)
@@ -327,7 +327,7 @@ class IrLoader:
         texts = tuple(dict.fromkeys(one.stage.text for one in rows))
         answer = await self._context.queries.request(FollowNode(0, texts, node, _MAX_FRAME_LINES))
         traces = answer.traces if answer is not None else ()
-        present = {trace.text for trace in traces if not all(map(FRAME.match, trace.excerpts))}
+        present = {trace.text for trace in traces if not all(map(BOUNDARY_LINE.match, trace.excerpts))}
         index = next((k for k, one in enumerate(rows) if one.key == row.key), len(rows) - 1)
         last = next((k for k in range(index, -1, -1) if rows[k].stage.text in present), -1)
         if last == index:

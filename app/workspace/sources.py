@@ -81,7 +81,7 @@ def _check(source: str) -> None:
         from buddy.compiler.protocol.dump_files import is_dump
 
         if not is_dump(Path(path)):
-            raise ValueError(f"{path} is a folder without a dump that is known: give a file in it")
+            raise ValueError(f"{path} is a folder that contains no dump of a known format: give a file in it")
     elif os.path.lexists(path) and not os.path.exists(path):
         raise ValueError(f"{path} is a link to a file that does not exist")
     elif os.path.lexists(path) and not os.access(path, os.R_OK):

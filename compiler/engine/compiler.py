@@ -18,24 +18,24 @@ from buddy.compiler.protocol.worker_messages import (
     AddGraph,
     Assignments,
     CodeRemarks,
+    CollectRemarks,
     CompileDone,
     CompileGraph,
     CompilerRequest,
     DescribeOps,
     DescribePasses,
-    GraphsKept,
+    GraphsStored,
+    LogText,
     Message,
     OpList,
     PassList,
     PluginsUsed,
     Ready,
     Refused,
-    RemarkCode,
     Reply,
     StageData,
     StageNote,
     StepNote,
-    Trouble,
     UsePlugins,
 )
 from buddy.compiler.support.processes.channel import Channel, serves, text_data, traceback_of
@@ -59,7 +59,7 @@ class CompilerWorker:
             UsePlugins: _use_plugins,
             AddGraph: self._add_graph,
             CompileGraph: self._compile,
-            RemarkCode: self._remarks,
+            CollectRemarks: self._remarks,
             DescribePasses: _passes,
             DescribeOps: _ops,
         }
@@ -74,7 +74,7 @@ class CompilerWorker:
         try:
             return self._answers[type(request)](request)
         except Exception as error:
-            self._channel.send(Trouble(traceback_of(error)))
+            self._channel.send(LogText(traceback_of(error)))
             what = f"internal error in the compiler: {type(error).__name__}: {error}"
             return Refused(Diagnostic(what, todo="this is a bug: please report it with the log"))
 
@@ -86,13 +86,13 @@ class CompilerWorker:
         self._compilers.move_to_end(request.key)
         while len(self._compilers) > MAX_GRAPHS:
             self._compilers.popitem(last=False)
-        return GraphsKept(tuple(self._compilers))
+        return GraphsStored(tuple(self._compilers))
 
     def _compile(self, request: CompileGraph) -> Reply:
         self._compilers.move_to_end(request.key)
         return compile_recipe(self._channel, self._compilers[request.key], request.recipe, request.known)
 
-    def _remarks(self, request: RemarkCode) -> Reply:
+    def _remarks(self, request: CollectRemarks) -> Reply:
         self._compilers.move_to_end(request.key)
         return code_remarks(self._compilers[request.key], request.recipe)
 

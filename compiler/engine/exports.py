@@ -29,10 +29,10 @@ from buddy.compiler.protocol.worker_messages import (
     BisectionMessage,
     ExportProgram,
     ExtractNodes,
+    LogText,
     MakeScript,
     Refused,
     StopRunner,
-    Trouble,
 )
 from buddy.compiler.support.processes.jobs import Job, JobFailed
 
@@ -130,7 +130,7 @@ class SubgraphHandler:
         async for message in (await listening.peer()).messages():
             if isinstance(message, Activity):
                 self._send(Progress(job.request, message.what, message.done))
-            elif isinstance(message, Trouble):
+            elif isinstance(message, LogText):
                 log.error("bisection: %s", message.text)
             elif isinstance(message, Refused):
                 raise JobFailed(message.diagnostic)

@@ -36,7 +36,8 @@ from buddy.compiler.protocol.worker_messages import (
     BeginBisection,
     BeginTuning,
     CapturedGraphData,
-    CompileHere,
+    CollectRemarksInHost,
+    CompileInHost,
     Execute,
     ExportProgram,
     ExtractNodes,
@@ -44,6 +45,7 @@ from buddy.compiler.protocol.worker_messages import (
     HostRequest,
     ImportGraph,
     LoadProgram,
+    LogText,
     MakeScript,
     Measure,
     NodesExtracted,
@@ -51,12 +53,10 @@ from buddy.compiler.protocol.worker_messages import (
     PythonText,
     Ready,
     Refused,
-    RemarkHere,
     Reply,
     ScriptMade,
     StageData,
     TextData,
-    Trouble,
     WatchNodes,
 )
 from buddy.compiler.support.processes.channel import Channel, serves, text_data, traceback_of
@@ -99,9 +99,9 @@ class Host:
                 self._channel.send(self._in_child(request, watch_in_child))
             elif isinstance(request, ExportProgram):
                 self._channel.send(self._in_child(request, export_in_child))
-            elif isinstance(request, CompileHere):
+            elif isinstance(request, CompileInHost):
                 self._channel.send(self._in_child(request, compile_in_child))
-            elif isinstance(request, RemarkHere):
+            elif isinstance(request, CollectRemarksInHost):
                 self._channel.send(self._in_child(request, remark_in_child))
             elif isinstance(request, ExtractNodes | MakeScript | BeginBisection | BeginTuning):
                 self._channel.send(self._handle_in_host(request))
@@ -122,7 +122,7 @@ class Host:
                 graphs, notes, seconds, registration_hash, files, texts, known, self._program.is_reused
             )
         except BaseException as error:
-            self._channel.send(Trouble(traceback_of(error)))
+            self._channel.send(LogText(traceback_of(error)))
             source = request.source
             what, todo = f"{source} could not be loaded", "see the log for its traceback"
             return Refused(diagnostic_of(error, what, source, todo))
@@ -166,7 +166,7 @@ class Host:
             self._program.graphs.append(_extract(captured, request))
             return NodesExtracted(_graph_data(self._program.graphs[-1]))
         except Exception as error:
-            self._channel.send(Trouble(traceback_of(error)))
+            self._channel.send(LogText(traceback_of(error)))
             return Refused(Diagnostic(str(error), captured.info.name, "choose other nodes"))
 
     def _in_child(self, request: Any, act: Callable[[Channel, Any, Any], Reply]) -> Reply:

@@ -27,7 +27,7 @@ from buddy.compiler.engine.iree_messages import (
 )
 from buddy.compiler.protocol import Diagnostic, Stage
 from buddy.compiler.protocol.recipe import digest
-from buddy.compiler.protocol.worker_messages import CompileDone, Message, Ready, Refused, Reply, Trouble
+from buddy.compiler.protocol.worker_messages import CompileDone, LogText, Message, Ready, Refused, Reply
 from buddy.compiler.support.processes.channel import Channel, serves, traceback_of
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class IreeWorker:
         except IreeMissingError as error:
             return Refused(Diagnostic(str(error), "the recipe's backend", TODO))
         except Exception as error:
-            self._channel.send(Trouble(traceback_of(error)))
+            self._channel.send(LogText(traceback_of(error)))
             what = f"internal error in the IREE worker: {type(error).__name__}: {error}"
             return Refused(Diagnostic(what, todo="this is a bug: please report it with the log"))
 

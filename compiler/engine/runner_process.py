@@ -24,20 +24,20 @@ from buddy.compiler.protocol.worker_messages import (
     BeginBisection,
     BeginTuning,
     BisectionDone,
-    CompileHere,
+    CollectRemarksInHost,
+    CompileInHost,
     Done,
     Execute,
     Executed,
     ExportProgram,
+    LogText,
     Measure,
     Measured,
     ProgramExported,
     Refused,
-    RemarkHere,
     Reply,
     RunnerState,
     StopRunner,
-    Trouble,
     Watched,
     WatchNodes,
 )
@@ -68,7 +68,7 @@ def _bisect(channel: Channel, captured: CapturedGraph, request: BeginBisection) 
     except Stopped:
         os._exit(0)
     except Exception as error:
-        channel.send(Trouble(traceback_of(error)))
+        channel.send(LogText(traceback_of(error)))
         return Refused(diagnostic_of(error, "internal error in the bisection", "a forked process"))
 
 
@@ -135,7 +135,7 @@ def watch_in_child(channel: Channel, captured: CapturedGraph, request: WatchNode
     return reply_in_child(channel, lambda to_host: _watch(to_host, captured, request), _RUN_FAILURES, request.timeout)
 
 
-def compile_in_child(channel: Channel, captured: CapturedGraph, request: CompileHere) -> Reply:
+def compile_in_child(channel: Channel, captured: CapturedGraph, request: CompileInHost) -> Reply:
     """Compiles in a child, which has all op classes, lowerings and passes that the script has registered."""
     return reply_in_child(channel, lambda to_host: _compile(to_host, captured, request), _COMPILE_FAILURES)
 
@@ -148,12 +148,12 @@ def export_in_child(channel: Channel, captured: CapturedGraph, request: ExportPr
     return reply
 
 
-def remark_in_child(channel: Channel, captured: CapturedGraph, request: RemarkHere) -> Reply:
+def remark_in_child(channel: Channel, captured: CapturedGraph, request: CollectRemarksInHost) -> Reply:
     """Collects LLVM's remarks in a child that compiles like `compile_in_child`."""
     return reply_in_child(channel, lambda _: _remarks(captured, request), _COMPILE_FAILURES)
 
 
-def _compile(channel: Channel, captured: CapturedGraph, request: CompileHere) -> Reply:
+def _compile(channel: Channel, captured: CapturedGraph, request: CompileInHost) -> Reply:
     if request.recipe.backend == INDUCTOR:
         from buddy.compiler.runtime.inductor.stages import compile_captured
 
@@ -186,7 +186,7 @@ def _folder(request: ExportProgram) -> Path:
     return Path(request.directory, Path(request.folder).expanduser()).absolute()
 
 
-def _remarks(captured: CapturedGraph, request: RemarkHere) -> Reply:
+def _remarks(captured: CapturedGraph, request: CollectRemarksInHost) -> Reply:
     from buddy.compiler.driver.compilation import Compiler
 
     return code_remarks(Compiler(captured.graph, captured.user_lowerings()), request.recipe)
@@ -211,7 +211,7 @@ def _run(channel: Channel, captured: CapturedGraph, request: Execute) -> Reply:
     )
     if not request.runtimes:
         return Executed(run(), writer.file)
-    from buddy.compiler.tools.runtimes.beside import runtime_sides
+    from buddy.compiler.tools.runtimes.sides import runtime_sides
 
     with runtime_sides(captured, request.runtimes, request.threads, request.mark, on_progress) as sides:
         return Executed(run(sides=sides), writer.file)
@@ -230,7 +230,7 @@ def _runner_of(captured: CapturedGraph, request: Execute) -> Callable[..., RunRe
     from buddy.compiler.runtime import run_and_compare
 
     if request.runtimes:
-        from buddy.compiler.tools.runtimes.beside import with_independent_reference
+        from buddy.compiler.tools.runtimes.sides import with_independent_reference
 
         captured = with_independent_reference(captured)
     return partial(run_and_compare, captured, from_bytes(request.artifact))

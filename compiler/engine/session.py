@@ -52,8 +52,10 @@ from buddy.compiler.protocol.worker_messages import (
     Activity,
     AddGraph,
     CapturedGraphData,
+    CollectRemarks,
+    CollectRemarksInHost,
     CompileGraph,
-    CompileHere,
+    CompileInHost,
     CompilerMessage,
     Execute,
     ExtractNodes,
@@ -63,8 +65,6 @@ from buddy.compiler.protocol.worker_messages import (
     Message,
     NativeCode,
     PythonText,
-    RemarkCode,
-    RemarkHere,
     RunnerState,
     StopRunner,
     UsePlugins,
@@ -319,7 +319,7 @@ class EngineSession:
             def call(request: Message, note: Callable[[Message], None]) -> Any:
                 return self.host.call(request, note, StopRunner())
 
-            return await compilation.result(lambda known: CompileHere(recipe.graph, recipe, known), call)
+            return await compilation.result(lambda known: CompileInHost(recipe.graph, recipe, known), call)
 
     async def explain(self, frame: ExplainCode, job: Job) -> None:
         """Collects LLVM's remarks on the code of a recipe."""
@@ -328,11 +328,11 @@ class EngineSession:
         graph = _graph(program, recipe)
         self._progress(job, "collecting LLVM's remarks")
         if graph.registrations:
-            reply = await self.ask_of_program(recipe, RemarkHere(recipe.graph, recipe), job, StopRunner())
+            reply = await self.ask_of_program(recipe, CollectRemarksInHost(recipe.graph, recipe), job, StopRunner())
         else:
             async with self.compiler.lock:
                 await self._send_graph(graph, program.key.plugins, job)
-                reply = await self.ask_compiler(RemarkCode(graph.key, recipe))
+                reply = await self.ask_compiler(CollectRemarks(graph.key, recipe))
         self._send(CodeExplained(job.request, recipe.graph, reply.remarks))
 
     def _report_again(self, result: CompileResult, recipe: Recipe, job: Job) -> None:

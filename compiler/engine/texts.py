@@ -42,7 +42,7 @@ from buddy.compiler.protocol.text import regions
 from buddy.compiler.protocol.text import store as searching
 from buddy.compiler.protocol.text.lines import IndexedText, elide, long_types
 from buddy.compiler.protocol.text.store import PatternError, TextStore, check, is_literal
-from buddy.compiler.protocol.texts import FRAME
+from buddy.compiler.protocol.texts import BOUNDARY_LINE
 from buddy.compiler.support.processes.jobs import Job, JobFailed
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def _own_line(text: IndexedText, nodes: Sequence[str]) -> int:
     first = -1
     for index, node in enumerate(nodes):
         line = text.own_line(node)
-        if line >= 0 and not FRAME.match(text.line(line)):
+        if line >= 0 and not BOUNDARY_LINE.match(text.line(line)):
             return line
         first = line if index == 0 else first
     return first

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from buddy.compiler.engine.connection import ListeningSocket, Peer
 from buddy.compiler.protocol import Diagnostic, Progress, Tune
 from buddy.compiler.protocol.tuning import SpaceError, space_of
-from buddy.compiler.protocol.worker_messages import BeginTuning, Trouble
+from buddy.compiler.protocol.worker_messages import BeginTuning, LogText
 from buddy.compiler.support.processes.jobs import Job, JobFailed
 from buddy.compiler.tools.tune.messages import TuningMessage, TuningRequest
 from buddy.compiler.tools.tune.precisions import PrecisionSearch
@@ -70,6 +70,6 @@ class _ForkedTuneWorker:
     async def ask(self, request: TuningRequest) -> Any:
         await self._peer.send(request)
         async for message in self._messages:
-            if not isinstance(message, Trouble):
+            if not isinstance(message, LogText):
                 return message
         raise ConnectionError("the process that tries recipes exited")

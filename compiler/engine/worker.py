@@ -13,7 +13,7 @@ from buddy.compiler.protocol import Diagnostic, WorkerState
 from buddy.compiler.protocol.connection import WorkerEnd
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.wire import FrameDecoder, FrameError, encode
-from buddy.compiler.protocol.worker_messages import Message, Ready, Refused, Reply, Trouble
+from buddy.compiler.protocol.worker_messages import LogText, Message, Ready, Refused, Reply
 from buddy.compiler.support.machine_load import main_thread_wait_seconds
 from buddy.compiler.support.processes.worker_process import ProcessEvents, WorkerProcess
 
@@ -199,7 +199,7 @@ class EngineWorker:
             self._mark_ready(message)
         elif isinstance(message, Reply):
             self._receive_reply(message)
-        elif isinstance(message, Trouble):
+        elif isinstance(message, LogText):
             log.error("%s worker: %s", self.name, message.text)
         elif self._handler is not None:
             self._handle(message, self._handler)

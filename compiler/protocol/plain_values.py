@@ -65,7 +65,7 @@ class NodeRow(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def short_name(self) -> str:
-        """`display_name` without the module path, for a place that shows the path already."""
+        """`display_name` without the module path."""
         return self.display_name.removeprefix(f"{self.module}/") if self.module else self.display_name
 
 
@@ -148,17 +148,17 @@ class GraphInfo(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.entry_phase == DUMP
 
     def nodes_named(self, name: str) -> list[NodeRow]:
-        """The nodes with that stable name or FX name.
+        """Returns the nodes with the stable name or FX name `name`.
 
-        Without one, the only node of the module with that path, or the only one with that stable name without its
-        number; no node if there are several.
+        If there is no such node, `name` may be the path of a module, or a stable name without its number: returns the
+        node if exactly one matches, else [].
         """
         exact = [row for row in self.rows if name in (row.stable, row.name)]
         if exact or not name:
             return exact
-        nodes = [row for row in self.rows if row.opcode.startswith("call")]
-        found = [row for row in nodes if name in (row.module, row.stable.rpartition(".")[0])]
-        return found if len(found) == 1 else []
+        calls = [row for row in self.rows if row.opcode.startswith("call")]
+        matches = [row for row in calls if name in (row.module, row.stable.rpartition(".")[0])]
+        return matches if len(matches) == 1 else []
 
 
 # The languages of stages.
@@ -166,7 +166,7 @@ Language = Literal["fx", "buddy", "mlir", "llvm", "asm", "ptx", "hlo", "python",
 
 
 class LanguageFacts(NamedTuple):
-    """`title` stands in sentences. `comment` starts a comment in a file that also has the stage's name."""
+    """Properties of a language: its name in messages (`title`), the suffix of its files, and the start of a comment."""
 
     title: str
     suffix: str
@@ -193,14 +193,14 @@ class Stage(msgspec.Struct, frozen=True, omit_defaults=True):
     `step` is the index of the recipe's step that made it, or -1 for the built-in steps (`fx`, `graph`, `lower`,
     `translate`, `codegen`). `text` names the text in the engine's store; equal texts have equal names. `removed` and
     `added` are the numbers of ops removed and added since the previous stage; `deltas` are the differences by op name,
-    the greatest first. `origins` counts the ops (or bytes of machine code) that name nodes, that have only derived
-    nodes, and that have no nodes. `lost` is the number of ops that named no node after the pass, for which nodes were
-    derived. `functions` are the functions whose machine code was generated, with the milliseconds that each took in one
-    of several parallel processes.
+    the greatest first. `origins` are three numbers of ops (or bytes of machine code): those that name nodes, those that
+    have only derived nodes, and those without nodes. `lost` is the number of ops that named no node after the pass, so
+    that their nodes were derived. `functions` are the functions whose machine code was generated, each with the time in
+    milliseconds; several processes may generate them in parallel.
 
-    In a dump of another compiler, `step` is the number of the step in its pipeline. `anchor` is the part of the module
-    that the text has, if the dump prints parts: `module`, or `@f` for a function. If `again`, the text is not from the
-    dump but from a re-run.
+    In a dump of another compiler, `step` is the number of the step in its pipeline. If the dump prints parts of the
+    module, `anchor` names the part in the text: `module`, or `@f` for a function. If `again` is set, the text comes
+    from a re-run of the step, not from the dump.
     """
 
     index: int
@@ -249,7 +249,7 @@ class PassInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class BackendInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A backend that a recipe may name: the IR that it `takes` ("toplevel" or "llvm"), and the phases that it adds.
+    """A backend that a recipe may name: its input (`takes`: the IR at "toplevel" or "llvm"), and the phases it adds.
 
     `origin` names the plug-in that it comes from, if any.
     """

@@ -32,27 +32,28 @@ Entry = str | tuple[str, str] | tuple[str, str, dict[str, OptionValue]]
 
 
 def steps_of(phase: str, *entries: Entry) -> list[PassStep]:
-    """Returns steps of one phase; an entry is the name of a pass, or a tuple of name, anchor and optionally options."""
+    """Makes the steps of one phase; an entry is the name of a pass, or a tuple of name, anchor and maybe options."""
     return [step_of(phase, *((entry,) if isinstance(entry, str) else entry)) for entry in entries]
 
 
 def step_of(phase: str, name: str, anchor: str = MODULE, options: dict[str, OptionValue] | None = None) -> PassStep:
-    """Returns one step of a phase."""
+    """Makes one step of a phase, a pass over MLIR."""
     return PassStep(name, "mlir", anchor, tuple((options or {}).items()), phase=phase)
 
 
-# The phases of a program that torch-mlir imports. The last one is named after the target dialect.
+# The phases of a program that torch-mlir imports: the imported ops, and those of the "torch backend contract". The
+# phase after them is named after the target dialect.
 IMPORTED, BACKEND, ONNX = "imported", "torch-backend", "onnx"
 ON_TENSORS: dict[Dialect, str] = {"linalg": "linalg-on-tensors", "tosa": "tosa", "stablehlo": "stablehlo"}
 
-# From ONNX ops to torch ops: `torch-onnx-to-torch-backend-pipeline`, with its shape refinement as one step.
+# Converts ONNX ops to torch ops: `torch-onnx-to-torch-backend-pipeline`, with its shape refinement as one step.
 FROM_ONNX = steps_of(
     IMPORTED,
     ("convert-torch-onnx-to-torch", FUNC),
     ("torch-lower-to-backend-contract", MODULE, {"decompose": True, "shape-dtype-refine": True}),
 )
 
-# From the importer's ops to those that torch-mlir's conversions accept: `torchdynamo-export-to-torch-backend-pipeline`.
+# Converts the importer's ops to those that torch-mlir lowers: `torchdynamo-export-to-torch-backend-pipeline`.
 TO_BACKEND = steps_of(
     BACKEND,
     "inline",
@@ -197,7 +198,7 @@ _KERNELS = steps_of(
 # Runs after the kernels, to plan also their scratch memory and that of each thread.
 _MEMORY = steps_of("kernels", "plan-memory", "pass-sizes")
 
-# Disabled by default; a profile enables it. It runs after memory planning and before loops are lowered.
+# Disabled by default; profiling enables it. It runs after memory planning and before loops are lowered.
 _COUNTING = [msgspec.structs.replace(step_of("kernels", "count-cycles"), enabled=False)]
 
 _LOOPS = steps_of(
@@ -243,7 +244,7 @@ _GPU_PHASES = (
     ("ir", "llvm"),
     ("ptx", "ptx"),
 )
-KERNELS = "gpu.module"
+GPU_MODULE = "gpu.module"
 
 # Inlines everything into one function, since the host only launches kernels and calls no functions.
 _ONE_FUNCTION = steps_of("fused", "inline", "symbol-dce")
@@ -269,14 +270,14 @@ _GPU_LOOPS = steps_of(
 )
 _NVVM = steps_of(
     "nvvm",
-    ("expand-strided-metadata", KERNELS),
-    ("lower-affine", KERNELS),
-    ("convert-scf-to-cf", KERNELS),
-    ("convert-gpu-to-nvvm", KERNELS, {"use-bare-ptr-memref-call-conv": True}),
+    ("expand-strided-metadata", GPU_MODULE),
+    ("lower-affine", GPU_MODULE),
+    ("convert-scf-to-cf", GPU_MODULE),
+    ("convert-gpu-to-nvvm", GPU_MODULE, {"use-bare-ptr-memref-call-conv": True}),
     "libdevice-to-intrinsics",
-    ("reconcile-unrealized-casts", KERNELS),
-    ("canonicalize", KERNELS),
-    ("cse", KERNELS),
+    ("reconcile-unrealized-casts", GPU_MODULE),
+    ("canonicalize", GPU_MODULE),
+    ("cse", GPU_MODULE),
     ("ensure-debug-info-scope-on-llvm-func", MODULE, {"emission-kind": "LineTablesOnly"}),
 )
 
@@ -358,7 +359,7 @@ _PLUGIN_PRESETS: dict[str, tuple[Preset, Any]] = {}
 def preset(name: str, summary: str) -> Callable[[Maker], Maker]:
     """Registers a preset; the decorated function returns its recipe, or the steps of a recipe.
 
-    It is called once, here. Raises `BuddyError` for a name that a recipe cannot have or that another preset has.
+    The function is called once, when it is decorated. Raises `BuddyError` if the name is invalid or already in use.
     """
 
     def register(make: Maker) -> Maker:
@@ -405,7 +406,10 @@ def without_packing(recipe: Recipe) -> Recipe:
 
 
 def without_pack_limit(recipe: Recipe) -> Recipe:
-    """Returns the recipe with weights packed before the call whatever their size, unless its steps set a limit."""
+    """Returns the recipe with no limit on the size of weights that are packed before the call.
+
+    Steps that set a limit keep it.
+    """
     steps = [
         msgspec.structs.replace(s, options=((PACK_LIMIT, 0), *s.options)) if facts(s.name).limits_packing else s
         for s in recipe.steps
@@ -413,7 +417,7 @@ def without_pack_limit(recipe: Recipe) -> Recipe:
     return msgspec.structs.replace(recipe, steps=tuple(steps))
 
 
-# The phases that have steps in the presets for this CPU, in order.
+# The phases that precede the LLVM dialect, and that dialect, in the presets for the CPU, in order.
 _PHASES = ("torch", "graph", "toplevel", "fused", "buffers", "kernels", "loops", "llvm")
 # The phase of the steps that convert imported dialects.
 _IMPORT_PHASE = "fused"
@@ -469,7 +473,7 @@ def _has_work(step: PassStep, entry_phase: str) -> bool:
         return True
     phase_index, pass_facts = _PHASES.index(step.phase), facts(step.name)
     if entry_phase == "llvm":
-        # The function that wraps one of the LLVM dialect copies results, by structured ops that become loops.
+        # The wrapper around a function in the LLVM dialect copies results by structured ops, which become loops.
         return phase_index >= _PHASES.index("llvm") or pass_facts.lowers == "structured-ops"
     if pass_facts.works_on_numbers:
         return True

@@ -47,9 +47,9 @@ F32: Precision = "f32"
 FLOAT_PRECISIONS: tuple[Precision, ...] = ("f32", "bf16x3", "bf16")
 # The number of 4-bit weights along K that share a scale.
 GROUP_SIZES: dict[Precision, int] = {"int4-weights": 128, "int4-weights-64": 64, "int4-weights-32": 32}
-# The lowering of ops that no registry here lowers.
+# The frontend that imports graphs by torch-mlir, and the lowering of its nodes.
 TORCH_MLIR: Literal["torch-mlir"] = "torch-mlir"
-# The frontends whose graphs are lowered here, node by node.
+# The frontends whose graphs this compiler lowers node by node.
 OWN_FRONTENDS: tuple[Frontend, ...] = ("dynamo", "export")
 
 NATIVE: Backend = "native"
@@ -63,7 +63,7 @@ DUMP = "dump"
 
 # Targets that a recipe may name besides triples, with their descriptions.
 TARGETS = {
-    "x86-64": "any CPU of 64 bits by AMD or Intel: SSE2",
+    "x86-64": "any 64-bit CPU by AMD or Intel: SSE2",
     "x86-64-v2": "SSE4.2",
     "x86-64-v3": "AVX2 and FMA",
     "x86-64-v4": "AVX-512",
@@ -139,20 +139,24 @@ class PluginFile(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything that determines a compilation of graph number `graph` of the program in `source`.
 
-    `plugins` are loaded before the source, in order.
+    `arguments` are the command-line arguments of a script. `plugins` are loaded before the source, in order.
+
+    `steps` are the passes, in order; `preset` names the pipeline that they come from. `choices` select lowerings for
+    single nodes. `partition` says whether the graph is lowered to one function ("whole"), or to several ("layers"):
+    repeated layers share a function, and long functions are divided. `opt_level` is LLVM's optimisation level.
 
     `threads` is the maximum number of threads for compiled code, and for eager when it is timed. It is 1 by default:
-    the IR is then plain loops, the same on every machine, and timings do not depend on how busy the other cores are.
+    the IR then has no parallel loops, and timings do not depend on how busy the other cores are.
 
-    `target` is the target machine, as `machines.machine_of` parses it; "" is this machine.
+    `target` is the target machine, as `codegen.machines.machine_of` parses it; "" is this machine.
 
-    `frontend` is how the program becomes IR: captured by TorchDynamo or by torch.export and lowered here, or captured
-    by TorchDynamo and imported by torch-mlir, whose passes lower it to the dialect `dialect`. Only torch-mlir supports
-    StableHLO.
+    `frontend` converts the program to IR: TorchDynamo or torch.export captures a graph that this compiler lowers, or
+    TorchDynamo captures it and torch-mlir imports it and lowers it to the dialect `dialect` by its own passes. Only
+    torch-mlir supports StableHLO.
 
-    `backend` compiles the program: this compiler ("native") or a plug-in's backend, after the passes of `steps`, or
-    IREE from top-level IR, by its own phases. `backend_flags` are for the other backends. A recipe for IREE keeps its
-    steps, for switching back.
+    `backend` compiles the program: this compiler ("native") or a plug-in's backend, after the passes of `steps`; IREE,
+    from top-level IR and by its own phases; or Inductor. `backend_flags` are for the backends other than "native". A
+    recipe for IREE or Inductor keeps its `steps`, which apply again when the backend is "native".
 
     `llvm_stages` adds a stage for each pass of LLVM's optimiser that changes something, and `llvm_disabled` are the
     names of passes of LLVM that are skipped. With either of them, llvmlite's LLVM compiles the code, so that the stages
@@ -161,14 +165,15 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `skipped_steps` are the steps of a dump that are left out, each by the number of its first stage in the dump: the
     steps after them are run again by the user's `mlir-opt`.
 
-    `checks` says whether values that eager rejects (indices out of range, failed assertions of the program) are
-    detected and rejected; with "none" results are then undefined, but no access is out of bounds.
+    `checks` says whether compiled code detects values that eager rejects (indices out of range, failed assertions of
+    the program), and raises eager's error. With "none", the results for such values are undefined, but no access is out
+    of bounds.
 
-    `precision` is that of all products of float32, except for nodes in `precisions`. "bf16" rounds both operands and
-    adds in f32; "bf16x3" makes each operand the sum of two bfloat16, and adds three of the four products;
-    "int8-dynamic" rounds both to 8-bit integers with a scale per row and column, and adds exactly; "int8-weights"
-    rounds only parameters, and "int4-weights" rounds them to 4 bits, with a scale for 128 along K and each output
-    channel ("int4-weights-64", "int4-weights-32": for 64 or 32).
+    `precision` is that of all float32 matrix products, except for nodes in `precisions`. "bf16" rounds both operands
+    and accumulates in f32; "bf16x3" represents each operand as the sum of two bfloat16 numbers, and adds three of the
+    four products; "int8-dynamic" rounds both operands to 8-bit integers with a scale per row and column, and
+    accumulates exactly; "int8-weights" rounds only parameters, and "int4-weights" rounds them to 4 bits, with a scale
+    for each output channel and 128 elements along K ("int4-weights-64", "int4-weights-32": 64 or 32 elements).
     """
 
     source: str = ""
@@ -228,7 +233,10 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.structs.replace(self, steps=tuple(steps))
 
     def toggled(self, index: int) -> Recipe:
-        """Returns this recipe with a step turned on or off; `index` is the number of a dump's step in a dump."""
+        """Returns this recipe with step `index` enabled if it is disabled, else disabled.
+
+        In a recipe for a dump, `index` is the number of the step's first stage in the dump.
+        """
         if self.is_dump:
             return msgspec.structs.replace(self, skipped_steps=tuple(sorted({*self.skipped_steps} ^ {index})))
         return self.with_step(index, enabled=not self.steps[index].enabled)
@@ -240,11 +248,15 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def runs_passes(self) -> bool:
-        """Whether its passes over MLIR make the code: they do unless the backend is another compiler, such as IREE."""
+        """Whether `steps` generate the code: true unless the backend is another compiler, such as IREE."""
         return self.backend not in OTHER_COMPILERS
 
     def for_backend(self) -> Recipe:
-        """Returns this recipe; for a backend that does not run its passes, without graph passes for our own kernels."""
+        """Returns the recipe that its backend compiles.
+
+        If the backend does not run the recipe's passes over MLIR, the graph passes for this compiler's kernels are
+        disabled.
+        """
         if self.runs_passes:
             return self
         steps = (
@@ -272,7 +284,7 @@ def dialects_of(frontend: Frontend) -> tuple[Dialect, ...]:
 
 @dataclass(frozen=True)
 class PrefixKeys:
-    """Hashes of growing prefixes of a recipe, each identifying the state of the compilation after one more step."""
+    """Hashes of prefixes of a recipe: `top` for the top-level IR, `after_step[i]` for the IR after steps 0 to `i`."""
 
     top: str
     after_step: tuple[str, ...]
@@ -284,9 +296,9 @@ def digest(*parts: object) -> str:
 
 
 def prefix_keys(recipe: Recipe, graph_hash: str) -> PrefixKeys:
-    """Returns keys for memoisation: `top` identifies the top-level IR, `after_step[i]` the IR after steps 0 to `i`.
+    """Returns the keys under which the stages of a compilation are cached.
 
-    A disabled step has the key of the step before it, so disabling it does not invalidate the preceding stages.
+    A disabled step has the key of the step before it, because it does not change the IR.
     """
     graph_steps = [_identity(step) for step in recipe.steps if step.level == "graph" and step.enabled]
     plugins = [plugin.hash for plugin in recipe.plugins]
@@ -324,11 +336,11 @@ def option_text(value: OptionValue) -> str:
 
 
 class RecipeError(BuddyError, ValueError):
-    """A text is not a recipe, or one of a later format; it names the field and the reason."""
+    """A text is not a recipe, or has a later format; the message names the field and the reason."""
 
 
 def to_toml(recipe: Recipe) -> str:
-    """Returns the recipe as TOML text, with the format of the file and the version that has written it."""
+    """Returns the recipe as TOML, with the number of the file format and the version of this program."""
     import tomli_w
 
     fields = msgspec.to_builtins(recipe)
@@ -341,8 +353,8 @@ def to_toml(recipe: Recipe) -> str:
 def from_toml(text: str) -> Recipe:
     """Parses a recipe from TOML.
 
-    A text without a format is one of version 0.1, or written by hand. Raises `RecipeError` that names the field and the
-    reason if the text is not a recipe, and one that names both versions if it has a later format.
+    A text without the number of a format was written by version 0.1 or by hand. Raises `RecipeError` that names the
+    field and the reason if the text is not a recipe, or that names both versions if it has a later format.
     """
     try:
         values = with_new_names(_parse_toml(text), RECIPE_FIELDS, "recipe field")
@@ -401,7 +413,7 @@ _PLAIN_VALUE = re.compile(r"[\w.,:+\[\]=-]*")
 
 
 def access_claims(recipe: Recipe, allowed: Iterable[str] = ()) -> list[str]:
-    """Returns a phrase for each thing that `recipe` may load, execute, read or write only if the user trusts it.
+    """Returns a phrase for each plug-in, file or program that `recipe` may access only if the user trusts the recipe.
 
     Plug-ins whose paths are in `allowed` are left out.
     """
@@ -415,7 +427,7 @@ def access_claims(recipe: Recipe, allowed: Iterable[str] = ()) -> list[str]:
 
 
 def rejection_text(phrases: Iterable[str]) -> str:
-    """Returns the error message for a recipe with these `access_claims` and its remedy, in one line."""
+    """Returns the error message for a recipe with these `access_claims`, and how to allow them, in one line."""
     return f"it asks for {'; '.join(phrases)} · --trust allows it, if you trust who wrote it"
 
 
@@ -441,8 +453,8 @@ def _path_option(name: str, text: str) -> str:
     """Returns the option that names a file: `name=text` itself, or an option nested in `text`; "" if none does."""
     if text and (_PATH_OPTION.search(name) or any(map(_is_path, _WORD_BREAKS.split(text)))):
         return f"{name}={text}"
-    found = (match[0] for match in _NESTED_OPTION.finditer(text) if _PATH_OPTION.search(match[1]))
-    return next(found, "").rstrip("}")
+    nested = (match[0] for match in _NESTED_OPTION.finditer(text) if _PATH_OPTION.search(match[1]))
+    return next(nested, "").rstrip("}")
 
 
 def _is_path(word: str) -> bool:

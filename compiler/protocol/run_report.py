@@ -129,9 +129,9 @@ class MachineLoad(msgspec.Struct, frozen=True, omit_defaults=True):
     """The load of the machine during a timing.
 
     `average` is the load average of the last minute, in processes; `others` is the number of cores that other processes
-    used, of the `cores` available to this one; `waited` is the share (0..1) of the time in which threads of this
-    process were ready to run and had no core. These three are -1 if unavailable, `others` also if the timing was too
-    short to measure it. `megahertz` is the clock rate of the cores, 0 if unavailable.
+    used, of the `cores` available to this process; `waited` is the share (0..1) of the time in which threads of this
+    process were ready to run and had no core. These three are -1 if unavailable; `others` is also -1 if the timing was
+    too short to measure it. `megahertz` is the clock rate of the cores, 0 if unavailable.
     """
 
     average: float
@@ -149,18 +149,18 @@ class MachineLoad(msgspec.Struct, frozen=True, omit_defaults=True):
 # Other runtimes that a program can be compared with, by the names of their Python packages.
 ONNX_RUNTIME, OPENVINO = "onnxruntime", "openvino"
 RUNTIMES = {ONNX_RUNTIME: "ONNX Runtime", OPENVINO: "OpenVINO"}
-# Whether intermediate values of another runtime are compared: "auto" searches for the first one that differs if a
-# result does, "all" compares all of them, which breaks its fusions.
+# Which intermediate values of another runtime are compared: "auto" searches for the first that differs if a result
+# differs, "all" compares all of them, which prevents the runtime's fusions.
 Mark = Literal["auto", "none", "all"]
 
 
 class Divergence(msgspec.Struct, frozen=True, omit_defaults=True):
     """The first node whose value in another runtime differs from eager's, by its stable name; "" if all match.
 
-    `output` compares its value, and `operands` are the nearest nodes before it, which match. If the `kind` is "fusion",
-    the results match once the runtime returns the value of the node, so its fusion across that node is at fault; there
-    is no `output` then. `runs` is the number of calls with marked nodes. `marked` are the comparisons of all nodes, if
-    requested.
+    `output` compares its value, and `operands` are the nearest nodes before it that were compared; they match. If the
+    `kind` is "fusion", the results match if the runtime also returns the value of the node, so the runtime's fusion
+    across that node is the cause, and `output` is `None`. `runs` is the number of calls that returned intermediate
+    values. `marked` has the comparisons of all nodes, if requested.
     """
 
     node: str
@@ -175,8 +175,9 @@ class Divergence(msgspec.Struct, frozen=True, omit_defaults=True):
 class SideReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """The result of another backend's code, or another runtime, in the same run, with interleaved timings.
 
-    `problem` is the reason if it failed, else "". For a runtime, `compile_seconds` is the time of the export, and
-    `divergence` the first node that differs, if a search was made; `note` says why a search failed.
+    `problem` is the reason if the backend or runtime failed, else "". For a runtime, `compile_seconds` is the time of
+    the export, and `divergence` the first node that differs, if there was a search for it; `note` says why the search
+    failed.
     """
 
     name: Backend
@@ -329,6 +330,8 @@ class KeptTensor(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ValueList(Frame, frozen=True):
+    """The tensors of the latest run of a graph with `keep`."""
+
     request: int
     tensors: tuple[KeptTensor, ...]
 

@@ -1,4 +1,7 @@
-"""What a source names, the kind of a file by its content, and the errors that need no run: neither torch nor MLIR."""
+"""Finds the file or module of a source, detects the kind of a file, and checks a source without running it.
+
+Imports neither torch nor MLIR.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +29,12 @@ class SourceError(BuddyError):
 
 
 def source_error(what: str, where: str = "", todo: str = "", detail: str = "") -> SourceError:
+    """Makes a `SourceError` from the parts of a diagnostic."""
     return SourceError(Diagnostic(what, where, todo, detail=detail))
 
 
 def syntax_error(subject: str, error: SyntaxError) -> SourceError:
-    """The error for a script that Python cannot compile."""
+    """Makes the error for `subject`, such as a script's path, that Python cannot compile."""
     return source_error(
         f"{subject} is not valid Python: {error.msg}",
         f"{error.filename or subject}:{error.lineno}",
@@ -40,12 +44,14 @@ def syntax_error(subject: str, error: SyntaxError) -> SourceError:
 
 
 def check_source(source: str) -> None:
-    """Raises `SourceError` for a source that cannot be opened whatever it does: a missing file, a folder, a file that
-    cannot be read or has no program in it, a script that is not valid Python. Runs no code.
+    """Raises `SourceError` for a source that cannot be opened. Runs no code.
+
+    It raises for a missing file, a folder that is not a dump, a file that cannot be read or contains no program, and a
+    script that is not valid Python.
     """
     path = locate(source).path
     if path is None or path.is_dir():
-        return  # a folder has been found to be a dump
+        return  # `locate` accepts only folders that are dumps
     try:
         detected = kind_of(path)
         content = path.read_bytes() if detected.kind == "script" else b""
@@ -66,7 +72,10 @@ def check_source(source: str) -> None:
 
 @dataclass(frozen=True)
 class Location:
-    """Either `path` (a file) or `module` (importable) is set; `name` selects an object in it, "" all of it."""
+    """Either `path` (a file, or the folder of a dump) or `module` (importable) is set.
+
+    `name` selects an object in the file or module; "" selects all of it.
+    """
 
     path: Path | None = None
     module: str = ""
@@ -76,14 +85,15 @@ class Location:
 def locate(source: str) -> Location:
     """Parses `script.py`, `script.py:name` or `package.module:name`, relative to the current folder.
 
-    A file of any other kind may be given in place of a script. Raises `SourceError` for a missing file, or a folder.
+    A file of another kind, or the folder of a dump, may take the place of the script. Raises `SourceError` for a
+    missing file, or a folder that is not a dump.
     """
     head, separator, name = source.rpartition(":")
     if separator and _is_name(name) and not os.path.exists(source):
         if _looks_like_path(head):
-            return Location(path=_file(head), name=name)
+            return Location(path=_existing_path(head), name=name)
         return Location(module=head, name=name)
-    return Location(path=_file(source))
+    return Location(path=_existing_path(source))
 
 
 def _is_name(text: str) -> bool:
@@ -95,9 +105,9 @@ def _looks_like_path(text: str) -> bool:
     return text.endswith(".py") or os.sep in text or os.path.exists(text)
 
 
-def _file(text: str) -> Path:
+def _existing_path(text: str) -> Path:
     try:
-        return _check_file(text)
+        return _check_path(text)
     except (OSError, ValueError) as error:  # a folder without permission, an invalid name
         reason = getattr(error, "strerror", None) or error
         raise source_error(
@@ -105,14 +115,14 @@ def _file(text: str) -> Path:
         ) from error
 
 
-def _check_file(text: str) -> Path:
+def _check_path(text: str) -> Path:
     path = Path(text)
     if path.is_dir() and dump_format(path) is not None:
         return path
     if path.is_dir():
         scripts = ", ".join(sorted(p.name for p in path.glob("*.py"))[:5])
         raise source_error(
-            f"{text} is a folder without a dump that is known",
+            f"{text} is a folder that contains no dump of a known format",
             todo=f"name a script in it: {scripts}" if scripts else "name a script, a model file or a dump",
         )
     if not path.exists():
@@ -129,7 +139,9 @@ def _missing_file_error(text: str, path: Path) -> SourceError:
 
 
 def similar_file(path: Path) -> str:
-    """The path of the file with the same suffix in the folder of `path` whose name is most like its name, or ""."""
+    """Returns the path of the file that the user probably means instead of `path`: it has a similar name and the same
+    suffix, in the same folder. Returns "" if there is no such file.
+    """
     try:
         names = [other.name for other in path.parent.glob(f"*{path.suffix or '.py'}")]
     except (OSError, ValueError):  # a folder without permission, an invalid name
@@ -192,15 +204,15 @@ _UNKNOWN = DetectedKind("other", "a binary file of unknown kind")
 
 
 def kind_of(path: Path) -> DetectedKind:
-    """The kind of the file at `path`. Raises `OSError` if it cannot be read."""
+    """Returns the kind of the file at `path`. Raises `OSError` if it cannot be read."""
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
     if head.startswith(BYTECODE):
         return DetectedKind("mlir")
     if head.startswith(b"PK\x03\x04"):
         return _kind_of_archive(path)
-    if (found := dump_format(path)) is not None:
-        return DetectedKind("dump", DESCRIPTIONS[found])
+    if (dump := dump_format(path)) is not None:
+        return DetectedKind("dump", DESCRIPTIONS[dump])
     if _PICKLE.match(head):
         return DetectedKind("weights")
     if (description := _foreign_format(head)) is not None:
@@ -243,7 +255,7 @@ def archive_too_large(archive: zipfile.ZipFile, size: int) -> str:
 
 
 def kind_of_members(names: Iterable[str]) -> DetectedKind:
-    """The kind of a zip archive with the members `names`; PyTorch puts members into one folder of any name."""
+    """Returns the kind of a zip archive with the members `names`; PyTorch puts members into one folder of any name."""
     inner = {name.partition("/")[2] for name in names} | set(names)
     if any(name.startswith("models/") and name.endswith(".json") for name in inner):
         return DetectedKind("exported")
@@ -275,7 +287,7 @@ def _kind_of_text(path: Path, head: bytes) -> DetectedKind:
 
 
 def _whole_lines(head: bytes) -> bytes:
-    """`head` without its last line, which may be truncated; a shorter file is complete."""
+    """Returns `head` without its last line, which may be truncated, unless `head` is the whole file."""
     return head if len(head) < _HEAD_BYTES else head[: head.rfind(b"\n") + 1]
 
 
@@ -302,7 +314,7 @@ def _is_python(path: Path) -> bool:
 
 
 def no_program_error(title: str, detected: DetectedKind) -> SourceError:
-    """The error for a file of the kind `other`."""
+    """Makes the error for a file of the kind `other`."""
     todo = (
         "give a Python script (.py), a program of torch.export.save (.pt2) or torch.jit.save (.pt), MLIR as text or "
         "bytecode, or an ONNX model"

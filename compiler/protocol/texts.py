@@ -12,13 +12,15 @@ from buddy.compiler.protocol.recipe import PassStep
 
 
 class FetchLines(Request["Lines"], frozen=True):
+    """Get `count` lines of `text` from line `start` on; answered by `Lines`."""
+
     text: str
     start: int
     count: int
 
 
 class FetchText(Request["Text"], frozen=True):
-    """Get the full text in one `Text` frame: for `dump` and for writing a stage to a file."""
+    """Get the full text; answered by `Text`."""
 
     text: str
 
@@ -84,6 +86,8 @@ class Lines(Frame, frozen=True):
 
 
 class Text(Frame, frozen=True):
+    """The full content of `text`."""
+
     request: int
     text: str
     content: str
@@ -99,6 +103,8 @@ class Symbol(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Symbols(Frame, frozen=True):
+    """The named parts of `text`, in order."""
+
     request: int
     text: str
     symbols: tuple[Symbol, ...]
@@ -113,6 +119,8 @@ class LongType(msgspec.Struct, frozen=True):
 
 
 class Types(Frame, frozen=True):
+    """The long types of `text`, in order of appearance."""
+
     request: int
     text: str
     types: tuple[LongType, ...]
@@ -179,8 +187,8 @@ class SearchEach(Request["FoundEach"], frozen=True):
     limit: int = 10_000
 
 
-# The frame of a function or a module, which comes from the nodes of all of its ops: header, return and end.
-FRAME = re.compile(r"\s*(?:[\w.]*func\b|define\b|[\w.]*module\b|[\w.]*return\b|ret\b|\})")
+# The header, return and end of a function or a module: these lines come from the nodes of all ops inside.
+BOUNDARY_LINE = re.compile(r"\s*(?:[\w.]*func\b|define\b|[\w.]*module\b|[\w.]*return\b|ret\b|\})")
 
 
 class FindNode(Request["SearchResult"], frozen=True):
@@ -192,12 +200,14 @@ class FindNode(Request["SearchResult"], frozen=True):
 
 
 class FindPlace(Request["SearchResult"], frozen=True):
-    """Find a node's own line in `text` and get the lines around it.
+    """Find the line of `text` that represents a node best, and get the lines around it.
+
+    This line comes from the node and from as few other nodes as possible. If no line comes from the node, or only lines
+    that match `BOUNDARY_LINE`, the first of the nodes `otherwise` that has another line is used instead. If there is no
+    such node either, the line is a boundary line of the node, or the first line of the text.
 
     The text is divided into pages of `page` lines. Answered by `Lines` for each page that has one of the `around` lines
-    before or after the node's own line, then by a `SearchResult` with the own line. If no line comes from the node, or
-    only `FRAME` lines do, the first of the nodes `otherwise` with another line is found instead. Without one, the
-    answer is a frame of the node, or the first page and a `SearchResult` without a line.
+    before or after the line, then by a `SearchResult` with the line, or without lines if none comes from the nodes.
     """
 
     text: str
@@ -221,6 +231,8 @@ class Compare(Request["Compared"], frozen=True):
 
 
 class SearchResult(Frame, frozen=True):
+    """The numbers of the lines of `text` that match. `more` says that further lines match."""
+
     request: int
     text: str
     lines: tuple[int, ...]

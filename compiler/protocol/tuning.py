@@ -17,7 +17,7 @@ from buddy.compiler.protocol.recipe import PRECISIONS, OptionValue, PassStep, Pr
 
 
 class Variation(msgspec.Struct, frozen=True):
-    """A parameter of a recipe, and its possible values.
+    """A parameter of a recipe, and the values to try.
 
     `what` names the parameter: `PASS` (on or off), `PASS.OPTION`, `lowering:NODE`, `precision:NODE`, or one of the
     recipe's fields `threads`, `opt-level`, `dialect`, `partition`, `precision`; `PASS#2` is the second step of that
@@ -35,9 +35,10 @@ class Tune(Request["Tuned"], frozen=True):
     each on a copy of the program; with `cluster`, the address of a Dask scheduler, the workers of the cluster try them.
     No recipe is started after `seconds` seconds; a recipe that takes more than `each` seconds is stopped.
 
-    With `max_error`, no recipe is the result whose outputs differ from eager's by more than this, as a root mean square
-    relative to that of eager. Without `variations`, the precision of each product is then chosen: by the time that it
-    saves and the error that it causes alone, which are measured first. `Progress` says what is measured.
+    `max_error` limits the error of the result: the root mean square of the differences of an output from eager,
+    relative to that of eager's output. If `max_error` is set and there are no `variations`, the search chooses the
+    precision of each matrix product. It first measures the time that each precision saves and the error that it causes
+    alone; `Progress` reports these measurements.
     """
 
     recipe: Recipe
@@ -51,15 +52,15 @@ class Tune(Request["Tuned"], frozen=True):
 
 
 def default_seconds(max_error: float | None, variations: Sequence[Variation]) -> float:
-    """Returns the time of a search for which the user gives none: more for the precision of each product."""
+    """Returns the default time limit of a search in seconds; a search for the precision of each product needs more."""
     return 300.0 if max_error is not None and not variations else 60.0
 
 
 class PrecisionEffect(msgspec.Struct, frozen=True):
-    """The effect of one precision on one node.
+    """The effect of computing one node in `precision`.
 
-    `saved` are the seconds that it saves in a run, negative if the node takes longer. `error` is the greatest
-    difference of an output if this node alone is computed in `precision`, as for `Tune.max_error`, or -1 if it was not
+    `saved` is the number of seconds that it saves in a run, negative if the node takes longer. `error` is the greatest
+    error of an output, in the unit of `Tune.max_error`, if only this node is computed in `precision`; -1 if it was not
     measured.
     """
 
@@ -69,9 +70,10 @@ class PrecisionEffect(msgspec.Struct, frozen=True):
 
 
 class NodePrecision(msgspec.Struct, frozen=True):
-    """A product in a search for precisions: its time in f32 in seconds, the precision of the result, and all effects.
+    """A matrix product in a search for precisions.
 
-    The times are those of all products of the same kind and shapes, on average.
+    `seconds` is its time in f32, `precision` the precision in the resulting recipe, and `effects` are the effects of
+    all precisions. Times are averages over all products of the same kind and shapes.
     """
 
     node: str
@@ -86,7 +88,7 @@ class NodePrecision(msgspec.Struct, frozen=True):
 
 
 class FrontPoint(msgspec.Struct, frozen=True):
-    """An estimate for a recipe: its error, and the seconds that it saves in a run."""
+    """A point of the Pareto front of error and time: the estimated error of a recipe, and the seconds that it saves."""
 
     error: float
     saved: float
@@ -97,8 +99,8 @@ class Attempted(Frame, frozen=True):
 
     `median` and `eager` are the median times of a run of compiled code and of eager, in seconds. `ratio` is the median
     of their ratios in paired runs; if it was not measured, `problem` is the reason. `best` marks the fastest recipe so
-    far. `elapsed` are the seconds since the search started. `error` is the greatest difference of an output from
-    eager's, as for `Tune.max_error`; it is measured only in reduced precisions, otherwise -1.
+    far. `elapsed` is the time in seconds since the search started. `error` is the greatest error of an output, in the
+    unit of `Tune.max_error`; it is measured only in reduced precisions, otherwise -1.
     """
 
     request: int
@@ -121,8 +123,9 @@ class Tuned(Frame, frozen=True):
     first recipe, from final interleaved runs of both, with a 95 % confidence interval (1 if it is the first recipe, 0
     if it cannot be timed). Of the `size` recipes of the space, `tried` were run.
 
-    After a search for the precision of each product, whose `size` is `tried`, `nodes` has the products, and `front`
-    what the greedy choice of precisions estimates, from all products in f32 to the fastest precision of each.
+    A search for the precision of each product has a `size` equal to `tried`. Its `nodes` are the products, and its
+    `front` has the estimates for the recipes that a greedy choice visits, from all products in f32 to the fastest
+    precision of each.
     """
 
     request: int
@@ -140,7 +143,7 @@ class Tuned(Frame, frozen=True):
     front: tuple[FrontPoint, ...] = ()
 
 
-# A choice for each variation of a space, by its index among the variation's values.
+# A recipe of a space: for each variation, the index of the chosen value.
 Point = tuple[int, ...]
 
 THREADS, OPT_LEVEL, DIALECT, PARTITION = "threads", "opt-level", "dialect", "partition"
@@ -148,11 +151,11 @@ PRECISION = "precision"
 _FIELDS = {
     THREADS: "threads", OPT_LEVEL: "opt_level", DIALECT: "dialect", PARTITION: "partition", PRECISION: "precision",
 }  # fmt: skip
-# Prefixes of a node's stable name: the variation of its lowering, and of the precision of its products.
+# The prefixes of variations of one node's lowering or precision; the node's stable name follows.
 LOWERING, PRECISION_OF = "lowering:", "precision:"
 
-# The variations of a search for which the user names none.
-USUAL = (
+# The variations of a search if the user names none.
+USUAL_VARIATIONS = (
     *(
         Variation(f"{name}.{option}" if option else name, values)
         for name, pass_facts in PASSES.items()
@@ -161,12 +164,12 @@ USUAL = (
     Variation(OPT_LEVEL, (2, 3)),
 )
 
-# Values of an option that let the pass choose.
+# Values of an option with which the pass chooses the value itself.
 _CHOSEN_BY_PASS = ("", 0, "auto")
 
 
 class SpaceError(BuddyError, ValueError):
-    """A variation that does not apply to the recipe, or a recipe without usual variations; the text says which."""
+    """A variation does not apply to the recipe, or none of the usual variations does."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +185,7 @@ class Space:
         return reduce(lambda recipe, pair: with_value(recipe, pair[0].what, pair[0].values[pair[1]]), chosen, self.base)
 
     def words(self, point: Point) -> tuple[str, ...]:
-        """Returns a point as text, one choice after another, such as `contractions-to-kernels.rows=4`."""
+        """Returns a text for each choice of a point, such as `contractions-to-kernels.rows=4`."""
         chosen = zip(self.variations, point, strict=True)
         return tuple(f"{variation.what}={value_text(variation.values[index])}" for variation, index in chosen)
 
@@ -216,14 +219,14 @@ def space_of(base: Recipe, variations: Sequence[Variation] = ()) -> Space:
     The value of `base` is added to each variation, as its first value. Raises `SpaceError`.
     """
     if not variations:
-        variations = [usual for usual in USUAL if _applies(base, usual.what)]
+        variations = [usual for usual in USUAL_VARIATIONS if _applies(base, usual.what)]
     if not variations:
         raise SpaceError("this recipe has none of the usual variations; name the parameters to vary")
     complete = {}
     for variation in variations:
         if variation.what in complete:
             raise SpaceError(f"{variation.what} is varied twice")
-        base_value = present_value(base, variation.what)
+        base_value = current_value(base, variation.what)
         values = [base_value, *(value for value in variation.values if not _is_same(value, base_value))]
         with_value(base, variation.what, values[-1])  # raises if the type of the values is wrong
         complete[variation.what] = Variation(variation.what, tuple(values))
@@ -236,14 +239,17 @@ def _is_same(first: OptionValue, second: OptionValue) -> bool:
 
 def _applies(recipe: Recipe, what: str) -> bool:
     try:
-        present_value(recipe, what)
+        current_value(recipe, what)
     except SpaceError:
         return False
     return "." not in what or recipe.steps[_step_index(recipe, what)].enabled
 
 
-def present_value(recipe: Recipe, what: str) -> OptionValue:
-    """Returns the value of `what` in a recipe; an option that is left to its pass is `DEFAULT`. Raises `SpaceError`."""
+def current_value(recipe: Recipe, what: str) -> OptionValue:
+    """Returns the value of the parameter `what` in a recipe, `DEFAULT` if the recipe does not set it.
+
+    Raises `SpaceError` if the recipe has no such parameter.
+    """
     if what in _FIELDS:
         field: OptionValue = getattr(recipe, _FIELDS[what])
         return field
@@ -257,7 +263,7 @@ def present_value(recipe: Recipe, what: str) -> OptionValue:
     return dict(step.options).get(option, DEFAULT) if dot else step.enabled
 
 
-# The value of an option that is not given, and of a node with the default lowering.
+# The value of a parameter that the recipe does not set.
 DEFAULT = ""
 
 
@@ -268,9 +274,9 @@ def with_value(recipe: Recipe, what: str, value: OptionValue) -> Recipe:
     if what.startswith(PRECISION_OF):
         return recipe.with_precision(what.removeprefix(PRECISION_OF), value or None)  # type: ignore[arg-type]
     if what in _FIELDS:
-        present = present_value(recipe, what)
-        if type(value) is not type(present):
-            raise SpaceError(f"{what} is {value_text(present)} in the recipe; {value_text(value)} has another type")
+        current = current_value(recipe, what)
+        if type(value) is not type(current):
+            raise SpaceError(f"{what} is {value_text(current)} in the recipe; {value_text(value)} has another type")
         return replace(recipe, **{_FIELDS[what]: value})
     if what.startswith(LOWERING):
         return recipe.with_choice(what.removeprefix(LOWERING), str(value) or None)
@@ -283,7 +289,7 @@ def with_value(recipe: Recipe, what: str, value: OptionValue) -> Recipe:
 
 
 def _with_option(step: PassStep, option: str, value: OptionValue) -> tuple[tuple[str, OptionValue], ...]:
-    others = {name: present for name, present in step.options if name != option}
+    others = {name: other for name, other in step.options if name != option}
     return tuple((others if value == DEFAULT else others | {option: value}).items())
 
 
@@ -303,6 +309,7 @@ def _step_index(recipe: Recipe, what: str) -> int:
 
 
 def value_text(value: OptionValue) -> str:
+    """Returns the text for a value in messages: `on`, `off`, `default` or the value itself."""
     if isinstance(value, bool):
         return "on" if value else "off"
     return "default" if value == DEFAULT else str(value)

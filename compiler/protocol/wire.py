@@ -40,12 +40,12 @@ class GoneError(BuddyError):
 
 
 def greeting(received: int) -> bytes:
-    """Returns the greeting of a side that has received `received` bytes of the other side's stream."""
+    """Encodes the greeting of a side that has received `received` bytes of the other side's stream."""
     return b"%s%d %d\n" % (_GREETING_PREFIX, LINK_VERSION, received)
 
 
 def refusal(reason: str) -> bytes:
-    """Returns the greeting of a side that cannot resume the stream, with the reason."""
+    """Encodes the greeting of a side that cannot resume the stream, with the reason."""
     return b"%s%d gone %s\n" % (_GREETING_PREFIX, LINK_VERSION, " ".join(reason.split()).encode())
 
 
@@ -57,7 +57,7 @@ class GreetingReader:
 
     @property
     def noise(self) -> str:
-        """The text received so far, while no greeting has come."""
+        """The text received before a greeting, such as a shell's login message."""
         return self._bytes.decode(errors="replace").strip()
 
     def feed(self, data: bytes) -> tuple[int, bytes] | None:
@@ -155,17 +155,17 @@ class ResumableStream:
         self._confirmed = received_count
 
     def _next_record(self) -> bytes | None:
-        """Removes the next record from the incoming bytes, and returns its data: none for a count.
+        """Removes the next record from the incoming bytes, and returns its data, which is empty for a count.
 
         Returns `None` if no record is complete.
         """
         kind = self._incoming[0] if self._incoming else _DATA_KIND
         if kind not in (_DATA_KIND, _COUNT_KIND):
             raise StreamError(f"this is not a record: {bytes(self._incoming[:60])!r}")
-        head = 5 if kind == _DATA_KIND else 9
-        if len(self._incoming) < head:
+        header_bytes = 5 if kind == _DATA_KIND else 9
+        if len(self._incoming) < header_bytes:
             return None
-        number = int.from_bytes(self._incoming[1:head], "little")
+        number = int.from_bytes(self._incoming[1:header_bytes], "little")
         return self._take_data(number) if kind == _DATA_KIND else self._take_count(number)
 
     def _take_data(self, length: int) -> bytes | None:
@@ -209,7 +209,7 @@ def encode(message: object) -> bytes:
     """Returns the encoded frame. Raises `FrameError` if it is longer than `MAX_FRAME`."""
     body = _encoder.encode(message)
     if len(body) > MAX_FRAME:
-        raise FrameError(f"a frame of {len(body):,} bytes exceeds the limit of {MAX_FRAME:,} that a frame may have")
+        raise FrameError(f"a frame of {len(body):,} bytes exceeds the limit of {MAX_FRAME:,} bytes")
     return len(body).to_bytes(_HEADER_BYTES, "little") + body
 
 

@@ -1,7 +1,8 @@
-"""The messages between the engine and its workers, in the same framing as all others (`buddy.compiler.protocol.wire`).
+"""The messages between the engine and its workers, encoded as frames by `buddy.compiler.protocol.wire`.
 
-A worker answers each request with any number of notes and then exactly one `Reply`; `Refused` is the reply to a request
-that failed. The engine passes graphs and artifacts on as opaque bytes.
+The host worker runs the user's program, and the compiler worker compiles graphs without running user code. A worker
+answers each request with any number of notes and then exactly one `Reply`; `Refused` is the reply to a request that
+failed. The engine passes graphs and artifacts on as opaque bytes.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ class StageData(msgspec.Struct, frozen=True):
 class LoadProgram(Message, frozen=True):
     """Load plug-ins, run a source and capture its graphs; answered by `ProgramLoaded`.
 
-    `known` is that of an earlier load: if the program still computes the same, its graph is not captured again.
+    The fields up to `trusts` are those of `protocol.Open`. `known` is `ProgramLoaded.known` of an earlier load, or b"":
+    if the program still computes the same results, its graph is not captured again.
     """
 
     source: str
@@ -82,7 +84,7 @@ class LoadProgram(Message, frozen=True):
 
 
 class ImportGraph(Message, frozen=True):
-    """Import a graph that this compiler has captured by torch-mlir too; answered by `GraphWithImport`."""
+    """Import the captured graph number `graph` by torch-mlir in addition; answered by `GraphWithImport`."""
 
     graph: int
 
@@ -100,9 +102,9 @@ class Execute(Message, frozen=True):
 
     Answered by `Executed`.
 
-    `keep` is the folder to save inputs and outputs in, or "". If `artifact` is of another compiler, the `backend`, then
-    `native` is this compiler's code, which runs interleaved with it. `runtimes` and
-    `mark` are those of `Run`.
+    `keep` is the folder to save inputs and outputs in, or ""; with `values`, the answer contains them. If `backend` is
+    another compiler, `artifact` is its code, and `native` is this compiler's code, which runs interleaved with it.
+    `equal_nan`, `runtimes` and `mark` are those of `Run`.
     """
 
     graph: int
@@ -123,9 +125,9 @@ class Execute(Message, frozen=True):
 
 
 class Measure(Message, frozen=True):
-    """Run graph number `graph` of the loaded program with and without counters, in a separate process.
+    """Profile graph number `graph` of the loaded program in a separate process; answered by `Measured`.
 
-    Answered by `Measured`.
+    `plain` is the artifact without counters, `counted` the artifact with them.
     """
 
     graph: int
@@ -152,10 +154,10 @@ class WatchNodes(Message, frozen=True):
     inputs: InputChoice = InputChoice()
 
 
-class CompileHere(Message, frozen=True):
-    """Compile graph number `graph` of the loaded program, with what its script has added to the registries.
+class CompileInHost(Message, frozen=True):
+    """Compile graph number `graph` in the host; answered like `CompileGraph`.
 
-    Answered like `CompileGraph`.
+    Only the host has the ops, passes and lowerings that the program's script has registered.
     """
 
     graph: int
@@ -220,7 +222,7 @@ class BeginTuning(Message, frozen=True):
 
 
 class StopRunner(Message, frozen=True):
-    """Kill the runner; the request that it is executing, such as `Execute` or `CompileHere`, is refused."""
+    """Kill the runner; the request that it is executing, such as `Execute` or `CompileInHost`, is refused."""
 
 
 class UsePlugins(Message, frozen=True):
@@ -230,7 +232,7 @@ class UsePlugins(Message, frozen=True):
 
 
 class AddGraph(Message, frozen=True):
-    """Store a graph under `key`; answered by `GraphsKept`. May evict the least recently used graph."""
+    """Store an encoded graph under `key`; answered by `GraphsStored`. May evict the least recently used graph."""
 
     key: str
     graph: bytes
@@ -247,15 +249,15 @@ class CompileGraph(Message, frozen=True):
     known: tuple[str, ...]
 
 
-class RemarkCode(Message, frozen=True):
+class CollectRemarks(Message, frozen=True):
     """Collect LLVM's remarks on the code of graph `key`; answered by `CodeRemarks`."""
 
     key: str
     recipe: Recipe
 
 
-class RemarkHere(Message, frozen=True):
-    """Like `RemarkCode`, for graph number `graph` of the loaded program, with what its script has registered."""
+class CollectRemarksInHost(Message, frozen=True):
+    """Collect LLVM's remarks in the host, for a graph that `CompileInHost` compiles; answered by `CodeRemarks`."""
 
     graph: int
     recipe: Recipe
@@ -275,23 +277,23 @@ HostRequest = (
     | Execute
     | Measure
     | WatchNodes
-    | CompileHere
+    | CompileInHost
     | ExportProgram
-    | RemarkHere
+    | CollectRemarksInHost
     | ExtractNodes
     | MakeScript
     | BeginBisection
     | BeginTuning
     | StopRunner
 )
-CompilerRequest = UsePlugins | AddGraph | CompileGraph | RemarkCode | DescribePasses | DescribeOps
+CompilerRequest = UsePlugins | AddGraph | CompileGraph | CollectRemarks | DescribePasses | DescribeOps
 
 
 # ---- any worker to the engine ---------------------------------------------------------------------------------------
 
 
 class Ready(Message, frozen=True):
-    """The worker has imported what it needs."""
+    """The worker has started and imported its modules, in this many seconds."""
 
     seconds: float
 
@@ -304,28 +306,32 @@ class Activity(Message, frozen=True):
     part: Part | Literal[""] = ""
 
 
-class Trouble(Message, frozen=True):
+class LogText(Message, frozen=True):
     """A traceback or a similar text, for the log only."""
 
     text: str
 
 
 class Refused(Reply, frozen=True):
+    """The request failed. `stages` are those that a compilation had completed."""
+
     diagnostic: Diagnostic
     stages: tuple[StageData, ...] = ()
 
 
 class Done(Reply, frozen=True):
-    pass
+    """The request succeeded and has no result."""
 
 
-class GraphsKept(Reply, frozen=True):
+class GraphsStored(Reply, frozen=True):
     """The keys of all graphs that the compiler worker stores."""
 
     keys: tuple[str, ...]
 
 
 class CapturedGraphData(msgspec.Struct, frozen=True):
+    """A captured graph: its description, the encoded Buddy graph, the stage of the FX graph, its text as Python."""
+
     info: GraphInfo
     graph: bytes
     fx: StageData
@@ -352,8 +358,8 @@ class ProgramLoaded(Reply, frozen=True):
     `registrations` is a hash of the code by which the script added to the registries, "" if it added nothing. `files`
     are the source files of the program, `texts` the Python code that nodes of the graphs come from.
 
-    `known` describes the graph for later loads, b"" if it must be captured each time. If it `is_reused`, it was not
-    captured: requests that need more than to run it are not possible.
+    `known` describes the graph for later loads; it is b"" if the graph must be captured each time. If `is_reused` is
+    set, the graph was not captured again, and the host can only run it.
     """
 
     graphs: tuple[CapturedGraphData, ...]
@@ -379,21 +385,29 @@ class GraphWithImport(Reply, frozen=True):
 
 
 class ProgramExported(Reply, frozen=True):
+    """The files that were written to `folder`."""
+
     folder: str
     files: tuple[ExportedFile, ...]
 
 
 class NodesExtracted(Reply, frozen=True):
+    """The extracted nodes as another graph of the program."""
+
     graph: CapturedGraphData
 
 
 class ScriptMade(Reply, frozen=True):
+    """The fields are those of `protocol.Script`."""
+
     name: str
     text: str
     values: bytes
 
 
 class BisectionDone(Reply, frozen=True):
+    """The result of the bisection."""
+
     finding: BisectionResult
 
 
@@ -406,35 +420,45 @@ class RunnerState(Message, frozen=True):
 
 
 class Executed(Reply, frozen=True):
-    """`values` is a `.npz` of inputs and outputs, if requested."""
+    """The result of a run. `values` is a `.npz` of inputs and outputs, if requested."""
 
     report: RunReport
     values: bytes = b""
 
 
 class Watched(Reply, frozen=True):
+    """The comparison of nodes with the reference."""
+
     report: NumericsReport
 
 
 class Measured(Reply, frozen=True):
+    """The profile of a run."""
+
     report: ProfileReport
 
 
 class Assignments(Message, frozen=True):
+    """The lowerings of all nodes, sent before the first stage."""
+
     assignments: tuple[Assignment, ...]
 
 
 class StepNote(Message, frozen=True):
-    """The compiler starts step `step` of the recipe, or `LOWERING` or `CODE`."""
+    """The compiler starts step `step` of the recipe, or `recipe.LOWERING_STEP` or `recipe.CODE_STEP`."""
 
     step: int
 
 
 class StageNote(Message, frozen=True):
+    """The compiler has completed a stage."""
+
     data: StageData
 
 
 class CompileDone(Reply, frozen=True):
+    """The result of a compilation; most fields are those of `protocol.Compiled`."""
+
     stages: tuple[StageData, ...]
     artifact: bytes
     assignments: tuple[Assignment, ...]
@@ -444,13 +468,13 @@ class CompileDone(Reply, frozen=True):
 
 
 class CodeRemarks(Reply, frozen=True):
-    """Like `Compiled.remarks`."""
+    """LLVM's remarks, in the form of `protocol.Compiled.remarks`."""
 
     remarks: tuple[tuple[str, str, str], ...]
 
 
 class PluginsUsed(Reply, frozen=True):
-    """The errors of the plug-ins that failed to load, also of those in installed packages."""
+    """The errors of the plug-ins that failed to load, including plug-ins of installed packages."""
 
     problems: tuple[Diagnostic, ...]
 
@@ -472,10 +496,12 @@ class PassList(Reply, frozen=True):
 
 
 class OpList(Reply, frozen=True):
+    """The ops that can be compiled."""
+
     ops: tuple[OpInfo, ...]
 
 
-CompilerNote = Activity | Trouble | Assignments | StepNote | StageNote
+CompilerNote = Activity | LogText | Assignments | StepNote | StageNote
 HostMessage = (
     Ready
     | CompilerNote
@@ -494,7 +520,7 @@ HostMessage = (
     | Refused
 )
 # The messages of a bisection process.
-BisectionMessage = Activity | Trouble | BisectionDone | Refused
+BisectionMessage = Activity | LogText | BisectionDone | Refused
 CompilerMessage = (
-    Ready | CompilerNote | CompileDone | CodeRemarks | PluginsUsed | PassList | OpList | GraphsKept | Refused
+    Ready | CompilerNote | CompileDone | CodeRemarks | PluginsUsed | PassList | OpList | GraphsStored | Refused
 )

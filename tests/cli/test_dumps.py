@@ -60,7 +60,7 @@ def test_a_folder_without_a_dump_is_an_error(cli: Verb, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("nothing\n")
     done = cli("stages", tmp_path)
     assert done.returncode == 2
-    assert "is a folder without a dump that is known" in done.stderr
+    assert "is a folder that contains no dump of a known format" in done.stderr
 
 
 def test_steps_are_turned_off_by_name(cli: Verb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from buddy.compiler.protocol import Diagnostic
-from buddy.compiler.protocol.worker_messages import Activity, Done, Refused, Reply, Trouble
+from buddy.compiler.protocol.worker_messages import Activity, Done, LogText, Refused, Reply
 from buddy.compiler.support.processes.channel import Channel
 from buddy.compiler.support.processes.forks import Task, TaskEnd, run_in_child
 
@@ -35,7 +35,7 @@ def ended(
             said.append(message.what)
 
     start = time.monotonic()
-    types = Activity | Trouble | Done | Refused
+    types = Activity | LogText | Done | Refused
     found = run_in_child(
         master, Task(work, lambda error: Refused(Diagnostic(str(error))), types, note, timeout, renewed)
     )

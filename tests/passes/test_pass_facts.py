@@ -11,7 +11,7 @@ from buddy.compiler.graph.transform import transforms
 from buddy.compiler.passes.pass_runner import own_passes
 from buddy.compiler.protocol.pass_facts import PACK_WEIGHTS, PASSES
 from buddy.compiler.protocol.presets import presets
-from buddy.compiler.protocol.tuning import USUAL
+from buddy.compiler.protocol.tuning import USUAL_VARIATIONS
 
 
 def test_every_entry_is_a_pass() -> None:
@@ -41,4 +41,4 @@ def test_options_that_facts_name_are_those_of_the_pass() -> None:
 
 def test_what_a_search_varies_is_in_the_default_recipe() -> None:
     names = {step.name for step in presets()["default"].recipe.steps}
-    assert {variation.what.partition(".")[0] for variation in USUAL} - names == {"opt-level"}
+    assert {variation.what.partition(".")[0] for variation in USUAL_VARIATIONS} - names == {"opt-level"}

@@ -28,6 +28,7 @@ from buddy.compiler.protocol.worker_messages import (
     CompilerNote,
     Executed,
     GraphImported,
+    LogText,
     Measured,
     Message,
     ProgramExported,
@@ -35,7 +36,6 @@ from buddy.compiler.protocol.worker_messages import (
     Reply,
     RunnerState,
     StopRunner,
-    Trouble,
     Watched,
 )
 from buddy.compiler.support.processes.channel import Channel, MessagePipe, traceback_of
@@ -208,7 +208,7 @@ def _run_task(channel: Channel, task: Task) -> Reply:
     try:
         return task.work(channel)
     except Exception as error:
-        channel.send(Trouble(traceback_of(error)))
+        channel.send(LogText(traceback_of(error)))
         return task.failed(error)
 
 

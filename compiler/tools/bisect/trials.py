@@ -21,7 +21,7 @@ from buddy.compiler.protocol.artifact import to_bytes
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import CODE_STEP, LOWERING_STEP, Recipe, digest
-from buddy.compiler.protocol.worker_messages import Done, Message, Reply, Trouble
+from buddy.compiler.protocol.worker_messages import Done, LogText, Message, Reply
 from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.runtime.compare import EXACT, TOLERANCES, Tolerance, compare
 from buddy.compiler.runtime.graph_interpreter import SEED
@@ -170,7 +170,7 @@ class RecipeTrials:
             return _run_trial(channel, subject, recipe, self.overrides(), self.criterion.tolerance, until)
 
         limit = self._step_limit(subject)
-        task = Task(work, _error_result, TrialStep | TrialResult | Trouble, on_message, limit, renewed=True)
+        task = Task(work, _error_result, TrialStep | TrialResult | LogText, on_message, limit, renewed=True)
         ended = run_in_child(self.requester, task)
         if ended.how == "stopped":
             raise Stopped
@@ -204,7 +204,7 @@ class RecipeTrials:
         """
         limit = seconds or (self._step_limit(subject) if subject is not None else self.criterion.each)
         ended = run_in_child(
-            self.requester, Task(work, _error_result, types | TrialResult | Trouble, on_message, limit)
+            self.requester, Task(work, _error_result, types | TrialResult | LogText, on_message, limit)
         )
         if ended.how == "stopped":
             raise Stopped

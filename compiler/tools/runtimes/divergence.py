@@ -1,8 +1,8 @@
-"""Finds the first node whose value differs in another runtime, by returning intermediate values of the model.
+"""Finds the first node whose value differs in another runtime, by adding intermediate values to the model's outputs.
 
-A value that a model returns has to be computed, so marking it breaks the fusion across it, and may hide the fault. The
-search therefore marks a few nodes at a time. If the results become right by a mark, the fusion across that node is at
-fault, which is reported as such.
+A node is marked if the model returns its value. The runtime cannot fuse across a marked node, so a mark may hide an
+error of a fusion. The search therefore marks a few nodes at a time. If a mark makes the results right, the search
+reports the fusion across that node.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import torch
@@ -24,18 +24,18 @@ from buddy.compiler.runtime.graph_interpreter import SEED, results_of
 from buddy.compiler.runtime.sensitivity import compare_result
 from buddy.compiler.tools.runtimes.onnx_model import RuntimeModel, evaluator_of
 
-# The number of nodes that are marked at a time.
-MARKS = 8
-# Loads a model with marked nodes, and returns the outputs of one call.
+# The maximum number of nodes that one call marks.
+MARKS_PER_CALL = 8
+# Calls the model once with the nodes of these names marked, and returns its outputs as NumPy arrays.
 CallMarked = Callable[[Sequence[str]], list[Any]]
 OnProgress = Callable[[str, float], None]
 
 
-class Search:
-    """A search for the first node of `captured` whose value differs from eager's in a runtime.
+class DivergenceSearch:
+    """A search for the first node of `captured` whose value in a runtime differs from eager's.
 
-    `call(nodes)` calls the model with the values of `nodes` marked, and returns its outputs. `wrong` is the index of a
-    result that differs, and `is_right(results)` says whether it no longer does.
+    `model` is the program as an ONNX model. `is_right(results)` says whether the result that was wrong without marks is
+    right in `results`.
     """
 
     def __init__(
@@ -47,51 +47,57 @@ class Search:
         self._order = {op.name: op for op in captured.graph.operations if op.name in model.values}
         self._reports: dict[str, OutputReport] = {}
         self._runs = 0
-        self._values_of = _reference_values(captured, model)
+        self._compare_values = _comparison_of_values(captured, model)
 
-    def find(self, wrong: int) -> Divergence:
-        """Returns the node where result `wrong` begins to differ: its own operands match eager's."""
+    def find(self, wrong_result: int) -> Divergence:
+        """Returns a node that result number `wrong_result` depends on, and that differs although its operands match.
+
+        If a mark makes the result right, returns the fusion across the marked node instead.
+        """
         start = time.perf_counter()
-        culprit = self._captured.graph.results[wrong]
+        culprit = self._captured.graph.results[wrong_result]
         try:
-            while (operands := self._differing(self._operands(culprit))) and (
-                first := self._first_differing(self._ancestors(operands[0]))
+            while (operands := self._differing(self._markable_operands(culprit))) and (
+                first := self._first_differing(self._markable_ancestors(operands[0]))
             ):
                 culprit = first
-        except _FusionFound as found:
-            return self._divergence(found.node, start, "fusion")
+        except _FusionAtFault as fault:
+            return self._divergence(fault.node, start, "fusion")
         return self._divergence(culprit, start)
 
     def compare_all(self) -> Divergence:
-        """Marks all nodes at once, which breaks all fusions; returns every comparison, and the first difference."""
+        """Marks all nodes in one call, which prevents all fusions.
+
+        Returns the comparisons of all nodes, and the first node that differs although its operands match.
+        """
         start = time.perf_counter()
         nodes = list(self._order.values())
         self._report_progress(f"calling the model with {len(nodes)} nodes marked", 0.0)
         _, values = self._call_marked(nodes)
-        self._judge(nodes, values)
+        self._store_reports(nodes, values)
         wrong = {op.name for op in nodes if self._reports[op.name].verdict != "ok"}
-        reports = tuple(_short(self._reports[op.name], op) for op in nodes)
+        reports = tuple(_summarize(self._reports[op.name], op) for op in nodes)
         for op in nodes:
-            if op.name in wrong and not any(each.name in wrong for each in self._operands(op)):
+            if op.name in wrong and not any(operand.name in wrong for operand in self._markable_operands(op)):
                 return msgspec.structs.replace(self._divergence(op, start), marked=reports)
         return Divergence("", runs=self._runs, seconds=time.perf_counter() - start, marked=reports)
 
-    def _divergence(self, op: Op, start: float, kind: str = "node") -> Divergence:
+    def _divergence(self, op: Op, start: float, kind: Literal["node", "fusion"] = "node") -> Divergence:
         report = self._reports.get(op.name)
         return Divergence(
             op.stable,
-            "fusion" if kind == "fusion" else "node",
-            _short(report, op) if report is not None and kind == "node" else None,
-            tuple(operand.stable for operand in self._operands(op)),
+            kind,
+            _summarize(report, op) if report is not None and kind == "node" else None,
+            tuple(operand.stable for operand in self._markable_operands(op)),
             self._runs,
             time.perf_counter() - start,
         )
 
     # ---- the graph ---------------------------------------------------------------------------------------------------
 
-    def _operands(self, op: Op) -> list[Op]:
+    def _markable_operands(self, op: Op) -> list[Op]:
         """Returns the nearest nodes before `op` that can be marked, on each path, in the program's order."""
-        found: dict[str, Op] = {}
+        operands: set[str] = set()
         waiting = list(op.parents)
         seen: set[str] = set()
         while waiting:
@@ -100,13 +106,13 @@ class Search:
                 continue
             seen.add(parent.name)
             if parent.name in self._order:
-                found[parent.name] = parent
+                operands.add(parent.name)
             else:
                 waiting += parent.parents
-        return [node for name, node in self._order.items() if name in found]
+        return [node for name, node in self._order.items() if name in operands]
 
-    def _ancestors(self, op: Op) -> list[Op]:
-        """Returns the nodes that can be marked among `op` and all that it depends on, in the program's order."""
+    def _markable_ancestors(self, op: Op) -> list[Op]:
+        """Returns `op` and the nodes it depends on, as far as they can be marked, in the program's order."""
         names, waiting = {op.name}, [op]
         while waiting:
             for parent in waiting.pop().parents:
@@ -118,11 +124,15 @@ class Search:
     # ---- marking -----------------------------------------------------------------------------------------------------
 
     def _first_differing(self, candidates: Sequence[Op]) -> Op | None:
-        """Returns the first of `candidates` that differs, if those after it differ too, by a search in eighths."""
+        """Returns the first of `candidates` that differs; `None` if none does.
+
+        Each call marks nodes at the boundaries of `MARKS_PER_CALL` equal parts. The result is the first one only if
+        all later candidates differ too; otherwise it is a candidate that differs.
+        """
         low, high = 0, len(candidates)
         while low < high:
-            count = high - low
-            indices = range(low, high) if count <= MARKS else [low + count * i // MARKS for i in range(MARKS)]
+            count, parts = high - low, MARKS_PER_CALL
+            indices = range(low, high) if count <= parts else [low + count * part // parts for part in range(parts)]
             differing = {op.name for op in self._differing([candidates[index] for index in indices])}
             first = next((index for index in indices if candidates[index].name in differing), None)
             before = [index for index in indices if first is None or index < first]
@@ -131,34 +141,36 @@ class Search:
         return candidates[high] if high < len(candidates) else None
 
     def _differing(self, nodes: Sequence[Op]) -> list[Op]:
-        """Returns the nodes whose values differ. Raises `_FusionFound` if marking them makes the results right."""
-        for begin in range(0, len(nodes), MARKS):
-            part = [op for op in nodes[begin : begin + MARKS] if op.name not in self._reports]
+        """Returns the nodes whose values differ. Raises `_FusionAtFault` if marking them makes the results right."""
+        for begin in range(0, len(nodes), MARKS_PER_CALL):
+            part = [op for op in nodes[begin : begin + MARKS_PER_CALL] if op.name not in self._reports]
             if part:
-                self._report_progress(f"marking {_names(part)} (call {self._runs + 1})", 0.0)
+                self._report_progress(f"marking {_describe(part)} (call {self._runs + 1})", 0.0)
                 self._compare_marked(part)
         return [op for op in nodes if self._reports[op.name].verdict != "ok"]
 
     def _compare_marked(self, nodes: Sequence[Op]) -> None:
         results, values = self._call_marked(nodes)
-        self._judge(nodes, values)
+        self._store_reports(nodes, values)
         if not self._is_right(results):
             return
         for op in nodes if len(nodes) > 1 else ():
             if self._is_right(self._call_marked([op])[0]):
-                raise _FusionFound(op)
-        raise _FusionFound(nodes[0])
+                raise _FusionAtFault(op)
+        # No single mark makes the results right, so several fusions cause the error: the first of them is reported.
+        raise _FusionAtFault(nodes[0])
 
     def _call_marked(self, nodes: Sequence[Op]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Calls the model with `nodes` marked; returns the program's results, and the values of the nodes."""
         self._runs += 1
         return self._model.split(self._call([op.name for op in nodes]))
 
-    def _judge(self, nodes: Sequence[Op], values: Sequence[torch.Tensor]) -> None:
-        for op, report in zip(nodes, self._values_of(nodes, values), strict=True):
+    def _store_reports(self, nodes: Sequence[Op], values: Sequence[torch.Tensor]) -> None:
+        for op, report in zip(nodes, self._compare_values(nodes, values), strict=True):
             self._reports[op.name] = report
 
 
-class _FusionFound(Exception):
+class _FusionAtFault(Exception):
     """Marking `node` makes the results right."""
 
     def __init__(self, node: Op) -> None:
@@ -166,20 +178,20 @@ class _FusionFound(Exception):
         self.node = node
 
 
-def _names(nodes: Sequence[Op]) -> str:
+def _describe(nodes: Sequence[Op]) -> str:
     return nodes[0].stable if len(nodes) == 1 else f"{len(nodes)} nodes from {nodes[0].stable} to {nodes[-1].stable}"
 
 
-def _short(report: OutputReport, op: Op) -> OutputReport:
-    """Returns a report without its map and histogram, under the stable name of its node."""
+def _summarize(report: OutputReport, op: Op) -> OutputReport:
+    """Returns the report under the stable name of its node, without its map, histogram and checks."""
     return msgspec.structs.replace(report, name=op.stable, map=(), histogram=(), checks=())
 
 
-Judge = Callable[[Sequence[Op], Sequence[torch.Tensor]], list[OutputReport]]
+CompareValues = Callable[[Sequence[Op], Sequence[torch.Tensor]], list[OutputReport]]
 
 
-def _reference_values(captured: CapturedGraph, model: RuntimeModel) -> Judge:
-    """Returns a function that compares values of nodes with eager's, or with those of ONNX's evaluator for a file."""
+def _comparison_of_values(captured: CapturedGraph, model: RuntimeModel) -> CompareValues:
+    """Returns a function that compares values of nodes with eager's; for an ONNX file, with ONNX's evaluator."""
     if captured.onnx_model:
         evaluate = evaluator_of(captured)
 
@@ -192,8 +204,8 @@ def _reference_values(captured: CapturedGraph, model: RuntimeModel) -> Judge:
         return compare_with_evaluator
 
     def compare_with_eager(nodes: Sequence[Op], values: Sequence[torch.Tensor]) -> list[OutputReport]:
-        # The verdict of a value is that of a program that returns it.
-        part = replace(captured, graph=_returning(captured.graph, nodes), result_names=())
+        # Each value is compared like a result, of a program that returns the nodes.
+        part = replace(captured, graph=_with_results(captured.graph, nodes), result_names=())
         torch.manual_seed(SEED)
         expected = results_of(part.graph, captured.tensors, captured.numbers)
         return [compare_result(part, expected, index, value, equal_nan=True) for index, value in enumerate(values)]
@@ -201,11 +213,11 @@ def _reference_values(captured: CapturedGraph, model: RuntimeModel) -> Judge:
     return compare_with_eager
 
 
-def _returning(graph: Graph, nodes: Sequence[Op]) -> Graph:
-    """Returns a graph with the same nodes that returns `nodes`."""
-    view = Graph(graph.name)
-    view.symbols = graph.symbols
+def _with_results(graph: Graph, nodes: Sequence[Op]) -> Graph:
+    """Returns a graph that shares the nodes of `graph`, and returns the values of `nodes`."""
+    changed = Graph(graph.name)
+    changed.symbols = graph.symbols
     output = OutputOp("output")
     output._arguments = [list(nodes)]
-    view.body = [*graph.body[:-1], output]
-    return view
+    changed.body = [*graph.body[:-1], output]
+    return changed

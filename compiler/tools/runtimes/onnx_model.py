@@ -1,4 +1,4 @@
-"""Programs as ONNX models with known names: which value of the model has the result of which node."""
+"""Exports programs as ONNX models, and maps each node to the value of the model that has its result."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
     import onnx
 
 
-# The key under which the exporter's nodes have the name of the node that they come from.
-_NODE = "buddy_node"
-# Larger initializers are written to a file of their own: a protocol buffer has at most 2 GiB.
+# The key of the metadata of the exporter's nodes that has the name of the program's node.
+_NODE_KEY = "buddy_node"
+# Initializers of at least this size are written to a separate file: a protocol buffer has at most 2 GiB.
 _MIN_EXTERNAL_BYTES = 1024
 _MAX_MESSAGE_CHARS = 300
 
 
 class NoModelError(BuddyError):
-    """A program has no ONNX form; the diagnostic says why."""
+    """A program cannot be exported as an ONNX model; the diagnostic has the reason."""
 
 
 @dataclass(frozen=True)
 class RuntimeModel:
-    """An ONNX model in a folder, whose initializers are in a file next to it.
+    """An ONNX model in `folder`, with its large initializers in another file of the folder.
 
-    `proto` is the model without their data. `inputs` are the tensors that it is called with, in order. `values` has the
-    name of the value in the model for each node that has one, by the name of the node, in the program's order.
-    `results` has the index of the model's output for each tensor that the program returns, or the tensor itself if it
-    is an input.
+    `proto` is the model without the data of these initializers. `inputs` are the tensors to call it with, in order.
+    `values` maps the name of each node that can be marked to the name of its value in the model, in the program's
+    order. `results` has, for each tensor that the program returns, the index of the model's output, or the tensor
+    itself if it is an input of the program.
     """
 
     folder: Path
@@ -63,11 +63,11 @@ class RuntimeModel:
             proto.graph.output.append(known[self.values[node]])
         path, inputs = self.folder / f"{name}.onnx", self.folder / "inputs.bin"
         path.write_bytes(proto.SerializeToString())
-        places = write_arrays(inputs, [as_array(tensor) for tensor in self.inputs])
-        return ModelFile(path, inputs, places)
+        arrays = write_arrays(inputs, [as_array(tensor) for tensor in self.inputs])
+        return ModelFile(path, inputs, arrays)
 
     def split(self, outputs: Sequence[np.ndarray]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Splits the outputs of a written model into the program's results and the values of marked nodes."""
+        """Splits the outputs of the model with marked nodes into the program's results and the values of the nodes."""
         tensors = [as_tensor(output) for output in outputs]
         count = len(self.proto.graph.output)
         results = [entry if isinstance(entry, torch.Tensor) else tensors[entry] for entry in self.results]
@@ -80,24 +80,24 @@ def make_model(captured: CapturedGraph, folder: Path) -> RuntimeModel:
     Raises `NoModelError`.
     """
     if captured.onnx_model:
-        return _from_file(captured, folder)
+        return _model_of_file(captured, folder)
     if captured.graph.imported_ir is not None and captured.torch_dialect is None and captured.eager is None:
         raise NoModelError("a program in MLIR has no ONNX form", captured.info.name, "open the PyTorch or ONNX program")
     random = next((op for op in captured.graph.operations if isinstance(op, RandomOp)), None)
     if random is not None or captured.seed is not None:
-        what = "the program draws random numbers, and other runtimes draw other ones"
-        place = captured.info.name if random is None else random.location
-        raise NoModelError(what, place, "set the model to eval mode, or pass the numbers as inputs")
-    return _exported(captured, folder)
+        what = "the program draws random numbers, and other runtimes draw different numbers"
+        where = captured.info.name if random is None else random.location
+        raise NoModelError(what, where, "set the model to eval mode, or pass the numbers as inputs")
+    return _export_program(captured, folder)
 
 
 # ---- programs of PyTorch ---------------------------------------------------------------------------------------------
 
 
-class _Nodes(torch.nn.Module):
-    """The nodes of a graph, one call after another; parameters are buffers, and the other placeholders inputs.
+class _GraphModule(torch.nn.Module):
+    """Computes the nodes of a graph in order, with the name of each as metadata, and returns the values of `returned`.
 
-    `returned` are the nodes whose values it returns.
+    Parameters of the graph are buffers of the module, and its other placeholders are arguments of `forward`.
     """
 
     def __init__(self, captured: CapturedGraph, returned: Sequence[Op]) -> None:
@@ -114,12 +114,12 @@ class _Nodes(torch.nn.Module):
             buffer = getattr(self, f"parameter_{index}", None)
             values[placeholder.name] = next(remaining) if buffer is None else buffer
         for op in self._graph.operations:
-            with torch.fx.traceback.annotate({_NODE: op.name}):
+            with torch.fx.traceback.annotate({_NODE_KEY: op.name}):
                 values[op.name] = compute_node(op, values, self._symbols)
         return tuple(values[op.name] for op in self._returned)
 
 
-def _exported(captured: CapturedGraph, folder: Path) -> RuntimeModel:
+def _export_program(captured: CapturedGraph, folder: Path) -> RuntimeModel:
     graph = captured.graph
     returned = [op for op in graph.results if isinstance(op, Op)]
     placeholders = dict(zip((op.name for op in graph.placeholders), captured.tensors, strict=True))
@@ -129,7 +129,7 @@ def _exported(captured: CapturedGraph, folder: Path) -> RuntimeModel:
     inputs = tuple(tensor for index, tensor in enumerate(captured.tensors) if index not in captured.parameters)
     try:
         with quiet(), torch.no_grad(), torch.fx.traceback.preserve_node_meta():
-            exported = torch.export.export(_Nodes(captured, outputs), inputs, strict=False)
+            exported = torch.export.export(_GraphModule(captured, outputs), inputs, strict=False)
             program = torch.onnx.export(exported, dynamo=True, verbose=False)
     except Exception as error:  # any error of an op's translation
         raise NoModelError(_export_problem(error), captured.info.name, "run it without this runtime") from error
@@ -140,11 +140,13 @@ def _exported(captured: CapturedGraph, folder: Path) -> RuntimeModel:
     names = [op.name for op in outputs]
     results = tuple(placeholders[op.name] if op.name in placeholders else names.index(op.name) for op in returned)
     values = _value_names(program.exported_program, graph.operations)
-    return RuntimeModel(folder, proto, _used_inputs(proto, inputs), _markable(proto, captured, values), results)
+    if len(proto.graph.input) != len(inputs):
+        raise NoModelError(f"the exported model has {len(proto.graph.input)} inputs, the program {len(inputs)}")
+    return RuntimeModel(folder, proto, inputs, _markable_values(proto, captured, values), results)
 
 
 def _export_problem(error: Exception) -> str:
-    """Returns the first line of an exporter's error that says more than that the export failed."""
+    """Returns an error message with the first line of the root cause of the exporter's error."""
     causes = [error]
     while (cause := causes[-1].__cause__) is not None and isinstance(cause, Exception):
         causes.append(cause)
@@ -154,21 +156,16 @@ def _export_problem(error: Exception) -> str:
     ]
 
 
-def _used_inputs(proto: onnx.ModelProto, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    if len(proto.graph.input) != len(inputs):
-        raise NoModelError(f"the exported model has {len(proto.graph.input)} inputs, the program {len(inputs)}")
-    return inputs
-
-
 def _value_names(exported: Any, operations: Sequence[Op]) -> dict[str, str]:
-    """Returns the name of the exporter's last value for each node that it comes from, by the node's name.
+    """Returns the name of the value in the exported program that has the result of each node, by the node's name.
 
-    A node with several results has none; each of its results is a node.
+    The exporter may compute a node by several nodes, of which the last has the result. A node with several results has
+    no value; the `GetItemOp` nodes that select the results have one each.
     """
     last: dict[str, str] = {}
     items: dict[tuple[str, Any], str] = {}
     for node in exported.graph.nodes:
-        owner = (node.meta.get("custom") or {}).get(_NODE)
+        owner = (node.meta.get("custom") or {}).get(_NODE_KEY)
         if owner is None or node.op != "call_function":
             continue
         last[owner] = node.name
@@ -184,7 +181,7 @@ def _value_names(exported: Any, operations: Sequence[Op]) -> dict[str, str]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """While active, PyTorch's exporter prints no warnings, which are on its own packages."""
+    """Suppresses the warnings of PyTorch's exporter, which concern its own packages."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -199,8 +196,8 @@ def quiet() -> Iterator[None]:
 # ---- ONNX files ------------------------------------------------------------------------------------------------------
 
 
-def _from_file(captured: CapturedGraph, folder: Path) -> RuntimeModel:
-    """Returns the model of an ONNX file, in which inputs that are weights become initializers again."""
+def _model_of_file(captured: CapturedGraph, folder: Path) -> RuntimeModel:
+    """Returns the model of an ONNX file, with the inputs that are weights converted back to initializers."""
     import onnx
     from onnx import numpy_helper
 
@@ -217,7 +214,7 @@ def _from_file(captured: CapturedGraph, folder: Path) -> RuntimeModel:
         size_threshold=_MIN_EXTERNAL_BYTES,
     )  # fmt: skip
     proto = _without_data(folder / "exported.onnx")
-    # The graph of a file has a node for each node of the model, under its name.
+    # The nodes of the captured graph have the names of the model's nodes.
     outputs = {node.name: [name for name in node.output if name] for node in proto.graph.node}
     values = {}
     for op in captured.graph.operations:
@@ -228,15 +225,15 @@ def _from_file(captured: CapturedGraph, folder: Path) -> RuntimeModel:
     names = {value.name: index for index, value in enumerate(proto.graph.output)}
     results = tuple(tensors[op.name] if op.name in tensors else names[values[op.name]] for op in captured.graph.results)
     used = tuple(tensors[value.name] for value in inputs)
-    return RuntimeModel(folder, proto, used, _markable(proto, captured, values), results)
+    return RuntimeModel(folder, proto, used, _markable_values(proto, captured, values), results)
 
 
 def evaluator_of(
     captured: CapturedGraph,
 ) -> Callable[[Sequence[torch.Tensor], Collection[str]], dict[str, torch.Tensor]]:
-    """Returns a function that evaluates the model of an ONNX file by ONNX's reference evaluator.
+    """Returns a function that evaluates the model of an ONNX file with ONNX's reference evaluator.
 
-    It takes the tensors of all inputs, and names of values in the model; and returns the values by name.
+    The function takes the tensors of all inputs and the names of values in the model, and returns these values by name.
     """
     import onnx
     from onnx.reference import ReferenceEvaluator
@@ -257,7 +254,7 @@ def evaluator_of(
 
 
 def results_of_file(captured: CapturedGraph) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]:
-    """Returns a function from the tensors of all inputs to the results of an ONNX file, by the reference evaluator."""
+    """Returns a function that evaluates an ONNX file: it takes the tensors of all inputs and returns the results."""
     import onnx
 
     names = [value.name for value in onnx.load_model_from_string(captured.onnx_model).graph.output]
@@ -270,7 +267,7 @@ def results_of_file(captured: CapturedGraph) -> Callable[[Sequence[torch.Tensor]
     return results
 
 
-# ---- both ------------------------------------------------------------------------------------------------------------
+# ---- shared ----------------------------------------------------------------------------------------------------------
 
 
 def _without_data(path: Path) -> onnx.ModelProto:
@@ -279,17 +276,17 @@ def _without_data(path: Path) -> onnx.ModelProto:
     return onnx.load(str(path), load_external_data=False)
 
 
-def _markable(proto: onnx.ModelProto, captured: CapturedGraph, values: dict[str, str]) -> dict[str, str]:
-    """Returns the entries of `values` that a model can return with the shape and the type of the node.
+def _markable_values(proto: onnx.ModelProto, captured: CapturedGraph, values: dict[str, str]) -> dict[str, str]:
+    """Returns the entries of `values` that the model can return with the shape and type of the node.
 
-    A value that the exporter has folded or replaced is left out, as are the model's own outputs.
+    Omits values that the exporter has folded or replaced, and the outputs of the model.
     """
     from onnx import helper
 
     described = {value.name: value.type.tensor_type for value in proto.graph.value_info}
     computed = {name for node in proto.graph.node for name in node.output}
     taken = {value.name for value in proto.graph.output}
-    found = {}
+    markable = {}
     for op in captured.graph.operations:
         name = values.get(op.name, "")
         meta = op.metas[0] if op.metas else None
@@ -302,9 +299,9 @@ def _markable(proto: onnx.ModelProto, captured: CapturedGraph, values: dict[str,
         except KeyError:
             continue
         if shape == tuple(meta.shape) and dtype == str(to_torch(meta.dtype)).removeprefix("torch."):
-            found[op.name] = name
+            markable[op.name] = name
             taken.add(name)
-    return found
+    return markable
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray:

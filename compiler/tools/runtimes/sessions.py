@@ -1,7 +1,7 @@
-"""ONNX Runtime and OpenVINO: loads a model in a process of its own, calls it, and times the calls.
+"""Loads a model with ONNX Runtime or OpenVINO in a separate process, calls it, and times the calls.
 
-Each runtime has its own thread pool, and an OpenMP or TBB runtime of its own, so a process has one of them only. The
-worker does not import torch.
+Each runtime brings a thread pool and an OpenMP or TBB library, so a process loads only one runtime. The worker process
+does not import torch.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ NO_TELEMETRY = {"NNCF_CI": "1"}
 # Packages that export a program to ONNX.
 _EXPORTERS = ("onnx", "onnxscript")
 _MAX_MESSAGE_CHARS = 500
-# ONNX Runtime's level of messages: errors. Warnings on unused initializers and the like are no news to users.
-_ONLY_ERRORS = 3
+# ONNX Runtime's log severity of errors. Its warnings, such as those about unused initializers, do not help users.
+_ERROR_SEVERITY = 3
 
+# A function from a model's inputs to its results, both NumPy arrays in the model's order.
 Call = Callable[[Sequence[Any]], list[Any]]
 
 
@@ -52,21 +53,18 @@ def missing_packages(name: str) -> str:
 
 
 def load_session(name: str, path: Path, threads: int) -> Call:
-    """Returns a function from the model's inputs to its results, both NumPy arrays in order; it computes in float32.
-
-    Raises errors of the runtime.
-    """
+    """Loads the model at `path` with runtime `name`, which computes in float32. Raises errors of the runtime."""
     return load_onnx_runtime(path, threads) if name == ONNX_RUNTIME else load_openvino(path, threads, "f32")[0]
 
 
 def load_onnx_runtime(path: Path, threads: int) -> Call:
-    """Returns a function from inputs to results by ONNX Runtime, with all of its optimisations of graphs."""
+    """Loads the model at `path` with ONNX Runtime, with all of its graph optimisations."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-    options.log_severity_level = _ONLY_ERRORS
+    options.log_severity_level = _ERROR_SEVERITY
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     names = [value.name for value in session.get_inputs()]
     return lambda inputs: list(session.run(None, dict(zip(names, inputs, strict=True))))
@@ -75,11 +73,12 @@ def load_onnx_runtime(path: Path, threads: int) -> Call:
 def load_openvino(
     path: Path, threads: int, precision: str = "", change: Callable[[Any], Any] = lambda model: model
 ) -> tuple[Call, str]:
-    """Returns a function from inputs to results by OpenVINO, and the precision that it computes floats in.
+    """Loads the model at `path` with OpenVINO; returns also the precision in which it computes floats.
 
-    `change` gets the model that was read, and returns the one to compile. By default, OpenVINO computes float32 in
-    bfloat16 on processors that have instructions for it, and ignores a request for bfloat16 on others: what is in
-    effect is read back. Raises `RuntimeRunError` if it is not the `precision`, unless that is "".
+    `change` takes OpenVINO's model and returns the model to compile. `precision` is the requested precision, "" for
+    OpenVINO's choice. OpenVINO by default computes float32 in bfloat16 on processors with instructions for bfloat16,
+    and ignores a request for bfloat16 on others, so the effective precision is read back. Raises `RuntimeRunError` if
+    it differs from `precision`.
     """
     import openvino
 
@@ -103,8 +102,8 @@ def load_openvino(
 # ---- messages and the worker -----------------------------------------------------------------------------------------
 
 
-class ArrayPlace(msgspec.Struct, frozen=True):
-    """An array in a file: NumPy's name of its element type, its shape, and the offset of its first byte."""
+class ArrayInFile(msgspec.Struct, frozen=True):
+    """An array in a file: NumPy's name of its element type, its shape, and the offset of its first byte in the file."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -112,12 +111,15 @@ class ArrayPlace(msgspec.Struct, frozen=True):
 
 
 class LoadModel(Message, frozen=True):
-    """Load the model at `model` by a runtime; its inputs are in the file `inputs`. Answered by `ModelCalled`."""
+    """Load the model at `model` with a runtime and call it once; answered by `ModelCalled`.
+
+    Its inputs are the `arrays` in the file `inputs`.
+    """
 
     runtime: str
     model: str
     inputs: str
-    places: tuple[ArrayPlace, ...]
+    arrays: tuple[ArrayInFile, ...]
     threads: int
 
 
@@ -128,13 +130,15 @@ class CallModel(Message, frozen=True):
 
 
 class ModelCalled(Message, frozen=True):
-    """The seconds of loading, with a first call, or of a call; and the places of its results in the file."""
+    """The seconds of loading and a first call, or of a call; and the results in the requested file."""
 
     seconds: float
-    places: tuple[ArrayPlace, ...] = ()
+    results: tuple[ArrayInFile, ...] = ()
 
 
 class ModelFailed(Message, frozen=True):
+    """The runtime raised `error`; the process then exits."""
+
     error: str
 
 
@@ -143,7 +147,7 @@ def serve(channel: Channel) -> None:
     """Runs the process: loads the model, then executes one request after another."""
     try:
         request = channel.receive()
-        inputs = read_arrays(Path(request.inputs), request.places)
+        inputs = read_arrays(Path(request.inputs), request.arrays)
         start = time.perf_counter()
         call = load_session(request.runtime, Path(request.model), request.threads)
         call(inputs)
@@ -152,56 +156,58 @@ def serve(channel: Channel) -> None:
             start = time.perf_counter()
             results = call(inputs)
             seconds = time.perf_counter() - start
-            places = write_arrays(Path(request.results), results) if request.results else ()
-            channel.send(ModelCalled(seconds, places))
+            arrays = write_arrays(Path(request.results), results) if request.results else ()
+            channel.send(ModelCalled(seconds, arrays))
     except Exception as error:
         channel.send(ModelFailed(_message(error)))
 
 
-# How OpenVINO's messages begin: the lines of its own source that raised the error.
-_PLACES = ("Exception from", "Check '", "Summary:")
+# Starts of lines in OpenVINO's messages that name lines of its source.
+_SOURCE_LINES = ("Exception from", "Check '", "Summary:")
 
 
 def _message(error: Exception) -> str:
-    """Returns an error's message in one line, without the places in the runtime's source."""
+    """Returns an error's message in one line, without lines that refer to the runtime's source."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    lines = [line for line in lines if not line.startswith(_PLACES)] or lines
+    lines = [line for line in lines if not line.startswith(_SOURCE_LINES)] or lines
     return f"{type(error).__name__}: {' '.join(lines)}"[:_MAX_MESSAGE_CHARS]
 
 
-def write_arrays(path: Path, arrays: Sequence[np.ndarray]) -> tuple[ArrayPlace, ...]:
-    """Writes arrays one after another, dense; returns their places."""
+def write_arrays(path: Path, arrays: Sequence[np.ndarray]) -> tuple[ArrayInFile, ...]:
+    """Writes arrays to a file one after another, contiguous and in row-major order; describes where they are."""
     import numpy as np
 
-    places: list[ArrayPlace] = []
+    written: list[ArrayInFile] = []
     with open(path, "wb") as file:
         for each in arrays:
             array = np.asarray(each)
-            places.append(ArrayPlace(str(array.dtype), array.shape, file.tell()))
+            written.append(ArrayInFile(str(array.dtype), array.shape, file.tell()))
             file.write(np.ascontiguousarray(array).tobytes())
-    return tuple(places)
+    return tuple(written)
 
 
-def read_arrays(path: Path, places: Sequence[ArrayPlace]) -> list[np.ndarray]:
+def read_arrays(path: Path, written: Sequence[ArrayInFile]) -> list[np.ndarray]:
+    """Reads arrays from a file that `write_arrays` has written."""
     import numpy as np
 
     data = path.read_bytes()
     arrays = []
-    for place in places:
-        dtype = _dtype(place.dtype)
-        count = int(np.prod(place.shape, dtype=np.int64))
-        array = np.frombuffer(data, dtype, count, place.offset) if count else np.empty(0, dtype)
-        # A copy is writable and aligned, which the runtimes and torch ask for.
-        arrays.append(array.reshape(place.shape).copy())
+    for entry in written:
+        dtype = _dtype(entry.dtype)
+        count = int(np.prod(entry.shape, dtype=np.int64))
+        array = np.frombuffer(data, dtype, count, entry.offset) if count else np.empty(0, dtype)
+        # A copy is writable and aligned, which the runtimes and torch require.
+        arrays.append(array.reshape(entry.shape).copy())
     return arrays
 
 
 def _dtype(name: str) -> np.dtype:
+    """Returns the NumPy dtype of a name, also of a type that the package `ml_dtypes` defines."""
     import numpy as np
 
     try:
         return np.dtype(name)
-    except TypeError:  # bfloat16 and 8-bit floats are types of the package `ml_dtypes`
+    except TypeError:  # bfloat16 and 8-bit floats
         import ml_dtypes
 
         return np.dtype(getattr(ml_dtypes, name))
@@ -211,15 +217,15 @@ def _dtype(name: str) -> np.dtype:
 
 
 class ModelFile(NamedTuple):
-    """A model on disk, with the file of its inputs and their places in it."""
+    """A model on disk, and its inputs: the `arrays` in the file `inputs`."""
 
     model: Path
     inputs: Path
-    places: tuple[ArrayPlace, ...]
+    arrays: tuple[ArrayInFile, ...]
 
 
 class RuntimeProcess:
-    """A model in the process of a runtime. Every method may raise `RuntimeRunError`."""
+    """A process that runs a model with a runtime. Every method may raise `RuntimeRunError`."""
 
     def __init__(self, runtime: str, file: ModelFile, threads: int) -> None:
         self._runtime, self._file = runtime, file
@@ -227,7 +233,7 @@ class RuntimeProcess:
         counts = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
         environment = {**counts, **NO_TELEMETRY}
         self._worker = BlockingWorker(f"{__name__}:serve", ModelCalled | ModelFailed, self._log, environment)
-        self._send(LoadModel(runtime, str(file.model), str(file.inputs), file.places, threads))
+        self._send(LoadModel(runtime, str(file.model), str(file.inputs), file.arrays, threads))
 
     def __enter__(self) -> RuntimeProcess:
         return self
@@ -237,19 +243,19 @@ class RuntimeProcess:
         self._log.close()
 
     def wait_until_loaded(self) -> float:
-        """Waits until the model is loaded and was called once; returns the seconds of both."""
+        """Waits until the runtime has loaded the model and called it once; returns the seconds of both."""
         return self._receive().seconds
 
-    def seconds(self) -> float:
-        """Returns the seconds of one call."""
+    def time_call(self) -> float:
+        """Calls the model; returns the seconds of the call."""
         self._send(CallModel())
         return self._receive().seconds
 
-    def results(self) -> list[np.ndarray]:
-        """Returns the results of one call as arrays."""
+    def call(self) -> list[np.ndarray]:
+        """Calls the model; returns its results."""
         path = self._file.inputs.with_name("results.bin")
         self._send(CallModel(str(path)))
-        return read_arrays(path, self._receive().places)
+        return read_arrays(path, self._receive().results)
 
     def _send(self, message: Message) -> None:
         # If the process has ended, `_receive` raises the error.
@@ -262,12 +268,12 @@ class RuntimeProcess:
             self._log.seek(0)
             printed = self._log.read().decode(errors="replace").strip()
             how = describe_exit(self._worker.wait())
-            raise self._error(f"the process of {RUNTIMES[self._runtime]} ended with {how}", printed)
+            raise self._make_error(f"the process of {RUNTIMES[self._runtime]} ended with {how}", printed)
         if isinstance(answer, ModelFailed):
-            raise self._error(answer.error)
+            raise self._make_error(answer.error)
         assert isinstance(answer, ModelCalled)
         return answer
 
-    def _error(self, what: str, detail: str = "") -> RuntimeRunError:
+    def _make_error(self, what: str, detail: str = "") -> RuntimeRunError:
         todo = "the runtime may not support this program: try another one, or a newer version"
         return RuntimeRunError(what, RUNTIMES[self._runtime], todo, detail)

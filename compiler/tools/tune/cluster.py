@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from buddy.compiler.protocol.worker_messages import LoadProgram, Refused, Trouble
+from buddy.compiler.protocol.worker_messages import LoadProgram, LogText, Refused
 from buddy.compiler.support.cluster import (
     CONNECT_TIMEOUT,
     RETRIES,
@@ -91,7 +91,7 @@ class RecipeTrier:
         reply = None
         with contextlib.suppress(BrokenPipeError):
             self._worker.send(message)
-            while isinstance(reply := self._worker.receive(), Trouble):
+            while isinstance(reply := self._worker.receive(), LogText):
                 continue
         if reply is None:
             raise RuntimeError(f"the process that tries recipes exited with {self._worker.wait()}")

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from buddy.compiler.protocol.recipe import Recipe
-from buddy.compiler.protocol.worker_messages import Done, LoadProgram, Message, Refused, Reply, Trouble
+from buddy.compiler.protocol.worker_messages import Done, LoadProgram, LogText, Message, Refused, Reply
 
 
 class LoadForTuning(Message, frozen=True):
@@ -129,7 +129,7 @@ class ErrorsMeasured(Reply, frozen=True):
 
 LoadMessage = LoadForTuning | LoadBundle
 TuningRequest = TryRecipe | CompareRecipes | TimeNodes | MeasureErrors
-TuningMessage = Done | RecipeTried | RecipesCompared | NodesTimed | ErrorsMeasured | Trouble | Refused
+TuningMessage = Done | RecipeTried | RecipesCompared | NodesTimed | ErrorsMeasured | LogText | Refused
 ANSWERS: dict[type[Message], Any] = {
     TryRecipe: RecipeTried, CompareRecipes: RecipesCompared, TimeNodes: NodesTimed, MeasureErrors: ErrorsMeasured,
 }  # fmt: skip

@@ -17,7 +17,7 @@ from buddy.compiler.graph.graph import Graph
 from buddy.compiler.protocol import Diagnostic, GraphInfo
 from buddy.compiler.protocol.errors import diagnostic_of
 from buddy.compiler.protocol.recipe import OWN_FRONTENDS
-from buddy.compiler.protocol.worker_messages import Done, Refused, Trouble
+from buddy.compiler.protocol.worker_messages import Done, LogText, Refused
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.graph_interpreter import results_of
 from buddy.compiler.runtime.torch_values import resolve_lazy
@@ -76,7 +76,7 @@ def _load_graph(channel: Channel, load_message: LoadMessage) -> Any:
             else _load_bundle(load_message)
         )
     except Exception as error:
-        channel.send(Trouble(traceback_of(error)))
+        channel.send(LogText(traceback_of(error)))
         where = load_message.load.source if isinstance(load_message, LoadForTuning) else load_message.folder
         channel.send(Refused(diagnostic_of(error, "the program could not be loaded", where)))
     return None

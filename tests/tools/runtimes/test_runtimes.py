@@ -21,9 +21,9 @@ from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.graph_interpreter import values_of
 from buddy.compiler.runtime.measure import compare_results, eager_results
 from buddy.compiler.tools.runtimes import sessions
-from buddy.compiler.tools.runtimes.beside import runtime_sides, with_independent_reference
-from buddy.compiler.tools.runtimes.divergence import MARKS, Search
+from buddy.compiler.tools.runtimes.divergence import MARKS_PER_CALL, DivergenceSearch
 from buddy.compiler.tools.runtimes.onnx_model import NoModelError, RuntimeModel, as_array, as_tensor, make_model
+from buddy.compiler.tools.runtimes.sides import runtime_sides, with_independent_reference
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")
@@ -190,7 +190,7 @@ def search(
     def is_right(results: Sequence[torch.Tensor]) -> bool:
         return verdict(captured, results) == "ok"
 
-    return Search(captured, model, counted, is_right).find(len(captured.graph.results) - 1), counts
+    return DivergenceSearch(captured, model, counted, is_right).find(len(captured.graph.results) - 1), counts
 
 
 def verdict(captured: CapturedGraph, results: Sequence[torch.Tensor]) -> str:
@@ -211,7 +211,7 @@ def test_every_node_that_is_damaged_is_found_with_few_marks(branches: CapturedGr
             continue
         found, counts = search(branches, damaged, lambda nodes, damaged=damaged: evaluated(damaged, nodes))
         assert (found.node, found.kind) == (node_of(branches, node).stable, "node")
-        assert max(counts) <= MARKS
+        assert max(counts) <= MARKS_PER_CALL
         assert len(counts) == found.runs <= 6
         n_found += 1
     assert n_found > 15

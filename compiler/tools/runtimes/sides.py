@@ -1,4 +1,4 @@
-"""Other runtimes as sides of a run: their results, their interleaved timings, and the first node that differs."""
+"""Runs a program in other runtimes, interleaved with compiled code and eager, and finds the first node that differs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.measure import OnProgress, compare_with_reference, error_text, summarize
 from buddy.compiler.support import files
 from buddy.compiler.support.files import scratch_folder
-from buddy.compiler.tools.runtimes.divergence import Search
+from buddy.compiler.tools.runtimes.divergence import DivergenceSearch
 from buddy.compiler.tools.runtimes.onnx_model import RuntimeModel, make_model, results_of_file
 from buddy.compiler.tools.runtimes.sessions import TODO, RuntimeProcess, missing_packages
 
@@ -25,12 +25,15 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-# The pause after a call on several threads: those of the runtime spin for a moment, and would slow down the next side.
+# The pause after a call on several threads: idle threads of the runtime spin briefly, and would slow the next call.
 _PAUSE_SECONDS = 0.01
 
 
 class RuntimeSide:
-    """A program in another runtime: its results, and calls to time; both are empty, with a `problem`, if it failed."""
+    """A program in another runtime: its results, and the functions in `calls`, each of which times one call.
+
+    If the runtime failed, `problem` is the reason and `calls` is empty.
+    """
 
     def __init__(
         self, name: str, threads: int, mark: Mark, on_progress: OnProgress = lambda _what, _done: None,
@@ -50,11 +53,11 @@ class RuntimeSide:
         with self._storing_errors():
             process = processes.enter_context(RuntimeProcess(self.name, model.write(name=self.name), self._threads))
             self._load_seconds = process.wait_until_loaded()
-            self._results, _ = model.split(process.results())
-            self.calls = [lambda: self._timed(process)]
+            self._results, _ = model.split(process.call())
+            self.calls = [lambda: self._time_call(process)]
 
-    def _timed(self, process: RuntimeProcess) -> float:
-        seconds = process.seconds()
+    def _time_call(self, process: RuntimeProcess) -> float:
+        seconds = process.time_call()
         if self._threads > 1:
             time.sleep(_PAUSE_SECONDS)
         return seconds
@@ -71,18 +74,21 @@ class RuntimeSide:
         self, captured: CapturedGraph, reference: CapturedGraph, expected: Sequence[object],
         seconds: Sequence[Sequence[float]], threads: int, equal_nan: bool,
     ) -> SideReport:  # fmt: skip
-        """Returns the comparison of the results with eager's, after a search for the node where they first differ."""
+        """Compares the results with eager's, and searches for the first node that differs.
+
+        `expected` are eager's results, and `seconds` the measured times of each function in `calls`. `reference` is not
+        used: it has the recipe's precisions, and other runtimes compute in those of the program.
+        """
         if self.problem or self._model is None:
             return SideReport(self.name, problem=self.problem)
-        # Other runtimes compute in the program's own precisions.
         outputs = compare_with_reference(captured, captured, self._results, expected, equal_nan)
         timing = summarize(seconds[0] if seconds else (), threads)
         divergence: Divergence | None = None
-        problem = ""
+        note = ""
         try:
-            divergence = self._divergence(captured, expected, outputs, equal_nan)
-        except Exception as error:  # the search fails, the comparison does not
-            problem = f"the search for the first node that differs failed: {error}"
+            divergence = self._find_divergence(captured, expected, outputs, equal_nan)
+        except Exception as error:  # the comparison above remains valid
+            note = f"the search for the first node that differs failed: {error}"
         return SideReport(
             self.name,
             outputs,
@@ -90,10 +96,10 @@ class RuntimeSide:
             self._export_seconds,
             self._load_seconds,
             divergence=divergence,
-            note=problem,
+            note=note,
         )
 
-    def _divergence(
+    def _find_divergence(
         self, captured: CapturedGraph, expected: Sequence[object], outputs: Sequence[OutputReport], equal_nan: bool
     ) -> Divergence | None:
         wrong = next((index for index, output in enumerate(outputs) if output.verdict not in ("ok", "unchecked")), None)
@@ -104,7 +110,7 @@ class RuntimeSide:
             reports = compare_with_reference(captured, captured, results, expected, equal_nan)
             return wrong is not None and reports[wrong].verdict == "ok"
 
-        search = Search(captured, self._model, self._call_marked, is_right, self._report_progress)
+        search = DivergenceSearch(captured, self._model, self._call_marked, is_right, self._report_progress)
         if self._mark == "all":
             return search.compare_all()
         assert wrong is not None
@@ -115,7 +121,7 @@ class RuntimeSide:
         assert self._model is not None
         with RuntimeProcess(self.name, self._model.write(nodes, f"{self.name}-marked"), self._threads) as process:
             process.wait_until_loaded()
-            return process.results()
+            return process.call()
 
 
 @contextlib.contextmanager
@@ -123,7 +129,10 @@ def runtime_sides(
     captured: CapturedGraph, names: Sequence[str], threads: int, mark: Mark, on_progress: OnProgress,
     make: Callable[[CapturedGraph, Path], RuntimeModel] = make_model,
 ) -> Iterator[list[RuntimeSide]]:  # fmt: skip
-    """Yields a side for each runtime in `names`, each in a process that ends with the block."""
+    """Yields a side for each runtime in `names`, each in a process that ends with the `with` block.
+
+    `make` exports the program to a folder, once for all runtimes.
+    """
     sides = [RuntimeSide(name, threads, mark, on_progress) for name in names]
     usable = [side for side in sides if not side.problem]
     with scratch_folder(files.RUNTIMES) as folder, contextlib.ExitStack() as processes:
@@ -143,9 +152,10 @@ def runtime_sides(
 
 
 def with_independent_reference(captured: CapturedGraph) -> CapturedGraph:
-    """Returns a program of an ONNX file with ONNX's evaluator as its reference; others are returned unchanged.
+    """Returns the program of an ONNX file with ONNX's evaluator as its reference; returns other programs unchanged.
 
-    With its usual reference, ONNX Runtime would be compared with itself. That is still what is timed as eager.
+    The usual reference of an ONNX file is ONNX Runtime, which would be compared with itself. It still provides the
+    timings of eager.
     """
     if not captured.onnx_model or captured.eager is None:
         return captured
