@@ -37,6 +37,7 @@ from buddy.compiler.runtime.native_ir import (
     WRAP_SYMBOLS,
     ArgumentRecord,
     CallRecord,
+    CopyRecord,
     ResultRecord,
     TensorLayout,
     native_ir,
@@ -66,6 +67,37 @@ def _method() -> _Method:
     return _Method(b"compiled", native_entry(), _METH_FASTCALL, doc)
 
 
+class PackedCopy:
+    """The packed copy of a weight, for native functions, which pass it while the weight has the same state.
+
+    Changes while no other thread runs Python code, or step by step such that the copy is never that of another weight.
+    """
+
+    def __init__(self) -> None:
+        self.record = CopyRecord()
+        self._kept: tuple[object, ...] = ()
+        self.clear()
+
+    def clear(self) -> None:
+        """Makes native functions ask for the copy."""
+        self.record.source.address = NO_ADDRESS
+
+    def set(self, source: torch.Tensor, packed: torch.Tensor) -> None:
+        """Makes native functions pass `packed` for `source`, if it is dense and PyTorch counts writes to it.
+
+        The memory of both is kept alive until the next copy.
+        """
+        self.clear()
+        if not native_entry() or source.is_inference() or not source.is_contiguous():
+            return
+        sizes = (ctypes.c_int64 * source.dim())(*source.shape)
+        record, form = self.record, self.record.source
+        record.version, record.address, record.tensor = source._version, packed.data_ptr(), id(packed)
+        form.dtype, form.rank, form.sizes = dtype_code(source.dtype), len(sizes), ctypes.addressof(sizes)
+        self._kept = (source.detach(), packed, sizes)
+        form.address = source.data_ptr()
+
+
 @dataclass(frozen=True)
 class NativeArgument:
     """An argument of the entry that is made of graph input number `source`.
@@ -73,6 +105,8 @@ class NativeArgument:
     A tensor that has this form, and is dense, is passed as it is: if `use` is "in place", always; if it is "streamed",
     once `take` has returned it, until its address changes. Otherwise `take` returns the tensor to pass. Once weights
     have been released, `take` returns all large tensors: it gives back those that are needed in place.
+
+    `copy` has what `take` returned last for a frozen weight that is "packed", and is passed without a call of `take`.
     """
 
     source: int
@@ -80,6 +114,7 @@ class NativeArgument:
     dtype: torch.dtype
     use: Literal["in place", "streamed", "packed"]
     take: Callable[[torch.Tensor], torch.Tensor]
+    copy: PackedCopy | None = None
 
     @property
     def may_be_released(self) -> bool:
@@ -179,9 +214,10 @@ def _fill_argument(record: ArgumentRecord, argument: NativeArgument, source: int
     is_in_place = argument.use == "in place" and not (argument.may_be_released and has_released())
     record.address = ANY_ADDRESS if is_in_place else NO_ADDRESS
     record.take = id(take)
+    record.copy = None if argument.copy is None else ctypes.addressof(argument.copy.record)
     if argument.may_be_released:
         _large_arguments[take] = record
-    return [sizes, take]
+    return [sizes, take, argument.copy]
 
 
 def _fill_result(record: ResultRecord, result: NativeResult) -> list[object]:
