@@ -138,11 +138,11 @@ class PackedArgument:
         known = self._known
         if (
             known is not None
-            and known.source() is source
             and known.address == source.data_ptr()
             and known.version == source._version
             and known.elements == source.numel()
             and known.strides == source.stride()
+            and known.source() is source
         ):
             return known.buffer
         state = state_of(source)

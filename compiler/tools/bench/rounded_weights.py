@@ -41,7 +41,7 @@ def _rounded(weight: torch.Tensor, depth_dim: int, precision: BenchPrecision) ->
     if precision == "int8-weights":
         steps, scale = quantise(weight, channels, "n", LIMIT)
         return steps * scale
-    group_size = GROUP_SIZES[precision]
+    group_size = GROUP_SIZES["int4-weights"]
     if weight.shape[depth_dim] % group_size:
         return weight
     steps, scale = quantise(
