@@ -166,6 +166,23 @@ def test_memory_of_a_frozen_weight_is_kept_while_its_copy_is() -> None:
         assert program([weight])[0] == value
 
 
+def test_another_layout_of_the_same_memory_is_another_weight() -> None:
+    program, weight = _packed_program(), torch.arange(6.0).reshape(2, 3)
+    assert [program([weight])[0] for _ in range(2)] == [1, 1]
+    weight.data = weight.data.as_strided((2, 3), (1, 2))
+    assert [program([weight])[0] for _ in range(2)] == [2, 2]
+
+
+def test_frozen_weights_made_in_inference_mode_are_packed_once() -> None:
+    program = _packed_program()
+    with torch.inference_mode():
+        weight = torch.arange(6.0).reshape(2, 3)
+        assert program([weight])[0] == 1
+        weight[0, 1] = 7  # not counted
+        assert program([weight])[0] == 1
+        assert program([torch.full((2, 3), 9.0)])[0] == 9
+
+
 def test_weights_that_are_not_frozen_are_packed_at_each_call() -> None:
     program, weight = _packed_program(frozen=False), torch.arange(6.0).reshape(2, 3)
     assert program([weight])[0] == 1
