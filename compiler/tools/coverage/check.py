@@ -265,7 +265,7 @@ def _run_captured(program: Program, calls: Sequence[SampleCall], backward: bool 
 
 
 def captured_backend(module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Callable[..., object]:
-    """A backend that runs the captured graph unchanged."""
+    """Returns a backend that runs the captured graph unchanged."""
     return run_aot(module, inputs, lambda aten: aten.module)
 
 
