@@ -19,7 +19,7 @@ from buddy.compiler.tools.explain.report import READ_ARTIFACTS, READ_RECORDS, Re
 _PREFIX = re.compile(
     r"^(?:\[rank(?P<rank>\d+)\]:\s*)?(?P<time>[VIWEC]\d{4} [\d:.]+) (?P<pid>\d+) (?P<place>\S+?:\d+)\] ?(?P<rest>.*)$"
 )
-# What follows in a text log: the compile id, the artifact and the message.
+# The rest of the line in a text log: the compile id, the artifact and the message.
 _TEXT_BODY = re.compile(r"^(?:\[(?:!\d+/?)?(\d+/\d+)(?:_\d+)?\] ?)?(?:\[__(\w+)\] ?)?(.*)$")
 _RANK = re.compile(r"rank_?(\d+)")
 _RECOMPILING = re.compile(r"Recompiling function (\S+) in (.+):(\d+)\s*\n")
@@ -141,7 +141,8 @@ class _Message:
 class _Reader:
     """Reads the records of one file.
 
-    `found` counts the lines of a trace, `unreadable` the records that cannot be decoded, and `cut` those too long.
+    `found` is the number of lines with a prefix of torch's logs, `unreadable` that of the records that cannot be
+    decoded, and `cut` that of the records that exceed `_MAX_PAYLOAD`.
 
     Several processes may have written the file, such as the ranks of a run to one stderr: a record belongs to the rank
     that its line names. Records without a rank belong to the process `name`.
@@ -219,7 +220,7 @@ class _Reader:
 
 
 def _origin(match: re.Match[str]) -> str:
-    """Returns what all lines of a message of a text log share: time, process id and place."""
+    """Returns the part that all lines of a message in a text log have in common: time, process id and place in torch."""
     return f"{match['time']} {match['pid']} {match['place']}"
 
 
