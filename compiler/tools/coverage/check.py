@@ -38,8 +38,8 @@ UNINITIALISED = frozenset(
 def tolerance_of(entry: OpInfo, dtype: torch.dtype) -> tuple[Tolerance, str]:
     """Returns the tolerance for results of `dtype`, and its origin: the usual one, or OpInfo's if that is wider.
 
-    OpInfo's is that for tests on the CPU which, like the checks of this module, compare two ways to compute the same
-    result (`TestCommon`).
+    OpInfo has a tolerance for CPU tests that compare two computations of the same result (`TestCommon`), as the checks
+    of this module do.
     """
     usual = TOLERANCES.get(dtype, EXACT)
     declared = [
@@ -57,7 +57,7 @@ def tolerance_of(entry: OpInfo, dtype: torch.dtype) -> tuple[Tolerance, str]:
     return widest, "OpInfo" if widest != usual else "torch.testing"
 
 
-# Returns the tolerance of results of a dtype.
+# A function that returns the tolerance of results of a dtype.
 Allowed = Callable[[torch.dtype], Tolerance]
 
 
@@ -122,7 +122,7 @@ CAPTURED, LOWERED, COMPILED, RUN_DONE, COMPARED = range(1, len(STEPS) + 1)
 
 
 class CoverageRecorder:
-    """A Dynamo backend that compiles like "buddy" and records the process.
+    """A Dynamo backend that compiles like "buddy" and records the steps and the lowerings.
 
     `reached` is the greatest number of completed steps of any graph, `fault` the error of the compiler, `reasons` are
     the reasons why nodes run in eager, and `lowerings` maps targets to the lowerings of their nodes, with counts.

@@ -220,7 +220,7 @@ class _Reader:
 
 
 def _origin(match: re.Match[str]) -> str:
-    """Returns the part that all lines of a message in a text log have in common: time, process id and place in torch."""
+    """Returns the part that all lines of a message in a text log have in common: time, process id, place in torch."""
     return f"{match['time']} {match['pid']} {match['place']}"
 
 
