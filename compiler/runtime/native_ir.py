@@ -25,9 +25,8 @@ ANY_ADDRESS, NO_ADDRESS = -2, -1
 class ArgumentRecord(ctypes.Structure):
     """An argument of the entry: input number `input`, or the object at `constant` if that is not null.
 
-    The tensor is passed unchanged if it is dense, has this element type and shape, and is at `address` (or `address` is
-    `ANY_ADDRESS`). Otherwise the Python function `take` is called with the tensor; it returns the tensor to pass, and
-    its address.
+    Its tensor is passed as it is if it is dense, has this form, and lies at `address`, unless that is `ANY_ADDRESS`.
+    Otherwise `take` is called with it: a Python function that returns a tensor and its address.
     """
 
     _fields_ = (

@@ -52,15 +52,15 @@ class Target:
 
 # The dot-product instructions that kernels use on vectors of 64 and of 32 bytes, the fastest ones first, each with the
 # flags in Linux of processors that have it.
-_AVX512_DOT_INSTRUCTIONS = {
+_OF_AVX512 = {
     "tdpbf16ps": {"amx_tile", "amx_bf16"},
     "tdpbssd": {"amx_tile", "amx_int8"},
     "vdpbf16ps": {"avx512_bf16"},
     "vpdpbusd": {"avx512_vnni"},
     "vpmaddwd": {"avx512bw"},
 }
-_BFLOAT16_DOT_INSTRUCTIONS = ("tdpbf16ps", "vdpbf16ps")
-_AVX2_DOT_INSTRUCTIONS = {"vpdpbusd": {"avx_vnni"}, "vpmaddwd": {"avx2"}}
+_OF_BFLOAT16 = ("tdpbf16ps", "vdpbf16ps")
+_OF_AVX2 = {"vpdpbusd": {"avx_vnni"}, "vpmaddwd": {"avx2"}}
 
 
 def _dot_instructions(features: set[str], instructions: dict[str, set[str]]) -> list[str]:
@@ -69,7 +69,7 @@ def _dot_instructions(features: set[str], instructions: dict[str, set[str]]) -> 
 
 def missing_instructions(target: Target) -> list[str]:
     """Returns the dot-product instructions of `target` that this CPU does not have, on vectors of its width."""
-    instructions = _AVX512_DOT_INSTRUCTIONS if target.vector_bytes == CACHE_LINE else _AVX2_DOT_INSTRUCTIONS
+    instructions = _OF_AVX512 if target.vector_bytes == CACHE_LINE else _OF_AVX2
     present = _dot_instructions(_cpu_flags(), instructions)
     return [name for name in target.dot_instructions if name not in present]
 
@@ -81,9 +81,9 @@ def from_features(features: set[str], machine: str, l1: int = 32 << 10, l2: int 
     """
     rounds = bool(features & {"avx512_bf16", "avx512bf16", "bf16"})
     if {"avx512f", "avx512vl", "avx512dq", "avx512bw"} <= features:
-        return Target("avx512", 64, 32, l1, l2, rounds, tuple(_dot_instructions(features, _AVX512_DOT_INSTRUCTIONS)))
+        return Target("avx512", 64, 32, l1, l2, rounds, tuple(_dot_instructions(features, _OF_AVX512)))
     if {"avx2", "fma"} <= features:
-        return Target("avx2", 32, 16, l1, l2, rounds, tuple(_dot_instructions(features, _AVX2_DOT_INSTRUCTIONS)))
+        return Target("avx2", 32, 16, l1, l2, rounds, tuple(_dot_instructions(features, _OF_AVX2)))
     if machine in ("aarch64", "arm64"):
         return Target("neon", 16, 32, l1, l2, rounds)
     return Target("generic", 16, 16, l1, l2, rounds)
@@ -99,7 +99,7 @@ def host() -> Target:
 
 def _is_fast(name: str, target: Target) -> bool:
     """True unless plain multiply-adds are faster than the dot-product instruction `name`."""
-    rates = measured_rates(target) if name in _BFLOAT16_DOT_INSTRUCTIONS else {}
+    rates = measured_rates(target) if name in _OF_BFLOAT16 else {}
     return name not in rates or rates[name] > rates["vfmadd"]
 
 
@@ -109,9 +109,7 @@ def measured_rates(target: Target) -> dict[str, float]:
     They are the products of bfloat16 per nanosecond and thread, by the name of the instruction; those of "vfmadd" are
     of f32.
     """
-    names = [
-        name for name in _dot_instructions(_cpu_flags(), _AVX512_DOT_INSTRUCTIONS) if name in _BFLOAT16_DOT_INSTRUCTIONS
-    ]
+    names = [name for name in _dot_instructions(_cpu_flags(), _OF_AVX512) if name in _OF_BFLOAT16]
     if target.vector_bytes != CACHE_LINE or not names:
         return {}
     from buddy.compiler.support.instruction_rates import bfloat16_rates
@@ -125,7 +123,7 @@ PRODUCTS_OF_PAIRS = 3
 
 def prefers_pairs(rates: Mapping[str, float]) -> bool:
     """True if a machine with the `rates` multiplies f32 faster as pairs of bfloat16, by the precision `bf16x3`."""
-    fastest = max((rate for name, rate in rates.items() if name in _BFLOAT16_DOT_INSTRUCTIONS), default=0.0)
+    fastest = max((rate for name, rate in rates.items() if name in _OF_BFLOAT16), default=0.0)
     return fastest > PRODUCTS_OF_PAIRS * rates.get("vfmadd", 0.0)
 
 
@@ -294,7 +292,7 @@ class TickRate:
         return (self._read() - self._ticks) / seconds
 
 
-# The hint for a machine without the C++ compiler by which Inductor compiles its kernels.
+# What to do without the C++ compiler by which Inductor compiles its kernels.
 CXX_TODO = "install a C++ compiler (Debian, Ubuntu: apt install g++), or set CXX to one"
 
 

@@ -38,8 +38,8 @@ UNINITIALISED = frozenset(
 def tolerance_of(entry: OpInfo, dtype: torch.dtype) -> tuple[Tolerance, str]:
     """Returns the tolerance for results of `dtype`, and its origin: the usual one, or OpInfo's if that is wider.
 
-    OpInfo has a tolerance for CPU tests that compare two computations of the same result (`TestCommon`), as the checks
-    of this module do.
+    OpInfo's is that for tests on the CPU which, like the checks of this module, compare two ways to compute the same
+    result (`TestCommon`).
     """
     usual = TOLERANCES.get(dtype, EXACT)
     declared = [

@@ -1,4 +1,4 @@
-"""Runs a script as Python does, and records what TorchDynamo compiles in it, by Dynamo's private API.
+"""Runs a script as Python does, and records what TorchDynamo compiles in it: all uses of Dynamo's private parts.
 
 Dynamo's structured trace names graph breaks, guards and compilations. Hooks add the values that guards check, and how
 often they are checked. If a version of PyTorch lacks a hooked function, the report has a note; 2.13 lacks none.
@@ -328,7 +328,7 @@ def _current_compile() -> str:
 
 
 def _cache_entries(entries: Any) -> Sequence[CacheEntry]:
-    """Returns the cache entries of a function, the newest first: a list, or in PyTorch 2.11 the first of a chain."""
+    """The cache entries of a function, the newest first: a list, or in PyTorch 2.11 the first of a chain."""
     if isinstance(entries, list | tuple):
         return entries
     chain = []
