@@ -1,4 +1,4 @@
-"""The backends that are other compilers, IREE and Inductor: compile, describe versions and flags, check recipes."""
+"""Answers requests about the backends that are other compilers, IREE and Inductor, and compiles with them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from buddy.compiler.protocol.connection import Frame
 
 
-_EXITED = "the IREE process exited"
+_IREE_EXITED = "the IREE process exited"
 
 
 class IreeCompilation(CompilationRequest):
@@ -83,11 +83,13 @@ class IreeCompilation(CompilationRequest):
     def _describe_crash(self, died: WorkerDied) -> Diagnostic:
         if self._top_level is None:
             return super()._describe_crash(died)
-        return describe_death(died, _EXITED, "IREE's compiler", "the stages before it are available; compile again")
+        return describe_death(
+            died, _IREE_EXITED, "IREE's compiler", "the stages before it are available; compile again"
+        )
 
 
 class InductorCompilation(CompilationRequest):
-    """A compilation by Inductor, in a fork of the process that ran the script: the graph's inputs are there."""
+    """A compilation by Inductor in a fork of the host, because Inductor needs the graph's inputs."""
 
     def _handle_note(self, note: Message) -> None:
         if isinstance(note, Activity):
@@ -102,8 +104,8 @@ class InductorCompilation(CompilationRequest):
 class OtherCompiler(Protocol):
     """A backend that is another compiler.
 
-    `compilation` is the class of its compilations. If it `needs_program`, the graph is compiled where the script ran,
-    otherwise in the compiler worker; `finish` does what is left after that.
+    `compilation` is the class of its compilations. If it `needs_program`, a compilation starts in a fork of the host,
+    otherwise in the compiler worker; `finish` completes it.
     """
 
     @property
@@ -115,20 +117,20 @@ class OtherCompiler(Protocol):
         """Returns the reason why the compiler cannot be used on this machine, `None` if it can."""
 
     async def finish(self, compilation: Any, result: CompileResult, job: Job) -> CompileResult:
-        """Returns the result of a compilation from its part in another worker. Raises `JobFailed`."""
+        """Completes a compilation from `result`, that of the host or the compiler worker. Raises `JobFailed`."""
 
     async def describe(self, job: Job) -> BackendDescribed:
-        """Returns its versions, flags and devices. Raises `JobFailed`."""
+        """Returns the compiler's versions, flags and devices. Raises `JobFailed`."""
 
     async def flag_problem(self, flags: tuple[str, ...], job: Job) -> str:
-        """Returns why it rejects `flags`, "" if it accepts them. Raises `JobFailed`."""
+        """Returns the reason why the compiler rejects `flags`, "" if it accepts them. Raises `JobFailed`."""
 
     async def close(self) -> None:
         """Ends its processes."""
 
 
 class _Iree:
-    """IREE: its worker starts when it is first needed, and takes top-level IR."""
+    """IREE, which compiles top-level IR in a worker that starts when it is first needed."""
 
     compilation: type[CompilationRequest] = IreeCompilation
     needs_program = False
@@ -150,9 +152,15 @@ class _Iree:
             return await compilation.run_iree(result, self._worker.call)
 
     async def describe(self, job: Job) -> BackendDescribed:
-        found = await self._ask(DescribeIree(), job)
+        described = await self._ask(DescribeIree(), job)
         return BackendDescribed(
-            job.request, IREE, found.versions, found.flags, found.defaults, found.targets, found.devices
+            job.request,
+            IREE,
+            described.versions,
+            described.flags,
+            described.defaults,
+            described.targets,
+            described.devices,
         )
 
     async def flag_problem(self, flags: tuple[str, ...], job: Job) -> str:
@@ -166,7 +174,7 @@ class _Iree:
             except RequestRefused as refused:
                 raise JobFailed(refused.refused.diagnostic) from refused
             except WorkerDied as died:
-                raise JobFailed(describe_death(died, _EXITED, "IREE", "try again")) from died
+                raise JobFailed(describe_death(died, _IREE_EXITED, "IREE", "try again")) from died
 
     async def _wait_until_ready(self, job: Job) -> None:
         if not self._worker.is_ready:
@@ -179,7 +187,7 @@ class _Iree:
 
 
 class _Inductor:
-    """Inductor: compiles in forks of the process with the program; one-shot processes list and check its settings."""
+    """Inductor, which compiles in forks of the host; one-shot processes list and check its settings."""
 
     compilation: type[CompilationRequest] = InductorCompilation
     needs_program = True
@@ -190,14 +198,14 @@ class _Inductor:
         return Diagnostic(missing, "the recipe's backend", CXX_TODO) if missing else None
 
     async def close(self) -> None:
-        """Ends nothing: its processes end with the host, or after one answer."""
+        """Does nothing: the processes end with the host, or after one answer."""
 
     async def finish(self, compilation: Any, result: CompileResult, job: Job) -> CompileResult:
         return result
 
     async def describe(self, job: Job) -> BackendDescribed:
-        found = await self._ask((), job)
-        return BackendDescribed(job.request, INDUCTOR, found.versions, found.flags, (), ("cpu",), ())
+        settings = await self._ask((), job)
+        return BackendDescribed(job.request, INDUCTOR, settings.versions, settings.flags, (), ("cpu",), ())
 
     async def flag_problem(self, flags: tuple[str, ...], job: Job) -> str:
         return str((await self._ask(flags, job)).problem)
@@ -211,7 +219,7 @@ class _Inductor:
             raise JobFailed(Diagnostic(what, "a separate process", "try again")) from error
 
 
-# The seconds in which a process imports torch and lists Inductor's settings; an import takes a few seconds.
+# The time limit in seconds for a process that imports torch, which takes a few seconds, and lists Inductor's settings.
 _OPTIONS_TIMEOUT = 120.0
 
 
@@ -227,9 +235,9 @@ class BackendWorkers:
             await compiler.close()
 
     def of(self, recipe: Recipe) -> OtherCompiler | None:
-        """Returns the compiler that a recipe names, `None` for one that runs its passes.
+        """Returns the compiler that a recipe names as its backend; `None` if the recipe's own passes compile it.
 
-        Raises `JobFailed` if it is not installed, or does not support the recipe's target.
+        Raises `JobFailed` if the compiler is not installed, or if the recipe names a target.
         """
         if recipe.runs_passes:
             return None
@@ -241,7 +249,7 @@ class BackendWorkers:
         return compiler
 
     async def describe(self, frame: DescribeBackend, job: Job) -> None:
-        """Describes a backend: its versions, flags and devices. Raises `JobFailed`."""
+        """Sends the versions, flags and devices of a backend. Raises `JobFailed`."""
         compiler = self._named(frame.name)
         self._send(Progress(job.request, f"asking {COMPILER_NAMES[frame.name]} for its flags"))
         self._send(await compiler.describe(job))
@@ -262,7 +270,7 @@ class BackendWorkers:
 
 
 def reject_other_backends(what: str) -> Callable[[Any, Job], Any]:
-    """Returns a handler that rejects a request: `what` applies to this compiler's code only. It raises `JobFailed`."""
+    """Returns a handler that raises `JobFailed`: the request, named `what`, applies to this compiler's code only."""
 
     async def reject(frame: Any, job: Job) -> None:
         where, todo = "the recipe's backend", "choose the native backend first (--backend native)"

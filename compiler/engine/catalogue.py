@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 # The time limit for the search through the bindings' libraries, which takes some seconds, once per installation.
 _SEARCH_SECONDS = 180.0
-# That of loading plug-ins for their presets, besides the limit of one import.
+# The time limit for listing the presets of plug-ins, in addition to the limit for the import of one plug-in.
 _PLUGIN_SECONDS = 30.0
 
 
 class Discovery:
-    """Finds the passes that the bindings have registered, once per engine: on disk, or by a separate process."""
+    """Finds the passes that the bindings have registered, once per engine: in a cache, or by a separate process."""
 
     def __init__(self) -> None:
         self._task: asyncio.Task[RegisteredPasses] | None = None
@@ -60,7 +60,7 @@ async def _load_or_discover() -> RegisteredPasses:
 
 
 async def presets_of_plugins(plugins: tuple[PluginFile, ...]) -> tuple[tuple[Preset, ...], tuple[str, ...]]:
-    """Returns the presets of installed plug-ins and of `plugins`, which a separate process loads, and its errors."""
+    """Returns the presets of installed plug-ins and of `plugins`, and the errors; a separate process loads them."""
     if not plugins and not metadata.entry_points(group=PLUGIN_GROUP):
         return (), ()
     from buddy.compiler.protocol.plugin_code import import_seconds
@@ -118,7 +118,7 @@ class CatalogueHandler:
     async def _describe(self, request: Message, frame: ListPasses | ListOps, job: Job) -> tuple[Any, tuple[str, ...]]:
         """Returns the worker's reply with the plug-ins that `frame` names loaded, and the errors of these plug-ins."""
         plugins, _ = resolve_plugins(frame.plugins, frame.directory)
-        await self._session.starting.allowed()
+        await self._session.worker_start.wait_until_allowed()
         key = type(request), plugins
         if key not in self._described:
             async with self._session.compiler.lock:

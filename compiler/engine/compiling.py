@@ -47,12 +47,14 @@ Call = Callable[[Message, Callable[[Message], None]], Awaitable[Any]]
 class CompilationRequest:
     """One compilation of `graph` for request number `request`.
 
-    Its texts stay stored until the next complete compilation of the graph that has the same `kind`.
+    `kind` is the purpose of the compilation: "main" for the client's recipe, "beside" for a comparison with it,
+    "native" for this compiler's code in a run of another backend, "profile" or "export". The texts stay stored until
+    the next complete compilation of the graph with the same `kind`.
     """
 
     def __init__(
         self, send: Callable[[Frame], None], store: TextStore, graph: GraphRecord, recipe: Recipe, request: int,
-        kind: str = "good",
+        kind: str = "main",
     ) -> None:  # fmt: skip
         self._send, self._store, self._kind = send, store, kind
         self._graph, self._recipe, self._request = graph, recipe, request
@@ -111,9 +113,9 @@ class CompilationRequest:
         store_text(self._store, data.text)
         return msgspec.structs.replace(data.stage, index=data.stage.index + 1)
 
-    def _failed_stages(self, found: tuple[StageData, ...]) -> tuple[Stage, ...]:
+    def _failed_stages(self, stages: tuple[StageData, ...]) -> tuple[Stage, ...]:
         """Stores the texts of the stages at the failure, and returns these stages, numbered after the finished ones."""
-        numbered_stages = enumerate(found, start=len(self._stages))
+        numbered_stages = enumerate(stages, start=len(self._stages))
         return tuple(msgspec.structs.replace(self._add_stage(data), index=index) for index, data in numbered_stages)
 
     def _finish(self, done: CompileDone) -> CompileResult:

@@ -1,6 +1,6 @@
-"""Opens dumps of other compilers: indexes them in the background, and serves their stages as those of a program.
+"""Opens dumps of other compilers: indexes them in the background, and serves their stages like those of a program.
 
-The texts stay in the files. No worker is started.
+The texts are read from the files when needed. No worker is started.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 # If indexing a dump takes longer than this, the stages that are known by then are sent before the rest.
 _EARLY_SECONDS = 0.25
 _PROGRESS_SECONDS = 0.2
-# The interval at which new stages are sent while the dump is indexed, and what each stage adds to it: the client draws
-# all stages again after each update.
+# The interval at which new stages are sent while the dump is indexed, and the time that each stage adds to it: the
+# client draws all stages again after each update.
 _UPDATE_SECONDS, _SECONDS_PER_STAGE = 0.3, 1 / 5000
 # The interval at which a followed log is checked for growth.
 _FOLLOW_SECONDS = 0.5
@@ -64,11 +64,12 @@ T = TypeVar("T")
 
 
 class _OpenedDump:
-    """A dump, whether its scan has ended, and its latest re-runs by the steps that they skip."""
+    """A dump, an event that is set when its scan has ended, and its latest re-runs."""
 
     def __init__(self, scan: DumpScan) -> None:
         self.scan = scan
         self.has_ended = asyncio.Event()
+        # By the user's `mlir-opt`, the number of stages in the dump and the skipped steps.
         self.reruns: dict[tuple[object, ...], Rerun] = {}
         self._rerunner: Rerunner | None = None
 
@@ -77,7 +78,7 @@ class _OpenedDump:
         return self.scan.dump
 
     async def rerun(self, skipped: tuple[int, ...], report: Callable[[str], object]) -> Rerun:
-        """Returns the stages without these steps. Raises `RerunError`."""
+        """Runs the passes of the dump again without the `skipped` steps. Raises `RerunError`."""
         key = mlir_tool.identity(), len(self.dump.stages), skipped
         if key not in self.reruns:
             if self._rerunner is None or len(self.dump.stages) != self._rerunner.count:
@@ -107,14 +108,14 @@ class DumpHandler:
         """Returns the format of the dump that `frame` opens; `None` if it opens something else."""
         path = Path(frame.directory, frame.source)
         try:
-            found = dump_format(path)
-            if found is None and frame.follows and path.is_file():
-                found = "log"  # nothing has been printed yet
+            detected = dump_format(path)
+            if detected is None and frame.follows and path.is_file():
+                detected = "log"  # nothing has been printed yet
         except (OSError, ValueError):
-            found = None
-        self.is_dump = found is not None
+            detected = None
+        self.is_dump = detected is not None
         self._stop_following()
-        return found
+        return detected
 
     def close(self) -> None:
         """Stops following a log, and deletes temporary files."""
@@ -128,7 +129,7 @@ class DumpHandler:
             self._following = None
 
     def is_dump_of(self, recipe: Recipe) -> bool:
-        """Whether the program of `recipe` is a dump."""
+        """Returns whether the program of `recipe` is a dump."""
         return (recipe.source, recipe.arguments) in self._opened
 
     # ---- opening ---------------------------------------------------------------------------------------------------
@@ -168,12 +169,12 @@ class DumpHandler:
     async def _send_graphs(self, dump: Dump, request: int, start: float) -> None:
         graphs = await asyncio.to_thread(_graphs_with_rows, dump)
         files = tuple(str(file.absolute()) for file in dump.files)
-        notes = (DESCRIPTIONS[dump.format], *dump.notes, *_limits(dump))
+        notes = (DESCRIPTIONS[dump.format], *dump.notes, *_limit_notes(dump))
         if dump.stages:
             self._send(Captured(request, graphs, notes, time.monotonic() - start, files=files))
 
     async def _follow(self, opened: _OpenedDump, request: int) -> None:
-        """Indexes what has been appended to a log, and sends its graphs again, whenever it has grown."""
+        """Whenever a log has grown, indexes the new part and sends the graphs again."""
         while True:
             await asyncio.sleep(_FOLLOW_SECONDS + len(opened.dump.stages) * _SECONDS_PER_STAGE)
             try:
@@ -186,6 +187,7 @@ class DumpHandler:
                 return  # The file was deleted: its stages stay on the screen.
 
     async def _index(self, opened: _OpenedDump, request: int) -> None:
+        """Indexes a dump; sends the progress, and after `_EARLY_SECONDS` the graphs that are known by then."""
         dump, chunks = opened.dump, opened.scan.index()
         start = reported_at = time.monotonic()
         has_sent = False
@@ -203,7 +205,7 @@ class DumpHandler:
     # ---- stages ----------------------------------------------------------------------------------------------------
 
     async def compile(self, frame: Compile, job: Job) -> None:
-        """Sends the stages of a graph, also those that are found while the request runs."""
+        """Sends the stages of a graph, including those that are indexed while the request runs."""
         job.started = True
         start = time.monotonic()
         opened, graph = self._opened[frame.recipe.source, frame.recipe.arguments], frame.recipe.graph
@@ -284,7 +286,7 @@ def _graphs(dump: Dump, rows: tuple[NodeRow, ...] = ()) -> tuple[GraphInfo, ...]
 
 
 def _graphs_with_rows(dump: Dump) -> tuple[GraphInfo, ...]:
-    """Returns the graphs, each with the source lines that the first of its stages name as rows."""
+    """Returns the graphs. The rows of each are the source lines that its first stages name."""
     graphs = []
     end = time.monotonic() + _ROW_SECONDS
     for number, name in enumerate(dump.graph_names):
@@ -303,7 +305,7 @@ def _graphs_with_rows(dump: Dump) -> tuple[GraphInfo, ...]:
     return tuple(graphs)
 
 
-def _limits(dump: Dump) -> Iterator[str]:
+def _limit_notes(dump: Dump) -> Iterator[str]:
     """Yields a note for each part of the dump that is not listed."""
     if len(dump.stages) > MAX_STAGES:
         yield f"the first {MAX_STAGES:,} of {len(dump.stages):,} stages are listed; a function's graph has its own list"

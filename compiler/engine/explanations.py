@@ -1,4 +1,4 @@
-"""Runs a script, or reads a trace, in a process of its own, and reports what TorchDynamo did."""
+"""Runs a script, or reads a trace, in a separate process, and reports what TorchDynamo did."""
 
 from __future__ import annotations
 
@@ -29,18 +29,22 @@ _RECORD = "buddy.compiler.tools.explain.recorder:serve"
 _READ = "buddy.compiler.tools.explain.trace_files:serve"
 # The pause in seconds between two frames about what has been recorded so far.
 _PROGRESS_SECONDS = 1.0
-# What timers put among the messages of a process.
+# Messages that timers add to those of a process.
 _TIMED_OUT, _REPORT_DUE = object(), object()
 _Answer = TraceRecord | ScriptEnded | TraceProgress | TraceRead | TraceRefused
 
 
 class DynamoHandler:
-    """Answers `ExplainDynamo`. `printed` gets the name of a stream and the output of the script."""
+    """Answers `ExplainDynamo`.
+
+    `on_output` is called with the name of a stream and the output of the script. While `congested` returns true, the
+    output is not read.
+    """
 
     def __init__(
-        self, send: Callable[[Frame], None], printed: Callable[[str, bytes], None], congested: Callable[[], bool]
+        self, send: Callable[[Frame], None], on_output: Callable[[str, bytes], None], congested: Callable[[], bool]
     ) -> None:
-        self._send, self._printed, self._congested = send, printed, congested
+        self._send, self._on_output, self._congested = send, on_output, congested
 
     async def explain(self, frame: ExplainDynamo, job: Job) -> None:
         if frame.trace:
@@ -48,7 +52,7 @@ class DynamoHandler:
             work = self._read(process, frame, job)
         else:
             request = RecordScript(frame.source, frame.arguments, frame.directory)
-            process = OneShotProcess(_RECORD, request, _Answer, self._printed, self._congested)
+            process = OneShotProcess(_RECORD, request, _Answer, self._on_output, self._congested)
             work = self._record(process, frame, job)
         try:
             report = await work
@@ -70,9 +74,9 @@ class DynamoHandler:
                 raise JobFailed(Diagnostic(f"the process that reads {frame.trace} ended with {answer}", frame.trace))
 
     async def _record(self, process: OneShotProcess, frame: ExplainDynamo, job: Job) -> DynamoReport:
-        """The report of a run. A script that crashes, or that exceeds the time limit, is reported up to its end.
+        """Returns the report of a run, also for a script that crashes or exceeds the time limit.
 
-        The time starts with the first record, when torch has been imported.
+        The time limit starts with the first record, when torch has been imported.
         """
         builder = ReportBuilder()
         self._send(Progress(job.request, f"running {frame.source}", part="script"))

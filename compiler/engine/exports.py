@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from buddy.compiler.engine.connection import ListeningSocket
+from buddy.compiler.engine.texts import stored_text
 from buddy.compiler.protocol import (
     Bisect,
     Bisected,
@@ -54,7 +55,9 @@ class ExportHandler:
             raise JobFailed(Diagnostic(f"code of the backend {recipe.backend} cannot be exported", "the recipe", todo))
         compiled = await self._session.result_of(recipe, job, "export")
         llvm_ir = self._stage_text(compiled.stages, "llvm")
-        mlir = self._stored_text(frame.stage) if frame.stage else self._stage_text(compiled.stages, "mlir")
+        mlir = (
+            stored_text(self._store, frame.stage).content if frame.stage else self._stage_text(compiled.stages, "mlir")
+        )
         request = ExportProgram(
             recipe.graph,
             recipe,
@@ -78,15 +81,7 @@ class ExportHandler:
         if stage is None:
             what = f"this program has no stage in the language {language}"
             raise JobFailed(Diagnostic(what, "the recipe", "choose a recipe whose code is for a CPU"))
-        return self._stored_text(stage.text)
-
-    def _stored_text(self, name: str) -> str:
-        text = self._store.get(name)
-        if text is None:
-            raise JobFailed(
-                Diagnostic("the stage is no longer stored", "the engine's store", "compile the recipe again")
-            )
-        return text.content
+        return stored_text(self._store, stage.text).content
 
 
 log = logging.getLogger("buddy.engine")
@@ -101,7 +96,7 @@ class SubgraphHandler:
         self._session, self._send = session, send
 
     async def extract(self, frame: Extract, job: Job) -> None:
-        number = self._session.extracted_before(frame.recipe, frame.nodes)
+        number = self._session.find_extract(frame.recipe, frame.nodes)
         if number is None:
             self._send(Progress(job.request, "running eager up to the nodes"))
             request = ExtractNodes(frame.recipe.graph, frame.nodes)

@@ -38,9 +38,9 @@ class _FileState(NamedTuple):
 class WatchHandler:
     """Answers a `Watch` when a file has changed and its content is stable.
 
-    The files of a program are known only when it has been read. Seconds may pass from reading it to the `Watch` that
-    names its files, and a file may be saved meanwhile. So each content is compared with that from before the program
-    was last opened.
+    The client knows the files of a program only when the program has been loaded. Seconds may pass from loading it to
+    the `Watch` that names its files, and a file may be saved in between. Each content is therefore compared with the
+    content from before the program was last opened.
     """
 
     def __init__(self, send: Callable[[Frame], None]) -> None:
@@ -51,7 +51,7 @@ class WatchHandler:
         self._content_hashes: dict[Path, str] = {}
 
     def record_opening(self) -> None:
-        """Records that the program is about to be opened: it may not have read a file that changes later."""
+        """Records the time at which the program is opened: a change after it may not be in the loaded program."""
         self._opened_at = time.time_ns()
 
     async def watch(self, frame: Watch, job: Job) -> None:

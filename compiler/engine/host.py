@@ -20,12 +20,12 @@ import msgspec
 from buddy.compiler.engine.runner_process import (
     begin_bisection,
     begin_tuning,
+    collect_remarks_in_child,
+    compare_nodes_in_child,
     compile_in_child,
     export_in_child,
     measure_in_child,
-    remark_in_child,
     run_in_child,
-    watch_in_child,
 )
 from buddy.compiler.graph import plugins as registrations
 from buddy.compiler.protocol import Diagnostic, Stage
@@ -67,12 +67,12 @@ if TYPE_CHECKING:
     from buddy.compiler.runtime.captured import CapturedGraph
 
 
-# The time in seconds in which a pending request arrives. Dynamo is warmed up only if no request is pending.
+# How long the host waits for a first request, in seconds. If none arrives, the host warms up Dynamo.
 _WARM_UP_DELAY = 0.05
 
 
 class SourceRefused(BuddyError):
-    """A program that the frontend rejects, because it can import none of the graphs; `diagnostic` is the reason."""
+    """The frontend can import none of a program's graphs; `diagnostic` is the reason for the first graph."""
 
 
 class Host:
@@ -90,19 +90,19 @@ class Host:
             elif isinstance(request, LoadProgram):
                 self._channel.send(self._load(request))
             elif isinstance(request, ImportGraph):
-                self._channel.send(self._in_child(request, _with_import))
+                self._channel.send(self._in_child(request, _import_graph))
             elif isinstance(request, Execute):
                 self._channel.send(self._in_child(request, run_in_child))
             elif isinstance(request, Measure):
                 self._channel.send(self._in_child(request, measure_in_child))
             elif isinstance(request, WatchNodes):
-                self._channel.send(self._in_child(request, watch_in_child))
+                self._channel.send(self._in_child(request, compare_nodes_in_child))
             elif isinstance(request, ExportProgram):
                 self._channel.send(self._in_child(request, export_in_child))
             elif isinstance(request, CompileInHost):
                 self._channel.send(self._in_child(request, compile_in_child))
             elif isinstance(request, CollectRemarksInHost):
-                self._channel.send(self._in_child(request, remark_in_child))
+                self._channel.send(self._in_child(request, collect_remarks_in_child))
             elif isinstance(request, ExtractNodes | MakeScript | BeginBisection | BeginTuning):
                 self._channel.send(self._handle_in_host(request))
 
@@ -158,7 +158,7 @@ class Host:
             return refused
         try:
             if isinstance(request, MakeScript):
-                return _script(captured)
+                return _make_script(captured)
             if isinstance(request, BeginBisection):
                 return begin_bisection(captured, request)
             if isinstance(request, BeginTuning):
@@ -170,6 +170,7 @@ class Host:
             return Refused(Diagnostic(str(error), captured.info.name, "choose other nodes"))
 
     def _in_child(self, request: Any, act: Callable[[Channel, Any, Any], Reply]) -> Reply:
+        """Handles a request about a graph by `act`, which forks a child process for it."""
         if self._program is None or request.graph >= len(self._program.graphs):
             return _not_loaded(request.graph)
         captured = self._program.graphs[request.graph]
@@ -179,8 +180,8 @@ class Host:
         self._channel.send(Activity(what, part="script" if what.startswith("running ") else "capture"))
 
 
-def _with_import(channel: Channel, captured: CapturedGraph, _request: ImportGraph) -> Reply:
-    """Imports the graph by torch-mlir, unless it has been imported; its nodes are kept too."""
+def _import_graph(channel: Channel, captured: CapturedGraph, _request: ImportGraph) -> Reply:
+    """Imports the graph by torch-mlir, unless it has been imported. The graph also keeps its nodes."""
     from buddy.compiler.frontend.torch_dialect import import_in_child
 
     if captured.graph.imported_ir is None:
@@ -203,9 +204,9 @@ def _not_loaded(graph: int) -> Refused:
 
 def _rejection(captured: CapturedGraph, request: Message) -> Refused | None:
     """Returns the rejection of a request that needs PyTorch ops or an eager program that the graph lacks, or `None`."""
-    begins_as_ir = captured.graph.imported_ir is not None and not captured.graph.imported_ir.frontend
+    starts_as_ir = captured.graph.imported_ir is not None and not captured.graph.imported_ir.frontend
     name = captured.info.name
-    if begins_as_ir and isinstance(request, WatchNodes | ExtractNodes | MakeScript):
+    if starts_as_ir and isinstance(request, WatchNodes | ExtractNodes | MakeScript):
         what = f"{name} starts as IR: its nodes are not PyTorch ops, so they cannot run one by one"
         return Refused(Diagnostic(what, name, "open the model that the IR was made from, if you have it"))
     if captured.eager is None and isinstance(request, BeginBisection | BeginTuning):
@@ -220,7 +221,7 @@ def _extract(captured: CapturedGraph, request: ExtractNodes) -> CapturedGraph:
     return extract(captured, request.nodes)
 
 
-def _script(captured: CapturedGraph) -> ScriptMade:
+def _make_script(captured: CapturedGraph) -> ScriptMade:
     from buddy.compiler.tools.extract import Subgraph, script_of
 
     made = script_of(Subgraph(captured.graph, captured.tensors, captured.numbers))
@@ -248,7 +249,10 @@ def _load_program(request: LoadProgram, progress: Callable[[str], None]) -> Capt
 
 
 def _python_texts(program: CapturedProgram, started_at: float) -> tuple[PythonText, ...]:
-    """Returns the code that nodes of a program come from, which was started at this time (seconds since the epoch)."""
+    """Returns the code that the nodes of a program come from.
+
+    `started_at` is the time at which the program was started, in seconds since the epoch.
+    """
     from buddy.compiler.importers.sources.program import python_texts
 
     return python_texts([captured.info for captured in program.graphs], program.files, started_at)

@@ -8,6 +8,7 @@ from array import array
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from buddy.compiler.engine.texts import stored_text
 from buddy.compiler.protocol import (
     CheckIr,
     DescribeOp,
@@ -68,7 +69,7 @@ MAX_FORMS = 40
 
 
 class ReprintHandler:
-    """Answers `Reprint`, by generic forms that are kept in the store, and `DescribeOp`."""
+    """Answers `Reprint`, with generic forms that it stores like other texts, and `DescribeOp`."""
 
     def __init__(self, store: TextStore, send: Callable[[Frame], None]) -> None:
         self._store, self._send = store, send
@@ -84,9 +85,7 @@ class ReprintHandler:
         self._send(Reprinted(job.request, frame.text, name, form.line_count))
 
     async def _print_form(self, name: str) -> tuple[str, IndexedText]:
-        text = self._store.get(name)
-        if text is None:
-            raise JobFailed(Diagnostic(f"the text {name!r} is no longer stored", todo="compile that recipe again"))
+        text = stored_text(self._store, name)
         answer = await _call_process(
             _GENERIC_FORM, GenericFormRequest(text.content, text.line_sets.tobytes()), GenericForm
         )
@@ -131,7 +130,7 @@ _IMPORT_SECONDS = 60.0
 
 
 class _TimedOut:
-    """The message that the time limit of one wait for a candidate has passed."""
+    """A message that a wait for a candidate has exceeded its time limit."""
 
 
 class PassTrialHandler:
@@ -142,11 +141,7 @@ class PassTrialHandler:
 
     async def try_passes(self, frame: TryPasses, job: Job) -> None:
         """Reports each candidate when it has been tried; stops at the time limit, or when the request is cancelled."""
-        text = self._store.get(frame.text)
-        if text is None:
-            raise JobFailed(
-                Diagnostic("the stage is no longer stored", "the engine's store", "compile the recipe again")
-            )
+        text = stored_text(self._store, frame.text)
         deadline = time.monotonic() + frame.timeout
         tried_count = 0
         while tried_count < len(frame.candidates) and time.monotonic() < deadline:

@@ -30,6 +30,8 @@ class CheckIreeFlags(Message, frozen=True):
 
 
 class IreeDescribed(Reply, frozen=True):
+    """The fields are those of `protocol.BackendDescribed`."""
+
     versions: dict[str, str]
     flags: tuple[FlagInfo, ...]
     defaults: tuple[str, ...]
@@ -38,6 +40,8 @@ class IreeDescribed(Reply, frozen=True):
 
 
 class IreeFlagsChecked(Reply, frozen=True):
+    """`problem` is IREE's error message, "" if it accepts the flags."""
+
     problem: str
 
 

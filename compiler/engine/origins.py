@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from buddy.compiler.engine.texts import excerpt_of, stored_text
 from buddy.compiler.protocol import (
     Diagnostic,
     FindJumps,
@@ -27,7 +28,7 @@ from buddy.compiler.protocol import (
 from buddy.compiler.protocol.provenance import DiskState
 from buddy.compiler.protocol.text import regions
 from buddy.compiler.protocol.text.diff import hunks
-from buddy.compiler.protocol.text.lines import IndexedText, elide, jumps
+from buddy.compiler.protocol.text.lines import IndexedText, jumps
 from buddy.compiler.protocol.text.python_code import decode_python, python_structure
 from buddy.compiler.protocol.text.store import TextStore, text_name
 from buddy.compiler.protocol.worker_messages import PythonText
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from buddy.compiler.protocol.connection import Frame
 
 
-_EXCERPT_CHARACTERS = 240
 _MAX_JUMPS = 20_000
 
 # Returns the rows of a graph of an opened program, by source, arguments and number.
@@ -63,14 +63,14 @@ class ProvenanceHandler:
         self._send(Followed(job.request, frame.node, tuple(traces)))
 
     async def origins(self, frame: FindOrigins, job: Job) -> None:
-        text = self._text(frame.text)
+        text = stored_text(self._store, frame.text)
         counts = await asyncio.to_thread(text.nodes_of_lines, frame.first, frame.last)
         ordered = sorted(counts.items(), key=lambda item: (-item[1][0], -item[1][1]))
         origins = tuple(LineOrigins(node, direct, derived) for node, (direct, derived) in ordered)
         self._send(OriginsFound(job.request, frame.text, origins, text.line_count))
 
     async def jumps(self, frame: FindJumps, job: Job) -> None:
-        text = self._text(frame.text)
+        text = stored_text(self._store, frame.text)
         jumps_and_lines = await asyncio.to_thread(_jumps_around, text, frame.line)
         self._send(Jumps(job.request, frame.text, *jumps_and_lines))
 
@@ -94,13 +94,6 @@ class ProvenanceHandler:
         self._store.pin(("python", frame.path), [name])
         self._send(PythonOpened(job.request, frame.path, name, text.line_count, on_disk, old, structure))
 
-    def _text(self, name: str) -> IndexedText:
-        text = self._store.get(name)
-        if text is None:
-            what = f"the text {name!r} is no longer stored"
-            raise JobFailed(Diagnostic(what, "the engine's store", "compile that recipe again"))
-        return text
-
 
 def split_location(location: str) -> tuple[str, int]:
     """Returns the file and the line (from 1) of a node's location; ("", 0) if `location` is not `file:line`."""
@@ -113,7 +106,7 @@ def _trace(name: str, text: IndexedText, frame: FollowNode) -> NodeTrace:
     derived_count = sum(is_derived for _, is_derived in lines_from_node)
     first_lines = list(islice(sorted(lines_from_node, key=lambda pair: pair[1]), frame.limit))
     lines, marks = tuple(line for line, _ in first_lines), tuple(is_derived for _, is_derived in first_lines)
-    excerpts = tuple(elide(text.line(line)).strip()[:_EXCERPT_CHARACTERS] for line in lines)
+    excerpts = tuple(excerpt_of(text, line) for line in lines)
     return NodeTrace(name, len(lines_from_node) - derived_count, derived_count, lines, marks, excerpts)
 
 
@@ -128,7 +121,7 @@ def _jumps_around(text: IndexedText, line: int) -> tuple[tuple[tuple[int, int], 
 
 
 def _compare_with_disk(text: PythonText) -> tuple[DiskState, tuple[tuple[int, int], ...]]:
-    """Returns the state of the file of `text`, and the ranges of its lines that the file does not have any more."""
+    """Returns the state of the file of `text`, and the ranges of lines of `text` that the file no longer contains."""
     if not text.is_file:
         return "none", ()
     lines = text.content.split("\n")

@@ -32,7 +32,7 @@ class CompilerPlugins:
     def use(self, plugins: tuple[PluginFile, ...], notes: tuple[str, ...]) -> None:
         """Records that `plugins` are loaded.
 
-        Earlier graphs are forgotten, because they may contain ops that are registered only now.
+        Graphs that were sent before must be sent again, because they may contain ops that `plugins` register.
         """
         self.plugins, self.notes, self.requested = plugins, notes, True
         self.graphs.clear()

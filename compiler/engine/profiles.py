@@ -1,4 +1,4 @@
-"""Profiles a recipe, and maps sampled instructions to lines of the assembly and to nodes."""
+"""Answers requests for measurements of nodes: profiles, with sampled instructions mapped to nodes, and comparisons."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from buddy.compiler.protocol import Profile, Profiled, Progress, Stage
+from buddy.compiler.protocol import CompareNodes, NodesCompared, Profile, Profiled, Progress, Stage
 from buddy.compiler.protocol.profile import HotSpot, Peak, ProfileReport, Sampling
 from buddy.compiler.protocol.text.lines import IndexedText
 from buddy.compiler.protocol.text.store import TextStore
-from buddy.compiler.protocol.worker_messages import Measure, StopRunner
+from buddy.compiler.protocol.worker_messages import Measure, StopRunner, WatchNodes
 from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLong, call_in_process
 from buddy.compiler.support.processes.jobs import Job
 from buddy.compiler.tools.profile.attribution import with_counting, without_counting
@@ -126,3 +126,23 @@ async def _measure_peak(threads: int) -> Peak | None:
         log.warning("the machine's peak rates could not be measured: %s", str(error) or type(error).__name__)
         return None
     return Peak(rates["gflops"], rates["gbytes"], rates["gflops_f64"], rates["giops_i32"])
+
+
+class NumericsHandler:
+    """Answers `CompareNodes`."""
+
+    def __init__(self, session: EngineSession, send: Callable[[Frame], None]) -> None:
+        self._session, self._send = session, send
+
+    async def compare(self, frame: CompareNodes, job: Job) -> None:
+        request = WatchNodes(
+            frame.recipe.graph,
+            frame.recipe,
+            frame.reference,
+            frame.own_errors,
+            frame.every,
+            frame.timeout,
+            frame.inputs,
+        )
+        watched = await self._session.ask_of_program(frame.recipe, request, job, StopRunner())
+        self._send(NodesCompared(job.request, watched.report))

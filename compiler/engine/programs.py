@@ -18,7 +18,7 @@ _MAX_CACHED_RESULTS = 16
 
 @dataclass(frozen=True)
 class ProgramKey:
-    """What identifies an opened program. If it `trusts` its files, pickled weights that may run code are read."""
+    """The fields of `Open` that identify a program."""
 
     source: str
     arguments: tuple[str, ...]
@@ -33,9 +33,8 @@ class ProgramKey:
 class GraphRecord:
     """A captured graph: `data` is the graph as plain bytes, and `fx` its first stage.
 
-    `key` is a hash of `data` and `registrations`, which is a hash of the code by which the script has added to the
-    registries, "" if it has added nothing. If it is not "", the graph has to be compiled in the process that ran the
-    script.
+    `registrations` is a hash of the code by which the script has added to the registries, "" if it has added nothing.
+    If it is not "", the graph has to be compiled in the host. `key` is a hash of `data` and `registrations`.
     """
 
     key: str
@@ -50,8 +49,9 @@ class OpenedProgram:
     """An opened program: first the captured graphs, then the extracted subgraphs.
 
     `extracts` has an entry for each subgraph: the number of the graph that it was extracted from, and its nodes.
-    `texts` are the Python code that nodes come from. If it `reopens`, its compilations are saved on disk, and those of
-    earlier sessions are used. If it `is_restored`, its graphs are of an earlier session: the script has not run.
+    `texts` are the Python code that nodes come from. `reopens` says whether compilations are saved on disk and those of
+    earlier sessions are used. `is_restored` says that the graphs come from an earlier session, because the script has
+    not run yet.
     """
 
     key: ProgramKey
@@ -98,6 +98,7 @@ class CompileResult:
 
 
 def program_of(key: ProgramKey, loaded: ProgramLoaded) -> OpenedProgram:
+    """Returns the record of a program from the host's reply."""
     graphs = tuple(record_of(data, loaded.registrations) for data in loaded.graphs)
     return OpenedProgram(key, graphs, loaded.notes, loaded.seconds, loaded.files, texts=loaded.texts)
 
@@ -165,8 +166,9 @@ class CompileResults:
 
 
 def identity_of(recipe: Recipe) -> bytes:
-    """Returns all that determines the stages of a graph, as bytes: the recipe without the fields that name the program
-    and the preset, and the user's `mlir-opt`.
+    """Encodes everything that determines the stages of a graph, apart from the graph.
+
+    These are the user's `mlir-opt`, and the recipe without the fields that name the program and the preset.
     """
     relevant = msgspec.structs.replace(recipe, source="", arguments=(), graph=0, preset="")
     return msgspec.msgpack.encode((relevant, mlir_tool.identity()))

@@ -50,7 +50,7 @@ def engines_folder() -> Path:
     except OSError as error:
         raise RelayError(f"{folder}: {error.strerror}") from error
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
-        raise RelayError(f"{folder} is accessible to other users: remove it, or set TMPDIR to another place")
+        raise RelayError(f"{folder} is accessible to other users: remove it, or set TMPDIR to another folder")
     return folder
 
 
@@ -171,7 +171,7 @@ def _exit_reason(path: Path) -> str:
         log_path(path).unlink()
         path.unlink(missing_ok=True)
         last_line = tail.rpartition("\n")[2]
-        return f"it ended: {last_line or 'killed from outside, perhaps because memory ran out'}"
+        return f"it ended: {last_line or 'another process killed it, perhaps because memory ran out'}"
     return "it had no connection for too long, or the machine was restarted"
 
 

@@ -1,7 +1,8 @@
-"""Captured programs and compilations on disk: an unchanged program is on the screen before torch is imported.
+"""Saves captured programs and compilations on disk, so that an unchanged program is shown before torch is imported.
 
-Files that a script reads as data are not known. So the graphs of an earlier session are only shown until the script has
-run again. A compilation is determined by its graph, its recipe and this installation, and is used like a new one.
+The engine does not know which files a script reads as data. It therefore shows the graphs of an earlier session only
+until the script has run again. A compilation depends only on its graph, its recipe and this installation, so a saved
+compilation replaces a new one.
 """
 
 from __future__ import annotations
@@ -33,50 +34,51 @@ from buddy.compiler.protocol.worker_messages import ProgramLoaded, TextData
 from buddy.compiler.support.disk_cache import COMPILATIONS, OPENED, DiskCache
 from buddy.compiler.support.target import host_features
 
-# A larger program or compilation, before its compression, is not saved.
+# The maximum size of a saved program or compilation before compression.
 MAX_BYTES = 64 << 20
-# The content of a larger file is not read: its size and its modification time identify it.
+# The content of a larger file is not hashed: its size, modification time and inode identify it.
 _MAX_HASHED_BYTES = 8 << 20
-# Variables that differ between terminals and logins, and that no model depends on.
-_OF_TERMINAL = re.compile(
+# Environment variables that differ between terminals and logins, and on which no model depends.
+_TERMINAL_VARIABLES = re.compile(
     r"_|.*TERM.*|TMUX.*|STY|COLUMNS|LINES|SHLVL|(OLD)?PWD|WINDOW.*|SSH_.*|XDG_.*|DISPLAY|WAYLAND_.*|DBUS_.*|.*SESSION.*"
     r"|VTE_.*|KITTY_.*|WEZTERM_.*|GPG_.*|PS\d|PROMPT.*|LS_COLORS|TEXTUAL.*|(NO|FORCE)_COLOR|BUDDY_TUI_.*|PYTEST_.*"
 )
-# Variables that compilers read, except those that say where files are or how much memory there is.
-_OF_COMPILERS = re.compile(r"BUDDY_(?!CACHE|MEMORY|TUI_).*|(IREE|LLVM|MLIR|CUDA|ROCM|HIP)_.*")
-# A compilation is saved this many seconds after it, unless the graph is compiled again meanwhile.
+# Environment variables that compilers read, except those that set folders or limits of memory.
+_COMPILER_VARIABLES = re.compile(r"BUDDY_(?!CACHE|MEMORY|TUI_).*|(IREE|LLVM|MLIR|CUDA|ROCM|HIP)_.*")
+# The delay in seconds before a compilation is saved; a new compilation of the graph within it replaces the old one.
 SAVE_SECONDS = 1.0
 Saved = TypeVar("Saved")
 
 
-# How long the workers wait for a client, and for its request to open a program.
+# The delay of the host's start, in seconds, in which the client may connect and ask to open a program.
 _START_SECONDS = 0.3
 
 
 class WorkerStart:
-    """Decides when the host starts, which imports torch: that takes seconds on all cores.
+    """Decides when the host starts: it imports torch, which takes seconds on all cores.
 
-    It waits while a program of an earlier session is drawn. The compiler starts with the first request that needs it,
-    or that opens a new program: what an earlier session has compiled needs no compiler.
+    The start waits while the client draws a program of an earlier session. The compiler worker starts with the first
+    request that needs it or that opens a new program: the results of an earlier session need no compiler.
     """
 
-    def __init__(self, start: Callable[[], None]) -> None:
-        self._start = start
+    def __init__(self, start_host: Callable[[], None]) -> None:
+        self._start_host = start_host
         self._timer: asyncio.TimerHandle | None = None
         self._may_start = asyncio.Event()
         self._may_start.set()
 
-    def soon(self) -> None:
-        """Starts the host in a moment, so that it is warm when needed."""
-        self._timer = asyncio.get_running_loop().call_later(_START_SECONDS, self.now)
+    def schedule(self) -> None:
+        """Starts the host after `_START_SECONDS`, so that it is ready when the client needs it."""
+        self._timer = asyncio.get_running_loop().call_later(_START_SECONDS, self.start_now)
 
-    def now(self) -> None:
+    def start_now(self) -> None:
+        """Starts the host, unless it runs."""
         self._stop_timer()
-        self._start()
+        self._start_host()
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """While active, `soon` and `allowed` start nothing."""
+    def postponed(self) -> Iterator[None]:
+        """Cancels a scheduled start; while active, `wait_until_allowed` waits."""
         self._stop_timer()
         self._may_start.clear()
         try:
@@ -84,8 +86,8 @@ class WorkerStart:
         finally:
             self._may_start.set()
 
-    async def allowed(self) -> None:
-        """Waits until workers may start."""
+    async def wait_until_allowed(self) -> None:
+        """Waits until no `postponed` block is active."""
         await self._may_start.wait()
 
     def _stop_timer(self) -> None:
@@ -115,16 +117,16 @@ class _SavedCompilation(msgspec.Struct, frozen=True):
 
 
 class SavedPrograms:
-    """Reads and writes programs and compilations in threads, so that the engine answers meanwhile."""
+    """Reads and writes programs and compilations in threads, so that the engine stays responsive."""
 
     def __init__(self, store: TextStore) -> None:
         self._store = store
         self._writing: set[asyncio.Task[None]] = set()
-        # By the key of the graph: what writes its latest compilation, and the timer until then.
+        # For each graph, by its key, a function that writes its latest compilation, and the timer that will call it.
         self._waiting: dict[str, tuple[Callable[[], None], asyncio.TimerHandle]] = {}
 
     async def close(self) -> None:
-        """Writes what waits to be written, and returns when everything is written."""
+        """Writes the waiting compilations now, and returns when everything is written."""
         for graph in list(self._waiting):
             self._write_waiting(graph)
         await asyncio.gather(*self._writing, return_exceptions=True)
@@ -147,12 +149,12 @@ class SavedPrograms:
     # ---- compilations -------------------------------------------------------------------------------------------
 
     async def result(self, program: OpenedProgram, graph: GraphRecord, recipe: Recipe) -> CompileResult | None:
-        """Returns the saved compilation of `graph`, whose texts are then in the store, or `None`."""
-        if not _is_saved(program, graph, recipe):
+        """Returns the saved compilation of `graph` and adds its texts to the store; `None` if it was not saved."""
+        if not _may_be_saved(program, graph, recipe):
             return None
         try:
             key = await asyncio.to_thread(_compilation_key, graph, recipe)
-        except BuddyError:  # MLIR's bindings cannot be loaded: the compilation says so
+        except BuddyError:  # MLIR's bindings cannot be loaded; the compilation will report this error
             return None
         saved = await asyncio.to_thread(_read, COMPILATIONS, key, _SavedCompilation)
         if saved is None:
@@ -164,14 +166,14 @@ class SavedPrograms:
         return CompileResult(stages, saved.artifact, saved.assignments, saved.remarks, saved.seconds, reused)
 
     def save_result(self, program: OpenedProgram, graph: GraphRecord, recipe: Recipe, result: CompileResult) -> None:
-        """Saves a compilation, whose texts must be in the store, unless another one of the graph follows soon."""
-        if not _is_saved(program, graph, recipe):
+        """Saves a compilation, whose texts must be in the store, after `SAVE_SECONDS`."""
+        if not _may_be_saved(program, graph, recipe):
             return
         names = dict.fromkeys(stage.text for stage in result.stages[1:])
-        found = {name: text for name in names if (text := self._store.get(name)) is not None}
-        if len(found) < len(names) or sum(text.size for text in found.values()) > MAX_BYTES:
+        stored = {name: text for name in names if (text := self._store.get(name)) is not None}
+        if len(stored) < len(names) or sum(text.size for text in stored.values()) > MAX_BYTES:
             return
-        texts = tuple(_text_data(name, text) for name, text in found.items())
+        texts = tuple(_text_data(name, text) for name, text in stored.items())
         saved = _SavedCompilation(
             result.stages[1:],
             texts,
@@ -198,7 +200,7 @@ class SavedPrograms:
 
 
 def _text_data(name: str, text: IndexedText) -> TextData:
-    """Returns a text as workers send it."""
+    """Returns a text of the store in the form in which workers send texts."""
     machine, line_sets = text.machine, text.line_sets.tobytes()
     return TextData(name, text.content, line_sets, text.sets, text.derived, machine.content, machine.sizes)
 
@@ -272,12 +274,15 @@ def _compilation_key(graph: GraphRecord, recipe: Recipe) -> str:
     # Imported here, in a thread: it takes a tenth of a second, for which the start of the engine does not wait.
     from buddy.compiler.driver.program_cache import installation
 
-    variables = [(name, value) for name, value in sorted(os.environ.items()) if _OF_COMPILERS.fullmatch(name)]
+    variables = [(name, value) for name, value in sorted(os.environ.items()) if _COMPILER_VARIABLES.fullmatch(name)]
     return digest(graph.key, identity_of(recipe), installation(), variables)
 
 
-def _is_saved(program: OpenedProgram, graph: GraphRecord, recipe: Recipe) -> bool:
-    """Returns whether the compilations of a graph by this recipe are saved, and read."""
+def _may_be_saved(program: OpenedProgram, graph: GraphRecord, recipe: Recipe) -> bool:
+    """Returns whether compilations of a graph by this recipe are saved on disk and read from it.
+
+    Code of plug-ins and registrations may change without being detected, and other compilers have their own caches.
+    """
     return program.reopens and recipe.runs_passes and not (program.key.plugins or graph.registrations or recipe.plugins)
 
 
@@ -293,7 +298,7 @@ def _installation() -> str:
 
 
 def _distributions() -> Iterator[tuple[str, int]]:
-    """Yields the name, which has the version in it, and the modification time of each package's folder of metadata."""
+    """Yields the path and modification time of each package's folder of metadata; its name includes the version."""
     for folder in filter(os.path.isdir, dict.fromkeys(sys.path)):
         for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
             if entry.name.endswith((".dist-info", ".egg-info", ".egg-link")):
@@ -308,5 +313,5 @@ def _own_modules() -> Iterator[tuple[str, int, int]]:
 
 
 def _environment() -> list[tuple[str, str]]:
-    """Returns the variables that a script may depend on."""
-    return sorted((name, value) for name, value in os.environ.items() if not _OF_TERMINAL.fullmatch(name))
+    """Returns the environment variables that a script may depend on."""
+    return sorted((name, value) for name, value in os.environ.items() if not _TERMINAL_VARIABLES.fullmatch(name))

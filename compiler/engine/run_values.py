@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 Index = tuple[int | slice, ...]
 _INDEX_FILE = "index.json"
-# More than any screen shows.
+# The limits of one answer; no screen shows more.
 _MAX_ROWS, _MAX_COLUMNS = 1000, 1000
 _MIN_MAPPED_BYTES = 4096
 
@@ -121,17 +121,17 @@ def _tensor(entry: dict[str, Any]) -> KeptTensor:
     return KeptTensor(entry["which"], entry["name"], entry["dtype"], tuple(entry["shape"]), bool(entry["file"]))
 
 
-async def _in_thread(act: Callable[[list[Any], Any], Any], files: list[Path], frame: Frame, name: str) -> Any:
-    """Runs `act` on the arrays in `files` in a thread, so that the event loop is not blocked."""
+async def _in_thread(compute: Callable[[list[Any], Any], Any], files: list[Path], frame: Frame, name: str) -> Any:
+    """Calls `compute` with the arrays in `files` and `frame` in a thread, so that the event loop is not blocked."""
 
     def work() -> Any:
         import numpy as np
 
-        # An empty array cannot be mapped, and a small one need not be.
         def load(file: Path) -> Any:
+            # An empty array cannot be mapped, and mapping a small one gains nothing.
             return np.load(file, mmap_mode="r" if file.stat().st_size > _MIN_MAPPED_BYTES else None)
 
-        return act([load(file) for file in files], frame)
+        return compute([load(file) for file in files], frame)
 
     try:
         return await asyncio.to_thread(work)

@@ -1,6 +1,6 @@
-"""Work in processes forked from the host: runs, profiles, comparisons of nodes, exports, bisections, trials of recipes.
+"""Handles the host's requests in forked processes: runs, profiles, compares nodes, exports, bisects and tries recipes.
 
-Graphs whose script has added to the registries are also compiled in such a process.
+Graphs whose script has added to the registries are also compiled in a forked process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from buddy.compiler.engine.compiler import TextPacker, code_remarks, compile_recipe
-from buddy.compiler.protocol import CompareNodes, Diagnostic, NodesCompared
+from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.protocol.errors import BuddyError, diagnostic_of
 from buddy.compiler.protocol.recipe import INDUCTOR
 from buddy.compiler.protocol.worker_messages import (
@@ -37,19 +37,15 @@ from buddy.compiler.protocol.worker_messages import (
     Refused,
     Reply,
     RunnerState,
-    StopRunner,
     Watched,
     WatchNodes,
 )
 from buddy.compiler.support.files import EXPORT, RUNTIMES, remove_leftovers
 from buddy.compiler.support.processes.channel import Channel, traceback_of
 from buddy.compiler.support.processes.forks import FailureMessages, fork_to, reply_in_child
-from buddy.compiler.support.processes.jobs import Job
 
 if TYPE_CHECKING:
-    from buddy.compiler.engine.session import EngineSession
     from buddy.compiler.protocol import RunReport
-    from buddy.compiler.protocol.connection import Frame
     from buddy.compiler.runtime.captured import CapturedGraph
 
 
@@ -63,8 +59,8 @@ def _bisect(channel: Channel, captured: CapturedGraph, request: BeginBisection) 
     from buddy.compiler.tools.bisect import Stopped, bisect
 
     try:
-        tell = lambda what, done: channel.send(Activity(what, done))  # noqa: E731
-        return BisectionDone(bisect(channel, captured, request.recipe, request.criterion, tell))
+        on_progress = lambda what, done: channel.send(Activity(what, done))  # noqa: E731
+        return BisectionDone(bisect(channel, captured, request.recipe, request.criterion, on_progress))
     except Stopped:
         os._exit(0)
     except Exception as error:
@@ -72,39 +68,20 @@ def _bisect(channel: Channel, captured: CapturedGraph, request: BeginBisection) 
         return Refused(diagnostic_of(error, "internal error in the bisection", "a forked process"))
 
 
-class NumericsHandler:
-    """Answers `CompareNodes`."""
-
-    def __init__(self, session: EngineSession, send: Callable[[Frame], None]) -> None:
-        self._session, self._send = session, send
-
-    async def compare(self, frame: CompareNodes, job: Job) -> None:
-        request = WatchNodes(
-            frame.recipe.graph,
-            frame.recipe,
-            frame.reference,
-            frame.own_errors,
-            frame.every,
-            frame.timeout,
-            frame.inputs,
-        )
-        watched = await self._session.ask_of_program(frame.recipe, request, job, StopRunner())
-        self._send(NodesCompared(job.request, watched.report))
-
-
 _RUN_FAILURES = FailureMessages(
     "the run failed",
     Diagnostic(
         "the compiled kernel crashed",
         "while it ran",
-        "the graph and its stages are still available; switch off the last pass you changed, or an op, and run again",
+        "the graph and its stages are still available; disable the last pass you changed, or run an op in eager, and "
+        "run again",
     ),
 )
 _COMPILE_FAILURES = FailureMessages(
     "compiling failed",
     Diagnostic(
         "the compiler crashed",
-        "compiling with what the script has registered",
+        "compiling with the ops, lowerings and passes of the script",
         "check the script's own lowerings and passes; the earlier stages are still available",
     ),
 )
@@ -115,11 +92,11 @@ _EXPORT_FAILURES = FailureMessages(
 
 
 def run_in_child(channel: Channel, captured: CapturedGraph, request: Execute) -> Reply:
-    """Runs and compares in a child; returns the report, or a refusal if the child failed or crashed."""
+    """Runs compiled code and compares it with eager in a child."""
     channel.send(RunnerState(True))
     reply = reply_in_child(channel, lambda to_host: _run(to_host, captured, request), _RUN_FAILURES, request.timeout)
     if request.runtimes:
-        # A child that was killed leaves the model of the other runtimes.
+        # A child that was killed leaves the files of the model for the other runtimes.
         remove_leftovers(Path(tempfile.gettempdir()), RUNTIMES)
     channel.send(RunnerState(False, str(reply.diagnostic) if isinstance(reply, Refused) else ""))
     return reply
@@ -130,7 +107,7 @@ def measure_in_child(channel: Channel, captured: CapturedGraph, request: Measure
     return reply_in_child(channel, lambda to_host: _measure(to_host, captured, request), _RUN_FAILURES, request.timeout)
 
 
-def watch_in_child(channel: Channel, captured: CapturedGraph, request: WatchNodes) -> Reply:
+def compare_nodes_in_child(channel: Channel, captured: CapturedGraph, request: WatchNodes) -> Reply:
     """Compiles with instrumentation, runs, and compares every node in a child."""
     return reply_in_child(channel, lambda to_host: _watch(to_host, captured, request), _RUN_FAILURES, request.timeout)
 
@@ -148,7 +125,7 @@ def export_in_child(channel: Channel, captured: CapturedGraph, request: ExportPr
     return reply
 
 
-def remark_in_child(channel: Channel, captured: CapturedGraph, request: CollectRemarksInHost) -> Reply:
+def collect_remarks_in_child(channel: Channel, captured: CapturedGraph, request: CollectRemarksInHost) -> Reply:
     """Collects LLVM's remarks in a child that compiles like `compile_in_child`."""
     return reply_in_child(channel, lambda _: _remarks(captured, request), _COMPILE_FAILURES)
 
@@ -199,7 +176,7 @@ def _run(channel: Channel, captured: CapturedGraph, request: Execute) -> Reply:
     writer = ResultWriter(captured, request.values, request.keep)
     on_progress = lambda what, done: channel.send(Activity(what, done))  # noqa: E731
     run = partial(
-        _runner_of(captured, request),
+        _run_function(captured, request),
         repeats=request.repeats,
         threads=request.threads,
         nodes=request.nodes,
@@ -217,15 +194,15 @@ def _run(channel: Channel, captured: CapturedGraph, request: Execute) -> Reply:
         return Executed(run(sides=sides), writer.file)
 
 
-def _runner_of(captured: CapturedGraph, request: Execute) -> Callable[..., RunReport]:
+def _run_function(captured: CapturedGraph, request: Execute) -> Callable[..., RunReport]:
     """Returns the function that runs an artifact of the request's backend."""
     if request.native is not None and request.runtimes:
         what, todo = "other runtimes are compared with this compiler's code only", "choose the native backend"
         raise BuddyError(what, "the recipe's backend", todo)
     if request.native is not None:
-        from buddy.compiler.runtime.other_compilers import run_beside_native
+        from buddy.compiler.runtime.other_compilers import run_and_compare_with_native
 
-        return partial(run_beside_native, captured, _process_of(captured, request), request.native)
+        return partial(run_and_compare_with_native, captured, _make_process(captured, request), request.native)
     from buddy.compiler.protocol.artifact import from_bytes
     from buddy.compiler.runtime import run_and_compare
 
@@ -236,7 +213,7 @@ def _runner_of(captured: CapturedGraph, request: Execute) -> Callable[..., RunRe
     return partial(run_and_compare, captured, from_bytes(request.artifact))
 
 
-def _process_of(captured: CapturedGraph, request: Execute) -> Any:
+def _make_process(captured: CapturedGraph, request: Execute) -> Any:
     """Returns the process of an artifact of another compiler."""
     if request.backend == INDUCTOR:
         from buddy.compiler.runtime.inductor.compiling import InductorArtifact

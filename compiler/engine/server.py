@@ -25,8 +25,7 @@ from buddy.compiler.engine.file_watching import WatchHandler
 from buddy.compiler.engine.ir_requests import CheckHandler, PassTrialHandler, ReprintHandler
 from buddy.compiler.engine.origins import ProvenanceHandler
 from buddy.compiler.engine.plugin_files import resolve_plugins
-from buddy.compiler.engine.profiles import ProfileHandler
-from buddy.compiler.engine.runner_process import NumericsHandler
+from buddy.compiler.engine.profiles import NumericsHandler, ProfileHandler
 from buddy.compiler.engine.session import EngineSession
 from buddy.compiler.engine.texts import TextHandler
 from buddy.compiler.engine.tuning import TuneHandler
@@ -108,7 +107,7 @@ _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeErr
 
 
 class Greeting(msgspec.Struct):
-    """The fields of the client's greeting, `Hello`, that the server reads."""
+    """The fields of the client's greeting (`Hello`) that the server reads."""
 
     type: str
     version: int = 0
@@ -133,7 +132,7 @@ class Server:
         self._dumps = DumpHandler(self._send, self._store)
         self._reprinting = ReprintHandler(self._store, self._send)
         self._origins = ProvenanceHandler(self._store, self._send, self._session.rows_of, self._session.python_text)
-        self._parts = SubgraphHandler(self._session, self._send)
+        self._subgraphs = SubgraphHandler(self._session, self._send)
         self._exports = ExportHandler(self._session, self._store, self._send)
         self._numerics = NumericsHandler(self._session, self._send)
         self._checks, self._trials = CheckHandler(self._send), PassTrialHandler(self._store, self._send)
@@ -149,7 +148,7 @@ class Server:
     async def serve(self) -> int:
         """Serves until the client disconnects or sends `Shutdown`, or a signal arrives; returns the exit code."""
         await self._connection.open()
-        self._session.starting.soon()
+        self._session.worker_start.schedule()
         try:
             await self._run_until_disconnected(self._handle_frames())
             return 0
@@ -196,7 +195,7 @@ class Server:
         greeting = greeting_of(body)
         log.setLevel(greeting.log.upper())
         if not greeting.reopens:
-            self._session.starting.now()
+            self._session.worker_start.start_now()
         self._has_greeted = True
         version = _version("buddy-tui")
         self._send(Welcome(PROTOCOL_VERSION, version, os.getpid(), host().name, _packages(), cores()))
@@ -250,11 +249,11 @@ class Server:
             Compare: texts.compare,
             CheckIr: self._checks.check,
             TryPasses: self._trials.try_passes,
-            Extract: self._parts.extract,
+            Extract: self._subgraphs.extract,
             Export: self._exports.export,
-            WriteScript: self._parts.script,
+            WriteScript: self._subgraphs.script,
             CompareNodes: self._numerics.compare,
-            Bisect: self._parts.bisect,
+            Bisect: self._subgraphs.bisect,
             ListValues: session.values.tensors,
             FetchValues: session.values.window,
             MapDifferences: session.values.differences,
@@ -272,7 +271,7 @@ class Server:
         return lambda job: answer(frame, job), _slot(frame)
 
     def _answer_for_dump(self, frame: Frame) -> Callable[[Any, Job], Any] | None:
-        """Returns the handler of `frame` if a dump answers it otherwise than a program does."""
+        """Returns the handler of a frame about a dump; `None` for other frames."""
         recipe = getattr(frame, "recipe", None)
         if recipe is None or not self._dumps.is_dump_of(recipe):
             return None
@@ -294,7 +293,7 @@ class Server:
     async def _open(self, frame: Open, job: Job) -> None:
         self._watching.record_opening()
         if (dump_format := self._dumps.format_of(frame)) is not None:
-            with self._session.starting.held():
+            with self._session.worker_start.postponed():
                 await self._dumps.open(frame, dump_format, job)
             return
         await self._session.open(frame, job)

@@ -1,4 +1,4 @@
-"""The engine's jobs: opens, compiles and runs programs, with workers that may exit at any moment."""
+"""Opens, compiles and runs programs for the engine's client, in workers that may exit at any moment."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ Plugins = tuple[PluginFile, ...]
 
 
 class EngineSession:
-    """Programs, their compilations and texts, and the workers."""
+    """The opened programs, their compilations and texts, and the workers that load, compile and run them."""
 
     def __init__(self, send: Send, store: TextStore, listener: Listener) -> None:
         self._send, self._store = send, store
@@ -89,6 +89,7 @@ class EngineSession:
         self.host = EngineWorker("host", "buddy.compiler.engine.host:serve", HostMessage, listener)
         self.compiler = EngineWorker("compiler", "buddy.compiler.engine.compiler:serve", CompilerMessage, listener)
         self.backends = BackendWorkers(send, listener)
+        # The generation of the host that has loaded a program, and the program's key; `None` if loading it failed.
         self._in_host: tuple[int, ProgramKey | None] = (0, None)
         # Whether the host's program is one that an earlier session captured, which can only be run.
         self._is_reused = False
@@ -96,9 +97,9 @@ class EngineSession:
         self._saved = SavedPrograms(store)
         # Held by a compilation, so that the texts of the latest one are pinned last. Taken before a worker's lock.
         self._compiling = asyncio.Lock()
-        # Set when the latest request to open a program has ended.
+        # For each program, an event that is set when the latest request to open it has ended.
         self._openings: dict[ProgramKey, asyncio.Event] = {}
-        self.starting = WorkerStart(self.host.start)
+        self.worker_start = WorkerStart(self.host.start)
 
     def give_up_starts(self) -> None:
         """Replaces workers that have not started in time."""
@@ -125,12 +126,12 @@ class EngineSession:
                 known = await self._restore(key, job)
             if (restored := self._programs.latest(key)) is None or not restored.is_restored:
                 self.compiler.start()
-            self.starting.now()
+            self.worker_start.start_now()
             async with self.host.lock:
                 job.started = True
                 loaded = await self._load(key, job, frame.reopens, known if frame.reuses else b"")
                 program = replace(loaded, reopens=frame.reopens)
-            self._forget(self._programs.add(program), program)
+            self._unpin_old_graphs(self._programs.add(program), program)
         finally:
             has_ended.set()
         self.values.forget()
@@ -141,10 +142,10 @@ class EngineSession:
     async def _restore(self, key: ProgramKey, job: Job) -> bytes:
         """Adds the program that an earlier session has saved, unless a file has changed, and sends its graphs.
 
-        Then gives the client time to draw it, before the workers start. Returns the description of the graph for a load
-        without a capture, or b"".
+        Then waits, so that the client can draw the program before the workers start. Returns `ProgramLoaded.known` of
+        the saved program, or b"".
         """
-        with self.starting.held():
+        with self.worker_start.postponed():
             saved = await self._saved.find(key)
             if saved is None:
                 return b""
@@ -157,20 +158,21 @@ class EngineSession:
             await asyncio.sleep(_SHOW_SECONDS)
         return saved.loaded.known
 
-    def _forget(self, old: OpenedProgram | None, new: OpenedProgram) -> None:
+    def _unpin_old_graphs(self, old: OpenedProgram | None, new: OpenedProgram) -> None:
         """Unpins the texts of the graphs of `old` that `new` does not have."""
-        kept = {record.key for record in new.graphs}
+        new_keys = {record.key for record in new.graphs}
         for record in old.graphs if old else ():
-            if record.key not in kept:
+            if record.key not in new_keys:
                 imported = self._programs.imports.pop(record.key, record)
-                for kind in ("good", "beside", "native", "failed", "profile", "export"):
+                for kind in ("main", "beside", "native", "failed", "profile", "export"):
                     self._store.unpin((kind, record.key))
                     self._store.unpin((kind, imported.key))
 
     async def _load(self, key: ProgramKey, job: Job, saves: bool = False, known: bytes = b"") -> OpenedProgram:
-        """Loads the program in the host, and `saves` it; a host that has loaded a program before is replaced.
+        """Loads the program in the host, after replacing a host that has loaded a program before.
 
-        The graph that `known` describes is not captured again if the program still computes the same.
+        `saves` says whether to save the program on disk. The graph that `known` describes is not captured again if the
+        program still computes the same results.
         """
         if self._in_host[0] == self.host.generation and self.host.is_ready:
             await self.host.restart("new host for the next program")
@@ -179,7 +181,7 @@ class EngineSession:
         self._progress(job, "running the script", part="script")
         started_at = time.time()
         try:
-            request = msgspec.structs.replace(_load_of(key), known=known)
+            request = msgspec.structs.replace(_load_request(key), known=known)
             loaded = await self._ask_host(request, _describe_load_crash(key), job)
         except JobFailed:
             self._replace_host()
@@ -233,20 +235,20 @@ class EngineSession:
 
     async def compile(self, frame: Compile, job: Job) -> None:
         program = self._find_program(frame.recipe)
-        await self._compile(program, frame.recipe, job, repeat=True, kind="beside" if frame.beside else "good")
+        await self._compile(program, frame.recipe, job, repeat=True, kind="beside" if frame.beside else "main")
 
     async def result_of(self, recipe: Recipe, job: Job, kind: str) -> CompileResult:
         """Compiles `recipe`; its texts are stored until the next compilation of that `kind`."""
         return await self._compile(await self._running_program(recipe), recipe, job, kind=kind)
 
     async def _compile(
-        self, program: OpenedProgram, recipe: Recipe, job: Job, repeat: bool = False, kind: str = "good",
+        self, program: OpenedProgram, recipe: Recipe, job: Job, repeat: bool = False, kind: str = "main",
         send: Send | None = None,
     ) -> CompileResult:  # fmt: skip
         """Returns the result of compiling `recipe`, from the cache if possible.
 
-        Stages and progress are sent to `send`, by default the client; those of a cached result only if `repeat`. The
-        texts are stored until the next compilation of that `kind`.
+        Stages and progress are sent to `send`, by default the client; the stages of a cached result are sent only if
+        `repeat` is set. The texts are stored until the next compilation of that `kind`.
         """
         other = self.backends.of(recipe)
         if other is not None and other.needs_program:
@@ -263,21 +265,21 @@ class EngineSession:
             if cached is not None:
                 job.started = True
                 if repeat:
-                    self._report_again(cached, recipe, job)
+                    self._send_cached(cached, recipe, job)
                     self._store.pin((kind, graph.key), [stage.text for stage in cached.stages])
                 return cached
             if other is not None and other.needs_program:
                 job.started = True
-                result = await self._compile_where_script_ran(compilation, program, recipe, job)
+                result = await self._compile_in_host(compilation, program, recipe, job)
             else:
                 async with self.compiler.lock:
                     job.started = True
-                    run = self._compile_where_script_ran if graph.registrations else self._compile_in_worker
+                    run = self._compile_in_host if graph.registrations else self._compile_in_worker
                     result = await run(compilation, program, recipe, job)
         if other is not None:
             result = await other.finish(compilation, result, job)
         self._results.put(graph.key, recipe, result)
-        if kind == "good":
+        if kind == "main":
             self._saved.save_result(program, graph, recipe, result)
         return result
 
@@ -287,12 +289,12 @@ class EngineSession:
         return result if result is not None and all(stage.text in self._store for stage in result.stages) else None
 
     async def _with_import(self, program: OpenedProgram, recipe: Recipe, job: Job) -> OpenedProgram:
-        """Returns the program with its graph also imported by the recipe's frontend, if that is needed."""
+        """Returns the program, with its graph also imported by the recipe's frontend if the recipe needs the import."""
         graph = _graph(program, recipe)
         if recipe.frontend in (*OWN_FRONTENDS, program.key.frontend) or graph.info.entry_phase:
             return program
         imports = self._programs.imports
-        # A graph whose script has added to the registries is compiled in the host, which must have the import too.
+        # A graph whose script has added to the registries is compiled in the host, so the host needs the import.
         if graph.key not in imports or graph.registrations:
             async with self.host.lock:
                 job.started = True
@@ -309,10 +311,10 @@ class EngineSession:
         await self._send_graph(graph, program.key.plugins, job)
         return await compilation.result(lambda known: CompileGraph(graph.key, recipe, known), self.compiler.call)
 
-    async def _compile_where_script_ran(
+    async def _compile_in_host(
         self, compilation: CompilationRequest, program: OpenedProgram, recipe: Recipe, job: Job
     ) -> CompileResult:
-        """Compiles in a fork of the host: only the host has what the script has added to the registries."""
+        """Compiles in a fork of the host, which has the program's inputs and what the script has registered."""
         async with self.host.lock:
             await self._reload_in_host(program, recipe, job)
 
@@ -335,7 +337,8 @@ class EngineSession:
                 reply = await self.ask_compiler(CollectRemarks(graph.key, recipe))
         self._send(CodeExplained(job.request, recipe.graph, reply.remarks))
 
-    def _report_again(self, result: CompileResult, recipe: Recipe, job: Job) -> None:
+    def _send_cached(self, result: CompileResult, recipe: Recipe, job: Job) -> None:
+        """Sends the frames of a compilation whose result was cached."""
         self._send(Assigned(job.request, recipe.graph, result.assignments))
         for stage in result.stages:
             self._send(StageDone(job.request, recipe.graph, stage))
@@ -352,7 +355,7 @@ class EngineSession:
     async def prepare_compiler(self, plugins: Plugins, job: Job) -> tuple[str, ...]:
         """Makes sure that the compiler worker has exactly `plugins`; returns their errors.
 
-        A process cannot unload a plug-in, so a worker with others is replaced.
+        A process cannot unload a plug-in, so a worker that has loaded other plug-ins is replaced.
         """
         await self._wait_for_compiler(job)
         if self._in_compiler.generation == self.compiler.generation and self._in_compiler.plugins not in (
@@ -398,12 +401,15 @@ class EngineSession:
         program = self._programs.find(Recipe(source=source, arguments=arguments))
         return next((text for text in program.texts if text.path == path), None) if program is not None else None
 
-    def load_of(self, recipe: Recipe) -> LoadProgram:
+    def load_request(self, recipe: Recipe) -> LoadProgram:
         """Returns the request that loads the program of `recipe` in another process."""
-        return _load_of(self._find_program(recipe).key)
+        return _load_request(self._find_program(recipe).key)
 
     def _find_program(self, recipe: Recipe) -> OpenedProgram:
-        """Returns the opened program of `recipe`. Raises `JobFailed` if it was not opened, or by another frontend."""
+        """Returns the opened program of `recipe`.
+
+        Raises `JobFailed` if it has not been opened, or was opened by a frontend whose graph is different.
+        """
         program = self._programs.find(recipe)
         if program is None:
             what = f"{recipe.source or 'no program'} has not been opened"
@@ -417,7 +423,7 @@ class EngineSession:
     async def _running_program(self, recipe: Recipe) -> OpenedProgram:
         """Returns the opened program of `recipe`, for a request to the host. Raises like `_find_program`.
 
-        While its script runs, the graphs of an earlier session stand for it: then waits until it is captured.
+        If only the graphs of an earlier session are known so far, waits until the running script has been captured.
         """
         program = self._find_program(recipe)
         if program.is_restored and (has_ended := self._openings.get(program.key)) is not None:
@@ -429,7 +435,7 @@ class EngineSession:
     async def run(self, frame: Run, job: Job) -> None:
         recipe = frame.recipe
         program = await self._running_program(recipe)
-        result = await self._compile(program, recipe, job, kind="beside" if frame.beside else "good")
+        result = await self._compile(program, recipe, job, kind="beside" if frame.beside else "main")
         native = None if recipe.runs_passes else await self._compile_native(program, recipe, job)
         async with self.host.lock:
             only_runs = recipe.runs_passes and not frame.runtimes
@@ -475,7 +481,7 @@ class EngineSession:
             return NativeCode(problem=str(failed.diagnostic))
         return NativeCode(result.artifact, result.seconds)
 
-    # ---- parts of a program -------------------------------------------------------------------------------------
+    # ---- other requests about a program --------------------------------------------------------------------------
 
     async def ask_of_program(self, recipe: Recipe, request: Message, job: Job, stop: Message | None = None) -> Any:
         """Returns the host's reply to a request about the program of `recipe`, which is loaded again if necessary.
@@ -488,8 +494,8 @@ class EngineSession:
             await self._reload_in_host(program, recipe, job)
             return await self._ask_host(request, _HOST_EXITED, job, stop)
 
-    def extracted_before(self, recipe: Recipe, nodes: tuple[str, ...]) -> int | None:
-        """Returns the number of the graph that was extracted from these nodes before, or `None`."""
+    def find_extract(self, recipe: Recipe, nodes: tuple[str, ...]) -> int | None:
+        """Returns the number of the graph that was extracted from `nodes` of the graph of `recipe`, or `None`."""
         program = self._programs.find(recipe)
         return program.extract_of(recipe.graph, nodes) if program is not None else None
 
@@ -519,10 +525,10 @@ class EngineSession:
     async def _reload_in_host(
         self, program: OpenedProgram, recipe: Recipe, job: Job, only_runs: bool = False
     ) -> None:  # fmt: skip
-        """Makes sure that the current host has loaded the program: a new host loads it again.
+        """Loads the program in the host unless the host has loaded it.
 
-        Unless the request `only_runs` compiled code, the host must have captured the program itself. Raises `JobFailed`
-        if the graph of `recipe` is another one in the host.
+        Unless `only_runs` says that the request only runs compiled code, the host must have captured the graph, not
+        reused that of an earlier session. Raises `JobFailed` if the graph of `recipe` has changed.
         """
         if self._in_host == (self.host.generation, program.key) and (only_runs or not self._is_reused):
             self._check_same_graph(self._programs.latest(program.key) or program, program, recipe)
@@ -536,7 +542,7 @@ class EngineSession:
             self._programs.add(replace(program, is_restored=False))
 
     def _check_same_graph(self, loaded: OpenedProgram, program: OpenedProgram, recipe: Recipe) -> None:
-        """Raises `JobFailed` if the graph of `recipe` in `program`, which is compiled, is another one in `loaded`."""
+        """Raises `JobFailed` if the graph of `recipe` in `program` is not the same as in `loaded`."""
         key = _graph(program, recipe).key
         keys = [record.key for record in loaded.graphs[recipe.graph : recipe.graph + 1]]
         # A graph with its import by another frontend has another key than the captured graph.
@@ -551,7 +557,7 @@ class EngineSession:
         self._send(Progress(job.request, what, done, part))
 
 
-# How long the workers wait until the client has drawn a program of an earlier session.
+# How long the start of the workers waits, so that the client can draw a program of an earlier session.
 _SHOW_SECONDS = 0.5
 # The export of a program to other runtimes, and the search for a node, take several times as long as a run.
 _RUNTIMES_TIME_FACTOR = 5
@@ -561,7 +567,7 @@ _HOST_EXITED_IN_RUN = Diagnostic(
 )
 
 
-def _load_of(key: ProgramKey) -> LoadProgram:
+def _load_request(key: ProgramKey) -> LoadProgram:
     return LoadProgram(key.source, key.arguments, key.directory, key.plugins, key.shapes, key.frontend, key.trusts)
 
 

@@ -54,7 +54,7 @@ _MAX_UNINDEXED_CHARACTERS = 1 << 18
 _MAX_WINDOW_LINES = 10_000
 _MAX_CHARACTERS = 1 << 20
 _EXCERPT_CHARACTERS = 240
-# Texts that are read from files for a search are searched this many characters at a time.
+# Texts that a search reads from files are searched in batches of about this many characters.
 _BATCH_CHARACTERS = 16 << 20
 _PROGRESS_SECONDS = 0.2
 
@@ -73,7 +73,7 @@ class TextHandler:
         self._send(_window(job, frame.text, text, frame.start, min(frame.count, _MAX_WINDOW_LINES)))
 
     async def place(self, frame: FindPlace, job: Job) -> None:
-        """Sends the pages around the own line of a node, then the number of the line."""
+        """Sends the pages around the line that represents a node, then the number of the line."""
         text = self._find(frame.text)
         line = await asyncio.to_thread(_own_line, text, (frame.node, *frame.otherwise))
         page = max(1, min(frame.page, _MAX_WINDOW_LINES))
@@ -158,22 +158,35 @@ class TextHandler:
         self._send(Compared(job.request, frame.before, frame.after, hunks, *line_counts, difference.aliases))
 
     def _find(self, name: str) -> IndexedText:
-        text = self._store.get(name)
-        if text is None:
-            what = f"the text {name!r} is no longer stored"
-            raise JobFailed(Diagnostic(what, "the engine's store", "compile that recipe again"))
-        return text
+        return stored_text(self._store, name)
+
+
+def stored_text(store: TextStore, name: str) -> IndexedText:
+    """Returns the text called `name`. Raises `JobFailed` if it is no longer stored."""
+    text = store.get(name)
+    if text is None:
+        what = f"the text {name!r} is no longer stored"
+        raise JobFailed(Diagnostic(what, "the engine's store", "compile that recipe again"))
+    return text
+
+
+def excerpt_of(text: IndexedText, line: int) -> str:
+    """Returns the start of a line, without indentation, for lists of lines."""
+    return elide(text.line(line)).strip()[:_EXCERPT_CHARACTERS]
 
 
 def _own_line(text: IndexedText, nodes: Sequence[str]) -> int:
-    """The own line of the first of `nodes` that has one outside of frames; else a frame of the first, or -1."""
-    first = -1
+    """Returns the line that represents the first of `nodes` for which it is not a boundary of a function or module.
+
+    If there is no such node, returns the boundary line of the first node, or -1 if no line comes from that node.
+    """
+    line_of_first = -1
     for index, node in enumerate(nodes):
         line = text.own_line(node)
         if line >= 0 and not BOUNDARY_LINE.match(text.line(line)):
             return line
-        first = line if index == 0 else first
-    return first
+        line_of_first = line if index == 0 else line_of_first
+    return line_of_first
 
 
 def _window(job: Job, name: str, text: IndexedText, start: int, count: int) -> Lines:
@@ -183,7 +196,7 @@ def _window(job: Job, name: str, text: IndexedText, start: int, count: int) -> L
 
 
 async def _search_contents(contents: list[str], frame: Search | SearchEach) -> list[searching.SearchHits]:
-    """Returns the matches in each text. A regular expression, whose search may never end, is searched in a process."""
+    """Returns the matches in each text. A search for a regular expression may never end, so it runs in a process."""
     try:
         if not frame.regex or is_literal(frame.pattern):
             return await asyncio.to_thread(
@@ -202,7 +215,7 @@ def _add_excerpts(
     """Returns the texts with matches, with the first `count` matching lines of each."""
     hits = []
     for (name, text), (lines, more) in zip(stored_texts, matches, strict=True):
-        excerpts = tuple(elide(text.line(line)).strip()[:_EXCERPT_CHARACTERS] for line in lines[:count])
+        excerpts = tuple(excerpt_of(text, line) for line in lines[:count])
         if lines:
             hits.append(Hits(name, tuple(lines), excerpts, more))
     return tuple(hits)

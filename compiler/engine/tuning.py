@@ -48,7 +48,7 @@ class TuneHandler:
         if frame.cluster:
             from buddy.compiler.tools.tune.cluster import cluster_tune_workers
 
-            load = self._session.load_of(frame.recipe)
+            load = self._session.load_request(frame.recipe)
             async with cluster_tune_workers(frame.cluster, load, frame.recipe.graph) as workers:
                 yield workers
             return

@@ -138,7 +138,7 @@ class EagerCall(msgspec.Struct, frozen=True):
 
 
 class ArtifactSymbol(msgspec.Struct, frozen=True):
-    """Where the value of symbol `name` comes from: dim `index` of graph input number `source`.
+    """The source of the value of symbol `name`: dim `index` of graph input number `source`.
 
     If `source` is -1, it is scalar argument number `index` of the call.
     """

@@ -60,11 +60,11 @@ class BisectionResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """The result of a bisection.
 
     `told` summarises the result in a sentence. `wrong` describes the failure, if any. `steps` are the responsible
-    passes; if no pass is responsible, `lowerings` are the responsible lowerings. `nodes` is the smallest subgraph that
-    fails by itself on its real inputs; `in_eager` the smallest set of nodes that must run in eager for the whole
-    program to be right, where equal layers count as one. `recipe` gives right results (`confirmed` if this was tried on
-    the whole program). `before` is the module of `nodes` before the culprit pass, `after` the output of the pass,
-    `functions` the functions in which the two differ, and `command` runs that pass on the file `name`.
+    passes; if no pass is responsible, `lowerings` are the responsible lowerings. `nodes` are those of the smallest
+    subgraph that fails by itself on its real inputs; `in_eager` is the smallest set of nodes that must run in eager for
+    the whole program to be right, where equal layers count as one. `recipe` gives right results; `confirmed` says that
+    this was tried on the whole program. `before` is the module of `nodes` before the culprit pass, `after` the output
+    of the pass, `functions` the functions in which the two differ, and `command` runs that pass on the file `name`.
     """
 
     told: str

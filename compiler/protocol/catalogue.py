@@ -46,11 +46,12 @@ INDUCTOR_PHASES = (
     ("kernels", "cpp"),
     ("asm", "asm"),
 )
-# The phases of the backends that are other compilers, each with its language, and their names in messages.
+# The phases of the backends that are other compilers, each with its language.
 PHASES_OF_COMPILERS: dict[str, tuple[tuple[str, str], ...]] = {
     IREE: tuple((name, "mlir") for name in IREE_PHASES),
     INDUCTOR: INDUCTOR_PHASES,
 }
+# The names of these backends in messages.
 COMPILER_NAMES = {IREE: "IREE", INDUCTOR: "Inductor"}
 
 
@@ -107,11 +108,15 @@ class FlagsChecked(Frame, frozen=True):
 
 
 class ListPasses(Request["Passes"], frozen=True):
+    """List the passes, with those of `plugins`, whose paths are relative to `directory`; answered by `Passes`."""
+
     directory: str = ""
     plugins: tuple[PluginFile, ...] = ()
 
 
 class ListOps(Request["Ops"], frozen=True):
+    """List the ops that can be compiled, with those of `plugins`; answered by `Ops`."""
+
     directory: str = ""
     plugins: tuple[PluginFile, ...] = ()
 
@@ -136,12 +141,16 @@ class Passes(Frame, frozen=True):
 
 
 class Ops(Frame, frozen=True):
+    """The ops that can be compiled; `notes` are errors of plug-ins."""
+
     request: int
     ops: tuple[OpInfo, ...]
     notes: tuple[str, ...] = ()
 
 
 class Presets(Frame, frozen=True):
+    """The presets; `notes` are errors of plug-ins."""
+
     request: int
     presets: tuple[Preset, ...]
     notes: tuple[str, ...] = ()

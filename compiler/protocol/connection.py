@@ -50,6 +50,7 @@ def subclasses(base: type[T]) -> Iterator[type[T]]:
 
 
 LogLevel = Literal["debug", "info", "warning", "error"]
+# The states of a worker, and the situations in which it exits; `WorkerState` explains them.
 Standing = Literal["starting", "ready", "busy", "stopped", "dead"]
 WorkerEnd = Literal["", "asked", "request", "idle", "start"]
 
@@ -116,14 +117,14 @@ class Pong(Frame, frozen=True):
     request: int
 
 
-# What opening, compiling and running a program consist of, in order.
+# The parts of opening, compiling and running a program, in order.
 Part = Literal["torch", "script", "capture", "compile", "run"]
 
 
 class Progress(Frame, frozen=True):
-    """What a request is doing now; `done` is in 0..1 if known, else -1.
+    """The current activity of a request (`what`); `done` is the completed fraction, -1 if unknown.
 
-    `part` is the part that it belongs to; "" means that the part is as before.
+    `part` is the part that the activity belongs to; "" means that it is the same as before.
     """
 
     request: int

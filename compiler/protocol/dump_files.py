@@ -68,7 +68,7 @@ def dump_format(path: Path) -> DumpFormat | None:
 
 
 def is_dump(path: Path) -> bool:
-    """Whether a path names a dump that can be read."""
+    """Returns whether a path names a dump that can be read."""
     try:
         return dump_format(path) is not None
     except (OSError, ValueError):
@@ -91,7 +91,7 @@ def format_of_text(head: bytes, suffix: str = "") -> DumpFormat | None:
 
 
 def is_text(head: bytes) -> bool:
-    """Whether the start of a file looks like text: control characters are rare in it."""
+    """Returns whether the start of a file looks like text: control characters are rare in it."""
     return b"\0" not in head and len(head.translate(None, bytes(range(8, 14)) + bytes(range(27, 256)))) * 100 <= len(
         head
     )

@@ -1,4 +1,4 @@
-"""What TorchDynamo did in a run of a script: compiled functions, graph breaks, guards, recompilations."""
+"""The report on TorchDynamo in a run of a script: compiled functions, graph breaks, guards, recompilations."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class DynamoGuard(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class GuardFailure(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The guard because of which the code of the compilation `compile` was not reused.
+    """The guard that failed, so that the code of the compilation `compile` was not reused.
 
     `before` is the checked value when that code was compiled, `after` when the guard failed; "" if unknown. `changes`
     are the other values that the guards check and that had changed, as (source, before, after).
@@ -105,7 +105,7 @@ class DynamoCompile(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RecompileLimit(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Dynamo compiled a function `limit` times, and from then on runs it in eager where no compiled code fits."""
+    """Dynamo has compiled a function `limit` times, and now runs it in eager if no compiled code can be reused."""
 
     function: str
     place: str

@@ -1,4 +1,4 @@
-"""What this project expects of its environment: variables, with a check for misspelt ones, and PyTorch's version."""
+"""Checks the environment of this project: misspelt variables, and the version of PyTorch."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def check_variables(environment: Mapping[str, str] = os.environ) -> None:
 
 
 def _misspelt_variable(name: str) -> str:
-    """The variable that `name` probably means; "" if it is one of ours, or another program's."""
+    """Returns the variable that `name` probably means; "" if it is one of ours, or another program's."""
     if not name.upper().startswith(PREFIX) or name in VARIABLES:
         return ""
     word = name.upper().removeprefix(PREFIX)
@@ -67,14 +67,14 @@ def _is_abbreviation(word: str, variable: str) -> bool:
 
 
 def torch_warning(version: str) -> str:
-    """A warning about a version of PyTorch, such as "2.16.0+cpu", that was never tested; "" for all others."""
+    """Returns a warning about a version of PyTorch, such as "2.16.0+cpu", that was never tested; "" for all others."""
     match = re.match(r"(\d+)\.(\d+)", version)
     if match is None:
         return f"PyTorch {version} has no version number: tested are {_tested()}"
-    found = int(match[1]), int(match[2])
-    if found < FIRST_TORCH:
+    release = int(match[1]), int(match[2])
+    if release < FIRST_TORCH:
         return f"PyTorch {version} is too old: tested are {_tested()}; update it"
-    if found > LAST_TORCH:
+    if release > LAST_TORCH:
         return f"PyTorch {version} is newer than those that are tested, {_tested()}: set verify to compare with eager"
     return ""
 

@@ -10,7 +10,11 @@ Severity = Literal["error", "warning", "note"]
 
 
 class Diagnostic(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A message for the user: what happened, where, and what to do."""
+    """A message for the user: what happened, where, and what to do.
+
+    `detail` is further text, such as the output of a process. `step` is the index of the recipe's step that failed, or
+    -1; `node` is the stable name of the node at which it failed, or "".
+    """
 
     what: str
     where: str = ""
@@ -24,7 +28,7 @@ class Diagnostic(msgspec.Struct, frozen=True, omit_defaults=True):
         return " · ".join(part for part in (self.what, self.where, self.todo) if part)
 
 
-# The number of lines of a diagnostic's detail that are printed, the last ones.
+# The maximum number of lines of a diagnostic's detail that are printed; these are the last ones.
 _MAX_DETAIL_LINES = 20
 
 

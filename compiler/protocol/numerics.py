@@ -43,12 +43,12 @@ class NodeNumbers(msgspec.Struct, frozen=True, omit_defaults=True):
     """A node's errors.
 
     `error` is that of its value in the compiled program, `own_error` that of the node compiled alone and run on the
-    reference's inputs. An error that was not measured is `None`; `why` is the reason, if known, why `own_error` is not.
-    `nans` and `infs` are the numbers of NaN and infinite elements of the reference. `precision` is the reduced
-    precision in which the node multiplies, or "".
+    reference's inputs. An error that was not measured is `None`; if `own_error` was not measured, `why` is the reason,
+    if known. `nans` and `infs` are the numbers of NaN and infinite elements of the reference. `precision` is the
+    reduced precision in which the node multiplies, or "".
 
-    Errors are differences from the reference. Where reduced precisions contribute to a value, `of_tolerance` of its
-    error is by the same arithmetic in PyTorch, and `tolerance` says so.
+    Errors are differences from the reference. If reduced precisions contribute to a value, `of_tolerance` of its error
+    is the ratio to the tolerance by the same arithmetic in PyTorch, and `tolerance` mentions it.
     """
 
     node: str
@@ -69,7 +69,8 @@ class NodeNumbers(msgspec.Struct, frozen=True, omit_defaults=True):
 class NanOrigin(msgspec.Struct, frozen=True):
     """The first node whose result has a NaN or an infinity (`kind`), in the compiled program or in eager (`side`).
 
-    A node that does not get it from an input of the graph is preferred; `from_graph_input` says that this one does.
+    A node that does not get it from an input of the graph is preferred. `from_graph_input` says that there is no such
+    node.
     """
 
     kind: Literal["nan", "inf"]
@@ -168,5 +169,7 @@ class CompareNodes(Request["NodesCompared"], frozen=True):
 
 
 class NodesCompared(Frame, frozen=True):
+    """The comparison of every node with the reference."""
+
     request: int
     report: NumericsReport

@@ -1,6 +1,6 @@
-"""The requests to one-shot processes, and the answers. A one-shot process answers one request and exits.
+"""The requests to one-shot processes, and their answers. A one-shot process answers one request and exits.
 
-The processes (`support.processes`) load MLIR, which may crash or never return, so that the engine need not load it.
+The processes (`support.processes`) load MLIR or torch, which may crash or never return, so that the engine does not.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from buddy.compiler.protocol.worker_messages import Message
 
 
 class PassTrials(Message, frozen=True):
-    """A module as text, and passes to try on clones of it. Each is answered by `TrialStarted` and `TrialOutcome`."""
+    """Try each of `candidates` on a clone of the module `content`.
+
+    Answered by `TrialStarted` and `TrialOutcome` for each.
+    """
 
     content: str
     candidates: tuple[PassStep, ...]
@@ -38,7 +41,10 @@ class TrialOutcome(Message, frozen=True):
 
 
 class GenericFormRequest(msgspec.Struct, frozen=True):
-    """A printed module; answered by `GenericForm`. `line_sets` holds native unsigned 32-bit numbers, one per line."""
+    """Print the module `content` in MLIR's generic form; answered by `GenericForm`.
+
+    `line_sets` holds native unsigned 32-bit numbers, one per line: the set of nodes that the line comes from.
+    """
 
     content: str
     line_sets: bytes
@@ -89,6 +95,8 @@ class TraceRecord(Message, frozen=True):
 
 
 class ScriptEnded(Message, frozen=True):
+    """The script has ended; `problem` is its error, if any."""
+
     problem: Diagnostic | None = None
 
 
@@ -99,6 +107,8 @@ class TraceProgress(Message, frozen=True):
 
 
 class TraceRead(Message, frozen=True):
+    """The report of a trace or a log."""
+
     report: DynamoReport
 
 

@@ -33,7 +33,7 @@ class PassFacts:
 
     # Converts tensors to buffers.
     bufferizes: bool = False
-    # Also applies to imported IR that starts with buffers and loops, such as the pass that plans memory.
+    # Also applies to imported IR that starts with buffers and loops; an example is the pass that plans memory.
     works_on_buffers: bool = False
     # Lowers ops on scalars as well as on tensors, so it applies at every phase before the LLVM dialect.
     works_on_numbers: bool = False

@@ -99,7 +99,7 @@ class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
     integers: str = ""
 
     def rejection(self, choice: str) -> str:
-        """The reason why `choice` cannot lower the node, "" if it can or has not been tried."""
+        """Returns the reason why `choice` cannot lower the node, "" if it can or has not been tried."""
         return dict(self.rejections).get(choice, "")
 
     @property

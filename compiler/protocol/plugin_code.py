@@ -67,7 +67,7 @@ def execute_file(file: PluginFile) -> ModuleType:
 
 
 class TimeIsUp(BaseException):
-    """A plug-in has taken too long. A plug-in that catches all exceptions of the class `Exception` does not stop it."""
+    """A plug-in has taken too long. It is not an `Exception`, so that plug-ins do not catch it by accident."""
 
     def __init__(self) -> None:
         super().__init__("it took too long")
@@ -85,8 +85,8 @@ def import_seconds() -> float:
 def limited_time(seconds: float) -> Iterator[None]:
     """Raises `TimeIsUp` in this block after `seconds`, and again each second until the block ends.
 
-    In the main thread, a signal interrupts also what waits. In other threads, and if the program has its own handler of
-    that signal, only Python code is interrupted.
+    In the main thread, a signal also interrupts system calls that wait. In other threads, and if the program has a
+    handler of that signal, only Python code is interrupted.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if is_main and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL:
@@ -114,7 +114,7 @@ def limited_time(seconds: float) -> Iterator[None]:
     finally:
         with lock:
             done.set()
-        raise_in_thread(thread, None)  # takes back what has not been raised yet
+        raise_in_thread(thread, None)  # cancels an exception that has not been raised yet
 
 
 def _raise_time_is_up(*_: object) -> None:
@@ -122,7 +122,7 @@ def _raise_time_is_up(*_: object) -> None:
 
 
 def raise_in_thread(thread: int, error: type[BaseException] | None) -> None:
-    """Raises `error` in a thread before its next Python instruction; `None` takes back one that has not been raised."""
+    """Raises `error` in a thread before its next Python instruction; `None` cancels an error not raised yet."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error) if error else None)
 
 

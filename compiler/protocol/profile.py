@@ -12,10 +12,10 @@ from buddy.compiler.protocol.run_report import InputChoice, MachineLoad, Timing
 class NodeTime(msgspec.Struct, frozen=True, omit_defaults=True):
     """The time of one node in a run.
 
-    `seconds` is the time of all code that comes from the node. Code that comes from several nodes is timed as one and
-    reported for the node with the most work: its `fused` are the other nodes, whose `into` names it. `operations` and
-    `bytes` are the minimum work and memory traffic of the node with everything fused into it, derived from shapes; -1
-    if unknown. `regions` is the number of its timed regions.
+    `seconds` is the time of all code that comes from the node. Code that comes from several nodes is timed as a whole
+    and reported for the node with the most work: its `fused` are the other nodes, whose `into` names it. `operations`
+    and `bytes` are the minimum work and memory traffic of the node with everything fused into it, derived from shapes;
+    -1 if unknown. `regions` is the number of its timed regions.
     """
 
     node: str
@@ -122,8 +122,8 @@ class ProfileReport(msgspec.Struct, frozen=True, omit_defaults=True):
 class Profile(Request["Profiled"], frozen=True):
     """Compile a recipe with counters in its code, and run it; answered by `Progress`, then `Profiled` or `Failed`.
 
-    The compilation on the screen is not replaced. With `peak`, the machine's peak rates are measured, unless they have
-    been before.
+    The compilation on the screen is not replaced. With `peak`, the machine's peak rates are measured, unless they are
+    cached.
     """
 
     recipe: Recipe
@@ -134,5 +134,7 @@ class Profile(Request["Profiled"], frozen=True):
 
 
 class Profiled(Frame, frozen=True):
+    """The profile of a graph's runs."""
+
     request: int
     report: ProfileReport

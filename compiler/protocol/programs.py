@@ -27,14 +27,14 @@ class Open(Request["Captured"], frozen=True):
     frontend of the recipes that will be compiled: it captures the graphs, or imports them after their capture. If the
     user `trusts` the file, pickles in it may run code.
 
-    If it `reopens`, graphs and compilations are saved on disk, and those of earlier sessions are used. `Reopened` comes
+    With `reopens`, graphs and compilations are saved on disk, and those of earlier sessions are used. `Reopened` comes
     first if an earlier session has opened the same program and none of its files has changed.
 
-    With `reuses`, the graph of an earlier session is not captured again if the model, when it is called, still gives
-    the graph's results bit by bit: for a client that runs the program and asks nothing else of it.
+    With `reuses`, the graph of an earlier session is not captured again if a call of the model still gives the graph's
+    results bit by bit. It is for clients that only run the program.
 
     A dump of another compiler is indexed. If that takes a while, `Reopened` comes first with the graphs known so far.
-    With `follows`, a log is read on whenever it has grown, and `Captured` comes again each time.
+    With `follows`, the engine reads on whenever a log has grown, and sends `Captured` again each time.
     """
 
     source: str
@@ -52,8 +52,8 @@ class Open(Request["Captured"], frozen=True):
 class Compile(Request["Compiled"], frozen=True):
     """Compile a recipe; answered by `Assigned`, a `StageDone` per stage, then `Compiled` or `Failed`.
 
-    A newer `Compile` replaces one that has not started; a running one is finished unless cancelled. With `beside` it is
-    made for a comparison with the recipe on the screen: it replaces no other `Compile`, and none replaces it.
+    A newer `Compile` replaces one that has not started; a running one is finished unless cancelled. With `beside`, the
+    compilation is for a comparison with the recipe on the screen: it replaces no other `Compile`, and none replaces it.
     """
 
     recipe: Recipe
@@ -97,10 +97,10 @@ class Captured(Frame, frozen=True):
 
 
 class Reopened(Frame, frozen=True):
-    """The graphs that an earlier session has captured, to show until `Captured`. They may differ from those of now.
+    """The graphs that an earlier session has captured, to show until `Captured`, whose graphs may differ.
 
-    They can be compiled. Requests that need the running program wait for it. `saved_at` is in seconds since the epoch;
-    it is 0 for a dump, whose first graphs are sent while it is indexed.
+    They can be compiled. Requests that need the running program wait for `Captured`. `saved_at` is in seconds since the
+    epoch; it is 0 for a dump, whose first graphs are sent while it is indexed.
     """
 
     request: int
@@ -111,12 +111,16 @@ class Reopened(Frame, frozen=True):
 
 
 class Assigned(Frame, frozen=True):
+    """The lowerings of all nodes of a graph."""
+
     request: int
     graph: int
     assignments: tuple[Assignment, ...]
 
 
 class StageDone(Frame, frozen=True):
+    """A stage of a compilation is complete."""
+
     request: int
     graph: int
     stage: Stage

@@ -115,7 +115,7 @@ class PythonStructure(msgspec.Struct, frozen=True, omit_defaults=True):
     blocks: tuple[PythonBlock, ...] = ()
 
     def blocks_at(self, line: int, *kinds: BlockKind) -> list[PythonBlock]:
-        """The blocks of these kinds that contain a line, the innermost first."""
+        """Returns the blocks of these kinds that contain a line, the innermost first."""
         return [block for block in reversed(self.blocks) if block.kind in kinds and block.contains(line)]
 
 

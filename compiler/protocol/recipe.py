@@ -324,7 +324,7 @@ def _identity(step: PassStep) -> tuple[str, str, str, tuple[tuple[str, OptionVal
 
 
 def is_plain_number(value: OptionValue) -> bool:
-    """Whether an option's value, if it is a number, is finite and fits into a signed or unsigned 64-bit integer."""
+    """Returns whether an option's value, if it is a number, is finite and fits into 64 bits, signed or unsigned."""
     if isinstance(value, int):
         return MIN_INTEGER <= value <= MAX_INTEGER
     return not isinstance(value, float) or math.isfinite(value)

@@ -97,7 +97,7 @@ def locate(source: str) -> Location:
 
 
 def _is_name(text: str) -> bool:
-    """Whether a text is a Python name, or the name of an MLIR function, which may contain dots."""
+    """Returns whether a text is a Python name, or the name of an MLIR function, which may contain dots."""
     return all(part.isidentifier() for part in text.split("."))
 
 
@@ -292,7 +292,7 @@ def _whole_lines(head: bytes) -> bytes:
 
 
 def is_onnx(path: Path, head: bytes) -> bool:
-    """Whether a file looks like a `ModelProto` (onnx/onnx.proto).
+    """Returns whether a file looks like a `ModelProto` (onnx/onnx.proto).
 
     The first field must be `ir_version` (tag 1) with a small number. Unless the file name ends in .onnx, the tag of
     another field of `ModelProto` must follow.

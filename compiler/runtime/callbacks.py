@@ -1,4 +1,4 @@
-"""Ops that run in eager, as C functions that compiled code calls with pointers to dense tensors."""
+"""Makes C functions that run ops in eager; compiled code calls them with pointers to dense tensors."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ class EagerOps:
     def report(
         self, on_error: Callable[[Exception, Sequence[torch.Tensor]], object], *arguments: torch.Tensor
     ) -> object:
-        """Returns what `on_error` returns for the stored error and the `arguments` of the call; `None` if none is."""
+        """Calls `on_error` with the stored error and the `arguments` of the call, and returns its value.
+
+        Returns `None` if no error is stored.
+        """
         stored: Exception | None = None
         try:
             self.reraise()

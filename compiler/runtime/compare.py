@@ -1,4 +1,4 @@
-"""Compares what compiled code returned with what eager returned, and measures the deviation of each tensor.
+"""Compares the results of compiled code with those of eager, and measures the deviation of each tensor.
 
 Integers and booleans must be equal. For floats,
 `|compiled - eager| <= absolute * max(1, rms(eager)) + relative * |eager|`
@@ -70,12 +70,12 @@ def compare(
 ) -> OutputReport:
     """Returns one output's report. `compiled` is `None` if the program did not return it.
 
-    `allowed` replaces the element type's tolerance. Unless `equal_nan`, the verdict is "nan" if both have a NaN in the
-    same place.
+    `allowed` replaces the element type's tolerance. Unless `equal_nan` is set, the verdict is "nan" if both tensors
+    have a NaN at the same index and no other element is wrong.
     """
     dtype = str(eager.dtype).removeprefix("torch.")
     if compiled is None or compiled.shape != eager.shape or compiled.dtype != eager.dtype:
-        return OutputReport(name, tuple(eager.shape), dtype, math.nan, math.nan, "missing", where=_shape_of(compiled))
+        return OutputReport(name, tuple(eager.shape), dtype, math.nan, math.nan, "missing", where=_form_text(compiled))
     tolerance = allowed or TOLERANCES.get(eager.dtype, EXACT)
     error, relative = _errors(compiled, eager, tolerance)
     mismatches = _mismatches(compiled, eager, tolerance)
@@ -112,8 +112,8 @@ def compare(
     )
 
 
-def _verdict(wrong: torch.Tensor, unexpected_nans: torch.Tensor | None) -> Literal["ok", "mismatch", "nan"]:
-    if bool(wrong.any()):
+def _verdict(mismatches: torch.Tensor, unexpected_nans: torch.Tensor | None) -> Literal["ok", "mismatch", "nan"]:
+    if bool(mismatches.any()):
         return "mismatch"
     return "nan" if unexpected_nans is not None and bool(unexpected_nans.any()) else "ok"
 
@@ -165,6 +165,7 @@ def unchecked_report(name: str, compiled: torch.Tensor) -> OutputReport:
 
 
 def _statistics(compiled: torch.Tensor) -> dict[str, Any]:
+    """Returns the fields of `OutputReport` that describe the values; {} if no element is finite."""
     values = (compiled.abs() if compiled.is_complex() else compiled).reshape(-1).double()
     finite = values[values.isfinite()]
     if not finite.numel():
@@ -186,7 +187,7 @@ def _error_map(error: torch.Tensor) -> tuple[tuple[float, ...], ...]:
     return tuple(tuple(map(float, row)) for row in blocks.tolist())
 
 
-def _shape_of(tensor: torch.Tensor | None) -> str:
+def _form_text(tensor: torch.Tensor | None) -> str:
     return "" if tensor is None else f"returned as {'x'.join(map(str, tensor.shape))} {tensor.dtype}"
 
 
@@ -280,13 +281,13 @@ def _max_ulp(compiled: torch.Tensor, eager: torch.Tensor) -> float:
     if not eager.is_floating_point() or not eager.numel() or eager.itemsize == 1:
         return 0.0
     are_finite = compiled.isfinite() & eager.isfinite()
-    compiled_keys, eager_keys = _ordered(compiled[are_finite]), _ordered(eager[are_finite])
+    compiled_keys, eager_keys = _ordered_integers(compiled[are_finite]), _ordered_integers(eager[are_finite])
     approximate = (compiled_keys.double() - eager_keys.double()).abs()
     # Where 64-bit integers overflow, doubles are exact enough.
     return _maximum(torch.where(approximate < 2**53, (compiled_keys - eager_keys).abs().double(), approximate))
 
 
-def _ordered(values: torch.Tensor) -> torch.Tensor:
+def _ordered_integers(values: torch.Tensor) -> torch.Tensor:
     """Maps floats to integers in the same order, with neighbours one apart."""
     width = values.element_size()
     bits = values.contiguous().view(_INTEGER_VIEW[width]).to(torch.int64)
@@ -314,7 +315,7 @@ def tolerance_of(dtype: torch.dtype) -> Tolerance:
 
 
 class ErrorMetrics:
-    """Computes deviations, and reuses the memory of temporaries."""
+    """Computes the deviations of tensors from their references, in temporary memory that is reused."""
 
     def __init__(self) -> None:
         self._memory = torch.empty(0, dtype=torch.uint8)
@@ -326,7 +327,7 @@ class ErrorMetrics:
             return Deviation()
         if tolerance == EXACT:
             return Deviation() if torch.equal(compiled, reference) else _by_element(compiled, reference, tolerance)
-        deviation = self._compare_finite(_parts(compiled), _parts(reference), tolerance)
+        deviation = self._compare_finite(_real_values(compiled), _real_values(reference), tolerance)
         return (
             deviation
             if deviation is not None and deviation.of_tolerance <= 1.0
@@ -385,14 +386,14 @@ def needs_positions(value: torch.Tensor) -> bool:
     return 2 * int(torch.count_nonzero(flat[1:] != flat[:-1])) >= flat.numel() > 1
 
 
-def _parts(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns the numbers as stored: complex ones as pairs, narrow floats widened so that sums do not overflow."""
+def _real_values(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns the numbers as real floats: complex ones as pairs, narrow floats widened so that sums do not overflow."""
     plain = (torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor).resolve_neg()
     return plain.float() if plain.dtype in _HALF_TYPES else plain
 
 
 def _by_element(compiled: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance) -> Deviation:
-    """Returns the deviation computed by element, as for a program's outputs."""
+    """Returns the deviation by comparing elements, as for a program's outputs."""
     dtype = reference.dtype
     report = compare("", compiled.to(dtype), reference, tolerance, equal_nan=True)
     if not math.isfinite(report.max_abs):
@@ -402,7 +403,8 @@ def _by_element(compiled: torch.Tensor, reference: torch.Tensor, tolerance: Tole
     return Deviation(report.max_abs, _relative(compiled, reference), share, report.nans, report.infs, report.where)
 
 
-def _finite(compiled: torch.Tensor, reference: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _finite_differences(compiled: torch.Tensor, reference: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns the absolute differences and the magnitudes of the reference, where both tensors are finite."""
     dtype = torch.complex128 if reference.is_complex() else torch.float64
     compiled_values, reference_values = compiled.to(dtype), reference.to(dtype)
     are_finite = compiled_values.isfinite() & reference_values.isfinite()
@@ -410,14 +412,14 @@ def _finite(compiled: torch.Tensor, reference: torch.Tensor) -> tuple[torch.Tens
 
 
 def _relative(compiled: torch.Tensor, reference: torch.Tensor) -> float:
-    difference, scale = _finite(compiled.to(reference.dtype), reference)
+    difference, scale = _finite_differences(compiled.to(reference.dtype), reference)
     norm = float(torch.linalg.vector_norm(scale))
     return float(torch.linalg.vector_norm(difference)) / norm if norm else 0.0
 
 
 def _share_of_tolerance(compiled: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance) -> float:
     """Returns the maximum difference as a fraction of the tolerance there, over pairs of finite numbers."""
-    difference, scale = _finite(compiled, reference)
+    difference, scale = _finite_differences(compiled, reference)
     if not difference.numel():
         return 0.0
     if tolerance == EXACT:

@@ -18,7 +18,7 @@ from buddy.compiler.runtime.linker import Library
 _LANES = 16
 # For fewer elements, torch's ops are fast enough.
 _MIN_ELEMENTS = 4096
-_FUNCTION = "buddy_one_walk"
+_FUNCTION = "buddy_error_statistics"
 _IR = f"""
 declare <{_LANES} x float> @llvm.fabs.v{_LANES}f32(<{_LANES} x float>)
 declare <{_LANES} x float> @llvm.maxnum.v{_LANES}f32(<{_LANES} x float>, <{_LANES} x float>)

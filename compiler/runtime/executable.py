@@ -36,13 +36,16 @@ _MAX_MOVED_ADDRESSES = 16
 
 
 def call_executable(function: BlockFunction, words: Sequence[torch.Tensor | int]) -> None:
-    """Calls `function` on tensors, which must be dense and stay alive until it returns, and numbers."""
+    """Calls `function` with a block of `words`: numbers, and the addresses of tensors.
+
+    Tensors must be dense, and stay alive until the call returns.
+    """
     block = (ctypes.c_int64 * len(words))(*[word if isinstance(word, int) else word.data_ptr() for word in words])
     function(ctypes.addressof(block))
 
 
 class PlainArgument:
-    """An unpacked input, made dense if it is not."""
+    """An input that is passed unpacked, after conversion to a dense tensor if necessary."""
 
     use: Literal["in place", "streamed", "packed"] = "in place"
 
@@ -80,7 +83,7 @@ class StreamedArgument(PlainArgument):
 
 
 class PackedArgument:
-    """A packed copy of one input: made in each call, or cached if weights are `frozen`.
+    """A packed copy of one input, which is made in each call, or once if weights are `frozen`.
 
     Not all writes to a tensor can be detected (`p.data.mul_()`, a fused optimizer, another process), so copies are
     cached only for weights that do not change, until `forget()`. The source memory is kept alive, so that its address
@@ -233,7 +236,7 @@ class LoadedProgram:
         self._call = None if self._native is None else self._native.function(range(n_inputs), self._eager.reraise_after)
 
     def _native_calls(self, artifact: Artifact) -> NativeCalls | None:
-        """Returns what makes native functions of this program; `None` if calls have to go through Python."""
+        """Returns the maker of native functions for this program; `None` if calls have to go through Python."""
         if not native_entry() or artifact.symbols or any(shape.dynamic for shape, _ in self._results):
             return None
         arguments = [

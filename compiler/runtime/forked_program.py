@@ -1,4 +1,4 @@
-"""A program of another compiler in a forked process: it shares the tensors' memory, and has its own threads.
+"""Runs a program of another compiler in a forked process, which shares the tensors' memory and has separate threads.
 
 The process must be forked before torch has used more than one thread in this process.
 """
@@ -36,6 +36,8 @@ class ProgramCalled(Message, frozen=True):
 
 
 class ProgramFailed(Message, frozen=True):
+    """Loading or calling the program raised `error`; the process then exits."""
+
     error: str
 
 
@@ -49,7 +51,10 @@ class LoadedCode(Protocol):
 
 
 class ForkedProgram:
-    """A program on the tensors of one call. `load` runs in the process; every method may raise the error of `fail`."""
+    """A program and the tensors that it is called with.
+
+    `load` runs in the forked process. Every method may raise the error that `fail` makes from a message.
+    """
 
     def __init__(self, load: Callable[[], LoadedCode], fail: Callable[[str], BuddyError]) -> None:
         self._fail = fail
@@ -78,12 +83,12 @@ class ForkedProgram:
         """Waits until the program is loaded and has been called once; returns the seconds."""
         return self._receive().seconds
 
-    def seconds(self) -> float:
-        """Returns the seconds of one call."""
+    def time_call(self) -> float:
+        """Calls the program; returns the seconds of the call."""
         return self._request(CallProgram()).seconds
 
-    def results(self) -> list[torch.Tensor]:
-        """Returns the results of one call in eager's form, including those without elements."""
+    def call(self) -> list[torch.Tensor]:
+        """Calls the program; returns its results in eager's form, including those without elements."""
         shapes = self._request(CallProgram(results=True)).shapes
         self._results_file.seek(0)
         return self._read(self._results_file, shapes)

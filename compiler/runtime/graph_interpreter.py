@@ -1,4 +1,4 @@
-"""Evaluates a graph node by node: in eager, or in double precision in step with compiled values."""
+"""Evaluates a graph node by node, in eager or in double precision, also in lockstep with a compiled program."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from buddy.compiler.runtime.torch_values import bind, from_opaque, to_torch
 
 # The seed of random numbers, for both the compiled program and eager.
 SEED = 0
-# Ops on the bits of elements: with double precision, they would return other values, and another number of elements.
+# Ops on the bits of elements: in double precision, they would return other values and another number of elements.
 _BIT_OPS = {"view.dtype", "view_copy.dtype"}
 
 # The reduced precisions of nodes, by stable name; nodes that are left out compute as eager does.
@@ -109,11 +109,11 @@ OnNode = Callable[[Op, Any], None]
 class LockstepInterpreter:
     """Computes the nodes of `graph` one after another on `tensors`, its placeholders in order.
 
-    A value is released after its last reader. The values of the nodes in `held` (stable names) are kept until
+    A value is released after its last reader. The values of the nodes in `held` (stable names) are stored until
     `release`. `on_node` is called with each node and its value while its operands, and the values that `reads` lists
-    for it, are still available. Random ops use a separate generator that starts with the current state of torch's
-    generator, from which the compiled program draws the same numbers. `narrow_nodes` are the nodes that could not be
-    computed in double precision. Nodes in `precisions` compute their products in these.
+    for it, are still available. Random ops draw from a copy of torch's generator, so that the compiled program, which
+    draws from the generator itself, gets the same numbers. `narrow_nodes` are the nodes that could not be computed in
+    double precision. Nodes in `precisions` compute their products in the given precision.
     """
 
     def __init__(
@@ -224,8 +224,8 @@ class LockstepInterpreter:
 PRODUCTS = {"mm.default": 1, "addmm.default": 2}
 # Ops that select rows of their first operand: their result is exact in its element type.
 _ROW_SELECTIONS = {"embedding.default", "index_select.default"}
-# In bytes: larger operands are not converted at once, because a copy in double precision takes two or four times
-# their memory.
+# The maximum size in bytes of an operand in double precision that is converted as a whole: such a copy takes two or
+# four times the memory of the operand.
 _MAX_WIDE_BYTES = 16 << 20
 
 

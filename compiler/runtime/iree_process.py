@@ -1,4 +1,4 @@
-"""IREE's runtime in a forked process."""
+"""Runs IREE programs by IREE's runtime in a forked process."""
 
 from __future__ import annotations
 

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from buddy.compiler.runtime.captured import CapturedGraph
 
 T = TypeVar("T")
+# The numbers of rounds of interleaved timings if the user requests none: rounds stop after `ENOUGH_SECONDS`, because
+# the user waits for the result and the report contains the number of runs.
 MOST_ROUNDS, LEAST_ROUNDS = 10, 3
-# A run of a program is awaited: three rounds of slow calls tell its time, and the report says how many there were.
 ENOUGH_SECONDS = 1.0
 
 
@@ -57,7 +58,11 @@ OnProgress = Callable[[str, float], None]
 
 
 class Side(Protocol):
-    """Another runtime in a run: calls that return seconds, and a report on their results and these seconds."""
+    """Another runtime in a run.
+
+    Each of `calls` makes one call and returns its seconds; `report` compares the results, and gets the seconds of all
+    calls.
+    """
 
     calls: list[Callable[[], float]]
 
@@ -137,7 +142,7 @@ def run_and_compare(
 
 @contextmanager
 def _packing(program: Loaded, tensors: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Packs the weights of `program` in a thread meanwhile, with the GIL released; raises its error afterwards.
+    """Packs the weights of `program` in a thread while the block runs; raises the error of packing after the block.
 
     `with_peak` does not count what other threads allocate.
     """
@@ -151,9 +156,10 @@ def make_report(
     captured: CapturedGraph, graph: int, outputs: tuple[OutputReport, ...], compiled: Timing, eager: Timing,
     nodes: NodeCounts, fingerprints: tuple[Sequence[int], Sequence[int]], notes: Sequence[str],
 ) -> RunReport:  # fmt: skip
-    """Returns what each report of a run has: results, times and their ratio, and whether inputs are as before.
+    """Returns the report of a run with the fields that all kinds of runs have.
 
-    `fingerprints` are those of the tensors before and after the run. Without an eager program, eager has no time.
+    These are the results, the times and their ratio, and whether inputs changed: `fingerprints` are checksums of the
+    tensors before and after the run. Without an eager program, the time of eager is 0.
     """
     before, after = fingerprints
     eager = eager if captured.eager else summarize((), eager.threads)
@@ -173,7 +179,7 @@ def make_report(
 
 
 def error_text(error: Exception) -> str:
-    """Returns the text of an error of a side: this project's own as they are, others with their type."""
+    """Returns the message of an error; errors of other packages are preceded by their type."""
     return str(error) if isinstance(error, BuddyError) else f"{type(error).__name__}: {error}"
 
 
@@ -246,7 +252,7 @@ def error_of_results(results: Sequence[object], expected: Sequence[object]) -> f
 
 
 def precision_notes(reference: CapturedGraph, outputs: Sequence[OutputReport]) -> tuple[str, ...]:
-    """Returns what reduced precisions mean for a comparison: what is compared, and how far that is from eager."""
+    """Returns a note on a comparison in reduced precisions: the reference, and its difference from eager."""
     if not reference.precisions:
         return ()
     counts = Counter(reference.precisions.values())
@@ -276,13 +282,13 @@ def run_to_time(captured: CapturedGraph) -> list[torch.Tensor]:
 def time_interleaved(
     calls: Sequence[Callable[[], float]], repeats: int, report_progress: OnProgress
 ) -> list[list[float]]:
-    """Calls the `calls`, which return seconds, in `repeats` rounds, so that load of the machine affects all of them.
+    """Makes each of `calls`, which return their seconds, once per round, so that machine load affects all alike.
 
-    If `repeats` is 0, ends after `MOST_ROUNDS` rounds, or after `LEAST_ROUNDS` when `ENOUGH_SECONDS` have passed: the
-    longer a call, the less a median gains from further ones. Returns the seconds of each call.
+    There are `repeats` rounds. If `repeats` is 0, stops after `MOST_ROUNDS` rounds, or after `LEAST_ROUNDS` when
+    `ENOUGH_SECONDS` have passed. Returns the seconds of each of `calls`, by round.
 
-    Each call is first in equally many rounds, because the first one starts with caches that hold data of the work
-    between rounds.
+    Rounds start with each call equally often, because the first call finds caches with the data of the work between
+    rounds.
     """
     seconds: list[list[float]] = [[] for _ in calls]
     rounds, start = repeats or MOST_ROUNDS, time.perf_counter()
@@ -307,6 +313,7 @@ def summarize(seconds: Sequence[float], threads: int) -> Timing:
 
 
 def time_call(action: Callable[[], T]) -> tuple[T, float]:
+    """Returns the result of `action`, and its seconds."""
     start = time.perf_counter()
     result = action()
     return result, time.perf_counter() - start

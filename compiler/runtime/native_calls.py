@@ -1,8 +1,9 @@
-"""Calls of a program by one built-in function, without Python for the tensors of a call.
+"""Makes built-in functions that call a program without running Python code for each tensor.
 
-`native_ir` has the function. Two things that it reads have no function in PyTorch's C interface: where a Python object
-holds its tensor, and the dispatch keys of a tensor, which tell a plain tensor of the CPU from all others. Their offsets
-are searched in tensors whose values are known. If they, or a function, are not found, calls go through Python.
+`native_ir` has the code of these functions. They read two values for which PyTorch's C interface has no function: the
+tensor of a Python object, and the dispatch keys of a tensor, which distinguish a plain CPU tensor from all others. The
+offsets of these values are found by a search in tensors whose values are known. If an offset or a function is not
+found, calls go through Python.
 """
 
 from __future__ import annotations
@@ -100,13 +101,14 @@ class PackedCopy:
 
 @dataclass(frozen=True)
 class NativeArgument:
-    """An argument of the entry that is made of graph input number `source`.
+    """An argument of the entry that comes from graph input number `source`.
 
-    A tensor that has this form, and is dense, is passed as it is: if `use` is "in place", always; if it is "streamed",
-    once `take` has returned it, until its address changes. Otherwise `take` returns the tensor to pass. Once weights
-    have been released, `take` returns all large tensors: it gives back those that are needed in place.
+    `use` says when a dense tensor with this shape and element type is passed unchanged: "in place" always; "streamed"
+    after `take` has returned the same tensor, until its address changes; "packed" never. Otherwise `take` returns the
+    tensor to pass. After the first release of weights in the process, all large tensors go through `take`, which
+    restores released ones.
 
-    `copy` has what `take` returned last for a frozen weight that is "packed", and is passed without a call of `take`.
+    `copy` holds the last result of `take` for a frozen weight that is "packed"; it is passed without a call of `take`.
     """
 
     source: int
@@ -136,10 +138,10 @@ class NativeResult:
 
 
 class NativeCalls:
-    """What is the same in all functions that call one program. `native_entry()` must not be 0.
+    """Makes the functions that call one program. `native_entry()` must not be 0.
 
     `entry` is the address of the function that takes a block of arguments. `failures` is a number that changes if an op
-    in eager fails. `arena` is `None` if the entry takes none. `owner` keeps the code and its callbacks alive.
+    in eager fails. `arena` is `None` if the entry takes none. `owner` holds references to the code and its callbacks.
     """
 
     def __init__(
@@ -170,26 +172,28 @@ class NativeCalls:
             n_results=len(results), results=ctypes.addressof(results),
             failures=ctypes.addressof(self._failures), finish=id(finish), is_long=1,
         )  # fmt: skip
-        kept: list[object] = [self._owner, self._failures, owner, arguments, results, record, finish, inputs]
+        # The records have only addresses of these objects, so the function has to own them.
+        owned: list[object] = [self._owner, self._failures, owner, arguments, results, record, finish, inputs]
         if self._arena is not None:
             lend = self._arena.lend
             record.arena, record.make_arena = ctypes.addressof(self._arena.words), id(lend)
-            kept += [self._arena, lend]
-        for argument, place in zip(self._arguments, arguments, strict=True):
-            kept += _fill_argument(place, argument, inputs[argument.source])
-        for result, place in zip(self._results, results, strict=True):
-            kept += _fill_result(place, result)
+            owned += [self._arena, lend]
+        for argument, argument_record in zip(self._arguments, arguments, strict=True):
+            owned += _fill_argument(argument_record, argument, inputs[argument.source])
+        for result, result_record in zip(self._results, results, strict=True):
+            owned += _fill_result(result_record, result)
         new = ctypes.pythonapi.PyCFunction_NewEx
         new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
-        function: NativeFunction = new(ctypes.addressof(_method()), (ctypes.addressof(record), kept), None)
+        function: NativeFunction = new(ctypes.addressof(_method()), (ctypes.addressof(record), owned), None)
         return function
 
 
-# By their `take`, the records of arguments that may be weights large enough to be released.
+# The records of arguments that may be weights large enough to be released, by their functions `take`.
 _large_arguments: weakref.WeakKeyDictionary[Callable[..., Any], ArgumentRecord] = weakref.WeakKeyDictionary()
 
 
 def _take_large_arguments() -> None:
+    """Makes all large arguments go through `take`, because they may be released from now on."""
     for record in list(_large_arguments.values()):
         record.address = NO_ADDRESS
 
@@ -227,7 +231,7 @@ def _fill_result(record: ResultRecord, result: NativeResult) -> list[object]:
         tensor = result.make()
         return tensor, tensor.data_ptr()
 
-    sizes, strides = ((ctypes.c_int64 * len(of))(*of) for of in (result.shape, row_major(result.shape)))
+    sizes, strides = ((ctypes.c_int64 * len(numbers))(*numbers) for numbers in (result.shape, row_major(result.shape)))
     record.dtype, record.rank = dtype_code(result.dtype), len(sizes)
     record.sizes, record.strides = ctypes.addressof(sizes), ctypes.addressof(strides)
     record.small, record.passed, record.make = result.is_small, result.is_passed, id(make)
@@ -278,9 +282,9 @@ def _symbols() -> dict[str, int]:
     """Returns the addresses of the functions that the native function calls; 0 for those that are not found."""
     process = ctypes.CDLL(None)
     cpu, python = _torch_library("torch_cpu"), _torch_library("torch_python")
-    found = {name: _address(ctypes.pythonapi, name) for name in PYTHON}
-    found |= {name: _address(process, name) for name in LIBC} | {name: _address(cpu, name) for name in TORCH}
-    return found | {WRAP: next(filter(None, (_address(python, name) for name in WRAP_SYMBOLS)), 0)}
+    addresses = {name: _address(ctypes.pythonapi, name) for name in PYTHON}
+    addresses |= {name: _address(process, name) for name in LIBC} | {name: _address(cpu, name) for name in TORCH}
+    return addresses | {WRAP: next(filter(None, (_address(python, name) for name in WRAP_SYMBOLS)), 0)}
 
 
 def _torch_library(name: str) -> ctypes.CDLL | None:
@@ -297,13 +301,14 @@ def _address(library: ctypes.CDLL | ctypes.PyDLL | None, name: str) -> int:
     return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
-# How much of a tensor object, and of the tensor, is searched; both are larger in all versions of PyTorch.
+# The numbers of 8-byte words that are searched, of a Python tensor object and of the tensor itself. Both are larger in
+# all versions of PyTorch.
 _OBJECT_WORDS, _TENSOR_WORDS = 4, 24
 
 
 @lru_cache(maxsize=1)
 def _layout() -> TensorLayout | None:
-    """Returns the layout, or `None` if what is known of tensors is not found at the same offset in all of them."""
+    """Returns the layout, or `None` if a known value is not at the same offset in all of some different tensors."""
     with torch._C._DisableTorchDispatch(), _disable_current_modes(), torch.inference_mode(False), torch.no_grad():
         plain = torch.empty(2, 3, device="cpu")
         lazy = torch.empty(2, dtype=torch.complex64, device="cpu").conj()
@@ -322,7 +327,7 @@ def _layout() -> TensorLayout | None:
 
 @cache
 def dtype_code(dtype: torch.dtype) -> int:
-    """Returns PyTorch's number of an element type; only if `native_entry()` is not 0."""
+    """Returns PyTorch's number of an element type. `native_entry()` must not be 0."""
     layout, cpu, code = _layout(), _torch_library("torch_cpu"), ctypes.c_int32()
     assert layout is not None
     assert cpu is not None

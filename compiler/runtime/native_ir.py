@@ -1,9 +1,9 @@
 """The LLVM IR of the function that makes the calls of compiled code, and the records that it reads.
 
 The function checks the form of each input, allocates the results, calls the entry of a program, and returns the
-results. What it does not handle itself, it passes to Python, one argument or result at a time: an input of another form
-or class, a weight that is packed or that has moved, a large result whose memory may be reused. It is compiled once per
-process, and reads tensors through the C interface that PyTorch keeps stable for models that are compiled ahead of time
+results. It calls Python for each argument or result that it does not handle: an input of another form or class, a
+weight that is packed or that has moved, a large result whose memory may be reused. It is compiled once per process, and
+reads tensors through the C interface that PyTorch keeps stable for models that are compiled ahead of time
 (`aoti_torch_*`).
 """
 
@@ -16,9 +16,10 @@ from dataclasses import dataclass
 
 import torch
 
-# Code that takes longer releases the interpreter lock at its next call, in nanoseconds. Shorter code keeps it: to take
-# the lock again, a thread may wait for another one for several milliseconds.
+# In nanoseconds. If a call takes longer, the next call releases the interpreter lock. Shorter calls keep it, because a
+# thread may wait several milliseconds to take the lock again.
 _LONG_CALL = 10_000
+# Values of `ArgumentRecord.address`: a tensor is passed whatever its address; every tensor goes through `take`.
 ANY_ADDRESS, NO_ADDRESS = -2, -1
 
 
@@ -58,7 +59,10 @@ class CopyRecord(ctypes.Structure):
 
 
 class ResultRecord(ctypes.Structure):
-    """A result of the entry. `make`, a Python function like `take`, allocates it if it is not `small`."""
+    """A result of the entry, whose address is passed if `passed` is not 0.
+
+    Unless it is `small`, the Python function `make` allocates it; it returns a tensor and its address.
+    """
 
     _fields_ = (
         ("dtype", ctypes.c_int64),
@@ -72,11 +76,12 @@ class ResultRecord(ctypes.Structure):
 
 
 class CallRecord(ctypes.Structure):
-    """All that the native function reads of one program.
+    """The data of one program that the native function reads.
 
-    `arena` is null or the address of `WorkArena.words`; `make_arena` allocates an arena if those lend none. `finish` is
-    called with the inputs if an op in eager has failed, which changes the number at `failures`; it raises, or returns
-    the value of the call, or `None` to go on. `is_long` is not 0 if the last call took long.
+    `arena` is null or the address of `WorkArena.words`; `make_arena` allocates an arena if that of `words` is in use.
+    If an op in eager fails, it changes the number at `failures`, and `finish` is called with the inputs: it raises,
+    returns the value of the call, or returns `None` if the results are valid. `is_long` is not 0 if the last call took
+    longer than `_LONG_CALL`.
     """
 
     _fields_ = (
@@ -118,7 +123,8 @@ WRAP = "buddy_wrap"
 LIBC = {"clock_gettime": "i32 (i32, ptr)", "memcmp": "i32 (ptr, ptr, i64)"}
 ENTRY = "buddy_native_call"
 _ARITY_ERROR = "the compiled graph has more inputs"
-TYPE_OFFSET = 8  # of the class of a Python object; checked by `_layout`
+# The offset of the class in a Python object; `native_calls` checks it.
+TYPE_OFFSET = 8
 
 # Interned, so that its address is that of a string that lives as long as the process.
 _VERSION = sys.intern("_version")
@@ -127,9 +133,10 @@ _RECORDS = {"argument": ArgumentRecord, "copy": CopyRecord, "result": ResultReco
 
 @dataclass(frozen=True)
 class TensorLayout:
-    """Where CPython and PyTorch keep what the native function reads; offsets are in bytes.
+    """The memory layout of CPython's and PyTorch's objects, as far as the native function reads them.
 
-    `plain` are the dispatch keys of a dense tensor of the CPU; those in `base` are always present.
+    `tensor_offset` is the offset in bytes of the tensor in a Python object, `keys_offset` that of the dispatch keys in
+    a tensor. A dense tensor on the CPU has all dispatch keys in `base`, and no keys that are not in `plain`.
     """
 
     tensor_offset: int

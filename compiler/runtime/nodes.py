@@ -1,4 +1,4 @@
-"""Compares every node of a compiled program with eager or double precision, in one pass; stores only errors."""
+"""Compares every node of a compiled program with eager or double precision, in one run; stores only the errors."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def compare_nodes(
 class _NodeProgram:
     """The compiled program of one node, which several equal nodes may share; it is released after its last use.
 
-    A data movement op `is_settled` once it has moved distinguishable elements correctly; it is not run again. Weights
-    that the whole program has packed in the same way are taken from `packed`.
+    If the node only moves data, `is_settled` is set once it has moved distinguishable elements correctly; the program
+    is then not run again. Weights that the whole program has packed in the same way are taken from `packed`.
     """
 
     def __init__(self, description: NodeProgram, packed: SharedWeights) -> None:
@@ -82,10 +82,10 @@ class _NodeProgram:
 class _Comparison:
     """One comparison of a program with the reference.
 
-    If nodes multiply in reduced precisions, the same arithmetic in PyTorch runs in lockstep too. It decides which
-    errors are within tolerance: that of a node alone must be within the tolerance of its element type; that of a value
-    in the program may be as large as the difference that the arithmetic itself makes there, because a value that is
-    rounded in the other direction changes later ones by a fraction of that difference.
+    If nodes multiply in reduced precisions, the same arithmetic in PyTorch also runs in lockstep, and errors are judged
+    by it. The error of a node alone must be within the tolerance of its element type. The error of a value in the
+    program may be as large as the difference that the arithmetic makes there, because a value that is rounded in the
+    other direction changes later values by a fraction of that difference.
 
     `errors` are the deviations of observed values, and `own_errors` those of nodes that run alone on the reference's
     operands. `not_finite` has the numbers of NaNs and infinities in the reference's values. All are by stable name.
@@ -160,9 +160,10 @@ class _Comparison:
 
     @staticmethod
     def _judge(error: Deviation, remaining: Deviation, effect: Deviation) -> Deviation:
-        """Returns `error` with the ratio to its tolerance that reduced precisions allow.
+        """Returns `error` with its ratio to the tolerance that reduced precisions allow.
 
-        `remaining` is the difference from the same arithmetic, and `effect` that of the arithmetic from the reference.
+        `remaining` is the difference from the same arithmetic in PyTorch, `effect` the difference of that arithmetic
+        from the reference.
         """
         share = remaining.of_tolerance
         if share > 1.0 and effect.largest and effect.relative:
@@ -170,6 +171,7 @@ class _Comparison:
         return replace(error, of_tolerance=share, where=error.where if share > 1.0 else "")
 
     def _compare_node(self, op: Op, value: torch.Tensor) -> None:
+        """Receives a node of the reference with its value: runs the node's program, and looks for NaNs."""
         self._count += 1
         if self._count % max(1, len(self._nodes) // _PROGRESS_STEPS) == 0:
             done = self._count / len(self._nodes)
@@ -383,8 +385,9 @@ def count_nonfinite(value: torch.Tensor) -> tuple[int, int]:
 
 
 def first_beyond_tolerance(nodes: Sequence[NodeNumbers]) -> tuple[str, Literal["", "own", "error"]]:
-    """Returns the first node beyond its tolerance, and which error is: "own" of the node alone, or "error" of its
-    value.
+    """Returns the first node with an error beyond its tolerance, and the field of the error: "own" or "error".
+
+    Both are "" if all errors are within their tolerances.
     """
     for node in nodes:
         if node.own_error is not None and not node.own_error.ok:

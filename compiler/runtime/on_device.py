@@ -1,4 +1,4 @@
-"""Loads a program of GPU kernels in a process of its own; callable on torch tensors like a `LoadedProgram`."""
+"""Loads a program of GPU kernels in a separate process, and calls it on torch tensors like a `LoadedProgram`."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class GpuRunError(BuddyError):
 class DeviceLoaded:
     """An artifact of GPU kernels, ready to run: inputs and results are copied to and from the device.
 
-    Takes the graph's inputs in placeholder order and returns new tensors on the CPU. The driver runs in a process of
-    its own (`codegen.gpu.driver`), which shares the memory that the tensors are copied to and from. Raises
-    `GpuRunError` if the program cannot run, and `ValueError` for inputs of another shape or element type.
+    Takes the graph's inputs in placeholder order and returns new tensors on the CPU. The driver runs in a separate
+    process (`codegen.gpu.driver`); inputs and results go through memory that both processes share. Raises `GpuRunError`
+    if the program cannot run, and `ValueError` for inputs of another shape or element type.
     """
 
     threads = 1
@@ -48,7 +48,7 @@ class DeviceLoaded:
     def __init__(self, artifact: Artifact) -> None:
         assert artifact.device is not None
         self._arguments, self._results = artifact.arguments, artifact.results
-        parts = list(_parts([*(argument.spec for argument in artifact.arguments), *artifact.results]))
+        parts = list(_tensor_memory([*(argument.spec for argument in artifact.arguments), *artifact.results]))
         size = parts[-1].start + parts[-1].size if parts else 0
         count = len(artifact.arguments)
         self._lock = threading.Lock()
@@ -69,7 +69,7 @@ class DeviceLoaded:
                 raise
 
     def __call__(self, tensors: Sequence[torch.Tensor], numbers: Sequence[int] = ()) -> list[torch.Tensor]:
-        values = [_checked(argument, tensors[argument.source]) for argument in self._arguments]
+        values = [_check_input(argument, tensors[argument.source]) for argument in self._arguments]
         with self._lock:
             for value, buffer in zip(values, self._buffers, strict=False):
                 buffer.view(value.dtype).view(value.shape).copy_(value)
@@ -119,7 +119,7 @@ def _shared_memory(size: int) -> Iterator[int]:
         os.close(fd)
 
 
-def _parts(specs: Sequence[TensorSpec]) -> Iterator[HostMemory]:
+def _tensor_memory(specs: Sequence[TensorSpec]) -> Iterator[HostMemory]:
     """Yields the part of shared memory for each tensor, one after another."""
     start = 0
     for spec in specs:
@@ -139,7 +139,7 @@ def _shape(spec: TensorSpec) -> tuple[int, ...]:
     return tuple(map(int, spec.shape))
 
 
-def _checked(argument: Argument, tensor: torch.Tensor) -> torch.Tensor:
+def _check_input(argument: Argument, tensor: torch.Tensor) -> torch.Tensor:
     shape, dtype = _shape(argument.spec), torch_dtype(argument.spec)
     if tuple(tensor.shape) != shape or tensor.dtype is not dtype:
         raise ValueError(f"input {argument.source} is {tuple(tensor.shape)} {tensor.dtype}, not {shape} {dtype}")

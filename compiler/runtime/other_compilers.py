@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from buddy.compiler.runtime.captured import CapturedGraph
 
 
-def run_beside_native(
+def run_and_compare_with_native(
     captured: CapturedGraph,
     process: ForkedProgram,
     native: NativeCode,
@@ -62,13 +62,13 @@ def run_beside_native(
         report_progress(f"loading the code of {COMPILER_NAMES[process.backend]}", 0.0)
         load_seconds = process.wait_until_loaded()
         report_progress(f"running {COMPILER_NAMES[process.backend]}, this compiler's code and eager", 0.0)
-        results = process.results()
+        results = process.call()
         native_code = _Native(captured, native)
         torch.manual_seed(SEED)
         expected = eager_results(captured)
         if on_values is not None:
             on_values(results, expected)
-        calls = [process.seconds, *native_code.calls, lambda: time_call(lambda: run_to_time(captured))[1]]
+        calls = [process.time_call, *native_code.calls, lambda: time_call(lambda: run_to_time(captured))[1]]
         # The program runs in another process.
         meter = LoadMeter(in_this_process=False)
         seconds = time_interleaved(calls, repeats, report_progress)

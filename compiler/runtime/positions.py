@@ -41,7 +41,7 @@ class ChosenPositions(NamedTuple):
 
 
 def choice_of(result: Op | object) -> ChosenPositions | None:
-    """Returns the operand and dim of which a result of a graph holds positions, or `None` if it holds none."""
+    """Returns the operand and dim of the positions that a result of a graph holds; `None` if it holds other values."""
     if not isinstance(result, Op):
         return None
     is_getitem = isinstance(result, GetItemOp)

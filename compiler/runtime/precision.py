@@ -1,7 +1,7 @@
-"""The reference arithmetic, in PyTorch, of products that compiled code computes in a reduced precision.
+"""Computes products in reduced precisions in PyTorch, as the reference for compiled code.
 
-It is that of `ops.precision`: operands are rounded in the same way, sums of integers are exact, and all else is in the
-type of the operands, which is float64 in a reference in double precision.
+The arithmetic is that of `ops.precision`: operands are rounded in the same way, and sums of integers are exact.
+Everything else is in the type of the operands, which is float64 in a reference in double precision.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from buddy.compiler.graph.types import NodeType
 from buddy.compiler.ops.attention_blocks import RowBlocks, block_sizes, split_rows
 from buddy.compiler.protocol.recipe import GROUP_SIZES
 
+# The largest integers that 8-bit and 4-bit quantisation uses; the ranges are symmetric.
 LIMIT = 127
 LIMIT_OF_4_BITS = 7
 
@@ -133,31 +134,30 @@ def _softmax_products(scores: torch.Tensor, v: torch.Tensor, parts: list[slice])
 # ---- products --------------------------------------------------------------------------------------------------------
 
 
-def _sum(a: torch.Tensor, b: torch.Tensor, product: _Product) -> torch.Tensor:
+def _einsum(a: torch.Tensor, b: torch.Tensor, product: _Product) -> torch.Tensor:
     return torch.einsum(f"{product.a},{product.b}->{product.out}", a, b)
 
 
 def _in_bfloat16(a: torch.Tensor, b: torch.Tensor, product: _Product, op: Op) -> torch.Tensor:
-    return _sum(a.bfloat16().to(a.dtype), b.bfloat16().to(b.dtype), product)
+    return _einsum(a.bfloat16().to(a.dtype), b.bfloat16().to(b.dtype), product)
 
 
-def _in_pairs(a: torch.Tensor, b: torch.Tensor, product: _Product, op: Op) -> torch.Tensor:
+def _in_bfloat16_pairs(a: torch.Tensor, b: torch.Tensor, product: _Product, op: Op) -> torch.Tensor:
     (a_high, a_low), (b_high, b_low) = _split(a), _split(b)
-    return _sum(a_high, b_high, product) + (_sum(a_high, b_low, product) + _sum(a_low, b_high, product))
+    return _einsum(a_high, b_high, product) + (_einsum(a_high, b_low, product) + _einsum(a_low, b_high, product))
 
 
 def _split(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns `x` as the sum of two bfloat16, in its own type: rounded, and the rounded rest."""
+    """Returns two bfloat16 numbers with the sum `x`, up to rounding, in the type of `x`; the first is `x` rounded."""
     high = x.bfloat16().to(x.dtype)
     return high, (x - high).bfloat16().to(x.dtype)
 
 
 def quantise(x: torch.Tensor, letters: str, out: str, limit: int = LIMIT) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns `x` rounded to integers of at most `limit`, in its own type, and their scales.
+    """Returns `x` rounded to integers from `-limit` to `limit`, in the type of `x`, and their scales.
 
-    There is a scale for each index of the letters in `out`.
-
-    Dims of other letters have size 1 in the scale.
+    `letters` has a letter for each dim. There is a scale for each index of the dims whose letters are in `out`; the
+    other dims have size 1 in the tensor of scales.
     """
     dims = [i for i, letter in enumerate(letters) if letter not in out]
     magnitude = x.abs()
@@ -170,16 +170,16 @@ def quantise(x: torch.Tensor, letters: str, out: str, limit: int = LIMIT) -> tup
 def _in_integers(a: torch.Tensor, b: torch.Tensor, product: _Product, op: Op) -> torch.Tensor:
     (a_steps, a_scale), (b_steps, b_scale) = quantise(a, product.a, product.out), quantise(b, product.b, product.out)
     # Sums of these integers are exact in double precision.
-    sums = _sum(a_steps.double(), b_steps.double(), product).to(a.dtype)
+    sums = _einsum(a_steps.double(), b_steps.double(), product).to(a.dtype)
     return sums * _aligned(a_scale, product.a, product.out) * _aligned(b_scale, product.b, product.out)
 
 
 def _in_integer_weights(a: torch.Tensor, b: torch.Tensor, product: _Product, op: Op) -> torch.Tensor:
     if _is_parameter(op.args[product.first + 1]):
         steps, scale = quantise(b, product.b, product.out)
-        return _sum(a, steps, product) * _aligned(scale, product.b, product.out)
+        return _einsum(a, steps, product) * _aligned(scale, product.b, product.out)
     steps, scale = quantise(a, product.a, product.out)
-    return _sum(steps, b, product) * _aligned(scale, product.a, product.out)
+    return _einsum(steps, b, product) * _aligned(scale, product.a, product.out)
 
 
 def _in_grouped_weights(group_size: int) -> Callable[[torch.Tensor, torch.Tensor, _Product, Op], torch.Tensor]:
@@ -187,8 +187,8 @@ def _in_grouped_weights(group_size: int) -> Callable[[torch.Tensor, torch.Tensor
 
     def compute(a: torch.Tensor, b: torch.Tensor, product: _Product, op: Op) -> torch.Tensor:
         if _is_parameter(op.args[product.first + 1]):
-            return _sum(a, _round_groups(b, product.b, product.out, group_size), product)
-        return _sum(_round_groups(a, product.a, product.out, group_size), b, product)
+            return _einsum(a, _round_groups(b, product.b, product.out, group_size), product)
+        return _einsum(_round_groups(a, product.a, product.out, group_size), b, product)
 
     return compute
 
@@ -203,7 +203,7 @@ def _round_groups(weights: torch.Tensor, letters: str, out: str, group_size: int
 
 
 _ARITHMETIC: Mapping[str, Callable[[torch.Tensor, torch.Tensor, _Product, Op], torch.Tensor]] = {
-    "bf16x3": _in_pairs,
+    "bf16x3": _in_bfloat16_pairs,
     "bf16": _in_bfloat16,
     "int8-dynamic": _in_integers,
     "int8-weights": _in_integer_weights,
@@ -213,9 +213,10 @@ _ARITHMETIC: Mapping[str, Callable[[torch.Tensor, torch.Tensor, _Product, Op], t
 
 def _aligned(scale: torch.Tensor, letters: str, out: str) -> torch.Tensor:
     """Returns a scale in the order of the result's dims, to be broadcast to the result."""
-    kept = "".join(letter for letter in letters if letter in out)
+    common = "".join(letter for letter in letters if letter in out)
     sizes = dict(zip(letters, scale.shape, strict=True))
-    ordered = torch.einsum(f"{kept}->{''.join(c for c in out if c in kept)}", scale.reshape([sizes[c] for c in kept]))
+    order = "".join(letter for letter in out if letter in common)
+    ordered = torch.einsum(f"{common}->{order}", scale.reshape([sizes[letter] for letter in common]))
     return ordered.reshape([sizes.get(letter, 1) for letter in out])
 
 

@@ -53,7 +53,11 @@ def _run_layer(
     function: Callable[..., Sequence[torch.Tensor]], steps: torch.Tensor, states: Sequence[torch.Tensor],
     weights: Sequence[Weight], batch_sizes: Weight, reverse: bool,
 ) -> list[torch.Tensor]:  # fmt: skip
-    """Calls PyTorch's kernel for all directions, `torch.lstm` or another, with the steps reversed before and after."""
+    """Runs one direction of a layer by PyTorch's `function`, such as `torch.lstm`.
+
+    With `reverse`, the steps are reversed before the call, and the output after it. Returns the output and the last
+    states.
+    """
     present, stacked = [weight for weight in weights if weight is not None], [state[None] for state in states]
     hidden, has_biases = stacked if len(stacked) > 1 else stacked[0], weights[2] is not None
     options = (present, has_biases, 1, 0.0, False, False)
@@ -66,7 +70,7 @@ def _run_layer(
 
 
 def _reversed_rows(batch_sizes: torch.Tensor) -> torch.Tensor:
-    """For each row of packed sequences, the row of the same sequence at the opposite step, counted from the end."""
+    """Returns, for each row of packed sequences, the row of the same sequence at the opposite step from its end."""
     starts = batch_sizes.cumsum(0) - batch_sizes
     step = torch.arange(len(batch_sizes)).repeat_interleave(batch_sizes)
     sequence = torch.arange(len(step)) - starts[step]
@@ -104,17 +108,17 @@ def _rnn_layer(
 # ---- gradients -------------------------------------------------------------------------------------------------------
 
 
-def _order(count: int, reverse: bool) -> Iterable[int]:
+def _step_order(count: int, reverse: bool) -> Iterable[int]:
     return reversed(range(count)) if reverse else range(count)
 
 
-def _stacked(of_steps: Sequence[Sequence[torch.Tensor]], reverse: bool) -> list[torch.Tensor]:
-    """Stacks each of the tensors that the steps computed, in the order in which they ran."""
-    ordered = of_steps[::-1] if reverse else of_steps
+def _stack_steps(per_step: Sequence[Sequence[torch.Tensor]], reverse: bool) -> list[torch.Tensor]:
+    """Stacks the tensors of all steps, which were computed in reverse order if `reverse` is set, in order of time."""
+    ordered = per_step[::-1] if reverse else per_step
     return [torch.stack(parts) for parts in zip(*ordered, strict=True)]
 
 
-def _refuse(*unsupported: Weight) -> None:
+def _reject_unsupported(*unsupported: Weight) -> None:
     if any(value is not None for value in unsupported):
         raise NotImplementedError("packed sequences and projections: use the op without saved gates")
 
@@ -124,15 +128,16 @@ def _lstm_saving(
     hidden_weight: torch.Tensor, input_bias: Weight, hidden_bias: Weight, projection: Weight = None,
     batch_sizes: Weight = None, reverse: bool = False,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    _refuse(projection, batch_sizes)
-    linear, found = torch.nn.functional.linear, []
-    for inputs in linear(steps, input_weight, input_bias)[list(_order(len(steps), reverse))]:
-        enter, forget, new, leave = (inputs + linear(hidden, hidden_weight, hidden_bias)).chunk(4, 1)
-        gates = [enter.sigmoid(), forget.sigmoid(), new.tanh(), leave.sigmoid()]
+    _reject_unsupported(projection, batch_sizes)
+    linear, per_step = torch.nn.functional.linear, []
+    for inputs in linear(steps, input_weight, input_bias)[list(_step_order(len(steps), reverse))]:
+        sums = inputs + linear(hidden, hidden_weight, hidden_bias)
+        input_gate, forget_gate, new_gate, output_gate = sums.chunk(4, 1)
+        gates = [input_gate.sigmoid(), forget_gate.sigmoid(), new_gate.tanh(), output_gate.sigmoid()]
         cell = gates[1] * cell + gates[0] * gates[2]
         hidden = gates[3] * cell.tanh()
-        found.append((hidden, torch.cat(gates, 1), cell))
-    output, saved, cells = _stacked(found, reverse)
+        per_step.append((hidden, torch.cat(gates, 1), cell))
+    output, saved, cells = _stack_steps(per_step, reverse)
     return output, hidden, cell, saved, cells
 
 
@@ -140,15 +145,15 @@ def _gru_saving(
     steps: torch.Tensor, hidden: torch.Tensor, input_weight: torch.Tensor, hidden_weight: torch.Tensor,
     input_bias: Weight, hidden_bias: Weight, batch_sizes: Weight = None, reverse: bool = False,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    _refuse(batch_sizes)
-    linear, found = torch.nn.functional.linear, []
-    for inputs in linear(steps, input_weight, input_bias)[list(_order(len(steps), reverse))]:
+    _reject_unsupported(batch_sizes)
+    linear, per_step = torch.nn.functional.linear, []
+    for inputs in linear(steps, input_weight, input_bias)[list(_step_order(len(steps), reverse))]:
         sums, entering = linear(hidden, hidden_weight, hidden_bias).chunk(3, 1), inputs.chunk(3, 1)
         reset, update = (entering[0] + sums[0]).sigmoid(), (entering[1] + sums[1]).sigmoid()
         new = (entering[2] + reset * sums[2]).tanh()
         hidden = (hidden - new) * update + new
-        found.append((hidden, torch.cat([reset, update, new, sums[2]], 1)))
-    output, saved = _stacked(found, reverse)
+        per_step.append((hidden, torch.cat([reset, update, new, sums[2]], 1)))
+    output, saved = _stack_steps(per_step, reverse)
     return output, hidden, saved
 
 
@@ -160,52 +165,54 @@ def _lstm_backward(
     output: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor, hidden_weight: torch.Tensor, gates: torch.Tensor,
     cells: torch.Tensor, cells_before: torch.Tensor, reverse: bool = False,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    found = []
-    for i in _order(len(output), not reverse):
-        enter, forget, new, leave = gates[i].chunk(4, 1)
-        tanh, of_hidden = cells[i].tanh(), hidden + output[i]
-        of_cell = cell + of_hidden * leave * (1 - tanh * tanh)
+    per_step = []
+    for i in _step_order(len(output), not reverse):
+        input_gate, forget_gate, new_gate, output_gate = gates[i].chunk(4, 1)
+        tanh, hidden_gradient = cells[i].tanh(), hidden + output[i]
+        cell_gradient = cell + hidden_gradient * output_gate * (1 - tanh * tanh)
         sums = (
-            of_cell * new * enter * (1 - enter), of_cell * cells_before[i] * forget * (1 - forget),
-            of_cell * enter * (1 - new * new), of_hidden * tanh * leave * (1 - leave),
+            cell_gradient * new_gate * input_gate * (1 - input_gate),
+            cell_gradient * cells_before[i] * forget_gate * (1 - forget_gate),
+            cell_gradient * input_gate * (1 - new_gate * new_gate),
+            hidden_gradient * tanh * output_gate * (1 - output_gate),
         )  # fmt: skip
-        found.append([torch.cat(sums, 1)])
-        hidden, cell = found[-1][0] @ hidden_weight, of_cell * forget
-    return *_stacked(found, not reverse), hidden, cell
+        per_step.append([torch.cat(sums, 1)])
+        hidden, cell = per_step[-1][0] @ hidden_weight, cell_gradient * forget_gate
+    return *_stack_steps(per_step, not reverse), hidden, cell
 
 
 def _gru_backward(
     output: torch.Tensor, hidden: torch.Tensor, hidden_weight: torch.Tensor, gates: torch.Tensor,
     states_before: torch.Tensor, reverse: bool = False,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    found = []
-    for i in _order(len(output), not reverse):
-        reset, update, new, multiplied = gates[i].chunk(4, 1)
-        of_hidden = hidden + output[i]
-        of_new = of_hidden * (1 - update) * (1 - new * new)
+    per_step = []
+    for i in _step_order(len(output), not reverse):
+        reset, update, new, state_sum = gates[i].chunk(4, 1)
+        hidden_gradient = hidden + output[i]
+        new_gradient = hidden_gradient * (1 - update) * (1 - new * new)
         both = (
-            of_new * multiplied * reset * (1 - reset),
-            of_hidden * (states_before[i] - new) * update * (1 - update),
+            new_gradient * state_sum * reset * (1 - reset),
+            hidden_gradient * (states_before[i] - new) * update * (1 - update),
         )  # fmt: skip
-        found.append([torch.cat([*both, of_new], 1), torch.cat([*both, of_new * reset], 1)])
-        hidden = of_hidden * update + found[-1][1] @ hidden_weight
-    return *_stacked(found, not reverse), hidden
+        per_step.append([torch.cat([*both, new_gradient], 1), torch.cat([*both, new_gradient * reset], 1)])
+        hidden = hidden_gradient * update + per_step[-1][1] @ hidden_weight
+    return *_stack_steps(per_step, not reverse), hidden
 
 
 def _rnn_backward(
     output: torch.Tensor, hidden: torch.Tensor, hidden_weight: torch.Tensor, states: torch.Tensor,
     nonlinearity: str = "tanh", reverse: bool = False,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    found = []
-    for i in _order(len(output), not reverse):
+    per_step = []
+    for i in _step_order(len(output), not reverse):
         slope = 1 - states[i] * states[i] if nonlinearity == "tanh" else states[i] > 0
-        found.append([(hidden + output[i]) * slope])
-        hidden = found[-1][0] @ hidden_weight
-    return *_stacked(found, not reverse), hidden
+        per_step.append([(hidden + output[i]) * slope])
+        hidden = per_step[-1][0] @ hidden_weight
+    return *_stack_steps(per_step, not reverse), hidden
 
 
-def _before(first: torch.Tensor, states: torch.Tensor, reverse: bool) -> torch.Tensor:
-    """The states [time, batch, width] before each step, of the first ones and those after each step."""
+def _states_before(first: torch.Tensor, states: torch.Tensor, reverse: bool) -> torch.Tensor:
+    """Returns the states [time, batch, width] before each step, from the first state and those after each step."""
     parts = (states[1:], first[None]) if reverse else (first[None], states[:-1])
     return torch.cat(parts)
 
@@ -219,39 +226,45 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -
 
 
 def _gradients_of_weights(
-    ctx: Any, steps: torch.Tensor, before: torch.Tensor, input_weight: torch.Tensor, of_inputs: torch.Tensor,
-    of_states: torch.Tensor,
+    ctx: Any, steps: torch.Tensor, before: torch.Tensor, input_weight: torch.Tensor, input_sums: torch.Tensor,
+    state_sums: torch.Tensor,
 ) -> tuple[torch.Tensor, list[Weight]]:  # fmt: skip
-    """The gradients of the steps, and of the weights and biases, from those of the sums [time, batch, columns]."""
-    entering, recurring = of_inputs.flatten(0, 1), of_states.flatten(0, 1)
-    weights = [entering.t() @ steps.flatten(0, 1), recurring.t() @ before.flatten(0, 1)]
-    biases = [entering.sum(0), recurring.sum(0)] if ctx.has_biases else [None, None]
-    return (entering @ input_weight).view(steps.shape), [*weights, *biases]
+    """Returns the gradients of the steps, and those of the weights and biases.
+
+    `before` are the states before each step. `input_sums` and `state_sums` are the gradients of the sums over the
+    inputs and over the states, [time, batch, columns].
+    """
+    input_rows, state_rows = input_sums.flatten(0, 1), state_sums.flatten(0, 1)
+    weights = [input_rows.t() @ steps.flatten(0, 1), state_rows.t() @ before.flatten(0, 1)]
+    biases = [input_rows.sum(0), state_rows.sum(0)] if ctx.has_biases else [None, None]
+    return (input_rows @ input_weight).view(steps.shape), [*weights, *biases]
 
 
 def _lstm_gradients(ctx: Any, output: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor, *_: Any) -> Any:
-    steps, first, first_cell, enter, recur, *_biases, outputs, gates, cells = ctx.saved_tensors
+    steps, first, first_cell, input_weight, hidden_weight, *_biases, outputs, gates, cells = ctx.saved_tensors
     reverse = ctx.options[-1]
-    before = _before(first_cell, cells, reverse)
-    sums, *states = _layers.lstm_layer_backward(output, hidden, cell, recur, gates, cells, before, reverse)
-    of_steps, weights = _gradients_of_weights(ctx, steps, _before(first, outputs, reverse), enter, sums, sums)
-    return of_steps, *states, *weights, None, None, None
+    before = _states_before(first_cell, cells, reverse)
+    sums, *states = _layers.lstm_layer_backward(output, hidden, cell, hidden_weight, gates, cells, before, reverse)
+    states_before = _states_before(first, outputs, reverse)
+    step_gradients, weights = _gradients_of_weights(ctx, steps, states_before, input_weight, sums, sums)
+    return step_gradients, *states, *weights, None, None, None
 
 
 def _gru_gradients(ctx: Any, output: torch.Tensor, hidden: torch.Tensor, *_: Any) -> Any:
-    steps, first, enter, recur, *_biases, outputs, gates = ctx.saved_tensors
-    before = _before(first, outputs, ctx.options[-1])
-    *sums, state = _layers.gru_layer_backward(output, hidden, recur, gates, before, ctx.options[-1])
-    of_steps, weights = _gradients_of_weights(ctx, steps, before, enter, *sums)
-    return of_steps, state, *weights, None, None
+    steps, first, input_weight, hidden_weight, *_biases, outputs, gates = ctx.saved_tensors
+    before = _states_before(first, outputs, ctx.options[-1])
+    *sums, state = _layers.gru_layer_backward(output, hidden, hidden_weight, gates, before, ctx.options[-1])
+    step_gradients, weights = _gradients_of_weights(ctx, steps, before, input_weight, *sums)
+    return step_gradients, state, *weights, None, None
 
 
 def _rnn_gradients(ctx: Any, output: torch.Tensor, hidden: torch.Tensor) -> Any:
-    steps, first, enter, recur, *_biases, outputs = ctx.saved_tensors
+    steps, first, input_weight, hidden_weight, *_biases, outputs = ctx.saved_tensors
     nonlinearity, _batch_sizes, reverse = ctx.options
-    sums, state = _layers.rnn_layer_backward(output, hidden, recur, outputs, nonlinearity, reverse)
-    of_steps, weights = _gradients_of_weights(ctx, steps, _before(first, outputs, reverse), enter, sums, sums)
-    return of_steps, state, *weights, None, None, None
+    sums, state = _layers.rnn_layer_backward(output, hidden, hidden_weight, outputs, nonlinearity, reverse)
+    states_before = _states_before(first, outputs, reverse)
+    step_gradients, weights = _gradients_of_weights(ctx, steps, states_before, input_weight, sums, sums)
+    return step_gradients, state, *weights, None, None, None
 
 
 # ---- shapes, and registration ----------------------------------------------------------------------------------------
@@ -289,7 +302,7 @@ def _gru_saving_shapes(
 
 
 def _lstm_backward_shapes(
-    output: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor, recur: torch.Tensor, gates: torch.Tensor,
+    output: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor, hidden_weight: torch.Tensor, gates: torch.Tensor,
     *rest: object, **_: object,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
     return _like(gates, hidden, cell)

@@ -1,12 +1,12 @@
-"""Frozen weights whose own memory is released: the packed copy is then the only one.
+"""Releases the memory of frozen weights that are packed, so that only the packed copy remains.
 
 A released `nn.Parameter` gets other memory of the same size, which reads as NaN and needs no physical memory: one small
 file in memory is mapped to all of its pages. Eager code that reads it computes NaN, and does not crash. Memory that
 is written becomes normal memory, so new weights can be loaded into it.
 
-A packed weight can be unpacked, because packing moves elements and adds zeros: packing the positions of the elements
-shows where each one is. So a program that needs a released weight, because it packs it in another way or reads it in
-place, gets it restored; a restored weight is not released again.
+A packed weight can be unpacked, because packing only moves elements and adds zeros: packing the positions of the
+elements shows where each element is. A released weight is therefore restored when a program packs it in another way or
+reads it in place; a restored weight is not released again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Release:
     pack: Pack
 
 
-# The released weights, and the restored ones, by the address of the memory that reads as NaN, until it is unmapped.
+# The released and the restored weights, by the address of the memory that read as NaN, until this memory is unmapped.
 _released: dict[int, _Release] = {}
 _restored: set[int] = set()
 _file = -1
@@ -54,7 +54,7 @@ _has_released = False
 
 
 def has_released() -> bool:
-    """Whether any weight has been released in this process: from then on, weights may read as NaN until restored."""
+    """Returns whether any weight has been released in this process, so that weights may read as NaN until restored."""
     return _has_released
 
 
@@ -64,15 +64,15 @@ def before_first_release(action: Callable[[], None]) -> None:
 
 
 def is_released(weight: torch.Tensor) -> bool:
-    """Whether the elements of `weight` are only in packed form."""
+    """Returns whether the elements of `weight` are only in packed form."""
     return bool(_released) and weight.data_ptr() in _released
 
 
 def release(weight: torch.Tensor, packed: torch.Tensor, pack: Pack) -> bool:
-    """Gives a parameter memory that reads as NaN, and releases its own unless another tensor uses it.
+    """Replaces the memory of a parameter by memory that reads as NaN; returns whether it did.
 
-    Does nothing and returns false for a tensor that is not a parameter, is small, has been restored before, or whose
-    elements cannot be read from `packed`, which is `pack(weight)`.
+    `packed` is `pack(weight)`. Does nothing for a tensor that is not a parameter, is small, has been restored before,
+    or whose elements cannot be recovered from `packed`.
     """
     if not isinstance(weight, torch.nn.Parameter) or weight.nbytes < MIN_RELEASED_BYTES:
         return False
@@ -94,13 +94,13 @@ def release(weight: torch.Tensor, packed: torch.Tensor, pack: Pack) -> bool:
 
 def restore(weight: torch.Tensor) -> None:
     """Writes the elements of a released weight to its memory again; does nothing for other tensors."""
-    found = _released.pop(weight.data_ptr(), None) if _released else None
-    if found is None:
+    entry = _released.pop(weight.data_ptr(), None) if _released else None
+    if entry is None:
         return
     _restored.add(weight.data_ptr())
     if _is_untouched(weight):
         bits = _in_memory_order(weight).view(_BITS[weight.itemsize])
-        positions, packed = _positions(weight, found.pack), found.packed.reshape(-1).view(bits.dtype)
+        positions, packed = _positions(weight, entry.pack), entry.packed.reshape(-1).view(bits.dtype)
         holds_element = positions > 0
         bits[positions[holds_element] - 1] = packed[holds_element]
 
@@ -114,14 +114,17 @@ def restore_among(tensors: Iterable[object]) -> None:
 
 def restore_all() -> None:
     """Restores all released weights of this process."""
-    for found in list(_released.values()):
-        weight = found.weight()
+    for entry in list(_released.values()):
+        weight = entry.weight()
         if weight is not None:
             restore(weight)
 
 
 def holds_new_elements(weight: torch.Tensor) -> bool:
-    """Whether a released weight has been written; its packed copy is then out of date, and it is no longer released."""
+    """Returns whether a released weight has been written.
+
+    If so, its packed copy is out of date, and the weight counts as restored.
+    """
     if not is_released(weight) or _is_untouched(weight):
         return False
     del _released[weight.data_ptr()]
@@ -137,7 +140,7 @@ def return_free_memory() -> None:
 
 
 def _positions(weight: torch.Tensor, pack: Pack) -> torch.Tensor:
-    """Returns for each packed element its position in memory order in `weight`, from 1; 0 for one that only pads."""
+    """Returns the position in memory order in `weight`, from 1, of each packed element; 0 for padding."""
     count, total = weight.numel(), 0
     # Positions that do not fit into an element are packed in parts.
     bits_per_part = 8 * weight.itemsize if weight.itemsize > 2 else 15
@@ -156,13 +159,13 @@ def _in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _sum_of_bits(tensor: torch.Tensor) -> int:
-    """The sum of the elements as integers, which is the same for any order, and with zeros added."""
+    """Returns the sum of the elements' bits as integers, which neither the order of elements nor added zeros change."""
     bits = tensor.detach().as_strided((tensor.numel(),), (1,)).view(_BITS[tensor.itemsize]).numpy()
     return int(np.add.reduce(bits, dtype=np.int64))
 
 
 def _is_untouched(weight: torch.Tensor) -> bool:
-    """Whether memory still reads as `_memory_of_nan` returned it."""
+    """Returns whether memory still reads as `_memory_of_nan` returned it."""
     flat = _in_memory_order(weight).view(_BITS[weight.itemsize]).numpy()
     return all(bool((flat[i : i + _CHUNK_ELEMENTS] == -1).all()) for i in range(0, flat.size, _CHUNK_ELEMENTS))
 

@@ -1,8 +1,8 @@
-"""Spreads of programs on disk, so that a verdict on the same values needs no other run in double precision.
+"""Saves the spreads of programs on disk, so that a verdict on the same values needs no further run in double precision.
 
-A spread (`runtime.sensitivity`) is determined by the graph, its weights and inputs, eager's results, and the software
-that computes them in double precision. A checksum of every tensor is in the key: what was read for other weights or
-inputs would judge results by the wrong limits.
+A spread (`runtime.sensitivity`) depends on the graph, its weights and inputs, eager's results, and the software that
+computes them in double precision. The key includes a checksum of every tensor, because spreads of other weights or
+inputs would set wrong limits.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # For fewer bytes of weights and inputs, the run in double precision takes less time than a file.
 _MIN_BYTES = 1 << 20
-# Spreads of more slices, such as those of a vocabulary, are not saved.
+# The maximum size of saved spreads: those of many slices, such as the entries of a vocabulary, are larger.
 _MAX_BYTES = 1 << 20
 _log = logging.getLogger("buddy.runner")
 
@@ -45,10 +45,10 @@ class _SavedSpread(msgspec.Struct, frozen=True):
 def find_or_measure(
     captured: CapturedGraph, expected: Sequence[object], measure: Callable[[], tuple[Spread, ...]]
 ) -> tuple[Spread, ...]:
-    """Returns the spreads of eager's results, `expected`, on disk, or else those of `measure`, which are then saved.
+    """Returns the spreads of eager's results, `expected`: those on disk, or else those of `measure`, which it saves.
 
-    Those of small programs are measured again, and those of programs with ops or op classes that are not of this
-    package: a change of their code would not be noticed. The spreads that `measure` returns are empty if it fails.
+    `measure` returns () if it fails. The spreads of small programs are not saved. Nor are those of programs with ops
+    that are not part of this package, because a change of their code would not be detected.
     """
     if not _may_be_saved(captured, expected):
         return measure()

@@ -1,4 +1,4 @@
-"""How far two correct runs of one program may be apart, measured on the program itself.
+"""Measures how much the results of two correct runs of a program may differ, on the program itself.
 
 Each op is computed in double precision on the values of this run, and its result is rounded to its element type up or
 down at random, with zero mean error (stochastic rounding, as in the CESTAC method: Vignes, 1993). Values that the type
@@ -67,7 +67,7 @@ from buddy.compiler.runtime.graph_interpreter import (
 from buddy.compiler.runtime.positions import allowed_margin, choice_of
 from buddy.compiler.runtime.torch_values import to_torch
 
-# By target, the index of the operand whose rows are multiplied.
+# For each target of a matrix product, the index of the first factor: the length of its rows is the number of addends.
 _PRODUCTS = {"mm.default": 0, "bmm.default": 0, "addmm.default": 1, "baddbmm.default": 1}
 _SUMS, _MEANS = {"sum.default", "sum.dim_IntList"}, {"mean.default", "mean.dim"}
 
@@ -84,7 +84,7 @@ class RandomRoundingInterpreter(LockstepInterpreter):
 
     def _compute(self, op: Op) -> torch.Tensor:
         value = super()._compute(op)
-        length = _addends(op, self._operand)
+        length = _number_of_addends(op, self._operand)
         if length > 1 and isinstance(value, torch.Tensor) and value.dtype == torch.float64:
             value = value + self._error_of_sum(op, value, length)
         return self._round(value, op)
@@ -114,7 +114,7 @@ class RandomRoundingInterpreter(LockstepInterpreter):
         return round_at_random(value, to_torch(meta.dtype), self._bits)
 
 
-def _addends(op: Op, operand: Callable[[Op, int], torch.Tensor]) -> float:
+def _number_of_addends(op: Op, operand: Callable[[Op, int], torch.Tensor]) -> float:
     """Returns the number of addends of each element of the result; 0 if `op` does not compute sums."""
     if op.target in _PRODUCTS:
         return operand(op, _PRODUCTS[op.target]).shape[-1]
@@ -156,8 +156,9 @@ ROUNDINGS_OF_SUMS, _ROUNDINGS_OF_RESULT = 16, 2
 MIN_ELEMENTS, MIN_SLICE_ELEMENTS = 64, 16
 MAX_FURTHER_RUNS = 3
 _NO_SPREAD = Spread(0.0, 0.0)
-# The key of the spreads of reduced precisions among those of further runs, whose keys are seeds.
-_OF_PRECISIONS = -1
+# The key of the spreads of reduced precisions in `CapturedGraph.further_spreads`; its other keys are seeds.
+_PRECISIONS_KEY = -1
+# The fraction of the effect of reduced precisions by which all rows of a result may differ.
 _SHARE_OF_PRECISION = 1 / 8
 _DOUBLE_TYPES = {False: torch.float64, True: torch.complex128}
 _log = logging.getLogger("buddy.runner")
@@ -168,10 +169,10 @@ def spreads(
 ) -> tuple[Spread, ...]:
     """Returns the spread of each of eager's results, `expected`: its difference from double precision, if finite.
 
-    One per result, in order; 0 for results that are not floats. Computed once for each `captured`, unless they are on
-    disk from an earlier run on the same values; empty if that fails, for lack of memory or of an op in double
-    precision. Random numbers start from the generator's state `random`, which must be that of eager's run; by default
-    both start from `SEED`.
+    There is one spread per result, in order; it is 0 for results that are not floats. Spreads are read from disk if an
+    earlier run had the same values, else measured once for each `captured`. Returns () if the measurement fails, for
+    lack of memory or because an op does not support double precision. `random` is the state of torch's generator before
+    eager's run; by default, eager started from `SEED`.
     """
     if captured.spreads is None:
         captured.random = random
@@ -247,35 +248,35 @@ def is_correct(
     seeds = iter(range(MAX_FURTHER_RUNS))
     while not is_within(compiled, eager, spread):
         seed = next(seeds, None)
-        further_run = further_spreads(captured, seed) if seed is not None else ()
-        if not further_run and captured.precisions:
+        run_spreads = further_spreads(captured, seed) if seed is not None else ()
+        if not run_spreads and captured.precisions:
             spread = spread.maximum_with(_spreads_of_precisions(captured, expected)[index])
             return is_within(compiled, eager, spread), spread
-        if not further_run:
+        if not run_spreads:
             return False, spread
-        spread = spread.maximum_with(further_run[index])
+        spread = spread.maximum_with(run_spreads[index])
     return True, spread
 
 
 def _spreads_of_precisions(captured: CapturedGraph, expected: Sequence[torch.Tensor]) -> tuple[Spread, ...]:
-    """Returns the spreads that reduced precisions allow in any run: parts of their own effect on the results.
+    """Returns the spreads that reduced precisions allow in any run: fractions of their effect on the results.
 
-    A number that is rounded to few bits in the other direction changes one row by a fraction of what all roundings
-    change it. Such rows are rare, and differ from run to run, so that the spread of a row may miss them. A row may
-    therefore differ by as much as the roundings change it, and all rows by `_SHARE_OF_PRECISION` of that.
+    If one number is rounded to few bits in the other direction, one row changes by a fraction of the change that all
+    roundings cause. Such rows are rare, and differ from run to run, so the spread of a row may not include them. A row
+    may therefore differ by as much as all roundings change it, and all rows together by `_SHARE_OF_PRECISION` of that.
     """
-    if _OF_PRECISIONS not in captured.further_spreads:
+    if _PRECISIONS_KEY not in captured.further_spreads:
         with _generator_from(captured.random):
             plain = results_of(captured.graph, captured.tensors, captured.numbers)
         effects = (differences(*pair) for pair in zip(expected, plain, strict=True))
-        captured.further_spreads[_OF_PRECISIONS] = tuple(
+        captured.further_spreads[_PRECISIONS_KEY] = tuple(
             Spread(
                 effect.largest / MULTIPLE, effect.rms * _SHARE_OF_PRECISION / MULTIPLE,
                 {dim: rms / MULTIPLE for dim, rms in effect.slices.items()},
             )
             for effect in effects
         )  # fmt: skip
-    return captured.further_spreads[_OF_PRECISIONS]
+    return captured.further_spreads[_PRECISIONS_KEY]
 
 
 def is_within(compiled: torch.Tensor, eager: torch.Tensor, spread: Spread) -> bool:
@@ -297,7 +298,7 @@ def is_within(compiled: torch.Tensor, eager: torch.Tensor, spread: Spread) -> bo
 
 
 def _is_small(spread: Spread, eager: torch.Tensor) -> bool:
-    """True if a spread is so small, relative to the result, that the result has a meaning."""
+    """True if a spread is small enough, relative to the result, to be a rounding error."""
     return spread.rms <= MAX_RELATIVE_SPREAD * _magnitude(eager).rms
 
 

@@ -1,10 +1,10 @@
 """The custom torch ops of compiled graphs: `buddy::observe`, random numbers, integer products and singular values.
 
-Those of recurrent layers are in a module that this one imports, so that all are defined.
+The ops of recurrent layers are in another module, which this module imports so that all ops are defined.
 
-Philox 4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3" (SC 2011): a cipher of
-few rounds that makes four words of 32 bits from a counter of four words and a key of two. Here the key is the seed, and
-the counter of an element is its number in row-major order (two words) and that of its stream.
+Random numbers come from Philox 4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3"
+(SC 2011): a cipher of few rounds that makes four words of 32 bits from a counter of four words and a key of two. Here
+the key is the seed, and the counter of an element is its number in row-major order (two words) and that of its stream.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _library.define("observe(Tensor value) -> ()")
 
 @contextmanager
 def observe_nodes(observer: Observer) -> Iterator[None]:
-    """Inside, `observer` is called with each observed value of a run; it must copy values that it keeps."""
+    """While active, `observer` is called with each observed value of a run; it must copy values that it keeps."""
     token = _observer.set(observer)
     try:
         yield
@@ -67,12 +67,12 @@ def philox(counter: Sequence[torch.Tensor], key: Sequence[torch.Tensor]) -> tupl
 
 
 def _high(product: torch.Tensor) -> torch.Tensor:
-    """The high word of an int64."""
+    """Returns the high word of each int64."""
     return (product >> 32) & _WORD_MASK
 
 
 def _block(seed: torch.Tensor, stream: int, size: Sequence[int]) -> tuple[torch.Tensor, ...]:
-    """The four words of each element of a tensor of `size`."""
+    """Returns the four words of each element of a tensor of `size`."""
     count = 1
     for extent in size:
         count *= extent
@@ -163,7 +163,7 @@ def _integer_convolution(
 
 
 def _product_of_scales(a_scale: float, b_scale: float, b_scales: torch.Tensor | None) -> torch.Tensor:
-    """The product of both scales, rounded to single precision."""
+    """Returns the product of both scales, rounded to single precision."""
     return (torch.tensor(b_scale, dtype=torch.float32) if b_scales is None else b_scales) * a_scale
 
 

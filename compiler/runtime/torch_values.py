@@ -1,4 +1,4 @@
-"""Torch's element types, devices, layouts and symbolic sizes, and their plain forms in the Buddy graph."""
+"""Converts torch's element types, devices, layouts and symbolic sizes to their plain forms in the Buddy graph."""
 
 from __future__ import annotations
 

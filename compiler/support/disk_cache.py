@@ -26,8 +26,8 @@ DEFAULT_LIMIT_BYTES = 512 << 20
 _TRIMS_PER_LIMIT = 8
 # The key has the length of SHA-256: RFC 2104 recommends no shorter one.
 KEY_FILE, KEY_BYTES = "key", 32
-# The format of the files. The keyed hash covers it, so that files of another format count as missing. Increases when
-# what is cached is encoded differently under the same key.
+# The format of the files. The keyed hash covers it, so that files of another format count as missing. Increase it when
+# data is encoded differently under the same key.
 FORMAT = 1
 
 
@@ -101,7 +101,7 @@ class DiskCache:
         self._path(key).unlink(missing_ok=True)
 
     def list_keys(self) -> list[str]:
-        """Returns the names of all files in the folder, sorted; which of them are valid, only `read` tells."""
+        """Returns the names of all files in the folder, sorted. Some may be invalid: only `read` checks them."""
         try:
             return sorted(entry.name for entry in os.scandir(folder() / self.name))
         except OSError:
@@ -117,7 +117,10 @@ class DiskCache:
         return folder() / self.name / key
 
     def _trim(self, cache_folder: Path, n_written: int) -> None:
-        """Deletes the oldest files until the others are within the limit, at the first write and now and then."""
+        """Deletes the oldest files until the others are within the limit.
+
+        It does so at the first write of this process, and after each `limit / _TRIMS_PER_LIMIT` written bytes.
+        """
         written = self._written.get(cache_folder, self.limit) + n_written
         if written < self.limit // _TRIMS_PER_LIMIT:
             self._written[cache_folder] = written
@@ -228,10 +231,10 @@ CACHES = (OBJECTS, PROGRAMS, CATALOGUES, TUNED, PRECISION_ERRORS, SPREADS, OPENE
 def source_hash() -> str:
     """Returns a hash of the compiler's own source, for keys of what another version may compute differently."""
     root = Path(__file__).parent.parent
-    found = sha256()
+    state = sha256()
     for path in sorted(root.rglob("*.py")):
-        found.update(f"{path.relative_to(root)}\n{path.read_text()}\n".encode())
-    return found.hexdigest()
+        state.update(f"{path.relative_to(root)}\n{path.read_text()}\n".encode())
+    return state.hexdigest()
 
 
 def contents() -> dict[str, tuple[int, int]]:

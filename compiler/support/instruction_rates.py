@@ -1,6 +1,6 @@
-"""Measures the rates of instructions of this machine, by loops in LLVM IR.
+"""Measures the rates of instructions of this machine by loops in LLVM IR.
 
-The rates that select the instructions of kernels are measured once, and kept in the folder of caches.
+The rates by which the instructions of kernels are selected are measured once for each processor, and cached on disk.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from buddy.compiler.support import disk_cache
 # the registers.
 SUMS = 12
 _FILE = "instruction-rates.json"
-# Iterations of a loop, some 30 us, and tries, of which the fastest counts: other programs use this machine too.
+# The numbers of iterations of a loop, which take some 30 us, and of tries. The fastest try counts, because other
+# programs use the machine too.
 _STEPS, _TRIES = 10_000, 40
 # The products of bfloat16, in bodies of loops that add to vectors of 16 sums. `vdpbf16ps` is slower than multiply-adds
 # in f32 on some processors, and twice as fast on others.
@@ -68,7 +69,7 @@ def _store(path: Path, rates: dict[str, dict[str, float]]) -> None:
         scratch.write_text(json.dumps(rates))
         scratch.replace(path)
     except OSError:
-        return  # it is measured again
+        return  # the next process measures the rates again
 
 
 def _processor_model() -> str:

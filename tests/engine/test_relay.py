@@ -20,7 +20,7 @@ from buddy.compiler.engine.relay import _ENGINE as ENGINE
 from buddy.compiler.engine.relay import _LATER_BEAT_SECONDS, RelayError, end_engine, engines_folder, run_relay
 from buddy.compiler.protocol.wire import BEAT, SILENCE, UNANSWERED, refusal
 
-REFUSAL = "is accessible to other users: remove it, or set TMPDIR to another place"
+REFUSAL = "is accessible to other users: remove it, or set TMPDIR to another folder"
 
 
 @pytest.fixture
@@ -219,7 +219,7 @@ def test_an_engine_that_never_closes_after_the_clients_end_has_not_answered(rela
 
 
 @pytest.mark.parametrize(("log", "reason"), [
-    (b"", "killed from outside, perhaps because memory ran out"),
+    (b"", "another process killed it, perhaps because memory ran out"),
     (b"Traceback\nMemoryError: no more\n", "it ended: MemoryError: no more"),
     (b"x" * 5000, "it ended: " + "x" * 2000),
     (None, "it had no connection for too long, or the machine was restarted"),

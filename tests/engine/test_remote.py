@@ -179,7 +179,7 @@ async def test_an_engine_that_is_killed_says_so_over_the_link(far: Far) -> None:
     client = EngineClient(far.remote())
     welcome = await client.start()
     os.kill(welcome.pid, signal.SIGKILL)
-    with pytest.raises(EngineLost, match="on far has exited: it ended: killed from outside"):
+    with pytest.raises(EngineLost, match="on far has exited: it ended: another process killed it"):
         await asyncio.wait_for(Bench(client).until(lambda frame: False), PATIENCE)
     await client.close()
 

@@ -1,4 +1,4 @@
-"""Finds the stages in a folder of a compiler: one file for each, whose name says what it is; or a single such file."""
+"""Finds the stages in a folder that a compiler has written, with one named file for each stage; or in a single file."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from buddy.compiler.importers.dumps.records import Dump, DumpStage
 from buddy.compiler.protocol.dump_files import IR_SUFFIXES, DumpFormat, files_in, is_text, language_of_text
 from buddy.compiler.protocol.plain_values import Language
 
-# Names of files that are not shown, in a note: more would fill the line.
+# The maximum number of file names in a note about files that are not shown.
 _MAX_NAMED = 5
 _MAX_HEADER_BYTES = 16 << 10
 
 
 class StageFile(NamedTuple):
-    """A file that has the IR of one stage. `order` sorts the stages; `anchor` "" stands for what the IR says."""
+    """A file that has the IR of one stage. Stages are sorted by `order`; if `anchor` is "", the IR determines it."""
 
     path: Path
     order: tuple[Any, ...]
@@ -82,7 +82,7 @@ class FolderScan:
 
 
 def note_names(dump: Dump, paths: Iterable[Path], what: str) -> None:
-    """Adds a note that says `what` these files are."""
+    """Adds a note with the names of files, preceded by the description `what`."""
     names = [path.name for path in paths]
     if names:
         more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
@@ -97,8 +97,8 @@ def _natural(text: str) -> tuple[tuple[int, str], ...]:
 _TREE = re.compile(r"(?P<numbers>\d+(?:_\d+)*)_(?P<name>[\w.-]+)\.mlir")
 
 
-def _mlir_tree(folder: Path, path: Path) -> StageFile | None:
-    """A file `1_3_cse.mlir`: the pass number at each level of nesting. Its folders name the ops."""
+def _read_mlir_tree_name(folder: Path, path: Path) -> StageFile | None:
+    """Reads the name `1_3_cse.mlir`, with the pass number at each level of nesting; the folders name the ops."""
     match = _TREE.fullmatch(path.name)
     if match is None:
         return None
@@ -109,7 +109,8 @@ def _mlir_tree(folder: Path, path: Path) -> StageFile | None:
 _PHASE = re.compile(r"(?P<program>.*)\.(?P<number>\d+)\.(?P<phase>[\w-]+)\.mlir")
 
 
-def _iree_phases(_folder: Path, path: Path) -> StageFile | None:
+def _read_iree_phase_name(_folder: Path, path: Path) -> StageFile | None:
+    """Reads the name `program.3.flow.mlir`, with the number of the phase."""
     match = _PHASE.fullmatch(path.name)
     if match is None:
         return None
@@ -120,7 +121,8 @@ def _iree_phases(_folder: Path, path: Path) -> StageFile | None:
 _TRITON = (".source", ".ttir", ".ttgir", ".llir", ".ptx", ".amdgcn", ".sass")
 
 
-def _triton(_folder: Path, path: Path) -> StageFile | None:
+def _read_triton_name(_folder: Path, path: Path) -> StageFile | None:
+    """Reads the name `kernel.ttir`, whose suffix is the level; the folder is named after a hash of the kernel."""
     if path.suffix not in _TRITON:
         return None
     level = path.suffix[1:]
@@ -133,11 +135,11 @@ _XLA = re.compile(r"(?P<module>module_\d+\.[^.]*)\.(?P<rest>.*)")
 _XLA_PASS = re.compile(r"(?P<number>\d+)\.(?P<pipeline>.+?)\.after_(?P<pass>.+?)(?:\.before_.*)?\.txt")
 
 
-def _xla(_folder: Path, path: Path) -> StageFile | None:
-    """A file `module_0001.jit_f.0003.pipeline.after_X.before_Y.txt`, or one of the module outside of its passes."""
+def _read_xla_name(_folder: Path, path: Path) -> StageFile | None:
+    """Reads the name `module_0001.jit_f.0003.pipeline.after_X.before_Y.txt`, or that of a module outside of passes."""
     match = _XLA.fullmatch(path.name)
     if match is None and path.name == "module.mlir" and path.parent.name.startswith("module_"):
-        # What a frontend gave to XLA.
+        # The module that a frontend passed to XLA.
         return StageFile(path, (path.parent.name, 0, 0, ""), "stablehlo", "stablehlo", "mlir", path.parent.name)
     if match is None:
         return None
@@ -168,7 +170,8 @@ _INDUCTOR: dict[str, tuple[str, Language]] = {
 }
 
 
-def _inductor(_folder: Path, path: Path) -> StageFile | None:
+def _read_inductor_name(_folder: Path, path: Path) -> StageFile | None:
+    """Reads one of the names in `_INDUCTOR`; the folder names the graph."""
     if path.name not in _INDUCTOR:
         return None
     phase, language = _INDUCTOR[path.name]
@@ -176,7 +179,8 @@ def _inductor(_folder: Path, path: Path) -> StageFile | None:
     return StageFile(path, order, path.stem, phase, language, path.parent.name)
 
 
-def _ir_folder(folder: Path, path: Path) -> StageFile | None:
+def _read_ir_name(folder: Path, path: Path) -> StageFile | None:
+    """Reads any name with the suffix of an IR; stages are ordered by name."""
     language = "mlir" if path.suffix == ".mlir" else IR_SUFFIXES.get(path.suffix)
     if language is None:
         return None
@@ -189,10 +193,10 @@ def _single_file(_folder: Path, path: Path) -> StageFile:
 
 
 _READERS: dict[DumpFormat, Callable[[Path, Path], StageFile | None]] = {
-    "mlir-tree": _mlir_tree,
-    "iree-phases": _iree_phases,
-    "triton": _triton,
-    "xla": _xla,
-    "inductor": _inductor,
-    "ir-folder": _ir_folder,
+    "mlir-tree": _read_mlir_tree_name,
+    "iree-phases": _read_iree_phase_name,
+    "triton": _read_triton_name,
+    "xla": _read_xla_name,
+    "inductor": _read_inductor_name,
+    "ir-folder": _read_ir_name,
 }

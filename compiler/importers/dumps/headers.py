@@ -1,4 +1,4 @@
-"""Headers that pass managers print before the IR, and what the IR after them is of."""
+"""Reads the headers that pass managers print before IR, and finds the part of the program that the IR is of."""
 
 from __future__ import annotations
 
@@ -109,9 +109,9 @@ def _llvm_header(match: re.Match[bytes]) -> Header:
 
 
 def anchor_of(head: bytes, language: str, ran_on: str) -> str:
-    """Returns what printed IR is of, by its first lines: `module`, or `@f` for a function or another symbol.
+    """Returns the anchor of printed IR from its first lines: `module`, or `@f` for a function or another symbol.
 
-    `ran_on` decides if the lines do not tell.
+    If the lines do not determine it, returns `ran_on`, or `module`.
     """
     if language == "llvm":
         if b"ModuleID = " in head[:200]:
@@ -128,7 +128,7 @@ def anchor_of(head: bytes, language: str, ran_on: str) -> str:
 
 
 def op_of(head: bytes) -> str:
-    """Returns the full name of the op that starts printed MLIR, "" if the first lines do not tell."""
+    """Returns the full name of the first op in printed MLIR, "" if the first lines do not contain it."""
     match = _top_op(head)
     op = _text(match["generic"] or match["op"]) if match is not None else ""
     return "builtin.module" if op == "module" else op

@@ -1,7 +1,7 @@
-"""The source lines that each line of IR comes from, as far as the printed IR says it.
+"""Finds the source lines that each line of printed IR names.
 
-MLIR says it by `loc(...)`, LLVM IR by `!dbg`, HLO by the metadata of an op, PTX by `.loc`, code of torch.compile by
-comments. A place is written `file:line`.
+MLIR names them by `loc(...)`, LLVM IR by `!dbg`, HLO by the metadata of an op, PTX by `.loc`, code of torch.compile by
+comments. A place is a source line, written `file:line`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from buddy.compiler.protocol import NodeRow
 
-# Longer texts are shown without places: finding them would take longer than a user waits for a stage.
+# Longer texts are shown without places, because finding them would delay the stage noticeably.
 MAX_LOCATED_CHARACTERS = 2 << 20
 Places = tuple[str, ...]
 _MAX_DEPTH = 16

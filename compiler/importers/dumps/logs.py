@@ -1,4 +1,4 @@
-"""Finds the stages of a log, chunk by chunk: where each header is, and a hash of the IR after it.
+"""Finds the stages of a log, chunk by chunk: the position of each header, and a hash of the IR after it.
 
 No text stays in memory. The file is read, not mapped: if another program truncated a mapped log, the process would end.
 """
@@ -18,7 +18,7 @@ from buddy.compiler.importers.dumps.records import Dump, DumpStage
 from buddy.compiler.protocol.dump_files import language_of_text
 
 CHUNK_BYTES = 1 << 20
-# The first bytes of a stage, which say what it is of, and the length of a line that may be a header.
+# The maximum lengths of the start of a stage, in which its anchor is found, and of a line that may be a header.
 _HEAD_BYTES, _MAX_HEADER_BYTES = 64 << 10, 16 << 10
 # Ops are counted in dumps up to this size: counting is much slower than reading.
 MAX_COUNTED_BYTES = 16 << 20
@@ -95,13 +95,14 @@ class StageHash:
 
 
 class LogScan:
-    """The scan of one log. It can go on when the file has grown."""
+    """The scan of one log, which can continue when the file has grown."""
 
     def __init__(self, dump: Dump, path: Path) -> None:
         self._dump, self._path = dump, path
         self._file_number = len(dump.files)
         dump.files.append(path)
-        # Where the scan goes on, and the number of stages before: those of the last header, which may get more text.
+        # The position at which the next scan starts, that of the last header, because its text may have grown; and the
+        # number of stages before it.
         self._resume, self._stages_before = 0, 0
         self._inode = 0
         self._ignored = 0
@@ -131,7 +132,7 @@ class LogScan:
         yield
 
     def has_grown(self) -> bool:
-        """Whether the file is the one that was scanned, with more bytes. A replaced or shorter one is another dump."""
+        """Returns whether the file is the scanned one and not shorter. A replaced or shorter file is another dump."""
         try:
             status = self._path.stat()
         except OSError:

@@ -1,6 +1,7 @@
-"""The pass pipeline of a dump of MLIR, from the passes that its headers name, for running its steps again.
+"""Reconstructs the pass pipeline of a dump of MLIR from the headers of its stages, so that its steps can run again.
 
-A step is a pass in the pipeline. A dump may have several stages of it: a pass on functions has one for each function.
+A step is a pass in the pipeline. A dump may have several stages of one step: a pass on functions has one for each
+function.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from buddy.compiler.importers.dumps.records import DumpStage
 from buddy.compiler.protocol.errors import BuddyError
 
 MODULE_OP = "builtin.module"
-# Passes that run a pipeline of their own on functions, with the pass in it by default. The stages of that pass are in
-# the dump, before that of the pass itself.
+# Passes that run another pipeline on functions, each with the pass in that pipeline by default. The stages of the inner
+# pass are in the dump before the stage of the outer pass.
 _INNER_PASSES = {"inline": "canonicalize"}
-# The parents of functions that are not in the module itself: a header does not name them.
+# The parent ops of functions that are not directly in the module; headers do not name the parents.
 _PARENTS = {"gpu.func": "gpu.module", "spirv.func": "spirv.module"}
 
 
@@ -28,17 +29,17 @@ class PipelineError(BuddyError):
 
 
 def is_step(stage: DumpStage) -> bool:
-    """Whether a stage is of a pass over MLIR that its header names by its argument."""
+    """Returns whether a stage is of a pass over MLIR that its header names by its argument."""
     return bool(stage.op and stage.pipeline)
 
 
 def is_whole(stage: DumpStage) -> bool:
-    """Whether the text of a stage is the whole module."""
+    """Returns whether the text of a stage is the whole module."""
     return stage.anchor == MODULE
 
 
 class StepNumbers:
-    """Numbers the steps of stages that are found one by one: a step has the number of its first stage."""
+    """Numbers the steps of stages that are added one by one: a step has the number of its first stage."""
 
     def __init__(self) -> None:
         self._positions = _Positions()
@@ -54,9 +55,10 @@ class StepNumbers:
 
 
 class _Positions:
-    """The position of each stage in the pipeline: its group of passes between passes on the module, and its place.
+    """The position of each stage in the pipeline.
 
-    Texts before and after passes are counted apart.
+    A position consists of a group, which is a pass on the module or the passes between two of them, an op, and an index
+    within the group. Texts before passes and texts after passes are counted separately.
     """
 
     def __init__(self) -> None:
@@ -79,7 +81,7 @@ def _symbol(stage: DumpStage) -> str:
 
 @dataclass
 class Step:
-    """A pass of the pipeline on each `op` of that name. `stages` are the numbers of its stages in the dump."""
+    """A pass of the pipeline, which runs on each op with the name `op`. `stages` are the numbers of its stages."""
 
     title: str
     op: str
@@ -90,7 +92,7 @@ class Step:
 
 @dataclass
 class Start:
-    """Where a re-run starts: the stages whose texts together are the module, and the first step to run on it."""
+    """The start of a re-run: the stages whose texts together are the module, and the first step to run on it."""
 
     stages: list[int]
     step: int
@@ -99,7 +101,7 @@ class Start:
 class Pipeline:
     """The steps of a dump in the order of their execution.
 
-    `inner` are the numbers of stages that a pass has made by a pipeline of its own; they belong to no step.
+    `inner` are the numbers of stages that come from the inner pipelines of passes; they belong to no step.
     """
 
     def __init__(self, stages: Sequence[DumpStage], inner: Collection[int]) -> None:
@@ -113,22 +115,22 @@ class Pipeline:
 
     def _read(self) -> None:
         positions, numbers = _Positions(), dict[tuple[int, str, int], int]()
-        found: list[Step] = []
+        steps: list[Step] = []
         for number, stage in enumerate(self._stages):
             if number in self.inner or not is_step(stage) or stage.before != self.is_before:
                 continue
             position = positions.of(stage)
             if position not in numbers:
-                numbers[position] = len(found)
+                numbers[position] = len(steps)
                 spelling = re.sub(r"\s+", " ", stage.pipeline).replace(" }", "}").replace("{ ", "{")
-                found.append(Step(_title(stage), stage.op, spelling, position[0]))
-            step = found[numbers[position]]
+                steps.append(Step(_title(stage), stage.op, spelling, position[0]))
+            step = steps[numbers[position]]
             if step.title != _title(stage):
                 what = f"{step.title} and {_title(stage)} (stage {number}) ran at the same place on different functions"
                 raise PipelineError(f"the pipeline is not known: {what}, or the dump lacks stages")
             step.stages.append(number)
         # Functions that run in several threads are interleaved.
-        self.steps = [found[numbers[position]] for position in sorted(numbers)]
+        self.steps = [steps[numbers[position]] for position in sorted(numbers)]
         self._by_stage = {stage: index for index, step in enumerate(self.steps) for stage in step.stages}
         self._reject_different_functions()
 
@@ -146,7 +148,10 @@ class Pipeline:
         return self._by_stage.get(stage)
 
     def start_before(self, first: int) -> Start:
-        """Returns the last place before step `first` where the dump has the whole module. Raises `PipelineError`."""
+        """Returns the latest start before step `first` at which the dump has the whole module.
+
+        Raises `PipelineError` if the dump has no such text.
+        """
         for index in range(first if self.is_before else first - 1, -1, -1):
             whole = self._whole_text(index)
             if whole is not None:
@@ -244,8 +249,8 @@ class Pipeline:
 def readings(stages: Sequence[DumpStage]) -> Iterator[Pipeline]:
     """Yields the pipelines that the stages may be of. Raises `PipelineError` if no pipeline is found.
 
-    They differ in the stages that passes such as the inliner have made by a pipeline of their own, which look like
-    those of the pipeline itself: only a re-run tells which one is right.
+    They differ in the stages that they attribute to inner pipelines, such as that of the inliner. Such stages look like
+    those of the outer pipeline, so only a re-run shows which pipeline is right.
     """
     if not any(map(is_step, stages)):
         raise PipelineError("the dump does not name the passes of an MLIR pipeline")
@@ -305,7 +310,10 @@ def _inner_stages(
 
 
 def _shows_before(stages: Sequence[DumpStage]) -> bool:
-    """Whether the dump has texts before passes only. With both, the steps are those that have a text after them."""
+    """Returns whether the dump has only texts before passes.
+
+    If it also has texts after passes, the steps are the passes with a text after them.
+    """
     return all(stage.before for stage in stages if is_step(stage))
 
 

@@ -95,11 +95,11 @@ class DumpScan:
         dump.is_complete = True
 
     def is_current(self) -> bool:
-        """Whether no file has changed since the scan."""
+        """Returns whether no file has changed since the scan."""
         return self.dump.is_complete and self._statuses == _statuses(self.dump.path)
 
     def can_continue(self) -> bool:
-        """Whether the dump is a log that has grown, so that `index` reads only what is new."""
+        """Returns whether the dump is a log that has grown, so that `index` reads only what is new."""
         return self._log is not None and self.dump.is_complete and self._log.has_grown()
 
 

@@ -1,4 +1,4 @@
-"""A dump as an index: where the text of each stage is in its file, without the texts."""
+"""The index of a dump: the position of each stage's text in its file, without the texts."""
 
 from __future__ import annotations
 
@@ -15,25 +15,27 @@ from buddy.compiler.protocol.plain_values import LANGUAGES, Language
 
 # The first graph of a dump with several anchors: it has the stages of all of them.
 ALL_STAGES = "all"
-# Anchors beyond this number have no graph of their own; their stages are in `ALL_STAGES`.
+# Anchors beyond this number have no separate graph; their stages are only in `ALL_STAGES`.
 MAX_ANCHORS = 2000
 TEXT_PREFIX = "dump-"
 StageOrigin = Literal["dump", "re-run", "skipped"]
-# The anchors of a dump in another format are programs of their own.
-_OF_ONE_PROGRAM = ("log", "mlir-tree", "ir-folder")
+# The formats of dumps of one program. In other formats, each anchor is a separate program.
+_ONE_PROGRAM_FORMATS = ("log", "mlir-tree", "ir-folder")
 
 
 @dataclass(slots=True)
 class DumpStage:
     """A stage: `length` bytes from `offset` on in file number `file` of the dump.
 
-    `anchor` is what the text is of (`module`, `@f`, the name of a graph), `ran_on` what its pass ran on, and `op` the
-    full name of that op if the stage is of a pass over MLIR. `pipeline` is the pass with its options, as far as the
-    dump has them; the text is that `before` the pass, or after it. `strip` names the prefix of each line that is not
-    part of the text ("", "torch-log", "tab"). `digest` is a hash of the bytes; the stage before with the same anchor
-    has the same if the pass `changed` nothing. `ops` counts the ops by name, if they were counted.
-    `origin` says whether the dump has the text, or a re-run has made it, or the pass is left out of a re-run: the text
-    is then that before it. `step` is the number of the step of the pipeline, if that is known.
+    `anchor` names the part of the program in the text: `module`, a function `@f`, or a graph. `ran_on` names the op or
+    function that the pass ran on, and `op` is the full name of that op for a pass over MLIR. `pipeline` is the pass
+    with its options, as far as the dump has them. The text is the IR after the pass; if `before` is set, that before
+    it. `strip` names the prefix of each line that is not part of the text ("", "torch-log", "tab"). `digest` is a hash
+    of the bytes. `changed` is false if the previous stage with the same anchor has the same hash. `ops` counts the ops
+    by name, if they were counted.
+
+    `origin` is "dump", "re-run", or "skipped" if a re-run skipped the pass; the text is then that of the stage before.
+    `step` is the number of the step of the pipeline, -1 if unknown.
     """
 
     title: str
@@ -63,15 +65,16 @@ class DumpStage:
         return f"{TEXT_PREFIX}{self.digest}"
 
     def is_of(self, graph: str) -> bool:
-        """Whether the stage is one of the graph with that name."""
+        """Returns whether the stage is one of the graph with that name."""
         return graph in (ALL_STAGES, self.anchor)
 
 
 @dataclass
 class Dump:
-    """The stages that have been found so far. `scanned` of `size` bytes have been read; `notes` name what is not IR.
+    """The stages of a dump that have been found so far.
 
-    It `is_complete` when all files have been read to their end.
+    `scanned` of `size` bytes have been read; `is_complete` is set when all files have been read to their end. `notes`
+    report the parts that are not IR.
     """
 
     path: Path
@@ -87,7 +90,7 @@ class Dump:
     _anchors: dict[str, int] = field(default_factory=dict)
 
     def add(self, stage: DumpStage) -> None:
-        """Adds the next stage, and compares it with the stage before of the same anchor and language."""
+        """Adds the next stage, and compares it with the previous stage of the same anchor and language."""
         before = self._last.get((stage.anchor, stage.language))
         if before is not None:
             stage.changed = before.digest != stage.digest
@@ -100,9 +103,9 @@ class Dump:
 
     def add_unchanged(self, title: str, ran_on: str) -> bool:
         """Adds a stage whose IR is not printed, because its pass changed nothing. Returns whether it is known."""
-        # By language: a log may have thousands of functions.
-        places = ((anchor, language) for anchor in (ran_on, MODULE) for language in LANGUAGES)
-        before = next((stage for place in places if (stage := self._last.get(place)) is not None), None)
+        # Tries each language, because a search in `_last` would be slow: a log may have thousands of functions.
+        keys = ((anchor, language) for anchor in (ran_on, MODULE) for language in LANGUAGES)
+        before = next((stage for key in keys if (stage := self._last.get(key)) is not None), None)
         if before is None:
             return False
         self.add(replace(before, title=title, ran_on=ran_on, deltas=(), failed=False))
@@ -125,9 +128,9 @@ class Dump:
 
     @property
     def graph_names(self) -> list[str]:
-        """The graphs of the dump: those of each anchor, after all stages together if they are of one program."""
+        """The names of the graphs: one for each anchor, preceded by `ALL_STAGES` if the anchors are of one program."""
         anchors = list(self._anchors)[:MAX_ANCHORS]
-        return anchors if len(anchors) <= 1 or self.format not in _OF_ONE_PROGRAM else [ALL_STAGES, *anchors]
+        return anchors if len(anchors) <= 1 or self.format not in _ONE_PROGRAM_FORMATS else [ALL_STAGES, *anchors]
 
     def graph_name(self, graph: int) -> str:
         """Returns the name of a graph; that of all stages if there is no graph with that number."""

@@ -16,9 +16,9 @@ TORCH_PREFIX = re.compile(
     rb"^[A-Z]\d{4} [\d:.]+ \d+ \S+\.py:\d+\] (?:\[(?P<id>\d+/\d+[^\]\n]*)\] )?\[__(?P<name>\w+)\] ?", re.MULTILINE
 )
 _TRACE_HEADER = re.compile(rb'^V\d{4} [\d:.]+ \d+ \S+\.py:\d+\] (?P<json>\{".*\})\s*$')
-# What starts another text of the same logger.
+# The starts of a new text of the same logger.
 _STARTS = (b"TRACED GRAPH", b"Output code:")
-# Entries of TORCH_TRACE that are graphs or code; those called "artifact" have a name of their own.
+# Entries of TORCH_TRACE that are graphs or code, with their phases. Entries called "artifact" have a further name.
 _TRACED = {
     "dynamo_output_graph": "dynamo",
     "aot_forward_graph": "aot",

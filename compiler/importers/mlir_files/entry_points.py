@@ -42,7 +42,7 @@ def answer_in_time(request: ReadRequest) -> ReadAnswer:
 
 
 def answer(request: ReadRequest) -> ReadAnswer:
-    """The programs in a file, each with its graph; or the error."""
+    """Returns the programs in a file, each with its graph; or the error."""
     try:
         words = [shape_word(text) for text in request.shapes]
     except ValueError as error:
@@ -94,7 +94,7 @@ def _is_public(function: ir.Operation) -> bool:
 
 
 def _entry_names(module: ir.Module, entry: str) -> list[str]:
-    """The names of the functions to open: `entry`, or all public ones; those without callers come first."""
+    """Returns the names of the functions to open: `entry`, or all public ones; those without callers come first."""
     names = [name_of(function) for function in _functions(module) if entry or _is_public(function)]
     if entry:
         return [name for name in names if name == entry]
@@ -127,7 +127,7 @@ def _missing_entry(request: ReadRequest, parts: list[ModulePart]) -> Diagnostic:
 
 
 def _open_entry(part: ModulePart, name: str, title: str, request: ReadRequest, words: list[ShapeWord]) -> EntryPoint:
-    """One function as a program, in a copy of its module."""
+    """Opens one function as a program, in a copy of its module."""
     module = _copy_module(part.module)
     text, dialects, entry_phase = str(part.module), dialects_of(module), phase_of(module)
     entry = next(function for function in _functions(module) if name_of(function) == name)
@@ -137,7 +137,7 @@ def _open_entry(part: ModulePart, name: str, title: str, request: ReadRequest, w
         arguments, notes = fix_sizes(signature.arguments), _default_size_notes(signature)
         table = ModuleTable(module, entry, arguments, request.title, part.lines_before)
         results, callee = signature.results, name
-        if not signature.fits:
+        if not signature.needs_no_wrapper:
             shapes = [tuple(map(_static_size, value.shape)) for value in arguments]
             results, callee = wrap(module, signature, shapes), WRAPPER
     except NotRunnableError as error:
@@ -152,7 +152,7 @@ def _open_entry(part: ModulePart, name: str, title: str, request: ReadRequest, w
 
 
 def _copy_module(module: ir.Module) -> ir.Module:
-    """A separate module with the same locations."""
+    """Returns a separate module with the same locations."""
     return ir.Module.parse(module.operation.get_asm(enable_debug_info=True), module.context)
 
 
@@ -175,7 +175,7 @@ def _signature(entry: ir.Operation, module: ir.Module, name: str, words: list[Sh
 
 
 def _default_size_notes(signature: FunctionSignature) -> list[str]:
-    """A note on the dynamic sizes that are set to the default, if any."""
+    """Returns a note on the dynamic sizes that are set to the default, if any."""
     names = [value.name for value in signature.arguments if value.is_dynamic]
     if not names:
         return []

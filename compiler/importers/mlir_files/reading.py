@@ -34,7 +34,7 @@ class ModulePart:
 
 
 def new_context() -> ir.Context:
-    """A context with every dialect of the bindings.
+    """Returns a context with every dialect of the bindings.
 
     Attributes of unknown dialects are allowed, since they do not affect compilation; unknown ops are reported later,
     with a clearer message than the parser's.
@@ -47,7 +47,7 @@ def new_context() -> ir.Context:
 
 
 def parts_of(content: bytes, title: str, context: ir.Context) -> list[ModulePart]:
-    """The modules in `content`: one, or several separated by `// -----` in a text. Raises `UnreadableError`."""
+    """Returns the modules in `content`: one, or several separated by `// -----` in a text. Raises `UnreadableError`."""
     if content.startswith(BYTECODE):
         parts = [ModulePart(_parse(content, title, context))]
     else:
@@ -61,7 +61,7 @@ def parts_of(content: bytes, title: str, context: ir.Context) -> list[ModulePart
 
 
 def _texts(content: bytes, title: str) -> list[tuple[str, int]]:
-    """The texts of the modules, each with the number of lines before it; parts with only comments are left out.
+    """Returns the texts of the modules, each with the number of lines before it; parts with only comments are left out.
 
     Raises `UnreadableError` for content that is not UTF-8, or has no IR.
     """
@@ -157,7 +157,7 @@ _LINE = re.compile(r'"-":(\d+):\d+')
 
 
 def line_of(op: ir.Operation, lines_before: int) -> int:
-    """The line of an op in the file; 0 if unknown."""
+    """Returns the line of an op in the file; 0 if unknown."""
     match = _LINE.search(str(op.location))
     return int(match[1]) + lines_before if match else 0
 

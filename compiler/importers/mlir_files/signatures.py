@@ -22,7 +22,7 @@ Holder = Literal["tensor", "buffer", "number", "pointer"]
 
 
 class NotRunnableError(BuddyError):
-    """A function that cannot be called; the text is the reason, and a hint."""
+    """A function cannot be called; the text is the reason, and a hint."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class SignatureValue:
 
 
 def argument_types(function: ir.Operation) -> tuple[list[ir.Type], list[ir.Type]]:
-    """The types of the arguments and of the results of a `func.func` or `llvm.func`."""
+    """Returns the types of the arguments and of the results of a `func.func` or `llvm.func`."""
     function_type = ir.TypeAttr(function.attributes["function_type"]).value
     inputs = [argument.type for argument in function.regions[0].blocks[0].arguments]
     if function.name == "func.func":
@@ -55,7 +55,7 @@ def argument_types(function: ir.Operation) -> tuple[list[ir.Type], list[ir.Type]
 
 
 def _llvm_result(text: str) -> ir.Type:
-    """The result's type in `!llvm.func<f32 (ptr, i64)>`, where the dialect's types have no prefix."""
+    """Returns the result's type in `!llvm.func<f32 (ptr, i64)>`, where the dialect's types have no prefix."""
     name = text.removeprefix("!llvm.func<")
     name = name[: name.rfind(" (")]
     try:
@@ -65,7 +65,9 @@ def _llvm_result(text: str) -> ir.Type:
 
 
 def values_of(types: Sequence[ir.Type], prefix: str, words: Sequence[ShapeWord] = ()) -> list[SignatureValue]:
-    """Arguments or results of the given types, named `prefix` with a number; `words` are the shapes set by the user.
+    """Returns the arguments or results of the given types, named `prefix` with a number.
+
+    `words` are the shapes that the user has set.
 
     Raises `NotRunnableError` for a type that a run cannot pass.
     """
@@ -101,7 +103,7 @@ def _value(name: str, mlir_type: ir.Type, user_shape: ShapeWord | None) -> Signa
 
 
 def _apply_shape(name: str, shape: tuple[int | None, ...], user_shape: ShapeWord | None) -> tuple[int | None, ...]:
-    """The shape set by the user, else `shape`. Raises `NotRunnableError` if they contradict each other."""
+    """Returns the shape set by the user, else `shape`. Raises `NotRunnableError` if they contradict each other."""
     if user_shape is None:
         return shape
     pairs = list(zip(shape, user_shape.shape, strict=False))
@@ -127,7 +129,7 @@ def _dtype(name: str, text: str, mlir_type: ir.Type) -> TensorDType:
 
 
 def fix_sizes(values: Sequence[SignatureValue]) -> list[SignatureValue]:
-    """The values with default sizes for all dynamic ones."""
+    """Returns the values with default sizes for all dynamic ones."""
     return [
         SignatureValue(
             v.name, v.holder, tuple(DEFAULT_SIZE if size is None else size for size in v.shape), v.dtype, v.mlir_type
@@ -164,7 +166,7 @@ class WriteEffects:
         self._argument_may_be_written: dict[tuple[str, int], bool] = {}
 
     def may_write(self, value: ir.Value) -> bool:
-        """Whether users of `value` may write to its memory."""
+        """Returns whether users of `value` may write to its memory."""
         return any(self._use_may_write(use) for use in value.uses)
 
     def _use_may_write(self, use: ir.OpOperand) -> bool:
@@ -183,7 +185,7 @@ class WriteEffects:
 
     @staticmethod
     def _count_inputs(op: ir.Operation) -> int:
-        """The number of inputs of a structured op."""
+        """Returns the number of inputs of a structured op."""
         if "operandSegmentSizes" not in op.attributes:
             return 0
         return int(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])[0])
@@ -206,7 +208,7 @@ class WriteEffects:
 
 
 def _declares_readonly(function: ir.Operation, index: int) -> bool:
-    """Whether an external function declares that it only reads argument number `index`."""
+    """Returns whether an external function declares that it only reads argument number `index`."""
     argument_attributes = ir.ArrayAttr(function.attributes["arg_attrs"]) if "arg_attrs" in function.attributes else ()
     return index < len(argument_attributes) and "llvm.readonly" in ir.DictAttr(argument_attributes[index])
 
@@ -217,7 +219,7 @@ _STRUCTURED_DIALECTS = frozenset({"linalg"})
 
 
 def dialects_of(module: ir.Module) -> tuple[str, ...]:
-    """The dialects of a module's ops, sorted by name."""
+    """Returns the dialects of a module's ops, sorted by name."""
     dialects: set[str] = set()
 
     def visit(op: ir.Operation) -> ir.WalkResult:
@@ -229,8 +231,10 @@ def dialects_of(module: ir.Module) -> tuple[str, ...]:
 
 
 def phase_of(module: ir.Module) -> str:
-    """The phase of a module: `llvm` if it has only the LLVM dialect, `toplevel` if it has tensors, `buffers` if it has
-    linalg ops on buffers, else `loops`.
+    """Returns the phase of a module.
+
+    It is `llvm` if the module has only the LLVM dialect, `toplevel` if it has tensors, `buffers` if it has linalg ops
+    on buffers, else `loops`.
     """
     dialects = set(dialects_of(module))
     if dialects <= _LLVM_DIALECTS:
@@ -241,7 +245,7 @@ def phase_of(module: ir.Module) -> str:
 
 
 def _has_tensors(module: ir.Module) -> bool:
-    """Whether a value, or an argument of a function, is a tensor."""
+    """Returns whether a value, or an argument of a function, is a tensor."""
     has_tensor = False
 
     def visit(op: ir.Operation) -> ir.WalkResult:
@@ -255,7 +259,7 @@ def _has_tensors(module: ir.Module) -> bool:
 
 
 def is_tensor(mlir_type: ir.Type) -> bool:
-    """Whether a type is a tensor type of MLIR or of the torch dialect."""
+    """Returns whether a type is a tensor type of MLIR or of the torch dialect."""
     if isinstance(mlir_type, ir.RankedTensorType | ir.UnrankedTensorType):
         return True
     return str(mlir_type).startswith(("!torch.vtensor", "!torch.tensor"))

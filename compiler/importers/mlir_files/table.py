@@ -61,7 +61,7 @@ class ModuleTable:
                 value.set_location(ir.Location.name(node.stable))
 
     def graph(self, name: str, outs: Sequence[SignatureValue]) -> Graph:
-        """The graph, with the results `outs`: those of the entry function, then the arguments that it writes to."""
+        """Makes the graph with the results `outs`: those of the entry function, then the arguments it writes to."""
         graph = Graph(name)
         for node in self._inputs:
             graph.add_node(node, NodeType.InputNode)
@@ -103,7 +103,7 @@ class ModuleTable:
         self._body.append(node)
 
     def _unique_name(self, name: str) -> str:
-        """`name`, with a number appended if the name is taken."""
+        """Returns `name`, with a number appended if the name is taken."""
         self._taken[name] += 1
         return name if self._taken[name] == 1 else self._unique_name(f"{name}_{self._taken[name] - 1}")
 
@@ -118,7 +118,7 @@ class ModuleTable:
         return node
 
     def _parents_of(self, op: ir.Operation) -> list[Op]:
-        """The nodes whose values the op, or an op in its regions, reads."""
+        """Returns the nodes whose values the op, or an op in its regions, reads."""
         producers = [self._producer(operand) for inner in (op, *collect(op)) for operand in inner.operands]
         return list(dict.fromkeys(node for node in producers if node is not None))
 
@@ -129,7 +129,7 @@ class ModuleTable:
         return next((node for argument, node in inputs if argument == value), None)
 
     def _find_returned_nodes(self, entry: ir.Operation) -> list[Op | None]:
-        """The node of each value that `entry` returns; `None` for an argument of a block that is not the first one."""
+        """Returns the node of each value that `entry` returns; `None` for an argument of a block but the first."""
         last = list(entry.regions[0].blocks[len(entry.regions[0].blocks) - 1].operations)[-1].operation
         is_return = last.name in _TERMINATORS and not self._one_node_per_function
         return [self._producer(value) for value in last.operands] if is_return else []
@@ -140,7 +140,7 @@ def _functions(module: ir.Module) -> Iterator[ir.Operation]:
 
 
 def _ops_of(function: ir.Operation) -> Iterator[ir.Operation]:
-    """The ops at the top level of a function, without its terminator."""
+    """Returns the ops at the top level of a function, without its terminator."""
     blocks = (block for region in function.regions for block in region.blocks)
     return (op.operation for block in blocks for op in block.operations if op.operation.name not in _TERMINATORS)
 
@@ -171,7 +171,7 @@ def _meta(mlir_type: ir.Type) -> TensorMeta | None:
 
 
 def _attributes(op: ir.Operation) -> dict[str, str]:
-    """An op's attributes, with long ones truncated: weights may be among them."""
+    """Returns an op's attributes, with long ones truncated: weights may be among them."""
     return {name: _short(op.attributes[name]) for name in op.attributes if name != "operandSegmentSizes"}
 
 

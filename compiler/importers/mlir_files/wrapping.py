@@ -48,8 +48,8 @@ class FunctionSignature:
         return (*self.results, *(self.arguments[index] for index in self.written))
 
     @property
-    def fits(self) -> bool:
-        """Whether the function can be called without a wrapper."""
+    def needs_no_wrapper(self) -> bool:
+        """Whether the function can be called directly: it has only static tensors, and writes to no argument."""
         values = (*self.arguments, *self.results)
         return not any(value.holder != "tensor" or value.is_dynamic for value in values) and not self.written
 
@@ -83,7 +83,7 @@ def _static_output(
 
 
 def _element_type(value: SignatureValue) -> ir.Type:
-    """The element type for the wrapper: that of the function, also for `index`, which has 64 bits in memory."""
+    """Returns the element type for the wrapper: that of the function, also for `index`, which has 64 bits in memory."""
     if value.holder in ("tensor", "buffer"):
         return value.mlir_type.element_type
     return mlir_element_type_get(value.dtype)
@@ -180,7 +180,7 @@ def _specialize(module: ir.Module, signature: FunctionSignature) -> None:
 
 
 def _without_cast(value: ir.Value) -> ir.Value:
-    """If `value` is cast to a type with dynamic sizes, the operand of the cast, else `value`."""
+    """Returns the operand of the cast if `value` is the result of a cast to dynamic sizes, else `value`."""
     owner = value.owner
     if isinstance(value, ir.OpResult) and owner.name == "tensor.cast" and not value.type.has_static_shape:
         return owner.operands[0]
@@ -198,7 +198,7 @@ def _resized(value: SignatureValue, mlir_type: ir.Type) -> SignatureValue:
 def _wrap_buffers(module: ir.Module, signature: FunctionSignature, shapes: Sequence[tuple[int, ...]]) -> None:
     """Adds a wrapper with the arguments, then an out-parameter for each result and each written buffer."""
     values = list(zip(signature.arguments, shapes, strict=True))
-    # The sizes of the results are known by now: others are not wrapped.
+    # `wrap` has rejected results of dynamic sizes.
     results = [(value, tuple(size for size in value.shape if size is not None)) for value in signature.results]
     copies = [values[index] for index in signature.written]
     inputs = [ir.MemRefType.get(shape, _element_type(value)) for value, shape in (*values, *results, *copies)]

@@ -19,7 +19,7 @@ _IMPORTER = "buddy.compiler.importers.onnx_files.importer:import_model"
 
 
 def import_onnx(model: onnx.ModelProto, path: Path) -> str:
-    """The model in the torch dialect, with the node's name as the location of each op.
+    """Returns the model in the torch dialect, with the node's name as the location of each op.
 
     Raises `SourceError` for what the importer does not support.
     """

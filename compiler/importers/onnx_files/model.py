@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 # Float initializers with more elements become inputs. Smaller ones are shapes, axes and scales: lowerings read them.
 MAX_CONSTANT_FLOATS = 16
-# What onnx puts before the reason why shape inference failed.
+# The start of onnx's messages on shape inference, before the reason.
 _ERROR_KIND = re.compile(r"\[\w+\] (?:Inference error\(s\): )?")
 _QUOTED_CHARACTERS = re.compile(r"[^\w./-]")
 
 
 @dataclass(frozen=True)
 class PreparedModel:
-    """The first inputs of `model` are the `weights` (arrays by name), then come those that `inputs` names."""
+    """An ONNX model whose first inputs are the `weights` (arrays by name), followed by those that `inputs` names."""
 
     model: Any
     weights: dict[str, Any]
@@ -120,7 +120,7 @@ def _check_model(onnx: ModuleType, model: onnx.ModelProto, path: Path) -> None:
 
 
 def _strings_are_utf8(message: Message) -> bool:
-    """Whether all strings of a message are UTF-8: protobuf returns the others as bytes."""
+    """Returns whether all strings of a message are UTF-8: protobuf returns the others as bytes."""
     for descriptor, value in message.ListFields():
         if descriptor.type not in (descriptor.TYPE_STRING, descriptor.TYPE_MESSAGE):
             continue
@@ -131,7 +131,7 @@ def _strings_are_utf8(message: Message) -> bool:
 
 
 def _fix_sizes(onnx: ModuleType, model: onnx.ModelProto, path: Path, shapes: Sequence[ShapeWord]) -> list[str]:
-    """Sets the sizes of inputs: those of `shapes`, and 1 for other dynamic ones, on which it returns notes."""
+    """Sets the sizes of inputs to those of `shapes`, and other dynamic sizes to 1; returns notes about the latter."""
     initializers = {tensor.name for tensor in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in initializers]
     try:

@@ -86,7 +86,7 @@ class _GraphBuilder:
         return self._values[name]
 
     def _make_nodes(self, node: onnx.NodeProto) -> list[Op]:
-        """The node, and one for each of its results if there are several."""
+        """Returns the node, and one for each of its results if there are several."""
         outputs = [name for name in node.output if name]
         metas = [self._metas.get(name) for name in outputs]
         operands = [self._values[name] for name in node.input if name in self._values]
@@ -105,7 +105,7 @@ class _GraphBuilder:
 
 
 def _meta(tensor_type: onnx.TypeProto.Tensor) -> TensorMeta | None:
-    """The shape and dtype of a value; `None` if they are unknown or unsupported."""
+    """Returns the shape and dtype of a value; `None` if they are unknown or unsupported."""
     import onnx.helper
 
     sizes = list(tensor_type.shape.dim)

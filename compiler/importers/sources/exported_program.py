@@ -46,7 +46,7 @@ _HINT = "write it again with torch.export.save, by a PyTorch of this version or 
 
 
 def load(opening: Opening) -> CapturedProgram:
-    """The graphs of an exported program, on the inputs that it was exported with, or on random inputs of their shapes.
+    """Returns the graphs of an exported program, on its stored inputs, or else on random inputs of its shapes.
 
     Raises `SourceError`.
     """
@@ -55,7 +55,7 @@ def load(opening: Opening) -> CapturedProgram:
 
 
 def captured_program(opening: Opening, program: ExportedProgram) -> CapturedProgram:
-    """The graphs of a loaded exported program. Raises `SourceError`."""
+    """Returns the graphs of a loaded exported program. Raises `SourceError`."""
     check_ops(opening, program)
     args, kwargs, notes = _inputs(opening, program)
     # Guards are left out: they are text of the file, which would be executed as Python.
@@ -88,7 +88,7 @@ def _read(opening: Opening) -> ExportedProgram:
 
 
 def _cause(error: BaseException | None, kind: type[BaseException]) -> BaseException | None:
-    """The first exception of `kind` among an error and its causes, which may form a cycle."""
+    """Returns the first exception of `kind` among an error and its causes, which may form a cycle."""
     seen: set[int] = set()
     while error is not None and not isinstance(error, kind):
         if id(error) in seen:
@@ -148,7 +148,7 @@ def check_ops(opening: Opening, program: ExportedProgram) -> None:
 
 
 def _forbidden_callees(node: torch.fx.Node) -> Iterator[object]:
-    """The forbidden callees of a node; functions that a higher-order op gets as operands may only be ops."""
+    """Yields the forbidden callees of a node; functions that a higher-order op gets as operands may only be ops."""
     if node.op == "call_function" and not _is_allowed(node.target):
         yield node.target
     for value in filter(callable, tree_leaves((node.args, node.kwargs))):
@@ -165,7 +165,7 @@ def _is_allowed(target: object) -> bool:
 
 
 def _inputs(opening: Opening, program: ExportedProgram) -> tuple[tuple[object, ...], dict[str, object], list[str]]:
-    """The inputs stored with the program, else random inputs of its shapes; and a note on random inputs."""
+    """Returns the inputs stored with the program, else random inputs of its shapes; and a note on random inputs."""
     if program.example_inputs is not None and tree_flatten(program.example_inputs)[0]:
         args, kwargs = program.example_inputs
         return tuple(args), dict(kwargs), []
@@ -186,14 +186,14 @@ def _inputs(opening: Opening, program: ExportedProgram) -> tuple[tuple[object, .
 
 
 def _user_inputs(program: ExportedProgram) -> dict[str, object]:
-    """The value of each input, by its name: a fake tensor, a size, or the constant in the program."""
+    """Returns the value of each input, by its name: a fake tensor, a size, or the constant in the program."""
     specs = [spec.arg for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
     values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
     return {arg.name: arg.value if isinstance(arg, ConstantArgument) else values[arg.name] for arg in specs}
 
 
 def _size(size: int | torch.SymInt) -> int:
-    """The value of a size; for a symbolic size its value at export, or the default if that is unknown."""
+    """Returns the value of a size; for a symbolic size its value at export, or the default if that is unknown."""
     if isinstance(size, int):
         return size
     hint = size.node.hint

@@ -1,4 +1,4 @@
-"""The inputs of a program: which callable of a script is its model, random tensors, and tensors of other shapes."""
+"""Finds the model and the inputs of a script, makes random tensors, and replaces inputs by tensors of other shapes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
 def defines_both(names: Mapping[str, object]) -> bool:
-    """Whether a script's globals define what to compile: `model` and `example_inputs`."""
+    """Returns whether a script's globals define what to compile: `model` and `example_inputs`."""
     return callable(names.get(MODEL)) and names.get(INPUTS) is not None
 
 
@@ -42,7 +42,7 @@ def call_of(
     inputs: object,
     where: str,
 ) -> Call:
-    """The call of the model `target` on `inputs`. `inputs` may be a function that returns them.
+    """Returns the call of the model `target` on `inputs`. `inputs` may be a function that returns them.
 
     `target` may also be a class of modules, or a function that needs no arguments although there are inputs: it is
     called, and returns the model, or a pair of model and inputs. Raises `SourceError` if inputs are missing or do not
@@ -72,8 +72,9 @@ def _is_builder(
     target: torch.nn.Module | Callable[..., object],
     values: object,
 ) -> bool:
-    """Whether `target` has to be called to get the model: a class of modules, or a function that needs no arguments
-    although there are inputs.
+    """Returns whether `target` has to be called to get the model.
+
+    This is so for a class of modules, and for a function that needs no arguments although there are inputs.
     """
     if isinstance(target, torch.nn.Module) or not callable(target):
         return False
@@ -138,7 +139,7 @@ def new_generator() -> torch.Generator:
 
 
 def random_tensor(shape: tuple[int, ...], dtype: TensorDType, generator: torch.Generator) -> torch.Tensor:
-    """A dense tensor of normally distributed floats, integers in [0, 4), or booleans."""
+    """Returns a dense tensor of normally distributed floats, integers in [0, 4), or booleans."""
     torch_dtype = to_torch(dtype)
     if torch_dtype.is_floating_point or torch_dtype.is_complex:
         drawn_dtype = torch_dtype if torch_dtype.is_complex or torch_dtype is torch.float64 else torch.float32
@@ -148,7 +149,7 @@ def random_tensor(shape: tuple[int, ...], dtype: TensorDType, generator: torch.G
 
 
 def dtype_of(word: ShapeWord) -> TensorDType:
-    """The dtype in a shape word, f32 by default. Raises `SourceError`."""
+    """Returns the dtype in a shape word, f32 by default. Raises `SourceError`."""
     dtypes = {dtype.value: dtype for dtype in TensorDType}
     if word.dtype and word.dtype not in dtypes:
         names = ", ".join(name for name in dtypes if "<" not in name)
@@ -162,7 +163,7 @@ _SHAPE_HINT = "give NAME=4x128, or NUMBER=4x128, of a tensor that the model is c
 def apply_shapes(
     function: Callable[..., object], args: Sequence[object], kwargs: dict[str, object], shapes: Sequence[str]
 ) -> tuple[tuple[object, ...], dict[str, object]]:
-    """The arguments, with those in `shapes` replaced by random tensors of the given shapes.
+    """Returns the arguments, with those in `shapes` replaced by random tensors of the given shapes.
 
     Each of `shapes` starts with a parameter's name, or the index of a positional argument. If the dtype is unchanged,
     the new tensor has the distribution of the replaced one. Raises `SourceError`.
@@ -189,7 +190,7 @@ def apply_shapes(
 
 
 def shape_error(shapes: Sequence[str], error: BaseException) -> SourceError:
-    """The error to raise if the model raises `error` on tensors of the shapes that the user set."""
+    """Returns the error to raise if the model raises `error` on tensors of the shapes that the user set."""
     line = next((line for line in str(error).splitlines() if line.strip()), "")
     what = f"the model does not accept {' '.join(shapes)}: {type(error).__name__}: {line}"
     return source_error(what, "the shapes to capture with", "give other shapes, or no --shape")
@@ -201,7 +202,7 @@ def _parameters(function: Callable[..., object]) -> list[str]:
 
 
 def _tensors(names: Sequence[str], args: Sequence[object], kwargs: dict[str, object]) -> list[str]:
-    """The tensors of a call in the form `x=4x128`."""
+    """Returns the tensors of a call in the form `x=4x128`."""
     pairs = [(names[k] if k < len(names) else str(k), value) for k, value in enumerate(args)]
     return [
         f"{name}={'x'.join(map(str, value.shape))}"

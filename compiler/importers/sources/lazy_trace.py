@@ -37,12 +37,12 @@ def is_lazy(value: object) -> bool:
 
 
 def any_lazy(args: tuple[torch.Tensor, ...], kwargs: Mapping[str, object]) -> bool:
-    """Whether a call is on the lazy device, where it is traced and therefore not captured."""
+    """Returns whether a call is on the lazy device, where it is traced and therefore not captured."""
     return any(map(is_lazy, tree_leaves((args, kwargs))))
 
 
 def trace_lazily(names: Mapping[str, object], name: str = "") -> TracedFunction | None:
-    """The trace of the lazy tensors among a script's globals, or only of the global `name`.
+    """Returns the trace of the lazy tensors among a script's globals, or only of the global `name`.
 
     `None` if no such tensor has pending computations. Raises `SourceError` if this PyTorch has no TorchScript backend
     of Lazy Tensor.
@@ -63,7 +63,7 @@ def trace_lazily(names: Mapping[str, object], name: str = "") -> TracedFunction 
 
 
 def _inline_numbers(text: str, tensors: Sequence[torch.Tensor]) -> str:
-    """The trace with the program's numbers as constants."""
+    """Returns the trace with the program's numbers as constants."""
 
     def constant(match: re.Match[str]) -> str:
         number = tensors[int(match[1])].item()

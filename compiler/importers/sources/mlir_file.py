@@ -33,7 +33,7 @@ ReferenceFunction = Callable[..., Any]
 
 
 def load(opening: Opening) -> CapturedProgram:
-    """The functions of a file as programs, one graph each, on random inputs. Raises `SourceError`."""
+    """Returns the functions of a file as programs, one graph each, on random inputs. Raises `SourceError`."""
     size = opening.path.stat().st_size
     if size > MAX_FILE_BYTES:
         what = f"{opening.title} has {size >> 20} MiB; at most {MAX_FILE_BYTES >> 20} MiB are supported"
@@ -44,7 +44,7 @@ def load(opening: Opening) -> CapturedProgram:
 def program_of(
     request: ReadRequest, inputs: Sequence[torch.Tensor] | None = None, reference: ReferenceFunction | None = None
 ) -> CapturedProgram:
-    """The program that another process reads for `request`.
+    """Returns the program that another process reads for `request`.
 
     `inputs` replace the random inputs of each graph whose arguments have their shapes and dtypes; for such a graph,
     `reference` computes the expected results in Python. Raises `SourceError`.
@@ -103,7 +103,7 @@ MODULE, REFERENCE = "module", "reference"
 
 
 def find_module(names: Mapping[str, object], name: str) -> ir.Module | None:
-    """The script's global `name` (default: `module`) if it is an MLIR module, else `None`."""
+    """Returns the script's global `name` (default: `module`) if it is an MLIR module, else `None`."""
     value: Any = names.get(name or MODULE)
     operation = getattr(value, "operation", None)
     return value if getattr(operation, "name", "") == "builtin.module" and hasattr(value, "context") else None
@@ -112,7 +112,7 @@ def find_module(names: Mapping[str, object], name: str) -> ir.Module | None:
 def program_of_module(
     module: ir.Module, names: Mapping[str, object], title: str, shapes: tuple[str, ...] = ()
 ) -> CapturedProgram:
-    """The functions of a module as programs.
+    """Returns the functions of a module as programs.
 
     A script's `example_inputs` are the inputs of the functions that they fit, and its function `reference` computes the
     expected results from them. Raises `SourceError`.
@@ -132,7 +132,7 @@ def _is_tensor(value: object) -> bool:
 
 
 def _reference(names: Mapping[str, object]) -> Callable[..., object] | None:
-    """The script's function `reference`, as a function of tensors also if the example inputs are NumPy arrays."""
+    """Returns the script's function `reference` as a function of tensors, also if its inputs are NumPy arrays."""
     reference = names.get(REFERENCE)
     if not callable(reference):
         return None

@@ -23,7 +23,7 @@ from buddy.compiler.runtime.torch_values import to_torch
 
 
 def load(opening: Opening) -> CapturedProgram:
-    """The model of a file as one graph, on random inputs, with ONNX Runtime or ONNX's evaluator as the reference.
+    """Returns the model of a file as one graph, on random inputs; ONNX Runtime or ONNX's evaluator is the reference.
 
     Raises `SourceError`.
     """
@@ -45,7 +45,7 @@ def load(opening: Opening) -> CapturedProgram:
 
 
 def _tensors(graph: Graph, model: PreparedModel) -> list[torch.Tensor]:
-    """The weights, and random inputs. Integers are 0 or 1, which are valid both as positions and as masks."""
+    """Returns the weights, and random inputs. Integers are 0 or 1, which are valid both as positions and as masks."""
     generator = new_generator()
     return [
         torch.tensor(model.weights[op.name]) if op.kind is NodeType.FakeNode else _random(op.tensor_meta, generator)

@@ -11,7 +11,7 @@ from buddy.compiler.importers.sources.program import CapturedProgram
 from buddy.compiler.protocol.recipe import Frontend
 from buddy.compiler.protocol.source_files import DetectedKind, no_program_error
 
-# By kind: the module and the function that open it; the module is imported when it is needed.
+# For each kind of file, the module and the function that open it; the module is imported when it is needed.
 _LOADERS = {
     "mlir": "mlir_file:load",
     "exported": "exported_program:load",
@@ -44,7 +44,7 @@ class Opening:
 
 
 def open_file(opening: Opening, detected: DetectedKind) -> CapturedProgram:
-    """The program in a file that is not a script. Raises `SourceError`."""
+    """Returns the program in a file that is not a script. Raises `SourceError`."""
     loader = _LOADERS.get(detected.kind)
     if loader is None:
         raise no_program_error(opening.title, detected)

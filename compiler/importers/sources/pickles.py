@@ -21,7 +21,7 @@ from buddy.compiler.protocol.source_files import SourceError, source_error
 # The names of pickles in PyTorch's own archives.
 _PICKLE_NAME = re.compile(r"(?:^|/)(?:data|constants)\.pkl$")
 _REFUSAL = re.compile(r"GLOBAL (\S+) was not an allowed global")
-# Starts of the `module name` of globals that a pickle of tensors uses; all others are foreign code.
+# Prefixes of `module name` of the globals that a pickle of tensors uses; all other globals are foreign code.
 _TENSOR_GLOBALS = (
     "torch._utils",
     "torch.storage",
@@ -94,7 +94,7 @@ def _check_sympify(sympify: Callable[..., object]) -> Callable[..., object]:
 
 
 def _is_size_expression(text: str, local_names: Mapping[str, object]) -> bool:
-    """Whether `text` contains only arithmetic on symbols of sizes, on sympy's functions and on `local_names`."""
+    """Returns whether `text` is only arithmetic on symbols of sizes, on sympy's functions and on `local_names`."""
     try:
         nodes = list(ast.walk(ast.parse(text.strip(), mode="eval")))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -111,7 +111,7 @@ def _is_allowed_node(node: ast.AST, local_names: Mapping[str, object]) -> bool:
 
 
 def _unsafe_error(error: Exception) -> UnsafeError | None:
-    """The error for a pickle that PyTorch rejects because it would run code; `None` for other errors."""
+    """Returns the error for a pickle that PyTorch rejects because it would run code; `None` for other errors."""
     match = _REFUSAL.search(str(error))
     if "weights_only" not in str(error) and "Weights only" not in str(error):
         return None
@@ -119,7 +119,7 @@ def _unsafe_error(error: Exception) -> UnsafeError | None:
 
 
 def classes_in(path: Path) -> list[str]:
-    """The names of the classes and functions that the pickles of a file import; nothing is executed."""
+    """Returns the names of the classes and functions that the pickles of a file import; nothing is executed."""
     names: list[str] = []
     try:
         if zipfile.is_zipfile(path):
@@ -136,7 +136,7 @@ def classes_in(path: Path) -> list[str]:
 
 
 def _globals(file: BinaryIO) -> Iterator[str]:
-    """`module name` of each global in a pickle."""
+    """Returns the text `module name` for each global in a pickle."""
     texts: list[str] = []
     for opcode, argument, _ in pickletools.genops(file):
         if opcode.name == "GLOBAL":
@@ -148,7 +148,10 @@ def _globals(file: BinaryIO) -> Iterator[str]:
 
 
 def read_weights(path: Path, title: str, trusts: bool = False) -> Any:
-    """The content of a file of `torch.save`. Raises `SourceError`; runs code only if the user `trusts` the file."""
+    """Returns the content of a file of `torch.save`; runs code in it only if the user `trusts` the file.
+
+    Raises `SourceError`.
+    """
     try:
         return torch.load(path, map_location="cpu", weights_only=not trusts)
     except Exception as error:
@@ -156,7 +159,7 @@ def read_weights(path: Path, title: str, trusts: bool = False) -> Any:
 
 
 def pickle_error(path: Path, title: str, error: Exception) -> SourceError:
-    """The error for a pickle that was not read: it would run code, or it is damaged."""
+    """Returns the error for a pickle that was not read: it would run code, or it is damaged."""
     classes = [name.replace(" ", ".") for name in classes_in(path)]
     if not classes or isinstance(error, (EOFError, zipfile.BadZipFile)):
         first_line = str(error).strip().partition("\n")[0]

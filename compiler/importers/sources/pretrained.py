@@ -1,4 +1,4 @@
-"""Hugging Face models without a network: cached weights if present, else built from their config."""
+"""Loads Hugging Face models without a network: with cached weights if there are any, else built from their config."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 SEED = 0
-# The share of free memory that a model built from its config may use.
+# The fraction of the free memory that a model built from its config may use.
 MEMORY_SHARE = 0.5
 Builder = Callable[..., Any]
 Fallback = Callable[[Any, str, dict[str, Any]], Any]
@@ -47,7 +47,7 @@ def offline_models(notes: list[str]) -> Iterator[None]:
 
 
 def _build_model(cls: type[transformers.PreTrainedModel], name: str, options: dict[str, object]) -> torch.nn.Module:
-    """A model of class `cls` in eval mode, with weights from `SEED`."""
+    """Returns a model of class `cls` in eval mode, with weights from `SEED`."""
     return _build_seeded(cls, options.get("config") or _load_config(cls.config_class, name), options)
 
 
@@ -56,7 +56,7 @@ def _build_auto_model(cls: type[transformers.AutoModel], name: str, options: dic
 
 
 def _make_auto_tokenizer(_cls: type, name: str, _options: dict[str, object]) -> object:
-    """A tokenizer of the model's class without a vocabulary: every word is unknown to it.
+    """Returns a tokenizer of the model's class without a vocabulary: every word is unknown to it.
 
     Raises `LookupError` if no class of the model can be made without one.
     """
@@ -72,7 +72,7 @@ def _make_auto_tokenizer(_cls: type, name: str, _options: dict[str, object]) -> 
 
 
 def _load_config(config_class: type[transformers.PretrainedConfig], name: str) -> transformers.PretrainedConfig:
-    """The cached config of `name`, else the defaults of its class."""
+    """Returns the cached config of `name`, else the defaults of its class."""
     try:
         return config_class.from_pretrained(name)
     except OSError:
@@ -80,7 +80,7 @@ def _load_config(config_class: type[transformers.PretrainedConfig], name: str) -
 
 
 def _guess_config(name: str) -> transformers.PretrainedConfig:
-    """The cached config of `name`, else the defaults of the architecture in its name (`bert` in `bert-base`).
+    """Returns the cached config of `name`, else the defaults of the architecture in its name (`bert` in `bert-base`).
 
     Raises `LookupError` if nothing matches.
     """
@@ -95,7 +95,7 @@ def _guess_config(name: str) -> transformers.PretrainedConfig:
 
 
 def _build_seeded(build: Builder, config: transformers.PretrainedConfig, options: dict[str, object]) -> torch.nn.Module:
-    """The model from `build(config)` in eval mode, with weights drawn from `SEED`.
+    """Returns the model from `build(config)` in eval mode, with weights drawn from `SEED`.
 
     As in `from_pretrained`, `options` that are attributes of the config override them, `dtype` is the weights' type.
     Raises `MemoryError` if the weights would take more than `MEMORY_SHARE` of the free memory.
@@ -116,7 +116,7 @@ def _build_seeded(build: Builder, config: transformers.PretrainedConfig, options
 
 
 def _free_memory() -> int:
-    """The memory in bytes that programs can get: with the cache of files, if the kernel tells it (Linux)."""
+    """Returns the number of bytes that programs can allocate; on Linux, this includes the cache of files."""
     with suppress(OSError, ValueError, IndexError):
         lines = Path("/proc/meminfo").read_text().splitlines()
         (available,) = [line for line in lines if line.startswith("MemAvailable:")]
@@ -128,8 +128,8 @@ class _NotCachedError(OSError):
     """No fallback could be built for a model that is not in the local cache."""
 
 
-# By module, the class whose `from_pretrained` gets a fallback, and the fallback. Overrides in subclasses in the same
-# module get it too: each class of `modeling_auto` has a copy of the method of its base.
+# For each module, the class whose `from_pretrained` gets a fallback, and the fallback. Overrides of the method in
+# subclasses in the same module get it too: each class of `modeling_auto` has a copy of the method of its base.
 _PATCHES: dict[str, tuple[str, Fallback]] = {
     "transformers.modeling_utils": ("PreTrainedModel", _build_model),
     "transformers.models.auto.modeling_auto": ("_BaseAutoModelClass", _build_auto_model),
@@ -159,7 +159,7 @@ def _patcher(owner_name: str, fallback: Fallback, notes: list[str]) -> Callable[
 
 
 def _with_fallback(original: Any, fallback: Fallback, notes: list[str]) -> classmethod[object, ..., object]:
-    """The class method `original`, which calls `fallback` if the model is not found."""
+    """Returns the class method `original`, which calls `fallback` if the model is not found."""
 
     def from_pretrained(cls: type, name: str | None = None, *args: object, **options: object) -> object:
         try:
@@ -175,7 +175,7 @@ def _with_fallback(original: Any, fallback: Fallback, notes: list[str]) -> class
 def _apply_fallback(
     cls: type, name: str | None, options: dict[str, object], fallback: Fallback, error: Exception, notes: list[str]
 ) -> object:
-    """The result of `fallback`, with a note. Raises `_NotCachedError` with the reason if the fallback fails."""
+    """Returns the result of `fallback`, with a note. Raises `_NotCachedError` with the reason if the fallback fails."""
     try:
         result = fallback(cls, str(name), options)
     except (LookupError, MemoryError) as reason:

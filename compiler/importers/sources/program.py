@@ -22,8 +22,8 @@ from buddy.compiler.runtime.captured import CapturedGraph
 class CapturedProgram:
     """The graphs of a program in the order in which they ran, notes for the user, and the program's files.
 
-    `known` describes its graph for a later load that need not capture it (`reuse.py`), b"" if that is impossible; the
-    graph `is_reused` if it was described so.
+    `known` describes its graph for a later load that need not capture it (`reuse.py`), b"" if that is impossible.
+    `is_reused` says whether the graph itself was made from such a description.
     """
 
     graphs: list[CapturedGraph] = field(default_factory=list)
@@ -37,7 +37,7 @@ _INSTALLATION_PATHS = ("stdlib", "platstdlib", "purelib", "platlib")
 
 
 def program_files(script: Path | None) -> tuple[str, ...]:
-    """The absolute paths of the Python files of a program, the script first.
+    """Returns the absolute paths of the Python files of a program, the script first.
 
     Files of installed packages and of this package are left out.
     """
@@ -63,10 +63,11 @@ _MAX_CHARACTERS = 64 << 20
 
 
 def python_texts(graphs: Sequence[GraphInfo], files: Sequence[str], started_at: float) -> tuple[PythonText, ...]:
-    """The Python code that nodes of `graphs` come from, or the reason why it is unknown.
+    """Returns the Python code that nodes of `graphs` come from, or the reason why it is unknown.
 
-    A file is read only if it is one of the program's `files` or of a loaded module: `exec` can give code any file name,
-    also that of an unrelated file. `started_at` is when the program was started, in seconds since the epoch.
+    A file is read only if it is one of the program's `files` or of a loaded module: code from `exec` can have any file
+    name, even that of an unrelated file. `started_at` is the time at which the program was started, in seconds since
+    the epoch.
     """
     known_files = {*files, *filter(None, (getattr(module, "__file__", None) for module in list(sys.modules.values())))}
     texts: list[PythonText] = []
@@ -81,13 +82,13 @@ def python_texts(graphs: Sequence[GraphInfo], files: Sequence[str], started_at: 
 
 
 def _paths_of(graphs: Sequence[GraphInfo]) -> list[str]:
-    """The files of the nodes' locations, of the lines that call nodes, and of graph breaks, without repetition."""
+    """Returns the files of nodes' locations, of lines that call nodes, and of graph breaks, without repetition."""
     lines = (line for info in graphs for line in (*(row.location for row in info.rows), *info.places, info.break_line))
     return list(dict.fromkeys(path for line in lines if (path := line.rpartition(":")[0])))
 
 
 def _file_text(path: str, started_at: float) -> PythonText:
-    """The code of a Python file, decoded as Python does, with `\\n` after each line."""
+    """Returns the code of a Python file, decoded as Python does, with `\\n` after each line."""
     try:
         with open(path, "rb") as file:
             data, modified_at = file.read(_MAX_FILE_BYTES + 1), os.fstat(file.fileno()).st_mtime
@@ -108,7 +109,7 @@ def _text_without_file(path: str) -> PythonText:
 
 
 def _registered_code(path: str) -> str:
-    """The code that was registered in `linecache` under the name `path`, or "".
+    """Returns the code that was registered in `linecache` under the name `path`, or "".
 
     Not `linecache.getlines`, which returns the text of any file that has this name in a folder of `sys.path`.
     """
@@ -132,7 +133,7 @@ def _resolve_links(folder: str) -> str:
 
 
 def _library_folders() -> list[Path]:
-    """The standard library, installed packages, and this package."""
+    """Returns the folders of the standard library, of installed packages, and of this package."""
     installed = {sysconfig.get_path(name) for name in _INSTALLATION_PATHS} | {str(Path(sys.executable).parent)}
     package_paths = {str(Path(__file__).resolve().parents[2])}
     for name in ("buddy.app", "buddy.themes", "buddy_tui", "mlir"):

@@ -1,8 +1,8 @@
-"""Graphs of an earlier capture: a model whose graph is known, and which still computes the same, is not captured again.
+"""Restores the graph of an earlier capture, so that a model that still computes the same is not captured again.
 
-A capture depends on more than can be listed: files that the script reads as data, settings of libraries, globals. So a
-known graph is used only if the module has the same structure, its tensors have the same forms, and the graph gives
-the results of a call of the module bit by bit. What holds for the graph on these inputs then holds for the module.
+A capture depends on more than can be listed: files that the script reads as data, settings of libraries, globals.
+Therefore a known graph is used only if the module has the same structure, its tensors have the same forms, and the
+graph gives the results of a call of the module bit by bit. A run on these inputs is then valid for the module.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SIMPLE = (bool, int, float, str, type(None))
 
 
 class _Tensor(msgspec.Struct, frozen=True):
-    """Where a tensor of a graph comes from, and its form.
+    """The source of a tensor of a graph, and its form.
 
     It is the parameter or buffer `state` of the module or, if that is "", tensor number `argument` of its arguments.
     """
@@ -133,7 +133,7 @@ def restore(data: bytes, module: object, args: Sequence[object], kwargs: Mapping
 def _gives_results_of(
     captured: CapturedGraph, module: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]
 ) -> bool:
-    """Whether the graph returns exactly the tensors that a call of `module` returns, under the same names."""
+    """Returns whether the graph returns exactly the tensors that a call of `module` returns, under the same names."""
     try:
         with torch.random.fork_rng(), torch.no_grad():
             expected = list(named_tensors(module(*args, **kwargs)))
@@ -157,7 +157,7 @@ def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _states(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """The parameters and buffers by name; a shared one has its first name."""
+    """Returns the parameters and buffers by name; a shared one has its first name."""
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
@@ -166,7 +166,7 @@ def _place(tensor: torch.Tensor) -> tuple[object, ...]:
 
 
 def _form(tensor: torch.Tensor) -> str:
-    """The class, element type, shape and strides; a parameter counts as a plain tensor."""
+    """Returns the class, element type, shape and strides; a parameter counts as a plain tensor."""
     kind = torch.Tensor if isinstance(tensor, torch.nn.Parameter) else type(tensor)
     return f"{kind.__name__} {tensor.dtype} {tuple(tensor.shape)} {tensor.layout} {tensor.device} {_strides(tensor)}"
 
@@ -180,7 +180,7 @@ def _tensors_of(args: Sequence[object], kwargs: Mapping[str, object]) -> list[to
 
 
 def _other_arguments(args: Sequence[object], kwargs: Mapping[str, object]) -> str:
-    """A hash of the names of the arguments, of those that are not tensors, and of the forms of the tensors."""
+    """Returns a hash of the names of the arguments, of those that are not tensors, and of the forms of the tensors."""
     leaves = [
         _form(leaf) if isinstance(leaf, torch.Tensor) else _text(leaf)
         for leaf in tree_leaves((tuple(args), dict(kwargs)))
@@ -193,12 +193,12 @@ def _text(value: object) -> str:
 
 
 def _index_of(tensor: torch.Tensor, arguments: Sequence[torch.Tensor]) -> int:
-    """The position of the first argument with these elements, or -1."""
+    """Returns the position of the first argument with these elements, or -1."""
     return next((index for index, argument in enumerate(arguments) if _is_same(tensor, argument)), -1)
 
 
 def structure_of(module: object) -> str:
-    """A hash of a module's submodules with their classes and settings, and of the forms of their tensors.
+    """Returns a hash of a module's submodules with their classes and settings, and of the forms of their tensors.
 
     "" for a function. Calls may change settings, so it is that before the first call.
     """
@@ -210,7 +210,7 @@ def structure_of(module: object) -> str:
 
 
 def _settings(module: torch.nn.Module) -> list[tuple[str, Any]]:
-    """The attributes of a module that are numbers, texts or tuples of these, such as a stride."""
+    """Returns the attributes of a module that are numbers, texts or tuples of these, such as a stride."""
     attributes = sorted(vars(module).items())
     return [(name, repr(value)) for name, value in attributes if _is_setting(value)]
 

@@ -54,7 +54,7 @@ def script_environment(path: Path | None, arguments: Sequence[str]) -> Iterator[
 
 
 def prepare(path: Path, name: str) -> types.ModuleType:
-    """An empty module for the script at `path`, registered as `name` (`__main__` to run it as a program)."""
+    """Returns an empty module for the script at `path`, registered as `name` (`__main__` to run it as a program)."""
     module = types.ModuleType(name)
     module.__file__ = str(path.resolve())
     module.__dict__["__builtins__"] = __builtins__
@@ -87,7 +87,7 @@ def _exit_error(path: Path, stop: SystemExit) -> SourceError:
 
 
 def import_module(name: str) -> types.ModuleType:
-    """The module `name`. Raises `SourceError` if it cannot be imported."""
+    """Returns the module `name`. Raises `SourceError` if it cannot be imported."""
     with reporting_user_errors(None, name):
         try:
             return importlib.import_module(name)
@@ -103,7 +103,10 @@ def import_module(name: str) -> types.ModuleType:
 
 @contextmanager
 def reporting_user_errors(path: Path | None, module: str = "") -> Iterator[None]:
-    """Converts exceptions of the user's code to a `SourceError` with the user's line; a `SourceError` is unchanged."""
+    """While active, converts exceptions of the user's code to a `SourceError` with the user's line.
+
+    A `SourceError` is not changed.
+    """
     subject = str(path) if path else module
     try:
         yield
@@ -132,13 +135,13 @@ def _first_lines(error: BaseException) -> str:
 
 
 def _frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """The frames of the user's code, without those of this package, of torch and of the import system."""
+    """Returns the frames of the user's code, without those of this package, of torch and of the import system."""
     frames = traceback.extract_tb(error.__traceback__)
     return [f for f in frames if not is_library(os.path.abspath(f.filename)) and "importlib" not in f.filename]
 
 
 def _line_of(error: BaseException, path: Path | None) -> str:
-    """The innermost line of the traceback in the script, else in other code of the user."""
+    """Returns the innermost line of the traceback in the script, else in other code of the user."""
     frames = _frames(error)
     script = str(path.resolve()) if path else ""
     candidates = [f for f in frames if os.path.abspath(f.filename) == script] or frames

@@ -28,7 +28,7 @@ _EXPORT = "export the model with torch.export.save instead, if you have its Pyth
 
 
 def load(opening: Opening) -> CapturedProgram:
-    """The graphs of a script module, on the inputs bundled with it, or random ones of the given shapes.
+    """Returns the graphs of a script module, on the inputs bundled with it, or random ones of the given shapes.
 
     Raises `SourceError`.
     """
@@ -68,7 +68,7 @@ def _check_code(opening: Opening) -> None:
 
 
 def _inputs(opening: Opening, module: torch.jit.ScriptModule) -> tuple[object, ...]:
-    """The first inputs bundled with the module; without bundled inputs, and if the user sets shapes, random tensors."""
+    """Returns the first inputs bundled with the module; random ones if there are none, or if the user sets shapes."""
     if hasattr(module, _BUNDLED_INPUTS_METHOD) and not opening.shapes:
         bundled = getattr(module, _BUNDLED_INPUTS_METHOD)()
         if bundled:
@@ -113,7 +113,7 @@ def _quiet() -> Iterator[None]:
 def _compare_with_script(
     module: torch.jit.ScriptModule, program: torch.export.ExportedProgram, args: Sequence[object]
 ) -> list[str]:
-    """A note if the converted program, which is the reference, returns other results than the script module."""
+    """Returns a note if the converted program, which is the reference, returns other results than the script module."""
     with torch.no_grad():
         script, converted = tree_leaves(module(*args)), tree_leaves(program.module(check_guards=False)(*args))
     pairs = [(s, c) for s, c in zip(script, converted, strict=False) if isinstance(s, torch.Tensor)]
@@ -123,7 +123,7 @@ def _compare_with_script(
 
 
 def _without_shapes(opening: Opening) -> Opening:
-    """The request without shapes, because the inputs already have them."""
+    """Returns the request without shapes, because the inputs already have them."""
     from dataclasses import replace
 
     return replace(opening, shapes=())

@@ -33,6 +33,7 @@ class Hunk(NamedTuple):
     added: int
 
 
+# The positions of two equal items, one in each sequence.
 Pair = tuple[int, int]
 
 
@@ -244,21 +245,21 @@ def _structural_difference(before: Sequence[str], after: Sequence[str], language
 
 
 class _Alignment:
-    """The pairs of lines with equal keys, moved to where the names of both lines stand for the same values.
+    """Moves pairs of lines with equal keys to where the names of both lines stand for the same values.
 
-    After `%0 = f(%a)` another `%1 = f(%a)` is inserted: the keys do not say which of both is new. The lines that use
-    the values do: each pair of lines is a vote that the names in them stand for each other.
+    If another `%1 = f(%a)` is inserted after `%0 = f(%a)`, the keys do not determine which of the two lines is new. The
+    lines that use the values do: each pair of lines is a vote that the names in them stand for each other.
     """
 
     def __init__(
         self, one: Sequence[LineKey], other: Sequence[LineKey], keys: Sequence[Sequence[int]], pairs: list[Pair]
     ) -> None:
-        self._shapes, self._keys, self._pairs = (one, other), keys, pairs
+        self._line_keys, self._keys, self._pairs = (one, other), keys, pairs
         # The number of the function that each line of the first text is in.
         self._scopes = list(accumulate(shape.starts_scope for shape in one))
 
     def pairs(self) -> list[Pair]:
-        """The pairs, in order."""
+        """Returns the pairs, in order."""
         for index in range(len(self._pairs)):
             (x, y), (i, j) = self._pairs[index], self._pairs[index - 1] if index else (-1, -1)
             if (x - i == 1) != (y - j == 1):
@@ -291,7 +292,7 @@ class _Alignment:
             pairs[place] = moved
 
     def _follows(self, place: int, neighbour: int) -> bool:
-        """Whether two neighbouring pairs are next to each other in both texts."""
+        """Returns whether two neighbouring pairs are next to each other in both texts."""
         one, other = self._pairs[place], self._pairs[neighbour]
         return abs(one[0] - other[0]) == abs(one[1] - other[1]) == 1
 
@@ -306,13 +307,16 @@ class _Alignment:
         return moved if self._keys[0][moved[0]] == self._keys[1][moved[1]] else None
 
     def _agreement(self, pair: Pair, current: Pair) -> int:
-        """How many other lines say that the names of a pair stand for each other. `current` is the pair as it is."""
+        """Returns how many other lines say that the names of a pair stand for each other.
+
+        `current` is the pair before it is moved; its own votes do not count.
+        """
         own = Counter(self._names(current))
         return sum(self._votes[names] - own[names] for names in self._names(pair))
 
     def _names(self, pair: Pair) -> list[tuple[int, str, str]]:
-        """The names of two lines that stand for each other if the lines are a pair, and the number of the function."""
-        one, other = self._shapes[0][pair[0]].names, self._shapes[1][pair[1]].names
+        """Returns the names that correspond if the two lines are a pair, each with the number of the function."""
+        one, other = self._line_keys[0][pair[0]].names, self._line_keys[1][pair[1]].names
         return [(self._scopes[pair[0]], a, b) for a, b in zip(one, other, strict=False)]
 
     def _vote(self, pair: Pair, weight: int) -> None:

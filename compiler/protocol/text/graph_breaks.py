@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 # The setting without which Dynamo breaks the graph at recurrent layers.
 ALLOW_RNN = "torch._dynamo.config.allow_rnn = True"
-# Reasons of a graph break, and how to avoid it. The first text that the reason contains counts. What Dynamo itself
-# says comes after it, without the hints that do not say how to change the program.
+# Texts in Dynamo's messages, each with advice on avoiding the graph break; the first text that a message contains
+# counts. Dynamo's own hints follow the advice, except for those that do not say how to change the program.
 _FIXES = (
     ("generic_jump", "compute both sides and select with torch.where, or use torch.cond"),
     ("data-dependent branching", "compute both sides and select with torch.where, or use torch.cond"),
@@ -50,7 +50,7 @@ _OTHER_HINTS = (
 )
 _EXPLANATION, _HINT, _CONTEXT = "  Explanation:", "  Hint:", "  Developer debug context:"
 _LINK = re.compile(r"https://\S*/gb/gb\d+\.html")
-# What Dynamo puts before the reason, and after the message.
+# The text before the reason in Dynamo's messages, and the lines that follow a message.
 _PROLOGUE = re.compile(
     r"^(?:Encountered graph break when attempting to trace .*?:\s*\n|Graph Break Reason: )", re.MULTILINE
 )

@@ -145,8 +145,8 @@ class IndexedText:
     def own_line(self, node: str) -> int:
         """Returns the line that comes from `node` and the fewest other nodes; -1 if no line comes from `node`.
 
-        A line with a constant is chosen only if there is no other. A line that comes from many nodes, such as the first
-        line of a function, says little about one of them.
+        Among these, it is the first line without a constant, if any. A line that comes from many nodes, such as the
+        first line of a function, does not represent one of them.
         """
         lines, _ = self.lines_of_node(node, _OWN_LINE_WINDOW)
         candidates = [line for line in lines if line < lines[0] + _OWN_LINE_WINDOW]
@@ -231,7 +231,7 @@ def _split_chunks(content: str) -> Iterator[str]:
 _MIN_TYPE_CHARACTERS = 32
 # A type that occurs only once gains nothing from a name.
 _MIN_USES = 2
-# With more names, a reader could not tell them apart; only the most frequent types get one.
+# The maximum number of types that get names: a reader cannot distinguish more. The most frequent types get them.
 MAX_TYPES = 500
 _TYPE_PARAMETERS = rf"(?:{INSIDE}|<(?:{INSIDE}|<(?:{INSIDE}|<(?:{INSIDE})*>)*>)*>)*"
 _TYPE = re.compile(rf"(?:\b(?:memref|tensor|vector|tuple|complex)|![A-Za-z_][\w.]*)<{_TYPE_PARAMETERS}>")

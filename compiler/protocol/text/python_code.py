@@ -1,4 +1,4 @@
-"""The structure of Python code: what each line is, and the functions, branches and long statements that contain it."""
+"""Finds the structure of Python code: the kind of each line, and the functions, branches and long statements."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def decode_python(data: bytes) -> str:
 
 
 def python_structure(content: str) -> PythonStructure:
-    """The structure of code whose lines end with `\\n`."""
+    """Returns the structure of code whose lines end with `\\n`."""
     if len(content) > MAX_PARSED_CHARACTERS:
         return PythonStructure()
     try:
@@ -57,7 +57,7 @@ def _kind_of_text(line: str) -> int:
 
 
 def _statements_in(statement: ast.stmt) -> Iterator[ast.stmt]:
-    """The statements directly inside a statement."""
+    """Yields the statements directly inside a statement."""
     parts = (statement, *getattr(statement, "handlers", ()), *getattr(statement, "cases", ()))
     for part in parts:
         for name in ("body", "orelse", "finalbody"):
@@ -69,7 +69,7 @@ def _set_line_kinds(statement: ast.stmt, kinds: bytearray) -> None:
     first, last = _lines_of(statement)
     if isinstance(statement, ast.Import | ast.ImportFrom):
         kind = LineKind.IMPORT
-    elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+    elif _is_string(statement):
         kind = LineKind.STRING
     elif isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         # A body on the same line belongs to the header.
@@ -81,8 +81,17 @@ def _set_line_kinds(statement: ast.stmt, kinds: bytearray) -> None:
             kinds[line] = kind
 
 
+def _is_string(statement: ast.stmt) -> bool:
+    """Returns whether a statement is only a string, such as a docstring; `...` is not."""
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str | bytes)
+    )
+
+
 def _lines_of(statement: ast.stmt) -> tuple[int, int]:
-    """The first and the last line of a statement with its decorators, from 0."""
+    """Returns the first and the last line of a statement with its decorators, from 0."""
     decorators = getattr(statement, "decorator_list", [])
     first = min([statement.lineno, *(decorator.lineno for decorator in decorators)]) - 1
     return first, (statement.end_lineno or statement.lineno) - 1
@@ -103,8 +112,8 @@ def _blocks_of(statement: ast.stmt, scope: str) -> Iterator[PythonBlock]:
         yield _branch(statement.body, "while" if isinstance(statement, ast.While) else "for", first)
         if statement.orelse:
             yield _branch(statement.orelse, "else", first)
-    elif isinstance(statement, ast.Try):
-        for handler in statement.handlers:
+    elif handlers := getattr(statement, "handlers", ()):  # of `try`, or of a statement with `except*`
+        for handler in handlers:
             yield _branch(handler.body, "except", handler.lineno - 1)
     elif isinstance(statement, ast.Match):
         for case in statement.cases:

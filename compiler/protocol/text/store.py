@@ -81,10 +81,10 @@ def is_literal(pattern: str) -> bool:
 
 
 def stays_within_lines(pattern: str) -> bool:
-    """Returns whether a regular expression is sure to find the same in a whole text as in each of its lines alone.
+    """Returns whether a regular expression certainly has the same matches in a whole text as in each of its lines.
 
-    It may neither match a line's end nor look past it: it has no negated class, no look-around, no flag, no escape that
-    matches a newline or an end of the text, and no possessive or atomic construct.
+    Such an expression neither matches a line's end nor looks past it: it has no negated class, look-around or flag, no
+    escape that matches a newline or the end of the text, and no possessive or atomic construct.
     """
     return bool(_STAYS_WITHIN_LINES.fullmatch(pattern))
 
@@ -215,7 +215,7 @@ class TextStore:
         return text
 
     def content(self, name: str) -> str | None:
-        """Returns the content of a text without storing it, if it has to be read from its file; `None` if unknown."""
+        """Returns the content of a text, `None` if it is unknown. A text that is read from its file is not stored."""
         if name in self._texts:
             return self._texts[name].content
         reader = self._reader_of(name)

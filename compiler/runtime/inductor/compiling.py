@@ -30,7 +30,10 @@ Language = Literal["python", "cpp", "asm", "text"]
 
 
 class InductorStage(NamedTuple):
-    """A stage: its name, which is also its phase, its language, its lines, and the seconds since the stage before."""
+    """A stage: its name, which is also its phase, its language, its lines, and the seconds since the stage before.
+
+    `items` is the number of nodes, pairs of nodes or kernels in it, 0 for other text.
+    """
 
     name: str
     language: Language
@@ -40,9 +43,10 @@ class InductorStage(NamedTuple):
 
 
 class InductorArtifact(msgspec.Struct, frozen=True):
-    """The Python module that Inductor has generated, with its kernels as C++, and its constants, by `torch.save`.
+    """The Python module that Inductor has generated, which contains its kernels as C++, and the module's constants.
 
-    `values` has the stable name of the node whose value is in a buffer, by the name of the buffer.
+    `constants` is the output of `torch.save`. `values` maps the name of each buffer that holds the value of one node to
+    the stable name of the node.
     """
 
     source: str
@@ -90,9 +94,12 @@ class _Compilation:
     stages: list[str] = field(default_factory=list)
     artifact: InductorArtifact | None = None
     _start: float = field(default_factory=time.perf_counter)
+    # The texts of the kernels by name, once the code has been generated.
+    _kernel_texts: dict[str, str] = field(default_factory=dict)
 
     @contextmanager
     def recording(self, settings: Mapping[str, object]) -> Iterator[None]:
+        """While active, records the stages of a compilation with Inductor's `settings`, and its artifact."""
         from torch._inductor import config
         from torch._inductor.graph import GraphLowering
 
@@ -153,7 +160,7 @@ class _Compilation:
 
     # ---- the scheduler -------------------------------------------------------------------------------------------
 
-    def _before_fusion(self, nodes: list[BaseSchedulerNode]) -> list[torch.Tensor]:
+    def _before_fusion(self, nodes: list[BaseSchedulerNode]) -> list[BaseSchedulerNode]:
         from torch._inductor.virtualized import V
 
         self._add_graph("post-grad", V.graph.module.graph)
@@ -161,7 +168,7 @@ class _Compilation:
         self.on_activity("Inductor: fusion", 0.3)
         return nodes
 
-    def _after_fusion(self, nodes: list[BaseSchedulerNode]) -> list[torch.Tensor]:
+    def _after_fusion(self, nodes: list[BaseSchedulerNode]) -> list[BaseSchedulerNode]:
         self._add("fused", "python", self._scheduled_lines(nodes), len(nodes))
         decisions = self._fusions.finish(nodes)
         parts = {part.get_name(): part for node in nodes for part in node.get_nodes()}
@@ -195,14 +202,12 @@ class _Compilation:
         torch.save(dict(lowering.constants), constants)
         values = self.origins.values_of(lowering.module.graph, _exact_nodes(lowering))
         self.artifact = InductorArtifact(code.value, constants.getvalue(), {}, values)
-        wrapper, kernels = split_code(code.value)
-        self._kernel_count = len(kernels)
+        wrapper, self._kernel_texts = split_code(code.value)
         self._add("wrapper", "python", self._wrapper_lines(wrapper, lowering))
         lines: list[Line] = []
-        for name, text in kernels.items():
+        for name, text in self._kernel_texts.items():
             lines += [Line(f"// {name}", self._names_of_kernel(name)), *self._kernel_lines(name, text), Line("")]
-        self._add("kernels", "cpp", lines[:-1], len(kernels))
-        self._kernel_texts = kernels
+        self._add("kernels", "cpp", lines[:-1], len(self._kernel_texts))
 
     def _names_of_kernel(self, name: str) -> Names:
         return tuple(dict.fromkeys(n for names, _ in self._kernels.kernels.get(name, ()) for n in names))
@@ -260,13 +265,14 @@ class _Compilation:
     # ---- machine code --------------------------------------------------------------------------------------------
 
     def _begin_kernel(self, number: int) -> None:
-        count = getattr(self, "_kernel_count", 0)
-        done = 0.5 + 0.45 * (number - 1) / max(count, number)
-        self.on_activity(f"Inductor: compiling kernel {number}/{max(count, number)} by the C++ compiler", done)
+        # Subgraphs have kernels that are not among the texts.
+        count = max(len(self._kernel_texts), number)
+        done = 0.5 + 0.45 * (number - 1) / count
+        self.on_activity(f"Inductor: compiling kernel {number}/{count} by the C++ compiler", done)
 
     def _add_assembly(self) -> None:
         lines: list[Line] = []
-        for name, text in getattr(self, "_kernel_texts", {}).items():
+        for name, text in self._kernel_texts.items():
             path = self._libraries.get(text.strip())
             if path is not None:
                 lines += libraries.assembly(path, name, self._kernel_lines(name, text))
@@ -274,8 +280,8 @@ class _Compilation:
             self._add("asm", "asm", lines[:-1])
 
 
-def _exact_nodes(lowering: GraphLowering) -> dict[str, torch.Tensor]:
-    """Returns the FX node whose value is in a buffer, by the name of the buffer, for those that hold exactly one."""
+def _exact_nodes(lowering: GraphLowering) -> dict[str, torch.fx.Node]:
+    """Maps the name of each buffer that holds the value of exactly one FX node to this node."""
     buffers = {buffer.get_name(): buffer for buffer in lowering.buffers}
     nodes = {name: getattr(buffer, "origin_node", None) for name, buffer in buffers.items()}
     return {name: node for name, node in nodes.items() if node is not None}

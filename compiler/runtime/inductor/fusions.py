@@ -45,7 +45,7 @@ class FusionLog:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Inside, decisions are recorded. Does nothing for what this version of torch names differently."""
+        """Records decisions in the `with` block, except those of functions that this version of torch does not have."""
         from torch._inductor import scheduler
 
         log = self

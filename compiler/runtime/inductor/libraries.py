@@ -1,4 +1,4 @@
-"""The shared libraries of Inductor's kernels: records them while they are compiled, and disassembles them."""
+"""Records the shared libraries of Inductor's kernels while they are compiled, and disassembles them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from unittest import mock
 from buddy.compiler.codegen.assembly import read_library
 from buddy.compiler.runtime.inductor.provenance import Line
 
-# Tables of the line of each instruction, which do not change the code.
+# The flag for tables with the source line of each instruction, which do not change the code.
 _LINE_TABLES = "-g1"
 
 
 @contextmanager
 def recording(on_kernel: Callable[[int], None] = lambda _number: None) -> Iterator[dict[str, str]]:
-    """Inside, kernels are compiled with line tables, and `on_kernel` is called with the number of each before.
+    """Compiles the kernels in the `with` block with line tables; calls `on_kernel` before each kernel with its number.
 
-    The result has the path of the library of each kernel, by its stripped source. Versions of torch that generate no
-    line tables get a flag for them; their code is then found in Inductor's cache only in this context.
+    Yields a dictionary that maps the stripped source of each kernel to the path of its library. If this version of
+    torch generates no line tables, a flag for them is added; code in Inductor's cache is then found only in this
+    context.
     """
     from torch._inductor import config
     from torch._inductor.codecache import CppPythonBindingsCodeCache

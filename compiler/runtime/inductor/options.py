@@ -1,4 +1,4 @@
-"""The settings of Inductor that a recipe may choose by `backend_flags`, `--NAME=VALUE`, and those that are fixed."""
+"""Lists the settings of Inductor that a recipe may choose by `backend_flags` (`--NAME=VALUE`), and parses them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inductor's code in a forked process: its OpenMP runtime would compete with torch's threads in the same process."""
+"""Runs Inductor's code in a forked process, because its OpenMP runtime would compete with torch's threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Buddy graph as the FX graph that Inductor compiles, at the sizes of one call."""
+"""Converts a Buddy graph to the FX graph that Inductor compiles, for the sizes of one call."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class InductorError(BuddyError):
 class FxProgram:
     """`module` takes the tensors of the graph's placeholders, and returns its results that are tensors.
 
-    `stable` has the stable names of the Buddy nodes of each FX node, by the name of the FX node: its node, and for a
-    node with several results those that select a result, which leave no trace in later graphs.
+    `stable` maps the name of each FX node to the stable names of its Buddy nodes: the node that it computes, and for a
+    node with several results also the nodes that select a result, because Inductor's later graphs omit them.
     """
 
     module: torch.fx.GraphModule
@@ -93,7 +93,7 @@ def _without_aliases(fx: torch.fx.Graph, results: Sequence[torch.fx.Node]) -> li
 
 
 def _is_view(node: torch.fx.Node) -> bool:
-    """Whether a node may return memory of an operand, by the schema of its op; `getitem` is as its operand."""
+    """Returns whether a node may return memory of an operand, by the schema of its op; `getitem` is as its operand."""
     if node.target is operator.getitem:
         return _is_view(node.all_input_nodes[0])
     if not isinstance(node.target, OpOverload):

@@ -32,7 +32,7 @@ class Line:
 
 
 class FxOrigins:
-    """The stable names of nodes, by FX nodes of any later graph; `stable` has those of the graph that was compiled."""
+    """Finds the nodes that FX nodes of later graphs come from; `stable` has those for the graph that was compiled."""
 
     def __init__(self, stable: Mapping[str, Names]) -> None:
         self._stable = stable
@@ -98,7 +98,7 @@ class KernelLines:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Inside, the C++ code that Inductor generates is recorded."""
+        """Records the C++ code that Inductor generates in the `with` block."""
         from torch._inductor.codegen import cpp
         from torch._inductor.codegen.common import IndentedBuffer
         from torch._inductor.utils import DeferredLineBase

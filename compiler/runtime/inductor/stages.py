@@ -1,4 +1,4 @@
-"""The engine's side of a compilation by Inductor: stages with provenance, and the reply with the artifact."""
+"""Compiles a captured graph by Inductor for the engine: sends stages with provenance, and makes the reply."""
 
 from __future__ import annotations
 

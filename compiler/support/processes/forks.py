@@ -155,11 +155,11 @@ class ForkedWorker:
 
 @dataclass(frozen=True)
 class Task:
-    """What a child does: `work` gets a channel to the parent and returns the reply.
+    """The work of a child: `work` gets a channel to the parent and returns the reply.
 
-    If it raises, `failed` returns the reply. The child may send messages of `types`; `note` is called with all but the
-    reply. `timeout` is in seconds; with `renewed`, each message restarts it. `stopped` is called with true when a
-    signal stops the child, and with false when a signal continues it.
+    If `work` raises, `failed` returns the reply. The child may send messages of `types`; `note` is called with all but
+    the reply. `timeout` is in seconds; if `renewed` is set, each message restarts it. `stopped` is called with true
+    when a signal stops the child, and with false when a signal continues it.
     """
 
     work: Callable[[Channel], Reply]
@@ -181,10 +181,10 @@ class TaskEnd:
     tail: str = ""
 
 
-def run_in_child(master: Channel, task: Task) -> TaskEnd:
+def run_in_child(requester: Channel, task: Task) -> TaskEnd:
     """Runs `task` in a child, and returns how it ended.
 
-    The process at the other end of `master` may stop the child by sending `StopRunner` or by disconnecting. The
+    The process at the other end of `requester` may stop the child by sending `StopRunner` or by disconnecting. The
     child's output is not printed, only returned in case of a crash.
     """
     read_fd, write_fd = os.pipe()
@@ -192,14 +192,14 @@ def run_in_child(master: Channel, task: Task) -> TaskEnd:
 
         def work() -> None:
             os.close(read_fd)
-            channel = Channel(master.read_fd, write_fd, Refused)
+            channel = Channel(requester.read_fd, write_fd, Refused)
             _redirect(output.fileno())
             channel.send(_run_task(channel, task))
 
         pid = _fork(work)
         os.close(write_fd)
         try:
-            return _ChildWatch(master, MessagePipe(read_fd, -1, task.types), pid, task, output).result()
+            return _ChildWatch(requester, MessagePipe(read_fd, -1, task.types), pid, task, output).result()
         finally:
             os.close(read_fd)
 
@@ -226,8 +226,8 @@ class _ChildWatch:
     It waits for the end of the child's process, not of its pipe: processes that the child has started may have a copy.
     """
 
-    def __init__(self, master: Channel, child: MessagePipe, pid: int, task: Task, output: IO[bytes]) -> None:
-        self._master, self._child, self._pid = master, child, pid
+    def __init__(self, requester: Channel, child: MessagePipe, pid: int, task: Task, output: IO[bytes]) -> None:
+        self._requester, self._child, self._pid = requester, child, pid
         self._task, self._output = task, output
         self._deadline = time.monotonic() + task.timeout
         self._exit_fd = _exit_fd(pid)
@@ -282,16 +282,16 @@ class _ChildWatch:
         seconds_left = math.inf if self._killed else max(0.0, self._deadline - time.monotonic())
         fds = [self._exit_fd] if self._exit_fd >= 0 else []
         fds += [] if self._child.at_end else [self._child.read_fd]
-        fds += [] if self._killed else [self._master.read_fd]
+        fds += [] if self._killed else [self._requester.read_fd]
         patience = min(seconds_left, _STOP_POLL_SECONDS if self._exit_fd >= 0 else _POLL_SECONDS)
         readable, _, _ = select.select(fds, [], [], patience)
-        if self._master.read_fd in readable:
+        if self._requester.read_fd in readable:
             self._handle_stop_request()
         elif not readable and patience == seconds_left:
             self._kill("late")
 
     def _handle_stop_request(self) -> None:
-        request = self._master.receive()
+        request = self._requester.receive()
         if request is None or isinstance(request, StopRunner):
             self._kill("stopped")
 

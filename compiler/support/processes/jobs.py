@@ -1,4 +1,4 @@
-"""The running requests: one task each, cancelled by the request's number.
+"""Runs each request of the client as a task, which is cancelled by the number of the request.
 
 A newer request replaces those in its slot that have not started.
 """
@@ -67,8 +67,8 @@ class Jobs:
     def cancel(self, target: int) -> None:
         """Cancels request `target`, or all requests if `target` is 0.
 
-        A request is answered when its task has ended, or after `CANCEL_SECONDS`. Then its task goes on to clean up: a
-        large process that works for it takes a while to exit. Requests that need this process wait until then.
+        A request is answered when its task has ended, or after `CANCEL_SECONDS`. Its task may then continue to clean
+        up: a large process that works for it takes a while to exit. Requests that need this process wait until then.
         """
         for job in list(self._jobs.values()):
             if target in (0, job.request) and job.task is not None and not job.task.done():

@@ -1,4 +1,4 @@
-"""Worker processes on the event loop: their pipes, messages, output and exit."""
+"""Starts worker processes, and handles their pipes, messages, output and exit on the event loop."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ _STACK_HEADER = b"Fatal Python error:"
 class ProcessEvents:
     """The functions that a `WorkerProcess` calls.
 
-    `body` gets the body of each frame; `printed` the name of an output stream and the bytes; `stopped` whether a signal
-    has stopped or continued the process; `ended` how it ended. `congested` returns whether reading of output must wait.
+    `body` is called with the body of each frame, `printed` with the name of an output stream and its bytes, `stopped`
+    with true when a signal stops the process and false when one continues it, and `ended` with a description of the
+    exit. While `congested` returns true, the output of the process is not read.
     """
 
     body: Callable[[bytes], None]
@@ -187,9 +188,9 @@ class WorkerProcess:
 
 
 class OneShotProcess:
-    """A process that answers one request; `messages` are its answers, of the types `answers`, then how it ended.
+    """A process that answers one request; `messages` are its answers, of the types `answers`, then its exit.
 
-    `printed` gets the name of an output stream and the bytes; by default, output is discarded.
+    `printed` is called with the name of an output stream and its bytes; by default, output is discarded.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
-"""How far a side's results are from eager's, and how far those of a training step may be.
+"""Measures the errors of a side's results relative to eager, and the errors that are allowed for a training step.
 
-A gradient of float32 has no fixed tolerance: where the input of a ReLU is close to 0, or two inputs of a pooling are
-close to each other, a rounding decides which element the gradient goes to. So the *spread* of each gradient is
-measured: by how much it changes in eager if each weight and input is disturbed by as many roundings as verdicts allow
-for sums of products in another order. A side's gradient may be `MULTIPLE` times as far from eager's. Both numbers are
-those of `runtime.sensitivity`.
+A float32 gradient has no fixed tolerance: if the input of a ReLU is close to 0, or if two inputs of a pooling are close
+to each other, a rounding determines which element gets the gradient. Therefore the *spread* of each gradient is
+measured: its change in eager if each weight and input is disturbed by `ROUNDINGS_OF_SUMS` roundings, as many as
+verdicts allow for sums of products in another order. The error of a side's gradient may be `MULTIPLE` times the spread.
+Both numbers are those of `runtime.sensitivity`.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ import torch
 
 from buddy.compiler.runtime.sensitivity import MAX_RELATIVE_SPREAD, MULTIPLE, ROUNDINGS_OF_SUMS
 
-# The disturbed runs. A ReLU that a rounding switches is rare, and which one it is differs from run to run.
+# The number of disturbed runs. Few ReLUs are switched by a rounding, and they differ from run to run.
 DISTURBED_RUNS = 6
-# The least error that is allowed: sums in another order, whose roundings add up over the layers in both directions.
-# The disturbed runs round every sum alike.
+# The minimum of the allowed error. Sums in another order have other roundings, which add up over the layers; the
+# disturbed runs do not include this effect, because they compute all sums in the same order.
 MIN_ALLOWED = 1e-4
-# A gradient whose norm is less than this part of that of all gradients together is compared with that part: it may be
-# a sum of terms that cancel, such as that of an attention's key bias, whose exact value is 0.
+# The minimum norm that the error of a gradient is divided by, as a fraction of the norm of all gradients together. The
+# terms of a smaller gradient may cancel: the exact gradient of an attention's key bias is 0.
 _NEGLIGIBLE = 1e-4
 
 
 @dataclass(frozen=True)
 class StepError:
-    """The result of a training step that is furthest from eager's, relative to what is allowed.
+    """The result of a training step with the largest error relative to the allowed error.
 
     `error` and `spread` are norms of differences, relative to the norm of the result.
     """
@@ -45,7 +45,7 @@ class StepError:
 
     @property
     def problem(self) -> str:
-        """The reason why the step's time says nothing, "" if its results are right."""
+        """The reason why the step is not timed, "" if its results are right."""
         if self.spread > MAX_RELATIVE_SPREAD:
             return (
                 f"{self.name} of eager itself changes by {self.spread:.1e} if weights are disturbed by a rounding: "
@@ -57,9 +57,10 @@ class StepError:
 
 
 def relative_error(results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
-    """Returns the norm of the difference of an output, divided by its norm; the largest one of all outputs.
+    """Returns the largest relative error of an output: the norm of its difference, divided by the norm of the output.
 
-    NaN and infinities equal only themselves; another value in their place, or one of them, is an infinite error.
+    NaN and infinities equal only themselves; if only one of two elements is such a value, or if they are different
+    ones, the error is infinite.
     """
     return max(_relative_errors(results, expected, 0.0), default=0.0)
 
@@ -80,9 +81,9 @@ def largest_error(results: Sequence[torch.Tensor], expected: Sequence[torch.Tens
 def step_error(
     names: Sequence[str], results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], spreads: Sequence[float]
 ) -> StepError:
-    """Returns the error of the result that is furthest from `expected`, relative to what its spread allows.
+    """Returns the error of the result that has the largest error relative to the allowed error.
 
-    Results are the loss, then gradients, as `names` says; `spreads` are those of `gradient_spreads`.
+    `results` are the loss and the gradients, with their `names`; `spreads` are those of `gradient_spreads`.
     """
     errors = _step_errors(results, expected)
     found = [StepError(*each) for each in zip(names, errors, spreads, strict=True)]
@@ -95,8 +96,8 @@ def gradient_spreads(
     """Returns the spread of each result of `step`: its largest error of all disturbed runs, relative to its norm.
 
     A run multiplies each element of `tensors`, the float weights and inputs of the step, by 1 + e or 1 - e at random,
-    where e is `ROUNDINGS_OF_SUMS` unit roundoffs of its type; the tensors have their values again at the end. With one
-    roundoff, six runs of a U-Net did not switch the ReLUs that kernels with other sums do.
+    where e is `ROUNDINGS_OF_SUMS` unit roundoffs of its type; the original values are restored at the end. With e of
+    one roundoff, six runs of a U-Net did not switch all ReLUs that kernels with another order of sums switch.
     """
     spreads = [0.0] * len(expected)
     for seed in range(DISTURBED_RUNS):
@@ -130,7 +131,7 @@ def _step_errors(results: Sequence[torch.Tensor], expected: Sequence[torch.Tenso
 def _relative_errors(
     results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], least: float
 ) -> Iterator[float]:
-    """Yields the norm of each difference, divided by the norm of what is expected, which counts as `least` or more."""
+    """Yields the norm of each difference, divided by the norm of the expected tensor, or by `least` if larger."""
     for ours, theirs in zip(results, expected, strict=True):
         size = max(_finite(theirs).norm().item(), least)
         difference = _difference(ours, theirs).norm().item()
@@ -143,6 +144,6 @@ def _finite(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _difference(ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
-    """Returns the difference of each element in double precision: 0 of the same value, infinity of NaN and a number."""
+    """Returns the differences of elements in double precision: 0 for equal values, infinity for NaN and a number."""
     a, b = ours.double(), theirs.double()
     return torch.where((a == b) | (a.isnan() & b.isnan()), 0.0, (a - b).nan_to_num(math.inf, math.inf, -math.inf))

@@ -41,9 +41,9 @@ SIDES = {
 }
 # Sides that compile by `torch.compile` with Inductor.
 INDUCTORS = (INDUCTOR, FREEZING, MAX_AUTOTUNE, CPP_WRAPPER)
-# The sides of a benchmark that names none.
+# The sides of a benchmark for which the user names no sides.
 DEFAULT_SIDES = (OURS, OURS_FROZEN, EAGER, INDUCTOR, FREEZING, IREE)
-# Selects all sides.
+# The name that stands for all sides on the command line.
 ALL = "all"
 # Sides that treat weights as constants and pack them before the calls; they are only compared with one another.
 CONSTANT_WEIGHTS = frozenset(SIDES) - {OURS, EAGER, INDUCTOR}
@@ -52,7 +52,7 @@ BenchPrecision = Literal["f32", "bf16", "int8-dynamic", "int8-static", "int8-wei
 BENCH_PRECISIONS: tuple[BenchPrecision, ...] = get_args(BenchPrecision)
 # What a call computes: the results of one input, those of several inputs whose sizes differ, or a training step.
 Task = Literal["inference", "dynamic", "training"]
-# What is timed: the duration of a call, or the CPU time that the process spends in it, on all threads.
+# The time that is measured: the duration of a call, or the CPU time of the process in the call, on all threads.
 Clock = Literal["wall", "cpu"]
 # The tables of a report, in order, with their titles.
 TABLES = {
@@ -64,9 +64,9 @@ TABLES = {
     "dynamic": "Dynamic shapes, float32",
     "training": "Training steps, float32",
 }
-# The group of subjects that decode one token; they have a table of their own for all precisions.
+# The group of subjects that decode one token. One separate table has these subjects in all precisions.
 DECODE = "decode"
-# The group of subjects that geometric means leave out.
+# The group of subjects that geometric means do not include.
 OP = "op"
 
 
@@ -110,9 +110,9 @@ class BenchCase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class BenchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything that one run of the benchmark measures.
 
-    The rounds of a subject end after `seconds`, but it has at least `session.MIN_ROUNDS`. A side that is not ready
-    after `prepare_seconds` is left out. CPU times, with the `clock` "cpu", do not count waits for a core, which other
-    work on the machine decides.
+    A subject is timed in `rounds` rounds; no round starts after `seconds`, except the first `session.MIN_ROUNDS`. A
+    side that is not ready after `prepare_seconds` is not timed. With the `clock` "cpu", times are CPU times, which do
+    not include waits for a core that other programs use.
     """
 
     subjects: tuple[BenchSubject, ...]
@@ -135,7 +135,7 @@ class BenchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BenchPlanError(BuddyError):
-    """An invalid suite, or an unknown side; the text says what is wrong, and where."""
+    """A suite is invalid, or a side or precision is unknown; the text is the reason, with the file of a suite."""
 
 
 class _Suite(msgspec.Struct, forbid_unknown_fields=True):
@@ -161,7 +161,10 @@ def read_suite(path: Path) -> tuple[BenchSubject, ...]:
 
 
 def check_sides(names: Sequence[str]) -> tuple[str, ...]:
-    """Returns the sides `names`, after this compiler's; `ALL` is all. Raises `BenchPlanError` for unknown ones."""
+    """Returns this compiler's side and the sides `names`; `ALL` names all sides.
+
+    Raises `BenchPlanError` for an unknown side.
+    """
     names = [side for name in names for side in (SIDES if name == ALL else (name,))]
     for name in names:
         if name not in SIDES:
@@ -170,9 +173,10 @@ def check_sides(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def with_precisions(subjects: Sequence[BenchSubject], names: Sequence[str]) -> tuple[BenchSubject, ...]:
-    """Returns the subjects with the precisions `names` instead of their own, if there are some.
+    """Returns the subjects with the precisions `names` instead of those of the suite, unless `names` is empty.
 
-    Subjects of other tasks than inference are measured in float32 only. Raises `BenchPlanError` for unknown precisions.
+    Subjects with another task than inference are not changed: they are measured in float32 only. Raises
+    `BenchPlanError` for an unknown precision.
     """
     found = []
     for name in names:
@@ -188,7 +192,7 @@ def with_precisions(subjects: Sequence[BenchSubject], names: Sequence[str]) -> t
 
 
 def why_not(side: str, case: BenchCase) -> str:
-    """Returns the reason why a side cannot run a case, as far as its kind tells; "" if it may."""
+    """Returns the reason why a side supports no case with this task and precision, "" if it may support this case."""
     task, precision = case.subject.task, case.precision
     if task == "training":
         if side in (ZENTORCH, IREE, ONNX_RUNTIME, OPENVINO):

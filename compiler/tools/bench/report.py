@@ -1,4 +1,4 @@
-"""The results of a benchmark: medians, spreads and ratios, as a Markdown table and as a plot."""
+"""Computes medians, spreads and ratios of a benchmark, and writes its results as Markdown tables and as a plot."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _section(
     title: str, subjects: Sequence[dict[str, Any]], machine: dict[str, Any], mean: dict[str, Any], table: str
 ) -> str:
     sides = list(dict.fromkeys(side for subject in subjects for side in subject["sides"]))
-    # A side without any time takes no column: its reasons are below the table.
+    # A side without any time has no column; the reasons are below the table.
     sides = [side for side in sides if any("seconds" in subject["sides"].get(side, {}) for subject in subjects)]
     precisions = list(dict.fromkeys(subject.get("precision", "f32") for subject in subjects))
     with_precision, with_peak = len(precisions) > 1 or table == DECODE, precisions == ["f32"]
@@ -163,7 +163,7 @@ def _loads(subjects: Sequence[dict[str, Any]]) -> str:
 
 
 def _grouped(subjects: Sequence[dict[str, Any]], field: str) -> list[str]:
-    """Returns a line for each side and text of a field, with the subjects that it applies to."""
+    """Returns a line for each side and each text of the side in `field`, with the subjects that have this text."""
     names: dict[tuple[str, str], list[str]] = {}
     for subject in subjects:
         for side, figures in subject["sides"].items():
@@ -182,11 +182,11 @@ def _subjects_with(results: dict[str, Any], threads: str) -> list[dict[str, Any]
 
 
 def _float_cells(subject: dict[str, Any], machine: dict[str, Any]) -> list[str]:
-    """Returns the share of the machine's rate of multiply-adds, and compile times."""
+    """Returns two cells: the fraction of the machine's peak rate of multiply-adds, and compile times."""
     figures = subject["sides"]
     ours, inductor = figures.get(OURS, {}), figures.get(INDUCTOR, {})
     share = "–"
-    # The machine's rate is that of durations.
+    # The peak rate was measured by durations, so it is not comparable with CPU times.
     if "seconds" in ours and subject["flops"] and subject.get("clock") != "cpu":
         share = f"{subject['flops'] / ours['seconds']['median'] / machine['gflops'] / 1e9:.0%}"
     spans = ((ours, "aten_seconds"), (ours, "warm_aten_seconds"), (inductor, "aten_seconds"))

@@ -1,4 +1,4 @@
-"""ONNX Runtime, OpenVINO and IREE as sides: exports a model, quantises it by the tools of the runtime, and loads it."""
+"""Exports a model for ONNX Runtime, OpenVINO or IREE, quantises it by the tools of the runtime, and loads it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole benchmark: times all sides of each subject, interleaved, on each number of threads."""
+"""Runs a benchmark: times all sides of each subject, interleaved, on each number of threads."""
 
 from __future__ import annotations
 
@@ -279,7 +279,7 @@ class _CaseRun:
         return {name: times[name] for name in names if not self._problem(reports[name])}
 
     def _problem(self, report: dict[str, Any]) -> str:
-        """Returns the reason why a side has no time, "" if it has one."""
+        """Returns the reason why a side is not timed: its error, or results that differ from eager's; else ""."""
         if "error" in report:
             return str(report["error"])
         if self.case.subject.task == "training":

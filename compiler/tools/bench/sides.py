@@ -1,4 +1,4 @@
-"""The sides of a comparison: how each compiles a model to a callable."""
+"""Compiles a model to a callable by each side of a comparison."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _prepare_ours(side: str, loaded: LoadedModel, precision: BenchPrecision) -> 
 
 
 def _specialise(call: SubjectCall) -> str:
-    """Calls the model until its frequent sizes have code of their own, as in a program that runs for a while."""
+    """Calls the model until each of its frequent sizes has specialised code, as in a program that runs for a while."""
     for _ in range(SPECIALISE_CALLS):
         call.results() if isinstance(call, LoadedModel) else call()
     if not background.wait_until_idle(_SPECIALISE_SECONDS):
@@ -170,9 +170,10 @@ class _CompileTimer:
 
 
 def _our_backend(timer: _CompileTimer, options: dict[str, Any], task: Task) -> Any:
-    """Returns the backend with a `timer`, whose `inner` time is that of Dynamo's graph too for the task "dynamic".
+    """Returns this compiler's backend for `torch.compile`, whose calls `timer` times.
 
-    A graph with symbolic sizes is compiled once for all of them only if nothing replaces its compilation.
+    For the task "dynamic", the `inner` time also starts at Dynamo's graph. To time from the ATen graph, the function
+    that compiles it must be replaced, and then a graph with symbolic sizes is not compiled once for all sizes.
     """
 
     def timed_for_all_sizes(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
@@ -208,7 +209,7 @@ def _inductor_backend(timer: _CompileTimer) -> Any:
 
 
 def _prepare_zentorch(loaded: LoadedModel) -> SubjectCall:
-    """Compiles by AMD's backend, which rewrites weights in place; on other processors it does nothing, as it warns."""
+    """Compiles by AMD's backend, which rewrites weights in place. Raises `SideError` on CPUs without AVX-512."""
     if not has_features("avx512f"):
         raise SideError("zentorch optimises on CPUs with AVX-512 only")
     if find_spec("zentorch") is None:

@@ -1,4 +1,4 @@
-"""Subjects in their processes: loads scripts, flattens models for exporters, and converts them to other precisions."""
+"""Loads the scripts of subjects, flattens their models for exporters, and converts them to other precisions."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class LoadedModel:
         return [loss.detach(), *(p.grad for p in self._trained() if p.grad is not None)]
 
     def names_of_results(self) -> list[str]:
-        """Returns what each result of a training step is, once `results` has computed gradients."""
+        """Returns the names of the results of a training step; `results` must have been called before."""
         assert isinstance(self.model, torch.nn.Module)
         names = {parameter: name for name, parameter in self.model.named_parameters()}
         trained = [p for p in self._trained() if p.grad is not None]
@@ -146,8 +146,8 @@ class FlatModel(torch.nn.Module):
 def in_precision(loaded: LoadedModel, precision: BenchPrecision, side: str) -> LoadedModel:
     """Converts a subject to a precision as a user of PyTorch does, with its model changed in place.
 
-    bfloat16 is a cast of the model and its inputs. Integers are torchao's; in eager, dynamic quantisation is PyTorch's
-    own, whose kernels are faster there. Raises `SideError`.
+    For bfloat16, the model and its inputs are cast. torchao quantises to integers, except for dynamic quantisation in
+    eager, for which PyTorch's own layers have faster kernels. Raises `SideError`.
     """
     if precision == "f32":
         return loaded

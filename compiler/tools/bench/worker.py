@@ -1,4 +1,4 @@
-"""One side of a comparison in a separate process: prepares a subject, then times a block of calls for each request."""
+"""Runs one side of a comparison in a separate process: prepares a subject, then times a block of calls per request."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _reason(error: Exception) -> str:
     """Returns an error in one line, with its type unless the project raised it."""
     if isinstance(error, BuddyError):
         return str(error)
-    # Errors of Dynamo name the first line of the cause first, and then how to see more of it.
+    # The first line of an error of Dynamo is that of its cause; the others explain how to see more of it.
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else ''}"[:_MAX_REASON_CHARS]
 

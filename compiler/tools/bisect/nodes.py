@@ -1,4 +1,4 @@
-"""Finds the responsible nodes, and lowerings that are wrong by themselves."""
+"""Finds the smallest subgraph that fails, and the nodes whose lowerings are wrong."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def wrong_lowerings(
     judge: Judge,
     of_plugins: bool = False,
 ) -> list[WrongLowering]:
-    """Returns the lowerings of nodes of `small` that are wrong: with this node in eager, the result is right.
+    """Returns the wrong lowerings of nodes in `small`: the result is right if only this node runs in eager.
 
     With `of_plugins`, only nodes that plug-ins lower are tried.
     """
@@ -125,7 +125,7 @@ def as_subject(whole: TrialSubject, nodes: Sequence[Op]) -> TrialSubject | None:
 
 
 def smallest_failing_part(whole: TrialSubject, recipe: Recipe, fails: Fails) -> TrialSubject:
-    """Returns the smallest subgraph of `whole` that fails: of a failing function if there is one, else of `whole`."""
+    """Returns the smallest failing subgraph of a failing function in `whole`, or of `whole` if no function fails."""
     graph = whole.subgraph.graph
     start = next((function for function in functions_of(whole, recipe) if fails(function)), None) or whole
 
@@ -142,7 +142,7 @@ def smallest_failing_part(whole: TrialSubject, recipe: Recipe, fails: Fails) -> 
 
 
 def functions_of(whole: TrialSubject, recipe: Recipe) -> Iterator[TrialSubject]:
-    """Yields the units of `whole` as subgraphs with their real inputs; that with the largest share of nodes is first.
+    """Yields the units of `whole` as subgraphs with their real inputs, in the order of `units`.
 
     Yields nothing for a graph that is not partitioned.
     """
@@ -153,7 +153,7 @@ def functions_of(whole: TrialSubject, recipe: Recipe) -> Iterator[TrialSubject]:
 
 
 def layer_groups(part: Subgraph, recipe: Recipe, names: Sequence[str]) -> list[tuple[str, ...]]:
-    """Returns for each stable name the group of the corresponding nodes in equal layers, which includes it."""
+    """Returns the groups that contain the nodes `names`; a group has the corresponding nodes of all equal layers."""
     group_of: dict[str, tuple[str, ...]] = {}
     for function in cut.by_layers(part.graph, recipe.node_settings()).functions:
         for position in range(len(function.nodes)):

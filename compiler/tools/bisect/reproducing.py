@@ -1,4 +1,4 @@
-"""Extracts the module before and after the responsible pass, for a file on which one command reproduces the failure."""
+"""Makes a reproducer of a failing pass: the IR before and after it, and the command that runs the pass on a file."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ class GraphTexts(Reply, frozen=True):
 class Reproducer:
     """The texts before and after a pass; `after` is "" if the pass does not finish.
 
-    `functions` are those that the pass changes. `command` runs the pass on the file `name` with the text `before`.
+    `functions` are the names of the functions that the pass changes. `name` is the name of a file with the text
+    `before`, and `command` runs the pass on this file.
     """
 
     before: str = ""
@@ -58,7 +59,7 @@ class Reproducer:
 
 
 def make_reproducer(trials: RecipeTrials, subject: TrialSubject, recipe: Recipe, index: int) -> Reproducer:
-    """Returns the reproducer for step number `index` on a subgraph; for the lowering if `index` is negative.
+    """Returns the reproducer for step number `index` on a subgraph; a negative `index` stands for the lowering.
 
     The input of a graph pass is a printed graph, for which there is no command.
     """

@@ -59,7 +59,7 @@ def bisect(
 
 @dataclass
 class _Culprits:
-    """The culprits: steps of the recipe by index, and lowerings."""
+    """The culprits found so far: steps of the recipe by index, and lowerings."""
 
     step_indices: list[int] = field(default_factory=list)
     lowerings: list[WrongLowering] = field(default_factory=list)
@@ -209,9 +209,9 @@ class _Bisection:
     ) -> tuple[tuple[str, ...], Recipe]:
         """Returns the smallest set of nodes with which in eager the whole program is right, and the recipe for them.
 
-        The set is empty if none was found. Corresponding nodes of equal layers are in it together. If lowerings are
-        responsible, it contains their nodes. Some faults move to another node whenever one runs in eager; so this takes
-        at most half of the time that the bisection has taken before.
+        The set is empty if none was found. It contains either all or none of the corresponding nodes of equal layers.
+        If lowerings are responsible, it contains their nodes. Some faults move to another node whenever a node runs in
+        eager, so this search takes at most half of the time that the bisection has taken so far.
         """
         deadline = 1.5 * self.trials.seconds
         groups: list[tuple[str, ...]] = []

@@ -24,12 +24,12 @@ from buddy.compiler.tools.extract import Subgraph
 
 # The numbers of pairs of samples in a measurement.
 _MIN_PAIRS, _MAX_PAIRS = 7, 101
-# The minimum duration of a sample: shorter ones are dominated by the clock and the call overhead.
+# The minimum duration of a sample in seconds; the clock's resolution and the overhead of calls distort shorter ones.
 _SAMPLE_SECONDS = 1e-3
-# The time limit for the samples of a measurement.
+# The time limit in seconds for the samples of a measurement.
 _MAX_SECONDS = 6.0
-# The time limit for all else in a measurement, as a multiple of that of a step: both programs are linked, their weights
-# are packed, and they run about ten times.
+# The time limit for the rest of a measurement, as a multiple of the time limit for a step: both programs are linked,
+# their weights are packed, and they run about ten times.
 _LOADING_STEPS = 4
 
 

@@ -24,9 +24,9 @@ def enabled_steps(recipe: Recipe) -> list[int]:
 
 
 def optional_steps(recipe: Recipe) -> list[int]:
-    """Returns the indices of the enabled steps that the shortest pipeline lacks, in order.
+    """Returns the indices of the enabled steps that are not in the shortest pipeline, in order.
 
-    A recipe compiles without any of them: other steps do their work, with slower code.
+    A recipe compiles without them, to slower code, because other steps replace them.
     """
     shortest = [_kind(step) for step in presets()[_SHORTEST_PRESET].recipe.steps if step.enabled]
     indices = enabled_steps(recipe)
@@ -72,7 +72,7 @@ def culprit_steps(
         if verdict == "good":
             return sorted(disabled)
         if verdict == "neither":
-            # Later steps require the disabled one: only the pipeline before it is good.
+            # Later steps require the disabled step, so they are disabled too.
             return sorted({*disabled, *(index for index in remaining if index >= turning_steps[0])})
 
 

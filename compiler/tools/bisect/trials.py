@@ -1,4 +1,4 @@
-"""Trials: compiles a subgraph with a recipe in a fork of a warm process, runs it, and compares it with eager."""
+"""Tries recipes: compiles a subgraph with a recipe in a fork of a warm process, runs it, and compares it with eager."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from buddy.compiler.support.processes.forks import Task, TaskEnd, run_in_child
 from buddy.compiler.tools.extract import Subgraph
 
 Kind = Literal["right", "fails", "crashes", "hangs", "differs"]
-# Called with what is being tried, and the share of the search that is done.
+# Called with a description of the current trial, and the completed fraction of the search.
 OnProgress = Callable[[str, float], None]
 
-# The position of a trial during the run, after all steps of the recipe.
+# A step of a trial in addition to those of the recipe, `LOWERING_STEP` and `CODE_STEP`: the run.
 RUN = -3
-# Value of `until`: the trial compiles and runs the program to the end.
+# The value of `until` with which a trial compiles and runs the program to the end.
 TO_END = -4
 
 # The fixed part of the time limit for a step; the steps of the smallest subgraphs take much less.
@@ -47,13 +47,13 @@ class Stopped(BuddyError):
 
 
 class TrialStep(Message, frozen=True):
-    """What a trial starts: a step of the recipe by its index, `LOWERING_STEP`, `CODE_STEP` or `RUN`."""
+    """The trial starts `step`: the index of a step of the recipe, `LOWERING_STEP`, `CODE_STEP` or `RUN`."""
 
     step: int
 
 
 class TrialResult(Reply, frozen=True):
-    """What the process of a trial sends at its end, so `kind` is never "crashes" or "hangs".
+    """The result that the process of a trial sends at its end; `kind` is therefore never "crashes" or "hangs".
 
     The fields are those of `RecipeOutcome`.
     """
@@ -97,6 +97,7 @@ class RecipeOutcome:
 
 
 def position_text(step: int, recipe: Recipe) -> str:
+    """Returns a phrase for messages, such as "in pass cse (step 3)"."""
     if step >= 0:
         return f"in pass {recipe.steps[step].name} (step {step + 1})"
     return {LOWERING_STEP: "in lowering", CODE_STEP: "in generating machine code", RUN: "when it runs"}[step]
@@ -115,6 +116,7 @@ class TrialSubject:
 
 
 def subject_of(subgraph: Subgraph, eager: Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]) -> TrialSubject:
+    """Runs `eager` on the inputs of a subgraph; returns the subgraph with the results."""
     torch.manual_seed(SEED)
     with torch.no_grad():
         expected = eager(subgraph.tensors)

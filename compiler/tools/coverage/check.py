@@ -67,7 +67,7 @@ def tolerance_of(entry: OpInfo, dtype: torch.dtype) -> tuple[Tolerance, str]:
     return widest, "OpInfo" if widest != usual else "torch.testing"
 
 
-# Returns the tolerance of results of a dtype.
+# A function that returns the tolerance of results of a dtype.
 Allowed = Callable[[torch.dtype], Tolerance]
 
 
@@ -132,7 +132,7 @@ CAPTURED, LOWERED, COMPILED, RUN_DONE, COMPARED = range(1, len(STEPS) + 1)
 
 
 class CoverageRecorder:
-    """A Dynamo backend that compiles like "buddy" and records the process.
+    """A Dynamo backend that compiles like "buddy" and records the steps and the lowerings.
 
     `reached` is the greatest number of completed steps of any graph, `fault` the error of the compiler, `reasons` are
     the reasons why nodes run in eager, and `lowerings` maps targets to the lowerings of their nodes, with counts.
@@ -275,7 +275,7 @@ def _run_captured(program: Program, calls: Sequence[SampleCall], backward: bool 
 
 
 def captured_backend(module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Callable[..., object]:
-    """A backend that runs the captured graph unchanged."""
+    """Returns a backend that runs the captured graph unchanged."""
     return run_aot(module, inputs, lambda aten: aten.module)
 
 

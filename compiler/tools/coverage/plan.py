@@ -1,4 +1,4 @@
-"""The plan of a coverage run and its results, as plain data, and the messages between its processes."""
+"""Defines the plan and the results of a coverage run as plain data, and the messages between its processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The results of a coverage run as statistics, text and a Markdown page."""
+"""Writes the results of a coverage run as statistics, text and a Markdown page."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _core_line(core: dict[str, Any]) -> str:
 
 # ---- conclusions -----------------------------------------------------------------------------------------------------
 
-# The number of reasons, and of the pairs that are named for each change.
+# The maximum number of reasons in the conclusions, and of the pairs that are named for each change.
 _TOP, _MAX_NAMED = 10, 4
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
 
-# Stands for the rules of `frontend/complex_numbers` in lists of registries.
+# The name of the rules of `frontend/complex_numbers` in lists of registries.
 _COMPLEX_RULES = "complex numbers"
 
 

@@ -1,4 +1,4 @@
-"""The client of a coverage run: checks the pairs of a plan here or on a cluster, and reads files of earlier results."""
+"""Checks the pairs of a plan by a process on this machine or on a cluster, and reads files of earlier results."""
 
 from __future__ import annotations
 

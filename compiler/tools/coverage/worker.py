@@ -27,7 +27,7 @@ from buddy.compiler.tools.coverage.plan import (
 )
 from buddy.compiler.tools.coverage.samples import SampleCall, calls, database, torch_dtype
 
-# Stands for the number of a call in messages about the program with all calls of a pair.
+# The number of a call in messages about the program that has all calls of a pair.
 JOINT = -1
 
 

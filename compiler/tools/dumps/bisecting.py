@@ -1,7 +1,7 @@
 """Finds the first stage of a dump that shows a failure, by a binary search over its texts.
 
-Passes on functions may print no text of the whole module: the user's `mlir-opt` then runs them again from the last
-text without the failure, and prints the module after each.
+A dump may have no text of the whole module after a pass on functions. The user's `mlir-opt` then runs such passes again
+from the last text without the failure, and prints the module after each pass.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ class Suspect:
 
 @dataclass
 class FirstFailure:
-    """The first text that shows a `failure`, and the last one before it, `None` if the first text shows it already.
+    """The first text that shows `failure`, and the last text without it, `None` if the first text of all shows it.
 
-    `passes` ran between the two: one, unless the dump lacks their texts. `notes` say why there are several.
+    `passes` are the passes between the two texts: there is one, unless the dump has no texts between them. `notes` say
+    why there are several.
     """
 
     failure: Failure
@@ -59,10 +60,11 @@ class FirstFailure:
         """Returns the finding in sentences."""
         what = describe(self.failure)
         if self.last_good is None:
-            lines = [f"{_place(self.first)} shows it already: {what}; the dump has no earlier text"]
+            lines = [f"{_position_text(self.first)} shows it already: {what}; the dump has no earlier text"]
         else:
             names = ", ".join(self.passes)
-            lines = [f"{names}: {what} from {_place(self.first)} on, not after {_place(self.last_good)}"]
+            first, last_good = _position_text(self.first), _position_text(self.last_good)
+            lines = [f"{names}: {what} from {first} on, not after {last_good}"]
         return [*lines, f"{self.tests} tests", *(f"note: {note}" for note in self.notes)]
 
     def texts(self) -> list[tuple[str, str]]:
@@ -82,7 +84,7 @@ class FirstFailure:
         }  # fmt: skip
 
 
-def _place(suspect: Suspect) -> str:
+def _position_text(suspect: Suspect) -> str:
     stage = suspect.stage
     on = f" on {stage.ran_on}" if stage.ran_on not in ("", MODULE) else ""
     return f"{stage.title}{on} ({'run again' if suspect.number is None else f'stage {suspect.number}'})"
@@ -144,7 +146,7 @@ class StageBisection:
         if not shows(self._failure, result):
             what = f"the last text does not show the failure: the command {result.describe()}"
             todo = "check the command, or choose another graph with --graph"
-            raise BisectionError(what, _place(last), todo, result.output)
+            raise BisectionError(what, _position_text(last), todo, result.output)
         self._failure = with_message(self._failure, result)
         self._known[last.stage.digest] = True
 
@@ -155,7 +157,7 @@ class StageBisection:
             # The first text is tested at once: if it shows the failure, no pass of the dump is the cause.
             middle = 0 if low < 0 and high == len(suspects) - 1 else (low + high) // 2
             left = (high - low).bit_length()
-            self._report(f"testing {_place(suspects[middle])}, about {left} tests left")
+            self._report(f"testing {_position_text(suspects[middle])}, about {left} tests left")
             if self._shows(suspects[middle], folder):
                 high = middle
             else:

@@ -1,8 +1,8 @@
-"""Runs the steps of a dump again with the user's `mlir-opt`, without some of them.
+"""Runs the steps of a dump again with the user's `mlir-opt`, except for the steps that the user skips.
 
-A re-run starts at the last text of the whole module before the first step that is left out. It is first made with
-nothing left out: where it gives another text than the dump, the dump was made by another compiler, or by options that
-its headers do not have, and a note says so.
+A re-run starts from the last text of the whole module before the first skipped step. All steps are run again once
+without skipping any: if a text differs from the dump, the dump comes from another compiler, or from options that its
+headers do not contain, and a note reports this.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class RerunError(BuddyError):
 
 @dataclass
 class Rerun:
-    """The stages of a dump in which some steps are left out, and the notes for the user.
+    """The stages of a dump without the skipped steps, and notes for the user.
 
-    `dump` has the stages before the first step that differs, from the original dump, and those after it, from a log in
-    `folder`. `problem` is why `mlir-opt` has failed; the stages then end with that of the step that failed.
+    `dump` has the stages of the original dump up to the first step that differs, followed by those of the re-run, whose
+    log is in `folder`. If `mlir-opt` failed, `problem` is the reason, and the last stage is that of the failed step.
     """
 
     dump: Dump
@@ -69,7 +69,7 @@ class Rerun:
 
 @dataclass
 class Execution:
-    """A run of `mlir-opt`: the stages in its log, what it said, and its exit code."""
+    """A run of `mlir-opt`: the stages in its log, its diagnostics, and its exit code."""
 
     dump: Dump
     messages: str
@@ -78,7 +78,10 @@ class Execution:
 
 @dataclass
 class _Base:
-    """A pipeline of the dump, and the first step whose text differs when all steps from `start` on are run again."""
+    """A pipeline of the dump, and the result of running all of its steps from `start` on again.
+
+    `difference` is the first step whose text then differs from the dump, or `None`.
+    """
 
     pipeline: Pipeline
     start: Start
@@ -86,15 +89,18 @@ class _Base:
 
 
 class Rerunner:
-    """Runs steps of one dump, with `count` stages, again. It keeps what re-runs with nothing left out have found."""
+    """Runs steps of one dump, which has `count` stages, again; caches the results of re-runs without skipped steps."""
 
     def __init__(self, dump: Dump) -> None:
         self._dump, self.count = dump, len(dump.stages)
         self._bases: dict[tuple[str, int, tuple[int, ...]], _Base] = {}
 
     async def run(self, skipped: Collection[int], report: Report) -> Rerun:
-        """Runs the steps after the first of those numbers again, without these steps. Raises `RerunError`."""
-        mlir_opt = _tool()
+        """Runs the steps after the first skipped one again. Raises `RerunError`.
+
+        `skipped` are the numbers of steps, each that of its first stage in the dump.
+        """
+        mlir_opt = _mlir_opt()
         folder = scratch_folder("rerun")
         try:
             return await self._run(mlir_opt, skipped, Path(folder.name), folder, report)
@@ -120,11 +126,13 @@ class Rerunner:
         report(f"running {count} steps again by {mlir_opt.name}")
         done = await execute_steps(mlir_opt, self._dump, pipeline, start, left_out, path / "again")
         if not done.dump.stages and done.code:
-            raise RerunError(_unreadable(mlir_opt, self._dump, start, done))
+            raise RerunError(_input_problem(mlir_opt, self._dump, start, done))
         first = min(left_out if base.difference is None else (*left_out, base.difference))
-        combined = _combined(self._dump, pipeline, start, chosen, left_out, done.dump, pipeline.steps[first].group)
+        combined = _combine_stages(
+            self._dump, pipeline, start, chosen, left_out, done.dump, pipeline.steps[first].group
+        )
         notes = tuple(_notes(mlir_opt, base, count, unsafe))
-        return Rerun(combined, notes, _problem(mlir_opt, done), folder)
+        return Rerun(combined, notes, _failure_diagnostic(mlir_opt, done), folder)
 
     async def _base(self, mlir_opt: MlirTool, skipped: Collection[int], path: Path, report: Report) -> _Base:
         """Returns the pipeline whose re-run agrees with the dump for the most steps."""
@@ -143,7 +151,7 @@ class Rerunner:
                     mlir_opt, self._dump, pipeline, start, unsafe, path / f"base{len(self._bases)}"
                 )
                 if not done.dump.stages and done.code:
-                    raise RerunError(_unreadable(mlir_opt, self._dump, start, done))
+                    raise RerunError(_input_problem(mlir_opt, self._dump, start, done))
                 base = _Base(pipeline, start, await asyncio.to_thread(self._difference, pipeline, start, unsafe, done))
                 self._bases[key] = base
             if best is None or _agreement(base) > _agreement(best):
@@ -172,7 +180,7 @@ def without_locations(text: str) -> str:
 
 
 def _agreement(base: _Base) -> float:
-    """Returns the stage of the dump up to which a re-run agrees with it."""
+    """Returns the number of the first stage of the dump in which a re-run differs, infinite if none differs."""
     return float("inf") if base.difference is None else base.pipeline.steps[base.difference].stages[0]
 
 
@@ -181,11 +189,11 @@ def _step_of(pipeline: Pipeline, dump: Dump, number: int) -> int | None:
 
 
 def unsafe_steps(pipeline: Pipeline, first: int) -> set[int]:
-    """Returns the steps that name files: a dump may come from anyone, and its passes could overwrite them."""
+    """Returns the steps whose options name files: a dump may come from anyone, and its passes could overwrite files."""
     return {index for index in range(first, len(pipeline.steps)) if file_option(pipeline.steps[index].spelling)}
 
 
-def _tool() -> MlirTool:
+def _mlir_opt() -> MlirTool:
     todo = f"set {VARIABLE} to the path of the mlir-opt that made the dump, or put mlir-opt on the path"
     try:
         found = tool()
@@ -272,7 +280,7 @@ def _printing_flags(stages: Sequence[DumpStage], pipeline: Pipeline, text: str, 
 
 
 def _split_messages(raw: Path, log: Path) -> str:
-    """Writes the IR of a log to another file, without the compiler's diagnostics between. Returns these."""
+    """Writes the IR in the log `raw` to the file `log`, without the compiler's diagnostics; returns the diagnostics."""
     messages, is_message = bytearray(), False
     with raw.open("rb") as source, log.open("wb") as target:
         for line in source:
@@ -292,7 +300,7 @@ def _first_error(done: Execution) -> str:
     return found[1].strip() if found is not None else describe_exit(done.code)
 
 
-def _unreadable(mlir_opt: MlirTool, dump: Dump, start: Start, done: Execution) -> Diagnostic:
+def _input_problem(mlir_opt: MlirTool, dump: Dump, start: Start, done: Execution) -> Diagnostic:
     stage, error = dump.stages[start.stages[0]], _first_error(done)
     if "PassPipeline" in done.messages or "Pass-Options-Parser" in done.messages:
         what = f"{mlir_opt.name} does not know the pipeline of the dump: {error}"
@@ -302,12 +310,12 @@ def _unreadable(mlir_opt: MlirTool, dump: Dump, start: Start, done: Execution) -
     return Diagnostic(what, str(dump.path), todo, detail=done.messages)
 
 
-def _problem(mlir_opt: MlirTool, done: Execution) -> Diagnostic | None:
+def _failure_diagnostic(mlir_opt: MlirTool, done: Execution) -> Diagnostic | None:
     if not done.code:
         return None
     failed = next((stage for stage in reversed(done.dump.stages) if stage.failed), done.dump.stages[-1])
     what = f"{failed.title} failed: {_first_error(done)}"
-    todo = "turn on the steps that it needs, or leave it out too"
+    todo = "enable the steps that it needs, or skip it too"
     return Diagnostic(what, f"the re-run by {mlir_opt.name}", todo, detail=done.messages)
 
 
@@ -316,32 +324,33 @@ def _notes(mlir_opt: MlirTool, base: _Base, count: int, unsafe: Collection[int])
     if base.difference is not None:
         step = steps[base.difference]
         yield (
-            f"running {step.title} (step {base.difference + 1}) again gives another text than the dump, with nothing "
-            "left out: another mlir-opt, or options that the dump does not name?"
+            f"running {step.title} (step {base.difference + 1}) again without skipping any step gives another text "
+            "than the dump: another mlir-opt, or options that the dump does not name?"
         )
     yield f"{count} steps run again by {mlir_opt.name}"
     if unsafe:
         names = ", ".join(dict.fromkeys(steps[index].title for index in sorted(unsafe)))
-        yield f"left out too, because their options name files: {names}"
+        yield f"also skipped, because their options name files: {names}"
 
 
 # ---- the stages ------------------------------------------------------------------------------------------------------
 
 
-def _combined(
+def _combine_stages(
     dump: Dump, pipeline: Pipeline, start: Start, chosen: dict[int, int], left_out: Collection[int], again: Dump,
     first_group: int,
 ) -> Dump:  # fmt: skip
-    """Returns the stages of a dump up to a group of the pipeline, followed by those of a re-run.
+    """Returns the stages of a dump before group `first_group` of the pipeline, followed by those of a re-run.
 
-    The stages of a step that is left out keep their places, with the text before them. Those of steps before the start
-    of the re-run stay those of the dump.
+    `chosen` maps the indices of steps to the numbers that the user sees. The stages of the skipped steps (`left_out`)
+    keep their positions, with the text of the stage before. The stages of steps before the start of the re-run are
+    those of the dump.
     """
     numbers = StepNumbers()
     step_numbers = [numbers.add(stage) for stage in dump.stages]
     for index in range(len(pipeline.steps)):
         chosen.setdefault(index, step_numbers[pipeline.steps[index].stages[0]])
-    recorded = _filled([pipeline.step_of(number) for number in range(len(dump.stages))], pipeline.is_before)
+    recorded = _with_owners([pipeline.step_of(number) for number in range(len(dump.stages))], pipeline.is_before)
     boundary = next(n for n, step in enumerate(recorded) if step is not None and _group(pipeline, step) >= first_group)
     result = Dump(dump.path, dump.format, files=[*dump.files, *again.files], is_complete=True)
 
@@ -375,7 +384,7 @@ def _combined(
             )  # fmt: skip
 
     matched = pipeline.match(again.stages, start.step, left_out)
-    for step, owner, stage in zip(matched, _filled(matched, pipeline.is_before), again.stages, strict=True):
+    for step, owner, stage in zip(matched, _with_owners(matched, pipeline.is_before), again.stages, strict=True):
         if owner is not None and _group(pipeline, owner) < first_group:
             continue
         if step is not None:
@@ -397,8 +406,11 @@ def _group(pipeline: Pipeline, step: int) -> int:
     return pipeline.steps[step].group
 
 
-def _filled(steps: Sequence[int | None], is_before: bool) -> list[int | None]:
-    """Returns `steps` with the step that each inner stage belongs to: the next one, or the last for texts before it."""
+def _with_owners(steps: Sequence[int | None], is_before: bool) -> list[int | None]:
+    """Returns `steps` with the step that contains each inner stage in place of `None`.
+
+    That is the next step in the list, or the previous one if the dump prints texts before passes.
+    """
     result: list[int | None] = []
     last: int | None = None
     for step in steps if is_before else reversed(steps):

@@ -82,7 +82,7 @@ class TensorFacts:
     keys: str = ""
 
     def of(self, kind: str) -> str:
-        """The fact that guards of `kind` check."""
+        """Returns the fact that guards of `kind` check."""
         facts = {
             "size": self.size, "rank": self.size, "stride": self.stride, "dtype": self.dtype,
             "requires_grad": self.requires_grad, "device": self.keys,
@@ -123,7 +123,7 @@ class GuardTree:
 
 
 def is_library_source(source: str) -> bool:
-    """Whether a source names a value of torch or Python, or a dict in which these keep the user's values."""
+    """Returns whether a source names a value of torch or Python, or a dict in which these keep the user's values."""
     return bool(_LIBRARY_SOURCE.search(source))
 
 
@@ -184,7 +184,7 @@ _DTYPES = {5: "float16", 6: "float32", 7: "float64", 15: "bfloat16"}
 
 
 def _global_state(text: str) -> dict[str, str]:
-    """The global state that a guard compares with, by Dynamo's names of it; empty if it cannot be read."""
+    """Returns the global state that a guard compares with, by Dynamo's names of it; empty if it cannot be read."""
     try:
         state = json.loads(text[text.index("{") : text.rindex("}") + 1])
     except ValueError:
@@ -195,14 +195,14 @@ def _global_state(text: str) -> dict[str, str]:
 
 
 def differing_keys(before: str, after: str) -> tuple[str, str]:
-    """The dispatch keys in which two of Dynamo's descriptions differ, such as `CPU, AutogradCPU`."""
+    """Returns the dispatch keys in which two of Dynamo's descriptions differ, such as `CPU, AutogradCPU`."""
     sets = [text.removeprefix("DispatchKeySet(").rstrip(")").split(", ") for text in (before, after)]
     first, second = ([key for key in own if key not in other] for own, other in (sets, sets[::-1]))
     return ", ".join(first) or "none", ", ".join(second) or "none"
 
 
 def kind_of_expression(expression: str) -> str:
-    """What a guard written as a Python expression checks."""
+    """Returns what a guard written as a Python expression checks."""
     if _SIZES.search(_QUOTED.sub("''", expression) if ".size()" not in expression else expression):
         return "symbolic size"
     if "___check_type_id" in expression:
@@ -223,12 +223,15 @@ def kind_of_expression(expression: str) -> str:
 
 
 def plain(text: str) -> str:
-    """A source or an expression as the user writes it: `self.head` for `L['self']._modules['head']`."""
+    """Returns a source or an expression as the user writes it: `self.head` for `L['self']._modules['head']`."""
     return _CODE.sub("", _MEMBER.sub(r".\1", _GLOBAL.sub(r"\1", _LOCAL.sub(r"\1", text))))
 
 
 def readable(expression: str) -> str:
-    """A guard as the user reads it: `type of x is list` for `___check_type_id(L['x'], 139…), type=<class 'list'>`."""
+    """Returns a guard in the user's terms.
+
+    It is `type of x is list` for `___check_type_id(L['x'], 139…), type=<class 'list'>`.
+    """
     match = _ID.search(expression)
     if match is None:
         return plain(expression)
@@ -236,7 +239,7 @@ def readable(expression: str) -> str:
 
 
 def scope_of(source: str, closure: frozenset[str] = frozenset()) -> str:
-    """Where the value `source`, as Dynamo names it, is found."""
+    """Returns where the value `source`, as Dynamo names it, is found."""
     name = _LOCAL.match(source)
     if source.startswith("G["):
         return "global"
@@ -356,7 +359,7 @@ def _readings(text: str) -> Iterator[Reason]:
 
 
 def _backend_name(description: str) -> str:
-    """The name of a backend in Dynamo's description of it."""
+    """Returns the name of a backend in Dynamo's description of it."""
     compiler = re.match(r"_TorchCompileWrapper\(compiler='(.*?)'", description)
     return compiler[1] if compiler else description.partition(" (id=")[0].removeprefix("functools.partial wrapping ")
 
@@ -388,7 +391,7 @@ _FIXES: Mapping[str, str] = {
 
 
 def fix_for(reason: Reason, scope: str, before: str, after: str) -> str:
-    """What to change so that the guard no longer fails, "" if unknown."""
+    """Returns what to change so that the guard no longer fails, "" if unknown."""
     source = plain(reason.source) or "the value"
     if reason.kind == "value":
         return _fix_for_value(source, scope, before, after)

@@ -1,7 +1,7 @@
 """Runs a script as Python does, and records what TorchDynamo compiles in it: all uses of Dynamo's private parts.
 
 Dynamo's structured trace names graph breaks, guards and compilations. Hooks add the values that guards check, and how
-often they are checked. What a version of PyTorch lacks is a note in the report; 2.13 lacks nothing.
+often they are checked. If a version of PyTorch lacks a hooked function, the report has a note; 2.13 lacks none.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 Send = Callable[[Any], None]
-# Sources whose values never change, or are not the user's, are not described.
+# The starts of sources that are not described: their values never change, or belong to libraries.
 _LIBRARY_SOURCES = ("G['__import_", "G['__builtins")
 _MAX_SOURCES = 2000
 _MAX_CHANGES = 20
@@ -103,7 +103,10 @@ def _run(request: RecordScript) -> Diagnostic | None:
 
 @dataclass
 class _Entry:
-    """Compiled code whose guards are counted: its checks, the calls that passed all guards, the described values."""
+    """Compiled code whose guards are counted: the checks of its guards (`checked`), and those that all guards passed.
+
+    `values` are the descriptions of the values that its guards check, when it was compiled.
+    """
 
     serial: int
     sources: Mapping[str, types.CodeType]
@@ -135,7 +138,7 @@ class Recorder:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Records what Dynamo does inside. At the end, the checks of guards are counted."""
+        """While active, records what Dynamo does. At the end, sends the numbers of checks of guards."""
         trace, limits = logging.getLogger("torch.__trace"), logging.getLogger("torch._dynamo.convert_frame")
         with ExitStack() as stack:
             for logger, take in ((trace, self._take_record), (limits, self._take_warning)):
@@ -191,7 +194,7 @@ class Recorder:
     # ---- hooks ----
 
     def _wrap_guards(self, build: Callable[..., None]) -> Callable[..., None]:
-        """`CheckFunctionManager.__init__`, after which the checked values are described, and checks are counted."""
+        """Wraps `CheckFunctionManager.__init__`, to describe the values that guards check and to count the checks."""
 
         @wraps(build)
         def build_guards(
@@ -229,7 +232,7 @@ class Recorder:
             self._send_counts()
 
     def _wrap_recompilation(self, explain: Callable[..., object]) -> Callable[..., object]:
-        """Dynamo's function that finds why cached code was not reused; before it, the changed values are recorded."""
+        """Wraps Dynamo's function that finds why cached code was not reused, to record the changed values before it."""
 
         @wraps(explain)
         def explain_recompilation(
@@ -274,7 +277,7 @@ class Recorder:
         }  # fmt: skip
 
     def _send_counts(self) -> None:
-        """Sends the checks of guards so far: also before the end, which a script that is stopped does not reach."""
+        """Sends the numbers of checks so far. A script may be stopped, so they are sent also before its end."""
         self._counted_at = time.monotonic()
         counts = []
         for entry, reference in self._all_entries:
@@ -288,7 +291,7 @@ class Recorder:
 
     @contextmanager
     def _reporting(self, what: str) -> Iterator[None]:
-        """Makes an error inside a note: the script must run on, whatever this version of Dynamo lacks."""
+        """Records an error in the block as a note, because the script must continue if Dynamo lacks a function."""
         try:
             yield
         except Exception as error:
@@ -311,7 +314,7 @@ class _Handler(logging.Handler):
 
 
 def _callers() -> list[tuple[str, int, str, str]]:
-    """The Python frames that wait for a compilation, the innermost last: Dynamo's own record lacks some of them."""
+    """Returns the stack of Python frames, the innermost last: Dynamo's record of a compilation lacks some of them."""
     frames = [(frame.f_code, line) for frame, line in traceback.walk_stack(None)]
     return [
         (code.co_filename, line, code.co_name, linecache.getline(code.co_filename, line).strip())
@@ -336,7 +339,7 @@ def _cache_entries(entries: Any) -> Sequence[CacheEntry]:
 
 
 def _managers(root: GuardManager) -> Iterator[GuardManager]:
-    """All guard managers of a tree, which check one value each."""
+    """Yields all guard managers of a tree, which check one value each."""
     pending = [root]
     while pending:
         manager = pending.pop()
@@ -347,7 +350,7 @@ def _managers(root: GuardManager) -> Iterator[GuardManager]:
 
 
 def _sources(root: GuardManager) -> dict[str, None]:
-    """The sources of a tree that have guards of their own, which those on dicts do not list."""
+    """Returns the sources of a tree that have guards of their own, which those on dicts do not list."""
     return {
         source: None for manager in _managers(root)
         if (source := manager.get_source())[:2] in ("L[", "G[")
@@ -365,7 +368,7 @@ def _count_failures(manager: GuardManager, failed: dict[str, int]) -> int:
 
 
 def _frames_of(guards: Iterable[Guard]) -> dict[str, tuple[str, int, str, str]]:
-    """The innermost of the user's lines that reads each source."""
+    """Returns the innermost of the user's lines that reads each source."""
     frames = dict[str, tuple[str, int, str, str]]()
     for guard in guards:
         name = guard.name() if callable(guard.name) else guard.name
@@ -385,7 +388,7 @@ def _frame(frame: traceback.FrameSummary) -> tuple[str, int, str, str]:
 def _describe_sources(
     sources: Mapping[str, types.CodeType], guards: GuardManagerWrapper, local_scope: Mapping[str, object]
 ) -> dict[str, dict[str, object]]:
-    """The values of sources in a scope; a source that cannot be evaluated there is left out."""
+    """Returns the values of sources in a scope; a source that cannot be evaluated there is left out."""
     names = {**(guards.closure_vars or {}), **(guards.global_scope or {}), "L": local_scope}
     values: dict[str, dict[str, object]] = {f"{name}": {"text": text} for name, text in _global_state().items()}
     for source, code in sources.items():
@@ -399,7 +402,7 @@ Change = tuple[Mapping[str, object], Mapping[str, object]]
 
 
 def _leaf_changes(changed: Mapping[str, Change]) -> dict[str, Change]:
-    """The changes, without those of objects that contain another changed value."""
+    """Returns the changes, without those of objects that contain another changed value."""
     names = sorted(changed, key=len, reverse=True)
     kept = [n for n in names if not any(o != n and o.startswith(n) and not _has_text_change(changed[n]) for o in names)]
     return {name: changed[name] for name in reversed(kept[-_MAX_CHANGES:])}
@@ -410,7 +413,7 @@ def _has_text_change(change: Change) -> bool:
 
 
 def describe(value: object) -> dict[str, object]:
-    """A value as data: a short text, its type, and what guards check of it."""
+    """Returns a value as data: a short text, its type, and what guards check of it."""
     described: dict[str, object] = {"text": _text(value), "type": type(value).__qualname__}
     if isinstance(value, torch.Tensor):
         described["tensor"] = _tensor(value)
@@ -458,7 +461,7 @@ def _tensor(value: torch.Tensor) -> dict[str, str]:
 
 
 def _global_state() -> dict[str, str]:
-    """The global state that Dynamo's guards check, by Dynamo's names of it."""
+    """Returns the global state that Dynamo's guards check, by Dynamo's names of it."""
     readers: dict[str, Callable[[], Any]] = {
         "grad_mode": torch.is_grad_enabled,
         "inference_mode": torch.is_inference_mode_enabled,

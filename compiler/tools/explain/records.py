@@ -1,4 +1,4 @@
-"""Records of TorchDynamo's trace: their fields; Python frames, which may be the user's; described values as texts."""
+"""Defines the fields of the records of TorchDynamo's trace, and reads Python frames and values in them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RESUMED = re.compile(r"^torch_dynamo_resume_in_(.+?)_at_(\d+)$")
 _STACK_TITLE = "User stack trace:"
 
 # ---- the fields of records, after JSON -------------------------------------------------------------------------------
-# Those of Dynamo are what its versions write, so each field may be missing.
+# The versions of Dynamo write different fields, so each field of Dynamo's records may be missing.
 
 # File, line, function and text of a line.
 PlainFrame = tuple[str, int, str, str]
@@ -130,12 +130,12 @@ CountFields = tuple[int, int, int, dict[str, int]]
 
 
 def is_user_file(path: str) -> bool:
-    """Whether a path is of the user's code: neither of an installed package, nor of Python."""
+    """Returns whether a path is of the user's code: neither of an installed package, nor of Python."""
     return bool(path) and not _LIBRARY_PATH.search(path)
 
 
 def read_frames(text: str) -> list[UserFrame]:
-    """The frames of the first Python traceback in `text`."""
+    """Returns the frames of the first Python traceback in `text`."""
     text = text.partition("\nTraceback (most recent call last)")[0]
     return [
         tidy(
@@ -146,7 +146,7 @@ def read_frames(text: str) -> list[UserFrame]:
 
 
 def function_title(name: str) -> str:
-    """The name of a function; `forward after line 13` for what Dynamo compiles after a graph break."""
+    """Returns the name of a function; `forward after line 13` for what Dynamo compiles after a graph break."""
     match = RESUMED.match(name)
     return f"{match[1]} after line {match[2]}" if match else name
 
@@ -156,7 +156,7 @@ def tidy(frame: UserFrame) -> UserFrame:
 
 
 def without_repetitions(frames: Sequence[UserFrame]) -> tuple[UserFrame, ...]:
-    """The frames, without repetitions of a line: a compiled function and its wrapper."""
+    """Returns the frames, without repetitions of a line: a compiled function and its wrapper."""
     return tuple(frame for n, frame in enumerate(frames) if not n or frames[n - 1].place != frame.place)
 
 
@@ -207,7 +207,7 @@ def _text(value: ValueFields, kind: str) -> str:
 
 
 def error_of(metrics: MetricsFields) -> str:
-    """The error that ended a compilation, in one line."""
+    """Returns the error that ended a compilation, in one line."""
     reason = str(metrics.get("fail_reason") or "").strip()
     first = next((line.strip() for line in reason.splitlines() if line.strip()), "")
     if not metrics.get("fail_type"):
@@ -218,5 +218,5 @@ def error_of(metrics: MetricsFields) -> str:
 
 
 def is_limit(problem: str) -> bool:
-    """Whether a compilation ended because its function had been compiled too often."""
+    """Returns whether a compilation ended because its function had been compiled too often."""
     return "recompile limit" in problem or "recompile_limit" in problem

@@ -80,7 +80,10 @@ _TRACEBACK_TITLES = ("User code traceback:", "in the following user code:")
 
 @dataclass
 class _Values:
-    """What is known of the values of a compilation, by source as the user writes it. `own` are those of our hooks."""
+    """The recorded values of a compilation, by source as the user writes it.
+
+    `tensors` and `numbers` come from Dynamo's trace, and `own` from this project's hooks, which record more.
+    """
 
     tensors: dict[str, TensorFacts] = field(default_factory=dict)
     numbers: dict[str, str] = field(default_factory=dict)
@@ -107,7 +110,7 @@ class _Compile:
 
 
 class ReportBuilder:
-    """Takes records in their order. `report` returns what they say so far."""
+    """Builds a report from records: `take` adds the next record, `report` returns the report of the records so far."""
 
     def __init__(self) -> None:
         self._compiles: list[_Compile] = []
@@ -151,8 +154,8 @@ class ReportBuilder:
 
     # ---- records ----
 
-    def _of(self, record: TraceRecord) -> _Compile:
-        """The compilation of a record; a record after its end starts another one, because Dynamo was reset."""
+    def _compile_of(self, record: TraceRecord) -> _Compile:
+        """Returns the compilation of a record; a record after its end starts another one, because Dynamo was reset."""
         key = (record.process, record.compile)
         known = self._by_id.get(key)
         if known is None or known.closed:
@@ -172,7 +175,7 @@ class ReportBuilder:
         self._runner, self._torch = fields["folder"], fields["torch"]
 
     def _user_frames(self, frames: Iterable[UserFrame]) -> list[UserFrame]:
-        """The frames of the user's code."""
+        """Returns the frames of the user's code."""
         runner = self._runner
         return [f for f in frames if is_user_file(f.file) and not (runner and f.file.startswith(runner))]
 
@@ -183,7 +186,7 @@ class ReportBuilder:
         self._torch = str(json.loads(record.payload or "{}").get("pytorch_version", ""))
 
     def _take_start(self, record: TraceRecord, fields: StartFields) -> None:
-        compile_ = self._of(record)
+        compile_ = self._compile_of(record)
         frames = [self._frame(record.process, frame) for frame in fields.get("stack") or ()]
         callers = [tidy(UserFrame(*frame)) for frame in fields.get("callers") or ()]
         # The last frame is the function itself.
@@ -204,12 +207,12 @@ class ReportBuilder:
         return tidy(UserFrame(path, int(fields.get("line") or 0), str(fields.get("name", "")), fields.get("loc") or ""))
 
     def _take_function(self, record: TraceRecord, fields: FunctionFields) -> None:
-        compile_ = self._of(record)
+        compile_ = self._compile_of(record)
         self._note_file(fields["file"])
         function = function_title(fields["function"])
         named = {"function": function, "file": fields["file"], "line": fields["line"]}
         compile_.info = msgspec.structs.replace(compile_.info, **named)
-        for earlier in self._earlier(compile_):  # a log names a function when it is compiled again
+        for earlier in self._earlier_compiles(compile_):  # a log names a function when it is compiled again
             if not earlier.info.function:
                 earlier.info = msgspec.structs.replace(earlier.info, **named)
 
@@ -224,26 +227,25 @@ class ReportBuilder:
             message = read_break(text.rpartition("Unsupported: ")[2])
             reason = message.reason or reason
         fixes = message.fixes or (BREAK_FIX,)
-        index = self._of(record).index
-        found = DynamoBreak(
-            index, reason, message.explanation, fixes, without_repetitions(frames), message.link, skipped
+        index = self._compile_of(record).index
+        self._add_break(
+            DynamoBreak(index, reason, message.explanation, fixes, without_repetitions(frames), message.link, skipped)
         )
-        self._add_break(found)
 
-    def _add_break(self, found: DynamoBreak) -> None:
-        """Adds a break, or counts it if it has happened before: each compilation of a function has the same ones."""
+    def _add_break(self, new: DynamoBreak) -> None:
+        """Adds a break, or counts it if it has happened before: each compilation of a function has the same breaks."""
         for position, known in enumerate(self._breaks):
-            if (known.reason, known.frames[-1:]) == (found.reason, found.frames[-1:]):
-                skipped = known.skipped or found.skipped
+            if (known.reason, known.frames[-1:]) == (new.reason, new.frames[-1:]):
+                skipped = known.skipped or new.skipped
                 self._breaks[position] = msgspec.structs.replace(known, times=known.times + 1, skipped=skipped)
                 return
         if len(self._breaks) < MAX_BREAKS:
-            self._breaks.append(found)
+            self._breaks.append(new)
 
     def _take_reasons(self, record: TraceRecord, _fields: object) -> None:
-        compile_ = self._of(record)
+        compile_ = self._compile_of(record)
         if compile_.reasons:
-            return  # those of our hooks, which say more
+            return  # the reasons of this project's hooks, which contain more
         text = record.payload
         try:
             reasons = json.loads(text) if text.lstrip().startswith(("[", '"')) else [text]
@@ -254,7 +256,7 @@ class ReportBuilder:
             compile_.reasons.append({"entry": compile_id, "reason": rest})
 
     def _take_failures(self, record: TraceRecord, fields: list[FailureFields]) -> None:
-        self._of(record).reasons = list(fields)
+        self._compile_of(record).reasons = list(fields)
 
     def _take_tensor(self, record: TraceRecord, fields: TensorFields) -> None:
         dtype, requires_grad = (
@@ -262,10 +264,10 @@ class ReportBuilder:
             str(bool(fields.get("requires_grad"))),
         )
         facts = TensorFacts(size_text(fields.get("size")), size_text(fields.get("stride")), dtype, requires_grad)
-        self._of(record).tensor_facts[fields.get("describer_id", 0), fields.get("id", 0)] = facts
+        self._compile_of(record).tensor_facts[fields.get("describer_id", 0), fields.get("id", 0)] = facts
 
     def _take_source(self, record: TraceRecord, fields: SourceFields) -> None:
-        compile_ = self._of(record)
+        compile_ = self._compile_of(record)
         facts = compile_.tensor_facts.get((fields.get("describer_id", 0), fields.get("id", 0)))
         if facts is not None:
             compile_.values.tensors[plain(str(fields.get("source", "")))] = facts
@@ -273,13 +275,13 @@ class ReportBuilder:
     def _take_symbol(self, record: TraceRecord, fields: SymbolFields) -> None:
         source, value = fields.get("source"), fields.get("val")
         if source and value is not None:
-            self._of(record).values.numbers[plain(str(source))] = str(value)
+            self._compile_of(record).values.numbers[plain(str(source))] = str(value)
 
     def _take_guards(self, record: TraceRecord, _fields: object) -> None:
-        self._of(record).tree = read_tree(record.payload)
+        self._compile_of(record).tree = read_tree(record.payload)
 
     def _take_values(self, record: TraceRecord, fields: ValuesFields) -> None:
-        compile_ = self._of(record)
+        compile_ = self._compile_of(record)
         self._serials[fields["serial"]] = compile_
         compile_.values.own = {plain(source): value for source, value in fields["values"].items()}
         compile_.frames = {plain(source): tidy(UserFrame(*frame)) for source, frame in fields["frames"].items()}
@@ -295,36 +297,36 @@ class ReportBuilder:
         if record.compile and fields.get("function"):
             named = FunctionFields(function=fields["function"], file=fields["file"], line=fields["line"])
             self._take_function(record, named)
-        info, index = self._named(self._of(record)), self._of(record).index
+        info, index = self._with_function(self._compile_of(record)), self._compile_of(record).index
         limit = RecompileLimit(info.function, info.place, fields["setting"], int(fields["limit"]), index)
         if (limit.function, limit.place) not in {(known.function, known.place) for known in self._limits}:
             self._limits.append(limit)
 
-    def _named(self, compile_: _Compile) -> DynamoCompile:
-        """The compilation, with the function of an earlier one if its own records do not name it."""
-        info, earlier = compile_.info, self._earlier(compile_)
+    def _with_function(self, compile_: _Compile) -> DynamoCompile:
+        """Returns the compilation, with the function of an earlier one if its own records do not name it."""
+        info, earlier = compile_.info, self._earlier_compiles(compile_)
         if info.function or not earlier:
             return info
         named = earlier[0].info
         return msgspec.structs.replace(info, function=named.function, file=named.file, line=named.line)
 
-    def _earlier(self, compile_: _Compile) -> list[_Compile]:
-        """The earlier compilations of the same function, the newest first."""
-        function, found = compile_.info.id.rpartition("/")[0], list[_Compile]()
+    def _earlier_compiles(self, compile_: _Compile) -> list[_Compile]:
+        """Returns the earlier compilations of the same function, the newest first."""
+        function, earlier = compile_.info.id.rpartition("/")[0], list[_Compile]()
         if compile_.info.number == 1:
-            return found
+            return earlier
         for other in reversed(self._compiles[: compile_.index]):
             if other.info.id.rpartition("/")[0] == function:
-                found.append(other)
+                earlier.append(other)
                 if other.info.number == 1:  # earlier ones were made before Dynamo was reset
                     break
-        return found
+        return earlier
 
     def _take_note(self, _record: TraceRecord, fields: NoteFields) -> None:
         self._notes.append(fields["note"])
 
     def _take_metrics(self, record: TraceRecord, fields: MetricsFields) -> None:
-        compile_ = self._of(record)
+        compile_ = self._compile_of(record)
         problem = error_of(fields)
         if fields.get("co_name"):
             file, line = str(fields.get("co_filename")), int(fields.get("co_firstlineno") or 0)
@@ -356,16 +358,16 @@ class ReportBuilder:
         is_known = any(known.compile == compile_.index and known.reason == message.reason for known in self._breaks)
         if not is_known:
             fixes = message.fixes or (BREAK_FIX,)
-            found = DynamoBreak(compile_.index, message.reason, message.explanation, fixes, frames, message.link)
-            self._add_break(found)
+            index = compile_.index
+            self._add_break(DynamoBreak(index, message.reason, message.explanation, fixes, frames, message.link))
 
     def _close(self, record: TraceRecord, _fields: object) -> None:
-        self._of(record).closed = True
+        self._compile_of(record).closed = True
 
     # ---- the report ----
 
     def report(self, notes: Sequence[str] = (), problem: Diagnostic | None = None) -> DynamoReport:
-        """The report of the records so far."""
+        """Returns the report of the records so far."""
         compiles = tuple(self._compiled(compile_) for compile_ in self._compiles)
         failed = {
             (failure.compile, failure.source, _TENSOR_KINDS.get(failure.kind, failure.kind))
@@ -383,7 +385,7 @@ class ReportBuilder:
     def _compiled(self, compile_: _Compile) -> DynamoCompile:
         failures = tuple(self._failure(compile_, fields) for fields in compile_.reasons)
         calls = compile_.counts[1] + 1 if compile_.counts[1] >= 0 else -1  # the first call checks no guard
-        info = self._named(compile_)
+        info = self._with_function(compile_)
         module = compile_.values.own.get("fn")
         if info.function == "inner" and module:  # Dynamo's wrapper of a module of torch.nn
             info = msgspec.structs.replace(info, function=module["type"])
@@ -418,10 +420,12 @@ class ReportBuilder:
     def _by_entry(self, compile_: _Compile, fields: FailureFields) -> _Compile | None:
         if "serial" in fields:
             return self._serials.get(fields["serial"])
-        return next((other for other in self._earlier(compile_) if other.info.id.endswith(fields["entry"])), None)
+        return next(
+            (other for other in self._earlier_compiles(compile_) if other.info.id.endswith(fields["entry"])), None
+        )
 
     def _change(self, reason: Reason, entry: _Compile | None, now: _Compile, fields: FailureFields) -> tuple[str, str]:
-        """The checked value before and after, as far as it is known."""
+        """Returns the checked value before and after, as far as it is known."""
         source, before, after = plain(reason.source), reason.before, reason.after
         own = next((change for name, change in fields.get("changes", {}).items() if plain(name) == source), None)
         if own is not None:
@@ -448,7 +452,7 @@ class ReportBuilder:
         return before, after
 
     def _value_now(self, now: _Compile, source: str) -> str:
-        """The value of `source` in a compilation, from its symbols and guards; "" if unknown."""
+        """Returns the value of `source` in a compilation, from its symbols and guards; "" if unknown."""
         if source in now.values.numbers:
             return now.values.numbers[source]
         expressions = (
@@ -458,7 +462,7 @@ class ReportBuilder:
         return next((reason.before for reason in reasons if reason.before), "")
 
     def _line_of(self, compile_: _Compile | None, source: str) -> UserFrame | None:
-        """The user's line that reads `source`, from the guards of a compilation."""
+        """Returns the user's line that reads `source`, from the guards of a compilation."""
         if compile_ is None or not source:
             return None
         if source in compile_.frames:
@@ -468,13 +472,15 @@ class ReportBuilder:
         return next((frame for frame in resolved if is_user_file(frame.file)), None)
 
     def _resolve(self, frame: UserFrame) -> UserFrame:
-        """The frame with its whole path, if a record has named a file that ends so: guards have shortened paths."""
+        """Returns the frame with its full path, if a record has named it: guards have only the end of a path."""
         path = next((path for path in self._files if path.endswith(frame.file)), frame.file)
         return tidy(msgspec.structs.replace(frame, file=path))
 
     def _guards(self, compile_: _Compile, known: Set[tuple[int, str, str]]) -> Iterable[DynamoGuard]:
-        """The guards of a compilation. Dynamo counts failures by value; `known` are (compilation, value, kind) of
-        failed guards, which say which of several guards on one value has failed.
+        """Yields the guards of a compilation, with the numbers of their failures.
+
+        Dynamo counts failures by value. `known` are (compilation, value, kind) of failed guards: they determine which
+        of several guards on one value has failed.
         """
         checked, index = compile_.counts[0], compile_.index
         of_known_kind = {source for number, source, _ in known if number == index}

@@ -19,7 +19,7 @@ from buddy.compiler.tools.explain.report import READ_ARTIFACTS, READ_RECORDS, Re
 _PREFIX = re.compile(
     r"^(?:\[rank(?P<rank>\d+)\]:\s*)?(?P<time>[VIWEC]\d{4} [\d:.]+) (?P<pid>\d+) (?P<place>\S+?:\d+)\] ?(?P<rest>.*)$"
 )
-# What follows in a text log: the compile id, the artifact and the message.
+# The rest of the line in a text log: the compile id, the artifact and the message.
 _TEXT_BODY = re.compile(r"^(?:\[(?:!\d+/?)?(\d+/\d+)(?:_\d+)?\] ?)?(?:\[__(\w+)\] ?)?(.*)$")
 _RANK = re.compile(r"rank_?(\d+)")
 _RECOMPILING = re.compile(r"Recompiling function (\S+) in (.+):(\d+)\s*\n")
@@ -36,7 +36,7 @@ class TraceError(BuddyError):
 
 
 def trace_files(path: Path) -> list[Path]:
-    """The files of a trace: `path` itself, or the logs in the folder. Raises `TraceError`."""
+    """Returns the files of a trace: `path` itself, or the logs in the folder. Raises `TraceError`."""
     try:
         if not path.is_dir():
             path.open("rb").close()
@@ -63,7 +63,7 @@ def serve(channel: Channel) -> None:
 
 
 def read_trace(path: Path, on_progress: Callable[[float], None] = lambda done: None) -> DynamoReport:
-    """The report of a trace: a file, or all logs in a folder. Files that are not traces are named in its notes.
+    """Returns the report of a trace: a file, or all logs in a folder. Files that are not traces are named in its notes.
 
     Raises `TraceError` if no file is a trace.
     """
@@ -141,7 +141,8 @@ class _Message:
 class _Reader:
     """Reads the records of one file.
 
-    `found` counts the lines of a trace, `unreadable` the records that cannot be decoded, and `cut` those too long.
+    `found` is the number of lines with a prefix of torch's logs, `unreadable` that of the records that cannot be
+    decoded, and `cut` that of the records that exceed `_MAX_PAYLOAD`.
 
     Several processes may have written the file, such as the ranks of a run to one stderr: a record belongs to the rank
     that its line names. Records without a rank belong to the process `name`.
@@ -155,7 +156,7 @@ class _Reader:
         self.found = self.unreadable = self.cut = 0
 
     def records(self, stream: IO[bytes]) -> Iterator[tuple[TraceRecord, int]]:
-        """The records, each with the number of bytes read so far."""
+        """Yields the records, each with the number of bytes read so far."""
         position = 0
         for raw in stream:
             position += len(raw)
@@ -219,7 +220,7 @@ class _Reader:
 
 
 def _origin(match: re.Match[str]) -> str:
-    """What all lines of a message of a text log share: time, process id and place."""
+    """Returns the part that all lines of a message in a text log have in common: time, process id, place in torch."""
     return f"{match['time']} {match['pid']} {match['place']}"
 
 
@@ -231,7 +232,7 @@ def _text_body(text: str) -> tuple[str, str, str]:
 
 
 def structured_record(fields: dict[str, Any], payload: str, process: str = "") -> TraceRecord:
-    """The record of Dynamo's structured trace with these fields.
+    """Returns the record of Dynamo's structured trace with these fields.
 
     The first field has its name and metadata; the name of an artifact is in the metadata.
     """
@@ -250,7 +251,7 @@ def _artifact_name(fields: dict[str, Any]) -> str:
 
 
 def _records_of_text(message: _Message) -> Iterator[TraceRecord]:
-    """The records of a message of a text log, in the form of the structured trace."""
+    """Yields the records of a message of a text log, in the form of the structured trace."""
     text = "\n".join(message.lines)
 
     def record(name: str, fields: Any, payload: str = "") -> TraceRecord:
@@ -274,7 +275,7 @@ def _records_of_text(message: _Message) -> Iterator[TraceRecord]:
 
 
 def _reasons(text: str) -> list[str]:
-    """The reasons in a message of the log `recompiles` or `recompiles_verbose`, each with the user's frames."""
+    """Returns the reasons in a message of the log `recompiles` or `recompiles_verbose`, each with the user's frames."""
     reasons: list[str] = []
     for line in text.splitlines():
         item = re.match(r"^\s*- (\d+/\d+: .*)$", line)

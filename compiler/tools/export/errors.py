@@ -1,4 +1,4 @@
-"""The error of an export."""
+"""Defines the error of an export."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The external interface of an exported program: its tensors, symbolic sizes, and the arguments of its entry."""
+"""Describes the C interface of an exported program: its tensors, symbolic sizes, and the arguments of its entry."""
 
 from __future__ import annotations
 

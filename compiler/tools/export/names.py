@@ -1,4 +1,4 @@
-"""Names in exported programs: element types of safetensors, C and NumPy, and reserved words."""
+"""Names the element types of exported programs in safetensors, C and NumPy, and lists reserved words."""
 
 from __future__ import annotations
 

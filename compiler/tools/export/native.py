@@ -1,4 +1,4 @@
-"""The compiled program as one LLVM module with prefixed names: as LLVM IR, assembly or an object."""
+"""Makes one LLVM module with prefixed names from a compiled program, and prints it as IR, assembly or an object."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class NativeProgram:
 
     @property
     def llvm_ir(self) -> str:
-        """LLVM IR before LLVM's own passes, printed by llvmlite's LLVM."""
+        """The LLVM IR before LLVM's own passes, as llvmlite's LLVM prints it."""
         return self._text
 
     @property

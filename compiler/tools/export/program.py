@@ -72,8 +72,8 @@ Report = Callable[[str], None]
 def export(program: CompiledProgram, order: ExportOrder, report: Report = lambda _what: None) -> list[ExportedFile]:
     """Writes all files of `order`, or none of them if an error occurs.
 
-    Raises `ExportError` if the program cannot be exported in these forms, or a file exists and must not be overwritten;
-    `OSError` if the folder is not writable.
+    Raises `ExportError` if the program cannot be exported as these kinds of files, or a file exists and must not be
+    overwritten; `OSError` if the folder is not writable.
     """
     machine = _machine(program.recipe.target)
     interface = interface_of(order.name, program.captured.graph, program.artifact, program.assignments)

@@ -225,7 +225,7 @@ def readme(interface: ProgramInterface, origin: str, machine: Machine, files: Co
     listed = [f"| `{file}` | {descriptions.get(file, _describe_other_file(file))} |" for file in files]
     parts = [
         f"# {name}\n\nCompiled by buddy-tui from `{origin}` for {machine}:\n\n```sh\n{command}\n```\n",
-        "\n".join(["| file | what it is |", "|---|---|", *listed, ""]),
+        "\n".join(["| file | content |", "|---|---|", *listed, ""]),
     ]
     code = next((file for file in (f"{name}.o", f"{name}.s") if file in files), "")
     if f"{name}.c" in files and code:

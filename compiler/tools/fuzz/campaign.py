@@ -1,6 +1,6 @@
-"""A campaign of random programs in batches, each with its own seed, so that it can be distributed and resumed.
+"""Runs a campaign of random programs in batches, each with a separate seed, so that it can be distributed and resumed.
 
-Hypothesis draws the programs of a batch, and reduces failing ones.
+Hypothesis draws the programs of a batch, and reduces failing programs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _NUMBER = re.compile(r"\b\d[\d.]*(?:e[+-]?\d+)?\b")
 
 
 class _Failed(Exception):
-    """A failing program, for Hypothesis, which searches for a smaller one with the same failure."""
+    """Tells Hypothesis that a program fails, so that it searches for a smaller program with the same failure."""
 
 
 def run(
@@ -92,13 +92,13 @@ class _BatchRun:
         self._reasons: Counter[str] = Counter()
         self._compiled: list[Histogram] = []
         self._faults: list[FuzzFault] = []
-        # The failure that is being reduced, from large to small.
+        # The failing programs of the current reduction, from large to small.
         self._failing: list[FuzzFault] = []
         self._reductions_left = 0
 
     def batch(self) -> FuzzBatch:
-        start = time.perf_counter()
         """Runs all programs of the batch, and returns the results."""
+        start = time.perf_counter()
         size, tried = self._plan.size(self._number), -1
         while tried < self._outcomes.total() < size:
             tried = self._outcomes.total()

@@ -224,7 +224,7 @@ def _first_wrong(script: str, backend: Backend, dynamic: bool, gradients: bool) 
 
 
 def _traced_backend(module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Callable[..., object]:
-    """A backend that runs the captured and decomposed graph, with the strides of results that tracing predicts.
+    """Returns a backend that runs the captured and decomposed graph, with the strides of results that tracing predicts.
 
     A backend only sees these predictions. Eager's strides may differ from them.
     """

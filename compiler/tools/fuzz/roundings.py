@@ -99,8 +99,8 @@ def _own_conjugates(numbers: torch.Tensor, results: torch.Tensor, dims: list[int
 # The number of runs with other roundings. If rounding decides between two equally likely results, all runs agree with
 # the probability 2**(1 - PERTURBED_RUNS).
 PERTURBED_RUNS = 6
-# So for some elements that rounding decides, all runs agree. As many elements may be wrong as this share of those that
-# differ between the runs.
+# Therefore all runs agree on some elements that depend on rounding. The number of wrong elements may be this fraction
+# of the number of elements that differ between the runs.
 UNSEEN_SHARE = 1 / 8
 # Each op's result moves by up to this many units in the last place of its largest elements: sums of a few hundred
 # addends, and polynomial approximations of libm's functions, have errors of this size.

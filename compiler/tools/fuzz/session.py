@@ -1,4 +1,4 @@
-"""A campaign of random programs: its plan, its results, and the client that runs it."""
+"""Defines the plan and the results of a campaign of random programs, and runs a campaign in a separate process."""
 
 from __future__ import annotations
 
@@ -51,8 +51,9 @@ class Verdict(msgspec.Struct, frozen=True):
 class FuzzPlan(msgspec.Struct, frozen=True):
     """A plan of `count` programs, in batches with seeds from `seed` on.
 
-    `shard` is the part of the batches to run, from 1, and the number of parts. A program has at most `statements`
-    statements, and may take `timeout` seconds. `options` are those of the `torch.compile` backend. With `dynamic`,
+    The batches may be divided into parts: `shard` is the number of the part to run, from 1, and the number of parts. A
+    program has at most `statements` statements, and may take `timeout` seconds. `options` are those of the
+    `torch.compile` backend. With `dynamic`,
     sizes are symbolic; with `gradients`, backward graphs are compiled too. `extensions` are Python files that are run
     first and may define op classes, lowerings and passes.
     """
@@ -145,8 +146,8 @@ def merged(histograms: Iterable[Histogram]) -> Histogram:
 class RunBatches(Message, frozen=True):
     """Run the batches of `plan` except for those with `known` seeds; answered by a `BatchDone` for each.
 
-    `crash_log` is the path of the file that records the running statement. Statements in `deadly`, by the seed of their
-    batch, are left out.
+    `crash_log` is the path of the file that records the running statement. `deadly` maps the seed of a batch to the
+    statements that crashed eager; the programs of the batch will not contain them.
     """
 
     plan: FuzzPlan
@@ -156,6 +157,8 @@ class RunBatches(Message, frozen=True):
 
 
 class BatchDone(Message, frozen=True):
+    """The results of a batch that has been run."""
+
     batch: FuzzBatch
 
 

@@ -1,20 +1,19 @@
-"""Edits of a module in generic form that keep its values defined: what replaces a removed value or argument.
+"""Edits a module in generic form so that all used values stay defined.
 
-A removed value is replaced by a new argument of the enclosing function, so that all that remains keeps its types. Calls
-of the function get a new argument of their own function. Each edit returns False if it does not apply.
+A removed value is replaced by a new argument of the enclosing function, so that the remaining ops keep their types. At
+the calls of this function, a new argument of the calling function is passed. Each edit returns False if it does not
+apply.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from buddy.compiler.tools.reduce.generic_ir import Block, GenericModule, Op, Region, Scanner, Value, split_list
 
-if TYPE_CHECKING:
-    import torch
-
+Item = TypeVar("Item")
 
 _FUNCTION_TYPE = "function_type"
 _LLVM_FUNCTION = "!llvm.func<"
@@ -97,7 +96,7 @@ def all_blocks(module: GenericModule) -> Iterator[Block]:
 
 
 class Rewriter:
-    """Edits one module; `parents` are those before the edits."""
+    """Edits one module; `parents` has the op around each op before the edits."""
 
     def __init__(self, module: GenericModule) -> None:
         self.module, self.parents = module, parents(module)
@@ -112,12 +111,12 @@ class Rewriter:
 
     def remove(self, removed: Collection[Op]) -> bool:
         """Removes ops with all that they contain; arguments replace the values that are still used."""
-        gone = {nested for op in removed for nested in op.walk()}
-        values = {value for op in gone for value in op.results}
-        values |= {value for op in gone for block in op.blocks for value in block.arguments}
-        self.module.ops = [op for op in self.module.ops if op not in gone]
+        all_removed = {nested for op in removed for nested in op.walk()}
+        values = {value for op in all_removed for value in op.results}
+        values |= {value for op in all_removed for block in op.blocks for value in block.arguments}
+        self.module.ops = [op for op in self.module.ops if op not in all_removed]
         for block in all_blocks(self.module):
-            block.ops = [op for op in block.ops if op not in gone]
+            block.ops = [op for op in block.ops if op not in all_removed]
         return bool(self.module.ops) and self.replace_by_arguments(values)
 
     def replace_by_arguments(self, values: Collection[Value]) -> bool:
@@ -139,7 +138,7 @@ class Rewriter:
         return self._added[key]
 
     def _append_argument(self, function: Op, argument: Value, value: Value) -> None:
-        """Appends an argument that stands for `value`, which callers get as an argument too."""
+        """Appends an argument that stands for `value` to a function; its callers get such an argument too."""
         signature = signature_of(function)
         assert signature is not None
         if not function.regions[0].blocks:
@@ -159,7 +158,7 @@ class Rewriter:
         return [op for op in self.module.walk() if op.properties.get(_CALLEE, op.attributes.get(_CALLEE)) in names]
 
     def remove_arguments(self, function: Op, numbers: Collection[int]) -> bool:
-        """Removes arguments of a function, which arguments of other numbers may replace, and those of its calls."""
+        """Removes the unused arguments `numbers` of a function, and the operands of its calls."""
         signature = signature_of(function)
         if signature is None or not numbers:
             return False
@@ -253,7 +252,7 @@ class Rewriter:
         return self.replace_by_arguments(values) and self.remove_unreachable()
 
     def remove_unreachable(self) -> bool:
-        """Removes blocks without predecessors, and joins blocks that have one predecessor, which jumps to no other."""
+        """Removes blocks without predecessors; joins a block with its only predecessor if that jumps only to it."""
         lost: set[Value] = set()
         for region in [region for op in self.module.walk() for region in op.regions]:
             reached, waiting = set[Block](), region.blocks[:1]
@@ -292,7 +291,7 @@ class Rewriter:
 
 
 def remove_unused_added(module: GenericModule) -> None:
-    """Removes the arguments that stood for removed values and are no longer used."""
+    """Removes the unused arguments among those that stand for removed values."""
     used = {value for op in module.walk() for value in op.operands}
     rewriter = Rewriter(module)
     for function in list(module.walk()):
@@ -321,7 +320,8 @@ def _resize_segment(op: Op, position: int, change: int) -> None:
         entries[_SEGMENTS] = f"array<i32: {', '.join(map(str, sizes))}>"
 
 
-def _without(items: list[Value] | list[str], numbers: Collection[int]) -> list[torch.Tensor]:
+def _without(items: list[Item], numbers: Collection[int]) -> list[Item]:
+    """Returns the items without those at the indices `numbers`."""
     return [item for number, item in enumerate(items) if number not in numbers]
 
 

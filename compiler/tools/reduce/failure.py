@@ -1,4 +1,4 @@
-"""The failure that a reduction keeps: the command that shows it, how its result is judged, and a script for it."""
+"""Defines the failure that a reduction preserves: runs its command, judges the result, and writes a script for it."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ FailureKind = Literal["test", "crash", "verifier", "contains"]
 _SIGNAL_CODES = 128  # a shell exits with this code plus the number of the signal
 _ASSERTION = re.compile(r"Assertion `.*' failed|LLVM ERROR: .*|UNREACHABLE executed.*|Assertion failed: [^,\n]*")
 _ERROR = re.compile(r"error: (?!unexpected error)(.*)")
-# What differs between messages on the same fault: numbers, types, and names of values and symbols.
+# The parts that differ between messages about the same fault: numbers, types, and names of values and symbols.
 _VARIABLE_PART = re.compile(r"[%@^#][\w$.-]+|\d+|'(?:[^'\s]*[<>][^'\n]*|[if]\d+|index)'")
 _MAX_OUTPUT_BYTES = 1 << 20
 _POLL_SECONDS = 0.005
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """A command and what its failure is. `command` has the path of the module in place of `{}`.
+    """A command, and the result that counts as its failure. `{}` in `command` stands for the path of the module.
 
     `text` must be in the output for `contains`; for `crash` and `verifier` it is the message of the original failure,
-    without its variable parts, "" if unknown. A command that exceeds `timeout` seconds is stopped; this is the failure
-    if `hang_fails`. It runs in `folder`. If it `forks`, it is `python -m MODULE …`: a worker calls `warm_up`
-    of that module, and then `main` in forks of itself.
+    without its variable parts, "" if unknown. The command runs in `folder`. It is stopped after `timeout` seconds,
+    which counts as the failure if `hang_fails` is set. If `forks` is set, the command is `python -m MODULE …`: a worker
+    process calls `warm_up` of the module once, and its `main` in forks of itself.
     """
 
     kind: FailureKind
@@ -66,7 +66,7 @@ class Execution(msgspec.Struct, frozen=True):
     output: str
 
     def describe(self) -> str:
-        """Returns a sentence for an error message, with the last line of the output."""
+        """Returns the end of a sentence for an error message, with the first line of the output."""
         how = (
             "timed out" if self.code is None else f"ended with {describe_exit(self.code)}" if self.code else "succeeded"
         )
@@ -102,9 +102,9 @@ def execute_in_fork(failure: Failure, path: str) -> Execution:
             _run_as_child(run, words, output.fileno())
         end, status = time.monotonic() + failure.timeout, None
         while status is None and time.monotonic() < end:
-            done, found = os.waitpid(process, os.WNOHANG)
-            status = found if done else None
-            time.sleep(0 if done else _POLL_SECONDS)
+            finished_pid, exit_status = os.waitpid(process, os.WNOHANG)
+            status = exit_status if finished_pid else None
+            time.sleep(0 if finished_pid else _POLL_SECONDS)
         if status is None:
             kill_group(process)
             os.waitpid(process, 0)
@@ -113,7 +113,7 @@ def execute_in_fork(failure: Failure, path: str) -> Execution:
 
 @lru_cache(maxsize=1)
 def _warm_main(module: str) -> Callable[[list[str]], int]:
-    """Returns `main` of a module, after `warm_up` of this module has loaded what it needs."""
+    """Calls `warm_up` of a module, which loads what a run needs, and returns its `main`."""
     loaded = importlib.import_module(module)
     loaded.warm_up()
     main: Callable[[list[str]], int] = loaded.main
@@ -169,7 +169,7 @@ def _has_error(result: Execution) -> bool:
 
 
 def with_message(failure: Failure, original: Execution) -> Failure:
-    """Returns `failure` with the message of its original, so that a reduction does not end at another failure."""
+    """Returns `failure` with the message of the original run, so that a reduction does not end at another failure."""
     if failure.kind == "crash":
         return msgspec.structs.replace(failure, text=crash_message(original.output))
     if failure.kind == "verifier":

@@ -1,7 +1,7 @@
-"""Modules in MLIR's generic form as a tree that can be edited and printed again, without MLIR.
+"""Parses modules in MLIR's generic form to a tree that can be edited and printed, without MLIR.
 
-The tree knows ops, regions, blocks, values and types as text, so it represents every dialect of every MLIR version,
-also invalid IR. Locations are dropped.
+The tree consists of ops, regions, blocks and values; types and attributes are texts. It therefore represents every
+dialect of every MLIR version, and invalid IR. Locations are dropped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ALIAS_DEFINITION = re.compile(r"[#!][\w$.-]+\s*=")
 _NUMBER = re.compile(r"\d+")
 _LINE_END = "\n"
 _OPENING, _CLOSING = "([{<", ")]}>"
-# `>` of these does not close a bracket: function types and affine maps, and affine sets.
+# In function types, affine maps and affine sets, these contain a `>` that closes no bracket.
 _ARROWS = ("->", ">=")
 
 
@@ -102,6 +102,8 @@ class GenericModule:
 
 
 class _Cloner:
+    """Copies a module; each value and block has one copy, to which all uses refer."""
+
     def __init__(self) -> None:
         self._values: dict[Value, Value] = {}
         self._blocks: dict[Block, Block] = {}
@@ -137,6 +139,8 @@ class _Cloner:
 
 
 class _Printer:
+    """Prints a module in generic form with new names of values, blocks and arguments."""
+
     def __init__(self) -> None:
         self._names: dict[Value, str] = {}
         self._labels: dict[Block, str] = {}
@@ -157,7 +161,7 @@ class _Printer:
         return "\n".join([*reversed(aliases), text, *([module.resources] if module.resources else []), ""])
 
     def _name(self, value: Value) -> str:
-        # The name of a value that nothing defines, which only invalid IR has, is new too.
+        # In invalid IR, a value may have no definition: it gets a new name here.
         return self._names.get(value) or self._define([value], "")
 
     def _define(self, values: Sequence[Value], prefix: str) -> str:
@@ -307,7 +311,7 @@ class Scanner:
 
 
 class _Scope:
-    """The values and blocks that a region defines, by name, and the uses that wait for a later definition."""
+    """The values and blocks that a region defines, by name, and the uses whose definitions have not been read yet."""
 
     def __init__(self, parent: _Scope | None) -> None:
         self._parent = parent
@@ -337,6 +341,8 @@ class _Scope:
 
 
 class _Parser(Scanner):
+    """Parses ops, regions, blocks and lists of attributes in generic form."""
+
     def module(self) -> GenericModule:
         module, scope = GenericModule(), _Scope(None)
         while not self.at_end:

@@ -47,8 +47,8 @@ class ReductionError(BuddyError):
 class Progress:
     """The state of a reduction: the sizes of the original and of the smallest module so far, in `unit`, and its costs.
 
-    `tests` counts commands that were run, `rejected` candidates that the bindings found invalid, and `hits` candidates
-    that had been tried before. `form` says how the module is represented, `step` what is being tried.
+    `tests` counts the commands that were run, `rejected` the candidates that the bindings found invalid, and `hits` the
+    candidates that had been tried before. `form` describes the representation of the module, `step` the current step.
     """
 
     original: int
@@ -63,7 +63,7 @@ class Progress:
 
 
 class Subject(Protocol):
-    """A module that can be reduced: its text, and what can be removed from it."""
+    """A module that can be reduced: its text, and the items that can be removed from it."""
 
     @property
     def text(self) -> str: ...
@@ -80,7 +80,7 @@ class Subject(Protocol):
         """Returns a copy without the items with these numbers, `None` if they cannot be removed."""
 
     def single_steps(self) -> Iterator[Iterator[Attempt]]:
-        """Returns the single steps on it, kind by kind."""
+        """Yields the single steps on the module, an iterator for each kind of step."""
 
 
 class Attempt(NamedTuple):
@@ -174,7 +174,10 @@ class LineSubject:
 
 
 class _Pool(GenericType[Item]):
-    """Workers that try modules in parallel. A worker that crashes or hangs is replaced; its module does not fail."""
+    """Workers that try modules in parallel.
+
+    A worker that crashes or hangs is replaced; its module counts as one without the failure.
+    """
 
     def __init__(self, failure: Failure, count: int) -> None:
         self.failure = failure
@@ -225,10 +228,10 @@ class _Pool(GenericType[Item]):
 
 @dataclass
 class Reduction:
-    """One reduction of the module `text`. `best` is the smallest module that fails so far, as the command reads it.
+    """One reduction of the module `text`. `best` is the smallest module so far that shows the failure.
 
-    `generic` returns the module in generic form, printed by the user's tool, or "". Call `start`, then `run`; `run` may
-    be interrupted, and `close` ends the workers.
+    `generic` returns the module in generic form, printed by the user's tool, or "". Call `start`, then `run`, which may
+    be interrupted; leaving the context ends the workers.
     """
 
     text: str
@@ -306,7 +309,7 @@ class Reduction:
     # ---- search
 
     def run(self) -> None:
-        """Reduces until no single step applies and keeps the failure; then `minimal` is True."""
+        """Reduces until no single step preserves the failure; then `minimal` is True."""
         level = 0
         while level < self._subject.levels():
             self._remove_on_level(level)
@@ -337,11 +340,11 @@ class Reduction:
             smallest_failing_by(items, first_failing)
 
     def _take_single_steps(self) -> bool:
-        """Takes each single step that keeps the failure; returns whether there was one."""
+        """Takes each single step that preserves the failure; returns whether it took any."""
         changed = False
         number, kinds = 0, len(list(self._subject.single_steps()))
         while number < kinds:
-            # After a step, the same kind goes on where it was: the steps before do not keep the failure.
+            # After a step, the same kind continues at its position: the steps before it do not preserve the failure.
             position = 0
             while True:
                 attempts = next(kind for n, kind in enumerate(self._subject.single_steps()) if n == number)

@@ -1,6 +1,6 @@
 """The single steps of a reduction: each makes a module in generic form smaller or simpler.
 
-A module is minimal if no single step still applies and keeps the failure.
+A module is minimal if no single step preserves the failure.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from buddy.compiler.tools.reduce.edits import Rewriter, remove_unused_added, signature_of
 from buddy.compiler.tools.reduce.generic_ir import GenericModule, Op, Value
 
-# The attributes that cannot be removed without another change.
+# Attributes whose removal alone makes a module invalid.
 _NEEDED = frozenset({"function_type", "sym_name", "operandSegmentSizes", "resultSegmentSizes", "callee"})
 # The sizes of a tensor, memref or vector (`4x?x` in `tensor<4x?xf32>`), and those of a torch tensor.
 _SHAPE = re.compile(r"(?<=<)(?:(?:\d+|\?)x)+(?=[a-z!])|(?<=tensor<\[)[\d,?]+(?=\])")
@@ -68,7 +68,7 @@ def removable_by_depth(module: GenericModule) -> list[list[int]]:
 
 
 def is_terminator(op: Op) -> bool:
-    """True for an op that must end its block, as far as its name and its form tell."""
+    """True for an op that must end its block, judging by its name and successors."""
     return bool(op.successors) or op.name.rpartition(".")[2] in _TERMINATORS
 
 

@@ -1,4 +1,4 @@
-"""A worker of a reduction: checks and prints a candidate by MLIR's bindings, and runs the command on it."""
+"""The worker of a reduction: checks and prints candidates by MLIR's bindings, and runs the command on them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from buddy.compiler.mlir.bindings import ir
 
 
-# How a candidate is written: as MLIR's bindings print it, in generic form after a check by the bindings, or as it is.
+# The form in which a candidate is written: as MLIR's bindings print it, unchanged after a check by the bindings, or
+# unchanged without a check.
 Form = Literal["printed", "checked", "plain"]
 
 
@@ -30,7 +31,7 @@ class TryModule(Message, frozen=True):
 
 
 class Tried(Message, frozen=True):
-    """The result on one module: whether it fails in the right way, the file that was tested, and how the command ended.
+    """The result for a module: whether it shows the failure, the text that was tested, and how the command ended.
 
     `execution` is `None` if the bindings reject the module, so that the command was not run; `problem` has the reason.
     """
@@ -60,13 +61,13 @@ def serve(channel: Channel) -> None:
     with tempfile.TemporaryDirectory(prefix="buddy-reduce-") as folder:
         path = Path(folder, "candidate.mlir")
         while (request := channel.receive()) is not None:
-            channel.send(_generic(request) if isinstance(request, ToGeneric) else _try(request, path))
+            channel.send(_print_generic(request) if isinstance(request, ToGeneric) else _try_module(request, path))
 
 
-def _try(request: TryModule, path: Path) -> Tried:
+def _try_module(request: TryModule, path: Path) -> Tried:
     text = request.text
     if request.form != "plain":
-        module, problem = _parsed(text)
+        module, problem = _parse(text)
         if module is None:
             return Tried(False, problem=problem)
         if request.form == "printed":
@@ -80,14 +81,14 @@ def _try(request: TryModule, path: Path) -> Tried:
     return Tried(shows(request.failure, execution), text, execution)
 
 
-def _generic(request: ToGeneric) -> Generic:
-    module, problem = _parsed(request.text)
+def _print_generic(request: ToGeneric) -> Generic:
+    module, problem = _parse(request.text)
     if module is None:
         return Generic(problem=problem)
     return Generic(module.operation.get_asm(print_generic_op_form=True, assume_verified=True))
 
 
-def _parsed(text: str) -> tuple[ir.Module | None, str]:
+def _parse(text: str) -> tuple[ir.Module | None, str]:
     """Returns the module, or `None` and the reason why it is not valid."""
     try:
         from buddy.compiler.mlir.bindings import ir

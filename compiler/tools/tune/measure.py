@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 # The numbers of pairs of runs, and the time limit for them.
 _MIN_PAIRS, _MAX_PAIRS = 3, 50
 _TIMING_SECONDS = 0.6
-# If a recipe takes this many times as long as the best one in its first pair of runs, it is not time_call further.
+# If a recipe takes this many times as long as the best one in its first pair of runs, its timing ends.
 _MAX_SLOWDOWN = 1.5
 
 
@@ -65,7 +65,7 @@ def _time_in_child(channel: Channel, captured: CapturedGraph, request: TimeNodes
 
 
 def _measure_errors(meter: ErrorMeter, request: MeasureErrors) -> Reply:
-    """Measures in this process: no compiled code runs, and the values are kept for the next request."""
+    """Measures in this process: no compiled code runs, and the meter caches values for the next request."""
     try:
         return meter.measure(request)
     except Exception as error:  # any error of an op, which may be the script's own
@@ -139,7 +139,7 @@ def _compile(captured: CapturedGraph, recipe: Recipe, on_lowered: OnLowered | No
 
 
 def _error(captured: CapturedGraph, eager: Eager, program: LoadedProgram) -> float:
-    """Returns the greatest difference of a result from eager's: a root mean square, relative to that of eager."""
+    """Returns the error of the results, in the unit of `Tune.max_error`."""
     torch.manual_seed(SEED)
     results = program(captured.tensors, captured.numbers)
     torch.manual_seed(SEED)
@@ -162,7 +162,7 @@ def _difference(captured: CapturedGraph, eager: Eager, program: LoadedProgram) -
                 return f"{report.name} differs from eager by {report.max_abs:.3g}"
     if next(results, None) is not None:
         return "the program returns more results than eager"
-    return "" if compared_count else "the program returns no tensor, so it cannot be compare_result with eager"
+    return "" if compared_count else "the program returns no tensor, so it cannot be compared with eager"
 
 
 def _time_pairs(

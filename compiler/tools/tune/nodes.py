@@ -1,4 +1,4 @@
-"""The time and the error of each product of a program in a precision, measured for the choice of precisions."""
+"""Measures the time and the error of each matrix product of a program in a precision, for the choice of precisions."""
 
 from __future__ import annotations
 
@@ -62,8 +62,9 @@ def _kind(op: Op) -> str:
 class ErrorMeter:
     """Measures the errors of `captured` with single nodes in other precisions, in eager arithmetic.
 
-    The values of all nodes are kept, so that only what depends on the node is computed again. Known errors are on the
-    disk, under a hash of the program, its weights and its inputs, so that a search that was cancelled can be resumed.
+    The values of all nodes are kept, so that only the nodes that depend on the changed node are computed again. Known
+    errors are stored on disk, under a hash of the program and its expected results, so that a cancelled search can be
+    resumed.
     """
 
     def __init__(self, captured: CapturedGraph) -> None:

@@ -1,10 +1,10 @@
-"""Chooses the precision of each product within an error of the outputs.
+"""Chooses the precision of each matrix product, so that the outputs stay within a given error.
 
 First, all products are timed in each precision, in the whole program. Then the error of the outputs is measured with
 one product at a time in each precision that saves time. Errors of different products are nearly independent, so their
-squares add up; the products are put into precisions in the order of the time that they save per squared error. The
-whole program is then compiled, and its true error decides: as long as it is beyond the limit, or well within it, the
-budget of the choice is scaled.
+squares add up; precisions are chosen in the order of the time that they save per squared error. The whole program is
+then compiled and its actual error is measured. While this error exceeds the limit, or is far below it, the budget of
+the choice is scaled.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from buddy.compiler.tools.tune.tuner import FINAL_SECONDS, TuneWorker, ask_any, 
 
 A = TypeVar("A")
 
-# The parts of the time until which precisions are timed, and errors are measured.
+# The fractions of the time limit after which the timing of precisions and the measurement of errors end.
 _TIMED_BY, _MEASURED_BY = 0.4, 0.7
 # The order in which precisions are timed: those that are likely to save the most time first.
 _LIKELY: tuple[Precision, ...] = (F32, "bf16", "int8-dynamic", "bf16x3")
 _ORDER = (*_LIKELY, *(precision for precision in PRECISIONS if precision not in _LIKELY))
-# Seconds of errors between two reports.
+# The duration in seconds of one request to measure errors; progress is reported after each.
 _ERRORS_AT_ONCE = 3.0
-# A precision that saves a smaller part of a product's time is left out: so much is noise.
+# A precision that saves a smaller fraction of a product's time is ignored, because it may be noise.
 _LEAST_SAVING = 0.02
-# The search for the budget ends at an error of this part of the limit, or after this many recipes.
+# The search for the budget ends at an error above this fraction of the limit, or after this many recipes.
 _NEAR_LIMIT, _MAX_RECIPES = 0.8, 8
-# The factor by which a budget is scaled beyond what the error asks for, because the error is not quite proportional.
+# An additional factor for a new budget, because the error is not exactly proportional to the budget.
 _MARGIN = 0.95
-# Further points of the front: parts of the budget.
+# The fractions of the final budget for which further recipes are tried.
 _FRONT_PARTS = (1 / 3, 1 / 10)
 
 
@@ -98,16 +98,16 @@ def _steps_of(node: NodePrecision) -> Iterator[Step]:
 def choose_within(steps: Sequence[Step], budget: float) -> dict[str, Precision]:
     """Returns the precision of each node that the greedy choice changes within an error of `budget`.
 
-    A step that does not fit is left out, with the later steps of its node.
+    A step that does not fit is omitted, with the later steps of its node.
     """
     chosen: dict[str, Precision] = {}
     closed: set[str] = set()
-    left = budget**2
+    remaining = budget**2
     for step in steps:
-        if step.node in closed or step.squared_error > left:
+        if step.node in closed or step.squared_error > remaining:
             closed.add(step.node)
             continue
-        left -= step.squared_error
+        remaining -= step.squared_error
         chosen[step.node] = step.precision
     return chosen
 
@@ -148,11 +148,11 @@ class PrecisionSearch:
         return replace(self.frame.recipe, precision=F32, precisions=())
 
     async def run(self, workers: Sequence[TuneWorker]) -> Tuned:
-        """Searches by the first of `workers`, or the next one if it is lost. Raises `JobFailed` if all are lost."""
+        """Searches with the first of `workers`, or the next one if it exits. Raises `JobFailed` if all exit."""
         self.workers = workers
         first = await self._try(self.frame.recipe, ("the first recipe",))
         if first.problem:
-            await self._try_choice({})
+            await self._try_precisions({})
         else:
             self.best_ratio = first.ratio
         nodes = await self._measure_errors(await self._time_products())
@@ -172,7 +172,7 @@ class PrecisionSearch:
             if number > 1 and self.elapsed > _TIMED_BY * self.frame.seconds:
                 self.notes.append(f"not enough time to measure {', '.join(_ORDER[number:])}")
                 break
-            self._say(f"timing products in {precision}", number / len(_ORDER))
+            self._report_progress(f"timing products in {precision}", number / len(_ORDER))
             result = await self._ask(TimeNodes(replace(self.plain, precision=precision), self.frame.each), NodesTimed)
             if result.problem:
                 self.notes.append(f"products in {precision} were not timed: {result.problem}")
@@ -202,7 +202,7 @@ class PrecisionSearch:
         errors: dict[tuple[str, str], float] = {}
         reused = 0
         while len(errors) < len(pairs) and (not errors or self.elapsed < _MEASURED_BY * self.frame.seconds):
-            self._say(f"errors of single products, {len(errors)}/{len(pairs)}", len(errors) / len(pairs))
+            self._report_progress(f"errors of single products, {len(errors)}/{len(pairs)}", len(errors) / len(pairs))
             request = MeasureErrors(self.plain, tuple(pairs), _ERRORS_AT_ONCE)
             result = await self._ask(request, ErrorsMeasured)
             if result.problem:
@@ -226,7 +226,7 @@ class PrecisionSearch:
     # ---- recipes -----------------------------------------------------------------------------------------------------
 
     async def _search_budget(self, steps: Sequence[Step]) -> None:
-        """Tries the choices within budgets until the error is near the limit; then some within smaller budgets."""
+        """Tries choices within varying budgets until the error is near the limit, then some within smaller budgets."""
         budget, passed, failed = _MARGIN * self.limit, 0.0, math.inf
         tried: list[dict[str, Precision]] = [{}]
         fastest = choose_within(steps, math.inf)
@@ -235,12 +235,12 @@ class PrecisionSearch:
             if chosen in tried:
                 break
             tried.append(chosen)
-            result = await self._try_choice(chosen)
+            result = await self._try_precisions(chosen)
             is_within = not result.problem
             passed, failed = (max(passed, budget), failed) if is_within else (passed, min(failed, budget))
             if is_within and (chosen == fastest or result.error >= _NEAR_LIMIT * self.limit):
                 break
-            if result.error <= 0:  # it failed for another reason: smaller budgets have fewer such products
+            if result.error <= 0:  # the recipe failed for another reason; a smaller budget changes fewer products
                 budget = math.sqrt(passed * failed) if passed else failed / 2
                 continue
             budget *= _MARGIN * self.limit / result.error
@@ -250,18 +250,18 @@ class PrecisionSearch:
             chosen = choose_within(steps, part * (passed or self.limit))
             if chosen not in tried and self._has_time():
                 tried.append(chosen)
-                await self._try_choice(chosen)
+                await self._try_precisions(chosen)
 
     def _has_time(self) -> bool:
-        """Returns whether there is time to try another recipe, and for the final comparison of two if one is found.
+        """Returns whether there is time to try another recipe and, if a better one is known, for the final comparison.
 
-        One choice is tried whatever the time.
+        One choice is always tried.
         """
-        left = self.frame.seconds - self.elapsed
-        return self.chosen is None or left > (3 if self.chosen else 1) * self.max_trial_seconds
+        remaining = self.frame.seconds - self.elapsed
+        return self.chosen is None or remaining > (3 if self.chosen else 1) * self.max_trial_seconds
 
-    async def _try_choice(self, chosen: dict[str, Precision]) -> RecipeTried:
-        result = await self._try(self._recipe(chosen), _words(chosen))
+    async def _try_precisions(self, chosen: dict[str, Precision]) -> RecipeTried:
+        result = await self._try(self._recipe(chosen), _choice_texts(chosen))
         if not result.problem and result.ratio < self.best_ratio:
             self.best_ratio, self.chosen = result.ratio, chosen
         elif self.chosen is None:
@@ -273,7 +273,7 @@ class PrecisionSearch:
         return replace(self.plain, precisions=tuple(choices))
 
     async def _try(self, recipe: Recipe, words: tuple[str, ...]) -> RecipeTried:
-        self._say(f"recipe {self.count + 1}: {', '.join(words)}")
+        self._report_progress(f"recipe {self.count + 1}: {', '.join(words)}")
         start = self.elapsed
         request = TryRecipe(recipe, self.frame.each, math.inf, self.frame.recipe.threads, self.limit)
         result = await self._ask(request, RecipeTried)
@@ -295,7 +295,7 @@ class PrecisionSearch:
             todo = "give a larger --max-error, or run the first recipe to see why"
             raise JobFailed(Diagnostic("no recipe is within the error", "tuning", todo))
         if best != self.frame.recipe:
-            self._say("comparing the best recipe with the first one")
+            self._report_progress("comparing the best recipe with the first one")
             each = FINAL_SECONDS + 2 * self.frame.each
             final = await self._ask(CompareRecipes(self.frame.recipe, best, each), RecipesCompared)
         recipe, notes = chosen_recipe(self.frame.recipe, best, final)
@@ -303,7 +303,7 @@ class PrecisionSearch:
         final = final if is_best else RecipesCompared(1.0, 1.0, 1.0)
         applied = tuple(replace(node, precision=recipe.precision_of(node.node)) for node in nodes)
         return Tuned(
-            self.frame.request, recipe, _words(chosen) if is_best else ("the first recipe",), self.count,
+            self.frame.request, recipe, _choice_texts(chosen) if is_best else ("the first recipe",), self.count,
             self.count,
             self.best_ratio if is_best else first.ratio, final.ratio, final.low, final.high, self.elapsed,
             (*self.notes, *notes), applied, estimated_front(steps),
@@ -318,7 +318,7 @@ class PrecisionSearch:
         self.notes.append(f"a process that tries recipes was lost: {error}")
         self.workers = self.workers[1:]
 
-    def _say(self, what: str, done: float = -1.0) -> None:
+    def _report_progress(self, what: str, done: float = -1.0) -> None:
         self.report(Progress(self.frame.request, what, done))
 
 
@@ -341,7 +341,7 @@ def _pairs_to_measure(nodes: Sequence[NodePrecision]) -> list[NodeError]:
     return [pair for rank in zip_longest(*by_node) for pair in rank if pair is not None]
 
 
-def _words(chosen: dict[str, Precision]) -> tuple[str, ...]:
+def _choice_texts(chosen: dict[str, Precision]) -> tuple[str, ...]:
     """Returns a choice as text, such as `bf16 for 60 products`."""
     counts = Counter(chosen.values())
     words = [f"{precision} for {counts[precision]} product{'s' * (counts[precision] > 1)}" for precision in counts]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from buddy.compiler.protocol.text.python_code import MAX_PARSED_CHARACTERS, decode_python, python_structure
@@ -68,6 +70,17 @@ def test_blocks_contain_lines() -> None:
     assert [name for name, _ in blocks("return 1", "function")] == ["Model.one"]
     (statement,) = structure.blocks_at(24, "statement")
     assert (statement.first, statement.last) == (23, 25)
+
+
+def test_only_strings_are_strings() -> None:
+    code = 'class A:\n    """Doc."""\n    ...\n    1\n    b"x"\n'
+    assert python_structure(code).kinds.decode() == "ds  s."
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="`except*` is new in Python 3.11")
+def test_handlers_of_groups_are_branches() -> None:
+    (branch,) = python_structure("try:\n    y = 1\nexcept* ValueError:\n    y = 2\n").blocks_at(3, "branch")
+    assert (branch.name, branch.head) == ("except", 2)
 
 
 @pytest.mark.parametrize("code", ["def f(:\n", "x = '\0'\n", "(" * 100_000, "x = 1\n" * MAX_PARSED_CHARACTERS])

@@ -132,7 +132,8 @@ def test_texts_that_a_re_run_does_not_give_are_said(tmp_path: Path) -> None:
     dump = scanned(path)
     rerun = run_again(dump, step(dump, "cse"))
     assert (
-        "running canonicalize (step 2) again gives another text than the dump, with nothing left out" in rerun.notes[0]
+        "running canonicalize (step 2) again without skipping any step gives another text than the dump"
+        in rerun.notes[0]
     )
     first = next(stage for stage in rerun.dump.stages if stage.origin == "re-run")
     assert first.title == "canonicalize", "the shown stages are those of one run from there on"

@@ -26,7 +26,7 @@ def test_the_verdict_is_that_of_a_programs_outputs(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("shape", [(64, 65), (3, 1367), (16, 16, 17)])
-def test_one_walk_tells_what_torch_tells(shape: tuple[int, ...]) -> None:
+def test_error_statistics_equal_those_of_torch(shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     reference = torch.randn(shape) * 3
     ours = reference + 1e-3 * torch.randn(shape)
