@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tag
-from torch._functorch.partitioners import default_partition
 from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 
@@ -23,6 +22,9 @@ def partition(
     PyTorch keeps an unused op if it may draw numbers, but rejects it if it has several results of which none is named.
     With `keep_draws`, ops that draw stay, so that later ones draw the same numbers as in eager.
     """
+    # Imported here: the import takes long, and a program without gradients has no joint graph.
+    from torch._functorch.partitioners import default_partition
+
     draws = []
     for node in reversed(joint.graph.nodes):
         unused = not node.users and _may_draw(node) and isinstance(node.meta.get("val"), (tuple, list))
