@@ -16,8 +16,6 @@ from traceback import extract_tb
 from typing import Any, Literal
 
 import torch
-from torch._dynamo.backends.common import aot_autograd
-from torch._functorch.aot_autograd import make_boxed_func
 from torch._ops import OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
@@ -271,6 +269,10 @@ def run_aot(
     graph, and may raise. A graph with random ops gets a seed as its last input, drawn at each call; with
     `fallback_random`, the random ops stay, and return the same numbers as in eager.
     """
+    # Imported here: a program whose graph is known from an earlier session is not captured, and the import takes long.
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.aot_autograd import make_boxed_func
+
     table = default_decompositions() if decompositions is None else decompositions
     direct: list[Callable[..., Any] | None] = []
     use_aten_views(module)
