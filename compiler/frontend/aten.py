@@ -16,7 +16,6 @@ from traceback import extract_tb
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
 from torch._ops import OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor
@@ -46,6 +45,7 @@ from buddy.compiler.frontend.strided_views import copy_graph, fall_back_for_offs
 from buddy.compiler.graph import plugins
 from buddy.compiler.graph.node import Op, default_ops_map
 from buddy.compiler.protocol.environment import torch_warning
+from buddy.compiler.support.dynamo_internals import aot_autograd
 
 if TYPE_CHECKING:
     pass

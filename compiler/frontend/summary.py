@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from torch._dynamo import config, eval_frame
-from torch._dynamo.utils import counters
+from torch._dynamo import config
 from torch.fx import Node
 
 from buddy.compiler.frontend.aten import AtenGraph
 from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.text.graph_breaks import ALLOW_RNN
+from buddy.compiler.support.dynamo_internals import counters, outer_call
 
 if TYPE_CHECKING:
     import torch
@@ -101,7 +101,7 @@ def counting_graph(enabled: bool) -> Iterator[Counting]:
         with _counting(None):
             yield lambda: _counting(None)
         return
-    compiled_by, at_end = _outer_call()
+    compiled_by, at_end = outer_call()
     model = _models.setdefault(compiled_by, _Model()) if compiled_by is not None else _Model()
     if model.is_logged:
         with _counting(None):
@@ -125,21 +125,6 @@ def _counting(graph: _DynamoGraph | None) -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
-
-
-def _outer_call() -> tuple[Any, list[Callable[[], None]] | None]:
-    """The object that stands for the `torch.compile` call whose function is called, and what Dynamo does at its end.
-
-    TorchDynamo calls a list of functions when a call returns or raises. It has no public name, so `None` is possible.
-    """
-    frame = sys._getframe()
-    while frame.f_back is not None:
-        frame = frame.f_back
-        if frame.f_code.co_name == "compile_wrapper" and frame.f_code.co_filename == eval_frame.__file__:
-            values = frame.f_locals
-            at_end = values.get("cleanups")
-            return values.get("self"), at_end if isinstance(at_end, list) else None
-    return None, None
 
 
 # ---- counting --------------------------------------------------------------------------------------------------------
