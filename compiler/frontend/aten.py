@@ -276,6 +276,7 @@ def run_aot(
     table = default_decompositions() if decompositions is None else decompositions
     direct: list[Callable[..., Any] | None] = []
     use_aten_views(module)
+    linear_algebra.keep_checks_of_errors()
     dynamo_origins = origins_of(module, inputs) if origins is None else origins
     autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
 
