@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, ir, tensor
@@ -188,7 +188,7 @@ def _placed(parameter: Parameter, sizes: Sequence[int]) -> Parameter:
 def _corrected(sums: ir.Value, corrections: Sequence[Parameter], shape: Sequence[int]) -> ir.Value:
     """Returns `sums` less the products of each pair of `corrections`, a zero point and sums of the other operand."""
 
-    def subtract(total: Any, *factors: Any) -> Any:
+    def subtract(total: Scalar, *factors: Scalar) -> Scalar:
         for zero, others in zip(factors[::2], factors[1::2], strict=True):
             total = total - others * _wide(zero)
         return total
@@ -204,7 +204,7 @@ def _finished(op: ir.Operation, total: ir.Value, scales: Sequence[Parameter]) ->
     if isinstance(result.element_type, ir.FloatType):
         others = [Parameter(start, _F32)] if has_start else []
 
-        def scale(total: Any, left: Any, right: Any, *start: Any) -> Any:
+        def scale(total: Scalar, left: Scalar | float, right: Scalar | float, *start: Scalar) -> Scalar:
             factor = right * left if isinstance(right, Scalar) else left * right
             value = cast(total, _F32) * factor
             return value + start[0] if start else value
@@ -242,5 +242,5 @@ def _pointwise(
     return st.pointwise(tensors, shape, dtype, scalars)
 
 
-def _wide(value: Any) -> Any:
+def _wide(value: Scalar | int) -> Scalar | int:
     return cast(value, _INT32) if isinstance(value, Scalar) else value

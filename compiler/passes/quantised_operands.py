@@ -68,7 +68,7 @@ def bytes_behind(value: ir.Value) -> Bytes:
     return replace(inner, zero=body.integer(subtraction.operands[1]))
 
 
-def _conversion(owner: Any) -> Bytes | None:
+def _conversion(owner: ir.Operation) -> Bytes | None:
     """Returns what a generic on bytes computes, if it is `extended`, less a zero point, converted, times a scale."""
     source = owner.operands[0]
     if ir.RankedTensorType(source.type).element_type != ir.IntegerType.get_signless(8):
@@ -93,14 +93,14 @@ def _conversion(owner: Any) -> Bytes | None:
 class _Body:
     """The scalar ops of a generic, which read constants, values from outside, and an element of each operand."""
 
-    def __init__(self, owner: Any) -> None:
+    def __init__(self, owner: ir.Operation) -> None:
         self._owner, self._maps = owner, indexing_maps(owner)
         block = owner.regions[0].blocks[0]
         self._arguments = list(block.arguments)
         self._ops = [op.operation for op in block.operations]
         self.result: ir.Value = self._ops[-1].operands[0]
 
-    def op_of(self, value: ir.Value, *names: str) -> Any | None:
+    def op_of(self, value: ir.Value, *names: str) -> ir.Operation | None:
         """Returns the op in the body that computes `value` if it has one of `names`."""
         owner = owner_of(value)
         return owner if owner is not None and owner in self._ops and owner.name in names else None
@@ -140,13 +140,13 @@ class _Body:
         return Parameter(operand, dtype, tuple(ir.AffineDimExpr(e).position for e in expressions))
 
 
-def _is_elementwise(owner: Any) -> bool:
+def _is_elementwise(owner: ir.Operation) -> bool:
     """True if a generic reads its first operand, and writes its result, in the order of its loops."""
     maps = indexing_maps(owner)
     return len(owner.results) == 1 and all(m == ir.AffineMap.get_identity(m.n_dims) for m in (maps[0], maps[-1]))
 
 
-def owner_of(value: ir.Value) -> Any | None:
+def owner_of(value: ir.Value) -> ir.Operation | None:
     """Returns the op that computes `value`, or `None` for an argument of a block."""
     return value.owner.operation if isinstance(value, ir.OpResult) else None
 

@@ -112,8 +112,10 @@ class _Rewriting:
         name, scale, zero = [*tensor, "", ""][:3]
         is_by_channel = axis is not None and self._array(node, scale).size > 1
         inputs = [name, self._as_scalar(scale), self._as_scalar(zero)] if not is_by_channel else [name, scale, zero]
-        attributes = {"axis": axis} if is_by_channel else {}
-        return self._append("DequantizeLinear", f"{self._stem(node)}_{role}", inputs, **attributes)
+        output = f"{self._stem(node)}_{role}"
+        if is_by_channel:
+            return self._append("DequantizeLinear", output, inputs, axis=axis)
+        return self._append("DequantizeLinear", output, inputs)
 
     def _bias(self, node: onnx.NodeProto, bias: str, x_scale: str, w_scale: str, factor: float = 1.0) -> str:
         """Adds the bias in floats as a constant: its scale is the product of those of both operands."""
