@@ -9,6 +9,7 @@ only pass values to an observer do not affect the partition.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -26,8 +27,9 @@ from buddy.compiler.protocol.recipe import digest
 def split_nodes(nodes: Sequence[Op], readers: Mapping[str, set[str]], length: int) -> list[tuple[Op, ...]]:
     """Splits consecutive `nodes` into parts of about `length` nodes, at most `3 * length / 2`.
 
-    `readers` maps a node's name to the names of its readers. A cut is made where the fewest values are live, and never
-    between a node with several results and its `GetItemOp`s.
+    `readers` maps a node's name to the names of its readers. A cut is made where the fewest values are live, of these
+    where they have the fewest bytes (a quantised tensor rather than the floats before it, to which the next op would
+    have to be applied in a loop of its own), and never between a node with several results and its `GetItemOp`s.
     """
     live = _live_values(nodes, readers)
     parts, start = [], 0
@@ -40,24 +42,36 @@ def split_nodes(nodes: Sequence[Op], readers: Mapping[str, set[str]], length: in
     return parts
 
 
-def _live_values(nodes: Sequence[Op], readers: Mapping[str, set[str]]) -> list[float]:
-    """Returns, for each node, how many values are live just before it; infinite if no cut is possible there."""
+def _live_values(nodes: Sequence[Op], readers: Mapping[str, set[str]]) -> list[tuple[float, int]]:
+    """Returns, for each node, how many values are live just before it, and their bytes.
+
+    The number is infinite if no cut is possible there. A size that is symbolic counts as 1.
+    """
     positions = {op.name: i for i, op in enumerate(nodes)}
-    change = [0.0] * (len(nodes) + 1)
+    change = [(0, 0)] * (len(nodes) + 1)
     is_barred = [False] * (len(nodes) + 1)
     for i, op in enumerate(nodes):
         reader_positions = [positions[name] for name in readers.get(op.name, ()) if name in positions]
         last = max(reader_positions, default=i)
-        change[i + 1] += 1
-        change[last + 1] -= 1
+        size = _bytes(op)
+        change[i + 1] = (change[i + 1][0] + 1, change[i + 1][1] + size)
+        change[last + 1] = (change[last + 1][0] - 1, change[last + 1][1] - size)
         has_one_tensor = not op.multiple and bool(op.metas) and op.metas[0] is not None
         if not has_one_tensor or any(isinstance(nodes[r], GetItemOp) for r in reader_positions):
             is_barred[i + 1 : last + 1] = [True] * (last - i)
-    live, count = list[float](), 0.0
+    live, count, size = list[tuple[float, int]](), 0, 0
     for i in range(len(nodes)):
-        count += change[i]
-        live.append(float("inf") if is_barred[i] else count)
+        count, size = count + change[i][0], size + change[i][1]
+        live.append((float("inf") if is_barred[i] else count, size))
     return live
+
+
+def _bytes(op: Op) -> int:
+    """Returns the bytes of the results of `op`."""
+    metas = [meta for meta in op.metas if meta is not None]
+    return sum(
+        meta.dtype.bytes * math.prod(size if isinstance(size, int) else 1 for size in meta.shape) for meta in metas
+    )
 
 
 # Shorter runs are not outlined, because a call prevents fusion across it.

@@ -64,6 +64,13 @@ class TensorDType(Enum):
         """True if an integer of this type is unsigned; includes bool."""
         return self in _UNSIGNED
 
+    @property
+    def bytes(self) -> int:
+        """Returns the bytes of an element in memory, where a bool takes one."""
+        if self.is_complex:
+            return 2 * self.part.bytes
+        return 1 if self is TensorDType.Bool or self.is_float8 else int(self.value.lstrip("uibf")) // 8
+
 
 _UNSIGNED = (TensorDType.Bool, TensorDType.UInt8, TensorDType.UInt16, TensorDType.UInt32, TensorDType.UInt64)
 _INTEGERS = (*_UNSIGNED[1:], TensorDType.Int8, TensorDType.Int16, TensorDType.Int32, TensorDType.Int64)

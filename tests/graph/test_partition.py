@@ -210,6 +210,20 @@ def test_a_long_main_function_is_cut_into_parts_where_one_value_lives(long_graph
         assert len(function.outputs) == 1
 
 
+def test_of_equally_many_values_those_with_the_fewest_bytes_are_passed() -> None:
+    def quantise_often(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(60):
+            x = torch.clamp(torch.round(torch.relu(x) * 3), 0, 255).to(torch.uint8).float() * 0.1
+        return x
+
+    graph = captured(quantise_often, torch.randn(4, 5)).graph
+    assert len(graph.operations) > partition.MAX_MAIN_NODES
+    parts = by_layers(graph, {})
+    passed = [op for call in calls(parts)[:-1] for op, _ in call.outputs]
+    assert len(passed) >= 2
+    assert {op.tensor_meta.dtype.value for op in passed} == {"ui8"}
+
+
 @pytest.mark.slow
 def test_parts_give_what_the_whole_gives() -> None:
     torch.manual_seed(0)

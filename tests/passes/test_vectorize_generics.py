@@ -47,6 +47,14 @@ def test_elementwise_with_broadcasts(m: int) -> None:
         check_elementwise(compiled, m, n)
 
 
+@pytest.mark.parametrize("n", [2, 7, 16, 30, 33])
+def test_a_part_of_a_vector_is_stored_in_pieces_without_a_mask(n: int) -> None:
+    """A store of 16 of 32 elements of bfloat16 with a mask takes some 50 cycles on Zen 4."""
+    compiled = vectorized(elementwise(3, n))
+    assert "maskedstore" not in compiled.text
+    check_elementwise(compiled, 3, n)
+
+
 def test_a_single_element_needs_no_loop() -> None:
     compiled = vectorized(elementwise(1, 1))
     assert compiled.remarks == ["linalg.generic: a single element, without a loop"]

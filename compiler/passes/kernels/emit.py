@@ -251,13 +251,23 @@ class KernelEmitter:
         return vector.maskedload(type_, flat, indices, self.mask(lanes, active), self.splat(type_, fill))
 
     def store(self, value: ir.Value, flat: ir.Value, offset: Index, active: int | None = None) -> None:
-        """Stores the first `active` lanes (`None`: all) of `value` to the 1-D memref `flat` from `offset` on."""
+        """Stores the first `active` lanes (`None`: all) of `value` to the 1-D memref `flat` from `offset` on.
+
+        A part of a vector is stored in pieces of powers of two, since a store with a mask of elements of 8 or 16 bits
+        takes some 50 cycles on AMD's Zen 4, and is a store for each lane without AVX-512.
+        """
         lanes = value.type.shape[0]
-        indices = [self.value(offset)]
         if active is None or active >= lanes:
-            vector.store(value, flat, indices)
-        else:
-            vector.maskedstore(flat, indices, self.mask(lanes, active), value)
+            vector.store(value, flat, [self.value(offset)])
+            return
+        start = 0
+        while start < active:
+            size = 1 << ((active - start).bit_length() - 1)
+            piece = vector.extract_strided_slice(
+                ir.VectorType.get([size], value.type.element_type), value, [start], [size], [1]
+            )
+            vector.store(piece, flat, [self.value(self.add(offset, start))])
+            start += size
 
     def load_every_other(self, flat: ir.Value, offset: Index, lanes: int, active: int | None = None) -> ir.Value:
         """Loads `lanes` elements of the 1-D memref `flat` with a stride of 2, from `offset` on.

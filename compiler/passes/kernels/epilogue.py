@@ -178,12 +178,15 @@ class ResultSpec:
     """How a kernel initialises its sums (zero, C's values or a prologue's) and stores them (to C, or by an epilogue).
 
     `accumulate` means that sums start with C's values. `strides` has the stride of C along each of the kernel's loops.
+    `padded` means that C has room for whole vectors, of which all lanes are loaded and stored: a vector that is loaded
+    from memory to which a part of it has been stored would wait for the store.
     """
 
     strides: tuple[int, ...]
     accumulate: bool = False
     prologue: EpilogueOp | None = None
     epilogue: EpilogueOp | None = None
+    padded: bool = False
 
     def buffers(self, c: ir.Value) -> tuple[ir.Value, ...]:
         """Returns the buffers that the function of a kernel takes for its results; `c` is the buffer of sums.
@@ -305,7 +308,7 @@ class KernelResults:
     def _load(self, buffer: int, place: ResultOffsets, column: int, active: int) -> ir.Value:
         e, flat, stride = self.e, self.flats[buffer], self.strides[buffer][-1]
         if stride == 1:
-            return e.load(flat, e.add(place[buffer], column), self.lanes, active)
+            return e.load(flat, e.add(place[buffer], column), self.lanes, None if self.spec.padded else active)
         value = e.zero(ir.VectorType.get([self.lanes], flat.type.element_type))
         for lane in range(min(self.lanes, active)):
             offset = e.add(place[buffer], (column + lane) * stride)
@@ -315,7 +318,7 @@ class KernelResults:
     def _store(self, value: ir.Value, buffer: int, place: ResultOffsets, column: int, active: int) -> None:
         e, flat, stride = self.e, self.flats[buffer], self.strides[buffer][-1]
         if stride == 1:
-            e.store(value, flat, e.add(place[buffer], column), active)
+            e.store(value, flat, e.add(place[buffer], column), None if self.spec.padded else active)
             return
         for lane in range(min(self.lanes, active)):
             offset = e.add(place[buffer], (column + lane) * stride)

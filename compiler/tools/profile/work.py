@@ -17,12 +17,6 @@ from buddy.compiler.graph.types import TensorMeta
 Symbols = Mapping[str, int]
 Sizes = tuple[int, ...]
 
-# The size of an element in memory, in bits: an i1 is stored as a byte.
-_BITS = {
-    "i1": 8, "ui8": 8, "i8": 8, "ui16": 16, "i16": 16, "f16": 16, "bf16": 16, "ui32": 32, "i32": 32, "f32": 32,
-    "ui64": 64, "i64": 64, "f64": 64, "complex<f32>": 64, "complex<f64>": 128,
-}  # fmt: skip
-
 # Operations per element. Softmax: maximum, difference, exp, sum, quotient. Norm: sum for the mean, difference, square
 # and sum for the variance, quotient, scale, shift.
 _SOFTMAX, _NORM = 5, 7
@@ -190,6 +184,6 @@ class Traffic:
 
     def _bytes(self, node: Op) -> int:
         metas = [meta for meta in node.metas if meta is not None]
-        own = sum(prod(_sizes(meta, self._symbols)) * _BITS[meta.dtype.value] // 8 for meta in metas)
+        own = sum(prod(_sizes(meta, self._symbols)) * meta.dtype.bytes for meta in metas)
         is_view = node.op_type in (OpType.ReshapeType, OpType.BroadcastType) and node.parents
         return min(own, self._bytes(node.parents[0])) if is_view else own

@@ -87,9 +87,13 @@ class GemmKernel:
         return nanoseconds(self.c.flops, b_bytes if self.c.m.size <= 8 else 0)
 
     def allocate_sums(self, rows: int, columns: int) -> tuple[ir.Value, KernelResults]:
-        """Allocates a buffer of `rows` x `columns` sums; returns it with its accesses. The caller frees the buffer."""
+        """Allocates a buffer of `rows` x `columns` sums; returns it with its accesses. The caller frees the buffer.
+
+        Rows have room for whole vectors, which are loaded and stored as such.
+        """
+        columns = -(-columns // self.lanes) * self.lanes
         buffer = memref.alloc(self.scratch_type(rows * columns), [], [], alignment=ALIGNMENT)
-        spec = ResultSpec((*(0 for _ in self.c.outer), columns, 1), accumulate=True)
+        spec = ResultSpec((*(0 for _ in self.c.outer), columns, 1), accumulate=True, padded=True)
         return buffer, KernelResults(self.e, spec, [buffer], self.lanes, self.element)
 
     def move(
