@@ -175,9 +175,10 @@ def capture(
 
 @contextmanager
 def capture_settings() -> Iterator[None]:
-    """Dynamo's settings for capture: static sizes, recurrent layers captured, many versions of one function allowed.
+    """Sets Dynamo's options for capture while active.
 
-    Dynamo infers shapes by the decompositions that capture uses: by PyTorch's own, packed sequences break the graph.
+    Sizes are static, recurrent layers are captured, and many versions of one function are allowed. Dynamo infers shapes
+    by the decompositions that capture uses: by PyTorch's own, packed sequences break the graph.
     """
     settings = {"recompile_limit": 64, "automatic_dynamic_shapes": False, "allow_rnn": True}
     with torch._dynamo.config.patch(settings), resample_like_eager():

@@ -23,7 +23,7 @@ def registries(dialect: str = "linalg") -> dict[str, Registry]:
 
     from buddy.compiler.ops import recurrent
 
-    # A second way to lower the same ops to linalg, which has no module of its own.
+    # A second way to lower the same ops to linalg, which has no separate module.
     others = {"unrolled": recurrent.unrolled_registry}
     modules = "buddy.compiler.ops"
     names = _SEARCH_ORDER[dialect]

@@ -20,9 +20,9 @@ from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, const
 class Subscripts:
     """The index tensors of `x[…]`, where `x` has the shape `source`.
 
-    The index tensors `tensors`, of element types `types`, index the dims `indexed_dims` of `x`. `shape` is the shape of
-    `x[…]`, and there is one loop per dim of it. `dims[k]` are the loops that index dims of `tensors[k]`, and `loops[i]`
-    is the loop along dim `i` of `x`, or `None` if a tensor indexes this dim.
+    `tensors[k]`, with elements of type `types[k]`, indexes dim `indexed_dims[k]` of `x`. The result has the shape
+    `shape`, and there is one loop per dim of it. `dims[k]` are the loops that index the dims of `tensors[k]`, and
+    `loops[i]` is the loop along dim `i` of `x`, or `None` if a tensor indexes this dim.
     """
 
     tensors: tuple[Any, ...]
@@ -60,16 +60,16 @@ def subscripts_of(source: Sequence[int], items: Sequence[Op | None], symbol_tabl
     shapes = [op.tensor_meta.shape for op in indices if op is not None]
     index_shape = broadcast_shape(shapes)
     are_adjacent = indexed[-1] - indexed[0] == len(indexed) - 1
-    # The number of other dims in front of those of the index tensors.
-    first = indexed[0] if are_adjacent else 0
+    # The dims of the index tensors come after the first `n_before` of the dims that are not indexed.
+    n_before = indexed[0] if are_adjacent else 0
     other_dims = [dim for dim in range(len(source)) if dim not in indexed]
-    before, after = other_dims[:first], other_dims[first:]
+    before, after = other_dims[:n_before], other_dims[n_before:]
     shape = [*(source[dim] for dim in before), *index_shape, *(source[dim] for dim in after)]
     order = [*before, *[None] * len(index_shape), *after]
     loops = [order.index(dim) if dim in other_dims else None for dim in range(len(source))]
     tensors = [value_of(op, symbol_table) for op in indices]
     types = [op.tensor_meta.dtype for op in indices if op is not None]
-    dims = [_shift_dims(st.broadcast_dims(st.shape_of(value), index_shape), first) for value in tensors]
+    dims = [_shift_dims(st.broadcast_dims(st.shape_of(value), index_shape), n_before) for value in tensors]
     return Subscripts(
         tuple(tensors), tuple(types), tuple(indexed), tuple(source), tuple(shape), tuple(dims), tuple(loops)
     )

@@ -299,7 +299,7 @@ class _Lowerer:
 
 
 def _supports(key: str, node: Op) -> bool:
-    """True unless the registry `key` is torch-mlir's, and torch-mlir does not support the node."""
+    """True if the registry `key` may lower the node: torch-mlir's registry is asked whether it supports the node."""
     return key != TORCH_MLIR or not torch_mlir.unsupported_reason(node)
 
 

@@ -38,8 +38,8 @@ Cell = Callable[[Sequence[Scalar], Sequence[Scalar], Sequence[Scalar]], tuple[li
 def _lstm(
     inputs: Sequence[Scalar], sums: Sequence[Scalar], states: Sequence[Scalar]
 ) -> tuple[list[Scalar], list[Scalar]]:
-    enter, forget, new, leave = (x + y for x, y in zip(inputs, sums, strict=True))
-    gates = [sigmoid(enter), sigmoid(forget), s.tanh(new), sigmoid(leave)]
+    input_sum, forget_sum, new_sum, output_sum = (x + y for x, y in zip(inputs, sums, strict=True))
+    gates = [sigmoid(input_sum), sigmoid(forget_sum), s.tanh(new_sum), sigmoid(output_sum)]
     cell = gates[1] * states[1] + gates[0] * gates[2]
     return [gates[3] * s.tanh(cell), cell], gates
 

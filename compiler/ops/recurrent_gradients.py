@@ -26,13 +26,14 @@ ops_registry = Registry()
 
 
 @dataclass(frozen=True)
-class _Kind:
-    """A kind of layer: its numbers of states, of parts of each tensor that the steps saved, of gates, and
-    of lists of sums.
+class _LayerKind:
+    """A kind of recurrent layer: LSTM, GRU or RNN.
 
-    `cell` maps what a step saved, and the gradients of the states after it, to lists of the gradients of the sums that
-    enter the gates, and to the parts of the gradients of the last `skips` states before it that skip the product with
-    the weights. Of two lists of sums, the first is that of the inputs.
+    `states` is its number of states, `gates` that of its gates, `sums` that of its lists of sums, and `saved` the
+    number of parts of each tensor that the forward steps saved. `cell` maps what a step saved, and the gradients of the
+    states after it, to the gradients of the sums that enter the gates, and to the terms of the gradients of the last
+    `skips` states before it that are not multiplied by the weights. A layer with two lists of sums has first those of
+    the inputs, then those of the states.
     """
 
     states: int
@@ -43,45 +44,49 @@ class _Kind:
     cell: Callable[[Sequence[Scalar], Sequence[Scalar]], tuple[list[Scalar], list[Scalar]]]
 
 
-def _of_sigmoid(y: Scalar) -> Scalar:
+def _sigmoid_slope(y: Scalar) -> Scalar:
+    """Returns the derivative of the sigmoid whose result is `y`."""
     return y * (1 - y)
 
 
-def _of_tanh(y: Scalar) -> Scalar:
+def _tanh_slope(y: Scalar) -> Scalar:
+    """Returns the derivative of the tanh whose result is `y`."""
     return 1 - y * y
 
 
 def _lstm(saved: Sequence[Scalar], states: Sequence[Scalar]) -> tuple[list[Scalar], list[Scalar]]:
-    enter, forget, new, leave, cell, before = saved
+    input_gate, forget_gate, new, output_gate, cell, previous = saved
     tanh = s.tanh(cell)
-    of_cell = states[1] + states[0] * leave * _of_tanh(tanh)
+    cell_gradient = states[1] + states[0] * output_gate * _tanh_slope(tanh)
     sums = [
-        of_cell * new * _of_sigmoid(enter), of_cell * before * _of_sigmoid(forget), of_cell * enter * _of_tanh(new),
-        states[0] * tanh * _of_sigmoid(leave),
-    ]  # fmt: skip
-    return sums, [of_cell * forget]
+        cell_gradient * new * _sigmoid_slope(input_gate),
+        cell_gradient * previous * _sigmoid_slope(forget_gate),
+        cell_gradient * input_gate * _tanh_slope(new),
+        states[0] * tanh * _sigmoid_slope(output_gate),
+    ]
+    return sums, [cell_gradient * forget_gate]
 
 
 def _gru(saved: Sequence[Scalar], states: Sequence[Scalar]) -> tuple[list[Scalar], list[Scalar]]:
     reset, update, new, multiplied, before = saved
-    of_new = states[0] * (1 - update) * _of_tanh(new)
-    both = [of_new * multiplied * _of_sigmoid(reset), states[0] * (before - new) * _of_sigmoid(update)]
-    return [*both, of_new, *both, of_new * reset], [states[0] * update]
+    new_gradient = states[0] * (1 - update) * _tanh_slope(new)
+    both = [new_gradient * multiplied * _sigmoid_slope(reset), states[0] * (before - new) * _sigmoid_slope(update)]
+    return [*both, new_gradient, *both, new_gradient * reset], [states[0] * update]
 
 
 def _rnn(saved: Sequence[Scalar], states: Sequence[Scalar]) -> tuple[list[Scalar], list[Scalar]]:
-    return [states[0] * _of_tanh(saved[0])], []
+    return [states[0] * _tanh_slope(saved[0])], []
 
 
 def _relu(saved: Sequence[Scalar], states: Sequence[Scalar]) -> tuple[list[Scalar], list[Scalar]]:
     return [s.select(saved[0] > 0, states[0], 0)], []
 
 
-def _kind_of(node: Op) -> _Kind:
+def _layer_kind(node: Op) -> _LayerKind:
     kinds = {
-        "buddy.lstm_layer_backward.default": _Kind(2, (4, 1, 1), 4, 1, 1, _lstm),
-        "buddy.gru_layer_backward.default": _Kind(1, (4, 1), 3, 2, 1, _gru),
-        "buddy.rnn_layer_backward.default": _Kind(1, (1,), 1, 1, 0, _rnn),
+        "buddy.lstm_layer_backward.default": _LayerKind(2, (4, 1, 1), 4, 1, 1, _lstm),
+        "buddy.gru_layer_backward.default": _LayerKind(1, (4, 1), 3, 2, 1, _gru),
+        "buddy.rnn_layer_backward.default": _LayerKind(1, (1,), 1, 1, 0, _rnn),
     }
     if argument(node, 4, "nonlinearity") == "relu":
         return replace(kinds[node.target], cell=_relu)
@@ -90,8 +95,11 @@ def _kind_of(node: Op) -> _Kind:
 
 @ops_registry.lowering("RecurrentBackwardOp")
 def loop_backwards(node: Op, table: SymbolTable) -> list[ir.Value]:
-    """Emits the loop. Returns the gradients of the sums [time, batch, gates * width], and of the first states."""
-    kind, dtype = _kind_of(node), node.tensor_meta.dtype
+    """Emits the loop over the steps.
+
+    Returns the gradients of the sums [time, batch, gates * width], and of the initial states [batch, width].
+    """
+    kind, dtype = _layer_kind(node), node.tensor_meta.dtype
     wide = accumulator_type(dtype)
     values = [value_of(value, table) for value in node.args[: kind.states + len(kind.saved) + 2]]
     output, weight, saved = values[0], values[kind.states + 1], values[kind.states + 2 :]
@@ -108,14 +116,14 @@ def loop_backwards(node: Op, table: SymbolTable) -> list[ir.Value]:
         rows = [
             part
             for value, parts in zip((output, *saved), (1, *kind.saved), strict=True)
-            for part in _parts(value, parts, index, dtype)
+            for part in _slice_parts(value, parts, index, dtype)
         ]
-        skipping, parts = _gradients_of_step(kind, rows, states, dtype)
-        of_gates = [parts[j * kind.gates : (j + 1) * kind.gates] for j in range(kind.sums)]
-        sums = [insert_parts(part, into, index) for part, into in zip(of_gates, sums, strict=True)]
+        skipping, parts = _emit_step(kind, rows, states, dtype)
+        gate_gradients = [parts[j * kind.gates : (j + 1) * kind.gates] for j in range(kind.sums)]
+        sums = [insert_parts(part, into, index) for part, into in zip(gate_gradients, sums, strict=True)]
         columns = kind.gates * width
         row = st.slice_of(sums[-1], [index, 0, 0], [1, batch, columns], [1, 1, 1], [batch, columns], dtype)
-        # A GRU's state also skips the product.
+        # The gradient of a GRU's state has a term that is not multiplied by the weights; the product is added to it.
         start = skipping[0] if kind.skips == kind.states else None
         product = st.contract(row, weight, "mk", "kn", "mn", wide, start)
         after = [product, *skipping] if start is None else [product]
@@ -126,8 +134,8 @@ def loop_backwards(node: Op, table: SymbolTable) -> list[ir.Value]:
     return [*state.tensors[kind.states :], *first]
 
 
-def _parts(value: ir.Value, count: int, index: ir.Value, dtype: TensorDType) -> list[ir.Value]:
-    """The parts [batch, width] of one step of `value` [time, batch, count * width]."""
+def _slice_parts(value: ir.Value, count: int, index: ir.Value, dtype: TensorDType) -> list[ir.Value]:
+    """Returns the `count` parts [batch, width] of step `index` of `value` [time, batch, count * width]."""
     _, batch, columns = st.shape_of(value)
     width = columns // count
     return [
@@ -136,11 +144,13 @@ def _parts(value: ir.Value, count: int, index: ir.Value, dtype: TensorDType) -> 
     ]
 
 
-def _gradients_of_step(
-    kind: _Kind, rows: Sequence[ir.Value], states: Sequence[ir.Value], dtype: TensorDType
+def _emit_step(
+    kind: _LayerKind, rows: Sequence[ir.Value], states: Sequence[ir.Value], dtype: TensorDType
 ) -> tuple[list[ir.Value], list[ir.Value]]:
-    """Emits one op that computes the results of the cell: what skips the product, in the memory of its state, and the
-    gradients of the sums [batch, width].
+    """Emits the cell as one op.
+
+    Returns the terms that are not multiplied by the weights, in the memory of their states, and the gradients of the
+    sums [batch, width].
     """
     wide, read = accumulator_type(dtype), len(states) - kind.skips
     shape = st.shape_of(rows[0])

@@ -142,7 +142,7 @@ def _retype_global(op: ir.Operation) -> None:
 
 
 def _is_bools(type_: ir.Type) -> bool:
-    """True for a memref of i1."""
+    """True if a type is a memref of i1."""
     return isinstance(type_, ir.MemRefType) and type_.element_type == _bool()
 
 

@@ -66,7 +66,7 @@ def _dims_of(map_: ir.AffineMap, loops: frozenset[int]) -> list[int]:
 
 
 def _source_without(value: ir.Value, dims: Sequence[int]) -> ir.Value | None:
-    """If `value` is an `expand_shape` that only adds the unit dims `dims`, returns its source; otherwise `None`."""
+    """Returns the source of `value` if it is an `expand_shape` that only adds the unit dims `dims`, else `None`."""
     if not dims or not isinstance(value, ir.OpResult) or value.owner.name != "tensor.expand_shape":
         return None
     source = value.owner.operands[0]

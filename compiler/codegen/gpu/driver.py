@@ -79,8 +79,8 @@ class Device:
             raise DeviceFault(f"{function}: {message}", int(status))
         return results[0] if results else None
 
-    def functions(self, ptx: str, names: Sequence[str]) -> dict[str, object]:
-        """Returns the kernels of a PTX text by name; the driver compiles it for this device."""
+    def load_kernels(self, ptx: str, names: Sequence[str]) -> dict[str, object]:
+        """Loads a PTX text, which the driver compiles for this device. Returns its kernels `names` by name."""
         module = self._call("cuModuleLoadData", ptx.encode() + b"\0")
         return {name: self._call("cuModuleGetFunction", module, name.encode()) for name in names}
 
@@ -184,7 +184,7 @@ class CallOnDevice(Message, frozen=True):
 
 
 class OnDevice(Message, frozen=True):
-    """The name of the device, and the milliseconds of the steps of a call, without the copies."""
+    """The name of the device, and the time in milliseconds of a call's steps, without the copies to and from it."""
 
     device: str
     milliseconds: float = 0.0
@@ -208,7 +208,7 @@ class _Program:
         self._memory = mmap.mmap(self.request.memory, max(1, self.request.size))
         self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         self._addresses = self._allocate()
-        self._functions = self._load(self.request.program)
+        self._kernels = self._load(self.request.program)
 
     def call(self) -> OnDevice:
         for number, part in enumerate(self.request.arguments):
@@ -228,14 +228,14 @@ class _Program:
         if isinstance(step, Copy):
             self._device.copy(self._addresses[step.target], self._addresses[step.source], step.size)
         else:
-            self._device.launch(self._functions[step.kernel], step, self._addresses)
+            self._device.launch(self._kernels[step.kernel], step, self._addresses)
 
     def _load(self, program: DeviceProgram) -> dict[str, object]:
         kernel_names = dict.fromkeys(step.kernel for step in program.steps if isinstance(step, Launch))
-        functions: dict[str, object] = {}
+        kernels: dict[str, object] = {}
         for text in program.modules:
-            functions |= self._device.functions(text, [name for name in kernel_names if f".entry {name}(" in text])
-        return functions
+            kernels |= self._device.load_kernels(text, [name for name in kernel_names if f".entry {name}(" in text])
+        return kernels
 
     def _allocate(self) -> dict[int, int]:
         """Allocates device memory for each buffer by its number: arguments, results, internal ones."""

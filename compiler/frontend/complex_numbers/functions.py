@@ -94,7 +94,10 @@ def log1p(x: ComplexPair) -> ComplexPair:
 
 
 def square_root(x: ComplexPair) -> ComplexPair:
-    """The larger part of the root is sqrt((|x| + |a|) / 2), the smaller one b / 2 divided by it; the root of 0 is 0."""
+    """Computes the principal square root of x = a + ib.
+
+    The larger part of the root is sqrt((|x| + |a|) / 2), the smaller one is b / 2 divided by it; the root of 0 is 0.
+    """
     half = x.scaled(0.5)
     larger = (modulus(half) + half.re.abs()).sqrt()
     smaller = torch.where(larger == 0, 0.0, half.im.abs() / larger)
@@ -177,7 +180,7 @@ def tanh(x: ComplexPair) -> ComplexPair:
 
 
 def asin(x: ComplexPair) -> ComplexPair:
-    """Kahan's CASIN, which avoids cancellation of large numbers."""
+    """Computes the arc sine by Kahan's CASIN, which avoids cancellation of large numbers."""
     left, right = square_root(ComplexPair(1.0 - x.re, -x.im)), square_root(x.shifted(1.0))
     re = torch.atan2(x.re, left.re * right.re - left.im * right.im)
     im = (left.re * right.im - left.im * right.re).asinh()
@@ -203,10 +206,11 @@ def acosh(x: ComplexPair) -> ComplexPair:
 
 
 def atanh(x: ComplexPair) -> ComplexPair:
-    """The real part is log(1 + q^2) / 4 for q^2 = 4 |a| / ((1 - |a|)^2 + b^2), or log(q) / 2 where q^2 would overflow.
+    """Computes the inverse hyperbolic tangent of x = a + ib.
 
-    It is computed for |a| and gets the sign of a: for a negative a, the logarithm would have an argument close to 0.
-    The logarithm of a large q is a difference, since q overflows next to the poles 1 and -1.
+    The real part is log(1 + q^2) / 4 for q^2 = 4 |a| / ((1 - |a|)^2 + b^2), or log(q) / 2 where q^2 would overflow. It
+    is computed for |a| and gets the sign of a: for a negative a, the logarithm would have an argument close to 0. The
+    logarithm of a large q is a difference, since q overflows next to the poles 1 and -1.
     """
     abs_re = x.re.abs()
     root, distance = abs_re.sqrt() * 2.0, torch.hypot(1.0 - abs_re, x.im)

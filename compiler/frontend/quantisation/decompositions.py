@@ -229,9 +229,10 @@ def quantize_per_channel_group(
     x: torch.Tensor, scales: torch.Tensor, zero_points: torch.Tensor, low: int, high: int, dtype: torch.dtype,
     group_size: int = 128,
 ) -> torch.Tensor:  # fmt: skip
-    """Each `group_size` elements along the rows of `x` [m, n] have a scale and a zero point, [m, n / group_size].
+    """Quantises `x` [m, n] to integers of `dtype` in [low, high], with a scale and a zero point per group of a row.
 
-    As in eager, NaN raises an error.
+    A group has `group_size` elements; `scales` and `zero_points` are [m, n / group_size]. As in eager, NaN raises an
+    error.
     """
     size = x.shape[-1] if group_size > x.shape[-1] and scales.shape[-1] == 1 else group_size
     torch.ops.aten._assert_async.msg(x.isnan().logical_not().all(), "to_quant must not contain NaNs")

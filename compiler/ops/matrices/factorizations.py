@@ -263,9 +263,10 @@ UNUSUAL_DIAGONAL = "the diagonal has a zero, or a number that is not real"
 
 @lowering("CholeskyInverseOp")
 def cholesky_inverse(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
-    """Returns the inverse of the matrix with this factor; falls back to eager for a zero on the diagonal.
+    """Returns the inverse of the matrix with this Cholesky factor.
 
-    Also for a complex diagonal, because LAPACK takes it as real in one of its steps, and not in the other.
+    Falls back to eager if the diagonal of the factor has a zero, or a number that is not real: LAPACK ignores the
+    imaginary part in only one of its two steps.
     """
     factor, dtype = as_stack(node.args[0], symbol_table), node.tensor_meta.dtype
     shape = stack_shape(factor, dtype)

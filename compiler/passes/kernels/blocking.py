@@ -198,7 +198,7 @@ def reads_in_place(contraction: Contraction) -> bool:
 
 
 def _fits_streaming(contraction: Contraction, lanes: int) -> bool:
-    """True for few rows of C, and rows of B that are contiguous and too long for sums in registers."""
+    """True if C has few rows, and the rows of B are contiguous and too long for sums in registers."""
     n = contraction.n
     has_few_rows = contraction.m.size <= _FEW_ROWS and len(contraction.k) == 1
     return has_few_rows and n.strides[1] == 1 and n.size > _MAX_VECTORS * lanes

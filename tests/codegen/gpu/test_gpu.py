@@ -445,7 +445,7 @@ def test_the_binding_takes_the_arguments_that_it_is_called_with() -> None:
     device._api = api
     launch = Launch("f", (2, 1, 1), (32, 8, 1), (Pointer(0), KernelScalar("i64", 3)))
     acts = (
-        lambda: device.functions(".version 6.3\n", ["f"]),
+        lambda: device.load_kernels(".version 6.3\n", ["f"]),
         lambda: device._call("cuModuleGetFunction", api.CUmodule(0), b"f"),
         lambda: device._call("cuDevicePrimaryCtxRetain", api.CUdevice(0)),
         lambda: device._call("cuCtxSetCurrent", api.CUcontext(0)),

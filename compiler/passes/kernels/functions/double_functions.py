@@ -163,7 +163,7 @@ _INFINITY, _NAN = float("inf"), float("nan")
 
 
 def exp(x: ir.Value) -> ir.Value:
-    """e to the power of x; at most 1 ULP."""
+    """Computes e to the power of x with an error of at most 1 ULP."""
     d = DoubleArithmetic(x.type)
     # Below -746 the result is 0, above 710 it is infinite.
     tail, n = _exp_parts(d, _clamped(d, x, -746.0, 710.0))
@@ -171,7 +171,7 @@ def exp(x: ir.Value) -> ir.Value:
 
 
 def exp2(x: ir.Value) -> ir.Value:
-    """2 to the power of x; at most 1.1 ULP, exact for integers."""
+    """Computes 2 to the power of x with an error of at most 1.1 ULP; exact for integers."""
     d = DoubleArithmetic(x.type)
     x = _clamped(d, x, -1080.0, 1025.0)
     rounded = arith.addf(x, d.number(ROUND))
@@ -181,7 +181,7 @@ def exp2(x: ir.Value) -> ir.Value:
 
 
 def expm1(x: ir.Value) -> ir.Value:
-    """e to the power of x, minus 1; at most 1.8 ULP."""
+    """Computes e to the power of x, minus 1, with an error of at most 1.8 ULP."""
     d = DoubleArithmetic(x.type)
     tail, n = _exp_parts(d, _clamped(d, x, -40.0, 710.0))
     # (tail + 1) * 2**n - 1 = tail * 2**n + (2**n - 1), computed as twice the half of it, since 2**n may be infinite.
@@ -191,7 +191,7 @@ def expm1(x: ir.Value) -> ir.Value:
 
 
 def tanh(x: ir.Value) -> ir.Value:
-    """The hyperbolic tangent, t / (t + 2) with t = exp(2 |x|) - 1; at most 2.6 ULP."""
+    """Computes the hyperbolic tangent, t / (t + 2) with t = exp(2 |x|) - 1, with an error of at most 2.6 ULP."""
     d = DoubleArithmetic(x.type)
     magnitude = math.absf(x)
     t = expm1(arith.mulf(_clamped(d, magnitude, None, 22.0), d.number(2.0)))
@@ -199,7 +199,7 @@ def tanh(x: ir.Value) -> ir.Value:
 
 
 def erf(x: ir.Value) -> ir.Value:
-    """The error function; at most 1.5 ULP."""
+    """Computes the error function with an error of at most 1.5 ULP."""
     d = DoubleArithmetic(x.type)
     magnitude = math.absf(x)
     near = math.fma(d.horner(arith.mulf(x, x), _ERF_NEAR), x, x)
@@ -210,20 +210,20 @@ def erf(x: ir.Value) -> ir.Value:
 
 
 def log(x: ir.Value) -> ir.Value:
-    """The natural logarithm; at most 1 ULP; NaN below zero, -inf at zero."""
+    """Computes the natural logarithm with an error of at most 1 ULP; NaN if x is below zero, -inf at zero."""
     d = DoubleArithmetic(x.type)
     return _with_special_cases(d, x, _log_of_positive(d, x))
 
 
 def log2(x: ir.Value) -> ir.Value:
-    """The logarithm to base 2; at most 2.5 ULP, exact for powers of two."""
+    """Computes the logarithm to base 2 with an error of at most 2.5 ULP; exact for powers of two."""
     d = DoubleArithmetic(x.type)
     n, f, tail = _log_parts(d, x)
     return _with_special_cases(d, x, math.fma(arith.subf(f, tail), d.number(_LOG2_E), n))
 
 
 def log10(x: ir.Value) -> ir.Value:
-    """The logarithm to base 10; at most 2.5 ULP."""
+    """Computes the logarithm to base 10 with an error of at most 2.5 ULP."""
     d = DoubleArithmetic(x.type)
     n, f, tail = _log_parts(d, x)
     low = math.fma(arith.subf(f, tail), d.number(_LOG10_E), arith.mulf(n, d.number(_LOG10_2_LOW)))
@@ -231,7 +231,7 @@ def log10(x: ir.Value) -> ir.Value:
 
 
 def log1p(x: ir.Value) -> ir.Value:
-    """Returns log(1 + x); at most 1.6 ULP.
+    """Computes log(1 + x) with an error of at most 1.6 ULP.
 
     The rounding error of 1 + x is added to the logarithm as a first-order term.
     """
@@ -265,7 +265,7 @@ def _exp_parts(d: DoubleArithmetic, x: ir.Value) -> tuple[ir.Value, ir.Value]:
 
 
 def _power_of_two(d: DoubleArithmetic, exponent: ir.Value) -> ir.Value:
-    """2 to an integer exponent between -1022 and 1023."""
+    """Returns 2 to the power of an integer between -1022 and 1023."""
     return d.from_bits(arith.shli(arith.addi(exponent, d.integer(_EXPONENT_BIAS)), d.integer(_MANTISSA_BITS)))
 
 

@@ -94,13 +94,13 @@ class FloatArithmetic:
         return arith.bitcast(self.type, i)
 
     def power_of_two(self, exponent: ir.Value) -> ir.Value:
-        """2 to an integer exponent between -126 and 127."""
+        """Returns 2 to the power of an integer between -126 and 127."""
         biased = arith.addi(exponent, self.integer(_EXPONENT_BIAS))
         return self.from_bits(arith.shli(biased, self.integer(_MANTISSA_BITS)))
 
 
 def exp(x: ir.Value) -> ir.Value:
-    """e to the power of x; at most 1.0 ULP."""
+    """Computes e to the power of x with an error of at most 1.0 ULP."""
     s = FloatArithmetic(x.type)
     # Below -104 the result is 0, above 89 it is infinite.
     tail, exponent = _exp_parts(s, s.clamped(x, -104.0, 89.0))
@@ -108,7 +108,7 @@ def exp(x: ir.Value) -> ir.Value:
 
 
 def exp2(x: ir.Value) -> ir.Value:
-    """2 to the power of x; at most 1.1 ULP."""
+    """Computes 2 to the power of x with an error of at most 1.1 ULP."""
     s = FloatArithmetic(x.type)
     x = s.clamped(x, -151.0, 129.0)
     rounded = arith.addf(x, s.number(ROUND))
@@ -118,7 +118,7 @@ def exp2(x: ir.Value) -> ir.Value:
 
 
 def expm1(x: ir.Value) -> ir.Value:
-    """e to the power of x, minus 1; at most 1.5 ULP."""
+    """Computes e to the power of x, minus 1, with an error of at most 1.5 ULP."""
     s = FloatArithmetic(x.type)
     tail, exponent = _exp_parts(s, s.clamped(x, -18.0, 89.0))
     # (tail + 1) * 2**n - 1 = tail * 2**n + (2**n - 1), computed as twice the half of it, since 2**n may be infinite.
@@ -129,7 +129,7 @@ def expm1(x: ir.Value) -> ir.Value:
 
 
 def _exp_tail(s: FloatArithmetic, r: ir.Value) -> ir.Value:
-    """exp(r) - 1 for |r| <= ln(2)/2."""
+    """Computes exp(r) - 1 for |r| <= ln(2)/2."""
     return s.fma(arith.mulf(r, r), s.horner(r, _EXP), r)
 
 
@@ -163,27 +163,27 @@ def _exp_in_range(s: FloatArithmetic, x: ir.Value) -> ir.Value:
 
 
 def log(x: ir.Value) -> ir.Value:
-    """The natural logarithm; at most 0.9 ULP; NaN below zero, -inf at zero."""
+    """Computes the natural logarithm with an error of at most 0.9 ULP; NaN if x is below zero, -inf at zero."""
     s = FloatArithmetic(x.type)
     return _with_special_cases(s, x, _log_of_positive(s, x))
 
 
 def log2(x: ir.Value) -> ir.Value:
-    """The logarithm to base 2; at most 1.8 ULP, exact for powers of two."""
+    """Computes the logarithm to base 2 with an error of at most 1.8 ULP; exact for powers of two."""
     s = FloatArithmetic(x.type)
     n, f, tail = _log_parts(s, x)
     return _with_special_cases(s, x, s.fma(arith.addf(f, tail), s.number(_LOG2_E), n))
 
 
 def log10(x: ir.Value) -> ir.Value:
-    """The logarithm to base 10; at most 2.1 ULP."""
+    """Computes the logarithm to base 10 with an error of at most 2.1 ULP."""
     s = FloatArithmetic(x.type)
     n, f, tail = _log_parts(s, x)
     return _with_special_cases(s, x, s.fma(n, s.number(_LOG10_2), arith.mulf(arith.addf(f, tail), s.number(_LOG10_E))))
 
 
 def log1p(x: ir.Value) -> ir.Value:
-    """Returns log(1 + x); at most 1.5 ULP.
+    """Computes log(1 + x) with an error of at most 1.5 ULP.
 
     The rounding error of 1 + x is added to the logarithm as a first-order term.
     """
@@ -226,7 +226,7 @@ def _with_special_cases(s: FloatArithmetic, x: ir.Value, result: ir.Value) -> ir
 
 
 def tanh(x: ir.Value) -> ir.Value:
-    """The hyperbolic tangent; at most 1.4 ULP."""
+    """Computes the hyperbolic tangent with an error of at most 1.4 ULP."""
     s = FloatArithmetic(x.type)
     magnitude = math.absf(x)
     square = arith.mulf(x, x)
@@ -238,7 +238,7 @@ def tanh(x: ir.Value) -> ir.Value:
 
 
 def erf(x: ir.Value) -> ir.Value:
-    """The error function; at most 1.2 ULP."""
+    """Computes the error function with an error of at most 1.2 ULP."""
     s = FloatArithmetic(x.type)
     magnitude = math.absf(x)
     square = arith.mulf(x, x)

@@ -20,7 +20,7 @@ _INFINITY, _NAN = float("inf"), float("nan")
 
 
 def sinh(x: ir.Value) -> ir.Value:
-    """The hyperbolic sine; at most 0.6 ULP."""
+    """Computes the hyperbolic sine with an error of at most 0.6 ULP."""
     d = DoubleArithmetic(x.type)
     wide = d.extend(x)
     power = d.exp(wide)
@@ -30,14 +30,17 @@ def sinh(x: ir.Value) -> ir.Value:
 
 
 def cosh(x: ir.Value) -> ir.Value:
-    """The hyperbolic cosine; at most 0.6 ULP."""
+    """Computes the hyperbolic cosine with an error of at most 0.6 ULP."""
     d = DoubleArithmetic(x.type)
     power = d.exp(d.extend(x))
     return arith.truncf(x.type, arith.mulf(arith.addf(power, arith.divf(d.number(1.0), power)), d.number(0.5)))
 
 
 def asinh(x: ir.Value) -> ir.Value:
-    """The inverse hyperbolic sine, log(1 + (|x| + x² / (1 + sqrt(1 + x²)))); at most 0.7 ULP."""
+    """Computes the inverse hyperbolic sine as log(1 + (|x| + x² / (1 + sqrt(1 + x²)))).
+
+    The error is at most 0.7 ULP.
+    """
     d = DoubleArithmetic(x.type)
     one, wide = d.number(1.0), math.absf(d.extend(x))
     square = arith.mulf(wide, wide)
@@ -48,7 +51,10 @@ def asinh(x: ir.Value) -> ir.Value:
 
 
 def acosh(x: ir.Value) -> ir.Value:
-    """The inverse hyperbolic cosine, log(x + sqrt(x² - 1)); at most 0.7 ULP; NaN below 1."""
+    """Computes the inverse hyperbolic cosine as log(x + sqrt(x² - 1)).
+
+    The error is at most 0.7 ULP; the result is NaN if x is below 1.
+    """
     d = DoubleArithmetic(x.type)
     wide = d.extend(x)
     root = math.sqrt(arith.subf(arith.mulf(wide, wide), d.number(1.0)))
@@ -56,7 +62,10 @@ def acosh(x: ir.Value) -> ir.Value:
 
 
 def atanh(x: ir.Value) -> ir.Value:
-    """The inverse hyperbolic tangent, log((1 + x) / (1 - x)) / 2; at most 0.7 ULP; NaN outside [-1, 1]."""
+    """Computes the inverse hyperbolic tangent as log((1 + x) / (1 - x)) / 2.
+
+    The error is at most 0.7 ULP; the result is NaN if x is outside [-1, 1].
+    """
     d = DoubleArithmetic(x.type)
     one, wide = d.number(1.0), d.extend(x)
     result = arith.mulf(d.log(arith.divf(arith.addf(one, wide), arith.subf(one, wide))), d.number(0.5))
@@ -64,7 +73,7 @@ def atanh(x: ir.Value) -> ir.Value:
 
 
 def powf(x: ir.Value, y: ir.Value) -> ir.Value:
-    """x to the power of y; at most 0.6 ULP; special cases as in C's `powf`."""
+    """Computes x to the power of y with an error of at most 0.6 ULP; special cases are those of C's `powf`."""
     s, d = FloatArithmetic(x.type), DoubleArithmetic(x.type)
     magnitude, exponent = math.absf(d.extend(x)), d.extend(y)
     t = arith.mulf(exponent, d.log2(magnitude))
@@ -103,7 +112,7 @@ _POWERS = (
 
 
 def sin(x: ir.Value) -> ir.Value:
-    """The sine; at most 1.5 ULP for every argument."""
+    """Computes the sine with an error of at most 1.5 ULP for every argument."""
     s = FloatArithmetic(x.type)
     r, quadrant = _reduce_argument(s, x)
     result = _of_quadrant(s, quadrant, _sin(s, r), _cos(s, r))
@@ -111,14 +120,14 @@ def sin(x: ir.Value) -> ir.Value:
 
 
 def cos(x: ir.Value) -> ir.Value:
-    """The cosine; at most 1.5 ULP for every argument."""
+    """Computes the cosine with an error of at most 1.5 ULP for every argument."""
     s = FloatArithmetic(x.type)
     r, quadrant = _reduce_argument(s, x)
     return _of_quadrant(s, arith.addi(quadrant, s.integer(1)), _sin(s, r), _cos(s, r))
 
 
 def tan(x: ir.Value) -> ir.Value:
-    """The tangent; at most 3.5 ULP for every argument."""
+    """Computes the tangent with an error of at most 3.5 ULP for every argument."""
     s = FloatArithmetic(x.type)
     r, quadrant = _reduce_argument(s, x)
     sine, cosine = _sin(s, r), _cos(s, r)
@@ -128,13 +137,16 @@ def tan(x: ir.Value) -> ir.Value:
 
 
 def atan(x: ir.Value) -> ir.Value:
-    """The arc tangent; at most 0.6 ULP."""
+    """Computes the arc tangent with an error of at most 0.6 ULP."""
     d = DoubleArithmetic(x.type)
     return arith.truncf(x.type, d.atan(d.extend(x)))
 
 
 def asin(x: ir.Value) -> ir.Value:
-    """The arc sine, atan(x / sqrt(1 - x²)); at most 0.6 ULP; NaN outside [-1, 1]."""
+    """Computes the arc sine as atan(x / sqrt(1 - x²)).
+
+    The error is at most 0.6 ULP; the result is NaN if x is outside [-1, 1].
+    """
     d = DoubleArithmetic(x.type)
     wide, one = d.extend(x), d.number(1.0)
     root = math.sqrt(arith.mulf(arith.subf(one, wide), arith.addf(one, wide)))
@@ -142,7 +154,10 @@ def asin(x: ir.Value) -> ir.Value:
 
 
 def acos(x: ir.Value) -> ir.Value:
-    """The arc cosine, 2 atan(sqrt((1 - x) / (1 + x))); at most 0.6 ULP; NaN outside [-1, 1]."""
+    """Computes the arc cosine as 2 atan(sqrt((1 - x) / (1 + x))).
+
+    The error is at most 0.6 ULP; the result is NaN if x is outside [-1, 1].
+    """
     d = DoubleArithmetic(x.type)
     wide, one = d.extend(x), d.number(1.0)
     half = d.atan(math.sqrt(arith.divf(arith.subf(one, wide), arith.addf(one, wide))))
@@ -150,7 +165,10 @@ def acos(x: ir.Value) -> ir.Value:
 
 
 def atan2(y: ir.Value, x: ir.Value) -> ir.Value:
-    """The angle of the point (x, y); at most 0.6 ULP, and C's values for zeros and infinities."""
+    """Computes the angle of the point (x, y).
+
+    The error is at most 0.6 ULP; special cases are those of C's `atan2f`.
+    """
     d = DoubleArithmetic(x.type)
     wide_x, wide_y = math.absf(d.extend(x)), math.absf(d.extend(y))
     steep = arith.cmpf(arith.CmpFPredicate.OGT, wide_y, wide_x)
