@@ -56,6 +56,7 @@ _FEW_ROWS = 4
 # What refusals call precisions in which only products of matrices are computed.
 _NAMES: dict[Precision, str] = {
     "bf16x3": "pairs of bfloat16", "int8-dynamic": "8-bit integers", "int8-weights": "8-bit integers",
+    **dict.fromkeys(GROUP_SIZES, "4-bit integers"),
 }  # fmt: skip
 
 # The op classes that users expect to compute in a selected precision, of which those without one are reported.

@@ -138,6 +138,9 @@ def test_rounded_weights_are_compared_with_eager_on_the_same_weights(
     """The other runtimes round activations to 8 bits, too; the weights of any two sides differ by more than this."""
     for package in packages:
         pytest.importorskip(package)
+    # ONNX Runtime's tool rounds no product of tensors of two dims, which is exported as `Gemm`.
+    text = wide_script.read_text().replace("256, 128)", "256, 128, bias=False)")
+    wide_script.write_text(text.replace("4, 256", "1, 4, 256"))
     contestant = session.Contestant(side, BenchCase(BenchSubject("wide", str(wide_script)), precision, 1), tmp_path)
     try:
         found = contestant.report(300)

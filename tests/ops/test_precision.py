@@ -237,7 +237,10 @@ def test_attention_from_separate_products_is_refused() -> None:
     assert [a.precision for a in separate.assignments if a.multiplies] == ["bf16", "bf16"]
 
 
-@pytest.mark.parametrize(("precision", "name"), [("int8-dynamic", "8-bit integers"), ("bf16x3", "pairs of bfloat16")])
+@pytest.mark.parametrize(
+    ("precision", "name"),
+    [("int8-dynamic", "8-bit integers"), ("bf16x3", "pairs of bfloat16"), ("int4-weights-64", "4-bit integers")],
+)
 def test_convolutions_in_other_precisions_are_refused(precision: Precision, name: str) -> None:
     line = Line(nn.Conv2d(3, 4, 3).eval(), torch.randn(1, 3, 8, 8))
     (text,) = notes(line.compile(in_precision(precision)))

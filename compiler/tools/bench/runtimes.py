@@ -82,6 +82,9 @@ def prepare_runtime(name: str, loaded: LoadedModel, precision: BenchPrecision, t
             matrices = list(_weights_of_onnx(made)) if precision in OF_WEIGHTS else []
         else:
             run, note, matrices = _load_openvino(path, precision, arrays[0], threads)
+    if precision in OF_WEIGHTS and not matrices:
+        # ONNX Runtime's takes `MatMul`, and not `Gemm`, which products of tensors of two dims are exported as.
+        raise SideError(f"its tool rounds no weights of this model, so it has no {precision}")
     return PreparedRuntime(lambda: [[as_tensor(value) for value in run(inputs)] for inputs in arrays], note, matrices)
 
 
