@@ -52,7 +52,6 @@ class StageSearch:
     async def _find_first(self, pattern: Pattern) -> None:
         rows, stages = await self._search_all_stages(pattern)
         if stages:
-            self._search.use(pattern)
             self._context.layout.show_pane("ir")
             self._jumps.go_to_position(StagePosition(stages[0].row.key, stages[0].hits.lines[0]))
             self._context.say(f"{pattern.typed}: {first_and_last_text(rows, stages)}")
@@ -78,7 +77,7 @@ class StageSearch:
         if result is not None:
             self._context.say("" if stages else f"{pattern.typed!r} is in no stage")
         if stages:
-            self._search.use(pattern)
+            self._search.mark(pattern)
         return rows, stages
 
     def _show_progress(self, frame: Progress) -> None:
@@ -94,5 +93,3 @@ class StageSearch:
         if position is not None:
             self._context.layout.show_pane("ir")
             self._jumps.go_to_position(position)
-            if position.key == self._stages.key:
-                self._search.repeat()

@@ -229,8 +229,8 @@ class ViewSearch:
 
         self._load(pattern, show)
 
-    def use(self, pattern: Pattern, lines: Sequence[int] = (), more: bool = False) -> None:
-        """Set the pattern of the next steps, and its lines if they are known. Without them, `repeat` finds them."""
+    def use(self, pattern: Pattern, lines: Sequence[int], more: bool) -> None:
+        """Set the pattern and the lines of the next steps, found by another search."""
         self.matches.clear(pattern)
         self.matches.set_lines(lines, more)
         self._shown_line, self._is_loaded, self._after_loading = -1, True, []
@@ -238,8 +238,12 @@ class ViewSearch:
     def repeat(self) -> None:
         """Search for the same pattern in the text that the view shows now."""
         if self.is_active:
-            self._is_loaded = False
-            self._load(self.matches.pattern, self._view.redraw_matches)
+            self.mark(self.matches.pattern)
+
+    def mark(self, pattern: Pattern) -> None:
+        """Find and highlight the matches in the text that the view shows now, without going to one."""
+        self._is_loaded = False
+        self._load(pattern, self._view.redraw_matches)
 
     def end(self) -> None:
         """End the search."""

@@ -18,7 +18,7 @@ class Span:
     first: int
     last: int
 
-    def meets(self, other: Span) -> bool:
+    def overlaps(self, other: Span) -> bool:
         """True if both spans are live at the same step."""
         return self.first <= other.last and other.first <= self.last
 
@@ -59,7 +59,7 @@ def _place_greedily(spans: Sequence[Span], existing: Sequence[Span]) -> tuple[li
         slots_in_buffers = (
             ArenaSlot(offset, number)
             for number in smallest_first
-            if not existing[number].meets(spans[i])
+            if not existing[number].overlaps(spans[i])
             and (offset := _lowest_offset(spans, slots, i, number)) + spans[i].size <= existing[number].size
         )
         slots[i] = next(slots_in_buffers, None) or ArenaSlot(_lowest_offset(spans, slots, i, None))
@@ -72,7 +72,7 @@ def _lowest_offset(spans: Sequence[Span], slots: dict[int, ArenaSlot], i: int, b
     occupied = sorted(
         (slot.offset, slot.offset + spans[j].size)
         for j, slot in slots.items()
-        if slot.buffer == buffer and spans[i].meets(spans[j])
+        if slot.buffer == buffer and spans[i].overlaps(spans[j])
     )
     offset = 0
     for start, end in occupied:

@@ -56,10 +56,10 @@ class _Code:
 
 
 def assembly_text(objects: Sequence[FunctionObject], locations: LocationSets) -> StageText:
-    """Disassembles `objects`, one after another. For an object that is not ELF, or whose machine Capstone lacks, the
-    text has only the name and a comment.
+    """Disassembles `objects`, one after another.
 
-    An instruction without an entry in the line table, such as those of a prologue, belongs to the location set of the
+    For an object that is not ELF, or of a machine that Capstone lacks, the text has only the name and a comment. An
+    instruction without an entry in the line table, such as those of a prologue, belongs to the location set of the
     whole function.
     """
     lines: list[str] = []
@@ -94,9 +94,8 @@ def _read_function(name: str, data: bytes) -> _Code:
 def read_library(path: str, name: str) -> Iterator[list[tuple[str, int, bytes]]]:
     """Yields the functions of a shared library that are called `name`, or `name.…`, such as a part for threads.
 
-    Each has its lines, with the line of the file that the library was compiled from, and the machine code. For code of
-    other files, this is the line whose call was inlined, or 0. A library for an unknown machine has no
-    functions.
+    Each line has its number in the file that the library was compiled from, and its machine code. For code that was
+    inlined from other files, the number is that of the call, or 0. Yields nothing for a library of an unknown machine.
     """
     with open(path, "rb") as file:
         if file.read(4) != b"\x7fELF":
@@ -177,8 +176,8 @@ def _own_files(program: LineProgram, stem: str) -> set[int]:
     """Returns the numbers of the files of a line table whose stem, up to its first dot, is that of `stem`."""
     first = 0 if program.header["version"] >= 5 else 1
     names = [entry.name.decode(errors="replace") for entry in program.header["file_entry"]]
-    wanted = stem.partition(".")[0]
-    return {number for number, name in enumerate(names, start=first) if Path(name).name.partition(".")[0] == wanted}
+    own_stem = stem.partition(".")[0]
+    return {number for number, name in enumerate(names, start=first) if Path(name).name.partition(".")[0] == own_stem}
 
 
 def _lines_of_file(

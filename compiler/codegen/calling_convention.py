@@ -152,7 +152,7 @@ def words_of(module: ir.Operation, name: str) -> int:
     return -1
 
 
-def forks(module: ir.Operation) -> bool:
+def uses_threads(module: ir.Operation) -> bool:
     """True if a module in the LLVM dialect divides loops among threads."""
     symbols = (op.operation.attributes for op in module.regions[0].blocks[0])
     return any(ir.StringAttr(a["sym_name"]).value == FORK for a in symbols if "sym_name" in a)
@@ -200,7 +200,7 @@ def artifact(
         tuple(results),
         tuple(calls),
         entry.arena,
-        threads if forks(module) else 1,
+        threads if uses_threads(module) else 1,
         tuple(symbol for name in entry.symbols for symbol in symbols if symbol.name == name),
         tuple(observed),
         regions_of(module),

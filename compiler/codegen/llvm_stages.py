@@ -77,7 +77,7 @@ def _stages(
     """
     order: list[str] = []
     for result in results:
-        order = _merge(order, [each.name for each in result.passes])
+        order = _merge(order, [pass_run.name for pass_run in result.passes])
     changes = [_texts_by_position(order, result.passes) for result in results]
     shown = [_FunctionText((), ()) for _ in functions]
     stages: list[LlvmStage] = []
@@ -106,7 +106,7 @@ def _merge(first: list[str], second: list[str]) -> list[str]:
 
 def _texts_by_position(order: list[str], passes: Sequence[LlvmPass]) -> dict[int, str]:
     """Returns the texts after the passes that changed something, by the position of the pass in `order`."""
-    names, texts = [each.name for each in passes], {}
+    names, texts = [pass_run.name for pass_run in passes], {}
     for block in SequenceMatcher(None, order, names, autojunk=False).get_matching_blocks():
         for offset in range(block.size):
             texts[block.a + offset] = passes[block.b + offset].text

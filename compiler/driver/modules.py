@@ -58,7 +58,7 @@ def top_level(graph: Graph, pack: bool, parts: Partition | None = None) -> TopLe
     settings = graph.settings
     recipe = Recipe(dialect=settings.dialect, partition="whole")
     try:
-        lowered = lower(graph, recipe, graph._ctx, graph._locations, settings.first(), parts, settings.on_node)
+        lowered = lower(graph, recipe, graph._ctx, graph._locations, settings.user_registry(), parts, settings.on_node)
     except NodeError as error:
         raise CompilationError(diagnosis.of_node(error)) from error
     if graph.device is not DeviceType.CPU:

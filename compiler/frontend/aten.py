@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, wraps
 from operator import getitem
 from traceback import extract_tb
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
@@ -46,10 +46,6 @@ from buddy.compiler.frontend.strided_views import copy_graph, fall_back_for_offs
 from buddy.compiler.graph import plugins
 from buddy.compiler.graph.node import Op, default_ops_map
 from buddy.compiler.protocol.environment import torch_warning
-
-if TYPE_CHECKING:
-    pass
-
 
 _WITH_EFFECTS = torch.ops.higher_order.with_effects
 _MAKE_TOKEN, _SINK_TOKENS = torch.ops.prims._make_token.default, torch.ops.prims._sink_tokens.default
@@ -110,7 +106,7 @@ def collapse(x: torch.Tensor, start: int, end: int) -> torch.Tensor:
 
 
 def copy_strided(x: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
-    """A copy with other strides; PyTorch's own implementation writes to memory."""
+    """Returns a copy with other strides; PyTorch's own implementation writes to memory."""
     destination = torch.empty_strided(x.shape, stride, dtype=x.dtype, device=x.device)
     return torch.ops.aten.copy.default(destination, x)
 
@@ -126,7 +122,7 @@ def uniform(shape: Sequence[int], *, low: float, high: float, **form: object) ->
 
 
 def prims_decompositions() -> dict[torch._ops.OpOverload, Callable[..., object]]:
-    """A decomposition of each op of `torch.ops.prims` that does not return a view."""
+    """Returns a decomposition of each op of `torch.ops.prims` that does not return a view."""
     prims = torch.ops.prims
     without_writes = {
         prims.collapse.default: collapse, prims.copy_strided.default: copy_strided, prims.normal.default: normal,
@@ -173,19 +169,19 @@ def load_plugins() -> None:
 
 
 def plugin_decompositions() -> dict[torch._ops.OpOverload, Callable[..., object]]:
-    """The decompositions that plug-ins have registered, by overload, without those of ops that are not defined yet."""
+    """Returns the decompositions that plug-ins have registered, by overload; skips ops that are not defined yet."""
     rules = ((_find_overload(target), rule) for target, rule in plugins.plugin_decompositions().items())
     return {overload: _guard_rule(overload, rule) for overload, rule in rules if overload is not None}
 
 
 def _find_overload(target: str) -> torch._ops.OpOverload | None:
-    """The overload named `target`, or None; the namespace `aten` may be omitted, as in `add.Tensor`."""
+    """Returns the overload named `target`, or None; the namespace `aten` may be omitted, as in `add.Tensor`."""
     namespace, name, overload = target.split(".") if target.count(".") == 2 else ("aten", *target.partition(".")[::2])
     return getattr(getattr(getattr(torch.ops, namespace), name, None), overload or "default", None)
 
 
 def _guard_rule(overload: torch._ops.OpOverload, rule: Callable[..., object]) -> Callable[..., object]:
-    """`rule`, except that the op stays unchanged, with a warning, if `rule` raises."""
+    """Returns a function that calls `rule`; if `rule` raises, it warns, and the op stays unchanged."""
 
     @wraps(rule)
     def decompose(*args: object, **kwargs: object) -> Any:
@@ -201,7 +197,7 @@ def _guard_rule(overload: torch._ops.OpOverload, rule: Callable[..., object]) ->
 
 
 def _location_of(rule: Callable[..., object]) -> str:
-    """The location of a function; for any other callable, such as a `partial`, its repr."""
+    """Returns the location of a function; for any other callable, such as a `partial`, its repr."""
     code = getattr(rule, "__code__", None)
     return f"at {code.co_filename}:{code.co_firstlineno}" if code else repr(rule)
 
@@ -235,10 +231,11 @@ class AtenGraph:
     """An ATen graph and the Dynamo graph it comes from.
 
     `origins[i]` describes placeholder `i` of `module` (None if AOTAutograd added it: saved activations, tangents), and
-    `input_of[i]` is the index of its Dynamo input. A piece of a graph has its number in `part` (from 1), and `ends` is
-    the reason for the cut and its Python line. A branch or body of control flow has its name in `body`. `autocast` is
-    the dtype of the autocast context in which Dynamo captured the graph, because the graph's calls do not record it. If
-    the last input of `module` is a seed, `drawing` is the graph without the seed, with PyTorch's own random ops.
+    `input_of[i]` is the index of its Dynamo input. A piece of a graph has its number in `part` (from 1), and the reason
+    for the cut with its Python line in `cut_reason` and `cut_line`. A branch or body of control flow has its name in
+    `body`. `autocast` is the dtype of the autocast context in which Dynamo captured the graph, because the graph's
+    calls do not record it. If the last input of `module` is a seed, `unseeded` is the graph without the seed, with
+    PyTorch's own random ops.
     """
 
     module: GraphModule
@@ -247,10 +244,11 @@ class AtenGraph:
     origins: tuple[InputOrigin | None, ...]
     input_of: tuple[int | None, ...]
     part: int = 0
-    ends: tuple[str, str] = ("", "")
+    cut_reason: str = ""
+    cut_line: str = ""
     autocast: torch.dtype | None = None
     body: str = ""
-    drawing: GraphModule | None = None
+    unseeded: GraphModule | None = None
 
 
 CompileGraph = Callable[[AtenGraph], Runner]
@@ -292,14 +290,14 @@ def run_aot(
             rebase_strided(aten)
             if kind == "backward":
                 joint_graphs.remove_repeated_draws(aten)
-            drawing = None if fallback_random else random_numbers.decompose_random(aten, table)
+            unseeded = None if fallback_random else random_numbers.decompose_random(aten, table)
             if kind == "inference" and not fallback_random:
                 random_numbers.decompose_random_in_bodies(aten, table)
             aten_graph = _make_aten_graph(aten, kind, module, dynamo_origins)
-            run = compile_graph(replace(aten_graph, autocast=autocast, drawing=drawing))
-            if not (drawing or offsets or autocast) and _passes_on_calls(aten_graph):
+            run = compile_graph(replace(aten_graph, autocast=autocast, unseeded=unseeded))
+            if not (unseeded or offsets or autocast) and _passes_on_calls(aten_graph):
                 direct.append(getattr(run, "direct_call", lambda _: None)(aten_graph.input_of))
-            run = random_numbers.with_seed(run) if drawing else run
+            run = random_numbers.with_seed(run) if unseeded else run
             return make_boxed_func(fall_back_for_offsets(run, read_in_eager, offsets) if offsets else run)
 
         return compile_one
@@ -323,35 +321,35 @@ def run_aot(
 
 
 def _passes_on_calls(aten: AtenGraph) -> bool:
-    """Whether AOTAutograd passes the inputs of the Dynamo graph to compiled code, and returns its results, unchanged.
+    """True if AOTAutograd passes the inputs of the Dynamo graph to compiled code, and returns its results, unchanged.
 
-    Its function for the call can then be left out. It may have to write to inputs, to make views, to put tensors of
-    classes together from plain ones, or to record gradients.
+    Calls can then skip AOTAutograd's wrapper. In other graphs the wrapper writes to inputs, makes views, assembles
+    tensor subclasses from plain tensors, or records gradients.
     """
     context = torch._guards.TracingContext.try_get()
-    form = None if context is None else context.fw_metadata
-    if form is None or aten.kind != "inference" or None in aten.input_of:
+    metadata = None if context is None else context.fw_metadata
+    if metadata is None or aten.kind != "inference" or None in aten.input_of:
         return False
     inputs = [node.meta.get("val") for node in _placeholders(aten.module)]
-    # Versions of PyTorch differ in what they note: what is unknown is taken for a change.
+    # Versions of PyTorch differ in these attributes. An attribute that is missing counts as a change.
     names = ("mutated_inp_runtime_indices", "num_outputs_aliased", "num_intermediate_bases", "tokens")
-    changes = [getattr(form, name, True) for name in (*names, "is_rng_op_functionalized")]
-    changes.append(getattr(form, "act_input_indices", ()))
+    changes = [getattr(metadata, name, True) for name in (*names, "is_rng_op_functionalized")]
+    changes.append(getattr(metadata, "act_input_indices", ()))
     return (
         not any(changes)
-        and getattr(form, "grad_enabled_mutation", True) is None
-        and len(form.output_info) == len(next(iter(reversed(aten.module.graph.nodes))).args[0])
+        and getattr(metadata, "grad_enabled_mutation", True) is None
+        and len(metadata.output_info) == len(next(iter(reversed(aten.module.graph.nodes))).args[0])
         and all(isinstance(value, torch.Tensor) for value in inputs)
     )
 
 
 def origins_of(module: GraphModule, inputs: Sequence[torch.Tensor]) -> list[InputOrigin]:
-    """The origin of each input of a Dynamo graph."""
+    """Returns the origin of each input of a Dynamo graph."""
     return [_input_origin(node, value) for node, value in zip(_placeholders(module), inputs, strict=True)]
 
 
 def default_decompositions(ops_map: OpsMap | None = None) -> dict[torch._ops.OpOverload, Callable[..., object]]:
-    """Torch's core ATen decompositions and a few more, without those of ops that have an op class.
+    """Returns torch's core ATen decompositions and those of this package, without those of ops that have an op class.
 
     Decompositions that plug-ins register have priority over all of these.
     """
@@ -365,7 +363,7 @@ def default_decompositions(ops_map: OpsMap | None = None) -> dict[torch._ops.OpO
 
 @lru_cache(maxsize=1)
 def _keyed_decompositions() -> dict[torch._ops.OpOverload, tuple[str, Callable[..., object]]]:
-    """Every decomposition with its op's key.
+    """Returns every decomposition with its op's key.
 
     Cached, because torch takes 60 ms to build its own table, and each graph needs it.
     """
@@ -382,7 +380,7 @@ def _keyed_decompositions() -> dict[torch._ops.OpOverload, tuple[str, Callable[.
 def without_inductor_rules(
     table: Mapping[torch._ops.OpOverload, Callable[..., object]], ops_map: OpsMap
 ) -> dict[torch._ops.OpOverload, Callable[..., object]]:
-    """A script's table of decompositions without Inductor's own rules for ops that have an op class.
+    """Removes Inductor's rules for ops that have an op class from a script's table; adds the plug-ins' decompositions.
 
     Scripts may pass Inductor's table. Some of its rules produce ops that only Inductor lowers.
     """
@@ -394,9 +392,10 @@ def without_inductor_rules(
 
 
 def target_key(target: Callable[..., object] | str) -> str:
-    """The key of an FX target in the ops map: `add.Tensor` for `aten.add.Tensor`, `getitem` for `operator.getitem`.
+    """Returns the key of an FX target in the ops map.
 
-    A prims name keeps its namespace if ATen has the same name with another meaning.
+    It is `add.Tensor` for `aten.add.Tensor`, and `getitem` for `operator.getitem`. A prims name keeps its namespace if
+    ATen has the same name with another meaning.
     """
     text = str(target) if isinstance(target, torch._ops.OpOverload) else getattr(target, "__name__", str(target))
     if text.startswith("aten."):
@@ -419,7 +418,7 @@ def _input_origin(node: Node, value: object) -> InputOrigin:
 
 
 def _real_value(argument: Any) -> Any:
-    """The tensor of a Dynamo input, whose value in the graph is fake; `None` once Dynamo has released it."""
+    """Returns the tensor of a Dynamo input, whose value in the graph is fake; `None` once Dynamo has released it."""
     try:
         return argument.example
     except AssertionError:
@@ -445,7 +444,7 @@ _INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
 
 
 def _origin_of(description: Any, origins: Sequence[InputOrigin]) -> InputOrigin | None:
-    """Returns the origin of an input of an ATen graph, which may be a part of a tensor of a class such as torchao's."""
+    """Returns the origin of an input of an ATen graph, which may be a component of a tensor subclass, as in torchao."""
     index = description_index(description, "PlainAOTInput")
     if index is not None:
         return origins[index]
@@ -464,5 +463,5 @@ def _make_aten_graph(
 
 
 def description_index(description: Any, class_name: str) -> int | None:
-    """The `idx` of an AOTAutograd input or output description of class `wanted`, else None."""
+    """Returns the `idx` of an AOTAutograd input or output description of the class `class_name`, else None."""
     return description.idx if type(description).__name__ == class_name else None

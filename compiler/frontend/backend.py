@@ -105,7 +105,9 @@ def buddy_backend(
     show_faults: bool = False,
     **_: object,
 ) -> Callable[..., Sequence[torch.Tensor]]:
-    """The backend that PyTorch finds as "buddy": `torch.compile(f, backend="buddy", options={"fallback": "error"})`.
+    """Compiles a Dynamo graph; PyTorch finds this backend as "buddy".
+
+    Example: `torch.compile(f, backend="buddy", options={"fallback": "error"})`.
 
     `options` and `mode` are parsed by `BackendSettings.of`, which raises `ValueError` for invalid ones. `compile_graph`
     replaces `compile_aten`, and `decompositions` replaces the default ones. `on_static` is called with each Dynamo
@@ -148,7 +150,7 @@ def _compile_dynamo_graph(
     def make_or_fall_back(
         graph: torch.fx.GraphModule, make: Callable[[], Callable[..., Sequence[torch.Tensor]]]
     ) -> Callable[..., Sequence[torch.Tensor]]:
-        """The result of `make`, or the graph in eager if `make` raises and fallback is allowed."""
+        """Returns the result of `make`, or the graph in eager if `make` raises and fallback is allowed."""
         try:
             return make()
         except _PROPAGATED:
@@ -384,8 +386,9 @@ class CompiledGraph:
 def _should_tune(
     graph: Graph, recipe: Recipe, settings: BackendSettings, lowerings: dict[str, Lowering] | None, build: Build | None
 ) -> bool:
-    """Whether to search for a faster recipe; not for graphs that depend on a script's registrations, which the process
-    that searches does not have.
+    """Returns whether to search for a faster recipe.
+
+    Graphs that depend on a script's registrations are not tuned, since the process that searches lacks these.
     """
     return bool(
         settings.tune and graph.results and not lowerings and not build and program_cache.is_ours(graph, recipe)
@@ -395,10 +398,10 @@ def _should_tune(
 def _may_specialise(
     graph: Graph, recipe: Recipe, settings: BackendSettings, training: bool, overrides: CompilerOverrides
 ) -> bool:
-    """Whether sizes that recur get code of their own.
+    """True if frequent sizes get separate code.
 
-    Each code would have a copy of frozen weights, and neither `verify` nor `tune` would see it. The other process lacks
-    a script's registrations.
+    With frozen weights they do not, since each version would copy the weights; nor with `verify` and `tune`, which
+    check only the code for all sizes; nor with a script's registrations, which the compiling process lacks.
     """
     is_plain = settings.verify == "off" and not settings.tune and not settings.freezes(training)
     is_overridden = overrides.lowerings or overrides.build
@@ -540,7 +543,10 @@ def _has_symbols(value: object) -> bool:
 
 
 def _positions_of_floats(module: torch.fx.GraphModule) -> frozenset[int]:
-    """The inputs that are floats of the program: Dynamo passes each as a tensor of rank 0, which only `item` reads."""
+    """Returns the positions of the inputs that are Python floats.
+
+    Dynamo passes each of them as a tensor of rank 0, which only `item` reads.
+    """
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     return frozenset(index for index, node in enumerate(placeholders) if node.users and all(map(_is_float, node.users)))
 
@@ -560,7 +566,7 @@ def _version_key(value: torch.Tensor | float) -> object:
 def _specialise(
     module: torch.fx.GraphModule, args: Sequence[torch.Tensor]
 ) -> tuple[torch.fx.GraphModule, list[torch.Tensor]]:
-    """A copy of the graph with the numbers among `args` inserted as constants, and the remaining tensors to pass."""
+    """Returns a copy of the graph with the numbers of `args` as constants, and the tensors of `args` to pass to it."""
     static = copy.deepcopy(module)
     placeholders = [node for node in static.graph.nodes if node.op == "placeholder"]
     for node, value in zip(placeholders, args, strict=True):

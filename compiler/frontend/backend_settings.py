@@ -70,15 +70,15 @@ class BackendSettings:
     """How graphs are compiled.
 
     `fallback="error"` makes every op that would run in eager an error. With `freeze`, weights of inference graphs are
-    constants, packed ahead for the kernels, and with `releases` only in packed form in memory; without `freeze`,
-    weights are read in place at each call. `base` is the
-    recipe, None for the default one. `threads` is the number of threads for compiled code; 0 is torch's number at
-    compile time. `tune` is the search time for a faster recipe in seconds, once for each graph; with `max_error`, the
-    search chooses the precision of each product within this error of the results, as in `Tune`. `verify` says what
-    happens if the first call of a compiled graph differs from eager. With `fallback_random`, random ops run in eager
-    and return eager's numbers. `specialise` is the number of calls with the same sizes after which a graph with
-    symbolic sizes is compiled for these sizes in the background (0: never). With `summary`, one line for each model is
-    logged. Unless `has_precision` (an option selects precisions), `torch.set_float32_matmul_precision` does.
+    constants that are packed ahead for the kernels; with `releases`, only their packed form stays in memory. Without
+    `freeze`, weights are read in place at each call. `base` is the recipe, None for the default one. `threads` is the
+    number of threads for compiled code; 0 is torch's number at compile time. `tune` is the search time for a faster
+    recipe in seconds, once for each graph; with `max_error`, the search chooses the precision of each product within
+    this error of the results, as in `Tune`. `verify` says what happens if the first call of a compiled graph differs
+    from eager. With `fallback_random`, random ops run in eager and return eager's numbers. `specialise` is the number
+    of calls with the same sizes after which a graph with symbolic sizes is compiled for these sizes in the background
+    (0: never). With `summary`, one line for each model is logged. If `has_precision`, an option selects the precisions;
+    otherwise `torch.set_float32_matmul_precision` does.
     """
 
     fallback: Fallback = "eager"
@@ -119,7 +119,7 @@ class BackendSettings:
         return settings
 
     def recipe(self, training: bool = False) -> Recipe:
-        """The recipe; weights are packed ahead only if they are frozen, and never for `training`.
+        """Returns the recipe; weights are packed ahead only if they are frozen, and never for `training`.
 
         Products are in 8-bit integers only in inference: their gradients are not those of the rounded products.
         """
@@ -132,7 +132,7 @@ class BackendSettings:
         return without_pack_limit(recipe) if self.freezes(training) else without_packing(recipe)
 
     def freezes(self, training: bool) -> bool:
-        """Whether weights are constants; in `training` they change with every step."""
+        """True if weights are constants; in `training` they change with every step."""
         return self.freeze and not training
 
 
@@ -178,7 +178,7 @@ def _parse_fallback_random(options: Mapping[str, Any]) -> bool:
 
 
 def _parse_summary(options: Mapping[str, Any]) -> bool:
-    """The option `summary`, else the value of the environment variable."""
+    """Returns the option `summary`, else the value of the environment variable."""
     if "summary" in options:
         summary = options["summary"]
         if not isinstance(summary, bool):
@@ -191,7 +191,10 @@ def _parse_summary(options: Mapping[str, Any]) -> bool:
 
 
 def _parse_freeze(options: Mapping[str, Any]) -> bool | str:
-    """Raises `ValueError` for an unknown value, and if a pass would pack weights that are not frozen."""
+    """Returns the option `freeze`.
+
+    Raises `ValueError` for an unknown value, and if a pass would pack weights that are not frozen.
+    """
     freeze: bool | str = options.get("freeze", False)
     if not isinstance(freeze, bool) and freeze != RELEASE:
         raise ValueError(
@@ -207,7 +210,7 @@ def _parse_freeze(options: Mapping[str, Any]) -> bool | str:
 
 
 def _parse_threads(options: Mapping[str, Any]) -> int:
-    """The option `threads`, else the number of threads of the option `recipe`, else 0."""
+    """Returns the option `threads`, else the number of threads of the option `recipe`, else 0."""
     base = options.get("recipe")
     threads = options.get("threads", _read_recipe(base).threads if base is not None else 0)
     if not isinstance(threads, int) or isinstance(threads, bool) or not 0 <= threads <= MAX_THREADS:
@@ -216,7 +219,7 @@ def _parse_threads(options: Mapping[str, Any]) -> int:
 
 
 def _parse_verify(options: Mapping[str, Any]) -> Verify:
-    """The option `verify`, else the value of the environment variable."""
+    """Returns the option `verify`, else the value of the environment variable."""
     if "verify" in options:
         verify = options["verify"]
         if not isinstance(verify, (bool, str)) or verify not in _VERIFY:
@@ -252,7 +255,11 @@ def _parse_specialise(options: Mapping[str, Any]) -> int:
 
 
 def _parse_max_error(options: Mapping[str, Any]) -> float | None:
-    """Raises `ValueError` for a value that is not an error, and without frozen weights, which are rounded once."""
+    """Returns the option `max_error`.
+
+    Raises `ValueError` for a value that is not a finite number from 0, and if weights are not frozen: their rounding is
+    paid once only if they are constant.
+    """
     error = options.get("max_error")
     if error is None:
         return None
@@ -269,7 +276,7 @@ def _parse_max_error(options: Mapping[str, Any]) -> float | None:
 
 
 def _parse_recipe(options: Mapping[str, Any]) -> Recipe:
-    """The option `recipe`, else the preset's recipe, with the fields and search parameters of `options`."""
+    """Returns the option `recipe`, else the preset's recipe, with the fields and search parameters of `options`."""
     dialect = _parse_field("dialect", options.get("dialect", "linalg"))
     base = options.get("recipe")
     if base is not None and "preset" in options:
@@ -322,7 +329,7 @@ def _check_backend(recipe: Recipe) -> None:
 
 
 def _read_recipe(recipe_or_path: object) -> Recipe:
-    """The recipe itself, or reads it from a TOML file, as written by the workbench and `buddy-tui tune -o`.
+    """Returns a recipe unchanged; reads one from a path: a TOML file of the workbench or of `buddy-tui tune -o`.
 
     Raises `ValueError` for another type, an unreadable file, and a file that needs more permissions than plug-ins.
     """
@@ -367,7 +374,10 @@ def _parse_field(name: str, value: object) -> Any:
 
 
 def _set_parameter(recipe: Recipe, name: str, value: object) -> Recipe:
-    """The recipe with the search parameter `name` set to `value`. Raises `ValueError` for an unknown name or value."""
+    """Returns the recipe with the search parameter `name` set to `value`.
+
+    Raises `ValueError` for an unknown name or value.
+    """
     steps = {step.name for step in recipe.steps}
     if name.partition(".")[0].partition("#")[0] not in steps and not name.startswith("lowering:"):
         near = difflib.get_close_matches(name, [*OPTIONS, *steps], 1)

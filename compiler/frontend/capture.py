@@ -29,7 +29,7 @@ from buddy.compiler.frontend.aten import (
     run_aot,
 )
 from buddy.compiler.frontend.convert import Conversion, to_buddy
-from buddy.compiler.frontend.eager_program import drawing_program, eager_program
+from buddy.compiler.frontend.eager_program import eager_program, unseeded_program
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.graph_break import graph_break
 from buddy.compiler.frontend.graph_info import fx_code, fx_table, graph_info
@@ -44,9 +44,9 @@ from buddy.compiler.runtime.captured import CapturedGraph
 
 
 def break_at_ops_without_fake() -> None:
-    """Makes Dynamo break the graph at every `torch.library.custom_op` that is defined without `register_fake` so far.
+    """Makes Dynamo break the graph at each `torch.library.custom_op` without `register_fake`.
 
-    Such ops run in eager between two graphs.
+    Such ops run in eager between two graphs. Ops that are defined later are not covered.
     """
     for definition in list(OPDEFS.values()):
         overload = definition._opoverload
@@ -120,7 +120,7 @@ class GraphRecorder:
                 table = fx_table(conversion)
                 captured = CapturedGraph(conversion.graph, info, real_inputs, eager, table, parameters, numbers)
                 captured.code = fx_code(conversion)
-                captured.eager_to_time = drawing_program(aten, arguments, len(conversion.constants))
+                captured.eager_to_time = unseeded_program(aten, arguments, len(conversion.constants))
                 captured.seed = next((i for i, node in enumerate(conversion.fx_nodes) if SEED in node.meta), None)
                 captured.torch_dialect = partial(import_graph, conversion.graph, conversion.fx_nodes)
                 self._add_graph(captured)
@@ -140,7 +140,7 @@ class GraphRecorder:
 
 
 def _detach_tensors(tensors: Sequence[torch.Tensor], graph: Graph) -> list[torch.Tensor]:
-    """The tensors without autograd history; inputs are copied, since the program may reuse their memory."""
+    """Returns the tensors without autograd history; inputs are copied, since the program may reuse their memory."""
     pairs = zip(tensors, graph.kinds, strict=False)
     return [t.detach() if kind is NodeType.FakeNode else t.detach().clone() for t, kind in pairs]
 
@@ -153,10 +153,10 @@ def capture(
     recorder: GraphRecorder | None = None,
     grad: bool = False,
 ) -> list[CapturedGraph]:
-    """The graphs of `function(*args, **kwargs)`, with the static sizes of the arguments, under `no_grad` unless `grad`.
+    """Returns the graphs of `function(*args, **kwargs)`, with the static sizes of the arguments.
 
-    With `grad`, the results are differentiated, with ones as incoming gradients, so that backward graphs are captured
-    too; `.grad` is not modified. Raises what `function` raises.
+    Unless `grad`, it runs under `no_grad`. With `grad`, the results are differentiated, with ones as incoming
+    gradients, so that backward graphs are captured too; `.grad` is not modified. Raises what `function` raises.
     """
     recorder = recorder or GraphRecorder(callable_name(function))
     n_before = len(recorder.graphs)
@@ -203,7 +203,7 @@ def record_training(
 
 
 def _replace_symbolic_sizes(module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The inputs of a Dynamo graph, with symbolic numbers replaced by the sizes of the real tensors."""
+    """Returns the inputs of a Dynamo graph, with symbolic numbers replaced by the sizes of the real tensors."""
     fakes = [node.meta.get("example_value") for node in module.graph.nodes if node.op == "placeholder"]
     pairs = [(f, t) for f, t in zip(fakes, inputs, strict=False) if isinstance(t, torch.Tensor) and f is not None]
     real_sizes = {
@@ -225,18 +225,18 @@ def _copy(value: object) -> object:
 
 
 def callable_name(function: object) -> str:
-    """The class name of a module, else the function's name."""
+    """Returns the class name of a module, else the function's name."""
     if isinstance(function, torch.nn.Module):
         return type(function).__name__
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-# The name of the result of a call that returns one tensor, which gives it no name.
+# The name of the result of a call that returns one tensor.
 LONE_RESULT = "output"
 
 
 def name_results(runs: Sequence[tuple[list[CapturedGraph], Sequence[torch.Tensor]]], result: object) -> None:
-    """Give the results of graphs the names that `result`, the result of the call that ran them, has for the tensors.
+    """Names the results of graphs as `result`, the result of the call that ran them, names the same tensors.
 
     A call that returns one tensor has the result `LONE_RESULT`. A Dynamo graph that was cut, or whose ATen graph also
     returns tensors that it writes, keeps the names of its nodes.
@@ -251,7 +251,7 @@ def name_results(runs: Sequence[tuple[list[CapturedGraph], Sequence[torch.Tensor
 
 
 def named_tensors(value: object, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors in dicts, dataclasses, tuples and lists, with their keys; "" for those with positions only."""
+    """Yields the tensors in dicts, dataclasses, tuples and lists, with their keys; "" for those with positions only."""
     if isinstance(value, torch.Tensor):
         yield name if any(part and not part.isdigit() for part in name.split(".")) else "", value
         return
@@ -276,7 +276,7 @@ def _compute_gradients(results: object) -> None:
 
 
 def _leaves_of(results: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The leaf tensors of autograd's graph that `results` depend on."""
+    """Returns the leaf tensors of autograd's graph that `results` depend on."""
     leaves: dict[int, torch.Tensor] = {}
     pending, seen = [t.grad_fn for t in results], set()
     while pending:
@@ -310,7 +310,7 @@ _listeners: list[_Listener] = []
 
 @contextmanager
 def listening(on_graph: OnGraph, quiet: Quiet, backend: DynamoBackend | None = None) -> Iterator[None]:
-    """Inside, `on_graph` is called with every imported graph.
+    """Calls `on_graph` with every graph that is imported inside the `with` block.
 
     The context `quiet()` is active while a graph is imported, so that calls made by the import are not recorded.
     `backend` replaces the backend `"buddy"` of functions that `torch.compile` has returned before.
@@ -323,12 +323,12 @@ def listening(on_graph: OnGraph, quiet: Quiet, backend: DynamoBackend | None = N
 
 
 def is_recording() -> bool:
-    """Whether a listener is active: the script then runs in eager, and nothing is compiled."""
+    """True if a listener is active: the script then runs in eager, and nothing is compiled."""
     return bool(_listeners)
 
 
 def replacement_backend() -> DynamoBackend | None:
-    """The backend with which the active listener replaces `"buddy"`, or None."""
+    """Returns the backend with which the active listener replaces `"buddy"`, or None."""
     return _listeners[-1].backend if _listeners else None
 
 
@@ -381,10 +381,12 @@ def export(
         )
         graph = program.graph_module
         remove_form_assertions(graph)
-        drawing = decompose_random(graph, decompositions)
-        if drawing is not None:
+        unseeded = decompose_random(graph, decompositions)
+        if unseeded is not None:
             origins, tensors = (*origins, InputOrigin("random_seed", is_state=False)), [*tensors, new_seed()]
-        recorder.record(AtenGraph(graph, "inference", graph, origins, (None,) * len(origins), drawing=drawing), tensors)
+        recorder.record(
+            AtenGraph(graph, "inference", graph, origins, (None,) * len(origins), unseeded=unseeded), tensors
+        )
         results = [torch.empty(0) for _ in range(program.call_spec.out_spec.num_leaves)]
         name_results([(recorder.graphs[-1:], results)], tree_unflatten(results, program.call_spec.out_spec))
 
@@ -404,14 +406,14 @@ def _is_state(spec: InputSpec) -> bool:
 
 def _drop_constants(program: torch.export.ExportedProgram) -> list[InputSpec]:
     """Removes inputs that are not tensors, which `torch.export` has made constants; returns the remaining inputs."""
-    kept = []
+    tensor_specs = []
     for node, spec in zip(_placeholders(program.graph_module), program.graph_signature.input_specs, strict=True):
         if isinstance(spec.arg, TensorArgument):
-            kept.append(spec)
+            tensor_specs.append(spec)
         else:
             program.graph_module.graph.erase_node(node)
     program.graph_module.recompile()
-    return kept
+    return tensor_specs
 
 
 def _placeholders(module: torch.fx.GraphModule) -> list[torch.fx.Node]:

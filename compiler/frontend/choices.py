@@ -19,7 +19,7 @@ _NUMBER = re.compile(r"\.\d+$")
 
 
 def choices_for_graph(graph: Graph, recipe: Recipe, is_whole: bool, has_user_registry: bool = False) -> Recipe:
-    """`recipe` with choices and precisions for nodes of `graph` only; that of a node overrides that of its op.
+    """Returns `recipe` with choices and precisions for nodes of `graph` only; those of a node override those of its op.
 
     Raises `OptionError` for an unknown op or registry, and for a registry that does not lower the op. If the graph
     `is_whole`, also raises it for an unknown node, and warns of a known op that the graph does not have: pieces and
@@ -57,14 +57,16 @@ def _nodes_of(graph: Graph, name: str) -> list[Op]:
 
 
 def _is_op_of(op: Op, name: str) -> bool:
-    """Whether `name` is `op`'s name without its number, with or without its module path, or its target."""
+    """True if `name` is `op`'s name without its number, with or without its module path, or its target."""
     path = _NUMBER.sub("", op.stable)
     return name in (path, path.rpartition("/")[2], op.target)
 
 
 def _report_unmatched(graph: Graph, name: str, option: str, is_whole: bool) -> None:
-    """Handles a `name` that matches no node of `graph`: warns if it is a known op, raises `OptionError` if it is not,
-    and ignores nodes that another piece of the graph may have.
+    """Reports a `name` that matches no node of `graph`.
+
+    If the graph `is_whole`, warns for a known op, and raises `OptionError` for another name. In a piece of a graph,
+    ignores ops, and nodes of ops, that another piece may have.
     """
     node_names = [op.stable for op in graph.operations]
     if _knows_op(name):

@@ -20,10 +20,10 @@ def mean_or_sum(
     class_weight: torch.Tensor | None, reduction: str, ignored: int, label_smoothing: float, chunk: int, policy: str,
     accumulator: torch.dtype, retain_graph: bool, wants_x: bool, wants_weight: bool, wants_bias: bool,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    """The loss of `x` [rows, width], and its gradients of x, `weight` [classes, width] and `bias` [classes].
+    """Returns the loss of `x` [rows, width], and its gradients of x, `weight` [classes, width] and `bias` [classes].
 
-    A gradient that is not wanted is empty. `target` [rows] are class numbers. The mean of no rows is NaN. Left to eager
-    are symbolic sizes, no rows, and half precision, which eager rounds as `policy` tells.
+    A gradient that is not wanted is empty. `target` [rows] are class numbers. The mean is NaN if all rows are ignored.
+    Left to eager are symbolic sizes, no rows, and half precision, which eager rounds according to `policy`.
     """
     if not _is_supported(x, weight, chunk) or label_smoothing or accumulator != x.dtype or not x.size(0):
         return NotImplemented
@@ -37,10 +37,10 @@ def mean_or_sum(
         losses.append((loss * row_scale).sum())
         probabilities = (shifted - log_sums).exp()
         is_target = torch.arange(weight.size(0), device=x.device) == targets.unsqueeze(1)
-        slopes = (probabilities - is_target.to(x.dtype)) * row_scale.unsqueeze(1)  # of the logits
-        x_gradients.append(slopes @ weight)
-        weight_gradients.append(slopes.t() @ rows)
-        bias_gradients.append(slopes.sum(0))
+        logit_gradients = (probabilities - is_target.to(x.dtype)) * row_scale.unsqueeze(1)
+        x_gradients.append(logit_gradients @ weight)
+        weight_gradients.append(logit_gradients.t() @ rows)
+        bias_gradients.append(logit_gradients.sum(0))
     return (
         reduce(add, losses),
         torch.cat(x_gradients) if wants_x else x.new_zeros([0, 0]),
@@ -49,11 +49,11 @@ def mean_or_sum(
     )
 
 
-def of_each_row(
+def row_losses(
     x: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, bias: torch.Tensor | None,
     class_weight: torch.Tensor | None, ignored: int, chunk: int, policy: str, accumulator: torch.dtype,
 ) -> torch.Tensor:  # fmt: skip
-    """The losses [rows] of `x` [rows, width]; 0 for rows whose target is `ignored`."""
+    """Returns the losses [rows] of `x` [rows, width]; 0 for rows whose target is `ignored`."""
     if not _is_supported(x, weight, chunk) or accumulator != x.dtype or not x.size(0):
         return NotImplemented
     scale = _row_weights(target, class_weight, ignored, x.dtype)
@@ -69,7 +69,7 @@ def _is_supported(x: torch.Tensor, weight: torch.Tensor, chunk: int) -> bool:
 def _row_weights(
     target: torch.Tensor, class_weight: torch.Tensor | None, ignored: int, dtype: torch.dtype
 ) -> torch.Tensor:
-    """The factor [rows] of each row's loss: 0 for an ignored row, else the weight of its class."""
+    """Returns the factor [rows] of each row's loss: 0 for an ignored row, else the weight of its class."""
     is_ignored = target == ignored
     if class_weight is None:
         return (~is_ignored).to(dtype)
@@ -79,7 +79,7 @@ def _row_weights(
 def _chunks(
     x: torch.Tensor, target: torch.Tensor, scale: torch.Tensor, ignored: int, chunk: int
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """Rows, their class numbers, which are 0 if ignored, and the factors of their losses, chunk by chunk."""
+    """Yields, chunk by chunk, rows, their class numbers (0 if ignored), and the factors of their losses."""
     classes = torch.where(target == ignored, 0, target)
     for start in range(0, x.size(0), chunk):
         end = min(start + chunk, x.size(0))
@@ -89,7 +89,7 @@ def _chunks(
 def _losses(
     rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, targets: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The cross entropy of each row, its logits minus their maximum, and the logarithm of the sum of their powers."""
+    """Returns the cross entropy of each row, its logits minus their maximum, and the logsumexp of these differences."""
     logits = rows @ weight.t()
     logits = logits if bias is None else logits + bias
     shifted = logits - logits.amax(1, keepdim=True)
@@ -98,12 +98,12 @@ def _losses(
 
 
 def _decompositions() -> dict[Any, Callable[..., Any]]:
-    """By the ops of this version of PyTorch, which a module of its own registers; before 2.13 there are none."""
+    """Returns the rules by op; none before PyTorch 2.13, which has the ops in a module that registers them."""
     with suppress(ImportError):
         importlib.import_module("torch.nn.modules.linear_cross_entropy")
     rules: dict[str, Callable[..., Any]] = {
         "_linear_cross_entropy_batch_chunked": mean_or_sum,
-        "_linear_cross_entropy_batch_chunked_no_reduction": of_each_row,
+        "_linear_cross_entropy_batch_chunked_no_reduction": row_losses,
     }
     ops = torch.ops.torch_nn
     return {getattr(ops, name).default: rule for name, rule in rules.items() if hasattr(ops, name)}

@@ -16,7 +16,7 @@ _CONTROL_FLOW_OPS = {"cond", "while_loop", "while_loop_stack_output", "scan", "m
 
 
 def is_control_flow(node: Node) -> bool:
-    """Whether `node` is an op whose bodies can be compiled, or selects a result of one."""
+    """True if `node` is an op whose bodies can be compiled, or selects a result of one."""
     if node.target is getitem:
         return isinstance(node.args[0], Node) and is_control_flow(node.args[0])
     return isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.name() in _CONTROL_FLOW_OPS
@@ -27,7 +27,7 @@ def has_control_flow(module: GraphModule) -> bool:
 
 
 def compile_bodies(aten: AtenGraph, compile_graph: Callable[[AtenGraph], Runner]) -> GraphModule:
-    """The graph with each branch and body of control flow replaced by the result of `compile_graph`.
+    """Returns the graph with each branch and body of control flow replaced by the result of `compile_graph`.
 
     Each body is passed as an `AtenGraph` with its name in `body`. Raises what `compile_graph` raises.
     """
@@ -54,7 +54,7 @@ def _body_names(op: Node, module: GraphModule) -> list[str]:
 
 
 def _describe_body(aten: AtenGraph, name: str) -> AtenGraph:
-    """The graph of a body, whose output is made a tuple; its inputs have no origins."""
+    """Returns the graph of a body, whose output is made a tuple; its inputs have no origins."""
     module: GraphModule = getattr(aten.module, name)
     output = module.graph.output_node()
     inputs = sum(node.op == "placeholder" for node in module.graph.nodes)
@@ -63,7 +63,7 @@ def _describe_body(aten: AtenGraph, name: str) -> AtenGraph:
         graph.output((graph.graph_copy(module.graph, {}),))
         module = GraphModule(module, graph)
     body = f"{aten.body}, {name}" if aten.body else name
-    return replace(aten, module=module, origins=(None,) * inputs, input_of=(None,) * inputs, body=body, drawing=None)
+    return replace(aten, module=module, origins=(None,) * inputs, input_of=(None,) * inputs, body=body, unseeded=None)
 
 
 class _Body(torch.nn.Module):

@@ -16,6 +16,7 @@ from buddy.compiler.frontend.complex_numbers import decompose_complex
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.names import StableNames, module_path, node_title, python_line, schema_of
 from buddy.compiler.frontend.quantisation.tensors import decompose_quantised, is_marked, mark_quantised
+from buddy.compiler.frontend.strided_views import fills_storage
 from buddy.compiler.frontend.symbolic_sizes import GraphSymbols, UnknownSymbolError, record_slices
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import EagerOp, GetItemOp, Op, OutputOp, PlaceholderOp, default_ops_map
@@ -33,34 +34,34 @@ _READS_STRIDES = {"as_strided", "as_strided_copy", "as_strided_scatter"}
 class Conversion:
     """A Buddy graph, the FX node of each of its nodes, and the constants that became its last placeholders.
 
-    The last `bases` of its results are not results of the captured graph: other results are views of their memory.
+    The last `n_bases` of its results are not results of the captured graph: other results are views of their memory.
     """
 
     graph: Graph
     fx_nodes: list[Node] = field(default_factory=list)
     constants: list[torch.Tensor] = field(default_factory=list)
     symbols: GraphSymbols = field(default_factory=lambda: GraphSymbols(()))
-    bases: int = 0
+    n_bases: int = 0
 
     def strides(self, node: Node) -> tuple[Dim, ...]:
-        """The strides of the result of `node`.
+        """Returns the strides of the result of `node`.
 
         Raises `UnsupportedGraphError` if they do not depend on inputs' sizes alone.
         """
         return tuple(self._size(node, stride, "strides") for stride in node.meta["val"].stride())
 
     def offset(self, node: Node, offset: int | torch.SymInt) -> Dim:
-        """The offset of a view that `node` returns.
+        """Returns the offset of a view that `node` returns.
 
         Raises `UnsupportedGraphError` if it does not depend on inputs' sizes alone.
         """
         return self._size(node, offset, "an offset")
 
-    def _size(self, node: Node, value: int | torch.SymInt, what: str) -> Dim:
+    def _size(self, node: Node, value: int | torch.SymInt, noun: str) -> Dim:
         try:
             return self.symbols.size(value)
         except UnknownSymbolError as error:
-            raise _unsupported(node, f"has {what} made of {error}") from None
+            raise _unsupported(node, f"has {noun} made of {error}") from None
 
 
 def to_buddy(
@@ -69,7 +70,7 @@ def to_buddy(
     ops_map: Mapping[str, type[Op]] | None = None,
     func_name: str = "forward",
 ) -> Conversion:
-    """The Buddy graph of `aten`, with op classes by `ops_map`, and `EagerOp` for targets that `ops_map` lacks.
+    """Returns the Buddy graph of `aten`, with op classes by `ops_map`, and `EagerOp` for targets that `ops_map` lacks.
 
     Dynamic sizes become expressions of the inputs' sizes, and the nodes that compute sizes are dropped. Complex numbers
     are computed by their parts, quantised ones by integers. Raises `UnsupportedGraphError` for element types,
@@ -122,14 +123,14 @@ class _Converter:
         self._add_output(nodes[-1])
 
     def _is_size(self, node: Node) -> bool:
-        """Whether `node` returns a size; if so, records the size for the nodes that read it."""
+        """True if `node` returns a size; if so, records the size for the nodes that read it."""
         value = node.meta.get("val")
         if isinstance(value, torch.SymInt):
             self.sizes[node] = self._convert_or_reject(node, lambda: self.symbols.size(value))
         return node in self.sizes
 
     def _convert_or_reject(self, node: Node, convert: Callable[[], T]) -> T:
-        """The result of `convert`; raises `UnsupportedGraphError` for `node` if it has an unknown symbol."""
+        """Returns the result of `convert`; raises `UnsupportedGraphError` for `node` if it has an unknown symbol."""
         try:
             return convert()
         except UnknownSymbolError as error:
@@ -213,7 +214,7 @@ class _Converter:
 
 
 def unsupported_nodes(nodes: Iterable[Node]) -> dict[str, str]:
-    """The nodes with a result or operand that compiled code does not support: node name to reason."""
+    """Returns the names of the nodes with a result or operand that compiled code does not support, with the reason."""
     reasons = {}
     for node in nodes:
         for tensor in (node, *node.all_input_nodes):
@@ -237,20 +238,20 @@ def _rejection_reason(value: object) -> str:
 
 
 def _packet_name(target: Callable[..., object] | str) -> str:
-    """The name of an FX target without its namespace and its overload."""
+    """Returns the name of an FX target without its namespace and its overload."""
     parts = target_key(target).split(".")
     return parts[1] if len(parts) == 3 else parts[0]
 
 
 def _form_arguments(node: Node) -> tuple[object, ...]:
-    """The arguments of an op that reads only the form of its first operand, with the form in place of that operand."""
+    """Returns the arguments of an op that reads only the form of its first operand, with the form as first argument."""
     first, *rest = node.args
     form = form_of(first.meta["val"]) if isinstance(first, Node) else None
     return (form or first, *rest)
 
 
 def _without_fx_containers(value: object) -> Any:
-    """FX's immutable lists and dicts as plain ones; tuples stay tuples."""
+    """Converts FX's immutable lists and dicts to plain ones; tuples stay tuples."""
     if isinstance(value, tuple):
         return tuple(_without_fx_containers(item) for item in value)
     if isinstance(value, list):
@@ -261,13 +262,14 @@ def _without_fx_containers(value: object) -> Any:
 
 
 def reads_storage(node: Node) -> bool:
-    """Whether `node` reads the memory of its operand, by strides."""
+    """True if `node` reads the memory of its operand, by strides."""
     return node.op == "call_function" and target_key(node.target).split(".")[0] in _READS_STRIDES
 
 
 def _check_strides(node: Node) -> None:
-    """Raises `UnsupportedGraphError` for an op that reads the memory of an operand which is not dense and row-major, as
-    all tensors of compiled code are.
+    """Raises `UnsupportedGraphError` for an op that reads the memory of an operand that is not dense and row-major.
+
+    In compiled code, all tensors are dense and row-major.
     """
     if not reads_storage(node):
         return
@@ -279,11 +281,6 @@ def _check_strides(node: Node) -> None:
         raise _unsupported(node, "reads the strides of a tensor that is not contiguous")
     if not fills_storage(value):
         raise _unsupported(node, "reads the storage that a tensor shares with others")
-
-
-def fills_storage(value: torch.Tensor) -> bool:
-    """Whether the elements of a non-overlapping tensor are all that its storage holds."""
-    return value.untyped_storage().nbytes() == value.numel() * value.element_size()
 
 
 def _check_quantised(node: Node) -> None:
@@ -300,8 +297,9 @@ def _check_ragged(placeholder: Node) -> None:
 
 
 def _check_results(node: Node) -> None:
-    """Raises `UnsupportedGraphError` for a node that compiled code cannot call in eager: one that is not an op of
-    `torch.ops`, or returns something other than tensors.
+    """Raises `UnsupportedGraphError` for a node that compiled code cannot call in eager.
+
+    Such a node is not an op of `torch.ops`, or returns something other than tensors.
     """
     value, is_sequence = node.meta.get("val"), isinstance(node.meta.get("val"), (list, tuple))
     if "." not in target_key(node.target):

@@ -24,7 +24,10 @@ _MAX_COMPARISONS = 1 << 22
 
 
 def _read_size(number: torch.Tensor, message: str = "") -> Size:
-    """The size in `number`, a 0-d int64 tensor. If `message` is given, the program raises it for a negative number."""
+    """Returns the size in `number`, a 0-d int64 tensor.
+
+    If `message` is given, the program raises an error with it for a negative number.
+    """
     with _capture_numbers(number):
         size: Any = number.item()
     if message:
@@ -35,7 +38,7 @@ def _read_size(number: torch.Tensor, message: str = "") -> Size:
 
 @contextmanager
 def _capture_numbers(tensor: torch.Tensor) -> Iterator[None]:
-    """Inside, tracing allows to read numbers out of tensors, whatever the program's own setting is."""
+    """Lets tracing read numbers out of tensors inside the `with` block, even if the program's setting forbids it."""
     mode = detect_fake_mode(tensor)
     assert mode is not None
     before = mode.allow_scalar_outputs
@@ -51,12 +54,12 @@ def _is_empty(x: torch.Tensor) -> bool:
 
 
 def _count(mask: torch.Tensor) -> Size:
-    """The number of elements that are not 0."""
+    """Returns the number of elements that are not 0."""
     return 0 if _is_empty(mask) else _read_size((mask != 0).sum())
 
 
 def _memoized_count(mask: torch.Tensor) -> Size:
-    """The number of elements that are not 0, stored in `mask`: torch then treats all counts of it as one symbol."""
+    """Returns the number of elements that are not 0, and stores it in `mask`, so that torch reuses its symbol."""
     count: Any = mask.nonzero_memo
     if count is None:
         count = mask.nonzero_memo = _count(mask)
@@ -64,12 +67,12 @@ def _memoized_count(mask: torch.Tensor) -> Size:
 
 
 def _true_positions(mask: torch.Tensor, count: Size) -> torch.Tensor:
-    """The positions of true elements of a mask, in row-major order, as [count]."""
+    """Returns the positions of true elements of a mask, in row-major order, as [count]."""
     return aten.nonzero_static.default(mask.reshape(-1), size=count).squeeze(1)
 
 
 def nonzero(x: torch.Tensor) -> torch.Tensor:
-    """The positions [count, rank] of nonzero elements, stored dim by dim, as in eager."""
+    """Returns the positions [count, rank] of nonzero elements, stored dim by dim, as in eager."""
     size = _memoized_count(x)
     return aten.nonzero_static.default(x != 0 if x.is_complex() else x, size=size).t().contiguous().t()
 
@@ -80,7 +83,7 @@ def masked_select(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 
 def index(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
-    """`x[:, mask]`; all other subscripts are left unchanged."""
+    """Returns `x[:, mask]`; all other subscripts are left unchanged."""
     subscripts = [(axis, subscript) for axis, subscript in enumerate(indices) if subscript is not None]
     if len(subscripts) != 1 or subscripts[0][1].dtype not in (torch.bool, torch.uint8) or not subscripts[0][1].dim():
         return NotImplemented
@@ -91,7 +94,7 @@ def index(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tens
 
 
 def _keeps_order(x: torch.Tensor, masked_dims: range) -> bool:
-    """Whether `x`, indexed by a mask over `masked_dims`, is contiguous in eager.
+    """True if `x`, indexed by a mask over `masked_dims`, is contiguous in eager.
 
     Eager lays out the result's dims in the order of the strides of the remaining dims of `x`.
     """
@@ -104,8 +107,8 @@ def index_put(
 ) -> torch.Tensor:
     """Replaces masks among other subscripts by the positions of their true elements.
 
-    The number of positions must broadcast with the other subscripts; otherwise the program raises. The op class
-    handles a mask that is the only subscript.
+    The number of positions must broadcast with the other subscripts; otherwise the program raises. The op class handles
+    a mask that is the only subscript.
     """
     subscripts = [item for item in indices if item is not None]
     if len(subscripts) < 2 or not any(map(_is_mask, subscripts)):
@@ -125,10 +128,10 @@ def _is_mask(subscript: torch.Tensor | None) -> bool:
 
 
 def _mask_positions(mask: torch.Tensor, length: Size | None) -> list[torch.Tensor]:
-    """For each dim of a mask, the positions of its true elements along it.
+    """Returns, for each dim of a mask, the positions of its true elements along that dim.
 
-    There are as many as true elements if `length` is None, else `length`: the program raises unless there are `length`
-    true elements, or one, whose position is repeated.
+    If `length` is None, there is one position per true element. Otherwise there are `length` positions; the program
+    raises an error unless the mask has `length` true elements, or one, whose position is repeated.
     """
     if length is None:
         return list(aten.nonzero_static.default(mask, size=_memoized_count(mask)).unbind(1))
@@ -152,7 +155,7 @@ def _sum_of_counts(repeats: torch.Tensor) -> Size:
 
 
 def bincount(x: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> torch.Tensor:
-    """The number of occurrences of each integer, or the sum of their weights."""
+    """Returns the number of occurrences of each integer, or the sum of their weights."""
     dtype = torch.int64 if weights is None else torch.float32 if weights.dtype == torch.float32 else torch.float64
     if _is_empty(x):
         return x.new_zeros([minlength], dtype=torch.int64)
@@ -165,7 +168,7 @@ def bincount(x: torch.Tensor, weights: torch.Tensor | None = None, minlength: in
 def unique(
     x: torch.Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
 ) -> tuple[torch.Tensor, ...]:
-    """The distinct elements of `x`, sorted; for each element of `x`, its index among them; the number of each."""
+    """Returns the distinct elements of `x` in order, the index of each element of `x` among them, and their counts."""
     if _is_empty(x):
         return _empty_result(x, x.shape if return_inverse else [0])
     if x.is_complex():
@@ -224,7 +227,7 @@ def unique_dim(
 
 
 def _rank_rows(rows: torch.Tensor) -> torch.Tensor:
-    """For each row, the number of lexicographically smaller rows; compares all pairs of rows."""
+    """Returns, for each row, the number of lexicographically smaller rows; compares all pairs of rows."""
     width, row, other_row = rows.shape[1], rows.unsqueeze(1), rows.unsqueeze(0)
     columns = torch.arange(width, device=rows.device)
     first_difference = torch.where(row != other_row, columns, width - 1).amin(-1, keepdim=True)
@@ -232,7 +235,7 @@ def _rank_rows(rows: torch.Tensor) -> torch.Tensor:
 
 
 def _run_starts(x: torch.Tensor) -> torch.Tensor:
-    """A mask of the positions at which a run of equal elements, or of equal rows, starts."""
+    """Returns a mask of the positions at which a run of equal elements, or of equal rows, starts."""
     differs = x[1:] != x[:-1]
     differs = differs.any(1) if x.dim() > 1 else differs
     return torch.cat([differs.new_ones([1]), differs])
@@ -241,7 +244,7 @@ def _run_starts(x: torch.Tensor) -> torch.Tensor:
 def _number_runs(
     x: torch.Tensor, is_start: torch.Tensor, return_inverse: bool, return_counts: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The positions at which the runs of `x` start, the number of the run of each element, and the run lengths."""
+    """Returns the start of each run of `x`, the number of the run of each element, and the lengths of the runs."""
     starts = _true_positions(is_start, _count(is_start))
     empty = is_start.new_empty([0], dtype=torch.int64)
     inverse = is_start.cumsum(0) - 1 if return_inverse else empty

@@ -42,29 +42,34 @@ class RandomBits:
         self._seed, self._stream, self.result, self.dtype = seed, stream, result, result.dtype
 
     def with_form(self, result: torch.Tensor) -> RandomBits:
-        """The same stream for a result with the form of another tensor."""
+        """Returns the same stream for a result with the form of another tensor."""
         return RandomBits(self._seed, self._stream, result)
 
-    def of_parts(self) -> RandomBits:
-        """The same stream for the parts of a complex result, along an additional last dim."""
+    def for_parts(self) -> RandomBits:
+        """Returns the same stream for the parts of a complex result, along an additional last dim."""
         with _disable_current_modes():
             return self.with_form(torch.view_as_real(self.result))
 
     def int32s(self, index: int = 0) -> torch.Tensor:
-        """Uniform int32 values, one per element; `index` (0 to 3) selects one of four independent values."""
-        return self._in_memory(lambda shape: torch.ops.buddy.philox32.default(self._seed, self._stream, shape, index))
+        """Returns uniform int32 values, one per element; `index` (0 to 3) selects one of four independent values."""
+        return self._make_in_memory_order(
+            lambda shape: torch.ops.buddy.philox32.default(self._seed, self._stream, shape, index)
+        )
 
     def int64s(self, index: int = 0) -> torch.Tensor:
-        """Uniform int64 values, one per element; value `index` (0 or 1) has the bits of int32 values 2 `index` and
-        2 `index` + 1.
+        """Returns uniform int64 values, one per element; value `index` (0 or 1) has the bits of int32 values 2 `index`
+        and 2 `index` + 1.
         """
-        return self._in_memory(lambda shape: torch.ops.buddy.philox64.default(self._seed, self._stream, shape, index))
+        return self._make_in_memory_order(
+            lambda shape: torch.ops.buddy.philox64.default(self._seed, self._stream, shape, index)
+        )
 
     def constant(self, value: float) -> torch.Tensor:
-        """A tensor with `value` for each element."""
-        return self._in_memory(lambda shape: torch.full(shape, value, dtype=self.dtype))
+        """Returns a tensor with `value` for each element."""
+        return self._make_in_memory_order(lambda shape: torch.full(shape, value, dtype=self.dtype))
 
-    def _in_memory(self, make: Callable[[list[int | torch.SymInt]], torch.Tensor]) -> torch.Tensor:
+    def _make_in_memory_order(self, make: Callable[[list[int | torch.SymInt]], torch.Tensor]) -> torch.Tensor:
+        """Calls `make` with the sizes in the order of the strides of `result`, and permutes its tensor back."""
         result = self.result
         if result.is_contiguous():
             return make(list(result.shape))
@@ -72,33 +77,35 @@ class RandomBits:
         order = sorted(range(result.dim()), key=lambda dim: -strides[dim])
         return make([result.shape[dim] for dim in order]).permute([order.index(dim) for dim in range(result.dim())])
 
-    def fractions(self, number: int = 0, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Uniform multiples of a power of two in [0, 1), with the resolution that `dtype` has between 1/2 and 1.
+    def fractions(self, index: int = 0, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Returns uniform multiples of a power of two in [0, 1), with the resolution of `dtype` between 1/2 and 1.
 
-        Their type is float64 for float64, otherwise float32. `number` is the index of the value in `int32s` or
-        `int64s`.
+        Their type is float64 for float64, otherwise float32. `index` is as in `int32s` and `int64s`.
         """
         dtype = dtype or self.dtype
         digits = _DIGITS.get(dtype, 24)
-        bits = self.int64s(number) if dtype == torch.float64 else self.int32s(number)
+        bits = self.int64s(index) if dtype == torch.float64 else self.int32s(index)
         return (bits & ((1 << digits) - 1)).to(_compute_type(dtype)) * 2.0**-digits
 
-    def positive(self, number: int = 0, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Uniform in (0, 1], in float32 or float64, with full precision."""
-        return 1 - self.fractions(number, _compute_type(dtype or self.dtype))
+    def positive(self, index: int = 0, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Returns numbers that are uniform in (0, 1], in float32 or float64, with full precision."""
+        return 1 - self.fractions(index, _compute_type(dtype or self.dtype))
 
     def normal(self, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Normally distributed with mean 0 and deviation 1, in float32 or float64 (Box and Muller 1958)."""
+        """Returns normally distributed numbers of mean 0 and deviation 1, float32 or float64 (Box and Muller 1958)."""
         dtype = _compute_type(dtype or self.dtype)
         radius = (self.positive(0, dtype).log() * -2).sqrt()
         return radius * (self.fractions(1, dtype) * (2 * math.pi)).cos()
 
     def exponential(self, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Exponentially distributed with mean 1, in float32 or float64."""
+        """Returns exponentially distributed numbers of mean 1, in float32 or float64."""
         return -self.positive(0, dtype).log()
 
     def uniform(self, low: float, high: float) -> torch.Tensor:
-        """Uniform in [`low`, `high`) in the node's dtype; always `low` if the interval contains no other value."""
+        """Returns numbers that are uniform in [`low`, `high`), in the node's dtype.
+
+        All are `low` if the interval contains no other value.
+        """
         values = self.fractions() * (high - low) + low
         if low == 0 and high == 1:
             return values
@@ -107,7 +114,7 @@ class RandomBits:
         return values.to(self.dtype).clamp_max(last)
 
     def below(self, count: int | torch.SymInt) -> torch.Tensor:
-        """Uniform integers in [0, `count`) as int64: `count` times a random fraction of 63 bits (43 for a small
+        """Returns uniform integers in [0, `count`) as int64: `count` times a random fraction of 63 bits (43 for a small
         `count`).
 
         Remainders would favour small numbers if `count` is very large, and are used only for a symbolic `count`.
@@ -123,12 +130,12 @@ class RandomBits:
 
 
 def _compute_type(dtype: torch.dtype) -> torch.dtype:
-    """The type in which eager computes before it rounds once: float64 for float64, float32 for all other types."""
+    """Returns the type in which eager computes before it rounds once: float64 for float64, otherwise float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def _multiply_fraction(bits: torch.Tensor, count: int) -> torch.Tensor:
-    """`bits * count >> 63` for numbers below 2**63, by products of 32-bit halves.
+    """Returns `bits * count >> 63` for numbers below 2**63, by products of 32-bit halves.
 
     Their sum fits in an unsigned 64-bit integer: it may wrap in int64, so it is shifted as an unsigned number.
     """
@@ -165,7 +172,7 @@ _PART_DEVIATION = math.sqrt(0.5)
 @rule(aten.rand.default, aten.rand_like.default, results=FLOATS | COMPLEX)
 def rand(bits: RandomBits, _form: object) -> torch.Tensor:
     if bits.dtype.is_complex:
-        return torch.view_as_complex(rand(bits.of_parts(), _form))
+        return torch.view_as_complex(rand(bits.for_parts(), _form))
     return bits.fractions().to(bits.dtype)
 
 
@@ -177,7 +184,7 @@ def randn(bits: RandomBits, _form: object) -> torch.Tensor:
 @rule(aten.uniform.default, results=FLOATS | COMPLEX)
 def uniform(bits: RandomBits, _like: object, low: float = 0.0, high: float = 1.0) -> torch.Tensor:
     if bits.dtype.is_complex:
-        parts = uniform(bits.of_parts(), _like, low, high)
+        parts = uniform(bits.for_parts(), _like, low, high)
         return parts if parts is NotImplemented else torch.view_as_complex(parts)
     return bits.uniform(low, high).to(bits.dtype) if low <= high and math.isfinite(high - low) else NotImplemented
 
@@ -185,7 +192,7 @@ def uniform(bits: RandomBits, _like: object, low: float = 0.0, high: float = 1.0
 @rule(aten.normal_functional.default, results=FLOATS | COMPLEX)
 def normal(bits: RandomBits, _like: object, mean: float = 0.0, deviation: float = 1.0) -> torch.Tensor:
     if bits.dtype.is_complex:
-        return torch.view_as_complex(normal(bits.of_parts(), _like, 0.0, deviation * _PART_DEVIATION)) + mean
+        return torch.view_as_complex(normal(bits.for_parts(), _like, 0.0, deviation * _PART_DEVIATION)) + mean
     return (bits.normal() * deviation + mean).to(bits.dtype)
 
 
@@ -259,7 +266,7 @@ def rrelu(
 
 @rule(aten.bernoulli.p, results=WITH_BOOL)
 def bernoulli_of_a_number(bits: RandomBits, _like: object, p: float = 0.5) -> torch.Tensor:
-    """Ones with probability `p`, which is rounded to 32 bits."""
+    """Returns ones with probability `p`, which is rounded to 32 bits."""
     if not 0 <= p <= 1:
         return NotImplemented
     ones = round(p * (1 << 32))
@@ -313,7 +320,7 @@ def random_to(bits: RandomBits, _like: object, high: int) -> torch.Tensor:
 
 @rule(aten.random.default, results=WITH_UNSIGNED)
 def random(bits: RandomBits, _like: object) -> torch.Tensor:
-    """Uniform over all non-negative integers of the dtype; for floats, those that are exactly representable."""
+    """Returns non-negative integers, uniform over those that the dtype represents exactly."""
     maximum = 1 if bits.dtype == torch.bool else 1 << _DIGITS.get(bits.dtype, 0)
     if not bits.dtype.is_floating_point and bits.dtype != torch.bool:
         maximum = min(torch.iinfo(bits.dtype).max, _INT64_MAX)
@@ -329,7 +336,7 @@ def _draw_between(bits: RandomBits, low: int | torch.SymInt, high: int | torch.S
 
 
 def _is_in_range(dtype: torch.dtype, minimum: int, maximum: int) -> bool:
-    """Whether both bounds are within the range of a type, as eager requires."""
+    """True if both bounds are within the range of a type, as eager requires."""
     if dtype == torch.bool:
         return minimum >= 0 and maximum <= 1
     limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
@@ -338,7 +345,7 @@ def _is_in_range(dtype: torch.dtype, minimum: int, maximum: int) -> bool:
 
 @rule(aten.randperm.default, results=NUMBERS)
 def randperm(bits: RandomBits, count: int | torch.SymInt) -> torch.Tensor:
-    """The order that sorts `count` random 64-bit integers, which are almost never equal."""
+    """Returns the order that sorts `count` random 64-bit integers, which are almost never equal."""
     if isinstance(count, int) and not _is_in_range(bits.dtype, 0, count):
         return NotImplemented
     return bits.int64s().sort()[1].to(bits.dtype)

@@ -64,7 +64,7 @@ class ImportedGraph:
         self.graph.body = sorted(self.graph.body, key=lambda op: sort_keys.get(op, (3,)))
 
     def state(self) -> list[torch.Tensor]:
-        """The tensors of `graph.params`, in order.
+        """Returns the tensors of `graph.params`, in order.
 
         Raises `GraphError` for a parameter that a script has added, since its value is unknown.
         """
@@ -77,11 +77,10 @@ class ImportedGraph:
         return [self._tensors[op] for op in self.graph.params]
 
     def all_tensors(self, arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The tensors of all placeholders, in order, where `arguments` are the inputs, or the state and then the
-        inputs.
+        """Returns the tensors of all placeholders, in order.
 
-        A missing seed of random numbers is drawn from PyTorch's default generator. Raises `ValueError` for any other
-        number of tensors.
+        `arguments` are the inputs, or the tensors of `state()` and then the inputs. A missing seed of random numbers is
+        drawn from PyTorch's default generator. Raises `ValueError` for any other number of tensors.
         """
         n_inputs, n_placeholders = len(self.graph.inputs), len(self.graph.placeholders)
         if self._seed in self.graph.inputs and len(arguments) in (n_inputs - 1, n_placeholders - 1):
@@ -119,7 +118,7 @@ class ImportedGraph:
 def argument_order(
     function: Callable[..., object], args: Sequence[torch.Tensor], kwargs: Mapping[str, object]
 ) -> tuple[str, ...]:
-    """The names of a call's arguments inside `function`, in the order of the call."""
+    """Returns the names of a call's arguments inside `function`, in the order of the call."""
     called = function.forward if isinstance(function, torch.nn.Module) else function
     try:
         bound = signature(called).bind_partial(*args).arguments
@@ -129,7 +128,7 @@ def argument_order(
 
 
 def _call_position(op: Op, arguments: Sequence[str]) -> tuple[int, ...]:
-    """The position of an input in the call: the number of its argument, then the indices within it.
+    """Returns the position of an input in the call: the number of its argument, then the indices within it.
 
     TorchDynamo orders inputs by their first use. Inputs that it does not attribute to an argument come last.
     """
@@ -219,7 +218,7 @@ class DynamoCompiler:
     # ---- importers ---------------------------------------------------------------------------------------------------
 
     def importer(self, model: Callable[..., object], *args: object, **kwargs: object) -> list[Graph]:
-        """The graphs of `model(*args, **kwargs)`, without gradients. Raises what `model` raises.
+        """Returns the graphs of `model(*args, **kwargs)`, without gradients. Raises what `model` raises.
 
         The graphs' inputs are the arguments that `model` uses, in the order of this call.
         """
@@ -232,7 +231,7 @@ class DynamoCompiler:
     def importer_by_export(
         self, module: Callable[..., object], *args: object, dynamic_shapes: DynamicShapes = None, **kwargs: object
     ) -> list[Graph]:
-        """The graph of `module`, through `torch.export`; its arguments keep the order of their declaration.
+        """Returns the graph of `module`, through `torch.export`; its arguments keep the order of their declaration.
 
         Sizes that `dynamic_shapes` marks with `torch.export.Dim` are symbolic: the compiled graph accepts any of them.
         """
@@ -330,13 +329,13 @@ class DynamoCompiler:
 
     @property
     def _dialect(self) -> Dialect:
-        """Buddy-MLIR searches its TOSA registry before the linalg one, unless the latter is primary."""
+        """Returns "linalg" if that registry is primary, else "tosa", which Buddy-MLIR searches first."""
         from buddy.compiler.ops import registries
 
         return "linalg" if self.primary_registry is registries()["linalg"] else "tosa"
 
     def _user_registry(self) -> Registry | None:
-        """The lowerings with priority over the registries of this package; None if there are none."""
+        """Returns the lowerings with priority over the registries of this package; None if there are none."""
         from buddy.compiler.ops import registries
         from buddy.compiler.ops.registry import Registry
 
@@ -399,7 +398,7 @@ class TorchCompileBackend:
 
 
 def make_default_torch_backend() -> TorchCompileBackend:
-    """A backend for `torch.compile` with default settings."""
+    """Returns a backend for `torch.compile` with default settings."""
     return TorchCompileBackend(DynamoCompiler())
 
 

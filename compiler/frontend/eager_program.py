@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 def eager_program(aten: AtenGraph, arguments: Sequence[torch.Tensor] = (), constants: int = 0) -> Eager:
-    """The eager computation of `aten`: the Dynamo graph's torch calls if its results can be identified.
+    """Returns the eager computation of `aten`: the Dynamo graph's torch calls if its results can be identified.
 
-    Training graphs, and those whose inputs or outputs AOTAutograd has rearranged, run their ATen ops instead. Of
-    `arguments`, those of one call, the program keeps the numbers, and each run gets the tensors. The last `constants`
-    tensors of a run are constants that the graph holds.
+    Training graphs, and those whose inputs or outputs AOTAutograd has rearranged, run their ATen ops instead.
+    `arguments` are those of one call: the program stores the numbers among them, and takes only tensors. The last
+    `constants` of these tensors are constants that the graph holds.
     """
     mapping = None if draws_seeds(aten.module) else _output_mapping(aten)
     program = _AtenProgram(aten.module, constants) if mapping is None else _DynamoProgram(aten, mapping)
@@ -45,18 +45,18 @@ def eager_program(aten: AtenGraph, arguments: Sequence[torch.Tensor] = (), const
     return run_with_numbers
 
 
-def drawing_program(aten: AtenGraph, arguments: Sequence[torch.Tensor], constants: int = 0) -> Eager | None:
+def unseeded_program(aten: AtenGraph, arguments: Sequence[torch.Tensor], constants: int = 0) -> Eager | None:
     """Like `eager_program`, with PyTorch's random ops in place of bits from a seed; None for a graph without a seed.
 
     The program ignores the seed among its tensors. Also None for a graph that recomputes the random numbers of another
     graph: PyTorch's ops would need the generator's state, and the graph only gets a seed.
     """
-    if aten.drawing is None or restores_states(aten.drawing):
+    if aten.unseeded is None or restores_states(aten.unseeded):
         return None
-    drawing = replace(
-        aten, module=aten.drawing, origins=aten.origins[:-1], input_of=aten.input_of[:-1], drawing=None
-    )  # fmt: skip
-    program = eager_program(drawing, arguments[:-1], constants)
+    unseeded = replace(
+        aten, module=aten.unseeded, origins=aten.origins[:-1], input_of=aten.input_of[:-1], unseeded=None
+    )
+    program = eager_program(unseeded, arguments[:-1], constants)
     seed_position = sum(isinstance(value, torch.Tensor) for value in arguments[:-1])
     return lambda tensors: program([*tensors[:seed_position], *tensors[seed_position + 1 :]])
 
@@ -120,8 +120,8 @@ _OPCODES = {"placeholder", "call_function", "call_method", "output"}
 def code_of(program: Eager | None) -> EagerCode | None:
     """Returns the code of a program of `eager_program`.
 
-    `None` if it does not run a Dynamo graph, or if that has modules, constants or functions of its own, writes to its
-    inputs, or runs in an autocast context.
+    Returns `None` if the program does not run a Dynamo graph, or if that graph has modules or constants, calls
+    functions outside of torch, writes to its inputs, or runs in an autocast context.
     """
     if not isinstance(program, _DynamoProgram) or program._mutated or program._autocast is not None:
         return None
@@ -135,7 +135,7 @@ def code_of(program: Eager | None) -> EagerCode | None:
 
 
 def program_of(code: EagerCode) -> Eager:
-    """Returns the program whose code `code_of` has returned."""
+    """Returns a program that runs the code of `code_of`."""
     names: dict[str, Any] = dict(_NAMES)
     exec(code.source, names)
     module = type("Graph", (torch.nn.Module,), {"forward": names["forward"]})()
@@ -148,9 +148,7 @@ def program_of(code: EagerCode) -> Eager:
 
 
 def _output_mapping(aten: AtenGraph) -> list[tuple[str, int]] | None:
-    """For each ATen result, the output or the mutated input of the Dynamo graph that it is; None if a result is
-    neither.
-    """
+    """Returns which output or mutated input of the Dynamo graph each ATen result is; None if a result is neither."""
     if aten.kind != "inference" or set(aten.input_of) != set(range(_count_inputs(aten.dynamo))):
         return None
     output = next(iter(reversed(aten.module.graph.nodes)))
@@ -200,7 +198,7 @@ class Trace:
         return cls(tags)
 
     def add_to(self, graph: Graph) -> Graph:
-        """A copy of `graph` that also returns the traced nodes, after its own results.
+        """Returns a copy of `graph` that also returns the traced nodes, after its own results.
 
         Raises `GraphError` for an unknown name, and for a node that is not a single tensor.
         """
@@ -238,8 +236,8 @@ def _tag(name: str, entry: object) -> str:
 
 
 def _read_tags(path: Path) -> dict[str, object]:
-    """The entries of a TOML file, by node. Raises `ValueError` for a file that cannot be read, is not TOML, or has no
-    `[[trace]]`.
+    """Returns the entries of a TOML file, by node. Raises `ValueError` for a file that cannot be read, is not TOML, or
+    has no `[[trace]]`.
     """
     try:
         entries = msgspec.toml.decode(path.read_bytes()).get("trace")

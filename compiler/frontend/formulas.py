@@ -23,7 +23,7 @@ FROM_TORCH = [
 
 
 def cdist(x: torch.Tensor, y: torch.Tensor, p: float, mode: int | None) -> torch.Tensor:
-    """The distances between the rows of `x` [..., n, width] and of `y` [..., m, width], as [..., n, m].
+    """Returns the distances between the rows of `x` [..., n, width] and of `y` [..., m, width], as [..., n, m].
 
     The result is computed from differences for every `mode`: products, which eager uses for many rows, are less
     accurate.
@@ -35,13 +35,16 @@ def cdist(x: torch.Tensor, y: torch.Tensor, p: float, mode: int | None) -> torch
 
 
 def pdist(x: torch.Tensor, p: float = 2) -> torch.Tensor:
-    """The distances between each row of `x` [n, width] and the rows after it, as [n * (n - 1) / 2]."""
+    """Returns the distances between each row of `x` [n, width] and the rows after it, as [n * (n - 1) / 2]."""
     rows, columns = torch.triu_indices(x.size(0), x.size(0), 1, device=x.device).unbind()
     return _lengths(x.index_select(0, rows) - x.index_select(0, columns), p)
 
 
 def _lengths(differences: torch.Tensor, p: float) -> torch.Tensor:
-    """The p-norm of each row of `differences`, 0 for empty rows; for p = 0 the number of nonzero elements, or NaN."""
+    """Returns the p-norm of each row of `differences`, 0 for empty rows.
+
+    For p = 0 it is the number of nonzero elements, or NaN if one of them is NaN.
+    """
     if not differences.size(-1):
         return differences.sum(-1)
     if p == 0:
@@ -52,7 +55,7 @@ def _lengths(differences: torch.Tensor, p: float) -> torch.Tensor:
 def cdist_backward(
     gradient: torch.Tensor, x: torch.Tensor, y: torch.Tensor, p: float, distances: torch.Tensor
 ) -> torch.Tensor:
-    """The gradient of `x`; a pair at distance 0 contributes nothing."""
+    """Returns the gradient of `x`; a pair at distance 0 contributes nothing."""
     differences, distance = x.unsqueeze(-2) - y.unsqueeze(-3), distances.unsqueeze(-1)
     if p == 0:
         return torch.zeros_like(x)
@@ -71,7 +74,7 @@ def cdist_backward(
 
 
 def pdist_backward(gradient: torch.Tensor, x: torch.Tensor, p: float, distances: torch.Tensor) -> torch.Tensor:
-    """The gradient of `x`; `gradient` is that of the distances between each row and the rows after it."""
+    """Returns the gradient of `x`; `gradient` is that of the distances between each row and the rows after it."""
     rows, columns = torch.triu_indices(x.size(0), x.size(0), 1, device=x.device).unbind()
 
     def square(values: torch.Tensor) -> torch.Tensor:
@@ -82,7 +85,7 @@ def pdist_backward(gradient: torch.Tensor, x: torch.Tensor, p: float, distances:
 
 
 def masked_scatter_backward(gradient: torch.Tensor, mask: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
-    """The gradient of the values that `masked_scatter` reads in order; unused values have the gradient 0."""
+    """Returns the gradient of the values that `masked_scatter` reads in order; unused values have the gradient 0."""
     flat = torch.cat([gradient.reshape(-1), gradient.new_zeros([1])])
     flat_mask = mask.expand_as(gradient).reshape(-1)
     positions = aten.nonzero_static.default(flat_mask, size=math.prod(sizes), fill_value=gradient.numel())
@@ -90,7 +93,7 @@ def masked_scatter_backward(gradient: torch.Tensor, mask: torch.Tensor, sizes: S
 
 
 def zeros_without_memory(size: Sequence[int], **options: object) -> torch.Tensor:
-    """Zeros of autograd's `_efficientzerotensor`, which eager does not store."""
+    """Returns stored zeros for autograd's `_efficientzerotensor`, which has no memory in eager."""
     return torch.zeros(size, dtype=options.get("dtype"))
 
 
@@ -99,7 +102,7 @@ def dist(x: torch.Tensor, y: torch.Tensor, p: float = 2) -> torch.Tensor:
 
 
 def embedding_renorm(weight: torch.Tensor, indices: torch.Tensor, max_norm: float, norm_type: float) -> torch.Tensor:
-    """`weight` [rows, width] with the rows at `indices` scaled to at most `max_norm`."""
+    """Returns `weight` [rows, width] with the rows at `indices` scaled to at most `max_norm`."""
     rows = indices.flatten()
     is_read = torch.zeros_like(weight[:, 0], dtype=torch.bool)
     is_read = is_read.index_put((rows,), torch.ones_like(rows, dtype=torch.bool))
@@ -113,10 +116,11 @@ def attention_backward(
     log_sums: torch.Tensor, dropout_p: float, is_causal: bool, *,
     attn_mask: torch.Tensor | None = None, scale: float | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """The gradients of q, k and v [batch, heads, length, width], from the forward's `out` and logarithms of sums.
+    """Returns the gradients of q, k and v [batch, heads, length, width].
 
-    Recomputes the weights from `log_sums` (FlashAttention-2, Dao 2023, section 3.1, in one block). A fully masked row
-    has the weights 0. Several heads of q may read one head of k and v.
+    `out` and `log_sums` are the results of the forward pass. Recomputes the weights from `log_sums` (FlashAttention-2,
+    Dao 2023, section 3.1, in one block). A fully masked row has the weights 0. Several heads of q may read one head of
+    k and v.
     """
     if dropout_p:
         return NotImplemented
@@ -138,7 +142,7 @@ def attention_backward(
 def _scores(
     q: torch.Tensor, k: torch.Tensor, is_causal: bool, mask: torch.Tensor | None, softmax_scale: float
 ) -> torch.Tensor:
-    """[batch, heads, length of q, length of k]: the input of attention's softmax."""
+    """Returns the input of attention's softmax, [batch, heads, length of q, length of k]."""
     scores = q @ k.transpose(-2, -1) * softmax_scale
     if mask is not None:
         minus_infinity = scores.new_full((), -math.inf)
@@ -153,9 +157,9 @@ def attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout_p: float = 0.0, is_causal: bool = False, *,
     attn_mask: torch.Tensor | None = None, scale: float | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """Attention's output by torch's rule, and the logarithms of the softmax sums [batch, heads, length], as in eager.
+    """Returns attention's output by torch's rule, and the logarithms of the softmax sums [batch, heads, length].
 
-    Torch's rule returns the attention weights as its second result.
+    Eager returns these too; torch's rule returns the attention weights as its second result.
     """
     rule = torch._decomp.decomposition_table[aten._scaled_dot_product_flash_attention_for_cpu.default]
     out, _ = rule(q, k, v, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)
@@ -170,7 +174,7 @@ def attention_of_any_width(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout_p: float = 0.0, is_causal: bool = False, *,
     attn_mask: torch.Tensor | None = None, scale: float | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """Attention whose head size is unknown at compile time; the op class handles all others."""
+    """Computes attention whose head size is unknown at compile time; the op class handles all other calls."""
     if not isinstance(q.size(-1), torch.SymInt):
         return NotImplemented
     # A symbol cannot be the scale of torch's rule: it would become a constant. So q is scaled.
@@ -183,12 +187,12 @@ def attention_of_any_width(
 
 
 def _sum_over_repeats(gradient: torch.Tensor, repeats: int) -> torch.Tensor:
-    """The sum over the heads that read one head of k or v."""
+    """Returns the sum over the heads that read one head of k or v."""
     return gradient.unflatten(1, (-1, repeats)).sum(2) if repeats > 1 else gradient
 
 
 def multilabel_margin_loss(x: torch.Tensor, target: torch.Tensor, reduction: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The loss of scores [classes] or [rows, classes], and the mask of the target classes.
+    """Returns the loss of scores [classes] or [rows, classes], and the mask of the target classes.
 
     A list of targets ends at -1; torch's rule reads the rest of the list as class 0.
     """
@@ -207,7 +211,10 @@ def multilabel_margin_loss(x: torch.Tensor, target: torch.Tensor, reduction: int
 
 
 def compute_in_float32(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Torch's `rule`, which rounds half precision after each step, in float32 with one rounding, like eager."""
+    """Returns a rule that computes half precision in float32 and rounds once, like eager.
+
+    Torch's `rule` alone rounds half precision after each step.
+    """
 
     def decompose(x: torch.Tensor, *rest: object, **kwargs: object) -> torch.Tensor:
         halves = (torch.float16, torch.bfloat16)
@@ -223,7 +230,9 @@ def compute_in_float32(rule: Callable[..., torch.Tensor]) -> Callable[..., torch
 def for_half_precision(
     half_rule: Callable[..., torch.Tensor], rule: Callable[..., torch.Tensor]
 ) -> Callable[..., torch.Tensor]:
-    """Calls `half_rule` for half precision, with numbers converted to tensors of that type, else torch's `rule`.
+    """Returns a rule that calls `half_rule` for half precision, and torch's `rule` otherwise.
+
+    `half_rule` gets numbers as tensors of the half-precision type.
 
     Torch's rules compute in float32 and round once, whereas eager rounds after each step for these ops.
     """
@@ -241,14 +250,14 @@ def for_half_precision(
 
 
 def logit(x: torch.Tensor, eps: torch.Tensor | None = None) -> torch.Tensor:
-    """log(x / (1 - x)), with x clamped to [`eps`, 1 - `eps`]."""
+    """Returns log(x / (1 - x)), with x clamped to [`eps`, 1 - `eps`]."""
     if eps is not None:
         x = torch.where(x < eps, eps, torch.where(x > 1 - eps, 1 - eps, x))
     return torch.log(x / (1 - x))
 
 
 def times_logarithm(logarithm: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """`x * logarithm(y)`, which is 0 where `x` is 0, but NaN where `y` is NaN."""
+    """Returns a rule for `x * logarithm(y)`, which is 0 where `x` is 0, but NaN where `y` is NaN."""
 
     def product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return torch.where(torch.isnan(y), math.nan, torch.where(x == 0, 0, x * logarithm(y)))
@@ -262,7 +271,7 @@ def assert_nonzero(condition: torch.Tensor) -> None:
 
 
 def check_unit_interval(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Torch's `rule` for a loss, with eager's check that input and target are in [0, 1] and not NaN."""
+    """Returns torch's `rule` for a loss, with eager's check that input and target are in [0, 1] and not NaN."""
 
     def decompose(x: torch.Tensor, target: torch.Tensor, *rest: object, **kwargs: object) -> torch.Tensor:
         for operand, values in (("input", x), ("target", target)):
@@ -280,13 +289,13 @@ def threshold_backward(gradient: torch.Tensor, x: torch.Tensor, threshold: float
 
 
 def hardtanh_backward(gradient: torch.Tensor, x: torch.Tensor, low: float, high: float) -> torch.Tensor:
-    """0 for NaN, like eager's kernel for vectors; torch's rule returns `gradient`."""
+    """Returns the gradient of `x`; for NaN it is 0, as in eager's vector kernel; torch's rule returns `gradient`."""
     compared = x.to(torch.promote_types(x.dtype, torch.float32))
     return torch.where((compared > low) & (compared < high), gradient, 0)
 
 
 def hardswish_backward(gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """NaN for NaN, like eager's kernel for vectors; torch's rule returns `gradient`."""
+    """Returns the gradient of `x`; for NaN it is NaN, as in eager's vector kernel; torch's rule returns `gradient`."""
     compute_type = torch.promote_types(x.dtype, torch.float32)
     wide, compared = gradient.to(compute_type), x.to(compute_type)
     inner = torch.where(compared >= 3, wide, wide * (compared / 3 + 0.5))
@@ -296,7 +305,7 @@ def hardswish_backward(gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 def smooth_l1_backward(
     gradient: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int, beta: float
 ) -> torch.Tensor:
-    """NaN for NaN, like eager; torch's rule returns 0."""
+    """Returns the gradient of `x`; for NaN it is NaN, as in eager; torch's rule returns 0."""
     compute_type = torch.promote_types(x.dtype, torch.float32)
     difference = x.to(compute_type) - target.to(compute_type)
     scaled = gradient.to(compute_type) * (1 / max(1, x.numel()) if reduction == 1 else 1.0)
@@ -308,7 +317,7 @@ def multi_margin_loss(
     x: torch.Tensor, target: torch.Tensor, p: float = 1, margin: float = 1, weight: torch.Tensor | None = None,
     reduction: int = 1,
 ) -> torch.Tensor:  # fmt: skip
-    """The loss of scores [classes] or [rows, classes]; eager's kernel ignores margins that are NaN."""
+    """Returns the loss of scores [classes] or [rows, classes]; eager's kernel ignores margins that are NaN."""
     scores, labels = torch.atleast_2d(x), torch.atleast_1d(target).unsqueeze(1)
     margins = margin - scores.gather(1, labels) + scores
     is_counted = (margins > 0) & (torch.arange(scores.size(1), device=x.device) != labels)
@@ -321,7 +330,7 @@ def multi_margin_loss(
 
 
 def index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Converts `value`, a tensor without dims, to the type of `x`; torch's rule writes it as it is."""
+    """Fills with `value`, a tensor without dims, converted to the type of `x`; torch's rule does not convert it."""
     rule = torch._decomp.decomposition_table[aten.index_fill.int_Tensor]
     return rule(x, dim, index, value.to(x.dtype))
 
@@ -342,7 +351,7 @@ def take(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 
 
 def conv_tbc(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, pad: int = 0) -> torch.Tensor:
-    """A convolution of `x` [time, batch, in] with `weight` [width, in, out], as [time, batch, out]."""
+    """Returns a convolution of `x` [time, batch, in] with `weight` [width, in, out], as [time, batch, out]."""
     output = torch.conv1d(x.permute(1, 2, 0), weight.permute(2, 1, 0), bias, padding=pad)
     return output.permute(2, 0, 1).contiguous()
 
@@ -356,7 +365,7 @@ def index_put_impl(
 
 
 def copy_result(view: Callable[..., object]) -> Callable[..., object]:
-    """A function that returns contiguous copies of the tensor or tensors that `view` returns."""
+    """Returns a function that returns contiguous copies of the tensor or tensors that `view` returns."""
 
     def copy(x: torch.Tensor, *rest: object, **kwargs: object) -> torch.Tensor:
         return tree_map(partial(torch.clone, memory_format=torch.contiguous_format), view(x, *rest, **kwargs))
@@ -365,7 +374,7 @@ def copy_result(view: Callable[..., object]) -> Callable[..., object]:
 
 
 def keep_format(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Torch's `rule`, with the result in the memory format of the operand: contiguous or channels last, as in eager."""
+    """Returns torch's `rule` with the result in the memory format of the operand, contiguous or channels last."""
 
     def unpool(x: torch.Tensor, *rest: object) -> torch.Tensor:
         return rule(x, *rest).contiguous(memory_format=suggest_memory_format(x))
@@ -374,7 +383,7 @@ def keep_format(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
 
 
 def for_reals(rule: Callable[..., object]) -> Callable[..., object]:
-    """Torch's `rule` for real numbers; complex ops stay unchanged, because the rule would raise."""
+    """Returns torch's `rule` for real numbers; complex ops stay unchanged, because the rule would raise."""
 
     def decompose(x: torch.Tensor, *rest: object, **kwargs: object) -> torch.Tensor:
         return NotImplemented if x.is_complex() else rule(x, *rest, **kwargs)
@@ -389,7 +398,7 @@ def encoder_layer(
     up_bias: torch.Tensor, down_weight: torch.Tensor, down_bias: torch.Tensor, mask: torch.Tensor | None = None,
     mask_type: int | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """One transformer encoder layer on `x` [batch, tokens, width]. A call with a mask stays unchanged."""
+    """Applies one transformer encoder layer to `x` [batch, tokens, width]. A call with a mask stays unchanged."""
     if mask is not None or x.dim() != 3:
         return NotImplemented
 

@@ -1,4 +1,4 @@
-"""Decomposes fractional max pooling (Graham 2014) and its gradient: windows whose starts a random sample decides."""
+"""Decomposes fractional max pooling (Graham 2014) and its gradient: the starts of windows depend on random samples."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ aten = torch.ops.aten
 def fractional_max_pool(
     x: torch.Tensor, kernel_sizes: Sequence[int], result_sizes: Sequence[int], samples: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The maxima of windows of `x` [*batch, channels, *sizes], as [*batch, channels, *result_sizes], and their places.
+    """Returns the maxima of windows of `x` [*batch, channels, *sizes], and their indices.
 
-    `samples` [n, channels, dims] are from 0 to 1; a place is the number of an element in its channel. Of equal elements
-    the first is chosen, and of several NaNs the last, as eager does. Symbolic sizes are left to eager.
+    Both are [*batch, channels, *result_sizes]. `samples` [n, channels, dims] are from 0 to 1; an index is that of an
+    element in its channel. Of equal elements the first is chosen, and of several NaNs the last, as in eager. Symbolic
+    sizes are left to eager.
     """
     dims = len(kernel_sizes)
     sizes = x.shape[-dims:]
     if not all(type(size) is int for size in (*sizes, *result_sizes)):
         return NotImplemented
     planes = x.reshape(samples.size(0), x.size(-dims - 1), math.prod(sizes))  # [n, channels, elements]
-    places = samples.new_zeros([1] * (2 + 2 * dims), dtype=torch.int64)
+    indices = samples.new_zeros([1] * (2 + 2 * dims), dtype=torch.int64)
     for dim in range(dims):
         # The samples of images are those of the width and of the height; those of volumes are in the order of the dims.
         sample = samples[..., dims - 1 - dim if dims == 2 else dim]
         positions = _window_positions(sample, sizes[dim], kernel_sizes[dim], result_sizes[dim])
         shape = [*positions.shape[:2], *[1] * (2 * dims)]
         shape[2 + dim], shape[2 + dims + dim] = result_sizes[dim], kernel_sizes[dim]
-        places = places * sizes[dim] + positions.reshape(shape)
-    windows = places.expand(*planes.shape[:2], *result_sizes, *kernel_sizes).flatten(2 + dims)
+        indices = indices * sizes[dim] + positions.reshape(shape)
+    windows = indices.expand(*planes.shape[:2], *result_sizes, *kernel_sizes).flatten(2 + dims)
     values = planes.gather(2, windows.flatten(2)).reshape(windows.shape)
     last_nan = torch.where(values.isnan(), torch.arange(values.size(-1), device=x.device), -1).amax(-1)
     chosen = torch.where(last_nan >= 0, last_nan, values.argmax(-1)).unsqueeze(-1)
@@ -42,7 +43,7 @@ def fractional_max_pool(
 
 
 def _window_positions(sample: torch.Tensor, size: int, width: int, count: int) -> torch.Tensor:
-    """The positions [n, channels, count, width] of the elements of `count` windows along a dim of `size`.
+    """Returns the positions [n, channels, count, width] of the elements of `count` windows along a dim of `size`.
 
     The last window ends with the dim; the starts of the others are equally spaced, rounded down, and moved by `sample`.
     """
@@ -60,14 +61,17 @@ def _window_positions(sample: torch.Tensor, size: int, width: int, count: int) -
 
 def fractional_max_pool_backward(
     gradient: torch.Tensor, x: torch.Tensor, kernel_sizes: Sequence[int], result_sizes: Sequence[int],
-    places: torch.Tensor,
+    indices: torch.Tensor,
 ) -> torch.Tensor:  # fmt: skip
-    """The gradient of `x`: each element gets that of the maxima that it is. Half precision is left to eager."""
+    """Returns the gradient of `x`: each element gets the gradients of the windows whose maximum it is.
+
+    Half precision is left to eager.
+    """
     if x.dtype in (torch.float16, torch.bfloat16):
         return NotImplemented
     first = x.dim() - len(kernel_sizes)
     zeros = torch.zeros_like(x, memory_format=torch.contiguous_format).flatten(first)
-    return zeros.scatter_add(-1, places.flatten(first), gradient.flatten(first)).reshape(x.shape)
+    return zeros.scatter_add(-1, indices.flatten(first), gradient.flatten(first)).reshape(x.shape)
 
 
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {

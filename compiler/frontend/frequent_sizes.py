@@ -19,7 +19,7 @@ from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.runtime import LoadedProgram
 
-# Maximum number of sets of sizes with code of their own, for each graph: each takes the memory of its intermediates.
+# Maximum number of sets of sizes with separate code, for each graph: each takes the memory of its intermediates.
 # None is evicted, because a program that cycles through more sets would compile all the time.
 MAX_SIZES = 16
 # Maximum number of sets of sizes whose calls are counted; counting starts again when there are more.
@@ -77,7 +77,7 @@ class FrequentSizes:
         """Uses `artifact` for the calls with these values of the symbols; `seconds` is the time since it was due."""
         text = ", ".join(f"{name} = {value}" for name, value in symbols.items())
         if artifact.eager_nodes and not self._allow_eager:
-            _log.info("graph %s: no code of its own for %s, since ops would run in eager", self._data.name, text)
+            _log.info("graph %s: no separate code for %s, since ops would run in eager", self._data.name, text)
             return
         self._programs[tuple(symbols.values())] = self._load(artifact)
         _log.info("graph %s: compiled for %s in the background, ready after %.1f s", self._data.name, text, seconds)

@@ -47,13 +47,14 @@ NO_BREAK = GraphBreak()
 
 
 def graph_break(aten: AtenGraph) -> GraphBreak:
-    """Why and where the Dynamo graph of `aten` ended; for a piece of a graph, why the graph was cut.
+    """Returns why and where the Dynamo graph of `aten` ended; for a piece of a graph, why and where it was cut.
 
     A backward graph has no break: the break is reported for its forward graph.
     """
     if aten.part:
-        text, line = aten.ends
-        return GraphBreak(text, line, _NUMBER_FIX if text.endswith(_READS_NUMBER) else "")
+        return GraphBreak(
+            aten.cut_reason, aten.cut_line, _NUMBER_FIX if aten.cut_reason.endswith(_READS_NUMBER) else ""
+        )
     reason: Any = getattr(aten.dynamo, "compile_subgraph_reason", None)
     if reason is None or not reason.graph_break or aten.kind == "backward":
         return NO_BREAK
@@ -62,7 +63,7 @@ def graph_break(aten: AtenGraph) -> GraphBreak:
 
 
 def _user_line(stack: Iterable[Any]) -> str:
-    """The line (`file:line`) of the innermost frame that is not in a library; "" without one."""
+    """Returns the line (`file:line`) of the innermost frame that is not in a library; "" without one."""
     frames = [frame for frame in stack if not is_library(frame.filename)]
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
@@ -74,18 +75,18 @@ def guards_in_progress(module: GraphModule, inputs: Sequence[torch.Tensor]) -> C
     lines. Dynamo writes the conditions when the frame is compiled; before that, the function returns the inputs only.
     """
     context = TracingContext.try_get()
-    found = list[DynamoGuard](context.guards_context.dynamo_guards.inner) if context is not None else []
+    recorded = list[DynamoGuard](context.guards_context.dynamo_guards.inner) if context is not None else []
     tensors = _tensor_guards(module, inputs)
 
     def guards() -> tuple[Guard, ...]:
-        others = (described for guard in found for described in _describe_guard(guard))
+        others = (described for guard in recorded for described in _describe_guard(guard))
         return tuple(dict.fromkeys((*tensors, *others)))[:_MAX_GUARDS]
 
     return guards
 
 
 def _tensor_guards(module: GraphModule, inputs: Sequence[torch.Tensor]) -> list[Guard]:
-    """The dtype and the sizes of each input tensor that is not a weight; `*` is a size that may change."""
+    """Returns the dtype and the sizes of each input tensor that is not a weight; `*` is a size that may change."""
     nodes = [node for node in module.graph.nodes if node.op == "placeholder"]
     guards = []
     for node, origin in zip(nodes, origins_of(module, inputs), strict=True):

@@ -31,7 +31,7 @@ _ASSIGNMENT = re.compile(r"\s+(\w+)(?:: \"[^\"]*\")? = ")
 
 
 def fx_table(conversion: Conversion) -> str:
-    """A header line, a line of dashes, and one line per FX node with a Buddy node, in the order of the Buddy graph."""
+    """Returns a table of the FX nodes that have a Buddy node, in the order of the Buddy graph."""
     return _format_table([[n.op, n.name, str(n.target), str(n.args), str(n.kwargs)] for n in conversion.fx_nodes])
 
 
@@ -45,13 +45,13 @@ def _format_table(cells: Sequence[Sequence[str]]) -> str:
 
 
 def fx_code(conversion: Conversion) -> str:
-    """The graph as Python text, each value with its element type, shape and strides."""
+    """Returns the graph as Python text, each value with its element type, shape and strides."""
     graph = conversion.fx_nodes[0].graph
     return graph.python_code("self", verbose=True, include_stride=True).src.strip() + "\n"
 
 
 def code_lines(code: str, rows: Sequence[NodeRow]) -> tuple[int, ...]:
-    """For each line of `fx_code`, the number of its node's row, from 1; 0 for other lines."""
+    """Returns, for each line of `fx_code`, the number of the node's row, from 1; 0 for other lines."""
     numbers = {row.name: number for number, row in enumerate(rows, 1) if row.opcode != "output"}
     matches = (_ASSIGNMENT.match(line) for line in code.splitlines())
     return tuple(numbers.get(match[1], 0) if match else 0 for match in matches)
@@ -78,7 +78,7 @@ def graph_info(name: str, conversion: Conversion, graph_break: GraphBreak = NO_B
 def _row(
     index: int, op: Op, node: torch.fx.Node, positions: Mapping[torch.fx.Node, int], places: dict[str, int]
 ) -> NodeRow:
-    """The row of a node. Adds the lines that call it to `places`, each with its index."""
+    """Returns the row of a node. Adds the lines that call it to `places`, each with its index."""
     metas = [meta for meta in op.metas if meta is not None]
     result = node.meta.get("val")
     items = result if isinstance(result, (list, tuple)) else [result]
@@ -104,7 +104,7 @@ def _row(
 
 
 def ir_graph_info(graph: Graph, name: str, first_phase: str, dialects: tuple[str, ...] = ()) -> GraphInfo:
-    """The information on a graph that starts as IR, in the pipeline's phase `first_phase`; it has no FX nodes."""
+    """Returns the description of a graph that was imported as IR, of the phase `first_phase`; it has no FX nodes."""
     positions = {op: position for position, op in enumerate(graph.body)}
     return GraphInfo(
         name,
@@ -139,12 +139,12 @@ def _ir_row(position: int, op: Op, positions: Mapping[Op, int]) -> NodeRow:
 
 
 def _bytes(value: Tensor) -> int:
-    """The size of a tensor in bytes, 0 if it is known only at the call."""
+    """Returns the size of a tensor in bytes, 0 if it is known only at the call."""
     elements = value.numel()
     return elements * value.element_size() if isinstance(elements, int) else 0
 
 
 def main_dtype(operations: list[Op]) -> str:
-    """The most frequent dtype of the ops' first results."""
+    """Returns the most frequent dtype of the ops' first results."""
     counts = Counter(meta.dtype.value for op in operations for meta in op.metas[:1] if meta is not None)
     return counts.most_common(1)[0][0] if counts else ""

@@ -20,10 +20,10 @@ from torch.utils._pytree import tree_leaves
 
 from buddy.compiler.frontend.aten import AtenGraph, Runner
 from buddy.compiler.frontend.control_flow import compile_bodies, has_control_flow, is_control_flow
-from buddy.compiler.frontend.convert import fills_storage, reads_storage, unsupported_nodes
+from buddy.compiler.frontend.convert import reads_storage, unsupported_nodes
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.names import node_title, python_line
-from buddy.compiler.frontend.strided_views import base_of_views
+from buddy.compiler.frontend.strided_views import base_of_views, fills_storage
 
 if TYPE_CHECKING:
     import sympy
@@ -66,7 +66,7 @@ class GraphCut:
 
     @property
     def in_eager(self) -> Mapping[str, str]:
-        """`refused` without nodes that compute numbers, and without control flow, whose bodies are compiled."""
+        """Returns `refused` without nodes that compute numbers, and without control flow, whose bodies are compiled."""
         excluded = {
             node.name for node in computing_nodes(self.aten.module) if computes_numbers(node) or is_control_flow(node)
         }
@@ -74,7 +74,7 @@ class GraphCut:
 
     @property
     def reads_numbers(self) -> bool:
-        """Whether numbers are read out of tensors between pieces."""
+        """True if numbers are read out of tensors between pieces."""
         return any(node.target is _READ_NUMBER for node in self.aten.module.graph.nodes)
 
     def __str__(self) -> str:
@@ -108,7 +108,7 @@ def cut_around(aten: AtenGraph, refusal: UnsupportedGraphError, check: Check) ->
 
 
 def _number_read_reasons(module: GraphModule) -> Reasons:
-    """The nodes that read a number out of a tensor, with this reason."""
+    """Returns the nodes that read a number out of a tensor, with this reason."""
     return {node.name: _read_reason(node) for node in module.graph.nodes if node.target is _READ_NUMBER}
 
 
@@ -117,7 +117,7 @@ def _read_reason(node: Node) -> str:
 
 
 def computes_numbers(node: Node) -> bool:
-    """Whether a node reads a number out of a tensor, or computes with numbers only."""
+    """True if a node reads a number out of a tensor, or computes with numbers only."""
     kinds = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
     return node.target in _NUMBER_OPS or isinstance(node.meta.get("val"), kinds)
 
@@ -134,7 +134,7 @@ def _check_piece(aten: AtenGraph, check: Check) -> Reasons:
 
 
 def _rejection_reasons(module: GraphModule, error: UnsupportedGraphError) -> Reasons:
-    """The nodes that `error` rejects: the node that it names, or the users of that node if it is an input."""
+    """Returns the nodes that `error` rejects: the node that it names, or the users of that node if it is an input."""
     nodes = [node for node in module.graph.nodes if node.name == error.diagnostic.node]
     nodes_to_reject = [
         rejected for node in nodes for rejected in ([node] if node.op == "call_function" else list(node.users))
@@ -152,13 +152,16 @@ def _control_flow_reason(node: Node) -> str:
 
 
 def _reasons_of_views(module: GraphModule, reasons: Reasons) -> Reasons:
-    """The views through which rejected nodes read a storage: they run in eager too, with the reason of the reader."""
+    """Returns the views through which rejected nodes read a storage, with the reason of the reader.
+
+    These run in eager too.
+    """
     readers = [node for node in module.graph.nodes if node.name in reasons and reads_storage(node)]
     return {view.name: reasons[node.name] for node in readers for view in _views_to(node.args[0])}
 
 
 def _views_to(operand: Node) -> list[Node]:
-    """The views between a storage and `operand`; if the storage has gaps, also its producer.
+    """Returns the views between a storage and `operand`; if the storage has gaps, also its producer.
 
     All of these run in eager: a view that compiled code returns has a separate storage without gaps.
     """
@@ -189,7 +192,7 @@ class SplitGraph:
             return piece.aten.module
 
         self._steps = [(piece, make_runner(piece)) for piece in cut.pieces]
-        self._dead = _last_uses([piece for piece, _ in self._steps], self._output)
+        self._releasable = _releasable_inputs([piece for piece, _ in self._steps], self._output)
 
     @property
     def in_eager(self) -> list[Node]:
@@ -207,30 +210,30 @@ class SplitGraph:
 
     def __call__(self, *tensors: torch.Tensor) -> list[torch.Tensor | None]:
         values: dict[Node, Any] = dict(zip(self._placeholders, tensors, strict=True))
-        for (piece, run), dead in zip(self._steps, self._dead, strict=True):
+        for (piece, run), releasable in zip(self._steps, self._releasable, strict=True):
             results = run(*[values[node] for node in piece.inputs])
             values.update(zip(piece.outputs, results, strict=True))
-            for node in dead:
+            for node in releasable:
                 del values[node]
         return list(map_arg(self._output, values.__getitem__))
 
 
-def _last_uses(pieces: Sequence[GraphPiece], output: Sequence[torch.fx.Node | None]) -> list[list[Node]]:
-    """For each piece, the inputs that no later piece reads, and that are not results."""
+def _releasable_inputs(pieces: Sequence[GraphPiece], output: Sequence[torch.fx.Node | None]) -> list[list[Node]]:
+    """Returns, for each piece, the inputs that no later piece reads, and that are not results."""
     alive: set[Node] = set()
     map_arg(output, alive.add)
-    dead = []
+    releasable = []
     for piece in reversed(pieces):
-        dead.append([node for node in dict.fromkeys(piece.inputs) if node not in alive])
+        releasable.append([node for node in dict.fromkeys(piece.inputs) if node not in alive])
         alive.update(piece.inputs)
-    return dead[::-1]
+    return releasable[::-1]
 
 
 # ---- cutting ---------------------------------------------------------------------------------------------------------
 
 
 def computing_nodes(module: GraphModule) -> list[Node]:
-    """The nodes of a graph except for its inputs, constants and output."""
+    """Returns the nodes of a graph except for its inputs, constants and output."""
     return [node for node in module.graph.nodes if node.op not in ("placeholder", "output", "get_attr")]
 
 
@@ -243,12 +246,12 @@ def _make_pieces(aten: AtenGraph, reasons: Reasons) -> tuple[GraphPiece, ...]:
     line = next((python_line(node) for node in levels if node.name in reasons), "")
     pieces = []
     for number, (level, nodes) in enumerate(groups.items(), start=1):
-        pieces.append(_make_piece(aten, nodes, eager=bool(level % 2), number=number, ends=(reason, line)))
+        pieces.append(_make_piece(aten, nodes, bool(level % 2), number, reason, line))
     return tuple(pieces)
 
 
 def _assign_levels(module: GraphModule, reasons: Reasons) -> dict[Node, int]:
-    """For each node the number of its piece: even pieces are compiled, odd pieces run in eager.
+    """Returns the level of the piece of each node: pieces of even levels are compiled, those of odd levels are eager.
 
     A node goes into the first piece of its kind that is not before a piece of its operands. Nodes with effects keep
     their order. A node that selects one of several results is in the piece of its producer, because only tensors are
@@ -274,18 +277,20 @@ def _has_effect(node: Node) -> bool:
 
 
 def _reads_of_sizes(module: GraphModule, nodes: Sequence[Node]) -> list[Node]:
-    """The nodes that read the numbers on which the sizes of `nodes` depend."""
+    """Returns the nodes that read the numbers on which the sizes of `nodes` depend."""
     sizes = {symbol for node in nodes for value in tree_leaves(node.meta.get("val")) for symbol in _unbacked(value)}
     reads = (node for node in module.graph.nodes if node.target is _READ_NUMBER) if sizes else ()
     return [node for node in reads if sizes & _unbacked(node.meta.get("val"))]
 
 
 def _unbacked(value: object) -> MutableSet[sympy.Symbol]:
-    """The data-dependent symbols in a size or in the sizes of a tensor."""
+    """Returns the data-dependent symbols in a size or in the sizes of a tensor."""
     return free_unbacked_symbols(value) if isinstance(value, (torch.Tensor, torch.SymInt)) else set()
 
 
-def _make_piece(aten: AtenGraph, nodes: Sequence[Node], eager: bool, number: int, ends: tuple[str, str]) -> GraphPiece:
+def _make_piece(
+    aten: AtenGraph, nodes: Sequence[Node], eager: bool, number: int, cut_reason: str, cut_line: str
+) -> GraphPiece:
     inside = set(nodes)
     external = dict.fromkeys(parent for node in nodes for parent in node.all_input_nodes if parent not in inside)
     external |= dict.fromkeys(node for node in _reads_of_sizes(aten.module, nodes) if node not in inside)
@@ -302,6 +307,7 @@ def _make_piece(aten: AtenGraph, nodes: Sequence[Node], eager: bool, number: int
     origins = tuple(aten.origins[positions[node]] if node in positions else None for node in inputs)
     module = GraphModule(aten.module, graph)
     piece = replace(
-        aten, module=module, origins=origins, input_of=(None,) * len(inputs), part=number, ends=ends, drawing=None
-    )
+        aten, module=module, origins=origins, input_of=(None,) * len(inputs), part=number, cut_reason=cut_reason,
+        cut_line=cut_line, unseeded=None,
+    )  # fmt: skip
     return GraphPiece(piece, eager, inputs, outputs)

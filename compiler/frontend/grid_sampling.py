@@ -20,7 +20,7 @@ PadPosition = Callable[[torch.Tensor, int], torch.Tensor]
 def grid_sample(
     x: torch.Tensor, grid: torch.Tensor, interpolation: int, padding: int, align_corners: bool
 ) -> torch.Tensor:
-    """`x` [n, channels, *sizes] at the positions `grid` [n, *out, dims], as [n, channels, *out].
+    """Returns `x` [n, channels, *sizes] at the positions `grid` [n, *out, dims], as [n, channels, *out].
 
     The last coordinate of a position is for the first dim of `sizes`; -1 and 1 are the ends of a dim: the centres of
     its outermost elements with `align_corners`, otherwise their outer edges. `interpolation` is 0 for linear, 1 for
@@ -44,8 +44,8 @@ def grid_sample(
 def _to_elements(position: torch.Tensor, size: int, align_corners: bool) -> torch.Tensor:
     """Maps a coordinate in [-1, 1] to a position in elements.
 
-    Eager multiplies by half the size. To halve the other factor rounds the same, and needs no float of a symbolic size,
-    which cannot be handed from a forward to a backward graph.
+    Eager multiplies by half the size. Halving the other factor rounds the same, and avoids a float that depends on a
+    symbolic size, which cannot be passed from a forward to a backward graph.
     """
     return (position + 1) / 2 * (size - 1) if align_corners else (position + 1) / 2 * size - 0.5
 
@@ -60,7 +60,7 @@ def _pad_position(position: torch.Tensor, size: int, padding: int, align_corners
         return position
     if padding == 2:
         position = _reflect(position, 0 if align_corners else -0.5, 2 * (size - 1 if align_corners else size))
-    # In this form, NaN becomes 0.
+    # Written so that NaN becomes 0.
     return torch.where(position > 0, position, 0).clamp_max(size - 1)
 
 
@@ -74,7 +74,7 @@ def _reflect(position: torch.Tensor, low: float, period: int) -> torch.Tensor:
 
 
 def _gather_elements(x: torch.Tensor, positions: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The elements of `x` at integer `positions`, one tensor per dim; 0 for positions outside."""
+    """Returns the elements of `x` at integer `positions`, one tensor per dim; 0 for positions outside."""
     indices = [position.to(torch.int64).unsqueeze(1) for position in positions]
     sizes = x.shape[2:]
     inside = reduce(
@@ -111,7 +111,7 @@ def _sample_cubic(x: torch.Tensor, positions: Sequence[torch.Tensor], pad: PadPo
 
 
 def _cubic_weights(fraction: torch.Tensor) -> list[torch.Tensor]:
-    """The weights of the elements at -1, 0, 1 and 2 for a sample at `fraction` (Keys 1981, with a = -0.75)."""
+    """Returns the weights of the elements at -1, 0, 1 and 2 for a sample at `fraction` (Keys 1981, with a = -0.75)."""
     fraction, a = fraction.unsqueeze(1), -0.75
 
     def far(x: torch.Tensor) -> torch.Tensor:
@@ -128,10 +128,10 @@ def _cubic_weights(fraction: torch.Tensor) -> list[torch.Tensor]:
 
 @dataclass(frozen=True)
 class _Tap:
-    """The elements of one dim that a sample reads at one of the kernel's taps.
+    """The elements of one dim that samples read at one of the kernel's taps; all fields are [n, *out].
 
-    `position` are integers [n, *out]; `weight` are the factors of the elements, and `slope` the derivatives of these
-    with respect to the position of the sample.
+    `position` has integers; `weight` has the factors of the elements, and `slope` their derivatives with respect to the
+    position of the sample.
     """
 
     position: torch.Tensor
@@ -143,7 +143,7 @@ def grid_sample_backward(
     gradient: torch.Tensor, x: torch.Tensor, grid: torch.Tensor, interpolation: int, padding: int, align_corners: bool,
     output_mask: Sequence[bool],
 ) -> tuple[torch.Tensor | None, torch.Tensor]:  # fmt: skip
-    """The gradients of `x`, if `output_mask` wants it, and of `grid`, for a `gradient` [n, channels, *out].
+    """Returns the gradients of `x`, if `output_mask` wants it, and of `grid`, for a `gradient` [n, channels, *out].
 
     A call in half precision stays unchanged: eager rounds each term that it adds to the gradient of an element.
     """
@@ -176,7 +176,7 @@ def grid_sample_backward(
 def _taps(
     position: torch.Tensor, size: int, interpolation: int, padding: int, align_corners: bool
 ) -> tuple[list[_Tap], torch.Tensor]:
-    """The taps of samples at `position` along a dim of `size`, and the derivatives of the padded positions."""
+    """Returns the taps of samples at `position` along a dim of `size`, and the derivatives of the padded positions."""
     one = torch.ones_like(position)
     if interpolation == 2:
         low = position.floor()
@@ -196,7 +196,7 @@ def _taps(
 
 
 def _pad_slope(position: torch.Tensor, size: int, padding: int, align_corners: bool) -> torch.Tensor:
-    """The derivative of `_pad_position`: 0 where the nearest edge is read, -1 where an odd number of edges reflects."""
+    """Returns the derivative of `_pad_position`: 0 outside, and -1 after an odd number of reflections."""
     sign = torch.ones_like(position)
     if padding == 0:
         return sign
@@ -213,7 +213,7 @@ def _pad_slope(position: torch.Tensor, size: int, padding: int, align_corners: b
 
 
 def _cubic_slopes(fraction: torch.Tensor) -> list[torch.Tensor]:
-    """The derivatives of `_cubic_weights` with respect to `fraction`, without the dim of channels."""
+    """Returns the derivatives of `_cubic_weights` with respect to `fraction`, without the dim of channels."""
     a = -0.75
 
     def far(x: torch.Tensor) -> torch.Tensor:
@@ -226,7 +226,7 @@ def _cubic_slopes(fraction: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _scatter_samples(gradient: torch.Tensor, x: torch.Tensor, samples: Sequence[Sequence[_Tap]]) -> torch.Tensor:
-    """The gradient of `x`: each element gets the `gradient` of the samples that read it, times their weights."""
+    """Returns the gradient of `x`: the sum of `gradient` over the samples that read an element, times their weights."""
     sizes, indices, values = x.shape[2:], [], []
     for sample in samples:
         positions = [tap.position.to(torch.int64) for tap in sample]

@@ -1,4 +1,4 @@
-"""Forms of inputs that compiled code does not read, and that the graph does not show or shows only in part."""
+"""Rejects inputs whose form compiled code does not support, and that the graph does not show completely."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def check_inputs(module: GraphModule, inputs: Sequence[object]) -> None:
 
 
 def _is_ragged(value: object) -> bool:
-    """Whether a value is a jagged nested tensor, or a ragged dim of one."""
+    """True if a value is a jagged nested tensor, or a ragged dim of one."""
     if isinstance(value, torch.Tensor):
         return value.is_nested
     return isinstance(value, torch.SymInt) and bool(value.node.is_nested_int())

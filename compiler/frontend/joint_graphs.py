@@ -20,18 +20,18 @@ def partition(
 ) -> tuple[GraphModule, GraphModule]:
     """Splits a joint graph into forward and backward graph, without unused ops and without views between them.
 
-    PyTorch keeps an unused op if it may draw numbers, but rejects it if it has several results of which none is named.
-    With `keep_draws`, ops that draw stay, so that later ones draw the same numbers as in eager.
+    PyTorch keeps an unused op that may draw numbers, but fails if such an op has several results and no node selects
+    one. With `keep_draws`, ops that draw stay, so that later ones draw the same numbers as in eager.
     """
-    draws = []
+    unused_draws = []
     for node in reversed(joint.graph.nodes):
-        unused = not node.users and _may_draw(node) and isinstance(node.meta.get("val"), (tuple, list))
-        if unused and keep_draws and _draws(node):
-            draws.append(node)
-        elif unused:
+        is_unused = not node.users and _may_draw(node) and isinstance(node.meta.get("val"), (tuple, list))
+        if is_unused and keep_draws and _draws_numbers(node):
+            unused_draws.append(node)
+        elif is_unused:
             joint.graph.erase_node(node)
     joint.graph.eliminate_dead_code()
-    for node in draws:
+    for node in unused_draws:
         with joint.graph.inserting_after(node):
             joint.graph.call_function(getitem, (node, 0)).meta = node.meta | {"val": node.meta["val"][0]}
     repeat_views(joint)
@@ -43,8 +43,8 @@ def _may_draw(node: Node) -> bool:
     return Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
-def _draws(node: Node) -> bool:
-    """Whether a random op draws numbers: attention draws none if its fourth argument, the dropout probability, is 0."""
+def _draws_numbers(node: Node) -> bool:
+    """True if a random op draws numbers: attention draws none if its fourth argument, the dropout probability, is 0."""
     attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
     return node.target is not attention or node.args[3:4] not in ((), (0.0,))
 
@@ -61,12 +61,12 @@ def remove_repeated_draws(backward: GraphModule) -> None:
 
 
 def repeat_views(joint: GraphModule) -> None:
-    """Lets backward ops read copies of the forward views that they use, so that the tensor below the views is saved.
+    """Copies the forward views that backward ops read to the backward graph, so that their base is saved instead.
 
-    A view that the forward graph returned would be a result that is computed, copied to memory of its own, and often
-    read with other strides: the weight of a linear layer is transposed in the forward graph, and transposed back in the
-    backward graph. As part of the backward graph, a view costs nothing. Views of a tensor that is larger than all of
-    them stay in the forward graph, unless it is kept for another reason, so that no more memory is kept than before.
+    A view that the forward graph returned would be a result that is computed, copied to separate memory, and often read
+    with other strides: the weight of a linear layer is transposed in the forward graph, and transposed back in the
+    backward graph. As part of the backward graph, a view costs nothing. Views stay in the forward graph if their base
+    is larger than all of them together and is not saved for another reason, because saving it would take more memory.
     """
     forward = _forward_nodes(joint)
     readers: dict[Node, list[Node]] = {}
@@ -75,36 +75,36 @@ def repeat_views(joint: GraphModule) -> None:
             if source in forward:
                 readers.setdefault(source, []).append(user)
     copies: dict[Node, Node] = {}
-    behind = _first_behind(forward, joint)
+    first_backward = _first_backward_node(forward, joint)
     for source, views in _views_to_repeat(readers).items():
         for view in reversed(views):
             if view not in copies:
-                with joint.graph.inserting_before(behind):
+                with joint.graph.inserting_before(first_backward):
                     copies[view] = joint.graph.node_copy(view, lambda node: copies.get(node, node))
                 copies[view].meta = dict(view.meta) | {"partitioner_tag": "is_backward"}
         for user in readers[source]:
             user.replace_input_with(source, copies[source])
-    # Views next to their readers are in the same repeated layer. Farther away, the layer would take the view as an
-    # argument, and a function of MLIR takes contiguous tensors: a copy for each layer, all made at the beginning.
+    # Views next to their readers are in the function of the same repeated layer. Otherwise the function would take the
+    # view as an argument; arguments are contiguous, so each layer would need a copy, all made at the beginning.
     for copy in reversed(copies.values()):
         min(copy.users).prepend(copy)
     if copies:
         joint.recompile()
 
 
-def _first_behind(forward: set[Node], joint: GraphModule) -> Node:
+def _first_backward_node(forward: set[Node], joint: GraphModule) -> Node:
     last = max((index for index, node in enumerate(joint.graph.nodes) if node in forward), default=-1)
     return list(joint.graph.nodes)[last + 1]
 
 
 def _forward_nodes(joint: GraphModule) -> set[Node]:
-    """The nodes up to the last one that AOTAutograd traced in the forward pass, without tangents.
+    """Returns the nodes up to the last one that AOTAutograd traced in the forward pass, without tangents.
 
     PyTorch's default partitioner puts the same nodes into the forward graph.
     """
     nodes = list(joint.graph.nodes)
-    is_last = [_is_primal(node) or node.meta.get("partitioner_tag") == "is_forward" for node in nodes]
-    end = max((index + 1 for index, found in enumerate(is_last) if found), default=0)
+    is_forward = [_is_primal(node) or node.meta.get("partitioner_tag") == "is_forward" for node in nodes]
+    end = max((index + 1 for index, flag in enumerate(is_forward) if flag), default=0)
     return {node for node in nodes[:end] if node.op != "placeholder" or _is_primal(node)}
 
 
@@ -113,29 +113,30 @@ def _is_primal(node: Node) -> bool:
 
 
 def _views_to_repeat(readers: Mapping[Node, Sequence[Node]]) -> dict[Node, list[Node]]:
-    """For nodes in `readers`, the views from each to the farthest tensor that may be saved in its place, nearest first.
+    """Returns, for nodes in `readers`, the views from each to the farthest base that may be saved instead.
 
-    `readers` has the forward nodes that backward nodes read.
+    The views are in order, the nearest first. `readers` maps forward nodes to the backward nodes that read them.
     """
     chains = {node: list(_views_from(node)) for node in readers}
     n_read: dict[Node, Any] = {}  # the elements of all views that are read, by the tensor below them
     for node, chain in chains.items():
         for _, base in chain:
             n_read[base] = n_read.get(base, 0) + node.meta["val"].numel()
-    found = {}
+    views_of = {}
     for node, chain in chains.items():
         for count in range(len(chain), 0, -1):
             base = chain[count - 1][1]
             if base.op == "placeholder" or base in readers or _is_at_most(base.meta["val"].numel(), n_read[base]):
-                found[node] = [view for views, _ in chain[:count] for view in views]
+                views_of[node] = [view for views, _ in chain[:count] for view in views]
                 break
-    return found
+    return views_of
 
 
 def _views_from(node: Node) -> Iterator[tuple[list[Node], Node]]:
-    """The views below `node`, as long as each is of one tensor and has constant arguments, with the tensors below them.
+    """Yields the chain of views from `node` down, each as its nodes and its base.
 
-    A view is one node, or an item with the op that returns it.
+    The chain ends at an op that reads several tensors, or arguments that are not constant. The nodes of a view are one
+    node, or a `getitem` and the op whose result it selects.
     """
     while node.op == "call_function":
         (op, views) = (node.args[0], [node, node.args[0]]) if node.target is getitem else (node, [node])
@@ -163,5 +164,5 @@ def _returns_view(op: OpOverload) -> bool:
 
 
 def _is_at_most(count: object, other: object) -> bool:
-    """Whether a number of elements is at most another one; not if one of them is symbolic."""
+    """True if `count` is at most `other`; false if one of them is symbolic."""
     return isinstance(count, int) and isinstance(other, int) and count <= other

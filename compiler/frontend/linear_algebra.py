@@ -23,7 +23,7 @@ def slogdet(a: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def _order_like_eager(a: torch.Tensor) -> torch.Tensor:
-    """The matrix that eager factorizes: the transpose of a contiguous real matrix.
+    """Returns the matrix that eager factorizes: the transpose of a contiguous real matrix.
 
     LAPACK reads row-major memory as the transpose, which saves eager a copy and affects rounding and `info`. Eager
     copies complex matrices, since their gradients need factors of the matrix itself.
@@ -32,7 +32,7 @@ def _order_like_eager(a: torch.Tensor) -> torch.Tensor:
 
 
 def _parity(pivots: torch.Tensor) -> torch.Tensor:
-    """-1 for an odd number of row swaps, else 1."""
+    """Returns -1 for an odd number of row swaps, else 1."""
     swaps = pivots != torch.arange(1, pivots.size(-1) + 1, dtype=pivots.dtype, device=pivots.device)
     return 1 - 2 * (swaps.sum(-1) % 2)
 
@@ -82,20 +82,20 @@ def householder_product(packed: torch.Tensor, taus: torch.Tensor) -> torch.Tenso
 
 
 def _first_columns(packed: torch.Tensor, taus: torch.Tensor, columns: int) -> torch.Tensor:
-    """The first `columns` columns of the product of the Householder reflectors."""
+    """Returns the first `columns` columns of the product of the Householder reflectors."""
     identity = torch.eye(packed.size(-2), columns, dtype=packed.dtype, device=packed.device)
     return aten.ormqr(packed[..., : taus.size(-1)], taus, identity.expand(*packed.shape[:-2], -1, -1))
 
 
 def _to_column_major(a: torch.Tensor) -> torch.Tensor:
-    """The same matrices in column-major order."""
+    """Returns the same matrices in column-major order."""
     return a.mT.contiguous().mT
 
 
 def triangular_solve(
     b: torch.Tensor, a: torch.Tensor, upper: bool = True, transpose: bool = False, unitriangular: bool = False
 ) -> tuple[torch.Tensor, ...]:
-    """The solution, and a copy of the matrix."""
+    """Returns the solution, and a copy of the matrix."""
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     triangle = a.mT if transpose else a
     x = aten.linalg_solve_triangular(triangle, b, upper=upper != transpose, unitriangular=unitriangular)
@@ -103,9 +103,9 @@ def triangular_solve(
 
 
 def recorded_singular_values(a: torch.Tensor, *, driver: str | None = None) -> torch.Tensor:
-    """Singular values whose gradient is one op on `a`: PyTorch's rule saves singular vectors, which run in eager.
+    """Returns singular values whose gradient is one op on `a`.
 
-    Other calls than those of a graph that records gradients stay as they are.
+    PyTorch's rule saves singular vectors, which run in eager. Calls that record no gradients stay unchanged.
     """
     is_static = all(type(size) is int and size for size in a.shape)
     if driver is not None or not is_static or not (torch.is_grad_enabled() and a.requires_grad):

@@ -28,13 +28,13 @@ def roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> to
 
 
 def channel_shuffle(x: torch.Tensor, groups: int) -> torch.Tensor:
-    """[batch, channels, ...] with the channels of `groups` interleaved, in the format of `x`."""
+    """Returns `x` [batch, channels, ...] with the channels of `groups` interleaved, in the format of `x`."""
     parts = x.reshape(x.size(0), groups, x.size(1) // groups, *x.shape[2:])
     return parts.transpose(1, 2).reshape(x.shape).contiguous(memory_format=suggest_memory_format(x))
 
 
 def make_first_contiguous(rule: Callable[..., Sequence[torch.Tensor]]) -> Callable[..., Sequence[torch.Tensor]]:
-    """Torch's `rule` for an op whose first result is always contiguous."""
+    """Returns torch's `rule` with a contiguous first result."""
 
     def decompose(x: torch.Tensor, *rest: object) -> Sequence[torch.Tensor]:
         first, *others = rule(x, *rest)
@@ -44,7 +44,7 @@ def make_first_contiguous(rule: Callable[..., Sequence[torch.Tensor]]) -> Callab
 
 
 def keep_format_if_dense(rule: Callable[..., object]) -> Callable[..., object]:
-    """Torch's `rule` for an op whose result is contiguous or has channels last, as `suggest_memory_format` says."""
+    """Returns torch's `rule`, called with the operand in its suggested format, so that the result has that format."""
 
     def decompose(x: torch.Tensor, *rest: object) -> object:
         return rule(x.contiguous(memory_format=suggest_memory_format(x)), *rest)

@@ -14,7 +14,7 @@ from buddy.compiler.graph.node import Parameter, Schema
 from buddy.compiler.graph.serialize import to_plain
 from buddy.compiler.runtime.torch_values import plain_argument
 
-# This package's folder may be reached through a link.
+# The path of this package may contain a symbolic link, so both spellings are listed.
 _OWN_FOLDER = Path(__file__).parent.parent
 _LIBRARY_FOLDERS = (str(Path(torch.__file__).parent), str(_OWN_FOLDER), str(_OWN_FOLDER.resolve()))
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
@@ -32,14 +32,14 @@ class StableNames:
         self._taken: set[str] = set()
 
     def for_op(self, module: str, target: str) -> str:
-        """For example `encoder.layer.3.attention.self.query/addmm.0`."""
+        """Returns a name such as `encoder.layer.3.attention.self.query/addmm.0`."""
         key = f"{module}/{target}" if module else target
         index = self._counts[key]
         self._counts[key] += 1
         return f"{key}.{index}"
 
     def for_placeholder(self, base: str) -> str:
-        """`base`, with a number appended if the name is taken."""
+        """Returns `base`, with a number appended if the name is taken."""
         name, index = base, 1
         while name in self._taken:
             name, index = f"{base}.{index}", index + 1
@@ -48,7 +48,7 @@ class StableNames:
 
 
 def module_path(node: torch.fx.Node) -> str:
-    """The path of the innermost `nn.Module` that FX node `node` comes from, "" for the root and for plain functions."""
+    """Returns the path of the innermost `nn.Module` that created `node`; "" for the root and for plain functions."""
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
     if not stack:
         return ""
@@ -57,29 +57,29 @@ def module_path(node: torch.fx.Node) -> str:
 
 
 def node_title(node: torch.fx.Node) -> str:
-    """The name of an FX node in a message: the module path, then the node's own name."""
+    """Returns the name of an FX node in a message: the module path, then the node's own name."""
     module = module_path(node)
     return f"{module}/{node.name}" if module else str(node.name)
 
 
 def _to_dotted(path: str) -> str:
-    """`layer['0'].dense` as `layer.0.dense`."""
+    """Converts `layer['0'].dense` to `layer.0.dense`."""
     return _PATH_PART.sub(lambda match: "." + next(filter(None, match.groups())), path).lstrip(".")
 
 
 def python_line(node: torch.fx.Node) -> str:
-    """`file:line` of the innermost frame of `node` in the user's or the model's code, excluding torch's and ours."""
+    """Returns `file:line` of the innermost frame of `node` outside of torch and of this package; "" without one."""
     return next(iter(reversed(python_frames(node))), "")
 
 
 def python_frames(node: torch.fx.Node) -> list[str]:
-    """`file:line` of each frame of `node` in the user's or the model's code, the outermost call first."""
+    """Returns `file:line` of each frame of `node` outside of torch and of this package, the outermost call first."""
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
     return [f"{file}:{line}" for file, line in frames if not is_library(file)]
 
 
 def is_library(file: str) -> bool:
-    """Whether a Python file is torch's or ours, and so neither the user's nor the model's."""
+    """True if a Python file belongs to torch or to this package, rather than to the user or the model."""
     return file.startswith(_LIBRARY_FOLDERS)
 
 
@@ -93,7 +93,10 @@ def source_name(spelling: str) -> str:
 
 @cache
 def schema_of(target: Callable[..., object] | str) -> Schema | None:
-    """The schema of an FX target that is a torch op; None for anything else and for defaults without a plain form."""
+    """Returns the schema of an FX target that is a torch op.
+
+    Returns None for other targets, and if a default value cannot be converted to a plain value.
+    """
     if not isinstance(target, torch._ops.OpOverload):
         return None
     schema = target._schema

@@ -19,8 +19,8 @@ from torch.fx.node import map_arg
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from buddy.compiler.frontend.complex_numbers.pair import ComplexEmitter
 from buddy.compiler.frontend.distributions import RULES, RandomBits
+from buddy.compiler.frontend.node_emitter import NodeEmitter
 from buddy.compiler.frontend.strided_views import copy_graph
 
 if TYPE_CHECKING:
@@ -43,12 +43,12 @@ _FORM_ARGUMENTS = frozenset({"dtype", "layout", "device", "pin_memory", "memory_
 
 
 def new_seed() -> torch.Tensor:
-    """A seed for one call of a graph, a 0-d int64 tensor, from PyTorch's default generator."""
+    """Returns a seed for one call of a graph, a 0-d int64 tensor, from PyTorch's default generator."""
     return torch.randint(*_SEED_RANGE, ())
 
 
 def with_seed(run: Run) -> Run:
-    """A function that calls `run` with a new seed as additional last argument."""
+    """Returns a function that calls `run` with a new seed as additional last argument."""
     return lambda *arguments: run(*arguments, new_seed())
 
 
@@ -62,13 +62,13 @@ def decompose_random_in_bodies(
 
 
 def draws_seeds(module: GraphModule) -> bool:
-    """Whether a branch or body of control flow in a graph draws a seed."""
+    """True if a branch or body of control flow in a graph draws a seed."""
     bodies = (submodule for submodule in module.modules() if isinstance(submodule, GraphModule))
     return any(SEED in node.meta for body in bodies for node in body.graph.nodes if node.op == "call_function")
 
 
 def take_seed_as_input(body: GraphModule) -> GraphModule | None:
-    """A body that draws a seed, rewritten to take the seed as its last input; None if the body draws no seed."""
+    """Returns a copy of a body that takes the seed as its last input; None if the body draws no seed."""
     body = copy_graph(body)
     seed = next((node for node in body.graph.nodes if SEED in node.meta and node.op == "call_function"), None)
     if seed is None:
@@ -96,10 +96,10 @@ def decompose_random(
     if mode is None:
         return None
     original = copy_graph(module)
-    rewriting = _Rewriting(module, ComplexEmitter(module.graph, mode, table), draws_seed)
+    rewriter = _RandomRewriter(module, NodeEmitter(module.graph, mode, table), draws_seed)
     for node in random_nodes:
-        rewriting.replace(node)
-    return original if rewriting.finish() else None
+        rewriter.replace(node)
+    return original if rewriter.finish() else None
 
 
 @dataclass(frozen=True)
@@ -126,14 +126,14 @@ def _random_op(node: Node) -> _RandomOp:
 
 
 def restores_states(module: GraphModule) -> bool:
-    """Whether a graph draws again from a saved state of the generator."""
+    """True if a graph draws again from a saved state of the generator."""
     return any(node.target is _RUN_WITH_STATE for node in module.graph.nodes)
 
 
-class _Rewriting:
+class _RandomRewriter:
     """Replaces random ops of one graph, and adds its seed: an input, or with `draws_seed` a node that draws it."""
 
-    def __init__(self, module: GraphModule, emitter: ComplexEmitter, draws_seed: bool) -> None:
+    def __init__(self, module: GraphModule, emitter: NodeEmitter, draws_seed: bool) -> None:
         self._module, self._emitter = module, emitter
         graph = module.graph
         with graph.inserting_before(next(node for node in graph.nodes if node.op != "placeholder")):
@@ -145,7 +145,7 @@ class _Rewriting:
         self._streams = 0
 
     def _fake_seed(self) -> torch.Tensor:
-        """A seed as PyTorch traces it, in separate memory."""
+        """Returns a seed as PyTorch traces it, in separate memory."""
         with _disable_current_modes():
             return self._emitter.to_fake(torch.zeros((), dtype=torch.int64))
 
@@ -192,7 +192,10 @@ class _Rewriting:
         self._replace_results(node, (saved_seed, replacement))
 
     def _value(self, node: Node, random_op: _RandomOp) -> torch.Tensor | None:
-        """The result of the op: PyTorch records none for calls that save the generator's state."""
+        """Returns the fake result of the op.
+
+        It is computed for calls that save the generator's state, because PyTorch records no result for these.
+        """
         if node.target is random_op.op:
             return node.meta["val"]
         args, kwargs = map_arg((random_op.args, node.kwargs), lambda parent: parent.meta["val"])
@@ -227,6 +230,7 @@ class _Rewriting:
             new.name = node.name
 
     def finish(self) -> bool:
+        """Adds the constants, and removes the seed if no node reads it; returns whether the graph has a seed."""
         for name, constant in self._emitter.constants.items():
             setattr(self._module, name, constant)
         if not self._streams:
@@ -236,7 +240,7 @@ class _Rewriting:
 
 
 def native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """`x` / (1 - `p`) with each element set to 0 with probability `p`, and the mask of the other elements.
+    """Returns `x` / (1 - `p`) with each element set to 0 with probability `p`, and the mask of the other elements.
 
     Follows eager's `dropout` on a CPU: the mask is drawn in the memory order of `x`, and divided before it multiplies
     `x`. Nothing is drawn for a `p` of 0 or 1.
@@ -250,7 +254,7 @@ def native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch
 
 
 def _draw_mask(x: torch.Tensor, p: float) -> torch.Tensor:
-    """Ones with probability `p`, else zeros, drawn in the memory order of a tensor like `x`."""
+    """Returns ones with probability `p`, else zeros, drawn in the memory order of a tensor like `x`."""
     strides = torch.empty_like(x).stride()
     order = sorted(range(x.dim()), key=lambda dim: -strides[dim])
     return torch.ops.aten.bernoulli.p(x.permute(order), p).permute([order.index(dim) for dim in range(x.dim())])

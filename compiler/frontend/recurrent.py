@@ -2,8 +2,8 @@
 
 PyTorch's own decompositions unroll the steps, so that graphs grow with the sequence, and ignore dropout between layers.
 The Python dispatcher gives them priority over any table of decompositions; `resampling.resample_like_eager` overrides
-them. Graphs that record gradients have the overload `saving` of these ops, which keeps what the gradients need of each
-step. Only layers on packed sequences and LSTMs with projections are unrolled there: that overload does not take them.
+them. Graphs that record gradients call the overload `saving` of these ops, which also returns the values of each step
+that the backward pass needs. It supports neither packed sequences nor LSTMs with projections: these are unrolled.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def _cell_arguments(weights: Tensors, has_biases: bool) -> tuple[torch.Tensor | None, ...]:
-    """The weights of inputs and states, the two biases, and the projection; None for those that a layer lacks."""
+    """Returns the weights of inputs and states, the two biases (or None twice), and the projection if there is one."""
     projection = weights[4 if has_biases else 2 :]
     return (*weights[:2], *(weights[2:4] if has_biases else (None, None)), *projection)
 
@@ -63,7 +63,7 @@ def _unrolled_layer(
     of_steps: Callable[..., Any], of_packed: Callable[..., Any], steps: torch.Tensor, states: Tensors,
     weights: Tensors, has_biases: bool, batch_sizes: torch.Tensor | None, reverse: bool,
 ) -> tuple[torch.Tensor, Tensors]:  # fmt: skip
-    """One direction of one layer by PyTorch's decomposition, one set of nodes per step."""
+    """Runs one direction of one layer by PyTorch's decomposition, which makes one set of nodes per step."""
     hidden = states if len(states) > 1 else states[0]
     if batch_sizes is None:
         output, last = of_steps(steps, hidden, weights, has_biases, reverse=reverse)
@@ -81,15 +81,15 @@ def _unrolled_rnn(cell: Callable[..., Any], cell_of_packed: Callable[..., Any]) 
 
 @dataclass(frozen=True)
 class _Kind:
-    """The layers of one kind: one node without gradients, one node that has gradients, and one that is unrolled."""
+    """The implementations of one kind of layer: the op without gradients, the op with gradients, unrolled steps."""
 
     plain: Layer
     saving: Layer
     unrolled: Layer
 
-    def chosen(self, records: bool, is_packed: bool, has_projection: bool) -> Layer:
-        """The layer for a call, of which `records` says whether gradients are recorded."""
-        if not records:
+    def select(self, records_gradients: bool, is_packed: bool, has_projection: bool) -> Layer:
+        """Returns the implementation for a call."""
+        if not records_gradients:
             return self.plain
         return self.unrolled if is_packed or has_projection else self.saving
 
@@ -111,18 +111,19 @@ def _run_layers(
     weights: Sequence[torch.Tensor], has_biases: bool, num_layers: int, dropout: float, train: bool,
     bidirectional: bool,
 ) -> Any:  # fmt: skip
-    """All layers over `steps` [time, batch, inputs], or [rows, inputs] of packed sequences; `states` are stacked.
+    """Runs all layers over `steps` [time, batch, inputs], or [rows, inputs] of packed sequences.
 
-    A call that mixes types or runs under autocast stays as it is.
+    Each tensor of `states` stacks the states of all layers and directions. A call that mixes types or runs under
+    autocast stays as it is.
     """
     tensors = [steps, *states, *weights]
     is_plain = all(t.dtype == steps.dtype and t.device.type == "cpu" for t in tensors) and steps.dtype in _FLOATS
     if not is_plain or torch.is_autocast_enabled("cpu"):
         return NotImplemented
-    records = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+    records_gradients = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
     directions = 2 if bidirectional else 1
     per_layer, last = len(weights) // (num_layers * directions), []
-    run = kind.chosen(records, batch_sizes is not None, per_layer % 2 == 1)
+    run = kind.select(records_gradients, batch_sizes is not None, per_layer % 2 == 1)
     for i in range(num_layers):
         outputs = []
         for number in range(i * directions, (i + 1) * directions):
@@ -137,8 +138,8 @@ def _run_layers(
     return (steps, *(torch.stack(state) for state in zip(*last, strict=True)))
 
 
-def _of_steps(kind: _Kind) -> Callable[..., Any]:
-    """The rule of an overload `input`, whose steps have one length."""
+def _rule_for_steps(kind: _Kind) -> Callable[..., Any]:
+    """Returns the rule of an overload `input`, whose sequences have one length."""
 
     def rule(
         steps: torch.Tensor, hx: Any, weights: Sequence[torch.Tensor], has_biases: bool, num_layers: int,
@@ -156,8 +157,8 @@ def _of_steps(kind: _Kind) -> Callable[..., Any]:
     return rule
 
 
-def _of_packed(kind: _Kind) -> Callable[..., Any]:
-    """The rule of an overload `data`, of packed sequences."""
+def _rule_for_packed(kind: _Kind) -> Callable[..., Any]:
+    """Returns the rule of an overload `data`, of packed sequences."""
 
     def rule(data: torch.Tensor, batch_sizes: torch.Tensor, hx: Any, *options: Any) -> Any:
         states = tuple(hx) if isinstance(hx, (list, tuple)) else (hx,)
@@ -174,7 +175,9 @@ _KINDS: tuple[tuple[Any, _Kind], ...] = (
 )
 # For `resampling.resample_like_eager`.
 DISPATCHED = {
-    overload: (rule(kind),) for op, kind in _KINDS for overload, rule in ((op.input, _of_steps), (op.data, _of_packed))
+    overload: (rule(kind),)
+    for op, kind in _KINDS
+    for overload, rule in ((op.input, _rule_for_steps), (op.data, _rule_for_packed))
 }
 
 
@@ -183,7 +186,7 @@ def mkldnn_rnn_layer(
     cell: torch.Tensor, reverse: bool, batch_sizes: Any, mode: int, hidden_size: int, num_layers: int,
     has_biases: bool, bidirectional: bool, batch_first: bool, train: bool,
 ) -> Any:  # fmt: skip
-    """One direction of one LSTM layer over `steps` [time, batch, inputs], as exported programs may call it.
+    """Runs one direction of one LSTM layer over `steps` [time, batch, inputs], as exported programs may call it.
 
     Mode 2 is LSTM in oneDNN's numbering, and the only mode that PyTorch uses; calls with other modes stay unchanged.
     """

@@ -48,7 +48,7 @@ _MAX_MODE = 2  # the value of the argument `mode` for which a bag returns its ma
 # Whether eager rejects an op, by the op and the forms of its arguments.
 _rejected_by_call: dict[str, bool] = {}
 _MAX_CACHED_CALLS = 4096
-# Its attribute `depth` is the number of decompositions that call each other in this thread.
+# `_active_rules.depth` is the number of decompositions on the call stack of this thread.
 _active_rules = threading.local()
 
 
@@ -57,7 +57,7 @@ class SuspectedError(BuddyError):
 
 
 def with_form_checks(table: Table) -> dict[torch._ops.OpOverload, Callable[..., object]]:
-    """The decompositions of `table`, changed to raise `SuspectedError` for calls with a form that eager rejects."""
+    """Returns `table` with rules that raise `SuspectedError` for calls with a form that eager rejects."""
     return {op: _add_form_check(op, rule) for op, rule in table.items()}
 
 
@@ -114,7 +114,7 @@ def check_form(op: Callable[..., object], args: Sequence[object], kwargs: Mappin
 
 
 def _has_mask_subscript(name: str, args: Sequence[object]) -> bool:
-    """Whether a mask determines how many elements are read or written."""
+    """True if a mask determines how many elements are read or written."""
     if name not in ("index", "index_put", "_unsafe_index", "_unsafe_index_put"):
         return False
     subscripts: Any = args[1]
@@ -122,7 +122,7 @@ def _has_mask_subscript(name: str, args: Sequence[object]) -> bool:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether the tensor is an unquantised, strided CPU tensor with static sizes."""
+    """True if the tensor is an unquantised, strided CPU tensor with static sizes."""
     is_static = all(type(size) is int for size in tensor.shape)
     return is_static and tensor.device.type == "cpu" and tensor.layout == torch.strided and not tensor.is_quantized
 
@@ -194,7 +194,7 @@ class _OrderedBags(TorchDispatchMode):
 
 
 def run_in_eager(module: GraphModule, args: Sequence[object]) -> Sequence[torch.Tensor]:
-    """The results of a Dynamo graph in eager. Raises what eager raises, with the op and its line."""
+    """Returns the results of a Dynamo graph in eager. Raises what eager raises, with the op and its line."""
     restore_among(args)
     interpreter = _LocatingInterpreter(module)
     interpreter.extra_traceback = False
@@ -203,9 +203,10 @@ def run_in_eager(module: GraphModule, args: Sequence[object]) -> Sequence[torch.
 
 
 def with_eager_errors(module: GraphModule, compiled: Run) -> Run:
-    """`compiled`, except that eager runs if `compiled` rejects a value: eager then raises or returns the result.
+    """Returns a function that calls `compiled`, and runs eager if `compiled` rejects a value.
 
-    A built-in function is returned unchanged: it calls `eager_after` itself.
+    Eager then raises an error or returns the result. A built-in function is returned unchanged: it calls `eager_after`
+    itself.
     """
     if isinstance(compiled, BuiltinFunctionType):
         return compiled
@@ -222,17 +223,17 @@ def with_eager_errors(module: GraphModule, compiled: Run) -> Run:
 
 
 def eager_after(module: GraphModule, error: Exception, args: Sequence[object]) -> Sequence[torch.Tensor]:
-    """The results of eager if compiled code has rejected a value with `error`; raises all other errors."""
+    """Returns the results of eager if compiled code has rejected a value with `error`; raises all other errors."""
     if not is_refusal(error):
         raise error
     return run_in_eager(module, args)
 
 
 class SuspectedGraph:
-    """A graph with a form that eager seems to reject: its first successful call runs in eager, later calls are
-    compiled.
+    """A graph with a form that eager seems to reject.
 
-    `make_compiled` may raise: the user sees a compile error only after eager has succeeded.
+    Calls run in eager until one succeeds; later calls are compiled. `make_compiled` may raise: the user sees a compile
+    error only after eager has succeeded.
     """
 
     def __init__(self, module: GraphModule, make_compiled: Callable[[], Run]) -> None:

@@ -84,10 +84,10 @@ def resample_gradient(
     gradient: torch.Tensor, sizes: Sequence[int], input_sizes: Sequence[int], align_corners: bool,
     scales: Sequence[float | None], kernel: ResamplingFilter,
 ) -> torch.Tensor:  # fmt: skip
-    """The gradient of images of `input_sizes` [n, channels, height, width], from that of the resampled images.
+    """Returns the gradient of images of `input_sizes` [n, channels, height, width], from that of the resampled images.
 
-    Each element gets the gradients of the results that read it, times its weights. Only for linear resampling has
-    the result the memory format of `gradient`, as in eager. Symbolic sizes are left to eager.
+    Each element gets the gradients of the results that read it, times its weights. Only for linear resampling has the
+    result the memory format of `gradient`, as in eager. Symbolic sizes are left to eager.
     """
     if gradient.dtype in (torch.float16, torch.bfloat16) or not all(type(n) is int for n in (*input_sizes, *sizes)):
         return NotImplemented
@@ -110,13 +110,13 @@ def _source_step(source: int, result: int, align_corners: bool, scale: float | N
 
 
 def _weight_rows(scale: ResamplingScale, kernel: ResamplingFilter) -> list[dict[int, float]]:
-    """For each element of the result, its weights by source position."""
+    """Returns, for each element of the result, its weights by source position."""
     row = _antialiased_weight_row if kernel.antialias else _weight_row
     return [row(index, scale, kernel) for index in range(scale.result)]
 
 
 def _weight_row(index: int, scale: ResamplingScale, kernel: ResamplingFilter) -> dict[int, float]:
-    """The weights of result element `index`; a weight outside of the source is added to that of the nearest element."""
+    """Returns the weights of result element `index`; weights outside of the source are added to the nearest element."""
     position = scale.step * index if scale.align_corners else scale.step * (index + 0.5) - 0.5
     if kernel.taps == 2:
         position = max(position, 0.0)
@@ -130,7 +130,7 @@ def _weight_row(index: int, scale: ResamplingScale, kernel: ResamplingFilter) ->
 
 
 def _antialiased_weight_row(index: int, scale: ResamplingScale, kernel: ResamplingFilter) -> dict[int, float]:
-    """The weights of result element `index`, for a kernel stretched by the step, normalized to the sum 1."""
+    """Returns the weights of result element `index`, for a kernel stretched by the step, normalized to the sum 1."""
     width = max(scale.step, 1.0)
     centre, support = scale.step * (index + 0.5), kernel.taps * 0.5 * width
     first, end = max(int(centre - support + 0.5), 0), min(int(centre + support + 0.5), scale.source)
@@ -154,7 +154,7 @@ def _resample_bytes(x: torch.Tensor, dim: int, rows: list[dict[int, float]]) -> 
 def _weighted_sums(
     x: torch.Tensor, dim: int, rows: list[dict[int, float]], convert: Callable[[float], float]
 ) -> torch.Tensor:
-    """The weighted sums along `dim`, tap by tap; shorter rows are padded with weights of 0."""
+    """Returns the weighted sums along `dim`, tap by tap; shorter rows are padded with weights of 0."""
     taps = max((len(row) for row in rows), default=0)
     padded_rows = [[*row.items()] + [(0, 0.0)] * (taps - len(row)) for row in rows]
     shape = [-1 if d == dim else 1 for d in range(x.dim())]
@@ -169,7 +169,7 @@ def _weighted_sums(
 
 
 def _constant(values: list[float], dtype: torch.dtype) -> torch.Tensor:
-    """A constant, created outside of the trace: a traced `torch.tensor` is an in-place op, which is not allowed."""
+    """Returns a constant that is created outside of the trace, which rejects `torch.tensor` as an in-place op."""
     with _disable_current_modes():
         constant = torch.tensor(values, dtype=dtype)
     return aten.lift_fresh_copy(constant)
@@ -224,7 +224,7 @@ def _install_kernel(overload: torch._ops.OpOverload, key: torch.DispatchKey, rul
 
 
 def _try_candidates(rule: Callable[..., object], candidates: Sequence[Callable[..., object]]) -> Callable[..., object]:
-    """A rule that returns the first result of `candidates` that is not `NotImplemented`, else the result of `rule`."""
+    """Returns a rule that tries `candidates` in order, and calls `rule` if all of them return `NotImplemented`."""
 
     def dispatch(x: torch.Tensor, *rest: object, **kwargs: object) -> object:
         results = (candidate(x, *rest, **kwargs) for candidate in candidates)
@@ -242,9 +242,10 @@ def _for_bytes_only(rule: Callable[..., object]) -> Callable[..., object]:
 
 
 def _drop_ignored_scales(overload: torch._ops.OpOverload, doubles: bool) -> Callable[..., object]:
-    """A rule for the overload `vec`: calls `overload`, which takes one scale for each dim, without the ignored scales.
+    """Returns a rule for the overload `vec` that calls `overload` without the scales that eager ignores.
 
-    Eager ignores the scale of a dim whose size does not change and, with `doubles`, of a dim whose size doubles.
+    `overload` takes one scale for each dim. Eager ignores the scale of a dim whose size does not change and, with
+    `doubles`, of a dim whose size doubles.
     """
 
     def resample(x: torch.Tensor, sizes: Sequence[int] | None, *rest: object) -> object:
@@ -263,7 +264,7 @@ def _drop_ignored_scales(overload: torch._ops.OpOverload, doubles: bool) -> Call
 
 
 def _accept_scale_list(resample: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """A rule for the overload `vec` of `resample`: it takes the scales as a list, which determines missing sizes."""
+    """Returns `resample` as a rule for the overload `vec`, whose list of scales determines missing sizes."""
 
     def from_list(
         x: torch.Tensor, sizes: Sequence[int] | None, align_corners: bool, scales: Sequence[float] | None = None
@@ -281,7 +282,7 @@ _linear, _cubic = _resampler(2, antialias=False), _resampler(4, antialias=False)
 _RULES: dict[Any, Sequence[Callable[..., Any]]] = {
     aten.upsample_bilinear2d.default: [_for_bytes_only(_linear)],
     aten.upsample_bilinear2d.vec: [
-                _for_bytes_only(_accept_scale_list(_linear)),
+        _for_bytes_only(_accept_scale_list(_linear)),
         _drop_ignored_scales(aten.upsample_bilinear2d.default, doubles=False),
     ],
     aten.upsample_bicubic2d.default: [_for_bytes_only(_cubic)],

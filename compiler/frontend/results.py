@@ -55,7 +55,8 @@ class _View:
     negated: bool
     detached: bool
 
-    def of(self, base: torch.Tensor, symbols: Mapping[str, int]) -> torch.Tensor:
+    def apply(self, base: torch.Tensor, symbols: Mapping[str, int]) -> torch.Tensor:
+        """Returns the view of `base`, for these values of the symbols."""
         if isinstance(self.base, _Input):
             return self._view_of(base, symbols)
         if self.detached:  # a view returned by an autograd function must not be written to
@@ -73,7 +74,7 @@ class _View:
 
 
 def _as_type(base: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The memory of `base`, from its first element to its last, as a vector of another type."""
+    """Returns the memory of `base`, from its first element to its last, as a vector of another type."""
     length = 1 + sum((n - 1) * stride for n, stride in zip(base.shape, base.stride(), strict=True))
     length = length if base.numel() else 0
     data = base.as_strided((length,), (1,), base.storage_offset()).view(torch.uint8)
@@ -81,7 +82,7 @@ def _as_type(base: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def convert_with_view_bases(aten: AtenGraph, ops_map: OpsMap | None = None) -> Conversion:
-    """Like `to_buddy`; the last results, `bases` of them, are the bases of results that are views."""
+    """Like `to_buddy`, with additional results: the last `n_bases` are the bases of results that are views."""
     bases = _missing_bases(aten.module)
     if not bases:
         return to_buddy(aten, ops_map=ops_map)
@@ -91,12 +92,12 @@ def convert_with_view_bases(aten: AtenGraph, ops_map: OpsMap | None = None) -> C
     # A manual copy of the output node lacks AOTAutograd's metadata.
     graph.output_node().meta = dict(aten.module.graph.output_node().meta)
     conversion = to_buddy(replace(aten, module=GraphModule(aten.module, graph)), ops_map=ops_map)
-    conversion.bases = len(bases)
+    conversion.n_bases = len(bases)
     return conversion
 
 
 def _missing_bases(module: GraphModule) -> list[Node]:
-    """The nodes that allocate memory of which results are views, and that are not results themselves.
+    """Returns the nodes that allocate memory of which results are views, and that are not results themselves.
 
     A node with only one view is left out if the view is indistinguishable from a separate tensor: if it starts at the
     first element of the memory, and is not lazily conjugated or negated.
@@ -133,21 +134,21 @@ class GraphResults:
         }
         self._plan = [
             (source_by_op.get(result) or memory.view(result, source_by_op)) if isinstance(result, Op) else result
-            for result in graph.results[: len(graph.results) - conversion.bases]
+            for result in graph.results[: len(graph.results) - conversion.n_bases]
         ]
         self._strides = [_strides_to_set(memory.strides(op), op.tensor_meta.shape) for op in computed]
         graph.output._arguments = [tuple(computed)]
 
     @property
     def are_computed(self) -> bool:
-        """Whether the results of a call are those that compiled code returns."""
+        """True if the results of a call are those that compiled code returns."""
         in_order = self._plan == [_Computed(number) for number in range(len(self._strides))]
         return in_order and all(strides is None for strides in self._strides)
 
     def of_call(
         self, computed: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], symbols: Mapping[str, int]
     ) -> list[torch.Tensor | int | None]:
-        """The results of a call of the graph on `inputs`, where compiled code returned `computed`."""
+        """Returns the results of a call of the graph on `inputs`, where compiled code returned `computed`."""
         laid_out = [_set_strides(t, strides, symbols) for t, strides in zip(computed, self._strides, strict=True)]
         return [_select_result(source, laid_out, inputs, symbols) for source in self._plan]
 
@@ -155,12 +156,12 @@ class GraphResults:
 def _select_result(
     source: object, computed: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], symbols: Mapping[str, int]
 ) -> torch.Tensor | int | None:
-    """The value that `source` describes.
+    """Returns the value that `source` describes.
 
     This is not a closure, because a recursive closure is a reference cycle and keeps tensors alive.
     """
     if isinstance(source, _View):
-        return source.of(_select_result(source.base, computed, inputs, symbols), symbols)
+        return source.apply(_select_result(source.base, computed, inputs, symbols), symbols)
     if isinstance(source, Size):
         return value_of(source, symbols)
     if isinstance(source, _Computed):
@@ -172,7 +173,7 @@ def _select_result(
 
 
 class _Memory:
-    """Which results are views, and of which input or other result.
+    """Determines which results are views, and of which input or other result.
 
     A view is traced back through its ops, because inputs that share memory during tracing need not do so in another
     call.
@@ -189,7 +190,7 @@ class _Memory:
                 self._bases.setdefault(self._memory_key(op), op)
 
     def is_computed(self, op: Op) -> bool:
-        """Whether a result has to be computed: it is neither an input nor a view of an input or of another result."""
+        """True if a result has to be computed: it is neither an input nor a view of an input or of another result."""
         return not isinstance(op, PlaceholderOp) and self._bases.get(self._memory_key(op), op) is op
 
     def view(self, op: Op, source_by_op: Mapping[Op, _Input | _Computed]) -> _View:
@@ -206,7 +207,7 @@ class _Memory:
         return self._conversion.strides(self._nodes[op])
 
     def _memory_key(self, op: Op) -> object:
-        """A key that all views of the same memory with the same content share."""
+        """Returns a key that all views of the same memory with the same content share."""
         node = self._nodes[op]
         value = node.meta.get("val")
         if storage_of(value) is None:
@@ -216,7 +217,7 @@ class _Memory:
         return root, value.dtype if root.op == "placeholder" else None
 
     def _is_base(self, op: Op) -> bool:
-        """Whether a result covers its memory: it is the producer of the memory, or fills it."""
+        """True if a result covers its memory: it is the producer of the memory, or fills it."""
         node = self._nodes[op]
         value = node.meta.get("val")
         if storage_of(value) is None or value.is_conj() or value.is_neg():
@@ -225,7 +226,7 @@ class _Memory:
         return (is_producer and _starts_at_memory(value)) or self._fills_storage(op)
 
     def _fills_storage(self, op: Op) -> bool:
-        """Whether every element of the storage occurs exactly once in the tensor, in memory order, for all sizes."""
+        """True if every element of the storage occurs exactly once in the tensor, in memory order, for all sizes."""
         value, size = self._nodes[op].meta.get("val"), self._conversion.symbols.size
         try:
             dims = [(size(stride), size(n)) for stride, n in zip(value.stride(), value.shape, strict=True)]
@@ -240,13 +241,13 @@ class _Memory:
 
 
 def _root(node: Node) -> Node:
-    """The input, or the op that allocates memory, of which the result of `node` is a view; else `node`."""
+    """Returns the input, or the op that allocates memory, of which the result of `node` is a view; else `node`."""
     node, _ = base_of_views(node.meta.get(STANDS_FOR, node))
     return _root(node) if STANDS_FOR in node.meta else node
 
 
 def _starts_at_memory(value: torch.Tensor) -> bool:
-    """Whether a tensor starts at its memory's first element, for all sizes; checked without adding a guard."""
+    """True if a tensor starts at its memory's first element, for all sizes; checked without adding a guard."""
     offset = value.storage_offset()
     return isinstance(offset, int) and offset == 0
 
@@ -255,7 +256,7 @@ def _starts_at_memory(value: torch.Tensor) -> bool:
 
 
 def _strides_to_set(strides: Sequence[Dim], shape: Sequence[Dim]) -> Strides:
-    """`strides`, or None if they are those of a dense row-major tensor, as compiled code returns it."""
+    """Returns `strides`, or None if they are those of a dense row-major tensor, as compiled code returns it."""
     dims = [
         (stride, size, product(shape[i + 1 :])) for i, (stride, size) in enumerate(zip(strides, shape, strict=True))
     ]

@@ -1,6 +1,6 @@
 """Decomposes the gradients of reductions of consecutive segments: `segment_reduce` and `embedding_bag`.
 
-Each element gets the number of its segment; what belongs to a segment is then read by that number.
+Each element gets the number of its segment, by which it reads the values of the segment.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def segment_reduce_backward(
     gradient: torch.Tensor, output: torch.Tensor, data: torch.Tensor, mode: str, *, lengths: torch.Tensor | None = None,
     offsets: torch.Tensor | None = None, axis: int = 0, initial: float | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """The gradient of `data` [*outer, size, *inner], for a `gradient` of `output` [*outer, segments, *inner].
+    """Returns the gradient of `data` [*outer, size, *inner], for a `gradient` of `output` [*outer, segments, *inner].
 
     An element outside of all segments has the gradient 0.
     """
@@ -38,28 +38,31 @@ def segment_reduce_backward(
     is_inside = ((segment >= 0) & (segment < output.size(axis))).reshape(shape)
     index = segment.clamp(0, output.size(axis) - 1).reshape(shape).expand(data.shape)
 
-    def of_element(values: torch.Tensor) -> torch.Tensor:
+    def gather_by_segment(values: torch.Tensor) -> torch.Tensor:
         return values.gather(axis, index)
 
-    of_output = of_element(gradient)
+    element_gradient = gather_by_segment(gradient)
     if mode == "mean":
-        of_output = of_output / length.reshape(shape).to(data.dtype)
+        element_gradient = element_gradient / length.reshape(shape).to(data.dtype)
     elif mode in ("max", "min"):
-        is_chosen = (data == of_element(output)) | data.isnan()
+        is_chosen = (data == gather_by_segment(output)) | data.isnan()
         counted = (is_chosen & is_inside).to(data.dtype)
-        count = of_element(torch.zeros_like(output).scatter_add(axis, index, counted))
+        count = gather_by_segment(torch.zeros_like(output).scatter_add(axis, index, counted))
         # Eager's kernel divides only positive gradients by the number of equal elements.
-        shared = torch.where((of_output > 0) & (count > 1), of_output / count, of_output)
-        of_output = torch.where(is_chosen, shared, 0)
+        shared = torch.where((element_gradient > 0) & (count > 1), element_gradient / count, element_gradient)
+        element_gradient = torch.where(is_chosen, shared, 0)
     elif mode == "prod":
-        of_output = _product_gradient(of_output, of_element, output, data, index, is_inside, axis, initial)
-    return torch.where(is_inside, of_output, 0)
+        element_gradient = _product_gradient(
+            element_gradient, gather_by_segment, output, data, index, is_inside, axis, initial
+        )
+    return torch.where(is_inside, element_gradient, 0)
 
 
 def _segments(limits: torch.Tensor, is_by_length: bool, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The segment of each of `size` elements, and that segment's length: [*outer, size], from lengths or offsets.
+    """Returns the segment of each of `size` elements, and the length of that segment, both [*outer, size].
 
-    The number of an element before the first segment is -1, that of one after the last the number of segments.
+    `limits` are lengths or offsets. Elements before the first segment have the number -1, those after the last segment
+    have the number of segments.
     """
     limits = limits.to(torch.int64).contiguous()
     positions = torch.arange(size, device=limits.device).expand([*limits.shape[:-1], size]).contiguous()
@@ -70,26 +73,26 @@ def _segments(limits: torch.Tensor, is_by_length: bool, size: int) -> tuple[torc
 
 
 def _product_gradient(
-    of_output: torch.Tensor, of_element: Callable[[torch.Tensor], torch.Tensor], output: torch.Tensor,
+    element_gradient: torch.Tensor, gather_by_segment: Callable[[torch.Tensor], torch.Tensor], output: torch.Tensor,
     data: torch.Tensor, index: torch.Tensor, is_inside: torch.Tensor, axis: int, initial: float | None,
 ) -> torch.Tensor:  # fmt: skip
-    """The gradients `of_output`, times the product of the other elements of the segment.
+    """Returns the gradients `element_gradient`, times the product of the other elements of the segment.
 
-    That product is the result divided by the element, unless the element is 0 or NaN. It is then the product of all
-    others: of those that are neither, of a 0 for each other 0, and of a NaN for each other NaN.
+    That product is the result divided by the element, unless the element is 0 or NaN. It is then computed from the
+    other elements: the product of those that are neither, times 0 for each other 0, and NaN for another NaN.
     """
     is_zero, is_nan = data == 0, data.isnan()
 
     def count(flags: torch.Tensor) -> torch.Tensor:
         counted = (flags & is_inside).to(data.dtype)
-        return of_element(torch.zeros_like(output).scatter_add(axis, index, counted)) - counted
+        return gather_by_segment(torch.zeros_like(output).scatter_add(axis, index, counted)) - counted
 
     factors = torch.where(is_zero | is_nan | ~is_inside, 1, data)
     start = torch.full_like(output, 1 if initial is None else initial)
-    others = of_element(start.scatter_reduce(axis, index, factors, "prod"))
+    others = gather_by_segment(start.scatter_reduce(axis, index, factors, "prod"))
     others = torch.where(count(is_zero) > 0, others * 0, others)
     others = torch.where(count(is_nan) > 0, math.nan, others)
-    return torch.where(is_zero | is_nan, of_output * others, of_output * of_element(output) / data)
+    return torch.where(is_zero | is_nan, element_gradient * others, element_gradient * gather_by_segment(output) / data)
 
 
 # ---- embedding_bag ---------------------------------------------------------------------------------------------------
@@ -100,9 +103,9 @@ def embedding_bag(
     mode: int = _SUM, sparse: bool = False, sample_weights: torch.Tensor | None = None,
     include_last_offset: bool = False, padding: int = -1,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    """The bags [bags, width] by the op for inference, and what the backward pass needs.
+    """Returns the bags [bags, width], computed by the op for inference, and the values that the backward pass needs.
 
-    These are the bag of each index, the sizes of the bags (0 for `sum`), and for `max` the row of each maximum.
+    The latter are the bag of each index, the sizes of the bags (0 for `sum`), and for `max` the row of each maximum.
     Where eager returns memory that nobody has written, it is 0.
     """
     if 0 in (*weight.shape, *indices.shape, *offsets.shape):
@@ -129,7 +132,10 @@ def embedding_bag(
 
 
 def _bags(offsets: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
-    """The bag of each index, in int64; the forward pass has checked that `offsets` start at 0 and do not decrease."""
+    """Returns the bag of each index, in int64.
+
+    The forward pass has checked that `offsets` start at 0 and do not decrease.
+    """
     positions = torch.arange(indices.size(0), device=indices.device)
     return torch.searchsorted(offsets.to(torch.int64), positions, right=True) - 1
 
@@ -139,7 +145,7 @@ def embedding_bag_backward(
     max_rows: torch.Tensor, rows: int, scale_by_frequency: bool, mode: int, sparse: bool,
     sample_weights: torch.Tensor | None, padding: int = -1,
 ) -> torch.Tensor:  # fmt: skip
-    """The gradient of the table [rows, width], for a `gradient` [bags, width].
+    """Returns the gradient of the table [rows, width], for a `gradient` [bags, width].
 
     Left to eager are sparse gradients and those divided by the number of times that an index occurs: eager's kernel
     divides some of them by the number of another index.
@@ -163,7 +169,7 @@ def sample_weights_backward(
     gradient: torch.Tensor, weight: torch.Tensor, indices: torch.Tensor, offsets: torch.Tensor, bag: torch.Tensor,
     mode: int, padding: int = -1,
 ) -> torch.Tensor:  # fmt: skip
-    """The gradient of the weights of samples [indices], for a `gradient` [bags, width]; 0 for the index `padding`."""
+    """Returns the gradient of the sample weights [indices], for a `gradient` [bags, width]; 0 at `padding`."""
     if gradient.dtype in _HALVES or 0 in (*gradient.shape, *indices.shape):
         return NotImplemented
     products = gradient.index_select(0, _bags(offsets, indices)) * weight.index_select(0, indices)

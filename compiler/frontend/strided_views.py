@@ -17,7 +17,7 @@ _READ, _WRITE = aten.as_strided.default, aten.as_strided_scatter.default
 
 
 def base_of_views(node: Node) -> tuple[Node, list[Node]]:
-    """The node whose memory `node` uses (an input, or an op that allocates it), and the views from `node` to it."""
+    """Returns the node whose memory `node` uses, an input or an op that allocates, and the views from `node` to it."""
     storage, views = storage_of(node.meta.get("val")), []
     while node.op == "call_function" and storage is not None:
         op_node = node.args[0] if node.target is getitem else node
@@ -31,14 +31,19 @@ def base_of_views(node: Node) -> tuple[Node, list[Node]]:
 
 
 def storage_of(value: object) -> int | None:
-    """A number that identifies a tensor's storage; `None` for a value without strides."""
+    """Returns a number that identifies a tensor's storage; `None` for a value without strides."""
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
         return None
     return int(value.untyped_storage()._cdata)
 
 
+def fills_storage(value: torch.Tensor) -> bool:
+    """True if the storage of a non-overlapping tensor holds only the elements of the tensor."""
+    return value.untyped_storage().nbytes() == value.numel() * value.element_size()
+
+
 def copy_graph(module: GraphModule) -> GraphModule:
-    """A module with a separate copy of the graph, which includes AOTAutograd's metadata of the output."""
+    """Returns a module with a separate copy of the graph, which includes AOTAutograd's metadata of the output."""
     graph, output = Graph(), module.graph.output_node()
     graph.output(graph.graph_copy(module.graph, {})).meta = dict(output.meta)
     return GraphModule(module, graph)
@@ -58,7 +63,7 @@ def rebase_strided(module: GraphModule) -> None:
 
 
 def required_offsets(module: GraphModule) -> dict[int, int]:
-    """Input index to storage offset, for inputs that `as_strided` reads from a given storage offset.
+    """Maps input indices to storage offsets, for inputs that `as_strided` reads from a given storage offset.
 
     This offset counts from the start of the storage, but compiled code only gets the address of the input's first
     element, so it works for one storage offset of the input only.
@@ -74,7 +79,7 @@ def required_offsets(module: GraphModule) -> dict[int, int]:
 
 
 def fall_back_for_offsets(run: Run, module: GraphModule, offsets: Mapping[int, int]) -> Run:
-    """A function that calls `run`, or `module` if the storage offset of an input is not the one in `offsets`."""
+    """Returns a function that calls `run`, or `module` if the storage offset of an input differs from `offsets`."""
 
     def run_or_fall_back(*arguments: torch.Tensor) -> Sequence[torch.Tensor]:
         is_as_traced = all(arguments[index].storage_offset() == offset for index, offset in offsets.items())
@@ -89,11 +94,10 @@ def _is_vector(node: Node) -> bool:
 
 
 def _is_all_memory(value: torch.Tensor) -> bool:
-    """Whether `value` has static sizes, is dense, and fills its storage."""
+    """True if `value` has static sizes, is dense, and fills its storage."""
     if not all(isinstance(size, int) for size in (*value.shape, *value.stride(), value.storage_offset())):
         return False
-    dense = is_non_overlapping_and_dense_or_false(value)
-    return dense and value.untyped_storage().nbytes() == value.numel() * value.element_size()
+    return is_non_overlapping_and_dense_or_false(value) and fills_storage(value)
 
 
 def _rebase_node(module: GraphModule, node: Node) -> None:
@@ -133,7 +137,7 @@ def _layout_of(value: torch.Tensor) -> tuple[list[Any], list[Any], Any]:
 
 
 def _flatten_memory(module: GraphModule, base: Node, like: Node) -> Node:
-    """All elements of a dense tensor in memory order."""
+    """Returns all elements of a dense tensor in memory order."""
     value = base.meta["val"]
     order = sorted(range(value.dim()), key=lambda dim: (-value.stride(dim), value.shape[dim] == 1))
     if order != sorted(order):

@@ -53,7 +53,10 @@ if _log.level == logging.NOTSET:
 
 @dataclass
 class _Counts:
-    """The nodes of a graph: how many are compiled, and the ops of those in eager. Nodes between pieces are no graph."""
+    """The number of compiled nodes of a graph, and the ops of its nodes in eager.
+
+    `is_graph` is false for nodes between pieces, which do not add to the number of graphs.
+    """
 
     compiled: int
     in_eager: tuple[str, ...]
@@ -62,7 +65,7 @@ class _Counts:
 
 @dataclass
 class _DynamoGraph:
-    """What became of one Dynamo graph: the counts of its ATen graphs, or of the pieces into which they are cut.
+    """The counts of the ATen graphs of one Dynamo graph, or of the pieces into which they are cut.
 
     Keys are kind, part and body of the ATen graphs; a graph that is traced again replaces its counts.
     """
@@ -82,7 +85,7 @@ class _Model:
             self.is_logged = True
             pieces = {(i, *key): counts for i, graph in enumerate(self.graphs) for key, counts in graph.pieces.items()}
             kinds = Counter(key[1] for key in pieces if len(key) > 1)
-            _log.info(_line(list(pieces.values()), kinds["forward"] > kinds["backward"]))
+            _log.info(_summary_line(list(pieces.values()), kinds["forward"] > kinds["backward"]))
 
 
 _models: WeakKeyDictionary[Any, _Model] = WeakKeyDictionary()
@@ -93,7 +96,7 @@ Counting = Callable[[], Any]
 
 @contextmanager
 def counting_graph(enabled: bool) -> Iterator[Counting]:
-    """Counts the nodes of a Dynamo graph that is compiled inside. Yields the context for later versions of it.
+    """Counts the nodes of a Dynamo graph that is compiled in the `with` block. Yields the context for later versions.
 
     The line is logged when the call of the model ends; if no call is found, when the context ends.
     """
@@ -128,9 +131,9 @@ def _counting(graph: _DynamoGraph | None) -> Iterator[None]:
 
 
 def _outer_call() -> tuple[Any, list[Callable[[], None]] | None]:
-    """The object that stands for the `torch.compile` call whose function is called, and what Dynamo does at its end.
+    """Returns the object of the `torch.compile` call that is running, and the functions that Dynamo calls at its end.
 
-    TorchDynamo calls a list of functions when a call returns or raises. It has no public name, so `None` is possible.
+    Both are found on the stack, since TorchDynamo has no public names for them; each is `None` if it is not found.
     """
     frame = sys._getframe()
     while frame.f_back is not None:
@@ -181,12 +184,12 @@ def _count(key: tuple[object, ...], counts: _Counts) -> None:
 
 
 def _op_of_node(stable: str) -> str:
-    """`my_scale` for the node `encoder/my_scale.0`."""
+    """Returns the op in a stable name: `my_scale` for the node `encoder/my_scale.0`."""
     return stable.rpartition("/")[2].rpartition(".")[0] or stable
 
 
 def _op_of_target(target: torch._ops.OpOverload) -> str:
-    """`my_scale` for the target `demo.my_scale.default`; the name of another function."""
+    """Returns the name of an op without namespace and overload, such as `my_scale`, or the name of a function."""
     packet = getattr(target, "overloadpacket", target)
     return str(getattr(packet, "__name__", packet)).rpartition(".")[2]
 
@@ -194,8 +197,11 @@ def _op_of_target(target: torch._ops.OpOverload) -> str:
 # ---- the line --------------------------------------------------------------------------------------------------------
 
 
-def _line(graphs: Sequence[_Counts], backward_follows: bool) -> str:
-    """The line. A backward graph is usually compiled at the first backward pass, after the line."""
+def _summary_line(graphs: Sequence[_Counts], backward_follows: bool) -> str:
+    """Returns the line of a model.
+
+    `backward_follows` says that a backward graph is missing: it is usually compiled at the first backward pass.
+    """
     n_graphs = sum(counts.is_graph for counts in graphs)
     ops = Counter(op for counts in graphs for op in counts.in_eager)
     n_compiled = sum(counts.compiled for counts in graphs)
@@ -210,20 +216,20 @@ def _line(graphs: Sequence[_Counts], backward_follows: bool) -> str:
 
 
 def _breaks_at_recurrent_layers() -> bool:
-    """Whether Dynamo has left recurrent layers to eager in this process, and still does."""
+    """True if Dynamo has left recurrent layers to eager in this process, and still does."""
     reasons = (*counters["graph_break"], *counters["unimplemented"])
     return not config.allow_rnn and any("RNN, GRU, or LSTM" in reason for reason in reasons)
 
 
 def _ops_text(ops: Counter[str]) -> str:
-    """The most frequent ops, each with its number of nodes if there are several."""
+    """Returns the most frequent ops, each with its number of nodes if there are several."""
     texts = [f"{op} x{count}" if count > 1 else op for op, count in ops.most_common(MAX_OPS)]
     more = len(ops) - len(texts)
     return ", ".join([*texts, *([f"{more} more ops"] if more else [])])
 
 
 def _source() -> str:
-    """The script that runs, as a word for a shell; `SOURCE` in an interpreter without a script."""
+    """Returns the script that runs, as a word for a shell; `SOURCE` in an interpreter without a script."""
     path = Path(sys.argv[0]) if sys.argv else Path()
     is_script = path.suffix == ".py" and path.name != "__main__.py" and path.is_file()
     return shlex.quote(os.path.relpath(path)) if is_script else "SOURCE"

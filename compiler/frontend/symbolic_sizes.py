@@ -102,9 +102,9 @@ def _cast(node: Node, tensor: Node, dtype: torch.dtype) -> Node:
 
 
 def _as_tensor(node: torch.fx.Node, tensors: dict[Node, Node | None]) -> Node | None:
-    """A node that computes the symbolic float `node` as a tensor; None if an op of it has no counterpart for tensors.
+    """Returns a node that computes the symbolic float `node` as a tensor, and caches it in `tensors`.
 
-    `tensors` caches the results.
+    Returns None if an op of its computation has no counterpart for tensors.
     """
     if node not in tensors:
         tensors[node] = _convert_float(node, tensors)
@@ -125,7 +125,7 @@ def _convert_float(node: Node, tensors: dict[Node, Node | None]) -> Node | None:
 
 
 def _operand(node: Node, item: int | float | Node, tensors: dict[Node, Node | None]) -> Node | None:
-    """An operand of `node` (a symbolic float, a size or a number) as a float64 tensor."""
+    """Returns an operand of `node` (a symbolic float, a size or a number) as a float64 tensor."""
     if _is_symbolic_float(item):
         return _as_tensor(item, tensors)
     kwargs = {"dtype": torch.float64}
@@ -151,7 +151,7 @@ def _add_call(node: Node, target: Callable[..., object], args: Sequence[object],
 
 
 def _fake_mode(node: Node) -> FakeTensorMode:
-    """The fake mode of the graph's tensors."""
+    """Returns the fake mode of the graph's tensors."""
     values = (item.meta.get("val") for item in node.graph.nodes)
     return next(value.fake_mode for value in values if hasattr(value, "fake_mode"))
 
@@ -161,7 +161,7 @@ class UnknownSymbolError(BuddyError, ValueError):
 
 
 class GraphSymbols:
-    """The symbols of one graph. `sources` tells where a call finds the value of each, in the order of their names.
+    """The symbols of one graph. `sources` says where a call finds the value of each, in the order of their names.
 
     A number among the inputs that other inputs do not determine, such as a rounded float, is a separate symbol.
     """
@@ -211,11 +211,11 @@ class GraphSymbols:
             self._defined[str(expression)] = value
 
     def size(self, value: int | torch.SymInt) -> Dim:
-        """A number, or a `SymInt` in terms of the graph's own symbols; 1 for a size that the graph's guards set to 1.
+        """Converts a size: a number is unchanged, and a `SymInt` is expressed by the graph's symbols.
 
-        An op with such a size is broadcast, although the size is an expression such as `s0 // 3`.
-
-        Raises `UnknownSymbolError` for a data-dependent size, and for functions that `Size` does not support.
+        An expression such as `s0 // 3` that the graph's guards set to 1 becomes 1, because dims of size 1 are
+        broadcast. Raises `UnknownSymbolError` for a data-dependent size, and for functions that `Size` does not
+        support.
         """
         if isinstance(value, int):
             return value
@@ -250,7 +250,7 @@ _FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _expression(size: int | torch.SymInt) -> sympy.Expr | int:
-    """The sympy expression of a size, or the number."""
+    """Returns the sympy expression of a size, or the number."""
     return size.node.expr if isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)) else size
 
 

@@ -93,8 +93,9 @@ def _check_sizes(graph: Graph) -> None:
 
 
 def _check_results(graph: Graph, nodes: Mapping[str, Node], module: GraphModule) -> None:
-    """Raises `UnsupportedGraphError` for a result of another shape or dtype than captured: the caller's buffer would
-    not fit.
+    """Raises `UnsupportedGraphError` for a result of another shape or dtype than captured.
+
+    The caller's buffer would not fit.
     """
     (output,) = module.graph.find_nodes(op="output")
     results = [op for op in graph.results if isinstance(op, Op)]
@@ -114,7 +115,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _make_self_contained(graph: Graph, nodes: Mapping[str, Node]) -> tuple[GraphModule, list[torch.Tensor]]:
-    """The FX graph with constants as inputs and only tensors as results, and its inputs as fake tensors.
+    """Returns the FX graph with constants as inputs and only tensors as results, and its inputs as fake tensors.
 
     The stack trace of each node holds its node of `graph`, because the importer turns it into a location.
     """
@@ -136,7 +137,10 @@ def _make_self_contained(graph: Graph, nodes: Mapping[str, Node]) -> tuple[Graph
 
 
 def _decompose(module: GraphModule, inputs: Sequence[torch.Tensor]) -> GraphModule:
-    """The graph with torch-mlir's own decompositions; the new nodes have the stack trace of the node they replace."""
+    """Returns the graph with torch-mlir's own decompositions.
+
+    The new nodes have the stack trace of the node that they replace.
+    """
     mode = torch._guards.detect_fake_mode(inputs)
     mode = mode or torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)
     fakes = [value if mode.is_our_fake(value) else mode.from_tensor(value) for value in inputs]
@@ -159,14 +163,17 @@ def _decompositions() -> dict[torch._ops.OpOverload, Callable[..., object]]:
 
 
 def _view(tensor: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
-    """`view` for any strides: those of a decomposition may differ from the captured ones, and MLIR values have none."""
+    """Computes `view` for any strides.
+
+    The strides in a decomposition may differ from the captured ones, and MLIR values have no strides.
+    """
     if tensor.is_contiguous():
         return NotImplemented
     return torch.ops.aten.view.default(tensor.clone(memory_format=torch.contiguous_format), size)
 
 
 def _to_mlir(module: GraphModule, node_names: Sequence[str]) -> str:
-    """The module as MLIR text; the location of each op is the name of its node."""
+    """Returns the module as MLIR text; the location of each op is the name of its node."""
     from buddy.compiler.mlir.bindings import ir  # imported only here: capture needs no MLIR
 
     dialect = torch_dialect()

@@ -40,8 +40,8 @@ class VerifiedGraph:
     a mismatch raises `VerificationError`; with "warn", the graph then runs in eager, with one warning.
 
     `compiled` was compiled with `recipe` and with `lowerings`, which have priority over the registries. To find the
-    first node that differs, the graph is compiled again with these. If nodes multiply in reduced `precisions`, eager
-    is the ATen graph with the same arithmetic in these nodes.
+    first node that differs, the graph is compiled again with these. If nodes multiply in reduced `precisions`, eager is
+    the ATen graph with the same arithmetic in these nodes.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class VerifiedGraph:
             return eager_program(self._aten, arguments)(_tensors(arguments))
 
     def _as_captured(self, arguments: Sequence[torch.Tensor]) -> CapturedGraph:
-        """A captured graph of the same ATen graph, with the inputs of a call."""
+        """Returns a captured graph of the same ATen graph, with the inputs of a call."""
         conversion = to_buddy(self._aten)
         graph, info = conversion.graph, GraphInfo(conversion.graph.name, ())
         numbers = tuple(value for value in arguments if not isinstance(value, torch.Tensor))
@@ -116,7 +116,7 @@ class VerifiedGraph:
         return Diagnostic(f"{what}; {detail}", where, todo, node=op.stable)
 
     def _first_wrong_node(self, arguments: Sequence[torch.Tensor]) -> tuple[Op | None, str]:
-        """The first node whose value differs from eager's, with details; or the reason why it is unknown."""
+        """Returns the first node whose value differs from eager's, with details; or the reason why it is unknown."""
         from buddy.compiler.driver.observation import observed_program
         from buddy.compiler.ops.registry import Registry
         from buddy.compiler.runtime.nodes import compare_nodes
@@ -147,7 +147,7 @@ def _tensors(arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 def _difference(
     results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], captured: CapturedGraph | None = None
 ) -> tuple[int, str] | None:
-    """The index of the first result that differs from `expected`, and a description; `None` if all match.
+    """Returns the index of the first result that differs from `expected`, and a description; `None` if all match.
 
     With `captured`, the tolerance takes the program's sensitivity to rounding into account; otherwise it is fixed.
     """

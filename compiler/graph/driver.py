@@ -182,5 +182,5 @@ def _copy(op: Op, copies: Mapping[Op, Op]) -> Op:
     node = copy.copy(op)
     node._arguments = map_nodes(op._arguments, copies.__getitem__)
     node._keyword_arguments = map_nodes(op._keyword_arguments, copies.__getitem__)
-    node._children, node._declared, node._announced, node._view = [], [], False, None
+    node._children, node._declared_parents, node._may_be_child, node._view = [], [], False, None
     return node

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any
 
 import msgspec
 
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import GetItemOp, Op, OutputOp, PlaceholderOp
-from buddy.compiler.graph.serialize import GraphData, NodeData, from_data, to_data
+from buddy.compiler.graph.serialize import GraphData, NodeData, from_data, to_data, with_static_sizes
 from buddy.compiler.graph.sizes import parse_size, symbols_in, value_of
 from buddy.compiler.graph.types import NodeType
 from buddy.compiler.protocol.errors import BuddyError
@@ -59,8 +58,12 @@ def extract_graph(graph: Graph, nodes: Collection[Op], symbols: Mapping[str, int
     output = NodeData(
         "output", OutputOp.__name__, "output", [[{"n": op.name} for op in results]], {}, [], False, "output"
     )
-    body = [_with_static_sizes(data[op.name], symbols or {}) for op in ops]
-    inputs = [_with_static_sizes(node, symbols or {}) for node in placeholders]
+
+    def number(size: int | str) -> int:
+        return _evaluate(size, symbols or {})
+
+    body = [with_static_sizes(data[op.name], number) for op in ops]
+    inputs = [with_static_sizes(node, number) for node in placeholders]
     targets = {node.target for node in body}
     return from_data(
         GraphData(
@@ -106,21 +109,6 @@ def _placeholder(node: NodeData) -> NodeData:
     return msgspec.structs.replace(
         node, op=PlaceholderOp.__name__, target=node.name, args=[], kwargs={}, multiple=False
     )
-
-
-def _with_static_sizes(node: NodeData, symbols: Mapping[str, int]) -> NodeData:
-    """Returns the node with every symbolic size replaced by its number."""
-    metas = [None if meta is None else ([_evaluate(size, symbols) for size in meta[0]], meta[1]) for meta in node.metas]
-    args, kwargs = _replace_sizes(node.args, symbols), _replace_sizes(node.kwargs, symbols)
-    return msgspec.structs.replace(node, metas=metas, args=args, kwargs=kwargs)
-
-
-def _replace_sizes(value: Any, symbols: Mapping[str, int]) -> Any:
-    if isinstance(value, dict):
-        if "s" in value:
-            return _evaluate(value["s"], symbols)
-        return {key: _replace_sizes(item, symbols) for key, item in value.items()}
-    return [_replace_sizes(item, symbols) for item in value] if isinstance(value, list) else value
 
 
 def _evaluate(size: int | str, symbols: Mapping[str, int]) -> int:

@@ -22,13 +22,13 @@ Transform = Callable[["Graph"], object]
 class GraphSettings:
     """How a script's graph is lowered to MLIR.
 
-    `first()` returns a registry of lowerings, or `None`. That registry takes precedence over those of the dialect.
+    `user_registry()` returns a registry of lowerings that takes precedence over those of the dialect, or `None`.
     `on_node` is called with each node and the MLIR ops created for it. `external_calls` allows nodes to call functions
     of libraries.
     """
 
     dialect: Literal["linalg", "tosa"] = "tosa"
-    first: Callable[[], Any] = lambda: None
+    user_registry: Callable[[], Any] = lambda: None
     on_node: Callable[[Op, Sequence[Any]], None] | None = None
     external_calls: bool = False
 
@@ -211,7 +211,7 @@ class Graph:
         for parent in node.parents:
             self._remove_child(parent, node)
         node._arguments, node._keyword_arguments = list(args), dict(kwargs or {})
-        node._declared = []
+        node._declared_parents = []
         self._add_to_parents(node)
 
     def _remove_child(self, parent: Op | str, child: Op) -> None:
@@ -276,7 +276,7 @@ class Graph:
         for parent in node.parents:
             self._remove_child(parent, node)
         head._arguments, head._keyword_arguments = list(node.args), dict(node.kwargs)
-        head._declared = []
+        head._declared_parents = []
         tail.metas, tail.multiple = node.metas, node.multiple
         for new in chain:
             _inherit_origin(new, node)
@@ -312,7 +312,7 @@ class Graph:
         """Makes `user` read `new` instead of `old`, at any depth of its arguments."""
         user._arguments = map_nodes(user._arguments, lambda op: new if op is old else op)
         user._keyword_arguments = map_nodes(user._keyword_arguments, lambda op: new if op is old else op)
-        user._declared = [new if parent == old else parent for parent in user._declared]
+        user._declared_parents = [new if parent == old else parent for parent in user._declared_parents]
         if user in old._children:
             old._children.remove(user)
         new.add_children(user)
@@ -448,7 +448,7 @@ def graph_lowering() -> GraphLowering:
 def _add_child(parent: Op, node: Op) -> None:
     """Adds `node` to the children of `parent`; searches them only if they may already contain the node."""
     children = parent._children
-    if not node._announced:
+    if not node._may_be_child:
         children.append(node)
     elif not children or children[-1] is not node:
         parent.add_children(node)

@@ -104,9 +104,13 @@ def _index_nodes(graph: NodeList) -> dict[str, Op]:
 
 def _resolve_arguments(op: Op, table: Mapping[str, Op], graph: NodeList) -> None:
     """Replaces names in the arguments by nodes, and replaced nodes by the current nodes of the same name."""
-    if op._declared or isinstance(op, OutputOp) or any(table.get(parent.name) is not parent for parent in op.parents):
-        names = {str(parent) for parent in op._declared}
-        op._declared = []
+    if (
+        op._declared_parents
+        or isinstance(op, OutputOp)
+        or any(table.get(parent.name) is not parent for parent in op.parents)
+    ):
+        names = {str(parent) for parent in op._declared_parents}
+        op._declared_parents = []
         op._arguments = _look_up(op._arguments, names, op, table, graph)
         op._keyword_arguments = _look_up(op._keyword_arguments, names, op, table, graph)
 

@@ -47,7 +47,7 @@ class NodeMeta(TensorMeta):
         return self._first_meta.dtype
 
     def _content(self) -> dict[str, object]:
-        """Returns the node's shape and dtype by key, or only the one that a script has assigned so far."""
+        """Returns the node's shape and dtype by key, or only the key that a script has assigned so far."""
         node: Op = self.__dict__["_node"]
         if not node.metas:
             return dict(self.__dict__["_draft"])
@@ -171,9 +171,9 @@ class Op:
         self._arguments: list[Any] = []
         self._keyword_arguments: dict[str, Any] = {}
         self._children: list[Op] = []
-        self._declared: list[Any] = []
-        # Whether parents may already have this node among their children.
-        self._announced = False
+        self._declared_parents: list[Any] = []
+        # Whether parents may already have this node as a child.
+        self._may_be_child = False
         self._view: NodeMeta | None = None
 
     @property
@@ -196,7 +196,11 @@ class Op:
     def parents(self) -> list[Op]:
         """Returns the nodes that this node reads, without duplicates, in order of use; then declared parents."""
         read = list(dict.fromkeys(nodes_in((self._arguments, self._keyword_arguments))))
-        return [*read, *(parent for parent in self._declared if parent not in read)] if self._declared else read
+        return (
+            [*read, *(parent for parent in self._declared_parents if parent not in read)]
+            if self._declared_parents
+            else read
+        )
 
     @property
     def _parents(self) -> list[Op]:
@@ -204,7 +208,7 @@ class Op:
 
     @_parents.setter
     def _parents(self, parents: Iterable[Op | str]) -> None:
-        self._declared = list(parents)
+        self._declared_parents = list(parents)
 
     @property
     def tensor_meta(self) -> NodeMeta:
@@ -231,15 +235,15 @@ class Op:
             raise GraphError(f"argument {argument} of {self.name}, result {arg_index}: read it through a GetItemOp")
         self._arguments.append(argument)
         if isinstance(argument, str):
-            self._declared.append(argument)
+            self._declared_parents.append(argument)
 
     def add_parent(self, parent: Op | str) -> None:
         """Declares `parent`, a node or the name of one, to be a parent of this node. An argument must read it."""
-        self._announced = True
+        self._may_be_child = True
         if isinstance(parent, Op):
             parent.add_children(self)
         if parent not in self.parents:
-            self._declared.append(parent)
+            self._declared_parents.append(parent)
 
     def add_children(self, child: Op | str) -> None:
         # Nodes are compared by identity, which is faster: a node may have thousands of readers.
@@ -360,7 +364,7 @@ def new_op(
     op.name, op.target, op.metas = name, target, tuple(metas)
     op.stable = op.stable or name
     op._arguments = list(args)
-    op._announced = True
+    op._may_be_child = True
     for parent in op.parents:
         parent._children.append(op)
     return op

@@ -79,7 +79,7 @@ Value = tuple[Op, int]
 class PartitionFunction:
     """A function to lower. `sites[k]` are the nodes of call site `k`, and `nodes` those of call site 0.
 
-    `is_parameter` says of each input whether it is a parameter of the model.
+    `is_parameter` has a flag for each input: true if it is a parameter of the model.
     """
 
     name: str
@@ -137,7 +137,8 @@ def by_layers(graph: Graph, choices: Mapping[str, str]) -> Partition:
     kinds = {op.name: kind for op, kind in zip(graph.placeholders, graph.kinds, strict=True)}
     ops = [op for op in graph.operations if not isinstance(op, ObserveOp)]
     readers = _reader_names([*ops, graph.output])
-    runs = _split_long_runs(_unlabel_single(_runs(ops, readers), kinds), readers)
+    ops, reader_of = _constants_at_readers(ops, readers, kinds)
+    runs = _split_long_runs(_unlabel_single(_runs(ops, readers, reader_of), kinds), readers)
     runs = _add_observers(runs, graph) if len(ops) < len(graph.operations) else runs
     keys = [_structure_hash(run, kinds, choices) if run.label else "" for run in runs]
     groups: dict[str, list[_Run]] = {}
@@ -154,8 +155,48 @@ def by_layers(graph: Graph, choices: Mapping[str, str]) -> Partition:
     return Partition(tuple(functions.values()), tuple(body))
 
 
-def _runs(operations: Sequence[Op], readers: Mapping[str, set[str]]) -> list[_Run]:
-    """Splits a graph's ops into consecutive runs; a run has a label if it comes from one item of a module list."""
+def _constants_at_readers(
+    ops: Sequence[Op], readers: Mapping[str, set[str]], kinds: Mapping[str, NodeType]
+) -> tuple[list[Op], dict[str, Op]]:
+    """Returns `ops`, with those that read parameters alone, and have one reader, directly before that reader.
+
+    A weight that is transposed or converted first is then a parameter of the function that multiplies it, and is packed
+    before the calls. Otherwise a part of the program that begins with all of these ops would pass their results to the
+    other parts, which would pack them in each call. The second result has the reader of each of these ops, by name.
+    """
+    by_name = {op.name: op for op in ops}
+    constant = {name for name, kind in kinds.items() if kind is NodeType.FakeNode}
+    reader_of: dict[str, Op] = {}
+    for op in ops:
+        movable = not (op.multiple or op.has_effect or op.only_eager)
+        if not movable or not op.parents or any(parent.name not in constant for parent in op.parents):
+            continue
+        constant.add(op.name)
+        names = readers.get(op.name, set())
+        if len(names) == 1 and (reader := by_name.get(next(iter(names)))) is not None:
+            reader_of[op.name] = reader
+    sources: dict[str, list[Op]] = {}
+    for op in ops:
+        if op.name in reader_of:
+            sources.setdefault(reader_of[op.name].name, []).append(op)
+    ordered: list[Op] = []
+
+    def append(op: Op) -> None:
+        for source in sources.get(op.name, ()):
+            append(source)
+        ordered.append(op)
+
+    for op in ops:
+        if op.name not in reader_of:
+            append(op)
+    return ordered, reader_of
+
+
+def _runs(operations: Sequence[Op], readers: Mapping[str, set[str]], reader_of: Mapping[str, Op]) -> list[_Run]:
+    """Splits a graph's ops into consecutive runs; a run has a label if it comes from one item of a module list.
+
+    An op in `reader_of` belongs to the run of its reader.
+    """
     labels: dict[str, str] = {}
     for op in operations:
         match = _LIST_ITEM.match(op.module)
@@ -163,6 +204,9 @@ def _runs(operations: Sequence[Op], readers: Mapping[str, set[str]]) -> list[_Ru
         labels[op.name] = (
             labels.get(op.args[0].name, "") if isinstance(op, GetItemOp) else match.group() if match else ""
         )
+    for op in reversed(operations):
+        if op.name in reader_of:
+            labels[op.name] = labels[reader_of[op.name].name]
     runs = []
     for label, ops in groupby(operations, key=lambda op: labels[op.name]):
         nodes = tuple(ops)

@@ -193,7 +193,7 @@ def _pass_names(keys: Iterable[Key]) -> list[str]:
 
 
 def plugin_presets(files: tuple[PluginFile, ...]) -> tuple[Preset, ...]:
-    """Returns the presets of the installed plug-ins and of `files`. Runs in a process of its own, which loads them."""
+    """Returns the presets of the installed plug-ins and of `files`, which it loads: call it in a separate process."""
     from buddy.compiler.protocol import presets
 
     installed_plugins()

@@ -7,14 +7,14 @@ torch spelling.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import EagerOp, Op, Schema, op_classes
-from buddy.compiler.graph.sizes import Dim, Size, SymbolSource, parse_size, plain_size, value_of
+from buddy.compiler.graph.sizes import Size, SymbolSource, parse_size, plain_size, value_of
 from buddy.compiler.graph.types import NodeType, TensorDType, TensorMeta
 from buddy.compiler.protocol.plain_values import ImportedIR
 from buddy.compiler.protocol.recipe import digest
@@ -150,20 +150,24 @@ def from_data(data: GraphData) -> Graph:
 def with_sizes(data: GraphData, sizes: Mapping[str, int]) -> GraphData:
     """Returns the graph for one set of sizes: `sizes` has the value of each symbol. The result has no symbols."""
 
-    def number(size: Dim) -> int:
-        return value_of(size, sizes)
+    def number(size: int | str) -> int:
+        return value_of(parse_size(size), sizes)
+
+    nodes = [with_static_sizes(node, number) for node in data.nodes]
+    return msgspec.structs.replace(data, nodes=nodes, symbols=[])
+
+
+def with_static_sizes(node: NodeData, number: Callable[[int | str], int]) -> NodeData:
+    """Returns `node` with each size in plain form replaced by its `number`."""
 
     def argument(value: Any) -> Any:
         if isinstance(value, dict):
-            return number(parse_size(value["s"])) if "s" in value else value
+            return number(value["s"]) if "s" in value else value
         return [argument(item) for item in value] if isinstance(value, list) else value
 
-    def node_data(node: NodeData) -> NodeData:
-        metas = [None if m is None else ([number(parse_size(size)) for size in m[0]], m[1]) for m in node.metas]
-        kwargs = {key: argument(value) for key, value in node.kwargs.items()}
-        return msgspec.structs.replace(node, args=argument(node.args), kwargs=kwargs, metas=metas)
-
-    return msgspec.structs.replace(data, nodes=[node_data(node) for node in data.nodes], symbols=[])
+    metas = [None if meta is None else ([number(size) for size in meta[0]], meta[1]) for meta in node.metas]
+    kwargs = {key: argument(value) for key, value in node.kwargs.items()}
+    return msgspec.structs.replace(node, args=argument(node.args), kwargs=kwargs, metas=metas)
 
 
 def to_bytes(graph: Graph) -> bytes:

@@ -39,7 +39,7 @@ class TensorDType(Enum):
     @property
     def is_float8(self) -> bool:
         """True for 8-bit floats. They are only stored and converted; arithmetic uses a wider type."""
-        return self in _EIGHT_BITS
+        return self in _FLOAT8_TYPES
 
     @property
     def is_integer(self) -> bool:
@@ -56,7 +56,7 @@ class TensorDType(Enum):
 
     @property
     def complex(self) -> TensorDType:
-        """Returns the complex type with parts of this type. Raises `KeyError` for a type that no complex type has."""
+        """Returns the complex type whose parts have this type. Raises `KeyError` if no complex type has such parts."""
         return {part: dtype for dtype, part in _PARTS.items()}[self]
 
     @property
@@ -67,10 +67,10 @@ class TensorDType(Enum):
 
 _UNSIGNED = (TensorDType.Bool, TensorDType.UInt8, TensorDType.UInt16, TensorDType.UInt32, TensorDType.UInt64)
 _INTEGERS = (*_UNSIGNED[1:], TensorDType.Int8, TensorDType.Int16, TensorDType.Int32, TensorDType.Int64)
-_EIGHT_BITS = (
+_FLOAT8_TYPES = (
     TensorDType.Float8E4M3FN, TensorDType.Float8E5M2, TensorDType.Float8E4M3FNUZ, TensorDType.Float8E5M2FNUZ,
 )  # fmt: skip
-_FLOATS = (*_EIGHT_BITS, TensorDType.Float16, TensorDType.BFloat16, TensorDType.Float32, TensorDType.Float64)
+_FLOATS = (*_FLOAT8_TYPES, TensorDType.Float16, TensorDType.BFloat16, TensorDType.Float32, TensorDType.Float64)
 _PARTS = {TensorDType.Complex64: TensorDType.Float32, TensorDType.Complex128: TensorDType.Float64}
 
 

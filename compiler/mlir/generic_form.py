@@ -29,7 +29,7 @@ class _LineSets(LocationSets):
         return self._line_sets[line] if 0 <= line < len(self._line_sets) else 0
 
     def is_direct(self, number: int) -> bool:
-        """Returns True: this process only has the numbers of the sets, so it cannot tell derived sets."""
+        """Returns True: this process only has the numbers of the sets, and cannot recognise derived sets."""
         return True
 
 

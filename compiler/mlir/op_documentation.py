@@ -1,4 +1,4 @@
-"""Returns a dialect's documentation of an op, which the bindings contain."""
+"""Finds the documentation of ops in the classes of the bindings."""
 
 from __future__ import annotations
 

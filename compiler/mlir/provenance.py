@@ -66,7 +66,7 @@ class LocationSets:
 
     def number_in(self, text: str) -> int:
         """Returns the number of the union of all sets in a location that is printed as `text`."""
-        return self.united(map(int, _NUMBER.findall(text)))
+        return self.unite(map(int, _NUMBER.findall(text)))
 
     def is_direct(self, number: int) -> bool:
         """True if some node of set `number` is direct."""
@@ -76,7 +76,7 @@ class LocationSets:
         """Returns the number of the set of the same nodes, all of them derived."""
         return self.intern((), self.sets[number])
 
-    def united(self, numbers: Iterable[int]) -> int:
+    def unite(self, numbers: Iterable[int]) -> int:
         """Returns the number of the union of sets; a node that is direct in one of them is direct in the union."""
         numbers = set(numbers)
         if len(numbers) <= 1:
@@ -97,7 +97,7 @@ class LocationSets:
 
     def union(self, locations: Sequence[ir.Location]) -> ir.Location:
         """Returns the location of an op that replaces ops at `locations`, such as a fused op."""
-        return self._location_of_set(self.united(map(self.number_of, locations)))
+        return self._location_of_set(self.unite(map(self.number_of, locations)))
 
     # ---- ops without a location ----------------------------------------------------------------------------------
 
@@ -132,7 +132,7 @@ class LocationSets:
                         (numbers for numbers in self._neighbours(op, references) if numbers),
                         set(),
                     )
-                    op.location = self._location_of_set(self.as_derived(self.united(numbers)), op.context)
+                    op.location = self._location_of_set(self.as_derived(self.unite(numbers)), op.context)
         for argument, op in arguments:
             argument.set_location(self._location_of_set(self.number_of(op.location), op.context))
         return len(unlocated)

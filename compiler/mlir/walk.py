@@ -71,9 +71,9 @@ def calls_in(function: ir.Operation) -> list[ir.Operation]:
 
 def unique_symbol(module: ir.Operation, base: str) -> str:
     """Returns a symbol name that `module` does not have: `base`, or `base` with a number."""
-    taken = {symbol_of(op) for op in module.regions[0].blocks[0] if "sym_name" in op.attributes}
+    used = {symbol_of(op) for op in module.regions[0].blocks[0] if "sym_name" in op.attributes}
     number, name = 0, base
-    while name in taken:
+    while name in used:
         number += 1
         name = f"{base}_{number}"
     return name

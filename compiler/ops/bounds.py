@@ -18,7 +18,7 @@ from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.func import call_eager_for_errors
-from buddy.compiler.ops.loops import Extent, LoopState, element, index_position, position
+from buddy.compiler.ops.loops import Extent, LoopState, element, position, scalar_to_index
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, value_of
@@ -32,7 +32,7 @@ def clamp_index(index: Scalar, size: Extent, wraps: bool = False) -> ir.Value:
     """
     if isinstance(size, int) and size == 0:
         raise LoweringError("the indexed dim is empty, which eager rejects")
-    at, length = index_position(index), position(size)
+    at, length = scalar_to_index(index), position(size)
     if wraps:
         negative = arith.cmpi(arith.CmpIPredicate.slt, at, position(0))
         at = arith.select(negative, arith.addi(at, length), at)
@@ -96,7 +96,7 @@ def _out_of_range_flag(
     shape = st.shape_of(value)
 
     def body(x: Scalar, flag: Scalar) -> Scalar:
-        at, length = index_position(read(x)), position(size)
+        at, length = scalar_to_index(read(x)), position(size)
         # Valid wrapping indices are -length .. length - 1; adding the length makes them 0 .. 2 * length - 1.
         at, end = (arith.addi(at, length), arith.addi(length, length)) if wraps else (at, length)
         # An unsigned comparison: a negative index is a large number.

@@ -9,7 +9,7 @@ from buddy.compiler.ops import reductions
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.bounds import fall_back_if_outside
-from buddy.compiler.ops.loops import LoopState, compare, element, index_position, minus, pick, plus, position
+from buddy.compiler.ops.loops import LoopState, compare, element, minus, pick, plus, position, scalar_to_index
 from buddy.compiler.ops.precision import int4_product, product
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
@@ -246,7 +246,7 @@ def multiply_groups(node: Op, symbol_table: SymbolTable) -> ir.Value:
 
     def group_end(group: ir.Value) -> ir.Value:
         """Returns the end of a group, clamped to the number of rows, since data may be out of range."""
-        end = index_position(element(limits, [group], ends.tensor_meta.dtype))
+        end = scalar_to_index(element(limits, [group], ends.tensor_meta.dtype))
         return arith.minsi(arith.maxsi(end, position(0)), position(rows))
 
     def multiply_group(group: ir.Value) -> None:

@@ -66,13 +66,13 @@ def insert(value: Scalar | ir.Value, indices: Sequence[ir.Value], into: ir.Value
     return tensor.insert(value.value if isinstance(value, Scalar) else value, into, list(indices))
 
 
-def index_of(value: ir.Value, dtype: TensorDType = TensorDType.Int64) -> Scalar:
-    """Converts an MLIR value of type index to a scalar of an integer type: the inverse of `index_position`."""
+def index_to_scalar(value: ir.Value, dtype: TensorDType = TensorDType.Int64) -> Scalar:
+    """Converts an MLIR value of type index to a scalar of an integer type: the inverse of `scalar_to_index`."""
     return s.cast(Scalar(arith.index_cast(ir.IntegerType.get_signless(64), value), TensorDType.Int64), dtype)
 
 
-def index_position(value: Scalar) -> ir.Value:
-    """Converts a scalar of type i64 to an MLIR value of type index: the inverse of `index_of`."""
+def scalar_to_index(value: Scalar) -> ir.Value:
+    """Converts a scalar of type i64 to an MLIR value of type index: the inverse of `index_to_scalar`."""
     return arith.index_cast(ir.IndexType.get(), value.value)
 
 

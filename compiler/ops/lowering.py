@@ -362,8 +362,8 @@ def _symbols_of(
     """
     ops = [*function.nodes, *(op for op, _ in (*function.inputs, *function.outputs))]
     sizes = [(op.args, op.kwargs, [meta.shape for meta in op.metas if meta is not None]) for op in ops]
-    of_callees = (name for item in body if isinstance(item, PartitionCall) for name in symbols[item.function])
-    return tuple(sorted({*symbols_in(sizes), *of_callees}, key=lambda name: (len(name), name)))
+    callee_symbols = (name for item in body if isinstance(item, PartitionCall) for name in symbols[item.function])
+    return tuple(sorted({*symbols_in(sizes), *callee_symbols}, key=lambda name: (len(name), name)))
 
 
 def _without_empty(values: Sequence[Value]) -> list[Value]:
@@ -418,19 +418,19 @@ def new_context() -> ir.Context:
 
 
 def lower(
-    graph: Graph, recipe: Recipe, context: ir.Context, locations: LocationSets, first: Registry | None = None,
+    graph: Graph, recipe: Recipe, context: ir.Context, locations: LocationSets, user_registry: Registry | None = None,
     parts: Partition | None = None, on_node: OnNode | None = None,
 ) -> LoweredModule:  # fmt: skip
     """Lowers `graph` to top-level IR with `recipe`, in `context`.
 
-    The registry `first` is searched before all others. `parts` replaces the partition that the recipe selects;
+    `user_registry` is searched before all other registries. `parts` replaces the partition that the recipe selects;
     functions of `parts` without nodes are only declared. `on_node` is called after each node. Raises `NodeError` for a
     node that can be neither compiled nor called in eager.
     """
     if parts is None:
         parts = by_layers(graph, recipe.node_settings()) if recipe.partition == "layers" else as_one_function(graph)
     built_in = {**registries(recipe.dialect), TORCH_MLIR: torch_mlir.ops_registry}
-    search_order = {USER: first, **built_in} if first is not None else built_in
+    search_order = {USER: user_registry, **built_in} if user_registry is not None else built_in
     lowerer = _Lowerer(search_order, recipe, recipe.choice_map(), locations, on_node)
     with context, locations.unmapped_location(context), value_checks(recipe.checks == "eager"):
         module = ir.Module.create()
@@ -439,8 +439,8 @@ def lower(
                 lowerer.emit_function(function, function.nodes, public=False)
             main = main_function(graph, graph._func_name)
             lowerer.emit_function(main, parts.body, public=True)
-    of_nodes = (lowerer.assignments.get(op.stable) for op in graph.operations)
-    assignments = tuple(assignment for assignment in of_nodes if assignment is not None)
+    node_assignments = (lowerer.assignments.get(op.stable) for op in graph.operations)
+    assignments = tuple(assignment for assignment in node_assignments if assignment is not None)
     unapplied = (
         *_unapplied_choices(recipe.choice_map(), assignments, graph),
         *_unapplied_precisions(recipe, assignments, graph),
@@ -500,11 +500,11 @@ def _unknown_node_reason(node: str, graph: Graph) -> str:
 
 def lower_top_level(
     graph: Graph, dialect: Literal["linalg", "tosa"] = "linalg", partition: Literal["layers", "whole"] = "whole",
-    first: Registry | None = None, context: ir.Context | None = None,
+    user_registry: Registry | None = None, context: ir.Context | None = None,
 ) -> ir.Module:  # fmt: skip
     """Lowers `graph` to a top-level module, in `context` or a new context.
 
     Raises `NodeError` as `lower` does.
     """
     recipe = Recipe(dialect=dialect, partition=partition)
-    return lower(graph, recipe, context or new_context(), LocationSets(), first).module
+    return lower(graph, recipe, context or new_context(), LocationSets(), user_registry).module

@@ -243,8 +243,8 @@ def as_strided_scatter(node: Op, symbol_table: SymbolTable) -> ir.Value:
     source, source_type = value_of(node.args[1], symbol_table), node.args[1].tensor_meta.dtype
 
     def visit(indices: list[ir.Value], carried: list[ir.Value]) -> list[ir.Value]:
-        terms = (loops.index_of(index) * stride for index, stride in zip(indices, strides, strict=True))
-        target = loops.index_position(sum(terms, position_scalar(offset)))
+        terms = (loops.index_to_scalar(index) * stride for index, stride in zip(indices, strides, strict=True))
+        target = loops.scalar_to_index(sum(terms, position_scalar(offset)))
         return [loops.insert(cast(loops.element(source, indices, source_type), meta.dtype), [target], carried[0])]
 
     (written,) = [flat] if 0 in sizes else loops.for_each(sizes, [flat], visit)

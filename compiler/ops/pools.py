@@ -139,7 +139,7 @@ def max_pool_backward(node: Op, symbol_table: SymbolTable) -> ir.Value:
 
     def maximum_of(position: Sequence[ir.Value]) -> list[tuple[list[Scalar], None]]:
         index = loops.element(flat_indices, position, INDEX_TYPE)
-        return [([loops.index_of(clamp_index(index, flat_shape[1]))], None)]
+        return [([loops.index_to_scalar(clamp_index(index, flat_shape[1]))], None)]
 
     summed = accumulate_taps(st.reshape(gradient, counts, meta.dtype), meta.dtype, flat_shape, 1, maximum_of)
     return st.reshape(summed, meta.shape, meta.dtype)

@@ -19,7 +19,7 @@ from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.bounds import fall_back_if_outside
 from buddy.compiler.ops.elementwise.functions import sigmoid
-from buddy.compiler.ops.loops import LoopState, compare, element, index_position, minus, plus, position
+from buddy.compiler.ops.loops import LoopState, compare, element, minus, plus, position, scalar_to_index
 from buddy.compiler.ops.precision import refuse_precision
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
@@ -68,13 +68,14 @@ _KINDS: dict[str, tuple[int, int, int, Cell]] = {
 
 @dataclass
 class _Layer:
-    """The operands of a layer. `states` are the first ones: the hidden state [batch, outputs], and an LSTM's cell
-    state. A layer that saves what its gradients need keeps all states of each step, and `saves` parts of the cell.
+    """The operands of a layer. `states` are the initial hidden state [batch, outputs], and an LSTM's cell state.
+
+    A layer returns the first `kept_states` states of each step; for gradients, also `saves` parts of its cell.
     """
 
     node: Op
     gates: int
-    kept: int
+    kept_states: int
     saves: int
     cell: Cell
     states: list[Any]
@@ -188,21 +189,21 @@ def own_buffers(states: Sequence[ir.Value]) -> list[ir.Value]:
 
 
 def _run(layer: _Layer, steps: ir.Value, unroll: bool) -> list[ir.Value]:
-    """Emits a layer over steps of one length. Returns the output, the last states, and what the layer saves."""
+    """Emits a layer over sequences of one length. Returns the output, the last states, and the saved values."""
     count, batch, _ = st.shape_of(steps)
     inputs, dtype, wide = _input_sums(layer, steps), layer.dtype, accumulator_type(layer.dtype)
     columns, width, first = st.shape_of(inputs)[-1], st.shape_of(layer.states[0])[-1], len(layer.states)
-    widths = [*[width] * layer.kept, *[layer.saves * width] * (layer.saves > 0)]
+    widths = [*[width] * layer.kept_states, *[layer.saves * width] * (layer.saves > 0)]
     of_steps = [st.empty([count, batch, size], dtype) for size in widths]
     state = LoopState([*own_buffers(layer.states), *of_steps])
 
     def step(i: ir.Value) -> None:
         index = minus(minus(count, 1), i) if layer.reverse else i
-        states, kept = state.tensors[:first], state.tensors[first:]
+        states, outputs = state.tensors[:first], state.tensors[first:]
         row = st.slice_of(inputs, [index, 0, 0], [1, batch, columns], [1, 1, 1], [batch, columns], wide)
         states, saved = _next_states(layer, row, states)
-        values = [*([value] for value in states[: layer.kept]), *([saved] if saved else [])]
-        of_steps = [insert_parts(value, into, index) for value, into in zip(values, kept, strict=True)]
+        values = [*([value] for value in states[: layer.kept_states]), *([saved] if saved else [])]
+        of_steps = [insert_parts(value, into, index) for value, into in zip(values, outputs, strict=True)]
         state.tensors = [*states, *of_steps]
 
     if not unroll:
@@ -212,13 +213,13 @@ def _run(layer: _Layer, steps: ir.Value, unroll: bool) -> list[ir.Value]:
             step(position(i))
     else:
         raise LoweringError("the number of steps is dynamic, so they cannot be unrolled")
-    states, (out, *kept) = state.tensors[:first], state.tensors[first:]
+    states, (out, *saved) = state.tensors[:first], state.tensors[first:]
     # The cells are the last result.
-    return [out, *states, *reversed(kept)]
+    return [out, *states, *reversed(saved)]
 
 
 def insert_parts(parts: Sequence[ir.Value], into: ir.Value, index: ir.Value) -> ir.Value:
-    """Returns `into` [time, batch, columns] with `parts` [batch, width] beside each other in the columns of a step."""
+    """Returns `into` [time, batch, columns] with `parts` [batch, width] side by side in the columns of a step."""
     batch, width = st.shape_of(parts[0])
     for number, part in enumerate(parts):
         into = st.insert_slice(part, into, [index, 0, number * width], [1, batch, width], [1, 1, 1])
@@ -228,8 +229,8 @@ def insert_parts(parts: Sequence[ir.Value], into: ir.Value, index: ir.Value) -> 
 def _run_packed(layer: _Layer, steps: ir.Value, sizes: ir.Value) -> list[ir.Value]:
     """Emits a layer over packed sequences, whose rows [rows, inputs] are sorted by step: those of a step are adjacent.
 
-    Each step computes a row for every sequence; sequences that lack the step keep their states. So that the rows of
-    all steps are blocks of one size, which may extend beyond the rows of the step, the ends of tensors are padded.
+    Each step computes a row for every sequence; sequences that lack the step keep their states. So that the rows of all
+    steps are blocks of one size, which may extend beyond the rows of the step, the ends of tensors are padded.
     """
     dtype, wide, size_dtype = layer.dtype, accumulator_type(layer.dtype), layer.batch_sizes.tensor_meta.dtype
     (rows, depth), (count,), (batch, width) = map(st.shape_of, (steps, sizes, layer.states[0]))
@@ -242,7 +243,7 @@ def _run_packed(layer: _Layer, steps: ir.Value, sizes: ir.Value) -> list[ir.Valu
     def step(i: ir.Value) -> None:
         index = minus(minus(count, 1), i) if layer.reverse else i
         *states, out, bound = state.tensors
-        active = index_position(element(sizes, [index], size_dtype))
+        active = scalar_to_index(element(sizes, [index], size_dtype))
         # Sizes whose sum is not the number of rows are an error in PyTorch; here they must not leave the tensors.
         row = arith.minsi(arith.maxsi(minus(bound, active) if layer.reverse else bound, position(0)), position(rows))
         block = st.slice_of(inputs, [row, 0], [batch, columns], [1, 1], [batch, columns], wide)

@@ -14,7 +14,7 @@ from buddy.compiler.graph.sizes import Size, product
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.elementwise.logic import bits_of
-from buddy.compiler.ops.loops import index_of
+from buddy.compiler.ops.loops import index_to_scalar
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.structured import (
@@ -235,15 +235,15 @@ def _mean_from_first(
 ) -> ir.Value:
     """Returns the mean over `axes` as the first element plus the mean of the differences from it, as `wide`."""
     shape = shape_of(value)
-    kept = [1 if axis in axes else size for axis, size in enumerate(shape)]
-    first = slice_of(value, [0] * len(shape), kept, [1] * len(shape), kept, dtype)
+    unit_shape = [1 if axis in axes else size for axis, size in enumerate(shape)]
+    first = slice_of(value, [0] * len(shape), unit_shape, [1] * len(shape), unit_shape, dtype)
 
     def difference(x: Scalar, start: Scalar, accumulated: Scalar) -> Scalar:
         return accumulated + (cast(x, accumulator) - cast(start, accumulator))
 
     sums = reduce([(value, dtype), (first, dtype)], shape, axes, True, 0, accumulator, difference)
     parts = [(first, dtype), (sums, accumulator)]
-    return pointwise(parts, kept, wide, lambda start, x: cast(cast(start, accumulator) + x / count, wide))
+    return pointwise(parts, unit_shape, wide, lambda start, x: cast(cast(start, accumulator) + x / count, wide))
 
 
 @lowering("VarMeanOp", "VarOp")
@@ -398,7 +398,7 @@ def extreme_with_position(value: ir.Value, dtype: TensorDType, axis: int, larges
         replaces = x > best if largest else x < best
         if dtype.is_float:
             replaces = replaces | (x.compare("ne", x) & best.compare("eq", best))
-        position = index_of(loop_index(axis))
+        position = index_to_scalar(loop_index(axis))
         return [s.select(replaces, x, best).value, s.select(replaces, position, best_position).value]
 
     iterators = [REDUCTION if i == axis else PARALLEL for i in range(len(shape))]

@@ -140,7 +140,8 @@ def upsample_backward(node: Op, symbol_table: SymbolTable) -> ir.Value:
     def combined_taps(indices: Sequence[ir.Value]) -> list[tuple[list[Scalar], Scalar]]:
         """Returns every combination of the taps of all dims, with the product of their weights."""
         taps_per_axis = [
-            taps_of(axis, cast(loops.index_of(i), position_type)) for axis, i in zip(axes, indices[1:], strict=True)
+            taps_of(axis, cast(loops.index_to_scalar(i), position_type))
+            for axis, i in zip(axes, indices[1:], strict=True)
         ]
         return [([index for index, _ in taps], _weight(taps)) for taps in product(*taps_per_axis)]
 

@@ -9,7 +9,7 @@ from buddy.compiler.graph.sizes import Dim
 from buddy.compiler.graph.types import TensorDType, TensorMeta
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.ops import scalar as s
-from buddy.compiler.ops.loops import element, for_each, index_of, insert, number
+from buddy.compiler.ops.loops import element, for_each, index_to_scalar, insert, number
 from buddy.compiler.ops.moves import compute_tensor
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
@@ -53,7 +53,7 @@ def scan(
     def visit(indices: list[ir.Value], carried: list[ir.Value]) -> list[ir.Value]:
         line, current, outs = [p for i, p in enumerate(indices) if i != axis], carried[:count], carried[count:]
         before = [element(t, line, type_) for t, (_, type_) in zip(current, states, strict=True)]
-        after = step(element(value, indices, dtype), index_of(indices[axis]), *before)
+        after = step(element(value, indices, dtype), index_to_scalar(indices[axis]), *before)
         current = [insert(x, line, t) for x, t in zip(after, current, strict=True)]
         results = zip(after, metas, outs, strict=True)
         return current + [insert(cast(x, meta.dtype), indices, t) for x, meta, t in results]

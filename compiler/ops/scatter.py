@@ -14,7 +14,7 @@ from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.bounds import clamp_index, fall_back_if, fall_back_if_outside
 from buddy.compiler.ops.indexing import Subscripts, is_mask, subscripts_of
-from buddy.compiler.ops.loops import element, for_each, index_of, insert, number, position
+from buddy.compiler.ops.loops import element, for_each, index_to_scalar, insert, number, position
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.sums import accumulator_type, cast_tensor
@@ -230,7 +230,7 @@ def _put_by_mask(node: Op, symbol_table: SymbolTable, add: bool) -> ir.Value:
     for axis, size in zip(axes, sizes, strict=True):
         if axis is None and size != 1:
             ones = _count_ones(value_of(mask, symbol_table), mask.tensor_meta.dtype)
-            invalid = ones.compare("ne", index_of(position(size)))
+            invalid = ones.compare("ne", index_to_scalar(position(size)))
             fall_back_if(
                 node, symbol_table, invalid, "the mask selects another number of elements than there are values"
             )
@@ -336,7 +336,7 @@ def masked_scatter(node: Op, symbol_table: SymbolTable) -> ir.Value:
     if 0 in meta.shape:
         return target
     mask = st.broadcast(flags, meta.shape, TensorDType.Bool)
-    invalid = _count_ones(mask, TensorDType.Bool) > index_of(position(count))
+    invalid = _count_ones(mask, TensorDType.Bool) > index_to_scalar(position(count))
     fall_back_if(node, symbol_table, invalid, "the mask selects more elements than the source has")
     if count == 0:
         return target

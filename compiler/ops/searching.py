@@ -17,14 +17,14 @@ from buddy.compiler.ops.loops import (
     element,
     for_each,
     half,
-    index_of,
-    index_position,
+    index_to_scalar,
     insert,
     minus,
     number,
     pick,
     plus,
     position,
+    scalar_to_index,
 )
 from buddy.compiler.ops.matrices.stack import results_or_eager
 from buddy.compiler.ops.reductions import extreme
@@ -83,7 +83,7 @@ def _search(
             # The negated comparison is true for NaN, so that the search continues to the right.
             return boundary.compare("gt" if right else "ge", cast(value, common)) ^ True
 
-        return [index_of(_partition_point(length, is_before), meta.dtype).value]
+        return [index_to_scalar(_partition_point(length, is_before), meta.dtype).value]
 
     out, loops = empty(meta.shape, meta.dtype), [PARALLEL] * len(all_loops)
     return generic(inputs, [all_loops] * len(inputs), [out], [all_loops], loops, body)[0]
@@ -122,7 +122,7 @@ def histc(node: Op, symbol_table: SymbolTable) -> ir.Value:
         offset = s.select(inside, x, low) - low
         # For an infinite range, which eager rejects, the quotient is NaN; the position must still be in the tensor.
         quotient = s.fmin(s.fmax(offset * bins / (high - low), 0), bins)
-        bin_index = [index_position(s.minimum(cast(quotient, TensorDType.Int64), bins - 1))]
+        bin_index = [scalar_to_index(s.minimum(cast(quotient, TensorDType.Int64), bins - 1))]
         counts = carried[0]
         return [insert(element(counts, bin_index, dtype) + cast(inside, dtype), bin_index, counts)]
 
@@ -159,7 +159,7 @@ def nonzero_static(node: Op, symbol_table: SymbolTable) -> ir.Value:
         row = arith.minui(count, position(size - 1))
         for dim, index in enumerate(indices):
             target = [row, position(dim)]
-            new = s.select(is_listed, index_of(index, meta.dtype), element(result, target, meta.dtype))
+            new = s.select(is_listed, index_to_scalar(index, meta.dtype), element(result, target, meta.dtype))
             result = insert(new, target, result)
         return [result, plus(count, arith.index_castui(ir.IndexType.get(), is_listed.value))]
 
@@ -181,12 +181,12 @@ def repeat_interleave(node: Op, symbol_table: SymbolTable) -> ir.Value:
     def visit(indices: list[ir.Value], carried: list[ir.Value]) -> list[ir.Value]:
         result, start, error = carried
         times = element(value, indices, dtype)
-        count = index_position(cast(s.maximum(times, 0), TensorDType.Int64))
+        count = scalar_to_index(cast(s.maximum(times, 0), TensorDType.Int64))
         end = plus(start, arith.minui(count, position(size + 1)))
         clamped_end = pick(compare("slt", end, size), end, size)
 
         def write(repetition: list[ir.Value], results: list[ir.Value]) -> list[ir.Value]:
-            return [insert(index_of(indices[0], meta.dtype), [plus(start, repetition[0])], results[0])]
+            return [insert(index_to_scalar(indices[0], meta.dtype), [plus(start, repetition[0])], results[0])]
 
         (result,) = for_each([minus(clamped_end, start)], [result], write)
         return [result, end, (Scalar(error, flag) | cast(times.compare("lt", 0), flag)).value]

@@ -16,14 +16,14 @@ from buddy.compiler.ops.loops import (
     compare,
     element,
     for_each,
-    index_of,
-    index_position,
+    index_to_scalar,
     insert,
     minus,
     number,
     pick,
     plus,
     position,
+    scalar_to_index,
 )
 from buddy.compiler.ops.matrices.stack import results_or_eager
 from buddy.compiler.ops.registry import Registry
@@ -109,7 +109,7 @@ def _check_offsets(node: Op, symbol_table: SymbolTable) -> None:
     (decreases,) = for_each([count], [number(0, TensorDType.Int64).value], count_decreases)
     invalid = Scalar(decreases, TensorDType.Int64).compare("ne", 0) | offset(position(0)).compare("ne", 0)
     if argument(node, 7, "include_last_offset", False):
-        invalid = invalid | offset(minus(position(count), 1)).compare("ne", index_of(position(length)))
+        invalid = invalid | offset(minus(position(count), 1)).compare("ne", index_to_scalar(position(length)))
     fall_back_if(node, symbol_table, invalid, "the offsets do not start at 0, decrease, or do not end at the length")
 
 
@@ -144,7 +144,7 @@ def _bag_range(node: Op, symbol_table: SymbolTable, bag: ir.Value) -> tuple[ir.V
     count, length = shape_of(offsets)[0], shape_of(value_of(node.args[1], symbol_table))[0]
 
     def offset(bag: ir.Value) -> ir.Value:
-        value = index_position(element(offsets, [bag], offset_type))
+        value = scalar_to_index(element(offsets, [bag], offset_type))
         return arith.minsi(arith.maxsi(value, position(0)), position(length))
 
     next_bag = plus(bag, 1)
@@ -210,7 +210,7 @@ def segment_reduce(node: Op, symbol_table: SymbolTable) -> ir.Value:
 def _clamp(value: Scalar, size: int) -> ir.Value:
     """Clamps a number to a position from 0 to `size`."""
     wide = cast(value, TensorDType.Int64)
-    return index_position(s.minimum(s.maximum(wide, 0), size))
+    return scalar_to_index(s.minimum(s.maximum(wide, 0), size))
 
 
 def _reduce_segment(
@@ -239,7 +239,7 @@ def _reduce_segment(
         return [insert(new, target, results[0])]
 
     def average(column: list[ir.Value], results: list[ir.Value]) -> list[ir.Value]:
-        target, count = [*segment, column[0]], cast(index_of(length), dtype)
+        target, count = [*segment, column[0]], cast(index_to_scalar(length), dtype)
         x = element(results[0], target, dtype)
         return [insert(s.select(count > 0, x / s.maximum(count, 1), x), target, results[0])]
 

@@ -17,13 +17,13 @@ from buddy.compiler.ops.loops import (
     compare,
     element,
     half,
-    index_of,
-    index_position,
+    index_to_scalar,
     insert,
     minus,
     pick,
     plus,
     position,
+    scalar_to_index,
 )
 from buddy.compiler.ops.scalar import Scalar
 from buddy.compiler.ops.structured import filled
@@ -155,7 +155,7 @@ def _split(buffer: SortBuffer, size: ir.Value) -> ir.Value:
         _push(buffer, size, (cut, last, remaining_depth))
         return [first, cut, remaining_depth, plus(size, 1)]
 
-    popped = [index_position(element(buffer.tensors[2], [size, position(i)], TensorDType.Int64)) for i in range(3)]
+    popped = [scalar_to_index(element(buffer.tensors[2], [size, position(i)], TensorDType.Int64)) for i in range(3)]
     first, last, _, size = buffer.while_loop([*popped, size], is_long, split)
     length = minus(last, first)
 
@@ -170,7 +170,7 @@ def _split(buffer: SortBuffer, size: ir.Value) -> ir.Value:
 def _push(buffer: SortBuffer, size: Extent, values: Sequence[Extent]) -> None:
     """Writes a range, as (first, last, remaining depth), to the stack of `size` ranges."""
     for i, value in enumerate(values):
-        buffer.tensors[2] = insert(index_of(position(value)), [position(size), position(i)], buffer.tensors[2])
+        buffer.tensors[2] = insert(index_to_scalar(position(value)), [position(size), position(i)], buffer.tensors[2])
 
 
 def quick_select(buffer: SortBuffer, k: int, length: int) -> None:

@@ -11,7 +11,16 @@ from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, ir, math, tensor
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import selection
-from buddy.compiler.ops.loops import Extent, element, for_each, index_of, index_position, insert, number, position
+from buddy.compiler.ops.loops import (
+    Extent,
+    element,
+    for_each,
+    index_to_scalar,
+    insert,
+    number,
+    position,
+    scalar_to_index,
+)
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar
 from buddy.compiler.ops.selection import Order, SortBuffer
@@ -89,7 +98,7 @@ def sort_rows(keys: ir.Value, dtype: TensorDType, order: Order) -> KeyedRows:
 def _indices(shape: Sequence[Dim]) -> ir.Value:
     """Returns every element's index in its row."""
     out = empty(shape, TensorDType.Int64)
-    return generic([], [], [out], [[0, 1]], [PARALLEL] * 2, lambda _: [index_of(loop_index(1)).value])[0]
+    return generic([], [], [out], [[0, 1]], [PARALLEL] * 2, lambda _: [index_to_scalar(loop_index(1)).value])[0]
 
 
 def _merge_pass_pairs(length: Extent) -> Extent:
@@ -97,7 +106,9 @@ def _merge_pass_pairs(length: Extent) -> Extent:
     if isinstance(length, int):
         return (max(length - 1, 0).bit_length() + 1) // 2
     last = arith.subi(arith.maxui(position(length), position(1)), position(1))
-    bits_plus_one = arith.subi(position(65), arith.index_cast(ir.IndexType.get(), math.ctlz(index_of(last).value)))
+    bits_plus_one = arith.subi(
+        position(65), arith.index_cast(ir.IndexType.get(), math.ctlz(index_to_scalar(last).value))
+    )
     return arith.divui(bits_plus_one, position(2))
 
 
@@ -279,7 +290,7 @@ def _pick_entries(sorted_rows: KeyedRows, values: ir.Value, column_of: Callable[
     outs = [empty([rows, 1], sorted_rows.dtype), empty([rows, 1], TensorDType.Int64)]
 
     def body(value: ir.Value, *_: Extent) -> list[ir.Value]:
-        column = index_position(column_of(Scalar(value, TensorDType.Int64)))
+        column = scalar_to_index(column_of(Scalar(value, TensorDType.Int64)))
         return [x.value for x in sorted_rows.get(loop_index(0), column)]
 
     return generic([values], [[0]], outs, [[0, None]] * 2, [PARALLEL], body)
@@ -351,8 +362,8 @@ def _end_of_longest_run(sorted_rows: KeyedRows, row: ir.Value) -> ir.Value:
 
     def visit(indices: list[ir.Value], carried: list[ir.Value]) -> list[ir.Value]:
         run, longest, end = (Scalar(x, TensorDType.Int64) for x in carried)
-        column = index_of(indices[0])
-        previous = sorted_rows.get(row, index_position(s.maximum(column - 1, 0)))[0]
+        column = index_to_scalar(indices[0])
+        previous = sorted_rows.get(row, scalar_to_index(s.maximum(column - 1, 0)))[0]
         run = s.select(sorted_rows.get(row, indices[0])[0].compare("eq", previous), run, run.like(0)) + 1
         is_longer = run > longest
         return [run.value, s.select(is_longer, run, longest).value, s.select(is_longer, column, end).value]

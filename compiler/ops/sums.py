@@ -60,7 +60,7 @@ def accumulate_taps(value: ir.Value, dtype: TensorDType, shape: Sequence[int], s
     def visit(indices: list[ir.Value], carried: list[ir.Value]) -> list[ir.Value]:
         element, out = cast(loops.element(flat, indices, dtype), wide), carried[0]
         for target, weight in taps(indices):
-            target_indices = [indices[0], *(loops.index_position(p) for p in target)]
+            target_indices = [indices[0], *(loops.scalar_to_index(p) for p in target)]
             term = element if weight is None else element * weight
             out = loops.insert(loops.element(out, target_indices, wide) + term, target_indices, out)
         return [out]

@@ -65,7 +65,7 @@ def replication_pad_backward(node: Op, symbol_table: SymbolTable) -> ir.Value:
     before, sizes = pads[-2::-2], meta.shape[-spatial:]
 
     def nearest(indices: Sequence[ir.Value]) -> list[tuple[list[Scalar], None]]:
-        positions = (loops.index_of(i) - pad for i, pad in zip(indices[1:], before, strict=True))
+        positions = (loops.index_to_scalar(i) - pad for i, pad in zip(indices[1:], before, strict=True))
         return [([s.minimum(s.maximum(p, 0), size - 1) for p, size in zip(positions, sizes, strict=True)], None)]
 
     return accumulate_taps(value_of(node.args[0], symbol_table), meta.dtype, meta.shape, spatial, nearest)

@@ -21,7 +21,7 @@ _DATA_MOVEMENT = frozenset({"linalg.fill", "linalg.copy", "linalg.transpose", "l
 @register
 @dataclass(frozen=True)
 class BoolsToBytes(MlirPass):
-    """Values stay i1 between loads and stores. Arguments change their type too, but not their memory."""
+    """Converts the types of buffers, and of arguments, whose memory stays the same; scalars in registers stay i1."""
 
     name: ClassVar[str] = "bools-to-bytes"
     summary: ClassVar[str] = "convert buffers of i1 to buffers of i8, one byte per element, that vectors can load"

@@ -17,9 +17,9 @@ from buddy.compiler.support import blas
 @register
 @dataclass(frozen=True)
 class ContractionsToBlas(MlirPass):
-    """With `nodes`, a comma-separated list of node names, only the matrix products of these nodes are replaced.
+    """Replaces the matrix products that the library supports; others, or all if it is not installed, are unchanged.
 
-    Products that the library does not support, and all products if it is not installed, are left to later passes.
+    With `nodes`, a comma-separated list of node names, only the matrix products of these nodes are replaced.
     """
 
     name: ClassVar[str] = "contractions-to-blas"

@@ -26,7 +26,7 @@ _DYNAMIC = -(1 << 31)  # marks a GEP index that is an operand
 @register
 @dataclass(frozen=True)
 class ConvertTasksToLlvm(MlirPass):
-    """Runs on the LLVM dialect. Without this pass, a call of a task runs all iterations on the calling thread."""
+    """Divides calls of tasks among threads, in the LLVM dialect; without it, the calling thread runs all iterations."""
 
     name: ClassVar[str] = "convert-tasks-to-llvm"
     summary: ClassVar[str] = "divide the range of each call of a task among threads of the process's OpenMP runtime"

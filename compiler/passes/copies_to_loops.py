@@ -13,9 +13,9 @@ from buddy.compiler.passes.base import MlirPass, PassContext, register
 @register
 @dataclass(frozen=True)
 class CopiesToLoops(MlirPass):
-    """The pass that lowers linalg to loops then lowers copies too. Copies of a buffer to itself are erased.
+    """Replaces copies by linalg ops, which later passes lower to loops, and erases copies of a buffer to itself.
 
-    With `strided_only`, a copy between contiguous buffers stays: a GPU's host code copies their bytes.
+    With `strided_only`, a copy between contiguous buffers is unchanged: a GPU's host code copies their bytes.
     """
 
     name: ClassVar[str] = "copies-to-loops"

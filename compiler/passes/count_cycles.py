@@ -34,7 +34,7 @@ _TIMED_OPS = ("linalg.", "vector.transfer_", "scf.", "affine.")
 @register
 @dataclass(frozen=True)
 class CountCycles(MlirPass):
-    """Runs after the passes that assign memory to functions, and before loops are lowered.
+    """Inserts the counters; runs after the passes that assign memory to functions, and before loops are lowered.
 
     Without `inside-calls` a call counts as one region. Without `ordered` the counter may be read before earlier
     instructions have completed, which costs less and separates short regions less precisely.

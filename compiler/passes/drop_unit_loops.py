@@ -20,9 +20,9 @@ from buddy.compiler.passes.kernels.contraction import indexing_maps, is_contract
 @register
 @dataclass(frozen=True)
 class DropUnitLoops(MlirPass):
-    """Applies only if an input operand is an `expand_shape` that adds the unit dims.
+    """Makes a contraction read the source of an `expand_shape` that adds unit dims, without the loops over these dims.
 
-    The contraction then reads the source of the `expand_shape`.
+    Other contractions are unchanged.
     """
 
     name: ClassVar[str] = "drop-unit-loops"
@@ -70,8 +70,8 @@ def _source_without(value: ir.Value, dims: Sequence[int]) -> ir.Value | None:
     if not dims or not isinstance(value, ir.OpResult) or value.owner.name != "tensor.expand_shape":
         return None
     source = value.owner.operands[0]
-    kept = [size for dim, size in enumerate(value.type.shape) if dim not in dims]
-    return source if list(source.type.shape) == kept else None
+    remaining_sizes = [size for dim, size in enumerate(value.type.shape) if dim not in dims]
+    return source if list(source.type.shape) == remaining_sizes else None
 
 
 def _drop(op: ir.Operation, loops: frozenset[int]) -> None:
@@ -93,15 +93,15 @@ def _drop_dims(value: ir.Value, dims: list[int]) -> ir.Value:
     source = _source_without(value, dims)
     if source is not None:
         return source
-    kept = [size for dim, size in enumerate(value.type.shape) if dim not in dims]
-    type_ = ir.RankedTensorType.get(kept, value.type.element_type)
+    remaining_sizes = [size for dim, size in enumerate(value.type.shape) if dim not in dims]
+    type_ = ir.RankedTensorType.get(remaining_sizes, value.type.element_type)
     if isinstance(value, ir.OpResult) and value.owner.name == "linalg.fill":
-        return linalg.fill(value.owner.operands[0], outs=[tensor.empty(kept, value.type.element_type)])
+        return linalg.fill(value.owner.operands[0], outs=[tensor.empty(remaining_sizes, value.type.element_type)])
     return tensor.collapse_shape(type_, value, groups_without(value.type.shape, dims))
 
 
 def _drop_loops(map_: ir.AffineMap, loops: frozenset[int]) -> ir.AffineMap:
     """Returns `map_` with `loops` removed and the other loops renumbered."""
-    kept = [loop for loop in range(map_.n_dims) if loop not in loops]
-    results = [ir.AffineDimExpr.get(kept.index(e.position)) for e in map_.results if e.position not in loops]
-    return ir.AffineMap.get(len(kept), 0, results)
+    remaining_loops = [loop for loop in range(map_.n_dims) if loop not in loops]
+    results = [ir.AffineDimExpr.get(remaining_loops.index(e.position)) for e in map_.results if e.position not in loops]
+    return ir.AffineMap.get(len(remaining_loops), 0, results)

@@ -15,9 +15,10 @@ from buddy.compiler.passes.write_in_place import elementwise_pairs, share_buffer
 @register
 @dataclass(frozen=True)
 class EpiloguesInPlace(MlirPass):
-    """An epilogue may overwrite a residual or a gate: the kernel reads each vector right before it stores the result.
+    """Merges the result of an epilogue with an operand, such as a residual or a gate, that is not read again.
 
-    The inputs of the contraction are not overwritten, since the kernel reads them until it ends.
+    The kernel reads each vector of that operand right before it stores the result. The inputs of the contraction are
+    not overwritten, since the kernel reads them until it ends.
     """
 
     name: ClassVar[str] = "epilogues-in-place"

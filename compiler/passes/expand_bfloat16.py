@@ -28,9 +28,10 @@ _CHOOSING_OPS = frozenset({
 @register
 @dataclass(frozen=True)
 class ExpandBfloat16(MlirPass):
-    """Rounds to nearest, ties to even, with quiet NaN; as in PyTorch, doubles are converted through f32.
+    """Replaces bfloat16 arithmetic by f32 arithmetic that is rounded to nearest, ties to even, with quiet NaN.
 
-    Results that are numbers of bfloat16 already, such as maxima of them, are not rounded.
+    As in PyTorch, doubles are converted through f32. Results that bfloat16 represents exactly, such as the maxima of
+    bfloat16 numbers, are not rounded.
     """
 
     name: ClassVar[str] = "expand-bfloat16"

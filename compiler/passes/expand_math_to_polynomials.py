@@ -50,13 +50,13 @@ def _replace_activation(activation: Activation, name: str) -> str:
     return f"{name}, as part of {activation.name}, became a polynomial"
 
 
-def _replace(found: Activation | ByteRounding) -> None:
+def _replace(pattern: Activation | ByteRounding) -> None:
     """Replaces the result of several ops by code that computes all of it."""
-    with ir.InsertionPoint(found.replaced), found.replaced.location:
-        result = found.emit(found.argument)
-    found.replaced.results[0].replace_all_uses_with(result)
-    found.replaced.erase()
-    for op in found.dead:
+    with ir.InsertionPoint(pattern.replaced), pattern.replaced.location:
+        result = pattern.emit(pattern.argument)
+    pattern.replaced.results[0].replace_all_uses_with(result)
+    pattern.replaced.erase()
+    for op in pattern.dead:
         if not any(True for _ in op.results[0].uses):
             op.erase()
 

@@ -15,7 +15,10 @@ from buddy.compiler.passes.kernels.contraction import indexing_maps
 @register
 @dataclass(frozen=True)
 class FillBorders(MlirPass):
-    """Also erases copies of a buffer onto itself, which remain if bufferization inserts a result in place."""
+    """Replaces the fill of a padded buffer by fills of its border.
+
+    Also erases copies of a buffer onto itself, which remain if bufferization inserts a result in place.
+    """
 
     name: ClassVar[str] = "fill-borders"
     summary: ClassVar[str] = "fill only the border of a padded buffer whose interior is written next"

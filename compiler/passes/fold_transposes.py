@@ -15,9 +15,9 @@ from buddy.compiler.passes.kernels.contraction import indexing_maps, is_contract
 @register
 @dataclass(frozen=True)
 class FoldTransposes(MlirPass):
-    """Contractions take any transpose of their inputs and of their result, convolutions any transpose of their weights.
+    """Folds transposes of the inputs and results of contractions, and of the weights of convolutions.
 
-    Other generics, and the images of convolutions, take transposes that keep the last dim.
+    Into other generics, and images of convolutions, it folds only transposes that keep the last dim.
     """
 
     name: ClassVar[str] = "fold-transposes"

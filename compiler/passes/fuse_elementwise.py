@@ -135,8 +135,8 @@ class _Fusion:
         """Returns the expression of the consumer's loops for a loop of the producer."""
         result_map = indexing_maps(self.producer)[-1]
         pairs = zip(result_map.results, self.map_.results, strict=True)
-        found: ir.AffineExpr = next(expression for result, expression in pairs if result.position == loop)
-        return found
+        loop_expression: ir.AffineExpr = next(expression for result, expression in pairs if result.position == loop)
+        return loop_expression
 
     def _replace_index(self, index: ir.OpView, loop: int) -> None:
         """Makes `index`, a cloned `linalg.index` of the producer's `loop`, an index of the fused op."""

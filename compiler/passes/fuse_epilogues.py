@@ -27,11 +27,12 @@ _RESHAPES = frozenset({"memref.collapse_shape", "memref.expand_shape", "memref.c
 @register
 @dataclass(frozen=True)
 class FuseEpilogues(MlirPass):
-    """The only reader of a contraction's result becomes its epilogue; the op that initialises the result, its prologue.
+    """Makes the only reader of a contraction's result its epilogue, and the op that initialises the result its
+    prologue.
 
-    Both are marked, and are next to the contraction after this pass. A kernel then applies the epilogue to its sums
-    while they are in registers, and starts from the prologue's values; without a kernel they stay ordinary ops. The
-    options `epilogues` and `prologues` enable one of the two each.
+    The pass marks both and moves them next to the contraction. A kernel then applies the epilogue to its sums while
+    they are in registers, and starts from the prologue's values; without a kernel they stay ordinary ops. The options
+    `epilogues` and `prologues` enable one of the two each.
     """
 
     name: ClassVar[str] = "fuse-epilogues"

@@ -1,8 +1,8 @@
-"""`hoist-parameters` and `chain-packings`: what depends on one weight alone is computed once, before the calls.
+"""`hoist-parameters` and `chain-packings`: compute values that depend on one weight alone once, before the calls.
 
-`hoist-parameters` moves such ops, for example the rounding of a weight to bfloat16, to functions of the module. Their
-results become arguments of the entry, which the runtime computes when it packs weights. Kernels may pack such an
-argument like any other weight; `chain-packings` then makes one packing function of both.
+`hoist-parameters` moves the ops of such values, for example the rounding of a weight to bfloat16, to functions of the
+module. Their results become arguments of the entry, which the runtime computes when it packs weights. Kernels may pack
+such an argument like any other weight; `chain-packings` then makes one packing function of both.
 """
 
 from __future__ import annotations
@@ -54,16 +54,18 @@ class HoistParameters(MlirPass):
     def run(self, root: ir.Operation, context: PassContext) -> None:
         if not self.pack_weights or entry_of(root) is None:
             return
-        hoisting = _Hoisting(root)
-        for name in list(hoisting.functions):
-            for location, type_ in hoisting.hoist(name):
+        hoister = _ParameterHoister(root)
+        for name in list(hoister.functions):
+            for location, type_ in hoister.hoist(name):
                 context.remark(self.name, location, f"{type_} is computed once, before the calls")
-        hoisting.finish()
+        hoister.finish()
 
 
 @dataclass
 class _Function:
-    """A function, the calls of it, and its new arguments: by the number of the parameter, and by what computes them."""
+    """A function, its calls, and its new arguments, by the number of the parameter and the name of the function that
+    computes them.
+    """
 
     op: Any
     calls: list[Any] = field(default_factory=list)
@@ -75,7 +77,7 @@ class _Function:
         return block
 
 
-class _Hoisting:
+class _ParameterHoister:
     """The functions of a module, and the functions that prepare parameters."""
 
     def __init__(self, root: ir.Operation) -> None:
@@ -116,7 +118,7 @@ class _Hoisting:
         """
         function, derived = self.functions[name], _derived_values(self, name)
         moved = _values_to_move(derived, function.block.arguments)
-        # All functions are emitted before the first replacement, which would change what they are made of.
+        # All functions are emitted before the first replacement, which would change the ops that they are copied from.
         names = [self._prepare_function(function, value, number) for value, number in moved]
         described = [(value.owner.location, value.type) for value, _ in moved]
         for (value, number), prepare in zip(moved, names, strict=True):
@@ -127,7 +129,7 @@ class _Hoisting:
         return described
 
     def _argument(self, name: str, number: int, prepare: str, type_: ir.Type) -> ir.Value:
-        """Returns the argument for what `prepare` computes of parameter `number`; adds it if it is new."""
+        """Returns the argument for the value that `prepare` computes of parameter `number`; adds it if it is new."""
         function, key = self.functions[name], (number, prepare)
         if key not in function.added:
             function.added[key] = function.block.add_argument(type_, function.block.arguments[number].location)
@@ -192,17 +194,17 @@ class _Hoisting:
             function.op.attributes["arg_attrs"] = ir.ArrayAttr.get(attributes)
 
 
-# ---- what can be moved -----------------------------------------------------------------------------------------------
+# ---- values that can be moved ----------------------------------------------------------------------------------------
 
 
-def _derived_values(hoisting: _Hoisting, name: str) -> dict[ir.Value, int | None]:
+def _derived_values(hoister: _ParameterHoister, name: str) -> dict[ir.Value, int | None]:
     """Returns the values of a function that depend on one parameter alone, each with the parameter's number.
 
     The number is `None` for values that depend on nothing.
     """
     derived: dict[Any, int | None] = {}
-    for op in hoisting.functions[name].block.operations:
-        numbers = _parameters_of(hoisting, name, op.operation, derived)
+    for op in hoister.functions[name].block.operations:
+        numbers = _parameters_of(hoister, name, op.operation, derived)
         if numbers is not None and len(numbers) < 2:
             derived[op.operation.results[0]] = next(iter(numbers), None)
     return derived
@@ -239,7 +241,7 @@ def _needs_operands(op: ir.Operation, derived: dict[ir.Value, int | None], neede
 
 
 def _parameters_of(
-    hoisting: _Hoisting, name: str, op: ir.Operation, derived: dict[ir.Value, int | None]
+    hoister: _ParameterHoister, name: str, op: ir.Operation, derived: dict[ir.Value, int | None]
 ) -> set[int] | None:
     """Returns the numbers of the parameters that `op` depends on; `None` if it depends on anything else."""
     is_known = op.name in _MOVES or op.name in _CREATES or op.name == "linalg.generic"
@@ -252,7 +254,7 @@ def _parameters_of(
         argument = _argument_of(value)
         if value in derived:
             numbers.add(derived[value])
-        elif argument is not None and _is_static_tensor(value.type) and hoisting.is_parameter(*argument):
+        elif argument is not None and _is_static_tensor(value.type) and hoister.is_parameter(*argument):
             numbers.add(argument[1])
         else:
             return None
@@ -313,7 +315,7 @@ def _functions_with_body(root: ir.Operation) -> Iterator[ir.Operation]:
     yield from (op for op in root.regions[0].blocks[0] if op.operation.name == "func.func" and op.regions[0].blocks)
 
 
-# ---- packing of what was moved ---------------------------------------------------------------------------------------
+# ---- packing of moved values -----------------------------------------------------------------------------------------
 
 
 @register
@@ -336,8 +338,8 @@ class ChainPackings(MlirPass):
             names = ir.StringAttr(attribute[PREPARE]).value, ir.StringAttr(attribute[PACK]).value
             if names not in chained:
                 chained[names] = _chain(root, *(functions[name] for name in names))
-            kept = {named.name: named.attr for named in attribute if named.name not in (PREPARE, PACK)}
-            attributes[number] = ir.DictAttr.get({**kept, PACK: ir.StringAttr.get(chained[names])})
+            other_attributes = {named.name: named.attr for named in attribute if named.name not in (PREPARE, PACK)}
+            attributes[number] = ir.DictAttr.get({**other_attributes, PACK: ir.StringAttr.get(chained[names])})
         entry.attributes["arg_attrs"] = ir.ArrayAttr.get(attributes)
 
 

@@ -37,7 +37,7 @@ _INTRINSICS_BY_CALLEE = {
 @register
 @dataclass(frozen=True)
 class LibdeviceToIntrinsics(MlirPass):
-    """Calls of functions without an intrinsic stay; a kernel with such a call cannot be loaded."""
+    """Replaces calls of functions that have an intrinsic; a kernel with another call of libdevice cannot be loaded."""
 
     name: ClassVar[str] = "libdevice-to-intrinsics"
     summary: ClassVar[str] = "replace calls of libdevice in kernels by instructions of the device where possible"

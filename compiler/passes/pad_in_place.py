@@ -13,7 +13,7 @@ from buddy.compiler.passes.base import MlirPass, PassContext, register
 @register
 @dataclass(frozen=True)
 class PadInPlace(MlirPass):
-    """A generic whose result is inserted into a filled tensor gets that slice of the tensor as its destination.
+    """Makes a generic whose result is inserted into a filled tensor write to that slice of the tensor.
 
     Bufferization then makes no copy for the insertion. Other readers of the result read the slice.
     """

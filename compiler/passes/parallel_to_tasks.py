@@ -26,7 +26,7 @@ THREADS = "buddy.threads"
 @register
 @dataclass(frozen=True)
 class ParallelToTasks(MlirPass):
-    """`threads` is the number of threads; 0 means that of the recipe. With one thread, nothing is outlined."""
+    """Outlines the outermost parallel loops; with one thread, none. With 0 `threads`, the recipe's number applies."""
 
     name: ClassVar[str] = "parallel-to-tasks"
     summary: ClassVar[str] = "outline loops whose iterations are independent, so that threads share them"

@@ -15,7 +15,7 @@ from buddy.compiler.passes.base import MlirPass, PassContext, register
 @register
 @dataclass(frozen=True)
 class PassSizes(MlirPass):
-    """Every argument with `?` dims becomes a memref of rank 0: the base of the buffer.
+    """Replaces each argument with `?` dims by a memref of rank 0, the base of the buffer.
 
     Functions rebuild the buffer in row-major layout. Its sizes are in the argument's attribute, as expressions of the
     function's symbols, which are arguments too.

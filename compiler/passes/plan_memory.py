@@ -29,7 +29,7 @@ from buddy.compiler.passes.parallel_to_tasks import THREADS
 @register
 @dataclass(frozen=True)
 class PlanMemory(MlirPass):
-    """Functions get the arena as their last argument, and pass a part of it to each callee that needs memory.
+    """Gives functions the arena as their last argument, of which they pass a part to each callee that needs memory.
 
     The entry's result buffers serve as scratch memory until their results are written. A task gets one part per thread.
     A public function other than the entry allocates its arena itself, since its callers do not pass one. Without

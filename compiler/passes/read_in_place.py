@@ -31,9 +31,10 @@ _READS = frozenset(
 @register
 @dataclass(frozen=True)
 class ReadInPlace(MlirPass):
-    """Functions take dense buffers without an offset, so bufferization copies a slice of a tensor for each call.
+    """Removes copies whose source is not written while they are in use.
 
-    If the slice is dense and not written while the copy is in use, a pointer to the slice's start is passed instead.
+    Functions take dense buffers without an offset, so bufferization copies a slice of a tensor for each call. For a
+    dense slice, a pointer to its start is passed instead.
     """
 
     name: ClassVar[str] = "read-in-place"

@@ -26,7 +26,7 @@ _PARSE_ERROR = re.compile(r'"-":(\d+):(\d+): (.*)')
 @register
 @dataclass(frozen=True)
 class ReplaceIr(MlirPass):
-    """`text` is the module, as the workbench prints it."""
+    """Replaces the module by `text`, a module as the workbench prints it."""
 
     text: str = ""
 
@@ -56,7 +56,7 @@ def _sets_of_lines(root: ir.Operation, text: str, locations: LocationSets) -> li
     for old_start, removed, new_start, added in difference(printed.content, text).hunks:
         new_sets += old_sets[next_old : next_old + new_start - len(new_sets)]
         next_old = old_start + removed
-        new_sets += [locations.united(old_sets[old_start:next_old])] * added
+        new_sets += [locations.unite(old_sets[old_start:next_old])] * added
     return new_sets + old_sets[next_old:]
 
 

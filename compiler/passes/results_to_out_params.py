@@ -17,7 +17,7 @@ _RESHAPES = ("memref.expand_shape", "memref.collapse_shape")
 @register
 @dataclass(frozen=True)
 class ResultsToOutParams(MlirPass):
-    """After this pass, a memref result is a trailing argument, in the order of the results. Scalars are still returned.
+    """Turns memref results into trailing arguments, in the order of the results. Scalars are still returned.
 
     If a function allocates a result, or a reshape of it, the argument replaces the allocation; otherwise the result is
     copied to the argument. Functions without a body (calls into eager PyTorch) get the same signature.

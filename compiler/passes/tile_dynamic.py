@@ -45,7 +45,7 @@ _Size = TypeVar("_Size", int, Index)  # a static size, or any
 @register
 @dataclass(frozen=True)
 class TileDynamic(MlirPass):
-    """Contractions with one dynamic size work on views of their operands; those with more work on copies of tiles."""
+    """Tiles ops: contractions with one dynamic size on views of their operands, those with more on copies of tiles."""
 
     name: ClassVar[str] = "tile-dynamic"
     summary: ClassVar[str] = "tile ops on buffers with ? dims to loops around ops of static size"

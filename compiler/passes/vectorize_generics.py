@@ -20,9 +20,9 @@ from buddy.compiler.passes.kernels.structured import STRUCTURED_OPS, analyse_vec
 @register
 @dataclass(frozen=True)
 class VectorizeGenerics(MlirPass):
-    """Unsupported ops are left to the pass that lowers linalg to loops, with a remark that gives the reason.
+    """Emits vector loops for supported ops; leaves others to the pass that lowers linalg to loops, with a remark.
 
-    With `share`, ops that are repeated often become calls of one function first.
+    With `share`, equal ops that occur often first become calls of one function.
     """
 
     name: ClassVar[str] = "vectorize-generics"

@@ -16,7 +16,7 @@ _WINDOW_OPS = ("linalg.conv_", "linalg.depthwise_conv_", "linalg.pooling_")
 @register
 @dataclass(frozen=True)
 class WindowsToGenerics(MlirPass):
-    """The passes for layouts, fusion and kernels then handle one form of each, whichever dialect the op comes from."""
+    """Gives convolutions and pads of all dialects one form, for the passes for layouts, fusion and kernels."""
 
     name: ClassVar[str] = "windows-to-generics"
     summary: ClassVar[str] = "convert convolutions and pools to generics, and tensor.pad to a slice of a filled tensor"

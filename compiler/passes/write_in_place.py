@@ -29,10 +29,9 @@ _RESHAPES = ("memref.collapse_shape", "memref.expand_shape")
 @register
 @dataclass(frozen=True)
 class WriteInPlace(MlirPass):
-    """An op reads element `i` of the operand before it writes element `i` of the result, so both may be one buffer.
+    """Merges the buffers of an operand and a result: the op reads each element before it writes that element.
 
-    The same applies to an operand and a result of a call, if the function reads the operand for the last time before it
-    writes the result.
+    Also merges those of a call, if the function reads the operand for the last time before it writes the result.
     """
 
     name: ClassVar[str] = "write-in-place"

@@ -21,6 +21,7 @@ from buddy.compiler.runtime.native_calls import (
     NativeCalls,
     NativeFunction,
     NativeResult,
+    PackedCopy,
     native_entry,
 )
 from buddy.compiler.runtime.on_device import DeviceLoaded
@@ -108,6 +109,8 @@ class PackedArgument:
         self._source: torch.Tensor | None = None
         self._state: tuple[object, ...] = ()
         self._buffer = torch.empty(0, device="cpu")
+        # Released weights may be restored in place, so that each call has to look.
+        self.copy = PackedCopy() if frozen and not releases else None
         self._lock = threading.Lock()
 
     def value(self, source: torch.Tensor, symbols: Mapping[str, int]) -> torch.Tensor:
@@ -118,11 +121,15 @@ class PackedArgument:
         with self._lock:
             if self._source is None or state != self._state:
                 # A detached tensor keeps the memory alive even if `source` gets other memory (`p.data = …`).
+                if self.copy is not None:
+                    self.copy.clear()
                 restore(source)
                 self._buffer = self._pack_or_share(source)
                 if self._releases and release(source, self._buffer, self._run_pack):
                     state = state_of(source)
                 self._source, self._state = source.detach(), state
+                if self.copy is not None:
+                    self.copy.set(source, self._buffer)
             return self._buffer
 
     def pair(self) -> tuple[torch.Tensor, torch.Tensor] | None:
@@ -134,6 +141,8 @@ class PackedArgument:
             if self._source is not None and is_released(self._source) and not holds_new_elements(self._source):
                 return  # the packed copy is the only one
             self._source, self._state = None, ()
+            if self.copy is not None:
+                self.copy.clear()
 
     def _pack_or_share(self, source: torch.Tensor) -> torch.Tensor:
         if self._shared is None:
@@ -237,6 +246,7 @@ class LoadedProgram:
                 torch_dtype(a.spec),
                 argument.use,
                 partial(argument.value, symbols={}),
+                argument.copy if isinstance(argument, PackedArgument) else None,
             )
             for a, argument in zip(artifact.arguments, self._arguments, strict=True)
         ]

@@ -38,6 +38,7 @@ from buddy.compiler.runtime.native_ir import (
     WRAP_SYMBOLS,
     ArgumentRecord,
     CallRecord,
+    CopyRecord,
     ResultRecord,
     TensorLayout,
     native_ir,
@@ -67,6 +68,37 @@ def _method() -> _Method:
     return _Method(b"compiled", native_entry(), _METH_FASTCALL, doc)
 
 
+class PackedCopy:
+    """The packed copy of a weight, for native functions, which pass it while the weight has the same state.
+
+    Changes while no other thread runs Python code, or step by step such that the copy is never that of another weight.
+    """
+
+    def __init__(self) -> None:
+        self.record = CopyRecord()
+        self._kept: tuple[object, ...] = ()
+        self.clear()
+
+    def clear(self) -> None:
+        """Makes native functions ask for the copy."""
+        self.record.source.address = NO_ADDRESS
+
+    def set(self, source: torch.Tensor, packed: torch.Tensor) -> None:
+        """Makes native functions pass `packed` for `source`, if it is dense and PyTorch counts writes to it.
+
+        The memory of both is kept alive until the next copy.
+        """
+        self.clear()
+        if not native_entry() or source.is_inference() or not source.is_contiguous():
+            return
+        sizes = (ctypes.c_int64 * source.dim())(*source.shape)
+        record, form = self.record, self.record.source
+        record.version, record.address, record.tensor = source._version, packed.data_ptr(), id(packed)
+        form.dtype, form.rank, form.sizes = dtype_code(source.dtype), len(sizes), ctypes.addressof(sizes)
+        self._kept = (source.detach(), packed, sizes)
+        form.address = source.data_ptr()
+
+
 @dataclass(frozen=True)
 class NativeArgument:
     """An argument of the entry that comes from graph input number `source`.
@@ -74,7 +106,8 @@ class NativeArgument:
     `use` says when a dense tensor with this shape and element type is passed unchanged: "in place" always; "streamed"
     after `take` has returned the same tensor, until its address changes; "packed" never. Otherwise `take` returns the
     tensor to pass. After the first release of weights in the process, all large tensors go through `take`, which
-    restores released ones.
+    restores released ones. `copy` is the packed copy of a frozen weight that `take` returned last; it is passed without
+    a call of `take`.
     """
 
     source: int
@@ -82,6 +115,7 @@ class NativeArgument:
     dtype: torch.dtype
     use: Literal["in place", "streamed", "packed"]
     take: Callable[[torch.Tensor], torch.Tensor]
+    copy: PackedCopy | None = None
 
     @property
     def may_be_released(self) -> bool:
@@ -183,9 +217,10 @@ def _fill_argument(record: ArgumentRecord, argument: NativeArgument, source: int
     is_in_place = argument.use == "in place" and not (argument.may_be_released and has_released())
     record.address = ANY_ADDRESS if is_in_place else NO_ADDRESS
     record.take = id(take)
+    record.copy = None if argument.copy is None else ctypes.addressof(argument.copy.record)
     if argument.may_be_released:
         _large_arguments[take] = record
-    return [sizes, take]
+    return [sizes, take, argument.copy]
 
 
 def _fill_result(record: ResultRecord, result: NativeResult) -> list[object]:

@@ -10,6 +10,7 @@ reads tensors through the C interface that PyTorch keeps stable for models that 
 from __future__ import annotations
 
 import ctypes
+import sys
 import time
 from dataclasses import dataclass
 
@@ -25,7 +26,8 @@ ANY_ADDRESS, NO_ADDRESS = -2, -1
 class ArgumentRecord(ctypes.Structure):
     """An argument of the entry: input number `input`, or the object at `constant` if that is not null.
 
-    Its tensor is passed as it is if it is dense, has this form, and lies at `address`, unless that is `ANY_ADDRESS`.
+    Its tensor is passed as it is if it is dense, has this form, and lies at `address`, unless that is `ANY_ADDRESS`. If
+    `copy` is not null, it is the address of a `CopyRecord`, and the copy is passed that this has of the tensor.
     Otherwise `take` is called with it: a Python function that returns a tensor and its address.
     """
 
@@ -37,6 +39,22 @@ class ArgumentRecord(ctypes.Structure):
         ("sizes", ctypes.c_void_p),
         ("address", ctypes.c_int64),
         ("take", ctypes.c_void_p),
+        ("copy", ctypes.c_void_p),
+    )
+
+
+class CopyRecord(ctypes.Structure):
+    """The packed copy of a weight, at `address` in the Python object `tensor`.
+
+    It is passed for a tensor that has the form and the address of `source`, and that PyTorch has not counted a write to
+    since `version`. If `source.address` is `NO_ADDRESS`, there is no copy.
+    """
+
+    _fields_ = (
+        ("source", ArgumentRecord),
+        ("version", ctypes.c_int64),
+        ("address", ctypes.c_int64),
+        ("tensor", ctypes.c_void_p),
     )
 
 
@@ -87,6 +105,7 @@ PYTHON = {
     "PyList_New": "ptr (i64)", "PyList_SetItem": "i32 (ptr, i64, ptr)", "PyList_GetItem": "ptr (ptr, i64)",
     "PyList_Append": "i32 (ptr, ptr)", "PyTuple_GetItem": "ptr (ptr, i64)", "PyLong_AsLongLong": "i64 (ptr)",
     "Py_IncRef": "void (ptr)", "Py_DecRef": "void (ptr)", "PyErr_SetString": "void (ptr, ptr)",
+    "PyErr_Clear": "void ()", "PyObject_GetAttr": "ptr (ptr, ptr)",
     "PyObject_CallNoArgs": "ptr (ptr)", "PyObject_CallOneArg": "ptr (ptr, ptr)",
     "PyObject_Vectorcall": "ptr (ptr, ptr, i64, ptr)", "PyEval_SaveThread": "ptr ()",
     "PyEval_RestoreThread": "void (ptr)",
@@ -107,7 +126,9 @@ _ARITY_ERROR = "the compiled graph has more inputs"
 # The offset of the class in a Python object; `native_calls` checks it.
 TYPE_OFFSET = 8
 
-_RECORDS = {"argument": ArgumentRecord, "result": ResultRecord, "call": CallRecord}
+# Interned, so that its address is that of a string that lives as long as the process.
+_VERSION = sys.intern("_version")
+_RECORDS = {"argument": ArgumentRecord, "copy": CopyRecord, "result": ResultRecord, "call": CallRecord}
 
 
 @dataclass(frozen=True)
@@ -213,6 +234,49 @@ miss:
   ret i64 {NO_ADDRESS}
 }}
 
+; Keeps %object in the list at %kept, which lives until the end of the call.
+define private void @keep(ptr %kept, ptr %object) {{
+  %list = load ptr, ptr %kept
+  %has_no_list = icmp eq ptr %list, null
+  br i1 %has_no_list, label %new, label %append
+new:
+  %new_list = call ptr @PyList_New(i64 0)
+  store ptr %new_list, ptr %kept
+  br label %append
+append:
+  %target = load ptr, ptr %kept
+  call i32 @PyList_Append(ptr %target, ptr %object)
+  ret void
+}}
+
+; The address of the packed copy of %object that %copy has, or -1 if %object has to be passed to Python.
+define private i64 @copy_of(ptr %object, ptr %copy, ptr %kept) {{
+  %source = getelementptr i8, ptr %copy, i64 {CopyRecord.source.offset}
+  %found = call i64 @address_of(ptr %object, ptr %source)
+  %is_found = icmp ne i64 %found, {NO_ADDRESS}
+  br i1 %is_found, label %counted, label %miss
+counted:
+  %number = call ptr @PyObject_GetAttr(ptr %object, ptr inttoptr (i64 {id(_VERSION)} to ptr))
+  %is_uncounted = icmp eq ptr %number, null
+  br i1 %is_uncounted, label %clear, label %compare
+clear:
+  call void @PyErr_Clear()
+  br label %miss
+compare:
+  %version = call i64 @PyLong_AsLongLong(ptr %number)
+  call void @Py_DecRef(ptr %number)
+  {_load("wanted_version", "copy", "version")}
+  %is_same = icmp eq i64 %version, %wanted_version
+  br i1 %is_same, label %hit, label %miss
+hit:
+  {_load("tensor", "copy", "tensor", "ptr")}
+  {_load("address", "copy", "address")}
+  call void @keep(ptr %kept, ptr %tensor)
+  ret i64 %address
+miss:
+  ret i64 {NO_ADDRESS}
+}}
+
 ; Calls a Python function that returns a tensor and its address, with %object or, if that is null, without arguments.
 ; Appends the answer to the list at %kept; returns the address, or -1 with a Python error. The tensor is at %answer.
 define private i64 @ask_python(ptr %function, ptr %object, ptr %kept, ptr %answer) {{
@@ -229,16 +293,7 @@ called:
   %has_failed = icmp eq ptr %pair, null
   br i1 %has_failed, label %failed, label %keep
 keep:
-  %list = load ptr, ptr %kept
-  %has_no_list = icmp eq ptr %list, null
-  br i1 %has_no_list, label %new, label %append
-new:
-  %new_list = call ptr @PyList_New(i64 0)
-  store ptr %new_list, ptr %kept
-  br label %append
-append:
-  %target = load ptr, ptr %kept
-  call i32 @PyList_Append(ptr %target, ptr %pair)
+  call void @keep(ptr %kept, ptr %pair)
   call void @Py_DecRef(ptr %pair)
   %tensor = call ptr @PyTuple_GetItem(ptr %pair, i64 0)
   store ptr %tensor, ptr %answer
@@ -367,7 +422,17 @@ load_input:
   br label %take_argument
 take_argument:
   %object = phi ptr [ %constant, %argument_object ], [ %input, %load_input ]
-  %found = call i64 @address_of(ptr %object, ptr %argument)
+  {_load("copy", "argument", "copy", "ptr")}
+  %has_no_copy = icmp eq ptr %copy, null
+  br i1 %has_no_copy, label %find_argument, label %find_copy
+find_argument:
+  %itself = call i64 @address_of(ptr %object, ptr %argument)
+  br label %found_argument
+find_copy:
+  %its_copy = call i64 @copy_of(ptr %object, ptr %copy, ptr %kept)
+  br label %found_argument
+found_argument:
+  %found = phi i64 [ %itself, %find_argument ], [ %its_copy, %find_copy ]
   %is_found = icmp ne i64 %found, {NO_ADDRESS}
   br i1 %is_found, label %store_argument, label %ask_argument
 ask_argument:
@@ -376,7 +441,7 @@ ask_argument:
   %is_refused = icmp eq i64 %asked, {NO_ADDRESS}
   br i1 %is_refused, label %failed, label %store_argument
 store_argument:
-  %word = phi i64 [ %found, %take_argument ], [ %asked, %ask_argument ]
+  %word = phi i64 [ %found, %found_argument ], [ %asked, %ask_argument ]
   %word.at = getelementptr i64, ptr %words, i64 %i
   store i64 %word, ptr %word.at
   %i.1 = add i64 %i, 1

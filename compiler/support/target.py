@@ -34,7 +34,8 @@ class Target:
     """A CPU: the size of its vectors and caches in bytes, and the number of its vector registers.
 
     `rounds_to_bfloat16` says whether it has an instruction that converts to bfloat16. `dot_instructions` has the names
-    of its instructions for products of narrow elements that kernels use, the fastest ones first.
+    of its instructions for products of narrow elements that kernels use, the fastest ones first. `prefetches_streams`
+    says whether instructions that prefetch make a single stream of weights faster than the processor does by itself.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Target:
     l2: int = 1 << 20
     rounds_to_bfloat16: bool = False
     dot_instructions: tuple[str, ...] = ()
+    prefetches_streams: bool = True
 
     def lanes(self, element_bytes: int) -> int:
         """Returns the number of elements in a vector."""
@@ -60,6 +62,9 @@ _OF_AVX512 = {
     "vpmaddwd": {"avx512bw"},
 }
 _OF_BFLOAT16 = ("tdpbf16ps", "vdpbf16ps")
+# An extension that only AMD's processors have. On a Zen 4, a stream of 100 MB of weights takes 1.12 times as long if
+# each cache line of it is prefetched 2 KiB ahead, and not less at any other distance or for the second-level cache.
+_OF_AMD = "sse4a"
 _OF_AVX2 = {"vpdpbusd": {"avx_vnni"}, "vpmaddwd": {"avx2"}}
 
 
@@ -80,10 +85,11 @@ def from_features(features: set[str], machine: str, l1: int = 32 << 10, l2: int 
     `machine` is a value of `platform.machine()`.
     """
     rounds = bool(features & {"avx512_bf16", "avx512bf16", "bf16"})
+    prefetches = _OF_AMD not in features
     if {"avx512f", "avx512vl", "avx512dq", "avx512bw"} <= features:
-        return Target("avx512", 64, 32, l1, l2, rounds, tuple(_dot_instructions(features, _OF_AVX512)))
+        return Target("avx512", 64, 32, l1, l2, rounds, tuple(_dot_instructions(features, _OF_AVX512)), prefetches)
     if {"avx2", "fma"} <= features:
-        return Target("avx2", 32, 16, l1, l2, rounds, tuple(_dot_instructions(features, _OF_AVX2)))
+        return Target("avx2", 32, 16, l1, l2, rounds, tuple(_dot_instructions(features, _OF_AVX2)), prefetches)
     if machine in ("aarch64", "arm64"):
         return Target("neon", 16, 32, l1, l2, rounds)
     return Target("generic", 16, 16, l1, l2, rounds)

@@ -6,7 +6,8 @@ prints the rows of the table in docs/how-to/quantised-models.md. The status is 1
 A value between two integers is rounded to either by the last bit of a float. So a model that rounds activations is
 far from another correct run of itself, and three numbers are measured, each a largest difference from eager divided by
 the largest result: of the compiled model; of the compiled model whose float ops of inexact results stay in eager, which
-shows the faults of all others; and of eager itself when the last bits of these float ops are disturbed.
+shows the faults of all others; and of eager itself when the last bits of these float ops are disturbed. `--inductor`
+measures the difference of PyTorch's own compiler too, as a last column; it decides nothing.
 """
 
 from __future__ import annotations
@@ -103,11 +104,14 @@ METHODS = {"int8 weights": int8_weights, "int8 dynamic": int8_dynamic, "PT2E sta
 
 @dataclass(frozen=True)
 class Measured:
-    """`compiled`, `float_ops_in_eager` and `disturbed` as the module says; 0 where the last two were not needed."""
+    """`compiled`, `float_ops_in_eager` and `disturbed` as the module says; 0 where the last two were not needed.
+
+    `inductor` is the difference of Inductor's results, `None` if it was not asked for."""
 
     compiled: float
     float_ops_in_eager: float = 0.0
     disturbed: float = 0.0
+    inductor: float | None = None
 
     @property
     def is_right(self) -> bool:
@@ -140,26 +144,27 @@ def quantised(model: str, method: str, tiny: bool) -> tuple[Module, Inputs]:
         return METHODS[method](made, inputs), inputs
 
 
-def measure(module: Module, inputs: Inputs, further: bool = False) -> Measured:
+def measure(module: Module, inputs: Inputs, further: bool = False, inductor: bool = False) -> Measured:
     """The differences of a quantised module; all three where it needs them to be judged, or `further` is asked for."""
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         expected = list(tensors_in(module(*inputs)))
         compiled = _difference(_compiled(module, {"fallback": "error"})(*inputs), expected)
+        peer = _difference(_compiled(module, backend="inductor")(*inputs), expected) if inductor else None
         if compiled <= CLOSE and not further:
-            return Measured(compiled)
+            return Measured(compiled, inductor=peer)
         (graph,) = capture(module, inputs)
         names = {op.stable.split("/")[-1].rsplit(".", 1)[0] for op in graph.graph.operations}
         inexact = _compiled(module, {"choices": {name: "eager" for name in INEXACT if name in names}})
         in_eager = _difference(inexact(*inputs), expected)
         with _Disturbed():
             disturbed = _difference(module(*inputs), expected)
-    return Measured(compiled, in_eager, disturbed)
+    return Measured(compiled, in_eager, disturbed, peer)
 
 
-def _compiled(module: Module, options: Mapping[str, Any]) -> Callable[..., Any]:
+def _compiled(module: Module, options: Mapping[str, Any] | None = None, backend: str = "buddy") -> Callable[..., Any]:
     torch._dynamo.reset()
-    return torch.compile(module, backend="buddy", fullgraph=True, options=dict(options))
+    return torch.compile(module, backend=backend, fullgraph=True, options=dict(options) if options else None)
 
 
 def _difference(found: Any, expected: list[torch.Tensor]) -> float:
@@ -171,6 +176,7 @@ def row(model: str, method: str, measured: Measured) -> str:
     further = [f"{value:.1e}" for value in (measured.float_ops_in_eager, measured.disturbed)]
     if measured.compiled <= CLOSE:
         further = ["", ""]
+    further += [] if measured.inductor is None else [f"{measured.inductor:.1e}"]
     return f"| {model} | {method} | {measured.compiled:.1e} | {' | '.join(further)} |"
 
 
@@ -178,13 +184,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", help=f"of {', '.join(MODELS)}; all where none is named")
     parser.add_argument("--tiny", action="store_true", help="two narrow layers, an eighth of the channels")
+    parser.add_argument("--inductor", action="store_true", help="measure Inductor too")
     options = parser.parse_args()
     if unknown := [name for name in options.models if name not in MODELS]:
         parser.error(f"unknown model {unknown[0]!r}; known are {', '.join(MODELS)}")
     right = True
     for model in options.models or MODELS:
         for method in METHODS:
-            measured = measure(*quantised(model, method, options.tiny))
+            measured = measure(*quantised(model, method, options.tiny), inductor=options.inductor)
             right = right and measured.is_right
             print(row(model, method, measured), "" if measured.is_right else "WRONG", flush=True)
     return 0 if right else 1

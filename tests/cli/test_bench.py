@@ -122,6 +122,31 @@ def test_a_side_makes_the_model_of_a_precision(
         contestant.close()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("side", "precision", "packages", "largest"),
+    [
+        ("buddy-frozen", "int4-weights", (), 1e-5),
+        ("onnxruntime", "int4-weights", ("onnx", "onnxruntime", "onnxscript"), 2e-2),
+        pytest.param("eager", "int8-weights", ("torchao",), 1e-5, marks=FULL),
+        pytest.param("openvino", "int4-weights", ("onnx", "onnxscript", "openvino", "nncf"), 2e-2, marks=FULL),
+    ],
+)
+def test_rounded_weights_are_compared_with_eager_on_the_same_weights(
+    wide_script: Path, tmp_path: Path, side: str, precision: BenchPrecision, packages: tuple[str, ...], largest: float
+) -> None:
+    """The other runtimes round activations to 8 bits, too; the weights of any two sides differ by more than this."""
+    for package in packages:
+        pytest.importorskip(package)
+    contestant = session.Contestant(side, BenchCase(BenchSubject("wide", str(wide_script)), precision, 1), tmp_path)
+    try:
+        found = contestant.report(300)
+    finally:
+        contestant.close()
+    assert found["error_of_weights"] < largest
+    assert found["relative_error"] > (5e-2 if precision == "int4-weights" else 1e-3)
+
+
 def test_a_side_that_takes_too_long_is_named(script: Path, tmp_path: Path) -> None:
     contestant = session.Contestant("eager", BenchCase(BenchSubject("small", str(script)), "f32", 1), tmp_path)
     try:

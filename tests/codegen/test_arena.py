@@ -25,9 +25,9 @@ def test_what_lives_together_lies_apart_and_aligned(seed: int) -> None:
         assert found.offset % ALIGNMENT == 0
         buffer = buffers[found.buffer] if found.buffer is not None else None
         assert found.offset + span.size <= (size if buffer is None else buffer.size)
-        assert buffer is None or not buffer.meets(span)
+        assert buffer is None or not buffer.overlaps(span)
         for other, found_other in zip(spans[:i], places[:i], strict=True):
-            assert not (span.meets(other) and overlapping(found, found_other, span, other))
+            assert not (span.overlaps(other) and overlapping(found, found_other, span, other))
     assert size <= place_spans(spans)[1]
     assert peak_bytes(spans) <= place_spans(spans)[1] <= 1.3 * sum(aligned(span.size) for span in spans)
 

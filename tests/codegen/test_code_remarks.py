@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from buddy.compiler.codegen.objects import remarks
-from buddy.compiler.codegen.objects.remarks import ObjectRemark, RemarksError, parsed
+from buddy.compiler.codegen.objects.remarks import ObjectRemark, RemarksError, parse_remarks
 from buddy.compiler.driver.compilation import Compiler
 from buddy.compiler.protocol import LLVM
 from buddy.compiler.protocol.presets import default_recipe
@@ -23,7 +23,7 @@ remark: graph:3:0: vectorized loop (vectorization width: 16, interleaved count: 
 remark: graph:5:0: 17 virtual registers copies 1.164000e+03 total copies cost generated in function
 warning: something else
 """
-    assert parsed(printed) == [
+    assert parse_remarks(printed) == [
         ObjectRemark(3, "vectorized loop (vectorization width: 16, interleaved count: 4)", 2),
         ObjectRemark(0, "4 spills 1.0e+01 total spills cost generated in function"),
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from buddy.compiler.codegen.machines import this_machine
-from buddy.compiler.codegen.objects.optimiser import OptimiserError, optimise, parsed
+from buddy.compiler.codegen.objects.optimiser import OptimiserError, optimise, parse_passes
 
 pytestmark = pytest.mark.process
 SUM = """
@@ -78,7 +78,7 @@ define void @f() {
 *** IR Dump After CoroEarlyPass on [module] omitted because no change ***
 BISECT: NOT running pass (2) gvn on f
 """
-    passes = parsed(printed)
+    passes = parse_passes(printed)
     assert [(each.name, each.skipped) for each in passes] == [
         ("", False), ("sroa", False), ("coro-early", False), ("gvn", True),
     ]  # fmt: skip

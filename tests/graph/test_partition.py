@@ -75,6 +75,43 @@ def test_items_of_a_model_that_is_a_list_are_layers() -> None:
     assert [call.function for call in calls(parts)] == ["layer", "layer"]
 
 
+class Prepared(nn.Module):
+    """Layers whose weights are all transposed before the first one, as quantised weights are converted in captures."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList(nn.Parameter(torch.randn(4, 4)) for _ in range(layers))
+        self.layers = nn.ModuleList(Multiplying() for _ in range(layers))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        prepared = [weight.t() for weight in self.weights]
+        for layer, weight in zip(self.layers, prepared, strict=True):
+            x = layer(x, weight)
+        return x
+
+
+class Multiplying(nn.Module):
+    """Seven nodes around a product of a weight that it is given."""
+
+    def forward(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch.sin(torch.cos(torch.sin(x) @ weight).sin().cos().sin())
+
+
+def test_what_reads_parameters_alone_belongs_to_its_reader() -> None:
+    """Otherwise the weights would be inputs of the layers that are no parameters, and be packed in each call."""
+    parts = by_layers(captured(Prepared(3), torch.randn(3, 4)).graph, {})
+    assert [call.function for call in calls(parts)] == ["layers"] * 3
+    (function,) = parts.functions
+    assert [type(op).__name__ for op in function.nodes].count("TOp") == 1
+    assert sorted(function.is_parameter) == [False, True]
+
+
+def test_programs_that_prepare_all_weights_first_compute_what_eager_computes() -> None:
+    model, x = Prepared(3), torch.randn(3, 4)
+    with torch.no_grad():
+        assert_same(Line(model, x).run(), [model(x)])
+
+
 def test_short_runs_stay_where_they_are() -> None:
     model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(4)])
     assert by_layers(captured(model, torch.randn(3, 4)).graph, {}).functions == ()

@@ -177,7 +177,7 @@ def test_a_node_that_is_the_op_s_own_is_not_derived() -> None:
     alone = sets.as_derived(number)
     assert sets.derived[alone] == sets.sets[alone] == ("a", "b")
     assert not sets.is_direct(alone)
-    assert sets.united([alone, sets.intern(["a"])]) == sets.intern(["a"], derived=["b"])
+    assert sets.unite([alone, sets.intern(["a"])]) == sets.intern(["a"], derived=["b"])
 
 
 @dataclass(frozen=True)

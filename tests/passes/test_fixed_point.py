@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from buddy.compiler.passes.contractions_to_kernels import ContractionsToKernels
-from buddy.compiler.support.target import Target
+from buddy.compiler.support.target import Target, from_features
 from tests.passes.products import function
 from tests.passes.test_dot_instructions import assembly_of
 from tests.support.dot_products import Emulated
@@ -152,3 +152,17 @@ def test_sums_stay_in_registers(case: str, cpu: str) -> None:
     loop = max(loops, key=lambda part: part.count(name))
     assert loop.count(name) >= 12
     assert loop.count("(%rsp)") <= loop.count(name) // 2
+
+
+def test_weights_are_prefetched_where_that_is_faster() -> None:
+    text = grouped("f", 1, 64, 6, 128)
+    for prefetches in (False, True):
+        target = replace(target_of("vpdpbusd 512"), prefetches_streams=prefetches)
+        found = Compiled(text, [ContractionsToKernels()], target=target)
+        assert ("memref.prefetch" in found.text or "llvm.intr.prefetch" in found.text) == prefetches
+
+
+def test_processors_of_amd_prefetch_streams_by_themselves() -> None:
+    features = {"avx512f", "avx512vl", "avx512dq", "avx512bw"}
+    assert from_features(features, "x86_64").prefetches_streams
+    assert not from_features(features | {"sse4a"}, "x86_64").prefetches_streams

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from buddy.compiler.protocol.artifact import Argument, Artifact, EagerCall, TensorSpec
-from buddy.compiler.runtime import LinkError, LoadedProgram, measure
+from buddy.compiler.runtime import LinkError, LoadedProgram, executable, measure, shared_weights
+from buddy.compiler.runtime.native_calls import native_entry
 from buddy.compiler.runtime.torch_values import dense_bytes
 from tests.runtime.objects import compile_object
 
@@ -116,6 +117,37 @@ def test_packed_weights_follow_their_source() -> None:
     assert program([torch.full((2, 3), 9.0)])[0] == 9
 
 
+@pytest.mark.skipif(not native_entry(), reason="calls go through Python")
+def test_the_copy_of_a_frozen_weight_is_passed_without_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a weight in another state, or of a form that the native function does not know, is passed to Python."""
+    asked: list[torch.Tensor] = []
+
+    def state_of(source: torch.Tensor) -> tuple[object, ...]:
+        asked.append(source)
+        return shared_weights.state_of(source)
+
+    monkeypatch.setattr(executable, "state_of", state_of)
+    program, weight = _packed_program(), torch.arange(6.0).reshape(2, 3)
+    assert [float(program([weight])[0]) for _ in range(3)] == [1, 1, 1]
+    assert len(asked) == 1
+    weight[0, 1] = 7
+    assert [float(program([weight])[0]) for _ in range(2)] == [7, 7]
+    assert len(asked) == 2
+    other = torch.full((2, 3), 9.0)
+    assert [float(program([value])[0]) for value in (other, weight, other)] == [9, 7, 9]
+    assert len(asked) == 5
+    transposed = torch.arange(6.0).reshape(3, 2).t()
+    assert [float(program([transposed])[0]) for _ in range(2)] == [2, 2]
+    assert len(asked) == 7
+    with torch.inference_mode():
+        uncounted = torch.full((2, 3), 4.0)
+    assert [float(program([uncounted])[0]) for _ in range(2)] == [4, 4]
+    assert len(asked) == 9
+    program([weight])
+    program([weight.view(3, 2)])
+    assert len(asked) == 11
+
+
 def test_uncounted_writes_to_frozen_weights_are_seen_after_refreeze() -> None:
     program, weight = _packed_program(), torch.arange(6.0).reshape(2, 3)
     program([weight])
@@ -132,6 +164,23 @@ def test_memory_of_a_frozen_weight_is_kept_while_its_copy_is() -> None:
         weight.data = torch.zeros(2, 3)
         weight.data = torch.full((2, 3), value)
         assert program([weight])[0] == value
+
+
+def test_another_layout_of_the_same_memory_is_another_weight() -> None:
+    program, weight = _packed_program(), torch.arange(6.0).reshape(2, 3)
+    assert [program([weight])[0] for _ in range(2)] == [1, 1]
+    weight.data = weight.data.as_strided((2, 3), (1, 2))
+    assert [program([weight])[0] for _ in range(2)] == [2, 2]
+
+
+def test_frozen_weights_made_in_inference_mode_are_packed_once() -> None:
+    program = _packed_program()
+    with torch.inference_mode():
+        weight = torch.arange(6.0).reshape(2, 3)
+        assert program([weight])[0] == 1
+        weight[0, 1] = 7  # not counted
+        assert program([weight])[0] == 1
+        assert program([torch.full((2, 3), 9.0)])[0] == 9
 
 
 def test_weights_that_are_not_frozen_are_packed_at_each_call() -> None:

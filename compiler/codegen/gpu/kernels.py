@@ -91,7 +91,7 @@ def print_ptx(modules: Sequence[str], locations: LocationSets) -> StageText:
     for text in modules:
         lines = _program_lines(text)
         kernel_sets = {number for _, number in lines if 0 < number < len(locations.sets)}
-        default = locations.as_derived(locations.united(kernel_sets))
+        default = locations.as_derived(locations.unite(kernel_sets))
         content += [*(line for line, _ in lines), ""]
         for line, number in lines:
             sets.append((number if number in kernel_sets else default) if _is_instruction(line) else 0)

@@ -151,11 +151,11 @@ def flags() -> tuple[FlagInfo, ...]:
 
     Raises `IreeMissingError` if IREE is not installed.
     """
-    all_flags = parsed_help(_output_of([str(compiler()), "--help"]))
+    all_flags = parse_help(_output_of([str(compiler()), "--help"]))
     return tuple(flag for flag in all_flags if not iree_flags.flag_problem(f"--{flag.name}"))
 
 
-def parsed_help(text: str) -> list[FlagInfo]:
+def parse_help(text: str) -> list[FlagInfo]:
     """Parses the flags in a help text: name, type of the value, listed values to choose from, and description."""
     infos: list[FlagInfo] = []
     for line in text.splitlines():
@@ -218,4 +218,4 @@ def _output_of(command: list[str]) -> str:
         return ""
 
 
-__all__ = ["IreeMissingError", "devices", "flag_problem", "flags", "parsed_help", "targets"]
+__all__ = ["IreeMissingError", "devices", "flag_problem", "flags", "parse_help", "targets"]

@@ -61,8 +61,9 @@ def program_of(graph: Graph, module: ir.Operation, locations: LocationSets) -> I
 
 
 class _Argument:
-    """An argument of the graph's function: placeholder number `placeholder` (an input or a weight), or the value of
-    `symbol`; `None` or "" stands for neither.
+    """An argument of the graph's function: an input, a weight, or the value of a symbol.
+
+    `placeholder` is the number of the input or weight, else `None`. `symbol` is the name of the symbol, else "".
     """
 
     def __init__(self, attributes: ir.DictAttr) -> None:

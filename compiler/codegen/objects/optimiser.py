@@ -58,8 +58,8 @@ class OptimisedFunction(msgspec.Struct, frozen=True):
     seconds: float
 
 
-class OptimiserQuestion(msgspec.Struct, frozen=True):
-    """The input of `answer`: modules as LLVM IR, the target, and the arguments of `optimise`."""
+class OptimiserRequest(msgspec.Struct, frozen=True):
+    """The input of `handle_request`: modules as LLVM IR, the target, and the arguments of `optimise`."""
 
     texts: tuple[str, ...]
     level: int
@@ -77,18 +77,18 @@ def optimise(
 
     With `prints`, also the module after each pass. Raises `OptimiserError` if LLVM rejects a module or crashes.
     """
-    question = OptimiserQuestion(
+    request = OptimiserRequest(
         tuple(texts), level, machine.triple, machine.cpu, machine.features, tuple(disabled), prints
     )
     try:
-        return call_and_wait(f"{__name__}:answer", question, list[OptimisedFunction], _LIMIT_SECONDS)
+        return call_and_wait(f"{__name__}:handle_request", request, list[OptimisedFunction], _LIMIT_SECONDS)
     except TookTooLong as error:
         raise OptimiserError(f"LLVM timed out after {_LIMIT_SECONDS:g} s") from error
     except CallFailed as error:
         raise OptimiserError(error.printed[-_MAX_ERROR_LENGTH:] or error.how) from error
 
 
-def parsed(printed: str) -> list[LlvmPass]:
+def parse_passes(printed: str) -> list[LlvmPass]:
     """Parses LLVM's output into the runs of passes, in order. Runs of pass managers and of analyses are left out."""
     passes: list[LlvmPass] = []
     started: list[tuple[str, str]] = []
@@ -103,17 +103,17 @@ def parsed(printed: str) -> list[LlvmPass]:
             if lines is not None:
                 lines.append(line)
             continue
-        if found := _STARTED.match(line):
-            skips, name, where = found.groups()
+        if match := _STARTED.match(line):
+            skips, name, where = match.groups()
             finish()
             lines = None
             if skips:
                 passes.append(LlvmPass(name, where, skipped=True))
             else:
                 started.append((name, where))
-        elif found := _DUMP.match(line):
+        elif match := _DUMP.match(line):
             finish()
-            kind, where, unchanged = found.groups()
+            kind, where, unchanged = match.groups()
             name = started.pop()[0] if started and kind else _name_of_class(kind or "")
             if kind is None or not _is_analysis(kind):
                 passes.append(LlvmPass(name, where or ""))
@@ -138,25 +138,25 @@ def _name_of_class(name: str) -> str:
 # ---- in the one-shot process -----------------------------------------------------------------------------------------
 
 
-def answer(question: OptimiserQuestion) -> list[OptimisedFunction]:
-    """Compiles the modules of `question`; returns their objects and the passes that LLVM ran on each."""
-    machine = Machine(question.triple, question.cpu, question.features)
-    target = machines.target_machine(machine, question.level)
-    options = list(_PRINT_MODULES if question.prints else ())
-    options += [f"-opt-disable={','.join(question.disabled)}", "-opt-disable-enable-verbosity"]
-    machines.set_llvm_options(options if question.disabled else [*options[:-2], *_PRINT_NAMES])
+def handle_request(request: OptimiserRequest) -> list[OptimisedFunction]:
+    """Compiles the modules of `request`; returns their objects and the passes that LLVM ran on each."""
+    machine = Machine(request.triple, request.cpu, request.features)
+    target = machines.target_machine(machine, request.level)
+    options = list(_PRINT_MODULES if request.prints else ())
+    options += [f"-opt-disable={','.join(request.disabled)}", "-opt-disable-enable-verbosity"]
+    machines.set_llvm_options(options if request.disabled else [*options[:-2], *_PRINT_NAMES])
     results = []
-    for text in question.texts:
+    for text in request.texts:
         start = time.perf_counter()
         module = machines.parse_module(text, machine)
         with tempfile.TemporaryFile() as printed:
             with capture_stderr(printed):
-                machines.optimise(module, question.level, machine)
+                machines.optimise(module, request.level, machine)
             printed.seek(0)
             output = printed.read().decode(errors="replace")
-        names = {found[2] for line in output.splitlines() if (found := _STARTED.match(line))}
+        names = {match[2] for line in output.splitlines() if (match := _STARTED.match(line))}
         with tempfile.TemporaryFile() as ignored, capture_stderr(ignored):
             data = target.emit_object(module)
         seconds = time.perf_counter() - start
-        results.append(OptimisedFunction(data, tuple(parsed(output)), tuple(sorted(names)), seconds))
+        results.append(OptimisedFunction(data, tuple(parse_passes(output)), tuple(sorted(names)), seconds))
     return results

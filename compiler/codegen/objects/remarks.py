@@ -47,8 +47,8 @@ class RemarksError(BuddyError):
     """Remarks are not available; the text says why."""
 
 
-class RemarksQuestion(msgspec.Struct, frozen=True):
-    """The input of `answer`: the arguments of `remarks_of`."""
+class RemarksRequest(msgspec.Struct, frozen=True):
+    """The input of `handle_request`: the arguments of `remarks_of`."""
 
     modules: tuple[bytes, ...]
     level: int
@@ -59,16 +59,16 @@ def remarks_of(modules: Sequence[bytes], opt_level: int) -> list[list[ObjectRema
 
     Raises `RemarksError` if the bindings do not support it, or LLVM crashes.
     """
-    question = RemarksQuestion(tuple(modules), opt_level)
+    request = RemarksRequest(tuple(modules), opt_level)
     try:
-        return call_and_wait(f"{__name__}:answer", question, list[list[ObjectRemark]], _LIMIT_SECONDS)
+        return call_and_wait(f"{__name__}:handle_request", request, list[list[ObjectRemark]], _LIMIT_SECONDS)
     except TookTooLong as error:
         raise RemarksError(f"LLVM timed out after {_LIMIT_SECONDS:g} s") from error
     except CallFailed as error:
         raise RemarksError(error.printed[-_MAX_ERROR_LENGTH:] or error.how) from error
 
 
-def parsed(printed: str) -> list[ObjectRemark]:
+def parse_remarks(printed: str) -> list[ObjectRemark]:
     """Parses LLVM's output, which repeats the remarks on a loop for each copy of the loop."""
     times: dict[tuple[int, str], int] = {}
     for line, text in _REMARK.findall(printed):
@@ -81,8 +81,8 @@ def parsed(printed: str) -> list[ObjectRemark]:
 # ---- in the one-shot process -----------------------------------------------------------------------------------------
 
 
-def answer(question: RemarksQuestion) -> list[list[ObjectRemark]]:
-    """Compiles the modules of `question`; returns the remarks that LLVM prints on each."""
+def handle_request(request: RemarksRequest) -> list[list[ObjectRemark]]:
+    """Compiles the modules of `request`; returns the remarks that LLVM prints on each."""
     from buddy.compiler.codegen.objects.emit import emit, new_context
 
     _set_options()
@@ -92,10 +92,10 @@ def answer(question: RemarksQuestion) -> list[list[ObjectRemark]]:
         os.dup2(printed.fileno(), 2)
         remarks = []
         try:
-            for module in question.modules:
+            for module in request.modules:
                 start = os.fstat(printed.fileno()).st_size
-                emit(module, question.level, Path(folder) / "object.o", context)
-                remarks.append(parsed(_read_from(printed, start)))
+                emit(module, request.level, Path(folder) / "object.o", context)
+                remarks.append(parse_remarks(_read_from(printed, start)))
         finally:
             os.dup2(stderr, 2)
         return remarks

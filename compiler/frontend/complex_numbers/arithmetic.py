@@ -18,13 +18,13 @@ aten = torch.ops.aten
 
 
 def _operands(out: torch.Tensor, *values: Operand) -> list[ComplexPair]:
-    """The operands as pairs, converted to the type of the result's parts, as eager does."""
+    """Returns the operands as pairs, converted to the type of the result's parts, as eager does."""
     return [pair_of(value, part_type(out.dtype)) for value in values]
 
 
 @rule(aten.add.Tensor, aten.add.Scalar)
 def add(out: torch.Tensor, x: Operand, y: Operand, alpha: Operand = 1) -> ComplexPair:
-    """Eager multiplies by `alpha` even if it is 1, which makes the real part NaN if the imaginary part is `inf`."""
+    """Multiplies by `alpha` even if it is 1, like eager: the real part is NaN if the imaginary part is infinite."""
     a, b = _operands(out, x, y)
     return a + b * alpha
 
@@ -106,7 +106,7 @@ def pow_(out: torch.Tensor, base: Operand, exponent: Operand) -> ComplexPair:
 
 @rule(aten.ldexp.Tensor)
 def ldexp(out: torch.Tensor, x: Operand, exponent: Operand) -> ComplexPair:
-    """The product with a power of 2; with a real exponent, the power has the imaginary part 0, as in eager."""
+    """Multiplies by a power of 2; with a real exponent, the power has the imaginary part 0, as in eager."""
     factor = pow_(out, 2.0, exponent) if isinstance(exponent, ComplexPair) else torch.pow(2.0, exponent)
     return pair_of(x) * factor
 
@@ -160,13 +160,13 @@ def angle(out: torch.Tensor, x: ComplexPair) -> torch.Tensor:
 
 @rule(aten.sgn.default)
 def sgn(out: torch.Tensor, x: ComplexPair) -> ComplexPair:
-    """The number on the unit circle in the same direction; 0 for 0."""
+    """Returns the number on the unit circle in the same direction; 0 for 0."""
     length = modulus(x)
     return x.map(lambda part: torch.where(length == 0, 0.0, part / length))
 
 
 def _is_true(x: Operand) -> torch.Tensor:
-    """Whether a number is not 0; a pair is not 0 if one of its parts is not 0."""
+    """True if a number is not 0; a pair is not 0 if one of its parts is not 0."""
     return (x.re != 0) | (x.im != 0) if isinstance(x, ComplexPair) else x != 0
 
 

@@ -52,7 +52,7 @@ def c2c(
 def r2c(
     out: torch.Tensor, x: torch.Tensor, dims: list[int], normalization: int, onesided: bool
 ) -> Interleaved | ComplexPair:
-    """The last of `dims` is transformed first; only half of its result is needed.
+    """Transforms the last of `dims` first, because only half of its result is needed.
 
     Results that equal their own conjugates, such as the first one, are real: their imaginary parts are set to 0,
     because the computed sum may be NaN.
@@ -75,7 +75,7 @@ def r2c(
 
 @rule(aten._fft_c2r.default)
 def c2r(out: torch.Tensor, x: ComplexPair, dims: list[int], normalization: int, last_size: int) -> torch.Tensor:
-    """The last of `dims` is transformed last: `x` has half of it, and the other half are conjugates of this half."""
+    """Transforms the last of `dims` last: `x` has half of it, and the other half are conjugates of this half."""
     if not _are_static(x.re, dims) or not isinstance(last_size, int):
         return NotImplemented
     *others, last = dims
@@ -89,12 +89,12 @@ def c2r(out: torch.Tensor, x: ComplexPair, dims: list[int], normalization: int, 
 
 
 def _are_static(x: torch.Tensor, dims: list[int]) -> bool:
-    """Whether the lengths of the transforms are static: their matrices are constants."""
+    """True if the lengths of the transforms are static: their matrices are constants."""
     return all(isinstance(x.size(dim), int) for dim in dims)
 
 
 def _normalization_factor(x: torch.Tensor, dims: list[int], normalization: int) -> float:
-    """The factor of a normalization in PyTorch's numbering: 1, 1 / sqrt(n) or 1 / n for n transformed elements."""
+    """Returns the factor of a normalization in PyTorch's numbering: 1, 1 / sqrt(n) or 1 / n, for n elements."""
     count = math.prod(x.size(dim) for dim in dims)
     return (1.0, 1 / math.sqrt(count), 1 / count)[normalization]
 
@@ -112,7 +112,7 @@ def _move_to_last(x: torch.Tensor, dim: int) -> torch.Tensor:
 
 
 def _move_last_to(x: ComplexPair, dim: int) -> ComplexPair:
-    """`x` with its last dim moved to `dim`."""
+    """Returns `x` with its last dim moved to `dim`."""
     return x if _is_only_last_dim(x.re, [dim]) else x.map(lambda part: part.movedim(-1, dim))
 
 
@@ -124,7 +124,7 @@ def _transform_dim(x: ComplexPair, dim: int, sign: int) -> ComplexPair:
 
 
 def _transform_last_dim(x: ComplexPair, sign: int) -> ComplexPair:
-    """The sums of x[n] exp(sign 2 pi i n k / N) over the last dim; `sign` is -1 for the forward transform.
+    """Returns the sums of x[n] exp(sign 2 pi i n k / N) over the last dim; `sign` is -1 for the forward transform.
 
     The imaginary part of `x` may be the Python number 0.
     """
@@ -142,7 +142,7 @@ def _transform_last_dim(x: ComplexPair, sign: int) -> ComplexPair:
 
 
 def _transform_by_matrix(x: ComplexPair, sign: int, count: int) -> ComplexPair:
-    """The first `count` numbers of the transform: one product per part, with cosines and sines concatenated."""
+    """Returns the first `count` numbers of the transform: one product per part, with cosines and sines concatenated."""
     size = x.re.size(-1)
     table = _dft_matrix(size, count, sign, x.re.dtype)
     re = _product(x.re, table)
@@ -154,12 +154,15 @@ def _transform_by_matrix(x: ComplexPair, sign: int, count: int) -> ComplexPair:
 
 
 def _product(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """`x @ table` as one matrix product, with all leading dims of `x` flattened; `matmul` would repeat the matrix."""
+    """Returns `x @ table` as one matrix product of the flattened `x`; `matmul` would repeat the matrix."""
     return (x.reshape(-1, x.size(-1)) @ table).reshape(*x.shape[:-1], table.size(-1))
 
 
 def _transform_by_factors(x: ComplexPair, sign: int, a: int) -> ComplexPair:
-    """With n = b n1 + n2 and k = k1 + a k2: transforms over n1, twiddle factors n2 k1 / N, transforms over n2."""
+    """Transforms over n1, multiplies by the twiddle factors of n2 k1 / N, and transforms over n2.
+
+    Here n = b n1 + n2 and k = k1 + a k2, for a length N = a b.
+    """
     size = x.re.size(-1)
     b = size // a
     columns = ComplexPair(*(_split(part, a, b) for part in (x.re, x.im)))
@@ -175,7 +178,10 @@ def _split(part: torch.Tensor, a: int, b: int) -> torch.Tensor:
 
 
 def _transform_by_convolution(x: ComplexPair, sign: int) -> ComplexPair:
-    """With n k = (n^2 + k^2 - (k - n)^2) / 2 the transform is a convolution with a chirp, a product of transforms."""
+    """Computes the transform as a convolution with a chirp, which is a product of transforms.
+
+    This follows from n k = (n^2 + k^2 - (k - n)^2) / 2.
+    """
     size = x.re.size(-1)
     length = 1 << (2 * size - 2).bit_length()
     chirp, kernel_spectrum = (ComplexPair(*parts) for parts in _chirps(size, length, sign, x.re.dtype))
@@ -185,14 +191,14 @@ def _transform_by_convolution(x: ComplexPair, sign: int) -> ComplexPair:
 
 
 def _transform_real(x: torch.Tensor, sign: int, count: int) -> ComplexPair:
-    """The first `count` numbers of the transform of real numbers."""
+    """Returns the first `count` numbers of the transform of real numbers."""
     if 1 < x.size(-1) <= MAX_DIRECT_LENGTH:
         return _transform_by_matrix(ComplexPair(x, 0.0), sign, count)
     return _transform_last_dim(ComplexPair(x, 0.0), sign).map(lambda part: part.narrow(-1, 0, count))
 
 
 def _invert_to_real(x: ComplexPair, size: int) -> torch.Tensor:
-    """The unnormalized real inverse transform, from the first `size // 2 + 1` numbers.
+    """Returns the unnormalized real inverse transform, from the first `size // 2 + 1` numbers.
 
     The rest are their conjugates. Imaginary parts of numbers that are their own conjugates are not read.
     """
@@ -209,8 +215,9 @@ def _invert_to_real(x: ComplexPair, size: int) -> torch.Tensor:
 
 
 def _choose_divisor(size: int) -> int:
-    """The divisor of `size` that is closest to its square root, among those in [2, `MAX_DIRECT_LENGTH`]; without such a
-    divisor, the smallest prime factor.
+    """Returns the divisor of `size` in [2, `MAX_DIRECT_LENGTH`] that is closest to the square root of `size`.
+
+    Without such a divisor, returns the smallest prime factor.
     """
     small = [d for d in range(2, MAX_DIRECT_LENGTH + 1) if size % d == 0]
     if small:
@@ -222,7 +229,7 @@ def _choose_divisor(size: int) -> int:
 
 
 def _unit_circle(numerators: np.ndarray, size: int, sign: int) -> tuple[np.ndarray, np.ndarray]:
-    """Cosines and sines of `sign * 2 pi * numerators / size`, exact at multiples of a quarter turn."""
+    """Returns cosines and sines of `sign * 2 pi * numerators / size`, exact at multiples of a quarter turn."""
     angles = sign * 2 * numpy.pi * (numerators % size) / size
     is_quarter = 4 * numerators % size == 0
 
@@ -242,8 +249,10 @@ def _constant(values: np.ndarray) -> torch.Tensor:
 
 
 def _self_conjugate_mask(out: torch.Tensor, sizes: Mapping[int, int]) -> np.ndarray:
-    """A mask of the elements of `out` that equal their own conjugates, where `out` is the transform of real numbers
-    along the dims in `sizes` (dim to length). It has the rank of `out`, and size 1 along the other dims.
+    """Returns a mask of the elements of `out` that equal their own conjugates.
+
+    `out` is the transform of real numbers along the dims in `sizes`, which maps dims to lengths. The mask has the rank
+    of `out`, and size 1 along the other dims.
     """
     mask = numpy.ones((1,) * out.dim(), bool)
     for dim, size in sizes.items():
@@ -254,13 +263,13 @@ def _self_conjugate_mask(out: torch.Tensor, sizes: Mapping[int, int]) -> np.ndar
 
 @lru_cache(maxsize=64)
 def _dft_matrix(size: int, count: int, sign: int, dtype: torch.dtype) -> torch.Tensor:
-    """The DFT matrix [size, 2 count]: `count` columns of cosines, then `count` columns of sines."""
+    """Returns the DFT matrix [size, 2 count]: `count` columns of cosines, then `count` columns of sines."""
     return _tensor(numpy.concatenate(_unit_circle(numpy.outer(range(size), range(count)), size, sign), 1), dtype)
 
 
 @lru_cache(maxsize=64)
 def _interleaved_matrix(size: int, count: int, sign: int, factor: float, dtype: torch.dtype) -> torch.Tensor:
-    """The DFT matrix [2 size, 2 count] for complex numbers with interleaved parts, times `factor`."""
+    """Returns the DFT matrix [2 size, 2 count] for complex numbers with interleaved parts, times `factor`."""
     cosines, sines = _unit_circle(numpy.outer(range(size), range(count)), size, sign)
     blocks = numpy.array([[cosines, sines], [-sines, cosines]]) * factor
     return _tensor(blocks.transpose(2, 0, 3, 1).reshape(2 * size, 2 * count), dtype)
@@ -268,7 +277,7 @@ def _interleaved_matrix(size: int, count: int, sign: int, factor: float, dtype: 
 
 @lru_cache(maxsize=64)
 def _real_inverse_matrices(size: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """The matrices of the inverse transform to real numbers, from the first half of the spectrum.
+    """Returns the matrices of the inverse transform to real numbers, from the first half of the spectrum.
 
     [size // 2 + 1, size] is for the real parts, [(size - 1) // 2, size] for the imaginary parts. Numbers with a
     distinct conjugate, which is in the other half, have the weight 2.
@@ -283,7 +292,7 @@ def _real_inverse_matrices(size: int, dtype: torch.dtype) -> tuple[torch.Tensor,
 
 @lru_cache(maxsize=64)
 def _twiddle_factors(a: int, b: int, sign: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """[b, a]: at (n2, k1) the twiddle factor of n2 k1 / (a b)."""
+    """Returns cosines and sines [b, a]: at (n2, k1) are those of the twiddle factor of n2 k1 / (a b)."""
     cosines, sines = _unit_circle(numpy.outer(range(b), range(a)), a * b, sign)
     return _tensor(cosines, dtype), _tensor(sines, dtype)
 
@@ -292,7 +301,7 @@ def _twiddle_factors(a: int, b: int, sign: int, dtype: torch.dtype) -> tuple[tor
 def _chirps(
     size: int, length: int, sign: int, dtype: torch.dtype
 ) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
-    """The chirp exp(sign pi i n^2 / size), and the spectrum of the convolution kernel, each as its two parts.
+    """Returns the chirp exp(sign pi i n^2 / size), and the spectrum of the convolution kernel, each as its two parts.
 
     The kernel is the chirp's conjugate for n from 1 - size to size - 1, padded to `length`, and divided by `length`.
     """

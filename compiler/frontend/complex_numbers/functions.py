@@ -36,14 +36,14 @@ def _is_infinite(x: ComplexPair) -> torch.Tensor:
 
 
 def _infinite_like(part: torch.Tensor) -> torch.Tensor:
-    """Infinity with the sign of `part`."""
+    """Returns infinity with the sign of `part`."""
     return torch.copysign(torch.full_like(part, math.inf), part)
 
 
 def _split_exponent(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Two numbers with the sum |x| such that `exp` of the first does not overflow.
+    """Returns two tensors whose sum is |x|, such that `exp` of the first does not overflow.
 
-    Their exponentials are applied as separate factors, since a small sine between them keeps a product finite.
+    Callers multiply by the two exponentials one after the other: a small sine in between may keep the product finite.
     """
     limit = 700.0 if x.dtype == torch.float64 else 80.0
     return x.abs().clamp_max(limit), (x.abs() - limit).clamp_min(0.0)
@@ -61,7 +61,7 @@ def exp(x: ComplexPair) -> ComplexPair:
 
 
 def expm1(x: ComplexPair) -> ComplexPair:
-    """exp(a) cos(b) - 1 as expm1(a) cos(b) - 2 sin(b/2)^2, which is accurate for small numbers."""
+    """Computes exp(a) cos(b) - 1 as expm1(a) cos(b) - 2 sin(b/2)^2, which is accurate for small numbers."""
     half = (x.im * 0.5).sin()
     return ComplexPair(x.re.expm1() * x.im.cos() - 2.0 * half * half, x.re.exp() * x.im.sin())
 
@@ -71,7 +71,7 @@ def log(x: ComplexPair) -> ComplexPair:
 
 
 def _log_modulus(x: ComplexPair) -> torch.Tensor:
-    """log|x|. Near the unit circle by |x|^2 - 1 = (|a| - 1)(|a| + 1) + b^2, where a is the larger part."""
+    """Returns log|x|, near the unit circle by |x|^2 - 1 = (|a| - 1)(|a| + 1) + b^2, where a is the larger part."""
     a, b = torch.maximum(x.re.abs(), x.im.abs()), torch.minimum(x.re.abs(), x.im.abs())
     near = ((a - 1.0) * (a + 1.0) + b * b).log1p() * 0.5
     length = modulus(x)
@@ -113,7 +113,7 @@ def product(x: ComplexPair, y: ComplexPair) -> ComplexPair:
     overflows = (x.re * y.re).isinf() | (x.im * y.im).isinf() | (x.re * y.im).isinf() | (x.im * y.re).isinf()
 
     def box(z: ComplexPair, is_infinite: torch.Tensor) -> ComplexPair:
-        """If a part is infinite, 1 for infinite parts and 0 for the others; otherwise 0 for NaN. Signs are kept."""
+        """Maps parts, with their signs: of an infinite `z`, to 1 if infinite and else to 0; otherwise NaN to 0."""
         return z.map(
             lambda part: torch.copysign(
                 torch.where(is_infinite, part.isinf() * 1.0, torch.where(part.isnan(), 0.0, part.abs())), part
@@ -128,7 +128,7 @@ def product(x: ComplexPair, y: ComplexPair) -> ComplexPair:
 
 
 def power(x: ComplexPair, n: ComplexPair) -> ComplexPair:
-    """exp(n log(x)), also for 0, whose logarithm is -inf; parts may be numbers if one operand is a number."""
+    """Returns exp(n log(x)), also for 0, whose logarithm is -inf; parts may be numbers if one operand is a number."""
     dtype = next(part.dtype for part in (x.re, n.re) if isinstance(part, torch.Tensor))
     base, exponent = (
         z.map(lambda part: part if isinstance(part, torch.Tensor) else torch.full((), part, dtype=dtype))
@@ -138,11 +138,11 @@ def power(x: ComplexPair, n: ComplexPair) -> ComplexPair:
 
 
 def cos(x: ComplexPair) -> ComplexPair:
-    return cosh(x.turned())
+    return cosh(x.times_i())
 
 
 def _hyperbolic(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Three factors: the first times the last is sinh(x), the second times the last is cosh(x), without overflow."""
+    """Returns factors s, c and r such that sinh(x) = s r and cosh(x) = c r, where s, c and r do not overflow early."""
     bounded, excess = _split_exponent(x)
     return torch.copysign(bounded.sinh(), x), bounded.cosh(), excess.exp()
 
@@ -163,7 +163,7 @@ def cosh(x: ComplexPair) -> ComplexPair:
 
 
 def tanh(x: ComplexPair) -> ComplexPair:
-    """(sinh(a) cosh(a) + i sin(b) cos(b)) / (sinh(a)^2 + cos(b)^2); the limit for |a| > 20, where that overflows."""
+    """Returns (sinh(a) cosh(a) + i sin(b) cos(b)) / (sinh(a)^2 + cos(b)^2), or its limit for |a| > 20."""
     a = x.re.clamp(-20.0, 20.0)
     s, c, cos_b = a.sinh(), a.cosh(), x.im.cos()
     norm = s * s + cos_b * cos_b
@@ -220,7 +220,10 @@ def atanh(x: ComplexPair) -> ComplexPair:
 
 
 def _swap_parts(function: Function) -> Function:
-    """Turns sinh into sin, asin into asinh, and so on: -i f(i x), which for these functions is swap(f(swap(x)))."""
+    """Turns sinh into sin, asin into asinh, and so on.
+
+    The result is -i f(i x), which for these functions is swap(f(swap(x))).
+    """
     return lambda x: function(x.swapped()).swapped()
 
 

@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 def part_by_part(op: Callable[..., Any]) -> Rule:
-    """The rule of an op that treats real and imaginary parts alike, with any number of tensors."""
+    """Returns the rule of an op that treats real and imaginary parts alike, with any number of tensors."""
 
     def apply(out: Any, *args: object, **kwargs: object) -> object:
         re, im = (op(*_select_part(args, name), **_select_part(kwargs, name)) for name in ("re", "im"))
@@ -47,14 +47,14 @@ def part_by_part(op: Callable[..., Any]) -> Rule:
     return apply
 
 
-def _select_part(nest: T, name: str) -> T:
-    """The part `name` of each pair in a nested value, and part types in place of complex ones."""
+def _select_part(nested: T, name: str) -> T:
+    """Returns the part `name` of each pair in a nested value, and part types in place of complex ones."""
 
     def take(value: Operand) -> object:
         value = getattr(value, name) if isinstance(value, ComplexPair) else value
         return part_type(value) if isinstance(value, torch.dtype) else value
 
-    return tree_map(take, nest)
+    return tree_map(take, nested)
 
 
 for _op in _DATA_MOVEMENT_OPS:
@@ -62,7 +62,7 @@ for _op in _DATA_MOVEMENT_OPS:
 
 
 def converted_write(op: Callable[..., object], position: int) -> Rule:
-    """The rule of an op that converts the argument at `position`, a tensor of any type, and writes it."""
+    """Returns the rule of an op that converts the argument at `position`, a tensor of any type, and writes it."""
 
     def apply(out: torch.Tensor, *args: object, **kwargs: object) -> object:
         before, source, after = args[:position], args[position], args[position + 1 :]
@@ -91,7 +91,7 @@ RULES[aten.as_strided_scatter.default] = converted_write(_as_strided_scatter, 1)
 
 
 def _to_type(source: Operand, dtype: torch.dtype) -> torch.Tensor:
-    """A real or complex tensor as one of a real type: the real part, or for bool whether a number is not 0."""
+    """Converts a real or complex tensor to a real type: to the real part, or for bool to whether a number is not 0."""
     pair = pair_of(source)
     return (pair.re != 0) | (pair.im != 0) if dtype == torch.bool else pair.re.to(dtype)
 
@@ -105,7 +105,7 @@ def select_result(out: torch.Tensor, values: Sequence[object] | None, index: int
 def as_strided(
     out: torch.Tensor, x: ComplexPair, size: Sequence[int], stride: Sequence[int], offset: int | None = None
 ) -> object:
-    """The strides count complex numbers; they apply to each part, which is copied to dense memory first.
+    """Copies each part to dense memory, and applies the strides to it; strides count complex numbers.
 
     The conversion has rejected operands that are not dense and row-major.
     """
@@ -166,7 +166,7 @@ def fill(out: torch.Tensor, x: Operand, value: Operand) -> object:
     aten.new_empty_strided.default, aten.empty_permuted.default,
 )  # fmt: skip
 def zeros(out: torch.Tensor, *args: object, **kwargs: object) -> object:
-    """The rule also covers `empty`: uninitialized memory may be zeros."""
+    """Returns zeros, also for `empty`: uninitialized memory may be zeros."""
     return to_pair_like(out, 0.0) if out.dtype.is_complex else torch.zeros(out.shape, dtype=out.dtype)
 
 

@@ -41,7 +41,7 @@ def vdot(out: torch.Tensor, x: ComplexPair, y: ComplexPair) -> ComplexPair:
 
 
 def _addend_rule(op: torch._ops.OpOverload, summed: bool = False) -> Rule:
-    """The rule of `beta * addend + alpha * op(x, y)`; an addend times 0 is not read, as in eager."""
+    """Returns the rule of `beta * addend + alpha * op(x, y)`; an addend times 0 is not read, as in eager."""
 
     def apply(
         out: torch.Tensor, addend: ComplexPair, x: ComplexPair, y: ComplexPair, beta: Operand = 1, alpha: Operand = 1
@@ -73,7 +73,10 @@ def convolution(
 
 
 def _linear_rule(op: torch._ops.OpOverload) -> Rule:
-    """The rule of an op that is linear in its operand: applied to both parts, in the type of the result's parts."""
+    """Returns the rule of an op that is linear in its operand: it applies the op to both parts.
+
+    The op computes in the type of the result's parts.
+    """
 
     def apply(out: torch.Tensor, x: Operand, *args: object, dtype: torch.dtype | None = None) -> object:
         if not out.dtype.is_complex:
@@ -89,7 +92,10 @@ for _op in (aten.sum.default, aten.sum.dim_IntList, aten.cumsum.default):
 
 
 def _mean_rule(op: torch._ops.OpOverload) -> Rule:
-    """The rule of a mean: eager divides the sum by a complex count, so an infinity or NaN makes both parts NaN."""
+    """Returns the rule of a mean: as in eager, an infinity or NaN makes both parts NaN.
+
+    Eager divides the sum by a complex count.
+    """
     mean_of_parts = _linear_rule(op)
 
     def apply(out: torch.Tensor, x: Operand, *args: object, dtype: torch.dtype | None = None) -> object:
@@ -107,7 +113,7 @@ for _op in (aten.mean.default, aten.mean.dim):
 
 @rule(aten.var.correction)
 def var(out: torch.Tensor, x: ComplexPair, *args: object, **kwargs: object) -> torch.Tensor:
-    """The mean square distance: the sum of both parts' variances."""
+    """Returns the mean square distance: the sum of both parts' variances."""
     return torch.var(x.re, *args, **kwargs) + torch.var(x.im, *args, **kwargs)
 
 

@@ -15,7 +15,8 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, f
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
-from buddy.compiler.frontend.complex_numbers.pair import RULES, ComplexEmitter, ComplexPair, Interleaved, to_pair_like
+from buddy.compiler.frontend.complex_numbers.pair import RULES, ComplexPair, Interleaved, to_pair_like
+from buddy.compiler.frontend.node_emitter import NodeEmitter
 
 if TYPE_CHECKING:
     from buddy.compiler.frontend.complex_numbers.pair import Operand
@@ -30,7 +31,7 @@ _SUPPORTED_TYPES = (torch.complex64, torch.complex128)
 
 
 def decompose_complex(module: GraphModule, table: Mapping[torch._ops.OpOverload, Callable[..., object]]) -> GraphModule:
-    """`module` with its complex ops decomposed into real ones; unchanged if none can be.
+    """Returns `module` with its complex ops decomposed into real ones; unchanged if none can be.
 
     An op without a rule stays: its operands are converted from parts to complex tensors. The real ops are decomposed by
     `table`. Nodes that stay keep their names and metas.
@@ -39,11 +40,11 @@ def decompose_complex(module: GraphModule, table: Mapping[torch._ops.OpOverload,
     if not any(_has_rule(node) for node in nodes):
         return module
     mode = detect_fake_mode([value for node in nodes for value in tree_leaves(node.meta.get("val"))])
-    return module if mode is None else _Rewriting(module, ComplexEmitter(Graph(), mode, table)).run()
+    return module if mode is None else _ComplexRewriter(module, NodeEmitter(Graph(), mode, table)).run()
 
 
 def _has_rule(node: Node) -> bool:
-    """Whether a node works on complex numbers, and there is a rule for it."""
+    """True if a node works on complex numbers, and there is a rule for it."""
     if node.target not in RULES:
         return False
     leaves = [leaf for n in (node, *node.all_input_nodes) for leaf in tree_leaves(n.meta.get("val"))]
@@ -51,14 +52,14 @@ def _has_rule(node: Node) -> bool:
     return bool(complex_tensors) and all(t.dtype in _SUPPORTED_TYPES for t in complex_tensors)
 
 
-class _Rewriting:
+class _ComplexRewriter:
     """Builds the new graph, node by node.
 
     `new_nodes` maps a node of the original graph to the new one with the same value, `pairs` to its parts as fake
     tensors; for a complex node, each is created from the other on demand.
     """
 
-    def __init__(self, module: GraphModule, emitter: ComplexEmitter) -> None:
+    def __init__(self, module: GraphModule, emitter: NodeEmitter) -> None:
         self.module = module
         self.emitter = emitter
         self.new_nodes: dict[Node, Node] = {}
@@ -81,7 +82,7 @@ class _Rewriting:
         return GraphModule(attributes, self.emitter.graph)
 
     def _reads_stored_parts(self, node: Node) -> bool:
-        """Whether the node reads a complex tensor that is already stored as interleaved pairs."""
+        """True if the node reads a complex tensor that is already stored as interleaved pairs."""
         return node.target is aten.view_as_real.default and node.args[0] in self.new_nodes
 
     def _copy(self, node: Node) -> None:
@@ -114,7 +115,7 @@ class _Rewriting:
         return True
 
     def _real_result_node(self, node: Node, result: torch.Tensor) -> Node:
-        """The node of a real result; if the graph returns it, it has the strides and the memory of the original."""
+        """Returns the node of a real result, with the strides and the aliasing of the original if these differ."""
         value, result_node = node.meta["val"], self.emitter.node_of(result)
         if result.stride() == value.stride() and not getattr(node.target, "is_view", False):
             if result_node.name.startswith(f"{node.name}_part"):
@@ -142,7 +143,7 @@ class _Rewriting:
         return self.pairs[node]
 
     def _stacked_parts_of(self, node: Node) -> torch.Tensor:
-        """The parts of a complex tensor along an additional last dim."""
+        """Returns the parts of a complex tensor along an additional last dim."""
         if node in self.stacked_parts:
             return self.stacked_parts[node]
         if node.target is aten.view_as_complex.default:

@@ -25,7 +25,7 @@ _BEYOND_INT64 = 2.0**63
 
 
 def _round_to_steps(x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor) -> torch.Tensor:
-    """`x` in steps of `scale`, in float32 or wider; ties round to even."""
+    """Returns round(`x` / `scale`) + `zero_point`, in float32 or wider; ties round to even."""
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     return zero_point.to(wide.dtype) + torch.round(wide * scale.to(torch.float32).reciprocal())
 
@@ -53,7 +53,7 @@ def fake_quantize_by_tensor_parameters(
     x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, enabled: torch.Tensor, quant_min: int,
     quant_max: int,
 ) -> NumbersAndMask:  # fmt: skip
-    """`scale`, `zero_point` and `enabled` have one element each; if `enabled` is 0, `x` is unchanged."""
+    """Quantises and dequantises, with parameters of one element each; if `enabled` is 0, `x` is unchanged."""
     step, zero, is_enabled = scale.reshape([]), zero_point.reshape([]), enabled.reshape([]) != 0
     numbers, mask = _convert_back(x, _round_to_steps(x, step, zero), step, zero, quant_min, quant_max)
     return torch.where(is_enabled, numbers, x), mask | ~is_enabled
@@ -76,10 +76,10 @@ def scaled_mm(
     a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor, bias: torch.Tensor | None = None,
     scale_result: torch.Tensor | None = None, out_dtype: torch.dtype | None = None, use_fast_accum: bool = False,
 ) -> torch.Tensor:  # fmt: skip
-    """`a` [m, k] times `b` [k, n], float8, in float32; scales are per tensor, or per row of `a` and column of `b`.
+    """Multiplies `a` [m, k] by `b` [k, n], both float8, in float32.
 
-    As in eager, `scale_result` only divides results that are float8 because of `out_dtype`; `use_fast_accum` is for
-    GPUs.
+    Scales are per tensor, or per row of `a` and per column of `b`. As in eager, `scale_result` only divides results
+    that are float8 because of `out_dtype`; `use_fast_accum` is for GPUs.
     """
     product = (a.to(torch.float32) * scale_a) @ (b.to(torch.float32) * scale_b)
     if bias is not None:
@@ -90,7 +90,9 @@ def scaled_mm(
 
 
 def int8_weight_mm(x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """`x` [m, k], a float type, times the transpose of `weight` [n, k], int8; column i is scaled by `scales[i]`."""
+    """Multiplies `x` [m, k], of a float type, by the transpose of `weight` [n, k], int8, and scales column i by
+    `scales[i]`.
+    """
     product = x.to(torch.float32) @ weight.to(torch.float32).t()
     return (product * scales.to(torch.float32)).to(x.dtype)
 
@@ -100,8 +102,8 @@ def _int4_block() -> int | None:
     """Returns the rows of a block of 4-bit weights that `_convert_weight_to_int4pack_for_cpu` packs on this CPU.
 
     Within a block and a step of K, byte j has row j in its low half, and row j + block / 2 in its high half (PyTorch,
-    aten/src/ATen/native/cpu/int4mm_kernel.cpp). Returns `None` for another order. Found in a thread of its own, because
-    graphs are decomposed on fake tensors.
+    aten/src/ATen/native/cpu/int4mm_kernel.cpp). Returns `None` for another order. Packs weights in a separate thread to
+    find out, because this thread decomposes graphs on fake tensors.
     """
 
     def probe() -> int | None:
@@ -129,14 +131,15 @@ def _unpack_int4(packed: torch.Tensor, block: int) -> torch.Tensor:
 def int4_weight_mm(
     x: torch.Tensor, packed: torch.Tensor, group_size: int, scales_and_zeros: torch.Tensor
 ) -> torch.Tensor:
-    """`x` [m, k] times the transpose of 4-bit weights [n, k], with a scale and a value of 8 per group and column.
+    """Multiplies `x` [m, k] by the transpose of 4-bit weights [n, k].
 
-    `packed` has the order of this CPU. `scales_and_zeros` is [k / group_size, n, 2].
+    `packed` has the order of this CPU. `scales_and_zeros` is [k / group_size, n, 2]: for each group and column, the
+    scale, and the number that the integer 8 represents.
     """
     block = _int4_block()
     if block is None or packed.shape[0] % max(block, 32):
         return NotImplemented
-    # The last op computes, so that the integers and the scales are prepared before the calls, if weights are constant.
+    # The integers and the scales depend on weights only: if these are constant, they are computed before the calls.
     steps = (_unpack_int4(packed, block) - 8).to(torch.int8)
     scales = scales_and_zeros.select(2, 0).t().to(torch.float32) + 0.0
     wide = x.to(torch.float32)
@@ -164,14 +167,17 @@ TensorPair = tuple[torch.Tensor, torch.Tensor]
 
 
 def _single_number(parameter: torch.Tensor, like: torch.dtype) -> torch.Tensor:
-    """The number in a tensor of one element, without dims, so that it does not affect type promotion."""
+    """Returns the number in a tensor of one element, without dims, so that it does not affect type promotion."""
     return parameter.reshape([]).to(like)
 
 
 def quantize_per_tensor(
     x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, low: Any, high: Any, dtype: torch.dtype
 ) -> torch.Tensor:
-    """`x` in steps of `scale`; the parameters are tensors of one element, `low` and `high` numbers or such tensors."""
+    """Returns round(`x` / `scale`) + `zero_point`, clamped to [`low`, `high`].
+
+    `scale` and `zero_point` are tensors of one element, `low` and `high` are numbers or such tensors.
+    """
     wide = x.to(torch.float32)
     # Eager divides in double precision, in Python, and multiplies in that of `wide`.
     inverse = scale.to(torch.float64).reciprocal()
@@ -197,13 +203,13 @@ def dequantize_per_tensor(
 
 
 def _range_with_zero(x: torch.Tensor) -> TensorPair:
-    """The minimum and the maximum of `x` and 0, without dims."""
+    """Returns the minimum and the maximum of `x` and 0, without dims."""
     minimum, maximum = torch.aminmax(x)
     return torch.minimum(minimum, torch.zeros_like(minimum)), torch.maximum(maximum, torch.zeros_like(maximum))
 
 
 def choose_qparams(x: torch.Tensor, low: int, high: int, eps: float, dtype: torch.dtype) -> TensorPair:
-    """A scale (float64) and a zero point (int64), one element each, that map the range of `x` to [low, high]."""
+    """Returns a scale (float64) and a zero point (int64), of one element, that map the range of `x` to [low, high]."""
     minimum, maximum = _range_with_zero(x)
     scale = torch.maximum((maximum - minimum) / float(high - low), torch.full([1], eps, dtype=torch.float32))
     zero_point = low - torch.round(minimum / scale).to(torch.int32)

@@ -21,9 +21,9 @@ from torch._prims_common import suggest_memory_format
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
-from buddy.compiler.frontend.complex_numbers.pair import ComplexEmitter
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.names import node_title, python_line
+from buddy.compiler.frontend.node_emitter import NodeEmitter
 from buddy.compiler.frontend.strided_views import copy_graph
 from buddy.compiler.protocol import Diagnostic
 
@@ -56,10 +56,10 @@ class Quantised:
 
 @lru_cache(maxsize=1)
 def _rounds_quotients() -> bool:
-    """Whether eager rounds the quotient, or the sum of the quotient and the zero point, which depends on its build.
+    """True if eager rounds the quotient; false if it rounds the sum of the quotient and the zero point.
 
-    Found in a thread of its own, because graphs are decomposed on fake tensors, and not at import, because the op
-    starts threads, after which a process must not fork.
+    This depends on eager's build. It is tried in a separate thread, because this thread decomposes graphs on fake
+    tensors, and not at import, because the op starts threads, after which a process must not fork.
     """
 
     def probe() -> bool:
@@ -96,9 +96,10 @@ def quantise(x: torch.Tensor, scale: Any, zero_point: Any, dtype: torch.dtype) -
 
 
 def _add_zero_point(quotients: torch.Tensor, zero_point: torch.Tensor, wraps: bool) -> torch.Tensor:
-    """The sum in double precision. With `wraps`, it is one of 32-bit integers, as eager's of integers of 8 bits.
+    """Returns the sum in double precision.
 
-    A quotient beyond 32 bits, or NaN, becomes the nearest one of float32 (NaN: the highest), and the sum wraps around.
+    With `wraps`, it is the sum of 32-bit integers, as eager computes it for 8-bit types: quotients are clamped to the
+    32-bit integers that float32 represents, NaN becomes the highest of these, and the sum wraps around.
     """
     if not wraps:
         return quotients.to(torch.float64) + zero_point.to(torch.float64)
@@ -115,13 +116,13 @@ def _number(value: Any, dtype: torch.dtype) -> torch.Tensor:
 
 
 def dequantise(q: Quantised) -> torch.Tensor:
-    """The float32 numbers that `q` represents, in a dense tensor, as in eager."""
+    """Returns the float32 numbers that `q` represents, in a dense tensor, as in eager."""
     numbers = (q.integers.to(torch.int32) - q.zero_point).to(torch.float32) * q.scale
     return numbers.contiguous(memory_format=suggest_memory_format(q.integers))
 
 
 def _op_name(target: Any) -> str:
-    """The name of the callee of a node of a Dynamo graph or an ATen graph; ATen ops without namespace and overload."""
+    """Returns the name of the callee of an FX node, for ATen ops without namespace and overload."""
     if isinstance(target, torch._ops.OpOverload):
         target = target.overloadpacket
     if isinstance(target, torch._ops.OpOverloadPacket):
@@ -150,7 +151,7 @@ def check_quantised(module: GraphModule) -> None:
 
 
 def _is_plain_subscript(node: Node) -> bool:
-    """Whether a node subscripts its only tensor by numbers, slices and new dims."""
+    """True if a node subscripts its only tensor by numbers, slices and new dims."""
     return node.target is getitem and len(node.all_input_nodes) == 1
 
 
@@ -183,25 +184,25 @@ def mark_quantised(nodes: Iterable[Node]) -> None:
 
 
 def is_marked(node: Any) -> bool:
-    """Whether `mark_quantised` has marked a node as returning a quantised tensor."""
+    """True if `mark_quantised` has marked a node as returning a quantised tensor."""
     return isinstance(node, Node) and bool(node.meta.get(_QUANTISED_KEY))
 
 
 def decompose_quantised(module: GraphModule, table: Mapping[Any, Callable[..., Any]]) -> GraphModule:
-    """`module` with integers in place of quantised tensors; `module` itself if none can be rewritten.
+    """Returns `module` with integers in place of quantised tensors; `module` itself if none can be rewritten.
 
     The new ops are decomposed by `table`. Other nodes keep their names and metas.
     """
-    if not any(_is_plain_dequantize(node) or _group(node) for node in module.graph.nodes):
+    if not any(_is_plain_dequantize(node) or _rewritable_group(node) for node in module.graph.nodes):
         return module
     module = copy_graph(module)
     nodes = list(module.graph.nodes)
     mode = detect_fake_mode([leaf for node in nodes for leaf in tree_leaves(node.meta.get("val"))])
     if mode is None:
         return module
-    emitter = ComplexEmitter(module.graph, mode, table)
+    emitter = NodeEmitter(module.graph, mode, table)
     for node in nodes:
-        if group := _group(node):
+        if group := _rewritable_group(node):
             _rewrite(module, emitter, group)
     _convert_plain_tensors(module, emitter)
     emitter.drop_unused()
@@ -211,8 +212,8 @@ def decompose_quantised(module: GraphModule, table: Mapping[Any, Callable[..., A
     return module
 
 
-def _group(quantizer: Node) -> list[Node]:
-    """`quantizer` and all nodes that read its quantised tensor, in order; empty if they cannot be rewritten."""
+def _rewritable_group(quantizer: Node) -> list[Node]:
+    """Returns `quantizer` and all nodes that read its quantised tensor, in order; empty if they cannot be rewritten."""
     if quantizer.target not in _REWRITABLE_QUANTIZERS or quantizer.args[3] not in _INTEGERS:
         return []
     quantised_nodes, readers = {quantizer}, []
@@ -233,7 +234,7 @@ def _following_nodes(node: Node) -> Iterator[Node]:
         yield node
 
 
-def _rewrite(module: GraphModule, emitter: ComplexEmitter, group: list[Node]) -> None:
+def _rewrite(module: GraphModule, emitter: NodeEmitter, group: list[Node]) -> None:
     quantizer, *readers = group
     with module.graph.inserting_before(quantizer), emitter.replacing(quantizer):
         x, scale, zero_point, dtype = (_operand(emitter, argument) for argument in quantizer.args)
@@ -251,21 +252,21 @@ def _rewrite(module: GraphModule, emitter: ComplexEmitter, group: list[Node]) ->
             module.graph.erase_node(node)
 
 
-def _apply_to_integers(emitter: ComplexEmitter, node: Node, source: Quantised) -> torch.Tensor:
+def _apply_to_integers(emitter: NodeEmitter, node: Node, source: Quantised) -> torch.Tensor:
     if _op_name(node.target) == _RELU:
         return torch.maximum(source.integers, source.zero_point.to(source.integers.dtype))
     rest = [_operand(emitter, argument) for argument in node.args[1:]]
     return node.target(source.integers, *rest, **node.kwargs)
 
 
-def _operand(emitter: ComplexEmitter, argument: Any) -> Any:
+def _operand(emitter: NodeEmitter, argument: Any) -> Any:
     if isinstance(argument, Node):
         value = argument.meta["val"]
         return emitter.register_value(value, argument) if isinstance(value, torch.Tensor) else value
     return list(argument) if isinstance(argument, (list, tuple)) else argument
 
 
-def _replace_node(emitter: ComplexEmitter, node: Node, result: torch.Tensor) -> None:
+def _replace_node(emitter: NodeEmitter, node: Node, result: torch.Tensor) -> None:
     new = emitter.node_of(result)
     node.replace_all_uses_with(new)
     if new.name.startswith(f"{node.name}_part"):
@@ -274,11 +275,11 @@ def _replace_node(emitter: ComplexEmitter, node: Node, result: torch.Tensor) -> 
 
 
 def _is_plain_dequantize(node: Node) -> bool:
-    """Whether a node dequantises a tensor that is not quantised, which converts it to float32."""
+    """True if a node dequantises a tensor that is not quantised, which converts it to float32."""
     return node.target is aten.dequantize.self and not is_marked(node.args[0])
 
 
-def _convert_plain_tensors(module: GraphModule, emitter: ComplexEmitter) -> None:
+def _convert_plain_tensors(module: GraphModule, emitter: NodeEmitter) -> None:
     for node in list(module.graph.nodes):
         if _is_plain_dequantize(node):
             with module.graph.inserting_before(node), emitter.replacing(node):

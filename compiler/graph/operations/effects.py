@@ -65,13 +65,13 @@ PHILOX_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 PHILOX_KEY_INCREMENTS = (0x9E3779B9, 0xBB67AE85)
 
 
-class GivenOp(Op):
+class ImportedOp(Op):
     """An op of an imported MLIR module; `target` is the MLIR op's name."""
 
     only_eager = "the graph is an imported module without an eager program"
 
 
-class ResultOp(Op):
+class ImportedResultOp(Op):
     """A result of an imported module, or a buffer that the module writes to."""
 
-    only_eager = GivenOp.only_eager
+    only_eager = ImportedOp.only_eager

@@ -1,4 +1,4 @@
-"""The graph pass that computes products of dequantised integers on the integers, and what it recognises.
+"""The graph pass that computes products of dequantised integers on the integers, and the patterns that it matches.
 
 A program that another tool has quantised computes `quantise(f(dequantise(a), dequantise(b)))` in floats. PyTorch's
 decompositions write the two as element-wise ops: `dequantise(q)` is `(q - zero) * scale`, and `quantise(x)` is
@@ -80,7 +80,7 @@ def integer_products(graph: Graph) -> list[Note]:
     return notes
 
 
-# ---- what is recognised ----------------------------------------------------------------------------------------------
+# ---- patterns --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class _Quantised:
 
 
 def _quantised(node: Op) -> _Quantised | None:
-    """Returns what `node` rounds, if it is a quantisation per tensor to the whole range of its type; else `None`."""
+    """Returns the quantisation that `node` computes; `None` unless it is per tensor, to the whole range of its type."""
     dtype = node.tensor_meta.dtype if len(node.metas) == 1 and node.metas[0] is not None else None
     if dtype not in _RANGES or not isinstance(node, ConvertElementTypeOp):
         return None
@@ -373,7 +373,7 @@ class _Rewriting:
     def _integers(self, tensor: _Dequantised, before: Op) -> Op:
         """Returns the node of the integers of `tensor`; new nodes are inserted before `before`."""
         if isinstance(tensor.source, Op):
-            return tensor.source
+            return _moved_from(tensor.source)
         node, sources = tensor.source.node, tensor.source.sources
         operands = [self._integers(source, before) for source in sources]
         key = (node, *operands)
@@ -393,9 +393,7 @@ class _Rewriting:
             return self._insert(MaxPool2dOp, node, "max_pool2d.default", arguments, shape, dtype, before)
         if isinstance(node, CatOp):
             return self._repeat(node, [operands, *node.args[1:]], shape, dtype, before)
-        if isinstance(node, _TRANSPOSES) and permutation_of(node) == list(range(len(shape))):
-            return operands[0]
-        if isinstance(node, CloneOp):
+        if _is_identity(node) or isinstance(node, CloneOp):
             return operands[0]
         return self._repeat(node, [operands[0], *node.args[1:]], shape, dtype, before)
 
@@ -427,6 +425,22 @@ _PRODUCTS: dict[type[Op], Callable[[_Rewriting, Op], str]] = {
     AddMMOp: _Rewriting.product,
     BatchMatmulOp: _Rewriting.product,
 }
+
+
+def _is_identity(node: Op) -> bool:
+    """True if `node` is a transpose that moves no dim."""
+    return isinstance(node, _TRANSPOSES) and permutation_of(node) == list(range(len(node.tensor_meta.shape)))
+
+
+def _moved_from(integers: Op) -> Op:
+    """Returns the node whose result `integers` is, past transposes that move no dim.
+
+    A weight that is quantised per channel along its first dim has one: PyTorch's decomposition moves the channels to
+    the front first.
+    """
+    while _is_identity(integers):
+        integers = integers.args[0]
+    return integers
 
 
 def _is_inverse(source: _Dequantised, rounded: _Quantised) -> bool:

@@ -1,4 +1,4 @@
-"""Replaces nodes of a graph, takes notes on them, and inserts observers: what graph passes share."""
+"""Helpers of graph passes: replace nodes, describe the changes in notes, and insert observers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from buddy.compiler.protocol.errors import BuddyError
 def replace_node(graph: Graph, node: Op, cls: type[Op], target: str, args: list[object], **kwargs: object) -> Op:
     """Replaces `node` by a new node of class `cls` with the same names and the meta of the first result.
 
-    `target` is the torch op that runs the new node in eager. `args` and `kwargs` are the arguments of the new
-    node; keyword arguments that are `None` are omitted.
+    `target` is the torch op that runs the new node in eager. `args` and `kwargs` are the arguments of the new node;
+    keyword arguments that are `None` are omitted.
     """
     new = cls()
     new.name, new.stable, new.target = node.name, node.stable, target

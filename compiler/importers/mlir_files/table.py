@@ -8,7 +8,7 @@ from typing import Any
 
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import Op, OutputOp, PlaceholderOp, new_op
-from buddy.compiler.graph.operations.effects import GivenOp, ResultOp
+from buddy.compiler.graph.operations.effects import ImportedOp, ImportedResultOp
 from buddy.compiler.graph.types import NodeType, TensorDType, TensorMeta
 from buddy.compiler.importers.mlir_files.reading import line_of
 from buddy.compiler.importers.mlir_files.signatures import SignatureValue
@@ -93,7 +93,7 @@ class ModuleTable:
 
     def _add(self, op: ir.Operation, function: str) -> None:
         name = op.name.rpartition(".")[2]
-        node = new_op(GivenOp, self._unique_name(name), op.name, self._parents_of(op), _metas(op))
+        node = new_op(ImportedOp, self._unique_name(name), op.name, self._parents_of(op), _metas(op))
         node.stable = self._unique_name(".".join(filter(None, (function, op.name))))
         node._keyword_arguments = _attributes(op)
         node.module = function
@@ -113,7 +113,7 @@ class ModuleTable:
         return node
 
     def _make_result(self, name: str, parents: Sequence[Op], out: SignatureValue) -> Op:
-        node = new_op(ResultOp, self._unique_name(name), "result", parents, [out.meta])
+        node = new_op(ImportedResultOp, self._unique_name(name), "result", parents, [out.meta])
         node.stable = node.name
         return node
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import GetItemOp, Op, OutputOp, PlaceholderOp, new_op
-from buddy.compiler.graph.operations.effects import GivenOp
+from buddy.compiler.graph.operations.effects import ImportedOp
 from buddy.compiler.graph.types import NodeType, TensorDType, TensorMeta
 from buddy.compiler.importers.onnx_files.model import PreparedModel
 from buddy.compiler.protocol.source_files import source_error
@@ -90,7 +90,7 @@ class _GraphBuilder:
         outputs = [name for name in node.output if name]
         metas = [self._metas.get(name) for name in outputs]
         operands = [self._values[name] for name in node.input if name in self._values]
-        op = new_op(GivenOp, node.name, f"onnx.{node.op_type}", operands, metas)
+        op = new_op(ImportedOp, node.name, f"onnx.{node.op_type}", operands, metas)
         op._keyword_arguments = {attribute.name: _attribute_text(attribute) for attribute in node.attribute}
         if len(outputs) < 2:
             self._values.update(dict.fromkeys(outputs, op))

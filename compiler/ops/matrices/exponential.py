@@ -9,7 +9,7 @@ from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
-from buddy.compiler.ops.loops import Extent, index_of, index_position, number
+from buddy.compiler.ops.loops import Extent, index_to_scalar, number, scalar_to_index
 from buddy.compiler.ops.matrices.factorizations import identity
 from buddy.compiler.ops.matrices.stack import (
     INT32,
@@ -78,7 +78,7 @@ def exponential(p: StackedProblem) -> None:
     update_matrix(p, "term", lambda i, j, _: p["sum", i, j])
 
     def add_term(k: ir.Value) -> None:
-        order = s.cast(index_of(k), WIDE)
+        order = s.cast(index_to_scalar(k), WIDE)
         multiply(p, "term", "a", "product")
         update_matrix(p, "term", lambda i, j, _: p["product", i, j] / order)
         update_matrix(p, "sum", lambda i, j, total: total + p["term", i, j])
@@ -88,7 +88,7 @@ def exponential(p: StackedProblem) -> None:
         update_matrix(p, "sum", lambda i, j, _: p["product", i, j])
 
     p.each(1, TAYLOR_DEGREE + 1, add_term)
-    p.each(0, index_position(s.cast(halvings, TensorDType.Int64)), square)
+    p.each(0, scalar_to_index(s.cast(halvings, TensorDType.Int64)), square)
 
 
 @ops_registry.lowering("MatrixExponentialOp")

@@ -13,7 +13,7 @@ from buddy.compiler.ops import moves
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.bounds import clamp_index, fall_back_if_outside
-from buddy.compiler.ops.loops import Extent, index_of, minus, number, plus
+from buddy.compiler.ops.loops import Extent, index_to_scalar, minus, number, plus
 from buddy.compiler.ops.matrices.stack import (
     INT32,
     StackedProblem,
@@ -208,7 +208,7 @@ def cholesky_factor(a: ir.Value, dtype: TensorDType) -> tuple[ir.Value, ir.Value
             pivot = s.real_part(p["u", k, k])
             has_no_error, is_positive = p["info"].compare("eq", 0), pivot > 0
             is_first_error = has_no_error & is_positive.compare("eq", 0)
-            p["info"] = s.select(is_first_error, index_of(plus(k, 1), INT32), p["info"])
+            p["info"] = s.select(is_first_error, index_to_scalar(plus(k, 1), INT32), p["info"])
             p.branch(has_no_error & is_positive, lambda: eliminate(p, k, pivot))
 
         p.each(0, size, factor_column)
@@ -303,11 +303,11 @@ def lu_factor(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     def algorithm(p: StackedProblem) -> None:
         def step(k: ir.Value) -> None:
             _, row = p.find_largest(k, rows, lambda i: ("a", i, k))
-            p["pivots", k] = index_of(plus(row, 1), INT32)
+            p["pivots", k] = index_to_scalar(plus(row, 1), INT32)
             swap_rows(p, "a", k, row)
             pivot = p["a", k, k]
             is_first_error = p["info"].compare("eq", 0) & pivot.compare("eq", 0)
-            p["info"] = s.select(is_first_error, index_of(plus(k, 1), INT32), p["info"])
+            p["info"] = s.select(is_first_error, index_to_scalar(plus(k, 1), INT32), p["info"])
             p.each(plus(k, 1), rows, lambda i: _eliminate(p, k, i, pivot, columns))
 
         p.each(0, smaller_extent(rows, columns), step)

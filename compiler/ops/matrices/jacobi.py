@@ -16,7 +16,7 @@ from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
-from buddy.compiler.ops.loops import Extent, compare, index_of, index_position, number, plus
+from buddy.compiler.ops.loops import Extent, compare, index_to_scalar, number, plus, scalar_to_index
 from buddy.compiler.ops.matrices.factorizations import identity
 from buddy.compiler.ops.matrices.stack import (
     INT32,
@@ -221,8 +221,8 @@ def singular_values_gradient(node: Op, symbol_table: SymbolTable) -> list[ir.Val
     """
     (b, is_transposed), dtype = wide_rows(node, symbol_table), node.tensor_meta.dtype
     count, rows, columns = stack_shape(b, dtype)
-    given = as_stack(node.args[1], symbol_table, 1, node.tensor_meta.shape[:-2])
-    gradient = cast_tensor(given, node.args[1].tensor_meta.dtype, WIDE)
+    incoming = as_stack(node.args[1], symbol_table, 1, node.tensor_meta.shape[:-2])
+    gradient = cast_tensor(incoming, node.args[1].tensor_meta.dtype, WIDE)
 
     def algorithm(p: StackedProblem) -> None:
         make_rows_orthogonal(p, ("r",))
@@ -238,18 +238,18 @@ def singular_values_gradient(node: Op, symbol_table: SymbolTable) -> list[ir.Val
                 is_before = (other > value) | (other.compare("eq", value) & compare("slt", k, i))
                 return [before + s.cast(is_before, TensorDType.Int64)]
 
-            return index_position(p.fold(0, rows, [number(0, TensorDType.Int64)], add)[0])
+            return scalar_to_index(p.fold(0, rows, [number(0, TensorDType.Int64)], add)[0])
 
         def mark(i: Extent) -> None:
             """Sets "info" if the vectors of value `i` are not determined by the matrix."""
             value, weight = p["values", i], p["weights", i]
 
-            def add(k: Extent, found: Scalar) -> list[Scalar]:
+            def add(k: Extent, flag: Scalar) -> list[Scalar]:
                 is_equal = s.absolute(p["values", k] - value).compare("le", tolerance)
-                return [found | s.cast(is_equal & p["weights", k].compare("ne", weight), INT32)]
+                return [flag | s.cast(is_equal & p["weights", k].compare("ne", weight), INT32)]
 
-            (found,) = p.fold(0, rows, [p["info"]], add)
-            p["info"] = found | s.cast(value.compare("le", tolerance) & weight.compare("ne", 0), INT32)
+            (flag,) = p.fold(0, rows, [p["info"]], add)
+            p["info"] = flag | s.cast(value.compare("le", tolerance) & weight.compare("ne", 0), INT32)
 
         def scale_row(i: Extent) -> None:
             length, weight = p["values", i], p["weights", i]
@@ -372,7 +372,7 @@ def contract_complex(x: ir.Value, y: ir.Value, x_dims: str, y_dims: str, out_dim
     shape = st.shape_of(terms[0])
 
     def body(ac: Scalar, bd: Scalar, ad: Scalar, bc: Scalar) -> Scalar:
-        return s.select(index_of(st.loop_index(len(shape))).compare("eq", 0), ac - bd, ad + bc)
+        return s.select(index_to_scalar(st.loop_index(len(shape))).compare("eq", 0), ac - bd, ad + bc)
 
     inputs = [(st.reshape(term, [*shape, 1], dtype), dtype) for term in terms]
     return st.pointwise(inputs, [*shape, 2], dtype, body)

@@ -19,7 +19,7 @@ from buddy.compiler.ops.loops import (
     copy_shapes,
     element,
     for_each,
-    index_of,
+    index_to_scalar,
     insert,
     minus,
     number,
@@ -123,8 +123,8 @@ class StackedProblem(LoopState):
             return [s.select(is_larger, magnitude, largest), pick(is_larger, i, largest_position)]
 
         dtype = self.dtypes[subscript(start)[0]]
-        found: list[Any] = self.fold(start, end, [number(0, dtype.part), start], step)
-        largest, largest_position = found
+        results: list[Any] = self.fold(start, end, [number(0, dtype.part), start], step)
+        largest, largest_position = results
         return largest, largest_position
 
     def shape(self, name: str) -> tuple[Dim, ...]:
@@ -225,7 +225,7 @@ def conjugate(value: ir.Value, dtype: TensorDType) -> ir.Value:
         return value
 
     def negate_imaginary_part(x: Scalar) -> Scalar:
-        part = index_of(st.loop_index(rank - 1))
+        part = index_to_scalar(st.loop_index(rank - 1))
         return s.select(part.compare("eq", 1), -x, x)
 
     rank = len(st.shape_of(value))

@@ -16,7 +16,7 @@ from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.bounds import clamp_index, fall_back_if_outside
-from buddy.compiler.ops.loops import Extent, compare, index_of, minus, pick, plus
+from buddy.compiler.ops.loops import Extent, compare, index_to_scalar, minus, pick, plus
 from buddy.compiler.ops.matrices.factorizations import swap_rows, triangle
 from buddy.compiler.ops.matrices.stack import (
     INT32,
@@ -145,10 +145,10 @@ def ldl_factor(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
         swap(p, k, last, row, conj)
         for i in (k, last, row):
             make_diagonal_real(p, i, conj)
-        pivot = index_of(plus(row, 1), INT32)
+        pivot = index_to_scalar(plus(row, 1), INT32)
         p["pivots", k] = p["pivots", last] = s.select(is_pair, -pivot, pivot)
         is_first_empty = is_empty & p["info"].compare("eq", 0)
-        p["info"] = s.select(is_first_empty, index_of(plus(k, 1), INT32), p["info"])
+        p["info"] = s.select(is_first_empty, index_to_scalar(plus(k, 1), INT32), p["info"])
         p.branch(
             is_pair,
             lambda: eliminate_pair(p, k, conj),
@@ -188,7 +188,7 @@ def divide_rows(p: StackedProblem, k: Extent, last: Any, conj: Conj) -> None:
 def solve_block_forward(p: StackedProblem, k: Extent, size: Any, conj: Conj) -> list[Any]:
     """Solves `l d x = b` for the block that starts at `k`. Returns the start of the next block."""
     is_single, row = p["pivots", k] > 0, clamp_index(s.cast(s.absolute(p["pivots", k]) - 1, TensorDType.Int64), size)
-    last = pick(is_single, k, clamp_index(index_of(plus(k, 1)), size))
+    last = pick(is_single, k, clamp_index(index_to_scalar(plus(k, 1)), size))
     swap_rows(p, "b", last, row)
 
     def eliminate_below(i: Extent) -> None:
@@ -208,7 +208,7 @@ def solve_block_forward(p: StackedProblem, k: Extent, size: Any, conj: Conj) -> 
 def solve_block_backward(p: StackedProblem, k: Extent, size: Any, conj: Conj) -> list[Any]:
     """Solves `lᵀ x = b` or `lᴴ x = b` for the block that ends at `k`. Returns the end of the previous block."""
     is_single, row = p["pivots", k] > 0, clamp_index(s.cast(s.absolute(p["pivots", k]) - 1, TensorDType.Int64), size)
-    first = pick(is_single, k, clamp_index(index_of(minus(k, 1)), size))
+    first = pick(is_single, k, clamp_index(index_to_scalar(minus(k, 1)), size))
     p.each(first, plus(k, 1), lambda r: p.each(plus(k, 1), size, lambda i: subtract_row(p, r, conj(p["a", i, r]), i)))
     swap_rows(p, "b", k, row)
     return [minus(pick(is_single, k, minus(k, 1)), 1)]

@@ -49,7 +49,8 @@ class GemmBlocking:
     in an iteration of the outer loop, which threads share (0: all rows). With `packs_a`, the kernel copies these rows
     of A, too, and multiplies them with `strip` columns of B. `dot` is the name of the instruction that multiplies
     groups of narrow elements, if any; it reads B from panels, and with `copies_a` the kernel copies all of A first.
-    With `fixed_point`, rows of f32 are converted to bytes, as in `gemm.fixed_point`.
+    With `fixed_point`, rows of f32 are converted to bytes, as in `gemm.fixed_point`; with `prefetches`, that kernel
+    prefetches B.
     """
 
     rows: int
@@ -63,6 +64,7 @@ class GemmBlocking:
     dot: str = ""
     copies_a: bool = False
     fixed_point: bool = False
+    prefetches: bool = False
 
     @property
     def instruction(self) -> DotInstruction | None:

@@ -126,7 +126,8 @@ def _section(
         f"### {title}",
         "",
         f"{machine['name']}: {machine['gflops']:.0f} GFLOP/s in float32, {machine['gbytes']:.1f} GB/s. "
-        f"{_clock(subjects)} in ms, in brackets the error relative to float32 eager.{_loads(subjects)}",
+        f"{_clock(subjects)} in ms, in brackets the error relative to float32 eager{_of_weights(subjects)}."
+        f"{_loads(subjects)}",
         "",
     ]
     lines += ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
@@ -149,6 +150,11 @@ def _mean_texts(mean: dict[str, Any]) -> Iterator[str]:
 def _clock(subjects: Sequence[dict[str, Any]]) -> str:
     by_cpu = any(subject.get("clock") == "cpu" for subject in subjects)
     return "CPU times, without waits for a core," if by_cpu else "Times"
+
+
+def _of_weights(subjects: Sequence[dict[str, Any]]) -> str:
+    has_rounded = any("error_of_weights" in side for subject in subjects for side in subject["sides"].values())
+    return ", before it that relative to eager with the side's own rounded weights" if has_rounded else ""
 
 
 def _loads(subjects: Sequence[dict[str, Any]]) -> str:
@@ -196,11 +202,15 @@ def _ratio_cells(comparison: dict[str, Any]) -> tuple[str, str]:
 
 
 def _cell(side: dict[str, Any]) -> str:
-    """Returns the time of a side in ms, with its error, and the spread of eager's own gradients in training."""
+    """Returns the time of a side in ms, with its error, and the spread of eager's own gradients in training.
+
+    The error of rounded weights is first that against eager with the same weights.
+    """
     if "seconds" not in side:
         return "–"
     spread = f", spread {side['spread']:.0e}" if "spread" in side else ""
-    error = f" ({side['relative_error']:.0e}{spread})" if "relative_error" in side else ""
+    alone = f"{side['error_of_weights']:.0e}, float32 " if "error_of_weights" in side else ""
+    error = f" ({alone}{side['relative_error']:.0e}{spread})" if "relative_error" in side else ""
     return f"{side['seconds']['median'] * 1e3:.3g}{error}"
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from buddy.compiler.protocol.run_report import ONNX_RUNTIME
 from buddy.compiler.support import files
 from buddy.compiler.support.files import scratch_folder
 from buddy.compiler.support.target import has_features
+from buddy.compiler.tools.bench.plan import BenchPrecision
+from buddy.compiler.tools.bench.rounded_weights import OF_WEIGHTS
 from buddy.compiler.tools.bench.subjects import FlatModel, LoadedModel, SideError, SubjectCall
 from buddy.compiler.tools.runtimes import sessions
 from buddy.compiler.tools.runtimes.onnx_model import as_array, as_tensor, quiet
@@ -49,10 +52,19 @@ def prepare_iree(loaded: LoadedModel, threads: int) -> SubjectCall:
     return lambda: [torch.from_numpy(value) for value in module(buffers)]
 
 
-def prepare_runtime(name: str, loaded: LoadedModel, precision: str, threads: int) -> tuple[SubjectCall, str]:
+@dataclass(frozen=True)
+class PreparedRuntime:
+    """A function that runs the subject, and a note; the runtime's weights, as floats, if it rounds them alone."""
+
+    call: SubjectCall
+    note: str = ""
+    matrices: list[torch.Tensor] = field(default_factory=list)
+
+
+def prepare_runtime(name: str, loaded: LoadedModel, precision: BenchPrecision, threads: int) -> PreparedRuntime:
     """Exports the subject to ONNX, and loads it in runtime `name`, in a precision that the runtime's tools give it.
 
-    Parameters are constants of the model. Returns a function that runs it, and a note. Raises `SideError`.
+    Parameters are constants of the model. Raises `SideError`.
     """
     if problem := sessions.missing_packages(name):
         raise SideError(f"{problem}: {sessions.TODO}")
@@ -65,10 +77,12 @@ def prepare_runtime(name: str, loaded: LoadedModel, precision: str, threads: int
         path = Path(folder, "model.onnx")
         program.save(path, external_data=sum(map(_bytes, flat.state_dict().values())) > _MAX_FILE_BYTES)
         if name == ONNX_RUNTIME:
-            run, note = sessions.load_onnx_runtime(_quantize_onnx(path, precision, arrays[0]), threads), ""
+            made, note = _quantize_onnx(path, precision, arrays[0]), ""
+            run = sessions.load_onnx_runtime(made, threads)
+            matrices = list(_weights_of_onnx(made)) if precision in OF_WEIGHTS else []
         else:
-            run, note = _load_openvino(path, precision, arrays[0], threads)
-    return lambda: [[as_tensor(value) for value in run(inputs)] for inputs in arrays], note
+            run, note, matrices = _load_openvino(path, precision, arrays[0], threads)
+    return PreparedRuntime(lambda: [[as_tensor(value) for value in run(inputs)] for inputs in arrays], note, matrices)
 
 
 def _bytes(tensor: torch.Tensor) -> int:
@@ -78,7 +92,7 @@ def _bytes(tensor: torch.Tensor) -> int:
 # ---- ONNX Runtime ----------------------------------------------------------------------------------------------------
 
 
-def _quantize_onnx(path: Path, precision: str, inputs: Sequence[Any]) -> Path:
+def _quantize_onnx(path: Path, precision: BenchPrecision, inputs: Sequence[Any]) -> Path:
     """Quantises a model by ONNX Runtime's own tools, and returns the new file; in float32, the model as it is."""
     if precision == "f32":
         return path
@@ -127,6 +141,23 @@ def _pack_weights(path: Path, made: Path, bits: int) -> None:
     quantizer.model.save_model_to_file(str(made), use_external_data_format=True)
 
 
+def _weights_of_onnx(path: Path) -> Iterator[torch.Tensor]:
+    """Returns the matrices [n, k] of a model of `_pack_weights`, as floats."""
+    import onnx
+
+    model = onnx.load(str(path))
+    arrays = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type == "MatMulNBits":
+            fields = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+            packed, scales = (torch.from_numpy(arrays[name].copy()) for name in node.input[1:3])
+            bits, size, columns = (fields[name] for name in ("bits", "block_size", "N"))
+            # Of two integers in a byte, the first one is in the low half. Zero is in the middle of the unsigned range.
+            steps = packed if bits == 8 else torch.stack([packed & 15, packed >> 4], -1)
+            groups = steps.reshape(columns, -1, size).float() - (1 << (bits - 1))
+            yield (groups * scales.reshape(columns, -1, 1)).flatten(1)[:, : fields["K"]]
+
+
 def _input_names(path: Path) -> list[str]:
     import onnx
 
@@ -136,20 +167,49 @@ def _input_names(path: Path) -> list[str]:
 # ---- OpenVINO --------------------------------------------------------------------------------------------------------
 
 
-def _load_openvino(path: Path, precision: str, inputs: Sequence[Any], threads: int) -> tuple[sessions.Call, str]:
-    """Loads a model in OpenVINO; NNCF quantises one in integers. Returns a call from inputs to results, and a note.
+def _load_openvino(
+    path: Path, precision: BenchPrecision, inputs: Sequence[Any], threads: int
+) -> tuple[sessions.Call, str, list[torch.Tensor]]:
+    """Loads a model in OpenVINO; NNCF quantises one in integers.
 
-    With integers, the other ops have the precision that OpenVINO chooses, which the note names.
+    Returns a call from inputs to results, a note, and the weights if only these are rounded. With integers, the other
+    ops have the precision that OpenVINO chooses, which the note names.
     """
     if precision in ("f32", "bf16"):
-        return sessions.load_openvino(path, threads, precision)[0], ""
+        return sessions.load_openvino(path, threads, precision)[0], "", []
     if find_spec("nncf") is None:
         raise SideError(f"OpenVINO needs NNCF for {precision}, not installed: pip install 'buddy-tui[bench]'")
-    run, effective = sessions.load_openvino(path, threads, change=lambda model: _compress(model, precision, inputs))
-    return run, f"floats are {effective}"
+    matrices = list[torch.Tensor]()
+
+    def change(model: Any) -> Any:
+        compressed = _compress(model, precision, inputs)
+        if precision in OF_WEIGHTS:
+            matrices.extend(_weights_of_openvino(compressed))
+        return compressed
+
+    run, effective = sessions.load_openvino(path, threads, change=change)
+    return run, f"floats are {effective}", matrices
 
 
-def _compress(model: Any, precision: str, inputs: Sequence[Any]) -> Any:
+def _weights_of_openvino(model: Any) -> Iterator[torch.Tensor]:
+    """Returns the constant matrices that a model multiplies by, as OpenVINO makes floats of them."""
+    import openvino
+
+    core = openvino.Core()
+    for op in model.get_ordered_ops():
+        for value in op.input_values() if op.get_type_name() == "MatMul" else ():
+            if value.get_partial_shape().rank.get_length() == 2 and _is_constant(value.get_node()):
+                alone = openvino.Model([openvino.opset8.result(value)], [])
+                compiled = core.compile_model(alone, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+                yield torch.from_numpy(compiled([])[0].copy()).float()
+
+
+def _is_constant(node: Any) -> bool:
+    inputs = [value.get_node() for value in node.input_values()]
+    return all(map(_is_constant, inputs)) if inputs else bool(node.get_type_name() == "Constant")
+
+
+def _compress(model: Any, precision: BenchPrecision, inputs: Sequence[Any]) -> Any:
     """Quantises OpenVINO's `model` by NNCF; its dynamic quantisation at run time applies to compressed weights."""
     import nncf
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -17,7 +17,7 @@ from buddy.compiler.frontend import backend
 from buddy.compiler.frontend.backend_settings import SPECIALISE_CALLS
 from buddy.compiler.protocol.run_report import RUNTIMES
 from buddy.compiler.support.target import has_features
-from buddy.compiler.tools.bench import runtimes
+from buddy.compiler.tools.bench import rounded_weights, runtimes
 from buddy.compiler.tools.bench.plan import (
     CPP_WRAPPER,
     EAGER,
@@ -59,10 +59,11 @@ _TORCHSCRIPT_CALLS = 3
 
 @dataclass
 class PreparedSide:
-    """A call that computes the subject once, its compile times, and a note for the report.
+    """A call that computes the subject once, its compile times, a note for the report, and rounded weights.
 
     `compile_seconds` is the time from Dynamo's graph to a callable; `aten_seconds` is the time from the ATen graph, and
     thus without AOTAutograd. The `warm` times are those of a second compilation, with the caches of the first one.
+    `matrices` are the weights that the side multiplies by, as floats, in a precision that rounds weights alone.
     """
 
     call: SubjectCall
@@ -71,6 +72,7 @@ class PreparedSide:
     warm_seconds: float = 0.0
     warm_aten_seconds: float = 0.0
     note: str = ""
+    matrices: list[torch.Tensor] = field(default_factory=list)
 
 
 def prepare_side(side: str, loaded: LoadedModel, precision: BenchPrecision, threads: int) -> PreparedSide:
@@ -81,8 +83,8 @@ def prepare_side(side: str, loaded: LoadedModel, precision: BenchPrecision, thre
     if side == IREE:
         return PreparedSide(runtimes.prepare_iree(loaded, threads))
     if side in RUNTIMES:
-        call, note = runtimes.prepare_runtime(side, loaded, precision, threads)
-        return PreparedSide(call, note=note)
+        prepared = runtimes.prepare_runtime(side, loaded, precision, threads)
+        return PreparedSide(prepared.call, note=prepared.note, matrices=prepared.matrices)
     if side == TORCHSCRIPT:
         return PreparedSide(_prepare_torchscript(loaded, precision))
     # Without this setting, Dynamo runs recurrent networks in eager, for every backend.
@@ -91,7 +93,7 @@ def prepare_side(side: str, loaded: LoadedModel, precision: BenchPrecision, thre
         return _prepare_ours(side, loaded, precision)
     converted = in_precision(loaded, precision, side)
     if side == EAGER:
-        return PreparedSide(converted)
+        return PreparedSide(converted, matrices=_matrices(converted, precision))
     if side == ZENTORCH:
         return PreparedSide(_prepare_zentorch(converted))
     assert side in INDUCTORS
@@ -99,13 +101,24 @@ def prepare_side(side: str, loaded: LoadedModel, precision: BenchPrecision, thre
         # Dynamo reads these settings too, so they apply to the whole process, which has only one side.
         setattr(torch._inductor.config, name, value)
     timer = _CompileTimer()
-    return _compile_by_torch(converted, timer, _inductor_backend(timer))
+    matrices = _matrices(converted, precision)
+    return replace(_compile_by_torch(converted, timer, _inductor_backend(timer)), matrices=matrices)
+
+
+def _matrices(converted: LoadedModel, precision: BenchPrecision) -> list[torch.Tensor]:
+    """Returns the weights of a model that `in_precision` converted, if only they are rounded."""
+    if precision not in rounded_weights.OF_WEIGHTS or not isinstance(converted.model, torch.nn.Module):
+        return []
+    return rounded_weights.dequantised(converted.model)
 
 
 def _prepare_ours(side: str, loaded: LoadedModel, precision: BenchPrecision) -> PreparedSide:
     options: dict[str, Any] = {"freeze": side == OURS_FROZEN}
+    matrices: list[torch.Tensor] = []
     if precision in _OPTION_PRECISIONS:
         options["precision"] = precision
+        if precision in rounded_weights.OF_WEIGHTS and isinstance(loaded.model, torch.nn.Module):
+            matrices = rounded_weights.rounded(loaded.model, precision)
     else:
         loaded = in_precision(loaded, precision, side)
     timer = _CompileTimer()
@@ -116,7 +129,7 @@ def _prepare_ours(side: str, loaded: LoadedModel, precision: BenchPrecision) -> 
     note = _specialise(second.call) if loaded.task == "dynamic" else prepared.note
     return replace(
         prepared, call=second.call, warm_seconds=second.compile_seconds, warm_aten_seconds=second.aten_seconds,
-        note=note,
+        note=note, matrices=matrices,
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import resource
 import statistics
 import time
@@ -59,6 +60,7 @@ def seconds_per_call(call: Callable[[], Any], clock: Clock = "wall") -> float:
 def _prepare(request: PrepareSide) -> tuple[Callable[[], Any], dict[str, Any]]:
     import torch
 
+    from buddy.compiler.tools.bench import rounded_weights
     from buddy.compiler.tools.bench.errors import gradient_spreads, largest_error, relative_error, step_error
     from buddy.compiler.tools.bench.sides import prepare_side
     from buddy.compiler.tools.bench.subjects import LoadedModel, load, results_of
@@ -74,12 +76,18 @@ def _prepare(request: PrepareSide) -> tuple[Callable[[], Any], dict[str, Any]]:
     if request.task == "training":
         names = loaded.names_of_results()
         spreads = gradient_spreads(lambda: results_of(loaded.results()), loaded.floats(), expected)
+    rounds_weights = request.precision in rounded_weights.OF_WEIGHTS and isinstance(loaded.model, torch.nn.Module)
+    original = copy.deepcopy(loaded) if rounds_weights else None
     prepared = prepare_side(request.side, loaded, request.precision, request.threads)
     call = prepared.call
     results = results_of(call.results() if isinstance(call, LoadedModel) else call())
     if len(results) != len(expected):
         raise ValueError(f"{len(results)} results, but eager has {len(expected)}")
     errors: dict[str, Any] = {"relative_error": relative_error(results, expected)}
+    if original is not None:
+        reference = rounded_weights.results_with(original, prepared.matrices)
+        errors["error_of_weights"] = relative_error(results, reference)
+        del original
     if request.task == "training":
         found = step_error(names, results, expected, spreads)
         errors = {"relative_error": found.error, "spread": found.spread, "problem": found.problem}

@@ -34,13 +34,23 @@ UNINITIALISED = frozenset(
     {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "resize_"}
 )
 
+# Operators that PyTorch computes less exactly than its element type: their absolute error in eager, rounded up.
+#
+# Bessel functions of float64: measured with mpmath at 600 points up to 30. The greatest errors are at 5.05, where
+# PyTorch's asymptotic form starts: 3.6e-7 (J0), 3.9e-7 (J1), 1.7e-7 (Y0), 8.1e-7 (Y1). Compiled code is within 1e-14
+# of the functions (`tests/ops/test_bessel.py`). OpInfo allows 1e-5.
+EAGER_ERRORS = {(f"special.bessel_{name}", torch.float64): Tolerance(1e-6, 1e-7) for name in ("j0", "j1", "y0", "y1")}
+
 
 def tolerance_of(entry: OpInfo, dtype: torch.dtype) -> tuple[Tolerance, str]:
-    """Returns the tolerance for results of `dtype`, and its origin: the usual one, or OpInfo's if that is wider.
+    """Returns the tolerance for results of `dtype`, and its origin.
 
-    OpInfo's is that for tests on the CPU which, like the checks of this module, compare two ways to compute the same
-    result (`TestCommon`).
+    This is the usual one; OpInfo's if that is wider; or eager's own error, where it is known to be greater
+    (`EAGER_ERRORS`). OpInfo's is that for tests on the CPU which, like the checks of this module, compare two ways to
+    compute the same result (`TestCommon`).
     """
+    if (entry.full_name, dtype) in EAGER_ERRORS:
+        return EAGER_ERRORS[entry.full_name, dtype], "eager's error"
     usual = TOLERANCES.get(dtype, EXACT)
     declared = [
         rule.d[dtype]

@@ -49,6 +49,21 @@ async def test_all_stages_are_searched_and_a_line_found_there_is_gone_to(workben
         assert "linalg.generic" in text_at(bench)
 
 
+async def test_n_goes_to_a_match_after_the_list_of_stages_is_closed(workbench: Open) -> None:
+    async with workbench("mlp.py") as bench:
+        ir = bench.app.ir
+        await bench.press("tab", "tab", "3", "g", "slash")
+        await bench.drawn()
+        await bench.type("func.func")
+        await bench.press("enter")
+        await bench.opened(SearchResultsScreen)
+        await bench.press("escape")
+        await bench.until(lambda: bench.app.screen is bench.app.screen_stack[0], "the workbench")
+        await bench.press("n")
+        await bench.until(lambda: "func.func" in text_at(bench), "a match")
+        assert ir.search.matches.lines
+
+
 async def test_the_first_stage_where_something_appears(workbench: Open) -> None:
     async with workbench("mlp.py") as bench:
         ir = bench.app.ir

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from buddy.app.reports.run_report import as_json, as_text
 from buddy.compiler.codegen.iree import installed
-from buddy.compiler.codegen.iree.compiler import parsed_help
+from buddy.compiler.codegen.iree.compiler import parse_help
 from buddy.compiler.codegen.iree.options import DEFAULTS, driver, flag_problem, merge_flags, targets
 from buddy.compiler.engine.backends import BackendWorkers
 from buddy.compiler.engine.worker import Listener
@@ -62,7 +62,7 @@ def test_what_cannot_be_passed_on_is_refused_by_name(flag: str) -> None:
 
 
 def test_the_help_is_read_with_kinds_values_and_summaries() -> None:
-    found = {flag.name: flag for flag in parsed_help(HELP)}
+    found = {flag.name: flag for flag in parse_help(HELP)}
     assert found["compress-srci"].values == ("none", "zlib")
     assert found["iree-cuda-use-ptxas"].kind == ""
     assert (found["iree-opt-level"].kind, found["iree-opt-level"].summary) == (

@@ -142,6 +142,15 @@ def test_what_lies_between_two_layers_is_computed_on_integers() -> None:
     torch.testing.assert_close(found, floats, rtol=1e-5, atol=1e-4)
 
 
+def test_a_weight_scaled_per_channel_is_read_as_the_parameter_that_it_is() -> None:
+    """The decomposition moves the channels to the front, where they are: a product of that is not of a parameter."""
+    layer = Convolution(integers(12, 6, 3, 3), torch.zeros(12, dtype=torch.int64))
+    graph, _ = rewritten(layer, integers(2, 6, 9, 9, dtype=torch.uint8))
+    (product,) = [op for op in graph.operations if type(op).__name__ == "IntegerConvolutionOp"]
+    assert product.args[1] in graph.placeholders
+    assert "PermuteOp" not in names(graph)
+
+
 def test_a_pool_of_a_convolution_pools_quantised_numbers() -> None:
     layer = Convolution(integers(8, 3, 3, 3), torch.zeros(8, dtype=torch.int64))
 

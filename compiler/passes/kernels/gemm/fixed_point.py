@@ -120,7 +120,10 @@ def fixed_point_blocking(contraction: Contraction, target: Target, bits: int = 8
     sums = target.vector_registers * 3 // 8 if instruction == VPDPBUSD.name else target.vector_registers // 2
     lanes = target.lanes(WORD_BYTES)
     vectors = max(1, min(4, sums // (_DIGITS * c.m.size), -(-c.n.size // lanes)))
-    return GemmBlocking(c.m.size, vectors, lanes, c.depth, "packed", dot=instruction, fixed_point=True)
+    return GemmBlocking(
+        c.m.size, vectors, lanes, c.depth, "packed", dot=instruction, fixed_point=True,
+        prefetches=target.prefetches_streams,
+    )  # fmt: skip
 
 
 class FixedPointRows(GemmKernel):
@@ -303,7 +306,8 @@ class FixedPointRows(GemmKernel):
 
         def emit_chunk(step: Index, sums: list[ir.Value]) -> list[ir.Value]:
             place = self.e.add(first_step, step)
-            self._prefetch(panel_start, place, chunk)
+            if self.block.prefetches:
+                self._prefetch(panel_start, place, chunk)
             return add_steps(panel_start, place, chunk, sums)
 
         return self.e.loop(0, steps, chunk, emit_chunk, zeros)
