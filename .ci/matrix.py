@@ -2,9 +2,9 @@
 
 Run by `make matrix`, which names all cells. Each cell has an environment of its own, made by uv with the versions of
 `requirements.lock` where that Python and PyTorch allow them, and removed afterwards: builds with CUDA take 5 GB. The
-tests are those that depend most on PyTorch: what TorchDynamo and AOTAutograd pass to a backend, calls through PyTorch's
-C interface, whole models, training, exported programs, sizes that vary. A cell whose Python is not on this machine is
-skipped, and said to be.
+tests are those that depend most on PyTorch: TorchDynamo's private parts, what it and AOTAutograd pass to a backend,
+calls through PyTorch's C interface, whole models, training, exported programs, sizes that vary. A cell whose Python is
+not on this machine is skipped, and said to be.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ CELLS = (
     *((python, "2.13") for python in ("3.10", "3.12", "3.13")),
     ("3.10", "2.11"),
     ("3.13", "2.15"),
+    ("3.14", "2.15"),
 )
 TESTS = (
     "tests/frontend/test_backend.py",
@@ -41,6 +42,8 @@ TESTS = (
     "tests/samples/test_samples.py",
     "tests/importers/test_program_files.py",
     "tests/cli/test_environment.py",
+    "tests/tools/explain/test_recorder.py",
+    "tests/test_dynamo_internals.py",
 )
 
 

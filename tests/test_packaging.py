@@ -63,6 +63,15 @@ def test_the_range_of_torch_is_what_is_tested_and_one_release_more():
     assert torch == f"torch>=2.{first},<2.{last + 2}"
 
 
+def test_the_readme_and_the_classifiers_name_the_versions_that_are_tested():
+    pythons = [text.rsplit(" ", 1)[1] for text in PROJECT["project"]["classifiers"] if "Python :: 3." in text]
+    tested = {cell[0] for cell in runpy.run_path(str(ROOT / ".ci/matrix.py"))["CELLS"]}
+    assert set(pythons) <= tested
+    first, last = (".".join(map(str, version)) for version in (FIRST_TORCH, LAST_TORCH))
+    place = (ROOT / "README.md").read_text("utf-8").partition("## Where it runs")[2].partition("\n## ")[0]
+    assert f"Python {pythons[0]} to {pythons[-1]}, PyTorch {first} to {last}," in place
+
+
 def test_continuous_integration_names_every_cell_of_the_matrix():
     cells = re.findall(r"^        cell: \[(.*)\]$", (ROOT / ".github/workflows/checks.yml").read_text("utf-8"), re.M)
     matrix = runpy.run_path(str(ROOT / ".ci/matrix.py"))["CELLS"]

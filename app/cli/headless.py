@@ -225,9 +225,12 @@ class Headless:
 
     async def run(
         self, recipe: Recipe, repeats: int, timeout: float, inputs: InputChoice = OWN_INPUTS, equal_nan: bool = False,
-        runtimes: tuple[str, ...] = (), mark: Mark = "auto",
+        runtimes: tuple[str, ...] = (), mark: Mark = "auto", stages: bool = True,
     ) -> CollectedCompilation:  # fmt: skip
-        """Compile and run `recipe`. Returns all stages and the report. Raises `Failure`."""
+        """Compile and run `recipe`. Returns all stages and the report. Raises `Failure`.
+
+        Without `stages`, those after `fx` may be missing.
+        """
         frame = Run(
             self.client.next_request(),
             recipe,
@@ -237,6 +240,7 @@ class Headless:
             equal_nan=equal_nan,
             runtimes=runtimes,
             mark=mark,
+            stages=stages,
         )
         return await self._collect(frame)
 

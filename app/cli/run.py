@@ -80,7 +80,7 @@ async def _run_graph(engine: Headless, options: argparse.Namespace, recipe: Reci
     try:
         inputs, nan = inputs_of(options), options.equal_nan
         compilation = await engine.run(
-            recipe, options.repeats, options.timeout, inputs, nan, options.beside, options.mark
+            recipe, options.repeats, options.timeout, inputs, nan, options.beside, options.mark, stages=False
         )
     except Failure as failure:
         engine.console.error(failure.diagnostic, f"graph {recipe.graph}")

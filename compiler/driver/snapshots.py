@@ -179,6 +179,10 @@ class GraphStages:
         self._data = serialize.to_bytes(graph)
         self._cache: OrderedDict[str, tuple[bytes, Snapshot]] = OrderedDict()
 
+    def captured(self) -> Graph:
+        """Returns a copy of the graph before all passes."""
+        return serialize.from_bytes(self._data)
+
     def after(self, recipe: Recipe, add: OnSnapshot, on_step: OnStep | None = None) -> Graph:
         """Returns the graph after the graph passes of `recipe`.
 

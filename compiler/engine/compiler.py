@@ -90,7 +90,9 @@ class CompilerWorker:
 
     def _compile(self, request: CompileGraph) -> Reply:
         self._compilers.move_to_end(request.key)
-        return compile_recipe(self._channel, self._compilers[request.key], request.recipe, request.known)
+        compiler = self._compilers[request.key]
+        done = None if request.stages else _compile_without_stages(self._channel, compiler, request.recipe)
+        return done or compile_recipe(self._channel, compiler, request.recipe, request.known)
 
     def _remarks(self, request: CollectRemarks) -> Reply:
         self._compilers.move_to_end(request.key)
@@ -133,6 +135,28 @@ def compile_recipe(channel: Channel, compiler: Compiler, recipe: Recipe, known: 
         result.seconds,
         result.reused,
     )
+
+
+def _compile_without_stages(channel: Channel, compiler: Compiler, recipe: Recipe) -> Reply | None:
+    """Compiles `recipe` without its stages; returns the reply.
+
+    Returns `None` if the backend takes top-level IR, or if the compilation fails: with its stages, it tells more.
+    """
+    from buddy.compiler.driver.backends import backend_named
+    from buddy.compiler.driver.diagnosis import CompilationError
+    from buddy.compiler.protocol.artifact import to_bytes
+
+    packer, recipe = TextPacker(channel, ()), recipe.for_backend()
+    if backend_named(recipe.backend).takes == "toplevel":
+        return None
+    try:
+        result = compiler.compile_without_stages(
+            recipe, lambda assignments: channel.send(Assignments(assignments)), packer.send_step
+        )
+    except CompilationError:
+        return None
+    artifact = to_bytes(result.artifact)
+    return CompileDone((), artifact, result.assignments, result.remarks, result.seconds, result.reused)
 
 
 def _from_llvm(compiler: Compiler, recipe: Recipe, packer: TextPacker) -> tuple[Any, bytes]:

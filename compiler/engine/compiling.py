@@ -120,9 +120,13 @@ class CompilationRequest:
 
     def _finish(self, done: CompileDone) -> CompileResult:
         stages = (self._graph.fx, *(self._add_stage(data) for data in done.stages))
-        self._pin(self._kind, stages)
+        has_stages = bool(done.stages)
+        if has_stages:
+            self._pin(self._kind, stages)
         self._send(Compiled(self._request, self._recipe.graph, stages, done.seconds, done.reused, done.remarks))
-        return CompileResult(stages, done.artifact, done.assignments, done.remarks, done.seconds, done.reused)
+        return CompileResult(
+            stages, done.artifact, done.assignments, done.remarks, done.seconds, done.reused, has_stages
+        )
 
     def _pin(self, kind: str, stages: Iterable[Stage]) -> None:
         """Pins the texts of `stages`, and unpins those of the graph's previous compilation of the same kind."""

@@ -25,6 +25,7 @@ from buddy.compiler.engine.runner_process import (
     compile_in_child,
     export_in_child,
     measure_in_child,
+    prepare_in_child,
     run_in_child,
 )
 from buddy.compiler.graph import plugins as registrations
@@ -49,6 +50,7 @@ from buddy.compiler.protocol.worker_messages import (
     MakeScript,
     Measure,
     NodesExtracted,
+    PrepareRun,
     ProgramLoaded,
     PythonText,
     Ready,
@@ -93,6 +95,8 @@ class Host:
                 self._channel.send(self._in_child(request, _import_graph))
             elif isinstance(request, Execute):
                 self._channel.send(self._in_child(request, run_in_child))
+            elif isinstance(request, PrepareRun):
+                self._channel.send(self._in_child(request, prepare_in_child))
             elif isinstance(request, Measure):
                 self._channel.send(self._in_child(request, measure_in_child))
             elif isinstance(request, WatchNodes):

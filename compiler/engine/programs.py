@@ -82,7 +82,10 @@ class OpenedProgram:
 
 @dataclass(frozen=True)
 class CompileResult:
-    """A complete compilation: its stages (`fx` first), and the artifact as bytes."""
+    """A complete compilation: its stages (`fx` first), and the artifact as bytes.
+
+    Without `has_stages`, `fx` is its only stage.
+    """
 
     stages: tuple[Stage, ...]
     artifact: bytes
@@ -90,6 +93,7 @@ class CompileResult:
     remarks: tuple[tuple[str, str, str], ...]
     seconds: float
     reused: int
+    has_stages: bool = True
 
     @property
     def nodes(self) -> NodeCounts:
@@ -147,20 +151,20 @@ def _matches(key: ProgramKey, recipe: Recipe) -> bool:
 
 
 class CompileResults:
-    """A cache of the latest compilations, by graph and recipe."""
+    """A cache of the latest compilations, by graph and recipe, with and without stages."""
 
     def __init__(self) -> None:
-        self._results: OrderedDict[tuple[str, bytes], CompileResult] = OrderedDict()
+        self._results: OrderedDict[tuple[str, bytes, bool], CompileResult] = OrderedDict()
 
-    def get(self, graph: str, recipe: Recipe) -> CompileResult | None:
-        key = graph, identity_of(recipe)
+    def get(self, graph: str, recipe: Recipe, has_stages: bool) -> CompileResult | None:
+        key = graph, identity_of(recipe), has_stages
         result = self._results.get(key)
         if result is not None:
             self._results.move_to_end(key)
         return result
 
     def put(self, graph: str, recipe: Recipe, result: CompileResult) -> None:
-        self._results[graph, identity_of(recipe)] = result
+        self._results[graph, identity_of(recipe), result.has_stages] = result
         while len(self._results) > _MAX_CACHED_RESULTS:
             self._results.popitem(last=False)
 

@@ -148,12 +148,17 @@ class SavedPrograms:
 
     # ---- compilations -------------------------------------------------------------------------------------------
 
-    async def result(self, program: OpenedProgram, graph: GraphRecord, recipe: Recipe) -> CompileResult | None:
-        """Returns the saved compilation of `graph` and adds its texts to the store; `None` if it was not saved."""
+    async def result(
+        self, program: OpenedProgram, graph: GraphRecord, recipe: Recipe, has_stages: bool = True
+    ) -> CompileResult | None:
+        """Returns the saved compilation of `graph`, with stages or without, and adds its texts to the store.
+
+        Returns `None` if it was not saved.
+        """
         if not _may_be_saved(program, graph, recipe):
             return None
         try:
-            key = await asyncio.to_thread(_compilation_key, graph, recipe)
+            key = await asyncio.to_thread(_compilation_key, graph, recipe, has_stages)
         except BuddyError:  # MLIR's bindings cannot be loaded; the compilation will report this error
             return None
         saved = await asyncio.to_thread(_read, COMPILATIONS, key, _SavedCompilation)
@@ -163,7 +168,9 @@ class SavedPrograms:
             store_text(self._store, text)
         stages = (graph.fx, *saved.stages)
         reused = len(stages)
-        return CompileResult(stages, saved.artifact, saved.assignments, saved.remarks, saved.seconds, reused)
+        return CompileResult(
+            stages, saved.artifact, saved.assignments, saved.remarks, saved.seconds, reused, has_stages
+        )
 
     def save_result(self, program: OpenedProgram, graph: GraphRecord, recipe: Recipe, result: CompileResult) -> None:
         """Saves a compilation, whose texts must be in the store, after `SAVE_SECONDS`."""
@@ -186,7 +193,8 @@ class SavedPrograms:
         if (waiting := self._waiting.pop(graph.key, None)) is not None:
             waiting[1].cancel()
         timer = asyncio.get_running_loop().call_later(SAVE_SECONDS, self._write_waiting, graph.key)
-        self._waiting[graph.key] = (lambda: _write_compilation(graph, recipe, saved)), timer
+        key = graph, recipe, result.has_stages
+        self._waiting[graph.key] = (lambda: _write_compilation(*key, saved)), timer
 
     def _write_waiting(self, graph: str) -> None:
         write, timer = self._waiting.pop(graph)
@@ -233,9 +241,9 @@ def _read_program(key: ProgramKey) -> SavedProgram | None:
     return saved if is_unchanged else None
 
 
-def _write_compilation(graph: GraphRecord, recipe: Recipe, saved: _SavedCompilation) -> None:
+def _write_compilation(graph: GraphRecord, recipe: Recipe, has_stages: bool, saved: _SavedCompilation) -> None:
     if not _has_installed_plugins():
-        _write(COMPILATIONS, _compilation_key(graph, recipe), saved)
+        _write(COMPILATIONS, _compilation_key(graph, recipe, has_stages), saved)
 
 
 def _write(cache: DiskCache, key: str, value: object) -> None:
@@ -269,13 +277,13 @@ def _program_key(key: ProgramKey) -> str:
     return digest(key, _installation(), _environment())
 
 
-def _compilation_key(graph: GraphRecord, recipe: Recipe) -> str:
+def _compilation_key(graph: GraphRecord, recipe: Recipe, has_stages: bool) -> str:
     """Returns a key that is the same on all machines with the same CPU and installation."""
     # Imported here, in a thread: it takes a tenth of a second, for which the start of the engine does not wait.
     from buddy.compiler.driver.program_cache import installation
 
     variables = [(name, value) for name, value in sorted(os.environ.items()) if _COMPILER_VARIABLES.fullmatch(name)]
-    return digest(graph.key, identity_of(recipe), installation(), variables)
+    return digest(graph.key, identity_of(recipe), installation(), variables, has_stages)
 
 
 def _may_be_saved(program: OpenedProgram, graph: GraphRecord, recipe: Recipe) -> bool:

@@ -33,6 +33,7 @@ from buddy.compiler.protocol.worker_messages import (
     LogText,
     Measure,
     Measured,
+    PrepareRun,
     ProgramExported,
     Refused,
     Reply,
@@ -100,6 +101,11 @@ def run_in_child(channel: Channel, captured: CapturedGraph, request: Execute) ->
         remove_leftovers(Path(tempfile.gettempdir()), RUNTIMES)
     channel.send(RunnerState(False, str(reply.diagnostic) if isinstance(reply, Refused) else ""))
     return reply
+
+
+def prepare_in_child(channel: Channel, captured: CapturedGraph, request: PrepareRun) -> Reply:
+    """Computes and saves what the verdict of a run needs, in a child."""
+    return reply_in_child(channel, lambda _: _prepare(captured, request), _RUN_FAILURES, request.timeout)
 
 
 def measure_in_child(channel: Channel, captured: CapturedGraph, request: Measure) -> Reply:
@@ -192,6 +198,14 @@ def _run(channel: Channel, captured: CapturedGraph, request: Execute) -> Reply:
 
     with runtime_sides(captured, request.runtimes, request.threads, request.mark, on_progress) as sides:
         return Executed(run(sides=sides), writer.file)
+
+
+def _prepare(captured: CapturedGraph, request: PrepareRun) -> Reply:
+    from buddy.compiler.runtime.measure import prepare_verdict
+    from buddy.compiler.runtime.values import chosen_tensors
+
+    prepare_verdict(replace(captured, tensors=chosen_tensors(captured, request.inputs)), request.threads)
+    return Done()
 
 
 def _run_function(captured: CapturedGraph, request: Execute) -> Callable[..., RunReport]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -46,7 +47,7 @@ from buddy.compiler.protocol import (
     WorkerState,
 )
 from buddy.compiler.protocol.connection import Standing
-from buddy.compiler.protocol.recipe import OWN_FRONTENDS, PluginFile, Recipe
+from buddy.compiler.protocol.recipe import F32, OWN_FRONTENDS, PluginFile, Recipe
 from buddy.compiler.protocol.text.store import TextStore
 from buddy.compiler.protocol.worker_messages import (
     Activity,
@@ -64,6 +65,7 @@ from buddy.compiler.protocol.worker_messages import (
     LoadProgram,
     Message,
     NativeCode,
+    PrepareRun,
     PythonText,
     RunnerState,
     StopRunner,
@@ -243,12 +245,13 @@ class EngineSession:
 
     async def _compile(
         self, program: OpenedProgram, recipe: Recipe, job: Job, repeat: bool = False, kind: str = "main",
-        send: Send | None = None,
+        send: Send | None = None, stages: bool = True, meanwhile: Callable[[], Awaitable[None]] | None = None,
     ) -> CompileResult:  # fmt: skip
         """Returns the result of compiling `recipe`, from the cache if possible.
 
         Stages and progress are sent to `send`, by default the client; the stages of a cached result are sent only if
-        `repeat` is set. The texts are stored until the next compilation of that `kind`.
+        `repeat` is set. The texts are stored until the next compilation of that `kind`. Without `stages`, the result
+        may have none. `meanwhile` is called if the compiler worker compiles, and has ended when this returns.
         """
         other = self.backends.of(recipe)
         if other is not None and other.needs_program:
@@ -258,10 +261,8 @@ class EngineSession:
         make = other.compilation if other is not None else CompilationRequest
         compilation = make(send or self._send, self._store, graph, recipe, job.request, kind)
         async with self._compiling:
-            cached = self._cached_result(graph, recipe)
-            if cached is None and (cached := await self._saved.result(program, graph, recipe)) is not None:
-                self._results.put(graph.key, recipe, cached)
-                repeat = send is None
+            cached, is_saved = await self._known_result(program, graph, recipe, stages)
+            repeat |= is_saved and send is None
             if cached is not None:
                 job.started = True
                 if repeat:
@@ -274,8 +275,12 @@ class EngineSession:
             else:
                 async with self.compiler.lock:
                     job.started = True
-                    run = self._compile_in_host if graph.registrations else self._compile_in_worker
-                    result = await run(compilation, program, recipe, job)
+                    if graph.registrations:
+                        result = await self._compile_in_host(compilation, program, recipe, job)
+                    else:
+                        stages |= other is not None
+                        compiling = self._compile_in_worker(compilation, program, recipe, job, stages)
+                        result = await _alongside(compiling, meanwhile if other is None else None)
         if other is not None:
             result = await other.finish(compilation, result, job)
         self._results.put(graph.key, recipe, result)
@@ -283,9 +288,25 @@ class EngineSession:
             self._saved.save_result(program, graph, recipe, result)
         return result
 
-    def _cached_result(self, graph: GraphRecord, recipe: Recipe) -> CompileResult | None:
+    async def _known_result(
+        self, program: OpenedProgram, graph: GraphRecord, recipe: Recipe, stages: bool
+    ) -> tuple[CompileResult | None, bool]:
+        """Returns the result of an earlier compilation, or `None`, and whether it was read from disk.
+
+        Its texts are stored. It has stages if `stages` are needed.
+        """
+        for has_stages in (True,) if stages else (False, True):
+            if (result := self._cached_result(graph, recipe, has_stages)) is not None:
+                return result, False
+        for has_stages in (True,) if stages else (False, True):
+            if (result := await self._saved.result(program, graph, recipe, has_stages)) is not None:
+                self._results.put(graph.key, recipe, result)
+                return result, True
+        return None, False
+
+    def _cached_result(self, graph: GraphRecord, recipe: Recipe, has_stages: bool) -> CompileResult | None:
         """Returns the result of an earlier compilation in this session whose texts are stored, or `None`."""
-        result = self._results.get(graph.key, recipe)
+        result = self._results.get(graph.key, recipe, has_stages)
         return result if result is not None and all(stage.text in self._store for stage in result.stages) else None
 
     async def _with_import(self, program: OpenedProgram, recipe: Recipe, job: Job) -> OpenedProgram:
@@ -305,11 +326,15 @@ class EngineSession:
         return program.with_import(recipe.graph, imports[graph.key])
 
     async def _compile_in_worker(
-        self, compilation: CompilationRequest, program: OpenedProgram, recipe: Recipe, job: Job
+        self, compilation: CompilationRequest, program: OpenedProgram, recipe: Recipe, job: Job, stages: bool
     ) -> CompileResult:
         graph = _graph(program, recipe)
         await self._send_graph(graph, program.key.plugins, job)
-        return await compilation.result(lambda known: CompileGraph(graph.key, recipe, known), self.compiler.call)
+
+        def make_request(known: tuple[str, ...]) -> Message:
+            return CompileGraph(graph.key, recipe, known, stages)
+
+        return await compilation.result(make_request, self.compiler.call)
 
     async def _compile_in_host(
         self, compilation: CompilationRequest, program: OpenedProgram, recipe: Recipe, job: Job
@@ -435,7 +460,10 @@ class EngineSession:
     async def run(self, frame: Run, job: Job) -> None:
         recipe = frame.recipe
         program = await self._running_program(recipe)
-        result = await self._compile(program, recipe, job, kind="beside" if frame.beside else "main")
+        result = await self._compile(
+            program, recipe, job, kind="beside" if frame.beside else "main", stages=frame.stages,
+            meanwhile=lambda: self._prepare_run(program, frame),
+        )  # fmt: skip
         native = None if recipe.runs_passes else await self._compile_native(program, recipe, job)
         async with self.host.lock:
             only_runs = recipe.runs_passes and not frame.runtimes
@@ -467,6 +495,21 @@ class EngineSession:
         if folder is not None:
             self.values.keep(recipe.graph, folder)
         self._send(Ran(job.request, executed.report, executed.values))
+
+    async def _prepare_run(self, program: OpenedProgram, frame: Run) -> None:
+        """Computes what the verdict of a run needs while the code is compiled.
+
+        Does nothing for a run that is compared with other results than eager's, because of its precisions or runtimes,
+        and in a host that must first load the program. An error is not reported: the run computes the same again.
+        """
+        recipe = frame.recipe
+        other_reference = recipe.precision != F32 or recipe.precisions or frame.runtimes
+        if other_reference or self._in_host != (self.host.generation, program.key):
+            return
+        async with self.host.lock:
+            request = PrepareRun(recipe.graph, recipe.threads, frame.timeout, frame.inputs)
+            with suppress(RequestRefused, WorkerDied):
+                await self.host.call(request, stop=StopRunner())
 
     async def _compile_native(self, program: OpenedProgram, recipe: Recipe, job: Job) -> NativeCode:
         """Compiles the recipe of another backend with this compiler, to run both codes. Sends progress only."""
@@ -565,6 +608,23 @@ _HOST_EXITED = Diagnostic("the process with the program exited", "the host", "tr
 _HOST_EXITED_IN_RUN = Diagnostic(
     "the process with the program exited", "the host, while it ran", "run again: the source is loaded again first"
 )
+
+
+async def _alongside(
+    work: Coroutine[Any, Any, CompileResult], meanwhile: Callable[[], Awaitable[None]] | None
+) -> CompileResult:
+    """Returns the result of `work`, when `meanwhile` has ended too; if `work` fails, `meanwhile` is cancelled."""
+    if meanwhile is None:
+        return await work
+    other = asyncio.ensure_future(meanwhile())
+    try:
+        result = await work
+        await other
+        return result
+    finally:
+        if not other.done():
+            other.cancel()
+            await asyncio.wait([other])
 
 
 def _load_request(key: ProgramKey) -> LoadProgram:

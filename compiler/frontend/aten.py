@@ -16,8 +16,6 @@ from traceback import extract_tb
 from typing import Any, Literal
 
 import torch
-from torch._dynamo.backends.common import aot_autograd
-from torch._functorch.aot_autograd import make_boxed_func
 from torch._ops import OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
@@ -46,6 +44,7 @@ from buddy.compiler.frontend.strided_views import copy_graph, fall_back_for_offs
 from buddy.compiler.graph import plugins
 from buddy.compiler.graph.node import Op, default_ops_map
 from buddy.compiler.protocol.environment import torch_warning
+from buddy.compiler.support.dynamo_internals import aot_autograd
 
 _WITH_EFFECTS = torch.ops.higher_order.with_effects
 _MAKE_TOKEN, _SINK_TOKENS = torch.ops.prims._make_token.default, torch.ops.prims._sink_tokens.default
@@ -271,9 +270,13 @@ def run_aot(
     graph, and may raise. A graph with random ops gets a seed as its last input, drawn at each call; with
     `fallback_random`, the random ops stay, and return the same numbers as in eager.
     """
+    # Imported here: a program whose graph is known from an earlier session is not captured, and the import takes long.
+    from torch._functorch.aot_autograd import make_boxed_func
+
     table = default_decompositions() if decompositions is None else decompositions
     direct: list[Callable[..., Any] | None] = []
     use_aten_views(module)
+    linear_algebra.keep_checks_of_errors()
     dynamo_origins = origins_of(module, inputs) if origins is None else origins
     autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
 

@@ -53,6 +53,7 @@ from buddy.compiler.protocol.recipe import EAGER, Recipe
 from buddy.compiler.runtime import LoadedProgram, released_weights
 from buddy.compiler.runtime.torch_values import bind
 from buddy.compiler.support import hooks
+from buddy.compiler.support.dynamo_internals import TorchDynamoException
 
 if TYPE_CHECKING:
     from buddy.compiler.ops.registry import Lowering
@@ -64,7 +65,7 @@ MAX_SPECIALISATIONS = 64
 # Compiles a graph under a recipe to an artifact.
 Build = Callable[[Graph, Recipe], Artifact]
 # Errors for the caller, and exceptions that control TorchDynamo: they never make a graph fall back to eager.
-_PROPAGATED = (OptionError, FallbackError, torch._dynamo.exc.TorchDynamoException)
+_PROPAGATED = (OptionError, FallbackError, TorchDynamoException)
 _log = logging.getLogger("buddy.frontend")
 _programs: weakref.WeakSet[LoadedProgram] = weakref.WeakSet()
 # Programs for frequent sizes are added by another thread.
@@ -186,7 +187,7 @@ def _compile_dynamo_graph(
         # Compile now rather than at the call: Dynamo knows the values in constant tensors only while it compiles.
         try:
             compiled = trace(table)
-        except (OptionError, torch._dynamo.exc.TorchDynamoException):
+        except (OptionError, TorchDynamoException):
             raise
         except Exception as error:
             failure = error

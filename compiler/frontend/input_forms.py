@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch._dynamo.guards import GuardBuilder
-from torch._dynamo.source import GlobalStateSource
 from torch._guards import Guard, TracingContext
 from torch.autograd import forward_ad
 from torch.fx import GraphModule, Node
@@ -14,6 +12,7 @@ from torch.fx import GraphModule, Node
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.names import node_title
 from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.support.dynamo_internals import GlobalStateSource, GuardBuilder
 
 
 def check_inputs(module: GraphModule, inputs: Sequence[object]) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tag
-from torch._functorch.partitioners import default_partition
 from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 
@@ -23,6 +22,9 @@ def partition(
     PyTorch keeps an unused op that may draw numbers, but fails if such an op has several results and no node selects
     one. With `keep_draws`, ops that draw stay, so that later ones draw the same numbers as in eager.
     """
+    # Imported here: the import takes long, and a program without gradients has no joint graph.
+    from torch._functorch.partitioners import default_partition
+
     unused_draws = []
     for node in reversed(joint.graph.nodes):
         is_unused = not node.users and _may_draw(node) and isinstance(node.meta.get("val"), (tuple, list))

@@ -5,10 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._higher_order_ops import effects
 
 from buddy.compiler.runtime import torch_ops  # noqa: F401  (defines the ops)
 
 aten = torch.ops.aten
+
+
+def keep_checks_of_errors() -> None:
+    """Makes AOTAutograd keep the op that raises eager's error for a singular matrix, which has no result.
+
+    PyTorch 2.11 does not say that this op has an effect, so it was removed as dead code, and the call returned
+    infinities. Later versions do.
+    """
+    if effects._get_effect(aten._linalg_check_errors.default) is None:
+        effects._register_effectful_op(aten._linalg_check_errors.default, effects._EffectType.ORDERED)
 
 
 def det(a: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from torch._dynamo import config, eval_frame
-from torch._dynamo.utils import counters
+from torch._dynamo import config
 from torch.fx import Node
 
 from buddy.compiler.frontend.aten import AtenGraph
 from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.text.graph_breaks import ALLOW_RNN
+from buddy.compiler.support.dynamo_internals import counters, outer_call
 
 if TYPE_CHECKING:
     import torch
@@ -104,7 +104,7 @@ def counting_graph(enabled: bool) -> Iterator[Counting]:
         with _counting(None):
             yield lambda: _counting(None)
         return
-    compiled_by, at_end = _outer_call()
+    compiled_by, at_end = outer_call()
     model = _models.setdefault(compiled_by, _Model()) if compiled_by is not None else _Model()
     if model.is_logged:
         with _counting(None):
@@ -128,21 +128,6 @@ def _counting(graph: _DynamoGraph | None) -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
-
-
-def _outer_call() -> tuple[Any, list[Callable[[], None]] | None]:
-    """Returns the object of the `torch.compile` call that is running, and the functions that Dynamo calls at its end.
-
-    Both are found on the stack, since TorchDynamo has no public names for them; each is `None` if it is not found.
-    """
-    frame = sys._getframe()
-    while frame.f_back is not None:
-        frame = frame.f_back
-        if frame.f_code.co_name == "compile_wrapper" and frame.f_code.co_filename == eval_frame.__file__:
-            values = frame.f_locals
-            at_end = values.get("cleanups")
-            return values.get("self"), at_end if isinstance(at_end, list) else None
-    return None, None
 
 
 # ---- counting --------------------------------------------------------------------------------------------------------

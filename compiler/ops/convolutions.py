@@ -247,6 +247,8 @@ def correlate(longer: ir.Value, shorter: ir.Value, setup: ConvolutionSetup, shap
     (n, c, *_), (_, o, *positions) = st.shape_of(longer), st.shape_of(shorter)
     window_of_shorter = SlidingWindow(tuple(positions), window.dilation, window.padding, window.stride)
     padded = pad_for_window(longer, window_of_shorter, shape[2:], 0, dtype)
+    if 1 < groups == c == o or (groups == 1 and _is_product(window)):
+        return _correlate_in_place(padded, shorter, replace(setup, window=window_of_shorter), shape)
     spatial = range(3, 3 + len(positions))
     # Exchange batch and channels within each group.
     space = st.shape_of(padded)[2:]
@@ -257,3 +259,30 @@ def correlate(longer: ir.Value, shorter: ir.Value, setup: ConvolutionSetup, shap
     setup = replace(setup, window=window_of_shorter.without_padding())
     gradient = slide(value, kernel, setup, [c // groups, o, *shape[2:]])
     return st.transpose(gradient, [1, 0, *range(2, 2 + len(positions))], setup.accumulator)
+
+
+def _is_product(window: SlidingWindow) -> bool:
+    """True for a window of one element in steps of one: the convolution is a matrix product."""
+    return {*window.size, *window.stride} == {1} and not any(window.padding)
+
+
+def _correlate_in_place(longer: ir.Value, shorter: ir.Value, setup: ConvolutionSetup, shape: Sequence[int]) -> ir.Value:
+    """Returns the kernel's gradient, of `shape`, of a depthwise convolution, or of a matrix product without groups.
+
+    `longer` is padded already, and the window of `setup` is that of `shorter`. Neither is rearranged. The loops over
+    the result are channel and window, or those of the two channels; then follow batch and positions.
+    """
+    window, dtype, wide, spatial = setup.window, setup.dtype, setup.accumulator, setup.spatial
+    is_depthwise = setup.groups > 1
+    sizes = [shape[0], *shape[2:]] if is_depthwise else list(shape[:2])
+    batch, positions = len(sizes), [*range(len(sizes) + 1, len(sizes) + 1 + spatial)]
+    places: list[st.DimIndex] = [*(window.dims(1, positions[0]) if is_depthwise else positions)]
+    dims: list[list[st.DimIndex]] = [[batch, 0 if is_depthwise else 1, *places], [batch, 0, *positions]]
+
+    def body(x: ir.Value, gradient: ir.Value, total: ir.Value) -> list[ir.Value]:
+        wide_x, wide_gradient = (cast(Scalar(value, dtype), wide) for value in (x, gradient))
+        return [(Scalar(total, wide) + wide_x * wide_gradient).value]
+
+    iterators = [st.PARALLEL] * len(sizes) + [st.REDUCTION] * (1 + spatial)
+    (sums,) = st.generic([longer, shorter], dims, [st.filled(0, sizes, wide)], [[*range(len(sizes))]], iterators, body)
+    return st.reshape(sums, shape, wide)

@@ -46,7 +46,7 @@ def multiply(node: Op, symbol_table: SymbolTable) -> Any:
 
 @lowering("IntegerConvolutionOp")
 def convolve(node: Op, symbol_table: SymbolTable) -> Any:
-    """Convolves; `b_scales` and `b_zeros` have an element for each output channel. Padding has the value zero."""
+    """Lowers a convolution; `b_scales` and `b_zeros` have an element for each output channel. Padding means 0."""
     x, weight, bias, stride, padding, dilation, groups = node.args[:7]
     size = weight.tensor_meta.shape[2:]
     window = SlidingWindow(size, *(per_dim(numbers, len(size)) for numbers in (stride, padding, dilation)))
@@ -93,9 +93,10 @@ def _window_sums(padded: Any, setup: ConvolutionSetup, shape: Any) -> Any:
 
 
 class _Epilogue:
-    """The scales and zero points of a node, from argument `first` on, and what they make of sums of products.
+    """Applies the scales and zero points of a node, its arguments from `first` on, to sums of products.
 
-    Tensors of them are broadcast to the result along its channels, after which it has the dims `trailing`.
+    Tensors of scales and zero points have one element per channel; `trailing` has a 1 for each dim of the result after
+    the channels.
     """
 
     def __init__(self, node: Op, first: int, symbol_table: SymbolTable, trailing: list[int]) -> None:

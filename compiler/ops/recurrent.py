@@ -30,8 +30,8 @@ ops_registry = Registry()
 unrolled_registry = Registry()
 _OPS = ("LstmLayerOp", "GruLayerOp", "RnnLayerOp")
 
-# Maps the sums of one element, per gate (of the inputs, of the states, each with its bias), and its states, to the next
-# states, of which the first one is the output, and to what the overload `saving` saves besides.
+# Computes one element of a step: `cell(input sums, state sums, states)` returns the next states, of which the first is
+# the output, and the values that the overload `saving` also returns. The sums have one scalar per gate, with the bias.
 Cell = Callable[[Sequence[Scalar], Sequence[Scalar], Sequence[Scalar]], tuple[list[Scalar], list[Scalar]]]
 
 
@@ -126,10 +126,10 @@ def _input_sums(layer: _Layer, steps: ir.Value) -> ir.Value:
 
 
 def _next_states(layer: _Layer, inputs: Any, states: Sequence[Any], active: Any = None) -> tuple[list[Any], list[Any]]:
-    """Returns the states after a step, whose sums over its inputs are `inputs` [batch, gates * width], and the parts
-    [batch, width] that the layer saves.
+    """Returns the states after a step, and the parts [batch, width] that the layer saves.
 
-    If `active` is given, only as many sequences, the first ones, have the step; the others keep their states.
+    `inputs` [batch, gates * width] are the sums over the inputs of the step. If `active` is given, only the first
+    `active` sequences have this step; the others keep their states.
     """
     dtype, wide = layer.dtype, accumulator_type(layer.dtype)
     sums = st.contract(states[0], layer.weights[1], "mk", "nk", "mn", wide)
@@ -154,10 +154,10 @@ def _next_states(layer: _Layer, inputs: Any, states: Sequence[Any], active: Any 
     def body(*values: ir.Value) -> list[ir.Value]:
         types = [*(t for _, t in operands), *[dtype] * len(outs)]
         scalars = [cast(Scalar(value, t), wide) for value, t in zip(values, types, strict=True)]
-        of_inputs, of_states = scalars[: layer.gates], scalars[layer.gates : 2 * layer.gates]
+        input_sums, state_sums = scalars[: layer.gates], scalars[layer.gates : 2 * layer.gates]
         if bias is not None:
-            of_states = [x + y for x, y in zip(of_states, scalars[2 * layer.gates :], strict=False)]
-        after, saved = layer.cell(of_inputs, of_states, scalars[len(operands) : len(operands) + len(states)])
+            state_sums = [x + y for x, y in zip(state_sums, scalars[2 * layer.gates :], strict=False)]
+        after, saved = layer.cell(input_sums, state_sums, scalars[len(operands) : len(operands) + len(states)])
         results = [cast(x, dtype).value for x in (*after, *saved[: layer.saves])]
         if active is None:
             return results

@@ -51,7 +51,7 @@ def axes_of(dims: int | Sequence[int] | None, rank: int) -> list[int]:
 def sum_over(
     value: ir.Value, dtype: TensorDType, axes: Sequence[int], keep: bool, result: TensorDType, *, squared: bool = False
 ) -> ir.Value:
-    """Returns the sum over the dims `axes` (of squares, if `squared`), accumulated in the type `result`."""
+    """Returns the sum over the dims `axes`, of squares if `squared`, accumulated in the type `result`."""
 
     def body(x: Scalar, accumulated: Scalar) -> Scalar:
         x = cast(x, result)

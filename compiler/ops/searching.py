@@ -168,7 +168,7 @@ def nonzero_static(node: Op, symbol_table: SymbolTable) -> ir.Value:
 
 @lowering("RepeatInterleaveOp")
 def repeat_interleave(node: Op, symbol_table: SymbolTable) -> ir.Value:
-    """Returns each position of the operand as often as the element at that position says.
+    """Returns the positions of the operand, each repeated as often as the element at that position.
 
     Falls back to eager if a count is negative or the counts do not add up to the expected size.
     """

@@ -88,7 +88,13 @@ class ConvolutionsToKernels(MlirPass):
         image, weights, result = op.operands
         parameter, spec = calls.to_pack(weights), fused.spec
         chosen, notes = self._choose(conv, parameter is not None, context)
-        arguments = [weights] if parameter is None else [calls.packed(parameter, chosen.weight_packing, op.location)]
+        arguments, packing = [weights], chosen.weight_packing
+        if parameter is None and packing is not None:
+            notes = ["packed at each call", *notes]
+        elif parameter is not None and packing is not None:
+            arguments = [calls.packed(parameter, packing, op.location)]
+        else:
+            parameter = None
         if parameter is not None and chosen.reads_unpacked_weights:
             arguments.append(weights)
         location = context.locations.union([op.location, *fused.locations])
@@ -104,15 +110,14 @@ class ConvolutionsToKernels(MlirPass):
 
     def _choose(self, conv: Convolution, packed: bool, context: PassContext) -> tuple[BlockedConvolution, list[str]]:
         """Returns the kernel for weights that are `packed` before the call, or in it; and notes for the remark."""
-        notes = [] if packed else ["packed at each call"]
         if self.winograd == "never" or conv.depthwise:
-            return choose_direct(conv, context.target), notes
+            return choose_direct(conv, context.target), []
         try:
             if self.winograd != "auto":
-                return choose_winograd(conv, context.target, int(self.winograd), 0, packed), notes
-            return choose_winograd(conv, context.target, min(TILE_SIZES), _MIN_SPEEDUP, packed), notes
+                return choose_winograd(conv, context.target, int(self.winograd), 0, packed), []
+            return choose_winograd(conv, context.target, min(TILE_SIZES), _MIN_SPEEDUP, packed), []
         except UnsupportedError as reason:
-            return choose_direct(conv, context.target), [*notes, f"not winograd: {reason}"]
+            return choose_direct(conv, context.target), [f"not winograd: {reason}"]
 
 
 def _uncut(conv: Convolution, _boundaries: Sequence[int]) -> Convolution:

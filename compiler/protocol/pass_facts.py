@@ -95,6 +95,9 @@ PASSES: Mapping[str, PassFacts] = MappingProxyType({
         numbers=Numbers("bias and activation are applied to sums in registers"), tuned=(_ON_OR_OFF,)
     ),
     "fuse-rows": PassFacts(numbers=Numbers("softmax and norms are fused into one loop over rows"), tuned=(_ON_OR_OFF,)),
+    "narrow-products": PassFacts(
+        numbers=Numbers("products of dequantised bytes are exact sums of integers, times both scales")
+    ),
     "fuse-elementwise": PassFacts(numbers=Numbers("intermediates of element-wise ops are not rounded to memory")),
     "vectorize-generics": PassFacts(numbers=Numbers("sums are accumulated in vector lanes")),
     "expand-math-to-polynomials": PassFacts(

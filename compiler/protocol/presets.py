@@ -85,6 +85,7 @@ _TORCH_TO_LINALG = steps_of(
     ("canonicalize", FUNC),
     ("torch-finalizing-backend-type-conversion", FUNC),
     "torch-verify-linalg-on-tensors-backend-contract",
+    "narrow-products",
 )
 
 _TO_TOSA = steps_of(

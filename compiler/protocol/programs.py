@@ -67,7 +67,8 @@ class Run(Request["Ran"], frozen=True):
     the engine stores them for `FetchValues` until the next run of the graph with `keep`. NaN counts as equal to NaN
     only with `equal_nan`. `timeout` is in seconds. `repeats` is the number of timed runs; 0: 10, or at least 3 that
     take one second together. `runtimes` names other runtimes to compare with, and `mark` the intermediate values of
-    theirs that are compared; the run may then take five times `timeout`, for the export and the search.
+    theirs that are compared; the run may then take five times `timeout`, for the export and the search. Without
+    `stages`, those after `fx` may be missing: compiling without printing the IR takes half the time.
     """
 
     recipe: Recipe
@@ -80,6 +81,7 @@ class Run(Request["Ran"], frozen=True):
     equal_nan: bool = False
     runtimes: tuple[str, ...] = ()
     mark: Mark = "auto"
+    stages: bool = True
 
 
 class Captured(Frame, frozen=True):

@@ -124,6 +124,18 @@ class Execute(Message, frozen=True):
     backend: str = NATIVE
 
 
+class PrepareRun(Message, frozen=True):
+    """Run graph number `graph` of the loaded program in eager and in double precision, in a separate process.
+
+    Saves what the verdict of an `Execute` on the same inputs needs. Answered by `Done`.
+    """
+
+    graph: int
+    threads: int
+    timeout: float
+    inputs: InputChoice = InputChoice()
+
+
 class Measure(Message, frozen=True):
     """Profile graph number `graph` of the loaded program in a separate process; answered by `Measured`.
 
@@ -241,12 +253,13 @@ class AddGraph(Message, frozen=True):
 class CompileGraph(Message, frozen=True):
     """Compile graph `key`; answered by `Assignments`, a `StageNote` per stage, then `CompileDone`.
 
-    `known` names the texts that the engine already has.
+    `known` names the texts that the engine already has. Without `stages`, there are none unless the compilation fails.
     """
 
     key: str
     recipe: Recipe
     known: tuple[str, ...]
+    stages: bool = True
 
 
 class CollectRemarks(Message, frozen=True):
@@ -275,6 +288,7 @@ HostRequest = (
     LoadProgram
     | ImportGraph
     | Execute
+    | PrepareRun
     | Measure
     | WatchNodes
     | CompileInHost

@@ -6,6 +6,7 @@ import ctypes
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Literal
 
@@ -30,6 +31,7 @@ from buddy.compiler.runtime.released_weights import holds_new_elements, is_relea
 from buddy.compiler.runtime.shared_weights import SharedArgument, SharedWeights, state_of
 from buddy.compiler.runtime.torch_values import RuntimeShape, bind, dense
 from buddy.compiler.support import blas
+from buddy.compiler.support.target import cores
 
 # Maximum number of addresses per weight that are remembered as moved to huge pages; moving again has no effect.
 _MAX_MOVED_ADDRESSES = 16
@@ -310,10 +312,14 @@ class LoadedProgram:
         return ticks
 
     def pack(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Packs the frozen weights among `tensors` now instead of in the first call."""
-        for value, source in self._values:
-            if isinstance(getattr(value, "__self__", None), PackedArgument):
-                value(tensors[source], {})
+        """Packs the frozen weights among `tensors` now instead of in the first call, on all cores."""
+        packed = [
+            (value, source)
+            for value, source in self._values
+            if isinstance(getattr(value, "__self__", None), PackedArgument)
+        ]
+        with ThreadPoolExecutor(cores()) as pool:
+            list(pool.map(lambda pair: pair[0](tensors[pair[1]], {}), packed))
 
     def packed_pairs(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Returns the packed weights, each with its copy."""

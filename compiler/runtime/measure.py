@@ -23,7 +23,8 @@ from buddy.compiler.protocol.run_report import NodeCounts, SideReport
 from buddy.compiler.runtime.compare import unchecked_report
 from buddy.compiler.runtime.executable import Loaded, load
 from buddy.compiler.runtime.graph_interpreter import SEED
-from buddy.compiler.runtime.sensitivity import compare_result, differences
+from buddy.compiler.runtime.saved_spreads import may_be_saved
+from buddy.compiler.runtime.sensitivity import compare_result, differences, spreads
 from buddy.compiler.runtime.torch_values import fingerprints
 from buddy.compiler.support.machine_load import LoadMeter
 
@@ -138,6 +139,20 @@ def run_and_compare(
         slow_paths=nodes.slow_paths,
         error_paths=nodes.error_paths,
     )
+
+
+def prepare_verdict(captured: CapturedGraph, threads: int) -> None:
+    """Measures the spreads of eager's results on the captured inputs, if they can be saved for `run_and_compare`.
+
+    It needs no compiled code, so it can work while another process compiles.
+    """
+    if captured.eager is None:
+        return
+    with with_threads(threads), torch.no_grad():
+        torch.manual_seed(SEED)
+        expected = eager_results(captured)
+        if may_be_saved(captured, expected):
+            spreads(captured, expected)
 
 
 @contextmanager

@@ -106,8 +106,9 @@ class NativeArgument:
     `use` says when a dense tensor with this shape and element type is passed unchanged: "in place" always; "streamed"
     after `take` has returned the same tensor, until its address changes; "packed" never. Otherwise `take` returns the
     tensor to pass. After the first release of weights in the process, all large tensors go through `take`, which
-    restores released ones. `copy` is the packed copy of a frozen weight that `take` returned last; it is passed without
-    a call of `take`.
+    restores released ones.
+
+    `copy` holds the last result of `take` for a frozen weight that is "packed"; it is passed without a call of `take`.
     """
 
     source: int

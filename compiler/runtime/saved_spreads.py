@@ -50,7 +50,7 @@ def find_or_measure(
     `measure` returns () if it fails. The spreads of small programs are not saved. Nor are those of programs with ops
     that are not part of this package, because a change of their code would not be detected.
     """
-    if not _may_be_saved(captured, expected):
+    if not may_be_saved(captured, expected):
         return measure()
     key = _key(captured, expected)
     saved = _decode(SPREADS.read(key))
@@ -64,7 +64,8 @@ def find_or_measure(
     return measured
 
 
-def _may_be_saved(captured: CapturedGraph, expected: Sequence[object]) -> bool:
+def may_be_saved(captured: CapturedGraph, expected: Sequence[object]) -> bool:
+    """Returns whether `find_or_measure` saves the spreads of eager's results, `expected`."""
     tensors = [*captured.tensors, *(value for value in expected if isinstance(value, torch.Tensor))]
     if sum(tensor.nbytes for tensor in tensors if _has_bytes(tensor)) < _MIN_BYTES:
         return False

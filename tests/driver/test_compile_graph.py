@@ -36,6 +36,17 @@ def test_both_hand_over_the_same_program(dialect: str, preset: str) -> None:
         assert_same(LoadedProgram(straight)(found.tensors), [model(x)])
 
 
+def test_a_compiler_without_stages_says_the_same_of_the_nodes() -> None:
+    found, recipe = captured(*stack(2)), default_recipe()
+    compiler, noted = Compiler(found.graph), list[Any]()
+    straight, shown = compiler.compile_without_stages(recipe, noted.append), compiler.compile(recipe)
+    assert (straight.stages, straight.reused) == ((), 0)
+    assert noted == [straight.assignments] == [shown.assignments]
+    assert straight.artifact.arguments == shown.artifact.arguments
+    unread = msgspec.structs.replace(recipe, backend_flags=("--unread",))
+    assert compiler.compile_without_stages(unread).remarks[0] == compiler.compile(unread).remarks[0]
+
+
 def test_nothing_of_a_compilation_stays_behind() -> None:
     """What a pass said, and with it a context and its IR, once stayed for good: megabytes for each compilation."""
 

@@ -25,10 +25,11 @@ from buddy.compiler.protocol import (
     Ran,
     Reopened,
     Run,
+    StageDone,
     Text,
     WorkerState,
 )
-from buddy.compiler.protocol.recipe import PluginFile
+from buddy.compiler.protocol.recipe import PassStep, PluginFile
 from buddy.compiler.support import disk_cache
 from tests.support.engine_bench import Bench, started
 
@@ -120,6 +121,51 @@ async def test_graph_and_ir_come_before_torch_is_imported(script: Path) -> None:
         assert now.graphs == captured.graphs
         ran = await bench.ask(Run(bench.client.next_request(), await bench.recipe(script), repeats=2))
         assert ran.report.outputs[0].verdict == "ok"
+
+
+async def test_a_run_without_stages_is_saved_and_is_never_taken_for_a_compilation_with_them(script: Path) -> None:
+    async def run(bench: Bench) -> tuple[Any, Compiled]:
+        request = bench.client.next_request()
+        ran = await bench.ask(Run(request, await bench.recipe(script), repeats=2, stages=False))
+        return ran, next(frame for frame in bench.seen if isinstance(frame, Compiled) and frame.request == request)
+
+    async with started() as bench:
+        await opened(bench, script)
+        ran, first = await run(bench)
+        assert ran.report.outputs[0].verdict == "ok"
+        assert [stage.name for stage in first.stages] == ["fx"]
+        assert first.reused == 0
+    async with started() as bench:
+        await opened(bench, script)
+        ran, again = await run(bench)
+        assert ran.report.outputs[0].verdict == "ok"
+        assert again.reused == len(again.stages) == 1
+        compiled = await bench.ask(Compile(bench.client.next_request(), await bench.recipe(script)))
+        assert len(compiled.stages) > 10
+        assert compiled.reused < len(compiled.stages)
+        for name in {stage.text for stage in compiled.stages}:
+            assert isinstance(await bench.client.request(FetchText(0, name)), Text)
+
+
+async def test_a_run_without_stages_uses_a_compilation_with_them(script: Path) -> None:
+    async with earlier_session(script), started() as bench:
+        await opened(bench, script)
+        ran = await bench.ask(Run(bench.client.next_request(), await bench.recipe(script), repeats=2, stages=False))
+        assert ran.report.outputs[0].verdict == "ok"
+        compiled = next(frame for frame in bench.seen if isinstance(frame, Compiled))
+        assert compiled.reused == len(compiled.stages) > 10
+
+
+async def test_a_run_without_stages_that_cannot_be_compiled_has_those_before_the_failure(script: Path) -> None:
+    async with started() as bench:
+        await opened(bench, script)
+        recipe = await bench.recipe(script)
+        broken = msgspec.structs.replace(recipe, steps=(*recipe.steps[:-4], PassStep("no-such-pass")))
+        failed = await bench.ask(Run(bench.client.next_request(), broken, repeats=2, stages=False))
+        with_stages = await bench.ask(Run(bench.client.next_request(), broken, repeats=2))
+        assert isinstance(failed, Failed)
+        assert failed.diagnostic == with_stages.diagnostic
+        assert len([frame for frame in bench.seen if isinstance(frame, StageDone)]) > 20
 
 
 async def test_a_graph_that_has_changed_replaces_the_earlier_one(script: Path, data: Path) -> None:

@@ -10,8 +10,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from buddy.compiler.frontend import summary
-
 pytestmark = [pytest.mark.usefixtures("fresh_dynamo"), pytest.mark.filterwarnings("ignore:a graph of")]
 
 
@@ -186,21 +184,6 @@ def test_stderr_unless_the_program_configures_logging(run_python: Callable[..., 
     assert done.stderr.startswith(line)
     assert done.stderr.endswith("a script.py'\n")
     assert done.stdout.startswith("result\nown buddy: 1 graph")
-
-
-def test_the_frames_of_dynamo_have_the_list_of_a_calls_end() -> None:
-    """Without it, the line would come once for each graph."""
-    ends = []
-
-    def backend(module: torch.fx.GraphModule, _inputs: Any) -> Any:
-        ends.append(summary._outer_call())
-        return module.forward
-
-    f = torch.compile(lambda x: x + 1, backend=backend)
-    f(torch.ones(2))
-    ((compiled_by, at_end),) = ends
-    assert compiled_by is not None
-    assert isinstance(at_end, list)
 
 
 @pytest.mark.slow

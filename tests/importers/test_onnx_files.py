@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from buddy.compiler.driver.compilation import CompilationError
+from buddy.compiler.driver.compilation import CompilationError, Compiler
 from buddy.compiler.driver.compile_graph import compile_graph
 from buddy.compiler.importers.sources import SourceError, load_program
 from buddy.compiler.protocol.presets import adapt_to_phase, default_recipe
@@ -106,15 +106,99 @@ def test_a_quantised_model_gives_what_onnx_says(tmp_path: Path, form: str) -> No
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
-def test_an_op_with_wrong_numbers_is_refused_with_its_node(tmp_path: Path) -> None:
-    """torch-mlir's lowering of QLinearConv: results up to the whole range of the integers from those of ONNX."""
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["static", "static by channel", "operators", "dynamic"])
+def test_a_quantised_network_multiplies_integers(tmp_path: Path, form: str) -> None:
+    """A convolution, a residual, a product: what ONNX Runtime's quantiser makes, without a product of floats."""
+    runtime = pytest.importorskip("onnxruntime")
+    from onnxruntime import quantization
+
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "c"], ["h"], pads=[1, 1, 1, 1]), helper.make_node("Relu", ["h"], ["r"]),
+        helper.make_node("MaxPool", ["r"], ["l"], kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        helper.make_node("Add", ["l", "x"], ["s"]),
+        helper.make_node("ReduceMean", ["s"], ["p"], axes=[2, 3], keepdims=0),
+        helper.make_node("MatMul", ["p", "v"], ["y"]),
+    ]  # fmt: skip
+    torch.manual_seed(0)
+    model = _model(*nodes, w=torch.randn(16, 16, 3, 3), c=torch.randn(16), v=torch.randn(16, 6))
+    model.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", FLOAT, [2, 16, 9, 9]))
+    plain, path = tmp_path / "plain.onnx", tmp_path / "model.onnx"
+    plain.write_bytes(model.SerializeToString())
+    if form == "dynamic":
+        quantization.quantize_dynamic(plain, path, per_channel=False)
+    else:
+
+        class Reader(quantization.CalibrationDataReader):
+            def __init__(self) -> None:
+                self._calls = iter([{"x": torch.randn(2, 16, 9, 9).numpy()}])
+
+            def get_next(self) -> Any:
+                return next(self._calls, None)
+
+        kind = quantization.QuantFormat.QOperator if form == "operators" else quantization.QuantFormat.QDQ
+        quantization.quantize_static(plain, path, Reader(), kind, per_channel=form.endswith("channel"))
+    (captured,) = load_program(str(path)).graphs
+    recipe = adapt_to_phase(default_recipe(), captured.info.entry_phase, captured.info.dialects)
+    compilation = Compiler(captured.graph).compile(recipe)
+    remarks = [(node, text) for name, node, text in compilation.remarks if name == "narrow-products"]
+    assert sum("multiplies bytes" in text for _, text in remarks) == 2, remarks
+    (ours,) = LoadedProgram(compilation.artifact)(captured.tensors)
+    options = runtime.SessionOptions()
+    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = runtime.InferenceSession(str(path), options)
+    (theirs,) = session.run(None, {"x": captured.tensors[-1].numpy()})
+    # Sums of integers are exact, and those of floats round: numbers halfway between two integers are rare.
+    torch.testing.assert_close(ours, torch.from_numpy(theirs), rtol=1e-5, atol=1e-5)
+
+
+def _quantised_convolution() -> Any:
     inputs = ["x", "xs", "xz", "w", "ws", "wz", "ys", "yz"]
     model = _model(helper.make_node("QLinearConv", inputs, ["y"], name="/layer/Conv"), **_NUMBERS)
-    model.graph.initializer.append(numpy_helper.from_array(torch.ones(2, 8, 1, dtype=torch.int8).numpy(), "w"))
+    weight = torch.randint(-128, 128, (2, 8, 1), dtype=torch.int8, generator=torch.Generator().manual_seed(0))
+    model.graph.initializer.append(numpy_helper.from_array(weight.numpy(), "w"))
     model.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", onnx.TensorProto.UINT8, [1, 8, 4]))
     model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", onnx.TensorProto.UINT8, [1, 2, 4]))
-    with pytest.raises(SourceError, match="/layer/Conv is a QLinearConv"):
+    return model
+
+
+def test_a_convolution_of_integers_gives_what_its_own_node_gives(tmp_path: Path) -> None:
+    """torch-mlir's lowering of QLinearConv is wrong; the node is replaced by one between dequantised tensors."""
+    runtime = pytest.importorskip("onnxruntime")
+    model = _quantised_convolution()
+    (captured,) = load_program(_saved(tmp_path, model)).graphs
+    (ours,) = _compiled(captured)
+    feeds = {"x": captured.tensors[-1].numpy()}
+    (theirs,) = runtime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    assert len(set(theirs.flatten().tolist())) > 3
+    assert ours.dtype == torch.uint8
+    # Halfway between two integers, the last bit of a float decides.
+    assert (ours.int() - torch.from_numpy(theirs).int()).abs().max() <= 1
+
+
+def test_a_convolution_of_integers_of_an_old_operator_set_is_refused_with_its_node(tmp_path: Path) -> None:
+    model = _quantised_convolution()
+    model.opset_import[0].version = 12
+    with pytest.raises(SourceError, match="/layer/Conv is a QLinearConv of operator set 12; 13 is the first"):
         load_program(_saved(tmp_path, model))
+
+
+def test_a_scale_that_the_model_computes_is_refused_with_its_node(tmp_path: Path) -> None:
+    model = _quantised_convolution()
+    model.graph.node.insert(0, helper.make_node("Abs", ["ws"], ["computed"]))
+    model.graph.node[1].input[4] = "computed"
+    with pytest.raises(SourceError, match="computed of its node /layer/Conv is no constant"):
+        load_program(_saved(tmp_path, model))
+
+
+def test_the_largest_unsigned_bytes_are_those_of_unsigned_numbers(tmp_path: Path) -> None:
+    model = _model(helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[2]))
+    for value, size in ((model.graph.input[0], 8), (model.graph.output[0], 7)):
+        value.CopyFrom(helper.make_tensor_value_info(value.name, onnx.TensorProto.UINT8, [1, 1, size]))
+    (captured,) = load_program(_saved(tmp_path, model)).graphs
+    captured.tensors[0].copy_(torch.tensor([[[0, 1, 127, 128, 255, 3, 200, 0]]], dtype=torch.uint8))
+    (ours,) = _compiled(captured)
+    assert ours.flatten().tolist() == [1, 127, 128, 255, 255, 200, 200]
 
 
 def test_a_model_without_a_zero_byte_is_one_all_the_same(tmp_path: Path) -> None:

@@ -121,6 +121,25 @@ def test_few_channels_are_read_as_they_are() -> None:
     assert "ins(%arg0, %arg1 : tensor<1x3x10x12xf32>, tensor<16x3x3x3xf32>)" in compiled.text
 
 
+PRODUCT_SHAPES = ("2x24x8x10", "16x24x1x1", "2x16x8x10")
+
+
+def product(following: str = "", result: str = "%p", shape: str = PRODUCT_SHAPES[2]) -> str:
+    """A convolution %p without a window, and what follows it."""
+    arguments = (
+        f"%image: {tensor(PRODUCT_SHAPES[0])}, %first: {tensor(PRODUCT_SHAPES[1])}, %second: {tensor('5x16x3x3')}"
+    )
+    return module(arguments, convolution("%p", "%image", "%first", PRODUCT_SHAPES) + following, result, shape)
+
+
+def test_a_matrix_product_is_transposed_only_for_another_convolution() -> None:
+    alone = Compiled(product(), [ChooseLayouts()])
+    assert "linalg.transpose" not in alone.text
+    following = convolution("%c", "%p", "%second", (PRODUCT_SHAPES[2], "5x16x3x3", "2x5x6x8"))
+    followed = Compiled(product(following, "%c", "2x5x6x8"), [ChooseLayouts()])
+    assert followed.remarks[0] == "2x24x8x10 transposed to the order (0, 2, 3, 1)"
+
+
 def test_an_operand_that_lies_otherwise_is_transposed_once() -> None:
     body = elementwise("%p", "%conv", "%rest", SHAPE, "arith.addf") + elementwise(
         "%q", "%p", "%rest", SHAPE, "arith.mulf"

@@ -8,7 +8,7 @@ from torch import nn
 
 from buddy.compiler.frontend.capture import capture
 from buddy.compiler.runtime.captured import CapturedGraph, Spread
-from buddy.compiler.runtime.measure import compare_results
+from buddy.compiler.runtime.measure import compare_results, prepare_verdict, with_threads
 from buddy.compiler.runtime.sensitivity import further_spreads, spreads
 from buddy.compiler.support import disk_cache
 from buddy.compiler.support.disk_cache import SPREADS
@@ -58,6 +58,14 @@ def same(one: Spread, other: Spread) -> bool:
     assert one.slices.keys() == other.slices.keys()
     slices = all(torch.equal(rms, other.slices[dim]) for dim, rms in one.slices.items())
     return slices and one._replace(slices={}) == other._replace(slices={})
+
+
+def test_a_verdict_that_was_prepared_needs_no_run_in_double_precision() -> None:
+    prepare_verdict(captured_with(), 1)
+    with with_threads(1):
+        known = captured_with()
+        assert measured(known)
+    assert not ran_in_double(known)
 
 
 def test_the_same_values_need_one_run_in_double_precision() -> None:

@@ -10,6 +10,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from buddy.compiler.importers.onnx_files.quantised_operators import (
+    MIN_OPSET,
+    UnknownScaleError,
+    pool_bytes_as_floats,
+    rewrite_quantised_operators,
+)
 from buddy.compiler.protocol.programs import ShapeWord, check_names, shape_for
 from buddy.compiler.protocol.source_files import SourceError, source_error
 
@@ -50,6 +56,8 @@ def prepare_model(path: Path, shapes: Sequence[ShapeWord] = ()) -> PreparedModel
     try:
         # Without `strict_mode`, conflicting shapes are not reported.
         model = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+        if pool_bytes_as_floats(model):
+            model = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
     except Exception as error:  # its own exception types, and protobuf's
         reason = _ERROR_KIND.sub("", _first_line(error))
         todo = "choose other sizes with --shape" if shapes else "export the model again"
@@ -113,10 +121,20 @@ def _check_model(onnx: ModuleType, model: onnx.ModelProto, path: Path) -> None:
         raise _rejection(path, "it has names that are not valid UTF-8")
     if not model.graph.output:
         raise _rejection(path, "it has no outputs")
-    for node in model.graph.node:
-        if node.op_type == "QLinearConv":
-            what = f"its node {node.name or node.output[0]} is a QLinearConv, for which torch-mlir makes wrong numbers"
-            raise _rejection(path, what, "quantise the model with QuantizeLinear and DequantizeLinear (format QDQ)")
+    _rewrite_quantised_operators(model, path, model_opset)
+
+
+def _rewrite_quantised_operators(model: onnx.ModelProto, path: Path, opset: int) -> None:
+    """Replaces ops on quantised tensors, for some of which torch-mlir makes wrong numbers, and which ONNX has not."""
+    todo = "quantise the model with QuantizeLinear and DequantizeLinear (format QDQ)"
+    node = next((node for node in model.graph.node if node.op_type == "QLinearConv"), None)
+    if node is not None and opset < MIN_OPSET:
+        what = f"its node {node.name or node.output[0]} is a QLinearConv of operator set {opset}"
+        raise _rejection(path, f"{what}; {MIN_OPSET} is the first that is supported", todo)
+    try:
+        rewrite_quantised_operators(model)
+    except UnknownScaleError as error:
+        raise _rejection(path, str(error), todo) from error
 
 
 def _strings_are_utf8(message: Message) -> bool:
@@ -184,6 +202,8 @@ def _name_nodes(model: onnx.ModelProto) -> None:
 def _turn_weights_into_inputs(onnx: ModuleType, model: onnx.ModelProto) -> dict[str, np.ndarray]:
     """Turns f16, f32 and f64 initializers of more than `MAX_CONSTANT_FLOATS` elements into the first inputs.
 
+    Those of 8-bit integers too, if they have several dims: only inputs are packed before the calls.
+
     Returns them by name, in this order.
     """
     graph = model.graph
@@ -199,8 +219,11 @@ def _turn_weights_into_inputs(onnx: ModuleType, model: onnx.ModelProto) -> dict[
 
 
 def _is_weight(onnx: ModuleType, tensor: onnx.TensorProto) -> bool:
-    floats = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16)
+    proto = onnx.TensorProto
+    floats = (proto.FLOAT, proto.DOUBLE, proto.FLOAT16)
     size = 1
     for dim in tensor.dims:
         size *= dim
-    return tensor.data_type in floats and size > MAX_CONSTANT_FLOATS
+    # Matrices and kernels of bytes; vectors of bytes are zero points.
+    is_bytes = tensor.data_type in (proto.INT8, proto.UINT8) and len(tensor.dims) > 1
+    return (tensor.data_type in floats or is_bytes) and size > MAX_CONSTANT_FLOATS

@@ -36,16 +36,13 @@ def _by_runtime(content: bytes) -> Evaluate | None:
         return None
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
+    # Without this, ONNX Runtime multiplies the integers of dequantised tensors by kernels of its own, whose roundings
+    # differ from those of the model's ops by a step of the next integers.
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
     if not (has_features("avx512_vnni") or has_features("avx_vnni")):
         # Without this, sums of two products of 8-bit integers saturate at 16 bits.
         options.add_session_config_entry("session.x64quantprecision", "1")
-    try:
-        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    except onnxruntime.capi.onnxruntime_pybind11_state.Fail:
-        # With that entry, ONNX Runtime 1.32 fails on a model with two layers that share a scale of weights. The basic
-        # optimisations leave the integers of such a model in float32, as its ops say.
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     return lambda feeds: session.run(None, feeds)
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
-from torch._dynamo.exc import TorchDynamoException
 
 from buddy.compiler.importers.sources.inputs import (
     INPUTS,
@@ -38,6 +37,7 @@ from buddy.compiler.importers.sources.tape import Tape
 from buddy.compiler.protocol.recipe import Frontend
 from buddy.compiler.protocol.source_files import Location, SourceError, kind_of, locate, source_error
 from buddy.compiler.runtime.captured import CapturedGraph
+from buddy.compiler.support.dynamo_internals import TorchDynamoException
 
 if TYPE_CHECKING:
     from buddy.compiler.mlir.bindings import ir

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 import torch
-from torch._dynamo.exc import TorchDynamoException
 
 from buddy.compiler.frontend.capture import callable_name
 from buddy.compiler.importers.sources.inputs import dtype_of, new_generator, random_tensor
@@ -18,6 +17,7 @@ from buddy.compiler.importers.sources.tape import Tape
 from buddy.compiler.protocol.programs import ShapeWord, check_names, shape_for, shape_word
 from buddy.compiler.protocol.source_files import SourceError, source_error
 from buddy.compiler.runtime.captured import CapturedGraph
+from buddy.compiler.support.dynamo_internals import TorchDynamoException
 
 _SHAPE_HINT = "give NAME=1x3x224x224, or NAME=1x128xi64 with an element type, for each tensor: --shape"
 

@@ -12,8 +12,6 @@ from unittest.mock import patch
 
 import msgspec
 import torch
-from torch._dynamo.eval_frame import OptimizedModule
-from torch._dynamo.exc import RestartAnalysis, TorchDynamoException, UserError, UserErrorType
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.utils._pytree import tree_leaves
 
@@ -34,6 +32,13 @@ from buddy.compiler.importers.sources.lazy_trace import any_lazy
 from buddy.compiler.protocol import Guard
 from buddy.compiler.protocol.recipe import Frontend
 from buddy.compiler.runtime.captured import CapturedGraph
+from buddy.compiler.support.dynamo_internals import (
+    OptimizedModule,
+    RestartAnalysis,
+    TorchDynamoException,
+    UserError,
+    UserErrorType,
+)
 
 if TYPE_CHECKING:
     from buddy.compiler.frontend.capture import DynamoBackend

@@ -30,7 +30,7 @@ BOOL = TensorDType.Bool
 def _register_comparison(name: str, relation: str) -> None:
     @elementwise(name, among_operands=True, narrow=True)
     def compare(x: Scalar, y: Operand) -> Scalar:
-        """Compares; for 16-bit floats, eager first rounds a number to their type."""
+        """Compares two operands; for 16-bit floats, a number is first rounded to their type, as in eager."""
         left, right = rounded_operands(x, y)
         return left.compare(relation, right)
 
@@ -82,9 +82,9 @@ _convert = ops_registry["ConvertElementTypeOp"]
 
 @ops_registry.lowering("ConvertElementTypeOp")
 def convert_clamped(node: Op, symbol_table: SymbolTable) -> Results:
-    """Converts; floats that are clamped to a range of 32-bit integers become bytes by way of these.
+    """Lowers casts; floats that are clamped to the range of 32-bit integers become bytes through 32-bit integers.
 
-    Processors convert vectors of floats to 32 bits, and some of them none to 64 bits, through which eager converts.
+    Eager casts through 64-bit integers, for which some processors have no vector instructions.
     """
     clamp, meta = node.args[0], node.tensor_meta
     if meta.dtype is not TensorDType.UInt8 or not isinstance(clamp, ClampOp):

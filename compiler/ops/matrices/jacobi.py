@@ -121,7 +121,8 @@ def scale(p: StackedProblem, name: str) -> None:
 
 
 def common_parts(count: Dim, value_count: Dim) -> dict[str, Part]:
-    """Returns the parts that all algorithms of this module use: "values", and what `scale` and `repeat_sweeps` write.
+    """Returns the parts that all algorithms of this module use: "values", and those that are written by `scale` and
+    `repeat_sweeps`.
 
     "info" is initialised, because it is read even if the matrices are empty and the algorithm does not run.
     """
@@ -133,8 +134,8 @@ def common_parts(count: Dim, value_count: Dim) -> dict[str, Part]:
     }
 
 
-def make_rows_orthogonal(p: StackedProblem, also: tuple[str, ...] = ()) -> None:
-    """Rotates the rows of "b" until they are orthogonal, and the rows of the parts `also` by the same angles.
+def make_rows_orthogonal(p: StackedProblem, other_parts: tuple[str, ...] = ()) -> None:
+    """Rotates the rows of "b" until they are orthogonal, and the rows of `other_parts` by the same angles.
 
     Sets "values" to the norms of the rows of "b".
     """
@@ -152,10 +153,12 @@ def make_rows_orthogonal(p: StackedProblem, also: tuple[str, ...] = ()) -> None:
         ii, kk, ik = square(i), square(k), product(i, k)
 
         def rotate_parts() -> None:
-            """Rotates; first multiplies a complex row `k` by a phase, so that the product of both rows is real."""
+            """Rotates rows `i` and `k`, after a complex row `k` is multiplied by a phase that makes the
+            product real.
+            """
             p["rotated"] = number(1, INT32)
             phase = phase_of(ik)
-            for name in ("b", *also):
+            for name in ("b", *other_parts):
                 if phase is not None:
                     multiply_row(p, name, k, phase)
                 rotate_rows(p, name, i, k, rotation(ii, kk, ik if phase is None else s.modulus(ik)))
@@ -213,11 +216,12 @@ def singular_values(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
 
 @lowering("SingularValuesGradientOp")
 def singular_values_gradient(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
-    """Returns the sum of `rᴴ b / |b|` over the orthogonal rows `b` and the rows `r` of the rotation matrix, each times
-    the gradient of its singular value.
+    """Returns the gradient of the matrices, for that of their singular values.
 
-    That does not depend on the signs of the vectors. It depends on LAPACK where a gradient that is not 0 is that of a
-    value of 0, or two equal values have different gradients: eager computes those.
+    It is the sum of `rᴴ b / |b|` over the orthogonal rows `b` and the rows `r` of the rotation matrix, each times the
+    gradient of its singular value, and does not depend on the signs of the vectors. It depends on LAPACK's choice of
+    vectors if a singular value of 0 has a gradient other than 0, or if equal values have different gradients. Eager
+    computes these.
     """
     (b, is_transposed), dtype = wide_rows(node, symbol_table), node.tensor_meta.dtype
     count, rows, columns = stack_shape(b, dtype)
@@ -230,7 +234,7 @@ def singular_values_gradient(node: Op, symbol_table: SymbolTable) -> list[ir.Val
         tolerance = largest * (EPSILON[dtype.part] * float(columns))
 
         def order(i: Extent) -> ir.Value:
-            """Returns the place of value `i` among all, the largest first."""
+            """Returns the index of value `i` in descending order."""
             value = p["values", i]
 
             def add(k: Extent, before: Scalar) -> list[Scalar]:

@@ -29,6 +29,12 @@ def is_convolution(op: ir.Operation) -> bool:
 def relayout_convolution(op: ir.Operation, layouts: ValueLayouts) -> None:
     """Rewrites a convolution to channels last; its weights keep their layout, since they get packed."""
     roles = _roles(op)
+    if _sums_taps(op, roles):
+        _relayout_tap_sums(op, roles, layouts)
+        return
+    if _is_lone_product(op, roles, layouts):
+        layouts.track(op.results[0], layouts.order_of(op.results[0]))
+        return
     loops = sorted(range(len(roles)), key=lambda loop: (roles[loop], loop))
     image, weights, init = op.operands
     image_loops, _, result_loops = (_main_loops(map_, roles) for map_ in indexing_maps(op))
@@ -37,6 +43,68 @@ def relayout_convolution(op: ir.Operation, layouts: ValueLayouts) -> None:
         image_order = identity_order(rank_of(image))
     operands = [layouts.in_order(image, image_order), weights, layouts.in_order(init, result_order)]
     _rewrite(op, layouts, operands, loops)
+
+
+def _sums_taps(op: ir.Operation, roles: dict[int, int]) -> bool:
+    """True for the gradient of a depthwise convolution's kernel: few sums per channel, of many products each."""
+    if _GROUP not in roles.values():
+        return False
+    _, weights, result = (value.type.shape for value in op.operands)
+    _, weight_loops, result_loops = (_main_loops(map_, roles) for map_ in indexing_maps(op))
+    sizes = dict(zip(result_loops, result, strict=True)) | dict(zip(weight_loops, weights, strict=True))
+    outputs = prod(size for loop, size in sizes.items() if roles[loop] in (_BATCH, _OUT_CHANNEL))
+    taps = prod(size for loop, size in sizes.items() if roles[loop] == _POSITION)
+    return outputs == 1 and prod(size for loop, size in sizes.items() if roles[loop] >= _WINDOW) > taps
+
+
+def _relayout_tap_sums(op: ir.Operation, roles: dict[int, int], layouts: ValueLayouts) -> None:
+    """Rewrites it to channels last if an operand has another layout than the original one, else leaves it unchanged.
+
+    Its kernel reads both operands in place, along the channels or along the last dim.
+    """
+    image, weights, init = op.operands
+    if not any(layouts.is_permuted(value) for value in (image, weights, init)):
+        layouts.track(op.results[0], layouts.order_of(op.results[0]))
+        return
+    places = (_IN_CHANNEL, _BATCH, _POSITION, _WINDOW, _OUT_CHANNEL, _GROUP)
+    loops = sorted(range(len(roles)), key=lambda loop: (places.index(roles[loop]), loop))
+    orders = [_sorted_dims(_main_loops(map_, roles), loops) for map_ in indexing_maps(op)]
+    operands = [layouts.in_order(value, order) for value, order in zip((image, weights, init), orders, strict=True)]
+    _rewrite(op, layouts, operands, loops)
+
+
+def _is_lone_product(op: ir.Operation, roles: dict[int, int], layouts: ValueLayouts) -> bool:
+    """True for a convolution without a window whose image and result would be transposed for it alone.
+
+    It is a matrix product for each image of the batch, in any layout. Its image has the original layout, and no other
+    convolution depends on it; that is known in functions that only the program calls.
+    """
+    image, weights, result = op.operands
+    if _GROUP in roles.values() or layouts.is_permuted(image) or layouts.is_permuted(result):
+        return False
+    image_loops, weight_loops, _ = (_main_loops(map_, roles) for map_ in indexing_maps(op))
+    window = (size for size, loop in zip(weights.type.shape, weight_loops, strict=True) if roles[loop] == _WINDOW)
+    positions = [
+        [value.type.shape[dim] for dim, loop in enumerate(loops) if roles[loop] == _POSITION]
+        for value, loops in ((image, image_loops), (result, _main_loops(indexing_maps(op)[2], roles)))
+    ]
+    is_product = prod(window) == 1 and positions[0] == positions[1]
+    return is_product and "sym_visibility" not in op.parent.attributes and not _reaches_convolution(op)
+
+
+def _reaches_convolution(op: ir.Operation) -> bool:
+    """True if a convolution, or a call, depends on the result of `op`."""
+    pending, seen = [op.results[0]], set[Any]()
+    while pending:
+        for use in pending.pop().uses:
+            user = use.owner.operation
+            if user in seen:
+                continue
+            seen.add(user)
+            if is_convolution(user) or user.name == "func.call":
+                return True
+            pending += user.results
+    return False
 
 
 def _has_few_channels(image: ir.Value, image_loops: Sequence[int], roles: dict[int, int]) -> bool:

@@ -26,6 +26,7 @@ from buddy.compiler.protocol.worker_messages import (
     CodeRemarks,
     CompileDone,
     CompilerNote,
+    Done,
     Executed,
     GraphImported,
     LogText,
@@ -49,7 +50,16 @@ _STOP_POLL_SECONDS = 1.0
 _ABORT_MESSAGES = ("Assertion", "LLVM ERROR", "UNREACHABLE", "terminate called", "what():")
 
 _REPLIES = (
-    CompilerNote | CompileDone | GraphImported | CodeRemarks | Executed | Measured | Watched | ProgramExported | Refused
+    CompilerNote
+    | CompileDone
+    | GraphImported
+    | CodeRemarks
+    | Executed
+    | Measured
+    | Watched
+    | ProgramExported
+    | Done
+    | Refused
 )
 
 EndKind = Literal["replied", "crashed", "late", "stopped"]

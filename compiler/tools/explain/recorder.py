@@ -1,4 +1,4 @@
-"""Runs a script as Python does, and records what TorchDynamo compiles in it: all uses of Dynamo's private parts.
+"""Runs a script as Python does, and records what TorchDynamo compiles in it.
 
 Dynamo's structured trace names graph breaks, guards and compilations. Hooks add the values that guards check, and how
 often they are checked. If a version of PyTorch lacks a hooked function, the report has a note; 2.13 lacks none.
@@ -18,7 +18,7 @@ import time
 import traceback
 import types
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial, wraps
@@ -28,12 +28,12 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import torch
-from torch._dynamo import convert_frame
-from torch._dynamo import guards as dynamo_guards
 
 from buddy.compiler.protocol.errors import Diagnostic, diagnostic_of
 from buddy.compiler.protocol.one_shot_messages import RecordScript, ScriptEnded, TraceRecord
 from buddy.compiler.protocol.source_files import kind_of, locate
+from buddy.compiler.support.dynamo_internals import convert_frame, entries_of
+from buddy.compiler.support.dynamo_internals import guards as dynamo_guards
 from buddy.compiler.support.processes.channel import Channel, serves
 from buddy.compiler.tools.explain.records import is_user_file
 from buddy.compiler.tools.explain.report import READ_ARTIFACTS, READ_RECORDS
@@ -245,7 +245,7 @@ class Recorder:
             self._is_explaining = True
             try:
                 with self._reporting("the values at failed guards are not recorded"):
-                    failures = [self._failure(entry, frame, backend) for entry in _cache_entries(cache_entries)]
+                    failures = [self._failure(entry, frame, backend) for entry in entries_of(cache_entries)]
                     self._record("buddy_failures", failures, _current_compile())
                 return explain(cache_entries, frame, backend, *args, **kwargs)
             finally:
@@ -325,17 +325,6 @@ def _callers() -> list[tuple[str, int, str, str]]:
 def _current_compile() -> str:
     compile_id = torch._guards.CompileContext.current_compile_id()
     return "" if compile_id is None else f"{compile_id.frame_id}/{compile_id.frame_compile_id}"
-
-
-def _cache_entries(entries: Any) -> Sequence[CacheEntry]:
-    """The cache entries of a function, the newest first: a list, or in PyTorch 2.11 the first of a chain."""
-    if isinstance(entries, list | tuple):
-        return entries
-    chain = []
-    while entries is not None:
-        chain.append(entries)
-        entries = entries.next
-    return chain
 
 
 def _managers(root: GuardManager) -> Iterator[GuardManager]:

@@ -22,16 +22,11 @@ from msgspec.structs import replace
 from buddy.compiler.frontend.aten import AtenGraph, Runner, run_aot
 from buddy.compiler.frontend.backend import buddy_backend
 from buddy.compiler.runtime.compare import EXACT
+from buddy.compiler.support.dynamo_internals import disable_guard_timing
 from buddy.compiler.tools.coverage.check import COMPILED, CoverageRecorder, describe_difference, with_strides_of
 from buddy.compiler.tools.coverage.samples import SEED, differentiate, leaves_of
 from buddy.compiler.tools.fuzz import roundings
 from buddy.compiler.tools.fuzz.session import Histogram, Verdict
-
-
-def disable_guard_timing() -> None:
-    """Disables Dynamo's timing of guards in this process, which flushes the processor's caches and takes 0.2 s."""
-    torch._dynamo.guards.profile_guard_manager = lambda *_: 0.0
-
 
 Backend = str | Callable[..., Callable[..., Any]]
 RAISED, STRIDES = "raised", "strides"

@@ -40,6 +40,11 @@ CONVOLUTION_GRADIENTS: dict[str, Callable[..., Any]] = {
     "gradients": lambda x, w: _gradients(False, 2, [1, 1], [0, 0], [1, 1])(x, w),
     "gradients, strided": lambda x, w: _gradients(False, 2, [2, 3], [1, 1], [1, 2])(x, w),
     "gradients without groups": lambda x, w: _gradients(False, 1, [2, 1], [0, 1], [1, 1])(x, w.repeat(1, 2, 1, 1)),
+    "gradients of a depthwise one": lambda x, w: _gradients(False, 4, [2, 1], [1, 1], [1, 2])(x, w[:, :1]),
+    "gradients of a depthwise transposed one": lambda x, w: _gradients(True, 4, [2, 1], [1, 0], [1, 1])(x, w[:, :1]),
+    "gradients of a depthwise one between others": lambda x, w: _gradients(False, 4, [1, 1], [1, 0], [1, 1])(
+        F.conv2d(x, w.repeat(1, 2, 1, 1), padding=1), w[:, :1]
+    ),
     "gradients of a transposed one": lambda x, w: _gradients(True, 1, [2, 1], [1, 0], [1, 2])(x, w),
     "gradients of transposed groups": lambda x, w: _gradients(True, 2, [2, 2], [0, 0], [1, 1])(x, w),
     "gradient of the kernel alone": lambda x, w: aten.convolution_backward(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from buddy.compiler.mlir.bindings import func, ir, memref
 from buddy.compiler.passes.kernels.access import UnsupportedError, flatten
 from buddy.compiler.passes.kernels.calls import argument_types, flat_operands
-from buddy.compiler.passes.kernels.conv import kernels, patches, shape
+from buddy.compiler.passes.kernels.conv import kernels, patches, shape, tap_sums
 from buddy.compiler.passes.kernels.conv.shape import Convolution
 from buddy.compiler.passes.kernels.conv.winograd import blocking as winograd
 from buddy.compiler.passes.kernels.conv.winograd.kernel import Winograd, weights_of
@@ -21,13 +21,25 @@ from buddy.compiler.support.target import Target
 
 @dataclass(frozen=True)
 class BlockedConvolution:
-    """A convolution with its blocking, whose type selects the kernel: implicit GEMM, patches, depthwise or Winograd."""
+    """A convolution with its blocking, whose type selects the kernel.
+
+    The kernels are: implicit GEMM, patches, depthwise, sums of taps, and Winograd.
+    """
 
     conv: Convolution
-    blocking: shape.ConvBlocking | kernels.DepthwiseBlocking | patches.PatchBlocking | winograd.WinogradBlocking
+    blocking: (
+        shape.ConvBlocking
+        | kernels.DepthwiseBlocking
+        | tap_sums.TapBlocking
+        | patches.PatchBlocking
+        | winograd.WinogradBlocking
+    )
 
     @property
-    def weight_packing(self) -> Packing:
+    def weight_packing(self) -> Packing | None:
+        """The packing of the weights that the kernel reads; `None` if it reads them in place."""
+        if isinstance(self.blocking, tap_sums.TapBlocking):
+            return None
         if isinstance(self.blocking, winograd.WinogradBlocking):
             return weights_of(self.conv, self.blocking)
         if isinstance(self.blocking, kernels.DepthwiseBlocking):
@@ -44,12 +56,15 @@ class BlockedConvolution:
     @property
     def symbol(self) -> str:
         """Returns the name of the kernel's function, such as `conv_56x56x64_3x3x64`."""
-        conv, kind = (
-            self.conv,
-            "winograd" if self.reads_unpacked_weights else "depthwise" if self.conv.depthwise else "conv",
-        )
+        conv, sums_taps = self.conv, isinstance(self.blocking, tap_sums.TapBlocking)
+        kind = (
+            "winograd" if self.reads_unpacked_weights
+            else "tap_sums" if sums_taps
+            else "depthwise" if conv.depthwise
+            else "conv"
+        )  # fmt: skip
         window = "x".join(str(loop.size) for loop in conv.k) or "1"
-        channels = conv.groups[0].size if conv.depthwise else conv.n.size
+        channels = conv.groups[0].size if conv.depthwise or sums_taps else conv.n.size
         return f"{kind}_{conv.lines.size}x{conv.pixels.size}x{channels}_{window}"
 
     def describe(self) -> str:
@@ -58,6 +73,8 @@ class BlockedConvolution:
 
 def choose_direct(conv: Convolution, target: Target) -> BlockedConvolution:
     """Returns the blocking of the direct convolution (not Winograd's) on `target`."""
+    if taps := tap_sums.choose_taps(conv, target):
+        return BlockedConvolution(conv, taps)
     if conv.depthwise:
         return BlockedConvolution(conv, kernels.choose_depthwise(conv, target))
     choose = patches.choose_patches if conv.is_narrow else shape.choose_blocking
@@ -90,7 +107,7 @@ def kernel_function(
 
     If `packed`, the weights have the shape `chosen.weight_packing.shape`, and if `chosen.reads_unpacked_weights`, an
     argument with the unpacked weights follows them. Otherwise the weights are unpacked, and the function packs them in
-    each call. The strides in `spec` are those along `chosen.conv.loops`.
+    each call, unless it reads them in place. The strides in `spec` are those along `chosen.conv.loops`.
     """
     function = func.FuncOp(name, (argument_types(types), []), visibility="private")
     entry = function.add_entry_block()
@@ -101,12 +118,15 @@ def kernel_function(
         unpacked = buffers.pop(0) if packed and chosen.reads_unpacked_weights else b
         e, conv, block = KernelEmitter(entry), chosen.conv, chosen.blocking
         results = KernelResults(e, spec, buffers, block.lanes, ir.Type.parse(conv.element))
-        scratch = None if packed else _pack_into_scratch(e, chosen.weight_packing, b)
+        packing = chosen.weight_packing
+        scratch = None if packed or packing is None else _pack_into_scratch(e, packing, b)
         weights = b if scratch is None else flatten(scratch)
         if isinstance(block, winograd.WinogradBlocking):
             Winograd(e, a, weights, unpacked, results, conv, block).emit()
         elif isinstance(block, kernels.DepthwiseBlocking):
             kernels.Depthwise(e, a, weights, results, conv, block).emit()
+        elif isinstance(block, tap_sums.TapBlocking):
+            tap_sums.TapSums(e, a, weights, results, conv, block).emit()
         elif isinstance(block, patches.PatchBlocking):
             patches.PatchGemm(e, a, weights, results, conv, block).emit()
         else:

@@ -1,0 +1,246 @@
+"""`narrow-products`: multiplies bytes instead of the numbers that they were converted to.
+
+torch-mlir computes ONNX's `MatMulInteger` on operands that are widened to 32 bits, less their zero points, and sums
+them in 64 bits; `ConvInteger` and products of tensors with one scale become named ops that subtract zero points from
+each element; and with scales by channel, it dequantises both operands and multiplies floats. With zero points z and w,
+the sum of `(a - z) (b - w)` over k elements is that of `a b`, minus z times the sum of `b - w`, minus w times the sum
+of a. Arithmetic of 32 bits wraps around, so intermediate results may overflow; the whole sum does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import ClassVar
+
+from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.mlir.bindings import arith, ir, tensor
+from buddy.compiler.mlir.walk import collect
+from buddy.compiler.ops import structured as st
+from buddy.compiler.ops.convolutions import ConvolutionSetup, slide
+from buddy.compiler.ops.scalar import Scalar, cast
+from buddy.compiler.ops.windows import SlidingWindow
+from buddy.compiler.passes.base import MlirPass, PassContext, register
+from buddy.compiler.passes.quantised_operands import (
+    Bytes,
+    Parameter,
+    UnchangedError,
+    bytes_behind,
+    differs_along,
+    is_zero,
+    owner_of,
+)
+
+_INT8, _INT32, _F32 = TensorDType.Int8, TensorDType.Int32, TensorDType.Float32
+# The indices of both operands and of the result of each op that is narrowed.
+_PRODUCTS = {
+    "linalg.matmul": ("mk", "kn", "mn"),
+    "linalg.batch_matmul": ("bmk", "bkn", "bmn"),
+    "linalg.quantized_matmul": ("mk", "kn", "mn"),
+    "linalg.quantized_batch_matmul": ("bmk", "bkn", "bmn"),
+}
+_CONVOLUTIONS = ("linalg.conv_2d_nchw_fchw", "linalg.conv_2d_nchw_fchw_q")
+# With more products, a sum of products of bytes may need more than 32 bits.
+_MAX_TERMS = (2**31 - 1) // 255**2
+
+
+@register
+@dataclass(frozen=True)
+class NarrowProducts(MlirPass):
+    """Sums of at most 33,025 products of bytes fit into 32 bits, so they are exact.
+
+    Results that are integers have the same bits. Those that are floats are the exact sums times both scales, where sums
+    of dequantised floats are rounded at each step.
+    """
+
+    name: ClassVar[str] = "narrow-products"
+    summary: ClassVar[str] = "multiply bytes instead of the integers or floats that they are converted to first"
+
+    def run(self, root: ir.Operation, context: PassContext) -> None:
+        rewrites: dict[str, Callable[[ir.Operation], ir.Value]] = {
+            **dict.fromkeys(_PRODUCTS, _narrow_product), **dict.fromkeys(_CONVOLUTIONS, _narrow_convolution),
+        }  # fmt: skip
+        for op in [op for op in collect(root) if op.name in rewrites and _is_static(op)]:
+            try:
+                with ir.InsertionPoint(op), op.location:
+                    result = rewrites[op.name](op)
+            except UnchangedError as reason:
+                context.remark(self.name, op.location, f"{op.name} unchanged: {reason}")
+                continue
+            context.remark(self.name, op.location, f"{op.name} multiplies bytes, with sums of 32 bits")
+            op.results[0].replace_all_uses_with(result)
+            op.erase()
+
+
+def _is_static(op: ir.Operation) -> bool:
+    types = [value.type for value in (*op.operands[:2], *op.results)]
+    return all(isinstance(type_, ir.RankedTensorType) and type_.has_static_shape for type_ in types)
+
+
+def _operands(op: ir.Operation) -> list[Bytes]:
+    """Returns the operands of a product as bytes, with their zero points if these are operands of the op.
+
+    Raises `UnchangedError` if they are not known to be made of bytes.
+    """
+    found = []
+    for number in range(2):
+        value = op.operands[number]
+        if ir.RankedTensorType(value.type).element_type != ir.IntegerType.get_signless(8):
+            found.append(bytes_behind(value))
+        elif len(op.operands) == 5 and not is_zero(op.operands[2 + number]):
+            found.append(Bytes(value, _INT8, Parameter(op.operands[2 + number])))
+        else:
+            found.append(Bytes(value, _INT8))
+    return found
+
+
+def _check_terms(count: int) -> None:
+    if count > _MAX_TERMS:
+        raise UnchangedError(f"sums of {count} products of bytes may need more than 32 bits")
+
+
+# ---- products of matrices --------------------------------------------------------------------------------------------
+
+
+def _narrow_product(op: ir.Operation) -> ir.Value:
+    a_dims, b_dims, out_dims = _PRODUCTS[op.name]
+    a, b = _operands(op)
+    a_depth, b_depth = a_dims.index("k"), b_dims.index("k")
+    if differs_along([a_depth], a.zero, a.scale) or differs_along([b_depth], b.zero, b.scale):
+        raise UnchangedError("scales or zero points differ along the dim that it sums over")
+    depth, shape = st.shape_of(a.value)[a_depth], list(op.results[0].type.shape)
+    _check_terms(depth)
+    unsigned = a.dtype.is_unsigned, b.dtype.is_unsigned
+    sums = st.contract(a.value, b.value, a_dims, b_dims, out_dims, _INT32, unsigned=unsigned)
+    zeros = [_placed(x.zero, st.shape_of(x.value)) for x in (a, b)]
+    corrections = []
+    if a.has_zero:
+        b_sums = _sums(b, [b_depth])
+        if b.has_zero:
+            factors = [Parameter(b_sums), zeros[1]]
+            less = st.shape_of(b_sums)
+            b_sums = _pointwise(factors, less, _INT32, lambda total, zero: total - _wide(zero) * depth)
+        corrections += [zeros[0], Parameter(b_sums)]
+    if b.has_zero:
+        corrections += [zeros[1], Parameter(_sums(a, [a_depth]))]
+    scales = [_placed(x.scale, st.shape_of(x.value)) for x in (a, b)]
+    return _finished(op, _corrected(sums, corrections, shape), scales)
+
+
+def _sums(operand: Bytes, axes: Sequence[int]) -> ir.Value:
+    """Returns the sums of the bytes over dims, which remain with size 1."""
+    return st.reduce(
+        [(operand.value, operand.dtype)], st.shape_of(operand.value), list(axes), True, 0, _INT32,
+        lambda x, total: total + cast(x, _INT32),
+    )  # fmt: skip
+
+
+# ---- convolutions ----------------------------------------------------------------------------------------------------
+
+
+def _narrow_convolution(op: ir.Operation) -> ir.Value:
+    x, weights = _operands_of_convolution(op)
+    shape, kernel = list(op.results[0].type.shape), list(st.shape_of(weights.value))
+    if weights.has_zero:
+        raise UnchangedError("its weights have a zero point other than 0")
+    if x.zero.is_tensor or x.scale.is_tensor or differs_along([1, 2, 3], weights.scale):
+        raise UnchangedError("scales or zero points differ along a dim that it sums over")
+    _check_terms(prod(kernel[1:]))
+    stride, dilation = (tuple(ir.DenseIntElementsAttr(op.attributes[name])) for name in ("strides", "dilations"))
+    window = SlidingWindow(tuple(kernel[2:]), stride, (0, 0), dilation)
+    sums = slide(x.value, weights.value, ConvolutionSetup(window, 1, x.dtype, weights.dtype, _INT32), shape)
+    channels, corrections = [kernel[0], 1, 1], list[Parameter]()
+    if x.has_zero:
+        corrections = [x.zero, Parameter(st.reshape(_sums(weights, [1, 2, 3]), channels, _INT32))]
+    return _finished(op, _corrected(sums, corrections, shape), [x.scale, _placed(weights.scale, channels)])
+
+
+def _operands_of_convolution(op: ir.Operation) -> list[Bytes]:
+    """Returns the operands as bytes. An image that is padded with zeros after its conversion is padded before it."""
+    pad = owner_of(op.operands[0])
+    if pad is None or pad.name != "tensor.pad" or len(op.operands) == 5:
+        return _operands(op)
+    body = pad.regions[0].blocks[0].operations
+    if len(pad.operands) != 1 or len(body) != 1 or not is_zero(body[0].operands[0]):
+        raise UnchangedError("its image is padded with other numbers than 0")
+    x, weights = bytes_behind(pad.operands[0]), bytes_behind(op.operands[1])
+    if isinstance(x.zero.value, ir.Value):
+        raise UnchangedError("its image is padded with a zero point that is no constant")
+    sizes, starts = list(pad.results[0].type.shape), list(ir.DenseI64ArrayAttr(pad.attributes["static_low"]))
+    filled = st.filled(x.zero.value, sizes, x.dtype)
+    inner = list(st.shape_of(x.value))
+    padded = tensor.insert_slice(x.value, filled, [], [], [], starts, inner, [1] * len(inner))
+    return [replace(x, value=padded), weights]
+
+
+# ---- results ---------------------------------------------------------------------------------------------------------
+
+
+def _placed(parameter: Parameter, sizes: Sequence[int]) -> Parameter:
+    """Returns a parameter that broadcasts to the result, as the operand of shape `sizes` does."""
+    if not parameter.is_tensor:
+        return parameter
+    shape = [size if dim in parameter.dims else 1 for dim, size in enumerate(sizes)]
+    return replace(parameter, value=st.reshape(parameter.value, shape, parameter.dtype))
+
+
+def _corrected(sums: ir.Value, corrections: Sequence[Parameter], shape: Sequence[int]) -> ir.Value:
+    """Returns `sums` less the products of each pair of `corrections`, a zero point and sums of the other operand."""
+
+    def subtract(total: Scalar, *factors: Scalar) -> Scalar:
+        for zero, others in zip(factors[::2], factors[1::2], strict=True):
+            total = total - others * _wide(zero)
+        return total
+
+    return _pointwise([Parameter(sums), *corrections], shape, _INT32, subtract) if corrections else sums
+
+
+def _finished(op: ir.Operation, total: ir.Value, scales: Sequence[Parameter]) -> ir.Value:
+    """Returns `total`, in 32 bits, times both scales if the result of `op` has floats, plus its initial sums."""
+    result, start = ir.RankedTensorType(op.results[0].type), op.operands[len(op.operands) - 1]
+    shape, fill = list(result.shape), owner_of(start)
+    has_start = fill is None or fill.name != "linalg.fill" or not is_zero(fill.operands[0])
+    if isinstance(result.element_type, ir.FloatType):
+        others = [Parameter(start, _F32)] if has_start else []
+
+        def scale(total: Scalar, left: Scalar | float, right: Scalar | float, *start: Scalar) -> Scalar:
+            factor = right * left if isinstance(right, Scalar) else left * right
+            value = cast(total, _F32) * factor
+            return value + start[0] if start else value
+
+        return _pointwise([Parameter(total), *scales, *others], shape, _F32, scale)
+    loops = list(range(len(shape)))
+
+    def widen(total: ir.Value, out: ir.Value) -> list[ir.Value]:
+        wide = total if total.type == result.element_type else arith.extsi(result.element_type, total)
+        return [arith.addi(wide, out) if has_start else wide]
+
+    if not has_start and ir.RankedTensorType(total.type).element_type == result.element_type:
+        return total
+    return st.generic([total], [loops], [start], [loops], [st.PARALLEL] * len(loops), widen)[0]
+
+
+def _pointwise(
+    operands: Sequence[Parameter], shape: Sequence[int], dtype: TensorDType, body: Callable[..., Scalar]
+) -> ir.Value:
+    """Like `structured.pointwise`, for numbers and scalars beside tensors, of which there is one at least."""
+
+    def scalars(*elements: Scalar) -> Scalar:
+        given = iter(elements)
+        values = [
+            next(given)
+            if each.is_tensor
+            else Scalar(each.value, each.dtype)
+            if isinstance(each.value, ir.Value)
+            else each.value
+            for each in operands
+        ]
+        return body(*values)
+
+    tensors = [(each.value, each.dtype) for each in operands if each.is_tensor]
+    return st.pointwise(tensors, shape, dtype, scalars)
+
+
+def _wide(value: Scalar | int) -> Scalar | int:
+    return cast(value, _INT32) if isinstance(value, Scalar) else value

@@ -1,0 +1,169 @@
+"""What passes know of operands that were converted from bytes: the bytes, zero points and scales behind a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.passes.kernels.contraction import indexing_maps
+
+_INT8, _UINT8, _INT32 = TensorDType.Int8, TensorDType.UInt8, TensorDType.Int32
+# Ops that convert an integer to a wider one, or to a float, with the type of bytes that they read.
+_EXTENSIONS = {"arith.extui": _UINT8, "arith.extsi": _INT8, "arith.uitofp": _UINT8, "arith.sitofp": _INT8}
+_FROM_INTEGER = ("arith.uitofp", "arith.sitofp")
+
+
+class UnchangedError(Exception):
+    """A pass leaves an op as it is; the text is the reason."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A scale or a zero point: a number, a value of a scalar type, or a tensor with the dims `dims` of the operand."""
+
+    value: Any
+    dtype: TensorDType = _INT32
+    dims: tuple[int, ...] = ()
+
+    @property
+    def is_tensor(self) -> bool:
+        return isinstance(self.value, ir.Value) and isinstance(self.value.type, ir.RankedTensorType)
+
+
+_NO_ZERO, _UNIT = Parameter(0), Parameter(1.0, TensorDType.Float32)
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """A tensor whose elements are `(value - zero) * scale`; `value` has 8 bits, signed or not as `dtype` says."""
+
+    value: ir.Value
+    dtype: TensorDType
+    zero: Parameter = _NO_ZERO
+    scale: Parameter = _UNIT
+
+    @property
+    def has_zero(self) -> bool:
+        """True if the zero point is not the number 0."""
+        return isinstance(self.zero.value, ir.Value) or self.zero.value != 0
+
+
+def bytes_behind(value: ir.Value) -> Bytes:
+    """Returns the bytes that the generics before `value` convert. Raises `UnchangedError` if these are not known."""
+    owner = owner_of(value)
+    if owner is None or owner.name != "linalg.generic" or not _is_elementwise(owner):
+        raise UnchangedError("an operand is not made of bytes")
+    if (found := _conversion(owner)) is not None:
+        return found
+    body = _Body(owner)
+    subtraction = body.op_of(body.result, "arith.subi")
+    if subtraction is None or not body.is_input(subtraction.operands[0], 0):
+        raise UnchangedError("an operand is not made of bytes")
+    inner = bytes_behind(owner.operands[0])
+    if inner.has_zero or inner.scale != _UNIT:
+        raise UnchangedError("an operand has two zero points")
+    return replace(inner, zero=body.integer(subtraction.operands[1]))
+
+
+def _conversion(owner: ir.Operation) -> Bytes | None:
+    """Returns what a generic on bytes computes, if it is `extended`, less a zero point, converted, times a scale."""
+    source = owner.operands[0]
+    if ir.RankedTensorType(source.type).element_type != ir.IntegerType.get_signless(8):
+        return None
+    body, scale, zero = _Body(owner), _UNIT, _NO_ZERO
+    value = body.result
+    product = body.op_of(value, "arith.mulf")
+    if product is not None:
+        value, scale = product.operands[0], body.float(product.operands[1])
+    conversion = body.op_of(value, *_FROM_INTEGER)
+    if conversion is not None and not body.is_input(conversion.operands[0], 0):
+        value = conversion.operands[0]
+    subtraction = body.op_of(value, "arith.subi")
+    if subtraction is not None:
+        value, zero = subtraction.operands[0], body.integer(subtraction.operands[1])
+    extension = body.op_of(value, *_EXTENSIONS)
+    if extension is None or not body.is_input(extension.operands[0], 0):
+        return None
+    return Bytes(source, _EXTENSIONS[extension.name], zero, scale)
+
+
+class _Body:
+    """The scalar ops of a generic, which read constants, values from outside, and an element of each operand."""
+
+    def __init__(self, owner: ir.Operation) -> None:
+        self._owner, self._maps = owner, indexing_maps(owner)
+        block = owner.regions[0].blocks[0]
+        self._arguments = list(block.arguments)
+        self._ops = [op.operation for op in block.operations]
+        self.result: ir.Value = self._ops[-1].operands[0]
+
+    def op_of(self, value: ir.Value, *names: str) -> ir.Operation | None:
+        """Returns the op in the body that computes `value` if it has one of `names`."""
+        owner = owner_of(value)
+        return owner if owner is not None and owner in self._ops and owner.name in names else None
+
+    def is_input(self, value: ir.Value, number: int) -> bool:
+        return bool(value == self._arguments[number])
+
+    def integer(self, value: ir.Value) -> Parameter:
+        """Returns a zero point. Raises `UnchangedError` for one that the body computes in another way."""
+        constant = _constant(value)
+        if isinstance(constant, ir.IntegerAttr):
+            return Parameter(int(constant.value))
+        extension = self.op_of(value, "arith.extui", "arith.extsi")
+        if extension is not None:
+            return self._argument(extension.operands[0], _EXTENSIONS[extension.name])
+        return self._argument(value, _INT32)
+
+    def float(self, value: ir.Value) -> Parameter:
+        """Returns a scale. Raises `UnchangedError` for one that the body computes in another way."""
+        rounding = self.op_of(value, "arith.truncf")
+        constant = _constant(value if rounding is None else rounding.operands[0])
+        if isinstance(constant, ir.FloatAttr):
+            return Parameter(constant.value, TensorDType.Float32)
+        return self._argument(value, TensorDType.Float32)
+
+    def _argument(self, value: ir.Value, dtype: TensorDType) -> Parameter:
+        """Returns the operand of which `value` is an element, whose dims are those of the first operand."""
+        number = next((i for i, argument in enumerate(self._arguments) if argument == value), -1)
+        expressions = list(self._maps[number].results)
+        if not 0 < number < len(self._arguments) - 1 or not all(isinstance(e, ir.AffineDimExpr) for e in expressions):
+            raise UnchangedError("a scale or a zero point is computed for each element")
+        operand = self._owner.operands[number]
+        if is_zero(operand):
+            return _NO_ZERO
+        if len(expressions) > 1:
+            raise UnchangedError("scales or zero points differ along several dims")
+        return Parameter(operand, dtype, tuple(ir.AffineDimExpr(e).position for e in expressions))
+
+
+def _is_elementwise(owner: ir.Operation) -> bool:
+    """True if a generic reads its first operand, and writes its result, in the order of its loops."""
+    maps = indexing_maps(owner)
+    return len(owner.results) == 1 and all(m == ir.AffineMap.get_identity(m.n_dims) for m in (maps[0], maps[-1]))
+
+
+def owner_of(value: ir.Value) -> ir.Operation | None:
+    """Returns the op that computes `value`, or `None` for an argument of a block."""
+    return value.owner.operation if isinstance(value, ir.OpResult) else None
+
+
+def _constant(value: ir.Value) -> ir.Attribute | None:
+    owner = owner_of(value)
+    return owner.attributes["value"] if owner is not None and owner.name == "arith.constant" else None
+
+
+def is_zero(value: ir.Value) -> bool:
+    """True if `value` is the number 0, or a constant tensor of zeros."""
+    constant = _constant(value)
+    if isinstance(constant, ir.DenseElementsAttr) and constant.is_splat:
+        constant = constant.get_splat_value()
+    return isinstance(constant, (ir.IntegerAttr, ir.FloatAttr)) and constant.value == 0
+
+
+def differs_along(dims: Sequence[int], *parameters: Parameter) -> bool:
+    """True if one of the parameters has a value for each index of a dim in `dims`."""
+    return any(dim in parameter.dims for parameter in parameters for dim in dims)

@@ -1,0 +1,109 @@
+"""The private parts of TorchDynamo that this project uses. All other modules import them from here.
+
+Functions that PyTorch documents, such as `torch._dynamo.reset`, `disable` and `config`, are called by their own names.
+A private part can change in any release of PyTorch, so `PRIVATE_PARTS` says what each is for and which versions have
+been tested; `make matrix` looks all of them up in every version, and runs the tests of their users.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from torch._dynamo import convert_frame, eval_frame, guards
+from torch._dynamo.eval_frame import OptimizedModule
+from torch._dynamo.exc import RestartAnalysis, TorchDynamoException, UserError, UserErrorType
+from torch._dynamo.guards import GuardBuilder
+from torch._dynamo.source import GlobalStateSource
+from torch._dynamo.utils import counters
+
+if TYPE_CHECKING:
+    from torch._dynamo.types import CacheEntry
+
+__all__ = [
+    "PRIVATE_PARTS",
+    "GlobalStateSource",
+    "GuardBuilder",
+    "OptimizedModule",
+    "PrivatePart",
+    "RestartAnalysis",
+    "TorchDynamoException",
+    "UserError",
+    "UserErrorType",
+    "aot_autograd",
+    "convert_frame",
+    "counters",
+    "disable_guard_timing",
+    "entries_of",
+    "guards",
+    "outer_call",
+]
+
+
+class PrivatePart(NamedTuple):
+    """A name below `torch._dynamo`, its use, and the first and last version of PyTorch that it was tested with."""
+
+    name: str
+    use: str
+    first: tuple[int, int] = (2, 11)
+    last: tuple[int, int] = (2, 15)
+
+
+PRIVATE_PARTS = (
+    PrivatePart("backends.common.aot_autograd", "traces forward and backward graphs of ATen ops"),
+    PrivatePart("eval_frame.OptimizedModule", "a module that torch.compile returned, in a script that is captured"),
+    PrivatePart("exc.RestartAnalysis", "is no error of the graph: Dynamo traces the function again"),
+    PrivatePart("exc.TorchDynamoException", "is raised as it is, not turned into a graph that runs in eager"),
+    PrivatePart("exc.UserError", "a module that torch.export cannot export"),
+    PrivatePart("exc.UserErrorType.INVALID_INPUT", "the kind of that error"),
+    PrivatePart("guards.GuardBuilder.DUAL_LEVEL", "compiles again when the level of forward-mode gradients changes"),
+    PrivatePart("source.GlobalStateSource", "what this guard is on"),
+    PrivatePart("utils.counters", "the reasons of graph breaks, for the line about a model"),
+    PrivatePart("convert_frame.get_and_maybe_log_recompilation_reasons", "why a function is compiled again"),
+    PrivatePart("guards.CheckFunctionManager", "values that guards check, and how often"),
+    PrivatePart("guards.get_guard_fail_reason", "the guard that failed"),
+    PrivatePart("guards.profile_guard_manager", "takes 0.2 s for each graph, which campaigns skip"),
+)
+
+
+def aot_autograd(**options: Any) -> Callable[..., Any]:
+    """Returns TorchDynamo's backend that traces graphs of ATen ops with these options, imported at the first use.
+
+    The import takes long, and a program whose graphs are known does not need it.
+    """
+    from torch._dynamo.backends import common
+
+    return cast("Callable[..., Any]", common.aot_autograd(**options))
+
+
+def outer_call() -> tuple[Any, list[Callable[[], None]] | None]:
+    """The object that stands for the `torch.compile` call whose function is called, and what Dynamo does at its end.
+
+    TorchDynamo calls a list of functions when a call returns or raises. It is a variable of a nested function,
+    `eval_frame.compile_wrapper`, so the result is `None` where a version has no such list.
+    """
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_code.co_name == "compile_wrapper" and frame.f_code.co_filename == eval_frame.__file__:
+            values = frame.f_locals
+            at_end = values.get("cleanups")
+            return values.get("self"), at_end if isinstance(at_end, list) else None
+    return None, None
+
+
+def entries_of(entries: CacheEntry | Sequence[CacheEntry] | None) -> Sequence[CacheEntry]:
+    """The cache entries of a function, the newest first: a list, or in PyTorch 2.11 the first of a chain."""
+    if isinstance(entries, list | tuple):
+        return entries
+    chain, entry = list[Any](), cast("Any", entries)
+    while entry is not None:
+        chain.append(entry)
+        entry = entry.next
+    return chain
+
+
+def disable_guard_timing() -> None:
+    """Disables Dynamo's timing of guards in this process, which flushes the processor's caches and takes 0.2 s."""
+    guards.profile_guard_manager = lambda *_: 0.0
