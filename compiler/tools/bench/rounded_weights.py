@@ -1,8 +1,8 @@
-"""The reference for weights in fewer bits: eager in float32, with the very weights that a side multiplies by.
+"""Computes the reference for weights in fewer bits: eager in float32, with the rounded weights of a side.
 
-Two schemes of 4 bits differ from float32 by a large part of the result, and from each other by as much, so float32 does
-not tell a right result from a wrong one. A side therefore says what its weights are, as floats, and its results are
-compared with plain PyTorch on these.
+The results of two 4-bit schemes differ from those in float32 by a large fraction, and from each other by as much, so
+float32 does not distinguish right results from wrong ones. Each side therefore returns its rounded weights as floats,
+and its results are compared with plain PyTorch on these weights.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OF_WEIGHTS: frozenset[BenchPrecision] = frozenset({"int8-weights", "int4-weights
 # The largest error of a rounded matrix, relative to its norm: 4 bits in groups of 128 have 0.1 to 0.15 if the weights
 # are normally distributed, and two unrelated matrices 1.4.
 _MAX_ROUNDING = 0.3
-# Rows of a matrix that are compared to find the one that was rounded.
+# The number of rows that are compared to find the matrix that was rounded.
 _COMPARED_ROWS = 16
 
 

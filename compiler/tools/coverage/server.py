@@ -1,6 +1,7 @@
-"""The warm process of a coverage run: it imports torch, its operator database and MLIR once, and forks workers.
+"""Runs the warm process of a coverage run, which imports torch, its operator database and MLIR once, and forks workers.
 
-The process answers the plan with the list of its pairs, and then each pair with the result of its check.
+It receives the plan and sends the list of the plan's pairs; then it receives one pair after another and sends the
+result of checking it.
 """
 
 from __future__ import annotations
