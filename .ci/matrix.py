@@ -38,6 +38,7 @@ TESTS = (
     "tests/frontend/test_weights.py",
     "tests/ops/test_linear_algebra.py",
     "tests/runtime/test_native_calls.py",
+    "tests/runtime/test_native_entry.py",
     "tests/training/test_steps.py",
     "tests/samples/test_samples.py",
     "tests/importers/test_program_files.py",

@@ -72,6 +72,23 @@ def test_the_readme_and_the_classifiers_name_the_versions_that_are_tested():
     assert f"Python {pythons[0]} to {pythons[-1]}, PyTorch {first} to {last}," in place
 
 
+def test_mypy_checks_what_plugins_build_upon_strictly():
+    """All that `mypy --strict` adds to the options of the other modules; mypy itself runs in `make types`."""
+    (strict,) = (
+        part for part in PROJECT["tool"]["mypy"]["overrides"] if "buddy.api.*" in part["module"]
+    )  # fmt: skip
+    folders = ("api", "compiler.graph", "compiler.passes", "compiler.protocol")
+    assert strict["module"] == [f"buddy.{folder}.*" for folder in folders]
+    on = {
+        "disallow_any_generics", "disallow_subclassing_any", "disallow_untyped_calls", "disallow_untyped_decorators",
+        "extra_checks", "warn_return_any",
+    }  # fmt: skip
+    assert {name: strict[name] for name in strict if name != "module"} == {
+        **dict.fromkeys(on, True),
+        "implicit_reexport": False,
+    }
+
+
 def test_continuous_integration_names_every_cell_of_the_matrix():
     cells = re.findall(r"^        cell: \[(.*)\]$", (ROOT / ".github/workflows/checks.yml").read_text("utf-8"), re.M)
     matrix = runpy.run_path(str(ROOT / ".ci/matrix.py"))["CELLS"]

@@ -101,14 +101,15 @@ class CallRecord(ctypes.Structure):
 
 # ---- the native function ---------------------------------------------------------------------------------------------
 
+# Python 3.10 has `PyObject_CallOneArg` and `PyObject_Vectorcall` in its headers alone, but `PyObject_VectorcallDict` as
+# a symbol.
 PYTHON = {
     "PyList_New": "ptr (i64)", "PyList_SetItem": "i32 (ptr, i64, ptr)", "PyList_GetItem": "ptr (ptr, i64)",
     "PyList_Append": "i32 (ptr, ptr)", "PyTuple_GetItem": "ptr (ptr, i64)", "PyLong_AsLongLong": "i64 (ptr)",
     "Py_IncRef": "void (ptr)", "Py_DecRef": "void (ptr)", "PyErr_SetString": "void (ptr, ptr)",
     "PyErr_Clear": "void ()", "PyObject_GetAttr": "ptr (ptr, ptr)",
-    "PyObject_CallNoArgs": "ptr (ptr)", "PyObject_CallOneArg": "ptr (ptr, ptr)",
-    "PyObject_Vectorcall": "ptr (ptr, ptr, i64, ptr)", "PyEval_SaveThread": "ptr ()",
-    "PyEval_RestoreThread": "void (ptr)",
+    "PyObject_CallNoArgs": "ptr (ptr)", "PyObject_VectorcallDict": "ptr (ptr, ptr, i64, ptr)",
+    "PyEval_SaveThread": "ptr ()", "PyEval_RestoreThread": "void (ptr)",
 }  # fmt: skip
 TORCH = {
     "aoti_torch_get_dtype": "i32 (ptr, ptr)", "aoti_torch_get_dim": "i32 (ptr, ptr)",
@@ -280,13 +281,15 @@ miss:
 ; Calls a Python function that returns a tensor and its address, with %object or, if that is null, without arguments.
 ; Appends the answer to the list at %kept; returns the address, or -1 with a Python error. The tensor is at %answer.
 define private i64 @ask_python(ptr %function, ptr %object, ptr %kept, ptr %answer) {{
+  %arguments = alloca ptr
+  store ptr %object, ptr %arguments
   %has_no_object = icmp eq ptr %object, null
   br i1 %has_no_object, label %without, label %with
 without:
   %made = call ptr @PyObject_CallNoArgs(ptr %function)
   br label %called
 with:
-  %taken = call ptr @PyObject_CallOneArg(ptr %function, ptr %object)
+  %taken = call ptr @PyObject_VectorcallDict(ptr %function, ptr %arguments, i64 1, ptr null)
   br label %called
 called:
   %pair = phi ptr [ %made, %without ], [ %taken, %with ]
@@ -527,7 +530,7 @@ check:
   %has_no_failure = icmp eq i64 %failures_before, %failures_after
   br i1 %has_no_failure, label %leave, label %report
 report:
-  %finished = call ptr @PyObject_Vectorcall(ptr %finish, ptr %inputs, i64 %n, ptr null)
+  %finished = call ptr @PyObject_VectorcallDict(ptr %finish, ptr %inputs, i64 %n, ptr null)
   %is_none = icmp eq ptr %finished, inttoptr (i64 {id(None)} to ptr)
   br i1 %is_none, label %go_on, label %drop
 go_on:
