@@ -49,13 +49,17 @@ def make_parser() -> arguments.Parser:
     return parser
 
 
+# The options that apply to the first screen too: they say what the terminal can do.
+_OF_TERMINAL = frozenset(("--no-mouse", "--ascii"))
+
+
 def main(words: Sequence[str]) -> int:
     parser = make_parser()
-    if not words:
+    if _OF_TERMINAL.issuperset(words):
         if error := missing_terminal():
             print(error, file=sys.stderr)
             return USAGE_ERROR
-        return _start()
+        return _start(words)
     options, script = arguments.parse_with_script_arguments(parser, words)
     if options.web and options.plain:
         parser.error("--plain prints lines here, --web serves the screen: give one of them")
@@ -102,16 +106,17 @@ def _pane(text: str) -> str:
     return os.path.abspath(text)
 
 
-def _start() -> int:
-    """Let the user choose a program, and open it, or run the chosen verb."""
+def _start(words: Sequence[str]) -> int:
+    """Let the user choose a program, and open it with the options `words`, or run the chosen verb."""
     from buddy.app.workbench.start import Verb, choose
 
-    choice = choose(ascii_mode=not _can_draw_boxes())
+    choice = choose(ascii_mode="--ascii" in words or not _can_draw_boxes(), mouse="--no-mouse" not in words)
     if choice is None:
         return 0
     if isinstance(choice, Verb):
         return cli_main([choice.name])
-    return main([choice.source, "--", *choice.arguments] if choice.arguments else [choice.source])
+    opened = [*words, choice.source]
+    return main([*opened, "--", *choice.arguments] if choice.arguments else opened)
 
 
 def _can_draw_boxes() -> bool:

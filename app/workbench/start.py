@@ -39,10 +39,10 @@ VERBS = (
 )
 
 
-def choose(*, ascii_mode: bool = False) -> Program | Verb | None:
-    """Shows the first screen, and returns what the user chooses."""
+def choose(*, ascii_mode: bool = False, mouse: bool = True) -> Program | Verb | None:
+    """Shows the first screen, and returns what the user chooses. Without `mouse`, the mouse is not captured."""
     settings, _ = apply_settings(settings_path())
-    return StartApp(settings, default_store(), ascii_mode=ascii_mode).run()
+    return StartApp(settings, default_store(), ascii_mode=ascii_mode).run(mouse=mouse)
 
 
 class StartApp(App[Program | Verb]):

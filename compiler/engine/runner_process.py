@@ -104,7 +104,14 @@ def run_in_child(channel: Channel, captured: CapturedGraph, request: Execute) ->
 
 
 def prepare_in_child(channel: Channel, captured: CapturedGraph, request: PrepareRun) -> Reply:
-    """Computes and saves what the verdict of a run needs, in a child."""
+    """Computes and saves what the verdict of a run needs, in a child; does nothing for a small program.
+
+    Its verdict takes less time than a child.
+    """
+    from buddy.compiler.runtime.saved_spreads import may_be_saved
+
+    if captured.eager is None or not may_be_saved(captured, ()):
+        return Done()
     return reply_in_child(channel, lambda _: _prepare(captured, request), _RUN_FAILURES, request.timeout)
 
 

@@ -64,6 +64,24 @@ def test_the_first_screen_needs_a_terminal_too(
     assert not told.out
 
 
+def test_options_of_the_terminal_apply_to_the_first_screen_and_to_the_program_that_it_opens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import buddy.app.workbench.launch
+    from buddy.app.workbench import start
+    from buddy.app.workbench.start import Program
+
+    streams(monkeypatch)
+    looks: list[dict[str, object]] = []
+    monkeypatch.setattr(workbench.gc, "disable", lambda: None)
+    monkeypatch.setattr(start, "choose", lambda **given: looks.append(given) or Program(SAMPLE, ("--one",)))
+    monkeypatch.setattr(buddy.app.workbench.launch, "run_workbench", lambda *_, **given: looks.append(given) or 0)
+    assert cli.main(["--no-mouse", "--ascii"]) == 0
+    first, opened = looks
+    assert first == {"ascii_mode": True, "mouse": False}
+    assert (opened["ascii_mode"], opened["mouse"]) == (True, False)
+
+
 def test_a_misspelt_path_names_a_similar_file(
     opened: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
