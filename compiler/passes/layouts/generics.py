@@ -10,6 +10,7 @@ from typing import Any
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.walk import callee_of, calls_in, collect, symbol_of
 from buddy.compiler.passes.kernels.contraction import indexing_maps, is_contraction, reads_loops
+from buddy.compiler.passes.kernels.conv.tap_sums import MAX_CHANNELS
 from buddy.compiler.passes.kernels.weights import PARAMETER
 from buddy.compiler.passes.layouts.values import Order, ValueLayouts, identity_order, rank_of
 
@@ -29,8 +30,7 @@ def is_convolution(op: ir.Operation) -> bool:
 def relayout_convolution(op: ir.Operation, layouts: ValueLayouts) -> None:
     """Rewrites a convolution to channels last; its weights keep their layout, since they get packed."""
     roles = _roles(op)
-    if _sums_taps(op, roles):
-        _relayout_tap_sums(op, roles, layouts)
+    if _sums_taps(op, roles) and _relayout_tap_sums(op, roles, layouts):
         return
     if _is_lone_product(op, roles, layouts):
         layouts.track(op.results[0], layouts.order_of(op.results[0]))
@@ -46,31 +46,40 @@ def relayout_convolution(op: ir.Operation, layouts: ValueLayouts) -> None:
 
 
 def _sums_taps(op: ir.Operation, roles: dict[int, int]) -> bool:
-    """True for the gradient of a depthwise convolution's kernel: few sums per channel, of many products each."""
+    """True for the gradient of the kernel of a convolution in groups of few channels: few sums of many products."""
     if _GROUP not in roles.values():
         return False
-    _, weights, result = (value.type.shape for value in op.operands)
-    _, weight_loops, result_loops = (_main_loops(map_, roles) for map_ in indexing_maps(op))
-    sizes = dict(zip(result_loops, result, strict=True)) | dict(zip(weight_loops, weights, strict=True))
-    outputs = prod(size for loop, size in sizes.items() if roles[loop] in (_BATCH, _OUT_CHANNEL))
-    taps = prod(size for loop, size in sizes.items() if roles[loop] == _POSITION)
-    return outputs == 1 and prod(size for loop, size in sizes.items() if roles[loop] >= _WINDOW) > taps
+    sizes = _loop_sizes(op, roles)
+    outputs = prod(size for loop, size in sizes.items() if roles[loop] == _OUT_CHANNEL)
+    taps = prod(size for loop, size in sizes.items() if roles[loop] in (_BATCH, _POSITION))
+    return outputs <= MAX_CHANNELS and prod(size for loop, size in sizes.items() if roles[loop] >= _WINDOW) > taps
 
 
-def _relayout_tap_sums(op: ir.Operation, roles: dict[int, int], layouts: ValueLayouts) -> None:
-    """Rewrites it to channels last if an operand has another layout than the original one, else leaves it unchanged.
+def _loop_sizes(op: ir.Operation, roles: dict[int, int]) -> dict[int, int]:
+    """Returns the size of each loop of a convolution."""
+    _, weights, result = indexing_maps(op)
+    operands = ((weights, op.operands[1]), (result, op.operands[2]))
+    pairs = (zip(_main_loops(map_, roles), value.type.shape, strict=True) for map_, value in operands)
+    return {loop: size for each in pairs for loop, size in each}
 
-    Its kernel reads both operands in place, along the channels or along the last dim.
+
+def _relayout_tap_sums(op: ir.Operation, roles: dict[int, int], layouts: ValueLayouts) -> bool:
+    """Leaves it unchanged if all operands have the original layout, else rewrites a depthwise one to channels last.
+
+    Its kernel reads both operands in place, along the channels or along the last dim. Returns whether it is done.
     """
     image, weights, init = op.operands
     if not any(layouts.is_permuted(value) for value in (image, weights, init)):
         layouts.track(op.results[0], layouts.order_of(op.results[0]))
-        return
+        return True
+    if any(size > 1 for loop, size in _loop_sizes(op, roles).items() if roles[loop] in (_BATCH, _OUT_CHANNEL)):
+        return False
     places = (_IN_CHANNEL, _BATCH, _POSITION, _WINDOW, _OUT_CHANNEL, _GROUP)
     loops = sorted(range(len(roles)), key=lambda loop: (places.index(roles[loop]), loop))
     orders = [_sorted_dims(_main_loops(map_, roles), loops) for map_ in indexing_maps(op)]
     operands = [layouts.in_order(value, order) for value, order in zip((image, weights, init), orders, strict=True)]
     _rewrite(op, layouts, operands, loops)
+    return True
 
 
 def _is_lone_product(op: ir.Operation, roles: dict[int, int], layouts: ValueLayouts) -> bool:
