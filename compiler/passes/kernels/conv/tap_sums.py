@@ -27,6 +27,8 @@ _OTHER_REGISTERS = 6
 _UNROLLED_STEPS = 4
 # Output channels of a group; more fill the vectors of an implicit GEMM.
 MAX_CHANNELS = 8
+# Steps in the image along the last loop of the reduction with which vectors of it are read.
+READ_STEPS = (1, 2)
 
 
 @dataclass(frozen=True)
@@ -77,15 +79,16 @@ def choose_taps(conv: Convolution, target: Target) -> TapBlocking | None:
     if conv.depth <= prod(loop.size for loop in rows) or (conv.n.size > 1 and conv.k[-1].size < conv.pixels.size):
         return None
     along_channels, last = conv.depthwise and conv.groups[0].strides[1] == 1, conv.k[-1]
-    if not along_channels and (conv.depthwise or last.strides[1] != 1 or last.strides[0] not in (1, 2)):
+    if not along_channels and (conv.depthwise or last.strides[1] != 1 or last.strides[0] not in READ_STEPS):
         return None
     vectorised = conv.groups[0].size if along_channels else last.size
     lanes = min(target.lanes(bytes_of(conv.element)), 1 << (vectorised - 1).bit_length())
     registers = max(1, target.vector_registers - _OTHER_REGISTERS)
     sizes = [conv.images[-1].size if conv.images else 1, conv.lines.size, conv.pixels.size, conv.n.size]
+    images, lines, pixels, columns = (range(1, min(size, registers) + 1) for size in sizes)
     blocks = [
-        TapBlocking(*block, lanes, along_channels)
-        for block in product(*(range(1, min(size, registers) + 1) for size in sizes))
+        TapBlocking(*block, lanes=lanes, along_channels=along_channels)
+        for block in product(images, lines, pixels, columns)
         if prod(block) <= registers
     ]
 
