@@ -244,21 +244,17 @@ def correlate(longer: ir.Value, shorter: ir.Value, setup: ConvolutionSetup, shap
     `longer` with the kernel `shorter`: the batch takes the role of the channels, and stride and dilation are exchanged.
     """
     window, groups, dtype = setup.window, setup.groups, setup.dtype
-    (n, c, *_), (_, o, *positions) = st.shape_of(longer), st.shape_of(shorter)
+    (_, c, *_), (_, o, *positions) = st.shape_of(longer), st.shape_of(shorter)
     window_of_shorter = SlidingWindow(tuple(positions), window.dilation, window.padding, window.stride)
     padded = pad_for_window(longer, window_of_shorter, shape[2:], 0, dtype)
-    if 1 < groups == c == o or (groups == 1 and _is_product(window)):
+    if groups > 1 or _is_product(window):
         return _correlate_in_place(padded, shorter, replace(setup, window=window_of_shorter), shape)
-    spatial = range(3, 3 + len(positions))
-    # Exchange batch and channels within each group.
-    space = st.shape_of(padded)[2:]
-    value = st.reshape(padded, [n, groups, c // groups, *space], dtype)
-    value = st.reshape(st.transpose(value, [2, 1, 0, *spatial], dtype), [c // groups, groups * n, *space], dtype)
-    kernel = st.reshape(shorter, [n, groups, o // groups, *positions], dtype)
-    kernel = st.reshape(st.transpose(kernel, [1, 2, 0, *spatial], dtype), [o, n, *positions], dtype)
+    # Exchange batch and channels.
+    exchanged = [1, 0, *range(2, 2 + len(positions))]
+    value, kernel = st.transpose(padded, exchanged, dtype), st.transpose(shorter, exchanged, dtype)
     setup = replace(setup, window=window_of_shorter.without_padding())
-    gradient = slide(value, kernel, setup, [c // groups, o, *shape[2:]])
-    return st.transpose(gradient, [1, 0, *range(2, 2 + len(positions))], setup.accumulator)
+    gradient = slide(value, kernel, setup, [c, o, *shape[2:]])
+    return st.transpose(gradient, exchanged, setup.accumulator)
 
 
 def _is_product(window: SlidingWindow) -> bool:
@@ -267,17 +263,22 @@ def _is_product(window: SlidingWindow) -> bool:
 
 
 def _correlate_in_place(longer: ir.Value, shorter: ir.Value, setup: ConvolutionSetup, shape: Sequence[int]) -> ir.Value:
-    """Returns the kernel's gradient, of `shape`, of a depthwise convolution, or of a matrix product without groups.
+    """Returns the kernel's gradient, of `shape`, of a convolution in groups, or of a matrix product without groups.
 
     `longer` is padded already, and the window of `setup` is that of `shorter`. Neither is rearranged. The loops over
-    the result are channel and window, or those of the two channels; then follow batch and positions.
+    the result are group, if there are several, output channel, input channel and window; batch and positions follow.
     """
-    window, dtype, wide, spatial = setup.window, setup.dtype, setup.accumulator, setup.spatial
-    is_depthwise = setup.groups > 1
-    sizes = [shape[0], *shape[2:]] if is_depthwise else list(shape[:2])
-    batch, positions = len(sizes), [*range(len(sizes) + 1, len(sizes) + 1 + spatial)]
-    places: list[st.DimIndex] = [*(window.dims(1, positions[0]) if is_depthwise else positions)]
-    dims: list[list[st.DimIndex]] = [[batch, 0 if is_depthwise else 1, *places], [batch, 0, *positions]]
+    window, dtype, wide, spatial, groups = setup.window, setup.dtype, setup.accumulator, setup.spatial, setup.groups
+    (n, c, *space), (_, o, *positions) = st.shape_of(longer), st.shape_of(shorter)
+    sizes, group = [*shape[:2]], list[int]()
+    if groups > 1:
+        longer = st.reshape(longer, [n, groups, c // groups, *space], dtype)
+        shorter = st.reshape(shorter, [n, groups, o // groups, *positions], dtype)
+        sizes, group = [groups, o // groups, *shape[1:]], [0]
+    output, taps, batch = len(group), len(group) + 2, len(sizes)
+    inner = [*range(batch + 1, batch + 1 + spatial)]
+    places: list[st.DimIndex] = [*(window.dims(taps, inner[0]) if group else inner)]
+    dims: list[list[st.DimIndex]] = [[batch, *group, output + 1, *places], [batch, *group, output, *inner]]
 
     def body(x: ir.Value, gradient: ir.Value, total: ir.Value) -> list[ir.Value]:
         wide_x, wide_gradient = (cast(Scalar(value, dtype), wide) for value in (x, gradient))

@@ -25,7 +25,9 @@ from buddy.compiler.passes.layouts.values import RELAYOUTS, Order, ValueLayouts
 class ChooseLayouts(MlirPass):
     """Converts convolutions to channels last, and propagates the layout to the ops that depend on them.
 
-    Only the memory layout changes, not the values.
+    Two kinds keep their layout if no operand has another one: a matrix product (a window of one element) that no other
+    convolution depends on, and the gradient of a kernel in groups of few channels. Only the memory layout changes, not
+    the values.
     """
 
     name: ClassVar[str] = "choose-layouts"
@@ -55,8 +57,9 @@ class ChooseLayouts(MlirPass):
         _erase_unused(block)
         for op in [op.operation for op in block.operations]:
             if is_convolution(op):
-                relayout_convolution(op, layouts)
-                context.remark(self.name, op.location, "convolution with channels last")
+                is_changed = relayout_convolution(op, layouts)
+                text = "convolution with channels last" if is_changed else "convolution in the layout of its operands"
+                context.remark(self.name, op.location, text)
             elif signatures.calls_changed_function(op):
                 signatures.relayout_call(op, layouts)
             elif any(layouts.is_tracked(value) for value in op.operands if _is_tensor(value)):

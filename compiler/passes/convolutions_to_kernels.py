@@ -50,8 +50,9 @@ class ConvolutionsToKernels(MlirPass):
     Elements that are narrower than the sums, such as bfloat16 and bytes, are copied in patches, a chunk of output
     positions at a time, and multiplied as by `contractions-to-kernels`, with its instructions.
 
-    A convolution that is a plain matrix product, and one whose channels are not the last dim, is left to
-    `contractions-to-kernels`.
+    Gradients of kernels in groups of few channels keep the sums of a block of taps in registers, and read both operands
+    in place, with channels last or first. Any other convolution whose channels are not the last dim, and one that is a
+    plain matrix product, is left to `contractions-to-kernels`.
     """
 
     name: ClassVar[str] = "convolutions-to-kernels"
@@ -110,7 +111,7 @@ class ConvolutionsToKernels(MlirPass):
 
     def _choose(self, conv: Convolution, packed: bool, context: PassContext) -> tuple[BlockedConvolution, list[str]]:
         """Returns the kernel for weights that are `packed` before the call, or in it; and notes for the remark."""
-        if self.winograd == "never" or conv.depthwise:
+        if self.winograd == "never" or conv.depthwise or conv.groups or not conv.channels_last:
             return choose_direct(conv, context.target), []
         try:
             if self.winograd != "auto":

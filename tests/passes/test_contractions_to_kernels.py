@@ -60,6 +60,19 @@ def test_long_sums_of_many_rows(subscripts: str, parameter: bool, target: str) -
     np.testing.assert_allclose(c, np.einsum(subscripts, a.astype(np.float64), b.astype(np.float64)), atol=2e-4)
 
 
+@pytest.mark.parametrize("zero", [True, False])
+@pytest.mark.parametrize("target", ["avx512", "avx2", "small cache"])
+def test_a_sum_over_a_batch_is_blocked_along_its_last_loop(target: str, zero: bool) -> None:
+    """As in the gradient of the weights of a 1x1 convolution; "small cache" splits the last loop too."""
+    sizes = {"m": 70, "n": 85, "b": 3, "k": 601}
+    cases = ["bmk,bnk->mn", "bnk,bmk->mn", "bmk,bkn->mn"]
+    texts = [function(f"f{i}", subscripts, sizes, zero=zero) for i, subscripts in enumerate(cases)]
+    compiled = Compiled("\n".join(texts), [ContractionsToKernels()], target=TARGETS[target])
+    assert "linalg.contract" not in compiled.text, compiled.remarks
+    for i, subscripts in enumerate(cases):
+        check(compiled, f"f{i}", subscripts, sizes, zero)
+
+
 CROSSED = [
     ("km,kn->mn", {"m": 150, "n": 70, "k": 40}),
     ("km,kn->mn", {"m": 97, "n": 129, "k": 600}),  # several blocks of K, the last one shorter

@@ -1,8 +1,8 @@
-"""The gradient of a depthwise kernel: sums of taps in registers, read in place along channels or along lines."""
+"""Gradients of kernels in groups of few channels: sums of taps in registers, read in place along channels or lines."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,10 @@ STORED = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
 
 @dataclass(frozen=True)
 class Taps:
-    """The sums `C[c, kh, kw] += A[n, c, kh * dilation + y * stride, ...] * B[n, c, y, x]`; channels are last if so."""
+    """The sums `C[g, o, i, kh, kw] += A[n, g, i, kh * dilation + y * stride, ...] * B[n, g, o, y, x]`.
+
+    Without `outputs` and `inputs` of a group, there is no loop over either. Channels are last if so.
+    """
 
     batch: int
     channels: int
@@ -30,6 +33,8 @@ class Taps:
     factor: str = "f32"
     element: str = "f32"
     channels_last: bool = False
+    outputs: int = 0
+    inputs: int = 0
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
@@ -39,7 +44,8 @@ class Taps:
             for taps, size in zip(self.taps, (self.rows, self.columns), strict=True)
         ]
         leading = (self.batch, self.channels)
-        return (*leading, *image), (*leading, self.rows, self.columns), (self.channels, *self.taps)
+        o, i = ((size,) if size else () for size in (self.outputs, self.inputs))
+        return (*leading, *i, *image), (*leading, *o, self.rows, self.columns), (self.channels, *o, *i, *self.taps)
 
     def stored(self, values: Array) -> Array:
         """An array with channels first, in the layout of the function."""
@@ -47,11 +53,13 @@ class Taps:
         return np.ascontiguousarray(moved)
 
     def text(self, name: str) -> str:
-        y, x = (f"d{1 + i} * {self.dilation} + d{4 + i} * {self.stride}" for i in range(2))
-        indices = (["d3", "d0", y, x], ["d3", "d0", "d4", "d5"], ["d0", "d1", "d2"])
+        o, i = (["o"] if self.outputs else []), (["i"] if self.inputs else [])
+        y, x = (f"{tap} * {self.dilation} + {place} * {self.stride}" for tap, place in ("vy", "wx"))
+        indices = (["n", "g", *i, y, x], ["n", "g", *o, "y", "x"], ["g", *o, *i, "v", "w"])
         if self.channels_last:
-            indices = ["d3", y, x, "d0"], ["d3", "d4", "d5", "d0"], ["d1", "d2", "d0"]
-        maps = ", ".join(f"affine_map<(d0, d1, d2, d3, d4, d5) -> ({', '.join(each)})>" for each in indices)
+            indices = ["n", y, x, "g"], ["n", "y", "x", "g"], ["v", "w", "g"]
+        loops = ", ".join(["g", *o, *i, "v", "w", "n", "y", "x"])
+        maps = ", ".join(f"affine_map<({loops}) -> ({', '.join(each)})>" for each in indices)
         types = [
             f"memref<{'x'.join(map(str, self.stored(np.empty(shape)).shape))}x{kind}>"
             for shape, kind in zip(self.shapes, (self.factor, self.factor, self.element), strict=True)
@@ -59,7 +67,7 @@ class Taps:
         is_narrow = self.factor != self.element
         casts = [f"%{v}w = arith.extf %{v} : {self.factor} to {self.element}" for v in "xy"] if is_narrow else []
         x_name, y_name = ("%xw", "%yw") if is_narrow else ("%x", "%y")
-        kinds = ", ".join(['"parallel"'] * 3 + ['"reduction"'] * 3)
+        kinds = ", ".join(['"parallel"'] * (3 + len(o) + len(i)) + ['"reduction"'] * 3)
         return f"""
 func.func @{name}(%a: {types[0]}, %b: {types[1]}, %c: {types[2]}) attributes {{llvm.emit_c_interface}} {{
   linalg.generic {{indexing_maps = [{maps}], iterator_types = [{kinds}]}}
@@ -75,11 +83,13 @@ func.func @{name}(%a: {types[0]}, %b: {types[1]}, %c: {types[2]}) attributes {{l
 
     def expected(self, image: Array, gradient: Array) -> Array:
         found = np.zeros(self.shapes[2])
-        for i in range(self.taps[0]):
-            for j in range(self.taps[1]):
-                top, left = i * self.dilation, j * self.dilation
-                seen = image[:, :, top:, left:][:, :, :: self.stride, :: self.stride][:, :, : self.rows, : self.columns]
-                found[:, i, j] = (seen.astype(np.float64) * gradient).sum((0, 2, 3))
+        o, i = ("o" if self.outputs else ""), ("i" if self.inputs else "")
+        for v in range(self.taps[0]):
+            for w in range(self.taps[1]):
+                top, left = v * self.dilation, w * self.dilation
+                seen = image[..., top :: self.stride, left :: self.stride][..., : self.rows, : self.columns]
+                operands = seen.astype(np.float64), gradient.astype(np.float64)
+                found[..., v, w] = np.einsum(f"ng{i}yx,ng{o}yx->g{o}{i}", *operands)
         return found
 
 
@@ -94,10 +104,18 @@ CASES = [
 ]
 
 
+GROUPED = [
+    Taps(2, 5, 9, 21, (3, 3), outputs=8, inputs=8),
+    Taps(1, 3, 11, 18, (3, 2), outputs=3, inputs=5, stride=2),
+    Taps(2, 4, 7, 9, (1, 5), outputs=2, inputs=1, factor="f16"),
+    Taps(2, 3, 12, 7, (3, 3), outputs=1, inputs=7, element="f64", factor="f64"),
+]
+
+
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_numbers(channels_last: bool, target: str) -> None:
-    cases = [Taps(**{**case.__dict__, "channels_last": channels_last}) for case in CASES]
+    cases = [replace(case, channels_last=channels_last) for case in CASES] + GROUPED * (not channels_last)
     text = "\n".join(case.text(f"f{i}") for i, case in enumerate(cases))
     module = Compiled(text, [ConvolutionsToKernels()], target=TARGETS[target])
     assert "linalg.generic" not in module.text, module.remarks

@@ -35,6 +35,8 @@ _MIN_ITERATION_FLOP = 1 << 20  # an iteration should have at least this much wor
 # Least rows of C for which a copied panel of B should be used, and least columns for which copied rows of A should be
 # used: copying a vector takes as long as some five multiply-adds.
 _MIN_PACKED_ROWS, _MIN_PACKED_COLUMNS = 96, 64
+# Least steps of the last of several loops of K for which sums are stored after each of its blocks.
+_MIN_INNER_DEPTH = 512
 # Least vectors of columns of C for which A is copied as wider elements.
 _MIN_COPIED_COLUMNS = 4
 
@@ -87,9 +89,12 @@ class GemmBlocking:
         return self.vectors * self.lanes
 
     def blocks_k(self, contraction: Contraction) -> bool:
-        """True if K is processed in blocks of `depth`."""
-        blocked = self.source not in ("dot", "stream") and len(contraction.k) == 1
-        return blocked and self.depth < contraction.k[0].size
+        """True if K is processed in blocks of `depth` along its last loop, and for each step of its other loops."""
+        if self.source in ("dot", "stream") or not contraction.k:
+            return False
+        if len(contraction.k) > 1:
+            return self.source == "panel" and not self.dot and self.depth <= contraction.k[-1].size
+        return self.depth < contraction.k[0].size
 
     def describe(self) -> str:
         if self.source == "dot":
@@ -333,11 +338,12 @@ def _stays_in_l2(contraction: Contraction, l2: int) -> bool:
 def _choose_depth(contraction: Contraction, row_bytes: int, l2: int, requested: int) -> int:
     """Returns the steps of K per block: K in equal blocks that are not longer than a limit.
 
-    The limit is the requested number, or the number of steps with which a panel of B fills 60 % of the L2 cache.
+    The limit is the requested number, or the number of steps with which a panel of B fills 60 % of the L2 cache. Of
+    several loops of K, the last one is split, if it is long.
     """
-    if len(contraction.k) != 1:
+    if len(contraction.k) != 1 and (not contraction.k or contraction.k[-1].size < _MIN_INNER_DEPTH):
         return max(1, contraction.depth)
-    size = contraction.k[0].size
+    size = contraction.k[-1].size
     limit = requested or max(256, int(0.6 * l2) // row_bytes)
     blocks = max(1, -(-size // limit))
     return max(1, -(-size // blocks))

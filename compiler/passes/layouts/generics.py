@@ -10,6 +10,7 @@ from typing import Any
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.walk import callee_of, calls_in, collect, symbol_of
 from buddy.compiler.passes.kernels.contraction import indexing_maps, is_contraction, reads_loops
+from buddy.compiler.passes.kernels.conv.tap_sums import MAX_CHANNELS, READ_STEPS
 from buddy.compiler.passes.kernels.weights import PARAMETER
 from buddy.compiler.passes.layouts.values import Order, ValueLayouts, identity_order, rank_of
 
@@ -26,15 +27,20 @@ def is_convolution(op: ir.Operation) -> bool:
 # ---- convolutions ----------------------------------------------------------------------------------------------------
 
 
-def relayout_convolution(op: ir.Operation, layouts: ValueLayouts) -> None:
-    """Rewrites a convolution to channels last; its weights keep their layout, since they get packed."""
+def relayout_convolution(op: ir.Operation, layouts: ValueLayouts) -> bool:
+    """Rewrites a convolution to channels last; its weights keep their layout, since they get packed.
+
+    Returns `False` if it stays as it is: a matrix product or a kernel's gradient that no other layout meets.
+    """
     roles = _roles(op)
-    if _sums_taps(op, roles):
-        _relayout_tap_sums(op, roles, layouts)
-        return
-    if _is_lone_product(op, roles, layouts):
+    sums_taps = _sums_taps(op, roles)
+    is_met = any(layouts.is_permuted(value) for value in op.operands)
+    if not is_met and (sums_taps or _is_lone_product(op, roles)):
         layouts.track(op.results[0], layouts.order_of(op.results[0]))
-        return
+        return False
+    if sums_taps and _is_depthwise(op, roles):
+        _relayout_tap_sums(op, roles, layouts)
+        return True
     loops = sorted(range(len(roles)), key=lambda loop: (roles[loop], loop))
     image, weights, init = op.operands
     image_loops, _, result_loops = (_main_loops(map_, roles) for map_ in indexing_maps(op))
@@ -43,29 +49,55 @@ def relayout_convolution(op: ir.Operation, layouts: ValueLayouts) -> None:
         image_order = identity_order(rank_of(image))
     operands = [layouts.in_order(image, image_order), weights, layouts.in_order(init, result_order)]
     _rewrite(op, layouts, operands, loops)
+    return True
 
 
 def _sums_taps(op: ir.Operation, roles: dict[int, int]) -> bool:
-    """True for the gradient of a depthwise convolution's kernel: few sums per channel, of many products each."""
+    """True for the gradient of the kernel of a convolution in groups of few channels: few sums of many products."""
     if _GROUP not in roles.values():
         return False
-    _, weights, result = (value.type.shape for value in op.operands)
-    _, weight_loops, result_loops = (_main_loops(map_, roles) for map_ in indexing_maps(op))
-    sizes = dict(zip(result_loops, result, strict=True)) | dict(zip(weight_loops, weights, strict=True))
-    outputs = prod(size for loop, size in sizes.items() if roles[loop] in (_BATCH, _OUT_CHANNEL))
-    taps = prod(size for loop, size in sizes.items() if roles[loop] == _POSITION)
-    return outputs == 1 and prod(size for loop, size in sizes.items() if roles[loop] >= _WINDOW) > taps
+    sizes = _loop_sizes(op, roles)
+
+    def count(*kinds: int) -> int:
+        return prod(size for loop, size in sizes.items() if roles[loop] in kinds)
+
+    # Its window is larger than its result, unlike that of a forward convolution of many channels on a small image.
+    has_few_sums = count(_WINDOW, _IN_CHANNEL) > count(_BATCH, _POSITION) and count(_WINDOW) > count(_POSITION)
+    return has_few_sums and count(_OUT_CHANNEL) <= MAX_CHANNELS and _last_step(op, roles) in READ_STEPS
+
+
+def _last_step(op: ir.Operation, roles: dict[int, int]) -> int:
+    """Returns the step in the image of the last loop inside the window."""
+
+    def step(expression: ir.AffineExpr) -> int:
+        if isinstance(expression, ir.AffineDimExpr):
+            return int(expression.position == last)
+        if isinstance(expression, ir.AffineAddExpr):
+            return step(expression.lhs) + step(expression.rhs)
+        if isinstance(expression, ir.AffineMulExpr) and isinstance(expression.rhs, ir.AffineConstantExpr):
+            return step(expression.lhs) * expression.rhs.value
+        return 0
+
+    last = max(loop for loop, role in roles.items() if role == _WINDOW)
+    return max(step(expression) for expression in indexing_maps(op)[0].results)
+
+
+def _loop_sizes(op: ir.Operation, roles: dict[int, int]) -> dict[int, int]:
+    """Returns the size of each loop of a convolution."""
+    _, weights, result = indexing_maps(op)
+    operands = ((weights, op.operands[1]), (result, op.operands[2]))
+    pairs = (zip(_main_loops(map_, roles), value.type.shape, strict=True) for map_, value in operands)
+    return {loop: size for each in pairs for loop, size in each}
+
+
+def _is_depthwise(op: ir.Operation, roles: dict[int, int]) -> bool:
+    """True if the groups of a kernel's gradient have one channel."""
+    return all(size == 1 for loop, size in _loop_sizes(op, roles).items() if roles[loop] in (_BATCH, _OUT_CHANNEL))
 
 
 def _relayout_tap_sums(op: ir.Operation, roles: dict[int, int], layouts: ValueLayouts) -> None:
-    """Rewrites it to channels last if an operand has another layout than the original one, else leaves it unchanged.
-
-    Its kernel reads both operands in place, along the channels or along the last dim.
-    """
+    """Rewrites the gradient of a depthwise kernel, which reads both operands in place, to channels last."""
     image, weights, init = op.operands
-    if not any(layouts.is_permuted(value) for value in (image, weights, init)):
-        layouts.track(op.results[0], layouts.order_of(op.results[0]))
-        return
     places = (_IN_CHANNEL, _BATCH, _POSITION, _WINDOW, _OUT_CHANNEL, _GROUP)
     loops = sorted(range(len(roles)), key=lambda loop: (places.index(roles[loop]), loop))
     orders = [_sorted_dims(_main_loops(map_, roles), loops) for map_ in indexing_maps(op)]
@@ -73,14 +105,14 @@ def _relayout_tap_sums(op: ir.Operation, roles: dict[int, int], layouts: ValueLa
     _rewrite(op, layouts, operands, loops)
 
 
-def _is_lone_product(op: ir.Operation, roles: dict[int, int], layouts: ValueLayouts) -> bool:
+def _is_lone_product(op: ir.Operation, roles: dict[int, int]) -> bool:
     """True for a convolution without a window whose image and result would be transposed for it alone.
 
-    It is a matrix product for each image of the batch, in any layout. Its image has the original layout, and no other
-    convolution depends on it; that is known in functions that only the program calls.
+    It is a matrix product for each image of the batch, in any layout. No other convolution depends on it; that is known
+    in functions that only the program calls.
     """
     image, weights, result = op.operands
-    if _GROUP in roles.values() or layouts.is_permuted(image) or layouts.is_permuted(result):
+    if _GROUP in roles.values():
         return False
     image_loops, weight_loops, _ = (_main_loops(map_, roles) for map_ in indexing_maps(op))
     window = (size for size, loop in zip(weights.type.shape, weight_loops, strict=True) if roles[loop] == _WINDOW)

@@ -64,7 +64,7 @@ class BlockedConvolution:
             else "conv"
         )  # fmt: skip
         window = "x".join(str(loop.size) for loop in conv.k) or "1"
-        channels = conv.groups[0].size if conv.depthwise or sums_taps else conv.n.size
+        channels = conv.groups[0].size if conv.depthwise or (sums_taps and conv.n.size == 1) else conv.n.size
         return f"{kind}_{conv.lines.size}x{conv.pixels.size}x{channels}_{window}"
 
     def describe(self) -> str:
@@ -72,9 +72,14 @@ class BlockedConvolution:
 
 
 def choose_direct(conv: Convolution, target: Target) -> BlockedConvolution:
-    """Returns the blocking of the direct convolution (not Winograd's) on `target`."""
+    """Returns the blocking of the direct convolution (not Winograd's) on `target`.
+
+    Raises `UnsupportedError` for a layout that no kernel supports.
+    """
     if taps := tap_sums.choose_taps(conv, target):
         return BlockedConvolution(conv, taps)
+    if not conv.channels_last:
+        raise UnsupportedError("channels are not its last dim")
     if conv.depthwise:
         return BlockedConvolution(conv, kernels.choose_depthwise(conv, target))
     choose = patches.choose_patches if conv.is_narrow else shape.choose_blocking

@@ -67,6 +67,11 @@ class Convolution:
         return self.n.size == 1 and len(self.groups) == 1 and self.groups[0].strides[::2] == (1, 1)
 
     @property
+    def channels_last(self) -> bool:
+        """True if output channels are the last dim of C, as most kernels need them."""
+        return self.n.size == 1 or self.n.strides[2] == 1
+
+    @property
     def is_narrow(self) -> bool:
         """True if sums are wider than the elements that are multiplied."""
         return self.input_element != self.element
@@ -93,9 +98,9 @@ class Convolution:
 
 
 def analyse(op: ir.Operation) -> Convolution:
-    """Returns the convolution that `op` (a contraction on memrefs) computes, if channels are its last dim.
+    """Returns the convolution that `op` (a contraction on memrefs) computes.
 
-    Raises `UnsupportedError` for dynamic shapes, empty buffers, and other layouts.
+    Raises `UnsupportedError` for dynamic shapes, empty buffers, and loops of other ops.
     """
     maps = indexing_maps(op)
     layouts = [layout_of(value.type) for value in op.operands]
@@ -120,8 +125,6 @@ def _assign_roles(loops: Sequence[Loop], element: str, input_element: str) -> Co
         raise UnsupportedError("its loops are not those of a convolution")
     *images, lines, pixels = [_UNIT_LOOP, _UNIT_LOOP, *rows]
     n = channels[0] if channels else _UNIT_LOOP
-    if n.size > 1 and n.strides[2] != 1:
-        raise UnsupportedError("channels are not its last dim")
     outer = tuple(loop for loop in images if loop.size > 1)
     k = _by_stride(loop for loop in loops if loop.reduction)
     return Convolution(element, input_element, groups, outer, lines, pixels, n, tuple(k))

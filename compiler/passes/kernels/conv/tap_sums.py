@@ -1,7 +1,8 @@
-"""The kernel of depthwise convolutions whose window is larger than their result: the gradient of a depthwise kernel.
+"""The kernel of convolutions whose window is larger than their result, in groups of few channels.
 
-Such a convolution has a sum of many products for each of a few taps. Both operands are read in place, once for a block
-of taps, whose sums stay in registers. Vectors are along the channels, or along the last loop of the reduction.
+Such are the gradients of the kernels of depthwise and grouped convolutions: a sum of many products for each of a few
+taps. Both operands are read in place, once for a block of taps, whose sums stay in registers. Vectors are along the
+channels, or along the last loop of the reduction.
 """
 
 from __future__ import annotations
@@ -18,46 +19,86 @@ from buddy.compiler.passes.kernels.conv.kernels import ConvKernel
 from buddy.compiler.passes.kernels.conv.shape import Convolution
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, nanoseconds, reduce_lanes
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultOffsets
-from buddy.compiler.support.target import Target
+from buddy.compiler.support.target import FMA_LATENCY, Target
 
 # Registers beside the sums: vectors of the two operands, of which the next ones are loaded early.
 _OTHER_REGISTERS = 6
 # Steps of the reduction's last loop that are unrolled with vectors of channels, so that neighbouring taps share loads.
 _UNROLLED_STEPS = 4
+# Output channels of a group; more fill the vectors of an implicit GEMM.
+MAX_CHANNELS = 8
+# Steps in the image along the last loop of the reduction with which vectors of it are read.
+READ_STEPS = (1, 2)
 
 
 @dataclass(frozen=True)
 class TapBlocking:
-    """`lines` x `pixels` taps stay in registers over the whole reduction, for `lanes` channels or products at once."""
+    """The sums that stay in registers over the whole reduction, for `lanes` channels or products at once.
 
+    These are `images` x `lines` x `pixels` taps, along the last loop over images and the loops over lines and pixels,
+    by `columns` output channels.
+    """
+
+    images: int
     lines: int
     pixels: int
+    columns: int
     lanes: int
     along_channels: bool
 
+    @property
+    def taps(self) -> int:
+        return self.images * self.lines * self.pixels
+
+    @property
+    def cycles(self) -> float:
+        """The cycles of one step: the maximum of multiply-adds, loads, and latency, and an overhead for each load.
+
+        Loads of the image cross cache lines, which takes two cycles.
+        """
+        products, loads = self.taps * self.columns, 2 * self.taps + self.columns
+        return max(products, loads, FMA_LATENCY) + 0.05 * loads
+
     def describe(self) -> str:
+        block = f"{self.images}x" * (self.images > 1) + f"{self.lines}x{self.pixels} taps"
+        block += f" by {self.columns} channels" * (self.columns > 1)
         what = "channels" if self.along_channels else "products of a channel"
-        return f"{self.lines}x{self.pixels} taps in registers, {self.lanes} {what} at once, weights read in place"
+        return f"{block} in registers, {self.lanes} {what} at once, weights read in place"
 
 
 def choose_taps(conv: Convolution, target: Target) -> TapBlocking | None:
-    """Returns the blocking for `conv`, or `None` if the kernel does not apply.
+    """Returns the blocking with the least estimated time, or `None` if the kernel does not apply to `conv`.
 
-    It applies to one channel per group and more products per result than results per channel, if both operands are
-    contiguous along the channels, or along the last loop of the reduction (the image also in steps of two).
+    It applies to groups with few output channels, whose window is larger than the result, if both operands are
+    contiguous along the groups, which then have one channel, or along the last loop of the reduction (the image also in
+    steps of two).
     """
-    if conv.n.size > 1 or len(conv.groups) != 1 or not conv.k:
+    rows = (*conv.images, conv.lines, conv.pixels)
+    if len(conv.groups) != 1 or conv.n.size > MAX_CHANNELS or not conv.k:
         return None
-    if conv.depth <= prod(loop.size for loop in (*conv.images, conv.lines, conv.pixels)):
+    if conv.depth <= prod(loop.size for loop in rows) or (conv.n.size > 1 and conv.k[-1].size < conv.pixels.size):
         return None
-    along_channels, last = conv.groups[0].strides == (1, 1, 1), conv.k[-1]
-    if not along_channels and (conv.depthwise or last.strides[1] != 1 or last.strides[0] not in (1, 2)):
+    along_channels, last = conv.depthwise and conv.groups[0].strides[1] == 1, conv.k[-1]
+    if not along_channels and (conv.depthwise or last.strides[1] != 1 or last.strides[0] not in READ_STEPS):
         return None
     vectorised = conv.groups[0].size if along_channels else last.size
     lanes = min(target.lanes(bytes_of(conv.element)), 1 << (vectorised - 1).bit_length())
     registers = max(1, target.vector_registers - _OTHER_REGISTERS)
-    pixels = min(conv.pixels.size, registers)
-    return TapBlocking(max(1, min(conv.lines.size, registers // pixels)), pixels, lanes, along_channels)
+    sizes = [conv.images[-1].size if conv.images else 1, conv.lines.size, conv.pixels.size, conv.n.size]
+    images, lines, pixels, columns = (range(1, min(size, registers) + 1) for size in sizes)
+    blocks = [
+        TapBlocking(*block, lanes=lanes, along_channels=along_channels)
+        for block in product(images, lines, pixels, columns)
+        if prod(block) <= registers
+    ]
+
+    def cost(block: TapBlocking) -> tuple[float, int]:
+        """The cycles of a step for all sums, where a block at an end takes as long as a whole one."""
+        chosen = (block.images, block.lines, block.pixels, block.columns)
+        count = prod(-(-size // part) for size, part in zip(sizes, chosen, strict=True))
+        return count * block.cycles, -block.taps * block.columns
+
+    return min(blocks, key=cost)
 
 
 class TapSums(ConvKernel):
@@ -77,39 +118,42 @@ class TapSums(ConvKernel):
 
     def emit(self) -> None:
         conv, block = self.conv, self.block
-        channels = conv.groups[0]
-        outer: list[tuple[Loop, int]] = [*((loop, 1) for loop in conv.images)]
-        outer += [(conv.lines, block.lines), (conv.pixels, block.pixels)]
-        grouped = (channels, block.lanes if block.along_channels else 1)
+        images = [(loop, 1) for loop in conv.images[:-1]] + [(loop, block.images) for loop in conv.images[-1:]]
+        rows = [*images, (conv.lines, block.lines), (conv.pixels, block.pixels)]
         # In the order of the loops of the results, see `Convolution.loops`.
-        loops = [*outer, grouped] if block.along_channels else [grouped, *outer]
+        loops = [*rows, *((loop, block.lanes) for loop in conv.groups)]
+        if not block.along_channels:
+            loops = [*((loop, 1) for loop in conv.groups), *rows, (conv.n, block.columns)]
 
         def emit_block(numbers: list[Index], active: list[int]) -> None:
             firsts = [self.e.mul(number, size) for number, (_, size) in zip(numbers, loops, strict=True)]
-            a = self.e.dot(firsts, [loop.strides[0] for loop, _ in loops])
-            b = self.e.dot(firsts, [loop.strides[1] for loop, _ in loops])
+            a, b = (self.e.dot(firsts, [loop.strides[operand] for loop, _ in loops]) for operand in (0, 1))
             offsets = self.results.origin
             for number, index in enumerate(firsts):
                 offsets = self.results.advance(offsets, number, index)
-            if block.along_channels:
-                self._emit_taps(a, b, offsets, (active[-3], active[-2]), active[-1])
-            else:
-                self._emit_taps(a, b, offsets, (active[-2], active[-1]), 1)
+            taps = (active[-4] if images else 1, active[-3], active[-2])
+            self._emit_taps(a, b, offsets, taps, active[-1])
 
         sizes, blocks = [loop.size for loop, _ in loops], [size for _, size in loops]
         self.e.parallel_blocks(sizes, blocks, emit_block, nanoseconds(flop=conv.flops))
 
-    def _emit_taps(self, a: Index, b: Index, offsets: ResultOffsets, taps: tuple[int, int], active: int) -> None:
-        """Emits a block of `taps` (lines, pixels), at offsets `a` and `b`, for `active` channels."""
-        conv, positions = self.conv, list(product(range(taps[0]), range(taps[1])))
-        starts = [line * conv.lines.strides[0] + pixel * conv.pixels.strides[0] for line, pixel in positions]
-        sums = [self.e.zero(self.vector) for _ in positions]
+    def _emit_taps(self, a: Index, b: Index, offsets: ResultOffsets, taps: tuple[int, int, int], active: int) -> None:
+        """Emits a block of `taps` (images, lines, pixels), at offsets `a` and `b`, for `active` channels."""
+        conv, along_channels = self.conv, self.block.along_channels
+        image = conv.images[-1] if conv.images else None
+        positions = list(product(*map(range, taps)))
+        strides = [image.strides[0] if image else 0, conv.lines.strides[0], conv.pixels.strides[0]]
+        starts = [sum(i * stride for i, stride in zip(position, strides, strict=True)) for position in positions]
+        columns = 1 if along_channels else active
         *outer, last = conv.k
-        add_row = self._add_pixels if self.block.along_channels else self._add_vectors
 
         def emit_loops(loops: Sequence[Loop], a: Index, b: Index, sums: list[ir.Value]) -> list[ir.Value]:
             if not loops:
-                return add_row(last, a, b, starts, sums, active)
+                return (
+                    self._add_pixels(last, a, b, starts, sums, active)
+                    if along_channels
+                    else self._add_vectors(last, a, b, starts, sums, columns)
+                )
             loop, e = loops[0], self.e
             return e.loop(
                 0, loop.size, 1,
@@ -119,11 +163,16 @@ class TapSums(ConvKernel):
                 sums,
             )  # fmt: skip
 
-        sums = emit_loops(outer, a, b, sums)
-        for (line, pixel), total in zip(positions, sums, strict=True):
-            place = self.advance(offsets, line=line, pixel=pixel)
-            value = total if self.block.along_channels else self._summed(total)
-            self.results.finish(add(value, self.results.initial(place, 0, active)), place, 0, active)
+        sums = emit_loops(outer, a, b, [self.e.zero(self.vector)] * (len(positions) * columns))
+        for number, total in enumerate(sums):
+            position, column = divmod(number, columns)
+            image_number, line, pixel = positions[position]
+            place = offsets
+            if image is not None:
+                place = self.results.advance(place, -4, image_number)
+            place = self.advance(place, line=line, pixel=pixel, column=column)
+            value, lanes = (total, active) if along_channels else (self._summed(total), 1)
+            self.results.finish(add(value, self.results.initial(place, 0, lanes)), place, 0, lanes)
 
     def _summed(self, sums: ir.Value) -> ir.Value:
         """Returns a vector with the sum of all lanes in its first lane."""
@@ -157,17 +206,24 @@ class TapSums(ConvKernel):
         )
 
     def _add_vectors(
-        self, loop: Loop, a: Index, b: Index, starts: list[int], sums: list[ir.Value], _: int
+        self, loop: Loop, a: Index, b: Index, starts: list[int], sums: list[ir.Value], columns: int
     ) -> list[ir.Value]:
-        """Returns the sums after the loop, with vectors along it."""
+        """Returns the sums of `columns` output channels for each tap after the loop, with vectors along it."""
         e, lanes = self.e, self.lanes
 
         def step(count: int) -> Callable[[Index, list[ir.Value]], Sequence[ir.Value]]:
             def emit_step(k: Index, carried: list[ir.Value]) -> Sequence[ir.Value]:
-                weight = self.load_vector(self.b, e.add(b, k), count)
-                step_a = e.add(a, e.mul(k, loop.strides[0]))
-                vectors = [self._load_image(e.add(step_a, start), loop.strides[0], count) for start in starts]
-                return [multiply_add(image, weight, total) for image, total in zip(vectors, carried, strict=True)]
+                step_a, step_b = e.add(a, e.mul(k, loop.strides[0])), e.add(b, k)
+                weights = [
+                    self.load_vector(self.b, e.add(step_b, column * self.conv.n.strides[1]), count)
+                    for column in range(columns)
+                ]
+                totals = []
+                for number, start in enumerate(starts):
+                    image = self._load_image(e.add(step_a, start), loop.strides[0], count)
+                    pairs = zip(weights, carried[number * columns :], strict=False)
+                    totals += [multiply_add(image, weight, total) for weight, total in pairs]
+                return totals
 
             return emit_step
 

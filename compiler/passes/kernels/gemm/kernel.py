@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from copy import copy
 from dataclasses import dataclass, replace
 
 from buddy.compiler.mlir.bindings import arith, ir, memref, vector
@@ -172,9 +173,24 @@ class BlockedGemm(GemmKernel):
                 pack_panel(self.e, self.panels, self.b, unpacked, panel, 0, tile.columns)
             self.emit_finished_blocks(tile, panel)
             return
-        e, columns = self.e, self.block.columns
-        buffer, sums = self.allocate_sums(tile.rows, columns)
+        buffer, sums = self.allocate_sums(tile.rows, self.block.columns)
         self.move(tile.rows, tile.columns, self.results, tile.offsets, sums, sums.origin)
+        *outer, last = self.c.k
+        inner = self if not outer else copy(self)
+        inner.c = replace(self.c, k=(last,))
+
+        def emit_step(indices: list[Index]) -> None:
+            a = self.e.dot(indices, [loop.strides[0] for loop in outer], tile.a)
+            b = None if unpacked is None else self.e.dot(indices, [loop.strides[1] for loop in outer], unpacked)
+            inner.emit_blocks_of_k(replace(tile, a=a), panel, b, sums)
+
+        self.e.nest([loop.size for loop in outer], emit_step)
+        self.move(tile.rows, tile.columns, sums, sums.origin, self.results, tile.offsets)
+        memref.dealloc(buffer)
+
+    def emit_blocks_of_k(self, tile: Tile, panel: ir.Value, unpacked: Index | None, sums: KernelResults) -> None:
+        """Emits `tile` over the only loop of K, in blocks, which are added to the buffer `sums`."""
+        e, columns = self.e, self.block.columns
 
         def emit_k_block(lower: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
             block_tile = replace(tile, offsets=sums.origin)
@@ -188,8 +204,6 @@ class BlockedGemm(GemmKernel):
             return ()
 
         e.loop(0, self.c.k[0].size, self.block.depth, emit_k_block)
-        self.move(tile.rows, tile.columns, sums, sums.origin, self.results, tile.offsets)
-        memref.dealloc(buffer)
 
     def emit_finished_blocks(self, tile: Tile, panel: ir.Value) -> None:
         """Emits all rows over all of K, and finishes each block as soon as it is complete."""
