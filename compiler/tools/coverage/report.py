@@ -21,7 +21,7 @@ from buddy.compiler.tools.coverage.plan import (
 # The maximum length of a reason in tables; the file of results has the full text.
 _MAX_REASON_CHARACTERS = 140
 # The advice in a reason on how to compile the op.
-_ADVICE = re.compile(r": (?:a script adds the key|add a lowering under that name) .*? has the three steps")
+_ADVICE = re.compile(r": (?:add the key|add a lowering under that name) .*? has the three steps")
 _COUNTED_OUTCOMES = ("compiled", "torch-mlir", "eager", "wrong", "error", "crash", "timeout", "refused", "skipped")
 
 
@@ -192,11 +192,11 @@ _SECTIONS = {
 _MAX_SHOWN_REASONS = 2
 
 _READING_NOTES = """
-A pair is an operator and a dtype; its outcome is the worst of its calls. The samples of a pair and the in-place form
-of one of them are compiled as one program; if that program is not right, each call is compiled by itself. Values are
-compared as in `buddy-tui run`, with NaN equal to NaN, and with OpInfo's own tolerance for CPU where it declares a
-wider one, and 1e-6 for Bessel functions of float64, in which eager errs by up to 8.1e-7; integers and bools must be
-equal. Dtypes, shapes, strides of dense results and the arguments after the call must be eager's too; where PyTorch's
+A pair is an operator and a dtype; its outcome is the worst of its calls. The samples of a pair and the in-place form of
+one of them are compiled as one program; if that program is not right, each call is compiled by itself. Values are
+compared as in `buddy-tui run`, with NaN equal to NaN, and with OpInfo's own tolerance for CPU where it declares a wider
+one, and 1e-6 for Bessel functions of float64, in which eager errs by up to 8.1e-7; integers and bools must be equal.
+Dtypes, shapes, strides of dense results and the arguments after the call must be eager's too; where PyTorch's
 decompositions choose other strides than eager, theirs count. Values of uninitialised results (`empty`) are not
 compared. Random operators start from the same seed; where compiled code uses its own generator, its results are
 compared with those of the captured program run in eager.

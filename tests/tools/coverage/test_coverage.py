@@ -13,6 +13,7 @@ import msgspec
 import pytest
 import torch
 
+from buddy.compiler.ops.lowering import NO_CLASS, NO_LOWERING
 from buddy.compiler.support import files
 from buddy.compiler.tools.coverage import report, session
 from buddy.compiler.tools.coverage.plan import (
@@ -222,6 +223,13 @@ def test_a_run_ends_with_the_most_frequent_reasons_and_the_changes() -> None:
     assert "1  crash -> eager: fft bool" in text
     assert "next: buddy-tui coverage --only fft" in text
     assert report.conclusions({"reasons": [], "changed": []}) == ""
+
+
+def test_the_page_gives_the_reason_for_a_fallback_without_the_advice() -> None:
+    for reason in (NO_CLASS.format(target="op.default"), NO_LOWERING.format(op="AnOp")):
+        finding = CallResult("call", "eager", 1, (f"op.default: {reason}; torch-mlir: it has no op",))
+        (text,) = report.reasons(PairResult("op", "bool", "eager", findings=(finding,)))
+        assert "has no op class; torch-mlir: it has no op" in text or "no registry lowers AnOp; torch-mlir" in text
 
 
 def test_nodes_that_a_graph_is_cut_around_are_counted_as_eager_and_the_others_are_not() -> None:

@@ -30,7 +30,7 @@ runpy.run_module("tests.tools.coverage.guarded_samples", run_name="__main__")
 def test_samples_of_sound_operators_are_right_in_guarded_memory(run_python: Callable[..., Any], tmp_path: Path) -> None:
     output = tmp_path / "guarded.jsonl"
     words = ["--only", "cumsum,t", "--dtypes", "float32,complex64", "-o", str(output)]
-    done = run_python("-m", MODULE, *words)
+    done = run_python("-m", MODULE, *words, timeout=550)
     assert done.returncode == 0, done.stdout + done.stderr
     found = [json.loads(line) for line in output.read_text().splitlines()]
     assert {(one["op"], one["outcome"]) for one in found} == {(op, "compiled") for op in ("cumsum", "t")}
@@ -38,7 +38,7 @@ def test_samples_of_sound_operators_are_right_in_guarded_memory(run_python: Call
 
 
 def test_a_read_behind_an_input_is_a_crash(run_python: Callable[..., Any]) -> None:
-    done = run_python("-c", READS_BEHIND, "--only", "neg", "--dtypes", "int8")
+    done = run_python("-c", READS_BEHIND, "--only", "neg", "--dtypes", "int8", timeout=550)
     assert done.returncode == 1
     assert "SIGSEGV" in done.stdout
     assert done.stdout.strip().endswith("1 crash")
