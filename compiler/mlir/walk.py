@@ -157,6 +157,14 @@ def accesses(value: ir.Value) -> Iterator[ir.Operation]:
             yield owner
 
 
+def is_inside(op: ir.Operation, outer: ir.Operation) -> bool:
+    """True if `op` is in a region of `outer`, at any depth."""
+    parent = op.parent
+    while parent is not None and parent.operation != outer:
+        parent = parent.operation.parent
+    return parent is not None
+
+
 def aliases_operand(user: ir.Operation) -> bool:
     """True if `user` makes an alias of a buffer operand: it returns it, yields it to a loop, or selects it."""
     if user.name in ("func.return", "scf.yield", "scf.condition"):

@@ -132,7 +132,7 @@ def _rewrite(op: ir.Operation, calls: KernelCalls, context: PassContext, request
         inputs[b_number] = calls.packed(parameter, packing, op.location)
     location = context.locations.union([op.location, *fused.locations])
     repacks = parameter is None and blocking.source == "panel" and not blocking.packs_a
-    if repacks and (loop := invariant_loop(op, b)) is not None:
+    if repacks and (loop := invariant_loop(op, b, calls.root)) is not None:
         # A panel would be packed again in each iteration.
         known = calls.packing_before(loop, b)
         if isinstance(known, Panels):

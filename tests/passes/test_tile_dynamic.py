@@ -125,6 +125,49 @@ def test_all_blocks_of_rows_share_one_packing() -> None:
         np.testing.assert_allclose(c, wanted, atol=2 * 48 * 14 * 6e-8)
 
 
+# The loops add three products. `READ` leaves B as it is; the others write it, a view of it, and in a function.
+IN_A_LOOP = """
+#a = affine_map<(m, n, k) -> (m, k)>
+#b = affine_map<(m, n, k) -> (n, k)>
+#c = affine_map<(m, n, k) -> (m, n)>
+func.func private @fill_with_ones(%b: memref<64x48xf32>) {{
+  %one = arith.constant 1.0 : f32
+  linalg.fill ins(%one : f32) outs(%b : memref<64x48xf32>)
+  return
+}}
+func.func @f(%a: memref<64x48xf32>, %b: memref<64x48xf32>, %c: memref<64x64xf32>)
+    attributes {{llvm.emit_c_interface}} {{
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c3 = arith.constant 3 : index
+  %one = arith.constant 1.0 : f32
+  scf.for %i = %c0 to %c3 step %c1 {{
+    linalg.contract indexing_maps = [#a, #b, #c]
+        ins(%a, %b : memref<64x48xf32>, memref<64x48xf32>) outs(%c : memref<64x64xf32>)
+    {write}
+  }}
+  return
+}}
+"""
+READ = ""
+WRITE = "linalg.fill ins(%one : f32) outs(%b : memref<64x48xf32>)"
+WRITE_VIEW = """%view = memref.collapse_shape %b [[0, 1]] : memref<64x48xf32> into memref<3072xf32>
+    linalg.fill ins(%one : f32) outs(%view : memref<3072xf32>)"""
+CALL = "func.call @fill_with_ones(%b) : (memref<64x48xf32>) -> ()"
+
+
+@pytest.mark.parametrize("write", [READ, WRITE, WRITE_VIEW, CALL])
+def test_an_operand_is_packed_before_a_loop_only_if_the_loop_does_not_write_it(write: str) -> None:
+    compiled = Compiled(IN_A_LOOP.format(write=write), [ContractionsToKernels(pack_weights=False)])
+    assert compiled.text.count("call @pack_before_loop") == (not write)
+    a, b, c = array(64, 48), array(64, 48), array(64, 64)
+    later = a.sum(1, keepdims=True) if write else a @ b.T
+    wanted = c + a @ b.T + 2 * later
+    compiled("f", a, b, c)
+    # Three times 48 products in another order: less than 144 roundings of f32 beside sums of up to 30.
+    np.testing.assert_allclose(c, wanted, atol=144 * 30 * 6e-8)
+
+
 @pytest.mark.parametrize("kernels", [True, False])
 def test_a_product_of_any_sizes(kernels: bool) -> None:
     compiled = Compiled(SQUARES, [TileDynamic(), *([ContractionsToKernels(pack_weights=False)] * kernels)])

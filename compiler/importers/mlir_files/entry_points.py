@@ -12,7 +12,6 @@ from buddy.compiler.importers.mlir_files.signatures import (
     DEFAULT_SIZE,
     NotRunnableError,
     SignatureValue,
-    WriteEffects,
     argument_types,
     dialects_of,
     fix_sizes,
@@ -22,6 +21,7 @@ from buddy.compiler.importers.mlir_files.signatures import (
 from buddy.compiler.importers.mlir_files.table import FUNCTIONS, ModuleTable, name_of
 from buddy.compiler.importers.mlir_files.wrapping import WRAPPER, FunctionSignature, wrap
 from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.mlir.write_effects import WriteEffects
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.protocol.plain_values import ImportedIR
 from buddy.compiler.protocol.programs import ShapeWord, check_names, shape_word
@@ -164,7 +164,7 @@ def _static_size(size: int | None) -> int:
 def _signature(entry: ir.Operation, module: ir.Module, name: str, words: list[ShapeWord]) -> FunctionSignature:
     inputs, results = argument_types(entry)
     arguments, outputs = values_of(inputs, "arg", words), values_of(results, "result")
-    writes = WriteEffects(module)
+    writes = WriteEffects(module.operation)
     values = entry.regions[0].blocks[0].arguments
     written_arguments = tuple(
         index

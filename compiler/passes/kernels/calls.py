@@ -12,7 +12,8 @@ from typing import Any
 
 from buddy.compiler.mlir.bindings import arith, func, ir, memref
 from buddy.compiler.mlir.provenance import LocationSets
-from buddy.compiler.mlir.walk import collect, has_identity_layout, unique_symbol
+from buddy.compiler.mlir.walk import collect, has_identity_layout, root_of, unique_symbol
+from buddy.compiler.mlir.write_effects import WriteEffects
 from buddy.compiler.passes.kernels.access import UnsupportedError, flat_type, flatten, layout_of
 from buddy.compiler.passes.kernels.contraction import Contraction
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter
@@ -199,19 +200,31 @@ def _follows(first: ir.Operation, second: ir.Operation) -> bool:
     return start <= end and all(op.name.startswith(_BOUNDS) for op in ops[start:end])
 
 
-def invariant_loop(op: ir.Operation, value: ir.Value) -> ir.Operation | None:
-    """Returns the outermost `scf.for` around `op` that does not define `value`, a dense buffer of static shape.
+def invariant_loop(op: ir.Operation, value: ir.Value, module: ir.Operation) -> ir.Operation | None:
+    """Returns the outermost `scf.for` around `op` that neither defines nor writes the elements of `value`.
 
-    Returns `None` if there is no such loop, or for another buffer.
+    Returns `None` if there is no such loop, or if `value` is not a dense buffer of static shape. `module` defines the
+    functions that the loop calls.
     """
-    if not (value.type.has_static_shape and has_identity_layout(value.type)):
+    root = root_of(value)
+    if not (value.type.has_static_shape and has_identity_layout(value.type) and _is_named_once(root)):
         return None
+    effects = WriteEffects(module)
     defined_in = value.owner if isinstance(value, ir.BlockArgument) else value.owner.operation.block
-    found, block = None, op.operation.block
+    outermost, block = None, op.operation.block
     while block != defined_in and block.owner.operation.name != "func.func":
         parent = block.owner.operation
-        found, block = parent if parent.name == "scf.for" else found, parent.block
-    return found
+        if effects.may_write(root, parent):
+            break
+        outermost, block = parent if parent.name == "scf.for" else outermost, parent.block
+    return outermost
+
+
+def _is_named_once(root: ir.Value) -> bool:
+    """True if a loop that writes the buffer `root` uses `root` itself: it is no argument or result of a loop."""
+    if isinstance(root, ir.BlockArgument):
+        return bool(root.owner.owner.operation.name == "func.func")
+    return root.owner.operation.name in ("memref.alloc", "memref.alloca", "memref.get_global")
 
 
 def set_location(function: ir.Operation, location: ir.Location) -> None:
