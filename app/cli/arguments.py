@@ -410,29 +410,45 @@ def script_path(text: str) -> Path:
     return Path(text)
 
 
+def number(text: str) -> float:
+    """`text` as a number. Raises `ArgumentTypeError`."""
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+
+
+def whole_number(text: str) -> int:
+    """`text` as a whole number. Raises `ArgumentTypeError`."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
 def positive_seconds(text: str) -> float:
-    value = float(text)
+    value = number(text)
     if not value > 0:
         raise argparse.ArgumentTypeError("must be more than 0 seconds")
     return value
 
 
 def positive_factor(text: str) -> float:
-    value = float(text)
+    value = number(text)
     if not value > 0:
         raise argparse.ArgumentTypeError("must be more than 0")
     return value
 
 
 def positive_minutes(text: str) -> float:
-    value = float(text)
+    value = number(text)
     if not 0 < value <= _WEEK_MINUTES:
         raise argparse.ArgumentTypeError("must be more than 0 minutes and at most a week")
     return value
 
 
 def positive_number(text: str) -> int:
-    value = int(text)
+    value = whole_number(text)
     if value < 1:
         raise argparse.ArgumentTypeError("must be 1 or more")
     return value

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.console import Console
-from buddy.app.cli.headless import Failure, Headless, run_with_engine
+from buddy.app.cli.headless import Failure, Headless, reporting_write_errors, run_with_engine
 from buddy.app.cli.recipes import UsageError
 from buddy.app.reports.run_report import nodes_text
 from buddy.app.session.stages import file_name
@@ -100,13 +100,12 @@ async def _dump_graph(engine: Headless, options: argparse.Namespace, recipe: Rec
 
 
 async def _write(engine: Headless, folder: Path, stages: Sequence[Stage]) -> None:
-    try:
+    with reporting_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        for stage in stages:
-            text = await engine.client.fetch_text(stage.text)
+    for stage in stages:
+        text = await engine.client.fetch_text(stage.text)
+        with reporting_write_errors(folder):
             (folder / file_name(stage)).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write to {folder}: {error.strerror or error}") from error
     engine.console.note(f"wrote {len(stages)} file{'s' * (len(stages) != 1)} to {folder}")
 
 

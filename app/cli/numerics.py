@@ -91,7 +91,10 @@ async def _compare_graph(
 async def _compare_nodes(
     engine: Headless, options: argparse.Namespace, recipe: Recipe, own_errors: bool, every: bool | None = None
 ) -> NumericsReport:
-    """Compare every node with the reference. `own` and `every` are as in `CompareNodes`; `None` means `--every`."""
+    """Compare every node with the reference.
+
+    `own_errors` and `every` are as in `CompareNodes`; `None` means `--every`.
+    """
     request = engine.client.next_request()
     every = options.every if every is None else every
     frame = CompareNodes(request, recipe, options.reference, own_errors, every, options.timeout, inputs_of(options))
@@ -113,7 +116,7 @@ def _nan_lines(report: NumericsReport, info: GraphInfo) -> list[str]:
     only_origins = replace(report, first="", notes=())
     # Without a mismatch and notes, the first line is the verdict, and the last one counts the compared nodes.
     lines = numerics.summary_lines(only_origins, info)[1:-1]
-    return lines or ["no value is NaN or infinite, in compiled code or in eager"]
+    return lines or [f"no value is NaN or infinite, in compiled code or in {numerics.REFERENCES[report.reference]}"]
 
 
 def _report_lines(report: NumericsReport, info: GraphInfo, top: int) -> list[str]:
@@ -127,14 +130,14 @@ def _report_lines(report: NumericsReport, info: GraphInfo, top: int) -> list[str
     for numbers in numerics.worst_nodes(report, top):
         row = rows[numbers.node]
         errors = [numerics.error_text(numbers.error), numerics.error_text(numbers.own_error)]
-        shares = [
+        multiples = [
             numerics.tolerance_multiple_text(error) for error in (numbers.error, numbers.own_error) if error is not None
         ]
         result = f"{row.dtype}[{row.shape}]"
         own = f"{numbers.own_error.relative:.1e}" if numbers.precision and numbers.own_error is not None else ""
         precision = [numbers.precision, own] * has_precisions
         facts = [row.display_name, row.target.removesuffix(".default"), result, numbers.value_state]
-        cells.append([*facts, *errors, " / ".join(shares), *precision])
+        cells.append([*facts, *errors, " / ".join(multiples), *precision])
     return [*numerics.summary_lines(report, info), table(heading, cells, _LEFT_ALIGNED)]
 
 

@@ -1,4 +1,7 @@
-"""`buddy-tui reduce FILE.mlir`: makes a module smaller as long as a command still fails on it, without a reference."""
+"""`buddy-tui reduce FILE.mlir`: makes a module smaller while a command still fails on it.
+
+No correct result is needed for comparison.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ The command gets the path of a module in place of {}, or as its last argument. E
   buddy-tui reduce bad.mlir --crash --command 'mlir-opt -pass-pipeline="builtin.module(canonicalize)" {}'
   buddy-tui reduce bad.mlir --verifier --mlir-opt ~/llvm/bin/mlir-opt -- -convert-scf-to-cf
   buddy-tui reduce bad.mlir --contains 'failed to legalize' -- -convert-arith-to-llvm
-  buddy-tui reduce slow.mlir --test 'false' --timeout 5 --timeout-is-interesting -o hang.mlir
+  buddy-tui reduce slow.mlir --crash --timeout 5 --timeout-is-interesting -o hang.mlir -- -my-pass
 
 Ctrl-C stops a reduction and writes the smallest module so far.
 """
@@ -58,11 +61,11 @@ def make_parser() -> arguments.Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    own, _, flags = list(words), "", list[str]()
-    if "--" in own:
-        cut = own.index("--")
-        own, flags = own[:cut], own[cut + 1 :]
-    options = make_parser().parse_args(own)
+    own_words, flags = list(words), list[str]()
+    if "--" in own_words:
+        cut = own_words.index("--")
+        own_words, flags = own_words[:cut], own_words[cut + 1 :]
+    options = make_parser().parse_args(own_words)
     console = Console(options.plain, stdout_is_data=options.json)
     try:
         return _reduce(options, flags, console)
@@ -119,7 +122,7 @@ def _read(path: Path) -> str:
 
 def failure_of(options: argparse.Namespace, flags: Sequence[str]) -> Failure:
     """The failure that the options describe, with `flags` for the command. Raises `UsageError` and `ToolError`."""
-    kind: FailureKind = "contains"
+    kind: FailureKind
     if options.test is not None:
         if options.command or options.mlir_opt or flags:
             raise UsageError("--test is the whole command: it cannot be combined with --command, --mlir-opt or flags")
@@ -150,7 +153,10 @@ def _tool(path: str | None) -> str:
 
 
 def _generic_form(failure: Failure, text: str, folder: str) -> str:
-    """The module in generic form, as the user's tool prints it; empty if the command is not a tool like `mlir-opt`."""
+    """The module in generic form, as the user's tool prints it.
+
+    Empty for `--test`, for a program whose name does not contain `opt`, and if the tool cannot print the module.
+    """
     program = failure.command[0]
     if "opt" not in Path(program).name or failure.kind == "test":
         return ""
@@ -168,7 +174,7 @@ def _progress(console: Console) -> Callable[[Progress], None]:
     def show(state: Progress) -> None:
         sizes = f"{state.original} -> {state.current} {state.unit}"
         rejected = f", {state.rejected} invalid" if state.rejected else ""
-        costs = f"{state.tests} tests{rejected}, {state.hits} known, {state.seconds:.0f} s"
+        costs = f"{state.tests} tests{rejected}, {state.hits} already tried, {state.seconds:.0f} s"
         console.progress(f"reducing {sizes}; {costs}; {state.step}")
 
     return show
@@ -200,5 +206,5 @@ def _report(options: argparse.Namespace, reduction: Reduction, output: Path, scr
     how = "no single step makes it smaller" if reduction.minimal else "interrupted; smaller modules may exist"
     console.print_output(
         f"{state.original} -> {state.current} {state.unit} in {state.seconds:.1f} s, {state.tests} tests ({how})\n"
-        f"wrote {output}\nwrote {script}, which exits with 0 while {output.name} fails\n"
+        f"wrote {output}\nwrote {script}, which exits with 0 if {output.name} fails\n"
     )

@@ -12,13 +12,15 @@ from buddy.app.cli.headless import CollectedCompilation, Failure, Headless, repo
 from buddy.app.cli.recipes import inputs_of
 from buddy.app.reports import formatting
 from buddy.app.reports.share.contents import SharedGraph
-from buddy.app.reports.share.page import is_page, write_report
+from buddy.app.reports.share.page import encode_report, is_page
+from buddy.app.workspace.files import write_whole_bytes
 from buddy.compiler.protocol import CompareNodes, Diagnostic, NodesCompared, Profile, Profiled
 from buddy.compiler.protocol.recipe import Recipe
 
 _EPILOG = """
-The file contains the IR of every stage, the Python code that nodes come from, and the results; no weights, and no
-values but constants in the IR. It opens in a browser without a network. See docs/how-to/sharing.md.
+The file contains the IR of every stage, the Python code that nodes come from, and the results. It
+contains no weights and no tensor elements, except constants in the IR. It opens in a browser without a network. See
+docs/how-to/sharing.md.
 """
 
 
@@ -56,13 +58,12 @@ async def _share(engine: Headless, options: argparse.Namespace, script: tuple[st
     """Share all graphs. A failure of one is part of the report, and the exit code says so."""
     recipes = await engine.open_program(options, script)
     graphs = [await _measure(engine, options, recipe) for recipe in recipes]
+    page = await encode_report(graphs, engine.client.request, engine.client.welcome, engine.console.progress)
     with reporting_write_errors(options.output):
-        size = await write_report(
-            options.output, graphs, engine.client.request, engine.client.welcome, engine.console.progress
-        )
+        write_whole_bytes(options.output, page)
     engine.console.clear_progress()
-    counts = sum(len(graph.stages) for graph in graphs)
-    engine.console.note(f"wrote {counts} stages to {options.output} ({formatting.size(size)})")
+    stage_count = sum(len(graph.stages) for graph in graphs)
+    engine.console.note(f"wrote {stage_count} stages to {options.output} ({formatting.size(len(page))})")
     return FAILURE if any(graph.problem for graph in graphs) else 0
 
 

@@ -35,9 +35,9 @@ WHAT=VALUES is a pass of the recipe (`fuse-rows=on,off`), a pass option (`contra
 `default` is the pass's default), the lowering of a node (`lowering:NODE=linalg,eager`), the precision of its products
 (`precision:NODE=f32,bf16`), or values of `threads`, `opt-level`, `dialect`, `partition` or `precision`. Without --vary,
 the search varies the block sizes of matrix products and the passes with the largest effect; with --max-error, it
-chooses the precision of each product, by the time that it saves and the error that it causes. Recipes whose outputs
-differ from eager (in a reduced precision, from the same arithmetic in PyTorch) are discarded. At the end, the best
-recipe is timed against the first one again, and is the result only if it is clearly faster.
+chooses the precision of each product, by the time that it saves and the error that it causes. Recipes with wrong
+outputs are discarded: the reference is eager or, for reduced precisions, the same arithmetic in PyTorch. At the end,
+the best recipe is timed again against the original recipe, which is kept unless the best one is clearly faster.
 """
 
 
@@ -52,7 +52,7 @@ def make_parser() -> arguments.Parser:
     group.add_argument("--within", "--seconds", type=arguments.positive_seconds, metavar="SECONDS", help=text)
     text = "time limit of each recipe (default: 30)"
     group.add_argument("--each", type=arguments.positive_seconds, default=30.0, metavar="SECONDS", help=text)
-    text = "try N recipes in parallel (default: 1); timings disturb each other on fewer cores"
+    text = "try N recipes in parallel (default: 1); with fewer than N free cores, they disturb each other's timings"
     group.add_argument("--jobs", type=arguments.positive_number, default=1, metavar="N", help=text)
     text = "try recipes on the workers of a Dask cluster, such as tcp://127.0.0.1:8786"
     group.add_argument("--cluster", metavar="ADDRESS", default="", help=text)
@@ -64,9 +64,9 @@ def make_parser() -> arguments.Parser:
 
 
 def _error_limit(text: str) -> float:
-    limit = float(text)
+    limit = arguments.number(text)
     if not 0 <= limit < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is not a number of at least 0")
+        raise argparse.ArgumentTypeError(f"{text} is not a finite number of at least 0")
     return limit
 
 
@@ -75,8 +75,8 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _tune(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
+    variations = _variations(options.vary)  # an invalid one ends the search before the program is captured
     recipe = await engine.open_graph(options, script)
-    variations = _variations(options.vary)
     seconds = options.within or default_seconds(options.max_error, variations)
     frame = Tune(
         0, recipe, variations, seconds,

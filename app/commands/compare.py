@@ -45,7 +45,7 @@ class CompareCommands:
         ]
         choices += [
             (TitledRecipe(f"after: {edit.title}" if edit.title else "the first recipe", edit.recipe), "an earlier edit")
-            for edit in workspace.edits
+            for edit in workspace.past_edits
         ]
         choices += [
             (

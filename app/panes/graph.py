@@ -87,8 +87,8 @@ class GraphPane(NodeTable):
         gains = [self._gain(row) for row in self._all_rows()]
         if any(gain.error is not None for gain in gains):
             columns.append(self._gain_column("its err", lambda gain: gain.error_text, lambda gain: gain.error))
-        if any(gain.saved is not None for gain in gains):
-            columns.append(self._gain_column("saves ms", lambda gain: gain.saved_text, lambda gain: gain.saved))
+        if any(gain.saved_seconds is not None for gain in gains):
+            columns.append(self._gain_column("saves ms", lambda gain: gain.saved_text, lambda gain: gain.saved_seconds))
         return columns
 
     def _gain_column(

@@ -57,7 +57,7 @@ def precision_summary(node: str, recipe: Recipe, assignment: Assignment, precisi
         return ""
     is_chosen = any(choice.node == node for choice in recipe.precisions)
     reason = f"; not {recipe.precision_of(node)}: {assignment.precision_reason}"
-    of_what = "its own result" if gain.is_own else "the outputs, alone"
+    of_what = "its own result" if gain.is_node_error else "the outputs, alone"
     facts = [f"error {gain.error_text} of {of_what}"] * bool(gain.error_text)
     facts += [f"saves {gain.saved_text} ms"] * bool(gain.saved_text)
     measured = "".join(f", {fact}" for fact in facts)

@@ -36,7 +36,10 @@ def error_size(deviation: Deviation) -> float:
 
 
 def tolerance_multiple(deviation: Deviation) -> float:
-    """The maximum difference as a multiple of the tolerance, infinite for such an element."""
+    """The maximum difference as a multiple of the tolerance.
+
+    It is infinite if an element is infinite or NaN in only one of the tensors.
+    """
     return math.inf if deviation.of_tolerance < 0 else deviation.of_tolerance
 
 
@@ -73,16 +76,27 @@ def _first_mismatch_lines(report: NumericsReport, info: GraphInfo, names: dict[s
     node, row = report.by_node()[report.first], rows_of(info).get(report.first)
     alone = report.first_by == "own"
     error = node.own_error if alone else node.error
-    location = ", ".join(part for part in (row.target, row.location) if part) if row is not None else ""
+    origin = ", ".join(part for part in (row.target, row.location) if part) if row is not None else ""
+    name = f"{names.get(report.first, report.first)}{origin and f' ({origin})'}"
     context = "compiled alone, with correct inputs" if alone else f"in the program; {_alone_text(node)}"
     lines = [
-        f"{names.get(report.first, report.first)} ({location}) is the first node out of tolerance, {context}: "
-        f"{error_text(error)}, {tolerance_multiple_text(error)} the tolerance ({node.tolerance})"
+        f"{name} is the first node out of tolerance, {context}: "
+        f"{_error_and_multiple(error)}{node.tolerance and f' ({node.tolerance})'}"
     ]
     if report.suspects:
         suspects = ", ".join(names.get(name, name) for name in report.suspects)
         lines.append(f"nodes that are fused into this node and not compared: {suspects}")
     return lines
+
+
+def _error_and_multiple(deviation: Deviation | None) -> str:
+    """The maximum difference, and its multiple of the tolerance if that is finite and not zero; empty if unknown."""
+    if deviation is None:
+        return ""
+    if deviation.of_tolerance < 0:
+        return "a NaN or an infinity differs"
+    multiple = f", {tolerance_multiple_text(deviation)} the tolerance" if 0 < deviation.of_tolerance < math.inf else ""
+    return error_text(deviation) + multiple
 
 
 def _alone_text(node: NodeNumbers) -> str:
@@ -107,7 +121,7 @@ def _origin_text(origin: NanOrigin, report: NumericsReport, names: dict[str, str
 def _node_count_lines(report: NumericsReport) -> list[str]:
     counts = Counter(node.value_state for node in report.nodes)
     alone = sum(node.own_error is not None for node in report.nodes)
-    parts = [f"{counts[seen]} {seen}" for seen in ("observed", "fused", "materialised", "folded") if counts[seen]]
+    parts = [f"{counts[state]} {state}" for state in ("observed", "fused", "materialised", "folded") if counts[state]]
     return [
         f"{len(report.nodes)} nodes: {', '.join(parts)}; {alone} also compiled alone; "
         f"compiled in {report.compile_seconds:.1f} s, compared in {report.seconds:.2f} s"
@@ -121,8 +135,8 @@ def node_details(node: NodeNumbers | None) -> dict[str, str]:
     error, own = node.error, node.own_error
     return {
         "value": node.value_state,
-        "err": f"{error_text(error)}, {tolerance_multiple_text(error)} the tolerance" if error is not None else "",
-        "own": f"{error_text(own)}, {tolerance_multiple_text(own)} the tolerance" if own is not None else node.why,
+        "err": _error_and_multiple(error),
+        "own": _error_and_multiple(own) or node.why,
         "tolerance": node.tolerance,
     }
 
@@ -130,13 +144,13 @@ def node_details(node: NodeNumbers | None) -> dict[str, str]:
 class PrecisionGain(NamedTuple):
     """What the precision of a product costs and saves: a relative error, and seconds of a run; `None` if not measured.
 
-    The error is that of the node's own result if it `is_own`, else that of the outputs if only this node is in the
-    precision.
+    The error is that of the node's own result if `is_node_error`; otherwise that of the outputs when only this node
+    uses the precision.
     """
 
     error: float | None
-    is_own: bool
-    saved: float | None
+    is_node_error: bool
+    saved_seconds: float | None
 
     @property
     def error_text(self) -> str:
@@ -146,7 +160,7 @@ class PrecisionGain(NamedTuple):
     @property
     def saved_text(self) -> str:
         """The milliseconds that it saves; empty if not measured."""
-        return f"{1e3 * self.saved:.3f}" if self.saved is not None else ""
+        return f"{1e3 * self.saved_seconds:.3f}" if self.saved_seconds is not None else ""
 
 
 def precision_gain(
@@ -160,8 +174,10 @@ def precision_gain(
     effects = tuned.effects if tuned is not None else ()
     effect = next((effect for effect in effects if effect.precision == precision), None)
     own = numbers.own_error if numbers is not None and numbers.precision == precision else None
-    plain, now = times
-    saved = plain - now if plain is not None and now is not None else effect.saved if effect is not None else None
+    f32_seconds, reduced_seconds = times
+    saved = effect.saved if effect is not None else None
+    if f32_seconds is not None and reduced_seconds is not None:
+        saved = f32_seconds - reduced_seconds
     if own is not None and own.of_tolerance >= 0:
         return PrecisionGain(own.relative, True, saved)
     error = effect.error if effect is not None and 0 <= effect.error < math.inf else None
@@ -196,26 +212,28 @@ def results_error(report: NumericsReport) -> float:
 def explained_share(error: float, error_without: float) -> float:
     """The share of `error` that a pass explains if the error without the pass is `error_without`.
 
-    It is negative if the error is larger without the pass, and 0 if an error is not finite.
+    It is negative if the error is larger without the pass, and 0 if `error` is 0 or one of them is not finite.
     """
     is_known = error and math.isfinite(error) and math.isfinite(error_without)
     return (error - error_without) / error if is_known else 0.0
 
 
 def worst_nodes(report: NumericsReport, count: int) -> list[NodeNumbers]:
-    """At most `count` nodes: the first node out of tolerance, then those with the largest errors in tolerances."""
+    """At most `count` nodes: the first one out of tolerance, then those with the largest multiples of the tolerance."""
 
     def rank(node: NodeNumbers) -> tuple[bool, float]:
-        # A negative ratio stands for a NaN or an infinity that differs.
         errors = [error for error in (node.error, node.own_error) if error is not None]
-        shares = [error.of_tolerance if error.of_tolerance >= 0 else math.inf for error in errors]
-        return node.node != report.first, -max(shares, default=-1.0)
+        multiples = [tolerance_multiple(error) for error in errors]
+        return node.node != report.first, -max(multiples, default=-1.0)
 
     return sorted((node for node in report.nodes if node.error or node.own_error), key=rank)[:count]
 
 
 def as_json(report: NumericsReport, info: GraphInfo) -> dict[str, object]:
-    """The report on a graph as plain values."""
+    """The report on a graph as plain values.
+
+    The key "eager", and "eager" as the side of an origin, stand for the reference, which may be double precision.
+    """
     rows = rows_of(info)
     return {
         "graph": report.graph,
@@ -240,8 +258,8 @@ def _first_json(report: NumericsReport, rows: dict[str, NodeRow]) -> dict[str, o
     if not report.first:
         return None
     row = rows.get(report.first)
-    facts = {"name": row.name, "target": row.target, "module": row.module, "line": row.location} if row else {}
-    return {"node": report.first, "by": report.first_by, **facts, "suspects": list(report.suspects)}
+    row_fields = {"name": row.name, "target": row.target, "module": row.module, "line": row.location} if row else {}
+    return {"node": report.first, "by": report.first_by, **row_fields, "suspects": list(report.suspects)}
 
 
 def _node_json(node: NodeNumbers, row: NodeRow | None) -> dict[str, object]:

@@ -84,7 +84,7 @@ class History:
         return self._now.recipe
 
     @property
-    def edits(self) -> list[Edit]:
+    def past_edits(self) -> list[Edit]:
         """The states before the current one, the latest first: recipes, and the titles of the edits that made them."""
         return list(reversed(self._past))
 

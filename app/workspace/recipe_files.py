@@ -31,13 +31,13 @@ _NOT_READ_YET: Stamps = (None,)
 class RecipeFile:
     """The recipe in the file `path`, and its edit history in a second file.
 
-    `with_address` sets source, arguments and graph of each recipe that is read, whatever the files say.
+    `for_graph` sets source, arguments and graph of each recipe that is read, whatever the files say.
     """
 
-    def __init__(self, path: Path, with_address: Callable[[Recipe], Recipe]) -> None:
+    def __init__(self, path: Path, for_graph: Callable[[Recipe], Recipe]) -> None:
         self.path = path
         self.edits_path = path.with_suffix(".edits")
-        self._with_address = with_address
+        self._for_graph = for_graph
         self._session = secrets.token_hex(4)
         self._last_stamps = _NOT_READ_YET
         self._changed_by_others = False
@@ -141,7 +141,7 @@ class RecipeFile:
             with warnings.catch_warnings():
                 # Do not warn about old field names: the next save writes the new ones.
                 warnings.simplefilter("ignore", FutureWarning)
-                return self._with_address(from_toml(self.path.read_text("utf-8")))
+                return self._for_graph(from_toml(self.path.read_text("utf-8")))
         except FileNotFoundError:
             return None
 
@@ -151,7 +151,7 @@ class RecipeFile:
             data = self.edits_path.read_bytes()
         except FileNotFoundError:
             return None
-        return decode_recipes(data, Edits).map_recipes(self._with_address)
+        return decode_recipes(data, Edits).map_recipes(self._for_graph)
 
 
 def _value_or_none(read: Callable[[], T | None]) -> T | None:

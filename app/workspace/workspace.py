@@ -123,27 +123,27 @@ class Workspace:
     def adopt(self, recipe: Recipe) -> None:
         """Add the graph of `recipe`, with `recipe` as its preset. A saved recipe with its number is ignored."""
         self._files.pop(recipe.graph, None)
-        self._histories[recipe.graph] = History(self._with_address(recipe, recipe.graph), None, self._clock)
+        self._histories[recipe.graph] = History(self._for_graph(recipe, recipe.graph), None, self._clock)
 
     def edit(self, recipe: Recipe, title: str, merge: str = "") -> bool:
         """Make `recipe` the current one, and save it. Returns false if it is already the current one.
 
         Edits with the same non-empty `merge` in quick succession are undone together.
         """
-        if not self._history.edit(self._with_address(recipe, self.graph), title, merge):
+        if not self._history.edit(self._for_graph(recipe, self.graph), title, merge):
             return False
         self._save_recipe()
         return True
 
     def undo(self) -> str:
-        """Undo one edit. Returns its title, or an empty string without one."""
+        """Undo one edit. Returns its title, or an empty string if there is nothing to undo."""
         title = self._history.undo()
         if title:
             self._save_recipe()
         return title
 
     def redo(self) -> str:
-        """Redo the last undone edit. Returns its title, or an empty string without one."""
+        """Redo the last undone edit. Returns its title, or an empty string if there is nothing to redo."""
         title = self._history.redo()
         if title:
             self._save_recipe()
@@ -160,9 +160,9 @@ class Workspace:
         self._save_recipe()
 
     @property
-    def edits(self) -> list[Edit]:
+    def past_edits(self) -> list[Edit]:
         """Earlier recipes of the graph on the screen, the latest first, each with the title of its edit."""
-        return self._history.edits
+        return self._history.past_edits
 
     def edits_of_others(self) -> list[Edit]:
         """The edits of other workbenches for the graph on the screen, except those whose recipe is in `journal`.
@@ -197,10 +197,10 @@ class Workspace:
 
     def _history_of(self, graph: int) -> History:
         if graph not in self._histories:
-            reads = self.ready and not self._is_dump(graph)
-            saved, edits, problem = self._file_of(graph).read() if reads else (None, None, "")
+            may_read_saved = self.ready and not self._is_dump(graph)
+            saved, edits, problem = self._file_of(graph).read() if may_read_saved else (None, None, "")
             self.problem = problem or self.problem
-            preset = self._disable_earlier_phases(self._with_address(self._preset, graph), graph)
+            preset = self._disable_earlier_phases(self._for_graph(self._preset, graph), graph)
             has_preset_steps = saved is not None and saved.steps == self._preset.steps
             initial = self._disable_earlier_phases(saved, graph) if saved and has_preset_steps else saved
             history = History(preset, initial, self._clock)
@@ -210,10 +210,13 @@ class Workspace:
         return self._histories[graph]
 
     def _is_dump(self, graph: int) -> bool:
-        """Whether a graph is of a dump, whose recipe has no passes. A saved recipe is of a program with its path."""
+        """Whether a graph comes from a dump, whose recipe has no passes.
+
+        A recipe that is saved for the path of a dump belongs to an earlier program, so it is not read.
+        """
         return graph < len(self._entry_phases) and self._entry_phases[graph][0] == DUMP
 
-    def _with_address(self, recipe: Recipe, graph: int) -> Recipe:
+    def _for_graph(self, recipe: Recipe, graph: int) -> Recipe:
         """`recipe` for a graph of this program, without plug-ins, as it is stored."""
         return msgspec.structs.replace(recipe, source=self.source, arguments=self.arguments, graph=graph, plugins=())
 
@@ -224,7 +227,7 @@ class Workspace:
     # ---- saving --------------------------------------------------------------------------------------------------
 
     def _save_recipe(self) -> None:
-        """Save the recipe and its history; a recipe that equals the preset is not saved."""
+        """Save the recipe and its history. If the recipe equals the preset, its file is deleted."""
         self._try_to_save(self._write_recipe)
 
     def _try_to_save(self, write: Callable[[], None]) -> None:
@@ -243,7 +246,7 @@ class Workspace:
 
     def _file_of(self, graph: int) -> RecipeFile:
         if graph not in self._files:
-            self._files[graph] = RecipeFile(self.path_of(graph), lambda recipe: self._with_address(recipe, graph))
+            self._files[graph] = RecipeFile(self.path_of(graph), lambda recipe: self._for_graph(recipe, graph))
         return self._files[graph]
 
     @property
@@ -266,7 +269,7 @@ def default_store(machine: str = "") -> Path:
 
 
 def recipe_path(source: str, arguments: tuple[str, ...], store: Path, graph: int = 0) -> Path:
-    """The recipe file of a graph of `source`. An existing source has the same file from every current folder."""
+    """The recipe file of a graph of `source`. For an existing source, it does not depend on the working directory."""
     path, colon, name = source.partition(":")
     absolute_path = os.path.realpath(path) if os.path.exists(path) else path
     number = f"-{graph}" if graph else ""

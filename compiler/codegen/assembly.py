@@ -42,6 +42,11 @@ _JUMPS = {
     capstone.CS_ARCH_RISCV: re.compile(r"(?:c\.)?(?:j|b(?:eq|ne|lt|ge|gt|le)[uz]?)"),
 }
 
+# The maximum number of bytes of an instruction.
+_MAX_SIZE = 16
+# The opcodes of map 1 with VEX or EVEX that have an immediate: shifts, shuffles, comparisons, inserts and extracts.
+_OPCODES_WITH_IMMEDIATE = frozenset({0x70, 0x71, 0x72, 0x73, 0xC2, 0xC4, 0xC5, 0xC6})
+
 
 @dataclass(frozen=True)
 class _Code:
@@ -63,18 +68,18 @@ def assembly_text(objects: Sequence[FunctionObject], locations: LocationSets) ->
     whole function.
     """
     lines: list[str] = []
-    sets: list[int] = []
+    set_numbers: list[int] = []
     machine_code: list[bytes] = []
     for function in objects:
         code = _read_function(function.name, function.data)
         line_sets = [function.sets[n - 1] if 0 < n <= len(function.sets) else 0 for n in code.line_numbers]
         lines += [*code.lines, ""]
-        sets += [function.function_set, *(number or function.function_set for number in line_sets[1:]), 0]
+        set_numbers += [function.function_set, *(number or function.function_set for number in line_sets[1:]), 0]
         machine_code += [*(code.bytes or [b""] * len(code.lines)), b""]
     bytes_by_set: Counter[int] = Counter()
-    for number, code_of_line in zip(sets, machine_code, strict=True):
-        bytes_by_set[number] += len(code_of_line)
-    return stage_text(lines, sets, locations, bytes_by_set, machine_code)
+    for set_number, code_of_line in zip(set_numbers, machine_code, strict=True):
+        bytes_by_set[set_number] += len(code_of_line)
+    return stage_text(lines, set_numbers, locations, bytes_by_set, machine_code)
 
 
 @lru_cache(maxsize=512)
@@ -92,10 +97,11 @@ def _read_function(name: str, data: bytes) -> _Code:
 
 
 def read_library(path: str, name: str) -> Iterator[list[tuple[str, int, bytes]]]:
-    """Yields the functions of a shared library that are called `name`, or `name.…`, such as a part for threads.
+    """Yields the lines of each function of a shared library that is called `name` or `name.…`.
 
-    Each line has its number in the file that the library was compiled from, and its machine code. For code that was
-    inlined from other files, the number is that of the call, or 0. Yields nothing for a library of an unknown machine.
+    The body of a parallel region is such a function, `kernel._omp_fn.0`. Each line has its text, its number in the
+    file that the library was compiled from, and its machine code. For code that was inlined from other files, the
+    number is that of the call, or 0. Yields nothing for a library of an unknown machine.
     """
     with open(path, "rb") as file:
         if file.read(4) != b"\x7fELF":
@@ -115,7 +121,7 @@ def read_library(path: str, name: str) -> Iterator[list[tuple[str, int, bytes]]]
 
 
 def _functions(elf: ELFFile, name: str) -> list[Symbol]:
-    """Returns the symbols of the functions called `name` or `name.…`, by address."""
+    """Returns the symbols of the functions called `name` or `name.…`: `name` first, the others by address."""
     symbols = {
         symbol["st_value"]: symbol
         for section in elf.iter_sections()
@@ -153,13 +159,13 @@ def _relocations(elf: ELFFile, index: int) -> list[tuple[int, str]]:
 def _line_table(elf: ELFFile, stem: str = "") -> tuple[list[int], list[int]]:
     """Returns the line table as sorted addresses, and the line that starts at each address.
 
-    With `stem`, lines are those of the file with that stem: for code of other files, the line whose call was inlined,
-    or 0.
+    With `stem`, which is for a shared library, lines are those of the file with that stem: for code of other files,
+    the line whose call was inlined, or 0.
     """
     rows: list[tuple[int, int]] = []
     if elf.has_dwarf_info():
-        # Each object has one compile unit, and its function starts at offset 0 of its section, so no relocation is
-        # needed. pyelftools does not support all kinds of relocations.
+        # No relocation is needed: an object of this compiler has one compile unit, and its function starts at offset 0
+        # of its section; a shared library is already relocated. pyelftools does not support all kinds of relocations.
         dwarf = elf.get_dwarf_info(relocate_dwarf_sections=False)
         for unit in dwarf.iter_CUs():
             program = dwarf.line_program_for_CU(unit)
@@ -173,7 +179,7 @@ def _line_table(elf: ELFFile, stem: str = "") -> tuple[list[int], list[int]]:
 
 
 def _own_files(program: LineProgram, stem: str) -> set[int]:
-    """Returns the numbers of the files of a line table whose stem, up to its first dot, is that of `stem`."""
+    """Returns the numbers of the files of a line table whose name up to its first dot equals that of `stem`."""
     first = 0 if program.header["version"] >= 5 else 1
     names = [entry.name.decode(errors="replace") for entry in program.header["file_entry"]]
     own_stem = stem.partition(".")[0]
@@ -181,34 +187,34 @@ def _own_files(program: LineProgram, stem: str) -> set[int]:
 
 
 def _lines_of_file(
-    states: Sequence[LineState], own: set[int], dwarf: DWARFInfo, unit: CompileUnit
+    states: Sequence[LineState], own_files: set[int], dwarf: DWARFInfo, unit: CompileUnit
 ) -> Iterator[tuple[int, int]]:
-    """Yields the rows of a line table, with the line of the inlined call for code of files that are not in `own`."""
-    calls = sorted(_inlined_calls(dwarf, unit, own))
+    """Yields the rows of a line table, with the line of the inlined call for code of files not in `own_files`."""
+    calls = sorted(_inlined_calls(dwarf, unit, own_files))
     # A row starts at each border of an inlined call too, because its code may be in the middle of a row.
-    lines = {state.address: state.line if state.file in own else 0 for state in states}
+    lines = {state.address: state.line if state.file in own_files else 0 for state in states}
     starts = sorted(lines)
     for border in {border for low, high, _ in calls for border in (low, high)} - lines.keys():
         before = bisect_right(starts, border) - 1
         if before >= 0:
             lines[border] = lines[starts[before]]
-    pending: list[tuple[int, int, int]] = []
-    number = 0
+    enclosing_calls: list[tuple[int, int, int]] = []
+    next_call = 0
     for address in sorted(lines):
-        while number < len(calls) and calls[number][0] <= address:
-            pending.append(calls[number])
-            number += 1
-        pending = [call for call in pending if call[1] > address]
-        yield address, lines[address] or (pending[-1][2] if pending else 0)
+        while next_call < len(calls) and calls[next_call][0] <= address:
+            enclosing_calls.append(calls[next_call])
+            next_call += 1
+        enclosing_calls = [call for call in enclosing_calls if call[1] > address]
+        yield address, lines[address] or (enclosing_calls[-1][2] if enclosing_calls else 0)
 
 
-def _inlined_calls(dwarf: DWARFInfo, unit: CompileUnit, own: set[int]) -> Iterator[tuple[int, int, int]]:
-    """Yields the first address, the end and the line of each call in the files `own` that was inlined."""
+def _inlined_calls(dwarf: DWARFInfo, unit: CompileUnit, own_files: set[int]) -> Iterator[tuple[int, int, int]]:
+    """Yields the first address, the end and the line of each call in `own_files` that was inlined."""
     base = unit.get_top_DIE().attributes.get("DW_AT_low_pc")
     for entry in unit.iter_DIEs():
         attributes = entry.attributes
         file, line = attributes.get("DW_AT_call_file"), attributes.get("DW_AT_call_line")
-        if entry.tag != "DW_TAG_inlined_subroutine" or file is None or line is None or file.value not in own:
+        if entry.tag != "DW_TAG_inlined_subroutine" or file is None or line is None or file.value not in own_files:
             continue
         if "DW_AT_ranges" in attributes:
             ranges = dwarf.range_lists().get_range_list_at_offset(attributes["DW_AT_ranges"].value, unit)
@@ -228,8 +234,11 @@ def _disassemble_code(
     name: str, start: int, code: bytes, mode: tuple[int, int], relocations: list[tuple[int, str]],
     line_table: tuple[list[int], list[int]],
 ) -> _Code:  # fmt: skip
-    """Disassembles `code`, which is at offset `start` of its section; adds labels and the symbols of relocations."""
-    instructions = list(capstone.Cs(*mode).disasm_lite(code, start))
+    """Disassembles `code`; adds labels and the symbols of relocations.
+
+    Its first instruction has the address `start`, which is an offset in the section if the code is of an object.
+    """
+    instructions = list(_instructions(start, code, mode))
     symbols = _symbols_by_address(instructions, relocations)
     addresses = {address for address, *_ in instructions}
     # The target of a jump with a relocation is unknown: the linker fills it in.
@@ -255,6 +264,50 @@ def _disassemble_code(
     return _Code(tuple(lines), tuple(line_numbers), tuple(bytes_))
 
 
+def _instructions(start: int, code: bytes, mode: tuple[int, int]) -> Iterator[tuple[int, int, str, str]]:
+    """Yields address, size, mnemonic and operands of each instruction; one that Capstone does not know is `.byte`."""
+    disassembler = capstone.Cs(*mode)
+    offset = 0
+    while offset < len(code):
+        for instruction in disassembler.disasm_lite(code[offset:], start + offset):
+            yield instruction
+            offset = instruction[0] - start + instruction[1]
+        if offset < len(code):
+            unknown = code[offset : offset + _unknown_size(mode[0], code[offset : offset + _MAX_SIZE])]
+            yield start + offset, len(unknown), ".byte", ", ".join(f"{byte:#04x}" for byte in unknown)
+            offset += len(unknown)
+
+
+def _unknown_size(architecture: int, code: bytes) -> int:
+    """Returns the size of the first instruction of `code`, which Capstone does not know.
+
+    On x86, it is that of an instruction with a VEX or EVEX prefix, such as those of AVX-VNNI, and 1 for others.
+    """
+    if architecture == capstone.CS_ARCH_X86:
+        return _vector_size(code)
+    # The two low bits of a RISC-V instruction of 2 bytes are not both set.
+    return 2 if architecture == capstone.CS_ARCH_RISCV and code[0] & 3 != 3 else 4
+
+
+def _vector_size(code: bytes) -> int:
+    """Returns the size of an x86 instruction that starts with a VEX or EVEX prefix; 1 for another or a truncated one.
+
+    The prefix, with the map of its opcodes, is followed by the opcode, ModRM, SIB, a displacement and an immediate.
+    """
+    prefix = {0xC5: 2, 0xC4: 3, 0x62: 4}.get(code[0], 0)
+    if not prefix or len(code) < prefix + 3:
+        return 1
+    opcode_map = 1 if prefix == 2 else code[1] & (0x1F if prefix == 3 else 0x07)
+    opcode, modrm = code[prefix], code[prefix + 1]
+    mod, rm = modrm >> 6, modrm & 7
+    has_sib = mod != 3 and rm == 4
+    displacement = {1: 1, 2: 4}.get(mod, 0)
+    if mod == 0 and (rm == 5 or (has_sib and code[prefix + 2] & 7 == 5)):
+        displacement = 4
+    has_immediate = opcode_map == 3 or (opcode_map == 1 and opcode in _OPCODES_WITH_IMMEDIATE)
+    return prefix + 2 + has_sib + displacement + has_immediate
+
+
 def _symbols_by_address(
     instructions: Sequence[tuple[int, int, str, str]], relocations: Sequence[tuple[int, str]]
 ) -> dict[int, list[str]]:
@@ -269,9 +322,10 @@ def _symbols_by_address(
 
 
 def _jump_target(architecture: int, address: int, mnemonic: str, operands: str) -> int:
-    """Returns the address to which the instruction at `address` jumps; -1 if it does not, or if a register has it.
+    """Returns the address to which the instruction at `address` jumps.
 
-    The target is the last operand. It is an address on x86 and AArch64, and the distance from `address` on RISC-V.
+    Returns -1 if it does not jump, or if the target is in a register or in memory. The target is the last operand. It
+    is an address on x86 and AArch64, and the distance from `address` on RISC-V.
     """
     if not _JUMPS[architecture].fullmatch(mnemonic):
         return -1

@@ -42,7 +42,7 @@ _MAX_JUMPS = 20_000
 
 # Returns the rows of a graph of an opened program, by source, arguments and number.
 RowsOf = Callable[[str, tuple[str, ...], int], tuple[NodeRow, ...]]
-# Returns the Python code with that name that nodes of an opened program come from, by source and arguments.
+# Takes source, arguments and path; returns the Python code with that path if nodes come from it, `None` otherwise.
 TextOf = Callable[[str, tuple[str, ...], str], PythonText | None]
 
 
@@ -74,7 +74,7 @@ class ProvenanceHandler:
         jumps_and_lines = await asyncio.to_thread(_jumps_around, text, frame.line)
         self._send(Jumps(job.request, frame.text, *jumps_and_lines))
 
-    async def python(self, frame: OpenPython, job: Job) -> None:
+    async def open_python(self, frame: OpenPython, job: Job) -> None:
         python_text = self._text_of(frame.source, frame.arguments, frame.path)
         if python_text is None:
             # The engine may be remote, so a client must not read other files through it.
@@ -82,17 +82,17 @@ class ProvenanceHandler:
             raise JobFailed(Diagnostic(f"no node of the graph comes from {frame.path}", "the request", todo))
         if python_text.problem:
             raise JobFailed(Diagnostic(python_text.problem, frame.path))
-        lines: defaultdict[int, list[str]] = defaultdict(list)
+        nodes_by_line: defaultdict[int, list[str]] = defaultdict(list)
         for row in self._rows_of(frame.source, frame.arguments, frame.graph):
             path, line = split_location(row.location)
             if path == frame.path:
-                lines[line].append(row.stable)
-        name, text = _with_nodes(python_text.content, lines)
-        on_disk, old = await asyncio.to_thread(_compare_with_disk, python_text)
+                nodes_by_line[line].append(row.stable)
+        name, text = _with_nodes(python_text.content, nodes_by_line)
+        on_disk, missing_ranges = await asyncio.to_thread(_compare_with_disk, python_text)
         structure = await asyncio.to_thread(python_structure, python_text.content)
         self._store.put(name, text)
         self._store.pin(("python", frame.path), [name])
-        self._send(PythonOpened(job.request, frame.path, name, text.line_count, on_disk, old, structure))
+        self._send(PythonOpened(job.request, frame.path, name, text.line_count, on_disk, missing_ranges, structure))
 
 
 def split_location(location: str) -> tuple[str, int]:
@@ -121,7 +121,10 @@ def _jumps_around(text: IndexedText, line: int) -> tuple[tuple[tuple[int, int], 
 
 
 def _compare_with_disk(text: PythonText) -> tuple[DiskState, tuple[tuple[int, int], ...]]:
-    """Returns the state of the file of `text`, and the ranges of lines of `text` that the file no longer contains."""
+    """Returns the state of the file of `text`, and the ranges of lines of `text` that the file no longer contains.
+
+    If the state is "uncertain", the range has all lines.
+    """
     if not text.is_file:
         return "none", ()
     lines = text.content.split("\n")
@@ -136,9 +139,9 @@ def _compare_with_disk(text: PythonText) -> tuple[DiskState, tuple[tuple[int, in
     return "changed", tuple((hunk.before, hunk.removed) for hunk in hunks(lines, current) if hunk.removed)
 
 
-def _with_nodes(content: str, lines: dict[int, list[str]]) -> tuple[str, IndexedText]:
-    """Returns the name of a file's text, and the text with the nodes of `lines`, which are numbered from 1."""
-    sets = ((), *(tuple(nodes) for nodes in lines.values()))
-    numbers = {line: number for number, line in enumerate(lines, 1)}
+def _with_nodes(content: str, nodes_by_line: dict[int, list[str]]) -> tuple[str, IndexedText]:
+    """Returns the name in the store of the text `content`, and that text with the nodes of each line, from 1."""
+    sets = ((), *(tuple(nodes) for nodes in nodes_by_line.values()))
+    numbers = {line: number for number, line in enumerate(nodes_by_line, 1)}
     line_sets = array("I", (numbers.get(line, 0) for line in range(1, content.count("\n") + 2)))
     return text_name(content, line_sets.tobytes(), sets), IndexedText(content, line_sets, sets)

@@ -245,7 +245,7 @@ class Server:
             FollowNode: self._origins.follow,
             FindOrigins: self._origins.origins,
             FindJumps: self._origins.jumps,
-            OpenPython: self._origins.python,
+            OpenPython: self._origins.open_python,
             Compare: texts.compare,
             CheckIr: self._checks.check,
             TryPasses: self._trials.try_passes,

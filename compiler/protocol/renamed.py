@@ -1,6 +1,7 @@
-"""Names of version 0.1 that are still accepted, each with a warning that gives the new name. Version 0.3 drops them.
+"""Names of version 0.1 that are still accepted, until version 0.3.
 
-Modules that were renamed are in `buddy.compiler.support.renamed_modules`.
+Most give a warning with the new name; those in saved histories and in filters do not. Modules that were renamed are in
+`buddy.compiler.support.renamed_modules`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
-# Recipe fields, which are also options of `torch.compile` and parameters of `buddy-tui tune`.
+# Recipe fields, which are also options of `torch.compile` and names in `buddy-tui tune --vary`.
 RECIPE_FIELDS = {"flavour": "dialect"}
 # Ids of actions, as in the table `keys` of the settings.
 ACTION_IDS = {
@@ -26,33 +27,34 @@ FILTER_FIELDS = {"road": "lowering"}
 T = TypeVar("T")
 
 
-def with_new_names(values: Mapping[str, object], table: Mapping[str, str], kind: str) -> dict[str, object]:
+def with_new_names(values: Mapping[str, object], table: Mapping[str, str], label: str) -> dict[str, object]:
     """Returns `values` with the keys of `table` replaced by their new names.
 
-    Warns of each replaced key, called a `kind` in the message. A key is not replaced if its new name is also a key, so
+    Warns of each replaced key, called a `label` in the message. A key is not replaced if its new name is also a key, so
     that the caller rejects it.
     """
     renamed = dict(values)
     for old, new in table.items():
         if old in renamed and new not in renamed:
-            warn_renamed(f"{kind} {old!r}", repr(new))
+            warn_renamed(f"{label} {old!r}", repr(new))
             renamed[new] = renamed.pop(old)
     return renamed
 
 
 def warn_renamed(old: str, new: str) -> None:
     """Emits a `FutureWarning` that `old` is now called `new`."""
-    warnings.warn(f"{old} is now {new}; the old name works until version 0.3", FutureWarning, stacklevel=4)
+    # The name is in a file, a command line or a dictionary, so no level of the stack leads to it.
+    warnings.warn(f"{old} is now {new}; the old name works until version 0.3", FutureWarning, stacklevel=2)
 
 
-def decode_recipes(data: bytes, kind: type[T]) -> T:
-    """Decodes MessagePack as `kind`, with new names for the fields of all recipes in it.
+def decode_recipes(data: bytes, message_type: type[T]) -> T:
+    """Decodes MessagePack as `message_type`, with new names for the fields of all recipes in it.
 
     Raises `msgspec.DecodeError` and `RecursionError`.
     """
     if any(name.encode() in data for name in RECIPE_FIELDS):
         data = msgspec.msgpack.encode(_with_new_field_names(msgspec.msgpack.decode(data)))
-    return msgspec.msgpack.decode(data, type=kind)
+    return msgspec.msgpack.decode(data, type=message_type)
 
 
 def _with_new_field_names(data: object) -> object:

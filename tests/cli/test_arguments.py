@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from buddy.app import cli
-from buddy.app.cli import arguments, run, workbench
+from buddy.app.cli import arguments, run, tune, workbench
+from buddy.app.cli.recipes import UsageError
 
 
 @pytest.mark.parametrize(
@@ -201,3 +202,28 @@ def test_nothing_heavy_is_imported_before_a_source_is_checked(
     words = [verb, "bad.py", *verbs_with_source()[verb]]
     done = run_python("-c", CHECK.format(words=words, heavy=HEAVY), cwd=bad_sources)
     assert (done.stdout, "is not valid Python" in done.stderr) == ("2 []\n", True), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ("--max-error abc", "--max-error: 'abc' is not a number"),
+        ("--max-error inf", "--max-error: inf is not a finite number of at least 0"),
+        ("--max-error -1", "--max-error: -1 is not a finite number of at least 0"),
+        ("--each soon", "--each: 'soon' is not a number"),
+        ("--each 0", "--each: must be more than 0 seconds"),
+        ("--jobs 1.5", "--jobs: '1.5' is not a whole number"),
+        ("--remote-wait x", "--remote-wait: 'x' is not a number"),
+    ],
+)
+def test_a_word_that_is_not_a_number_is_named(words: str, problem: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        tune.make_parser().parse_args(["a.py", *words.split()])
+    assert f"argument {problem} (" in capsys.readouterr().err
+
+
+async def test_an_invalid_variation_ends_tune_before_the_program_is_captured() -> None:
+    options = tune.make_parser().parse_args(["a.py", "--vary", "fuse-rows"])
+    engine: Any = None
+    with pytest.raises(UsageError, match="--vary: 'fuse-rows' is not of the form"):
+        await tune._tune(engine, options, ())

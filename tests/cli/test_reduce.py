@@ -65,6 +65,19 @@ def test_errors_say_what_to_do(
     assert "to do:" in printed
 
 
+def test_the_example_of_a_hang_keeps_what_hangs(module: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = module.with_name("mlir-opt")
+    tool.write_text('#!/bin/sh\nfor file; do :; done\nif grep -q math.tanh "$file"; then sleep 60; fi\n')
+    tool.chmod(0o755)
+    example = next(line for line in reduce.EPILOG.splitlines() if "--timeout-is-interesting" in line)
+    words = example.replace("slow.mlir", module.name).replace("--timeout 5", "--timeout 0.3").split()[2:]
+    monkeypatch.setenv("BUDDY_MLIR_OPT", str(tool))
+    assert reduce.main(["-j", "2", *words]) == 0
+    text = Path("hang.mlir").read_text()
+    assert "math.tanh" in text
+    assert "math.exp" not in text
+
+
 def test_a_file_that_is_no_text_is_an_error(module: Path, capsys: pytest.CaptureFixture[str]) -> None:
     module.write_bytes(b"ML\xefR\x00\xff")
     assert reduce.main([module.name, "--test", "true"]) == 2

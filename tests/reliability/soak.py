@@ -111,7 +111,7 @@ class Day:
 
     async def _fill_edits(self) -> None:
         """Toggles passes faster than they are compiled, until the undo history is full."""
-        while len(self.app.workspace.edits) < history.MAX_UNDO_EDITS:
+        while len(self.app.workspace.past_edits) < history.MAX_UNDO_EDITS:
             await self._switch(self._chance.choice(self._rows()))
             await asyncio.sleep(0)
         await self._settled()

@@ -92,20 +92,32 @@ def _variables(name: str) -> str:
     return " ".join(f"--{key}: {colour};" for key, colour in pairs)
 
 
+async def encode_report(
+    graphs: Sequence[SharedGraph], send: Send, welcome: Welcome | None, progress: Progress,
+    is_shared: Callable[[str], bool] = lambda _path: True,
+) -> bytes:  # fmt: skip
+    """The file of a report on `graphs`.
+
+    `is_shared` says whether the report has the Python code with that path. Raises what `send` raises.
+    """
+    import asyncio  # a verb that rejects its source does without it
+
+    encode = await collect(graphs, send, welcome, progress, is_shared)
+    progress("colouring the lines")
+    return await asyncio.to_thread(lambda: make_page(encode(), _summary(graphs)).encode("utf-8", "replace"))
+
+
 async def write_report(
     path: Path, graphs: Sequence[SharedGraph], send: Send, welcome: Welcome | None, progress: Progress,
     is_shared: Callable[[str], bool] = lambda _path: True,
 ) -> int:  # fmt: skip
     """Write a report on `graphs` to `path`, atomically. Returns its size in bytes.
 
-    `is_shared` says whether the report has the Python code with that path. After a cancel, there is no file. Raises
-    `OSError` if the file cannot be written, and what `send` raises.
+    After a cancel, there is no file. Raises `OSError` if the file cannot be written, and like `encode_report`.
     """
-    import asyncio  # a verb that rejects its source does without it
+    import asyncio
 
-    encode = await collect(graphs, send, welcome, progress, is_shared)
-    progress("colouring the lines")
-    page = await asyncio.to_thread(lambda: make_page(encode(), _summary(graphs)).encode("utf-8", "replace"))
+    page = await encode_report(graphs, send, welcome, progress, is_shared)
     await asyncio.to_thread(write_whole_bytes, path, page)
     return len(page)
 

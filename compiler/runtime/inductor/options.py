@@ -11,7 +11,8 @@ from buddy.compiler.protocol.catalogue import FlagInfo
 from buddy.compiler.protocol.worker_messages import InductorFlags
 from buddy.compiler.runtime.inductor.program import InductorError
 
-# Settings that recipes cannot choose: those by which stages are recorded, and those of caches, tests, and processes.
+# Settings that recipes cannot choose: those by which stages are recorded, those of caches, tests, processes and other
+# targets, and private ones.
 _RESERVED = ("trace.", "test_configs.", "rocm.", "cuda.", "halide.", "cutlass.", "aot_inductor", "_")
 _RESERVED_WORDS = (
     "TYPE_CHECKING",
@@ -23,10 +24,10 @@ _RESERVED_WORDS = (
     "TESTING",
     "benchmark_harness",
 )
-_WORDS = {"true": True, "false": False, "1": True, "0": False}
+_BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
 
 
-def settings_of(flags: Sequence[str], threads: int) -> dict[str, torch.Tensor]:
+def settings_of(flags: Sequence[str], threads: int) -> dict[str, object]:
     """Returns the settings of a compilation with `flags`. Raises `InductorError` for an invalid flag."""
     chosen = dict(map(_parse_flag, flags))
     return {
@@ -83,10 +84,14 @@ def _parse_flag(flag: str) -> tuple[str, object]:
     if not flag.startswith("--") or not name:
         raise InductorError(f"{flag!r} is not a flag", "the recipe's backend_flags", "write --NAME=VALUE")
     if _is_reserved(name) or not isinstance(default, bool | int | float):
-        what = f"{flag} is not allowed" if _is_reserved(name) else f"Inductor has no setting {name} that is a number"
+        what = (
+            f"{flag} is not allowed"
+            if _is_reserved(name)
+            else f"{name} is not an Inductor setting with a boolean or numeric default"
+        )
         raise InductorError(what, "the recipe's backend_flags", "see the list of flags")
     if isinstance(default, bool):
-        value: Any = _WORDS.get(text.lower()) if has_value else True
+        value: Any = _BOOLEANS.get(text.lower()) if has_value else True
         expected = "true or false"
     else:
         expected = "a number" if isinstance(default, float) else "a whole number"

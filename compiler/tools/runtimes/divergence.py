@@ -44,7 +44,7 @@ class DivergenceSearch:
     ) -> None:  # fmt: skip
         self._captured, self._model, self._call = captured, model, call
         self._is_right, self._report_progress = is_right, on_progress
-        self._order = {op.name: op for op in captured.graph.operations if op.name in model.values}
+        self._markable = {op.name: op for op in captured.graph.operations if op.name in model.values}
         self._reports: dict[str, OutputReport] = {}
         self._runs = 0
         self._compare_values = _comparison_of_values(captured, model)
@@ -71,7 +71,7 @@ class DivergenceSearch:
         Returns the comparisons of all nodes, and the first node that differs although its operands match.
         """
         start = time.perf_counter()
-        nodes = list(self._order.values())
+        nodes = list(self._markable.values())
         self._report_progress(f"calling the model with {len(nodes)} nodes marked", 0.0)
         _, values = self._call_marked(nodes)
         self._store_reports(nodes, values)
@@ -105,11 +105,11 @@ class DivergenceSearch:
             if parent.name in seen:
                 continue
             seen.add(parent.name)
-            if parent.name in self._order:
+            if parent.name in self._markable:
                 operands.add(parent.name)
             else:
                 waiting += parent.parents
-        return [node for name, node in self._order.items() if name in operands]
+        return [node for name, node in self._markable.items() if name in operands]
 
     def _markable_ancestors(self, op: Op) -> list[Op]:
         """Returns `op` and the nodes it depends on, as far as they can be marked, in the program's order."""
@@ -119,15 +119,15 @@ class DivergenceSearch:
                 if parent.name not in names:
                     names.add(parent.name)
                     waiting.append(parent)
-        return [node for name, node in self._order.items() if name in names]
+        return [node for name, node in self._markable.items() if name in names]
 
     # ---- marking -----------------------------------------------------------------------------------------------------
 
     def _first_differing(self, candidates: Sequence[Op]) -> Op | None:
-        """Returns the first of `candidates` that differs; `None` if none does.
+        """Returns one of `candidates` that differs, by bisection; `None` if none was found. The last one must differ.
 
-        Each call marks nodes at the boundaries of `MARKS_PER_CALL` equal parts. The result is the first one only if
-        all later candidates differ too; otherwise it is a candidate that differs.
+        Each call marks nodes at the boundaries of `MARKS_PER_CALL` equal parts. The result is the first one that
+        differs if all candidates after it differ too.
         """
         low, high = 0, len(candidates)
         while low < high:
@@ -157,7 +157,7 @@ class DivergenceSearch:
         for op in nodes if len(nodes) > 1 else ():
             if self._is_right(self._call_marked([op])[0]):
                 raise _FusionAtFault(op)
-        # No single mark makes the results right, so several fusions cause the error: the first of them is reported.
+        # One node was marked, or only several marks together make the results right: the first node is reported.
         raise _FusionAtFault(nodes[0])
 
     def _call_marked(self, nodes: Sequence[Op]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -204,7 +204,7 @@ def _comparison_of_values(captured: CapturedGraph, model: RuntimeModel) -> Compa
         return compare_with_evaluator
 
     def compare_with_eager(nodes: Sequence[Op], values: Sequence[torch.Tensor]) -> list[OutputReport]:
-        # Each value is compared like a result, of a program that returns the nodes.
+        # Each value is compared as if it were a result of the program.
         part = replace(captured, graph=_with_results(captured.graph, nodes), result_names=())
         torch.manual_seed(SEED)
         expected = results_of(part.graph, captured.tensors, captured.numbers)

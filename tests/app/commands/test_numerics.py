@@ -48,6 +48,21 @@ def test_the_summary_omits_what_was_not_measured() -> None:
     assert "in the program; it was not compiled alone: it has an effect: 3e-02" in told[0]
 
 
+def test_the_summary_has_a_multiple_of_the_tolerance_only_for_a_finite_error() -> None:
+    nan = replace(NODES[1], error=NODES[2].error, tolerance="atol 1e-05")
+    (first, *_) = numerics.summary_lines(replace(REPORT, nodes=(NODES[0], nan, NODES[2])), INFO)
+    assert first.endswith("within tolerance: a NaN or an infinity differs (atol 1e-05)")
+    details = numerics.node_details(NodeNumbers("mm.0", "observed", Deviation(), NODES[2].error))
+    assert (details["err"], details["own"]) == ("0", "a NaN or an infinity differs")
+    assert numerics.node_details(NODES[1])["err"] == "3e-02, 3e+03 x the tolerance"
+
+
+def test_the_first_mismatch_may_lack_a_row_or_a_location() -> None:
+    bare = replace(INFO, rows=(ROWS[0], replace(ROWS[1], target="", location="")))
+    for info in (replace(INFO, rows=()), bare):
+        assert numerics.summary_lines(REPORT, info)[0].startswith("gelu.0 is the first node out of tolerance, in")
+
+
 def test_without_compared_nodes_nothing_is_reported_as_correct() -> None:
     nothing = NumericsReport(0, "eager", tuple(NodeNumbers(name, "folded") for name in ("a", "b")))
     assert not nothing.ok

@@ -8,10 +8,14 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from buddy.app.cli import share
+from buddy.app.cli.headless import CollectedCompilation
+from buddy.app.cli.recipes import UsageError
 from buddy.app.reports.share.contents import SYNTAX_LETTERS, SharedGraph, _Texts, collect
 from buddy.app.reports.share.page import is_page, make_page
 from buddy.compiler.protocol import GraphInfo, Lines, NodeRow, PythonOpened, Stage
@@ -140,6 +144,35 @@ def test_a_report_is_recognised_and_other_files_are_not(tmp_path: Path) -> None:
     assert is_page(report)
     assert is_page(tmp_path / "absent.html")
     assert not is_page(other)
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError, None])
+async def test_only_errors_of_the_file_are_reported_as_errors_of_writing(
+    tmp_path: Path, error: type[OSError] | None
+) -> None:
+    recipe = Recipe(source="a.py")
+
+    async def open_program(*_: object) -> list[Recipe]:
+        return [recipe]
+
+    async def compile_recipe(_: Recipe) -> CollectedCompilation:
+        return CollectedCompilation({0: Stage(0, "one", "toplevel", "one", 1)})
+
+    async def request(frame: Any) -> Any:
+        if error is not None:
+            raise error
+        return Lines(0, frame.text, 0, ("a",), 1, ((),), ())
+
+    console = SimpleNamespace(progress=lambda _text: None)
+    client = SimpleNamespace(request=request, welcome=None)
+    engine: Any = SimpleNamespace(
+        open_program=open_program, compile=compile_recipe, client=client, console=console, graphs=[GraphInfo("g", ())]
+    )
+    folder = tmp_path / "r.html"
+    folder.mkdir()
+    options = share.make_parser().parse_args(["a.py", "-o", str(folder), "--no-run"])
+    with pytest.raises(error or UsageError, match=None if error else "cannot write to"):
+        await share._share(engine, options, ())
 
 
 @pytest.fixture(scope="module")

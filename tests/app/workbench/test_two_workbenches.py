@@ -133,7 +133,7 @@ def test_the_recipe_edited_last_is_restored_and_the_others_are_among_the_edits(t
 
 
 def recipe_of(workspace: Workspace, back: int) -> Recipe:
-    return workspace.edits[back - 1].recipe
+    return workspace.past_edits[back - 1].recipe
 
 
 def test_a_reset_to_the_preset_keeps_edits_of_other_workbenches(tmp_path: Path, recipe: Recipe) -> None:

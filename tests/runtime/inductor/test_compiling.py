@@ -211,16 +211,16 @@ def test_an_op_that_torch_does_not_have_is_named() -> None:
     ("flag", "problem"),
     [
         ("--epilogue_fusion=false", ""),
-        ("--cpp.simdlen=8", "has no setting"),
+        ("--cpp.simdlen=8", "is not an Inductor setting"),
         ("--cpp.min-chunk-size=64", ""),
         ("--cpp.min_chunk_size=some", "is a whole number"),
         ("--max_autotune", ""),
         ("--max_autotune=perhaps", "is true or false"),
-        ("--cpp.cxx=/bin/sh", "has no setting"),
+        ("--cpp.cxx=/bin/sh", "is not an Inductor setting"),
         ("--fx_graph_cache=true", "is not allowed"),
         ("--trace.enabled=true", "is not allowed"),
         ("epilogue_fusion=false", "is not a flag"),
-        ("--nothing=1", "has no setting"),
+        ("--nothing=1", "is not an Inductor setting"),
     ],
 )
 def test_flags_are_settings_that_name_no_file_or_program(flag: str, problem: str) -> None:
