@@ -111,7 +111,7 @@ class ConvolutionsToKernels(MlirPass):
 
     def _choose(self, conv: Convolution, packed: bool, context: PassContext) -> tuple[BlockedConvolution, list[str]]:
         """Returns the kernel for weights that are `packed` before the call, or in it; and notes for the remark."""
-        if self.winograd == "never" or conv.depthwise or conv.groups or not conv.channels_last:
+        if self.winograd == "never" or conv.depthwise or not conv.channels_last:
             return choose_direct(conv, context.target), []
         try:
             if self.winograd != "auto":

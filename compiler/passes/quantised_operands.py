@@ -9,6 +9,7 @@ from typing import Any
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.passes.kernels.contraction import indexing_maps
+from buddy.compiler.protocol.errors import BuddyError
 
 _INT8, _UINT8, _INT32 = TensorDType.Int8, TensorDType.UInt8, TensorDType.Int32
 # Ops that convert an integer to a wider one, or to a float, with the type of bytes that they read.
@@ -16,7 +17,7 @@ _EXTENSIONS = {"arith.extui": _UINT8, "arith.extsi": _INT8, "arith.uitofp": _UIN
 _FROM_INTEGER = ("arith.uitofp", "arith.sitofp")
 
 
-class UnchangedError(Exception):
+class UnchangedError(BuddyError):
     """A pass leaves an op as it is; the text is the reason."""
 
 

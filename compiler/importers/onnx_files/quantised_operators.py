@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from buddy.compiler.protocol.errors import BuddyError
+
 if TYPE_CHECKING:
     import numpy as np
     import onnx
@@ -19,7 +21,7 @@ _MICROSOFT = "com.microsoft"
 MIN_OPSET = 13
 
 
-class UnknownScaleError(ValueError):
+class UnknownScaleError(BuddyError):
     """A scale or a bias, on which the rewriting depends, is computed by the model; the text names the node."""
 
 
