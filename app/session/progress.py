@@ -75,7 +75,7 @@ class Heartbeat:
 
 Clock = Callable[[], float]
 # An elapsed time is shown from this many seconds.
-_MIN_SHOWN_SECONDS = 10.0
+MIN_SHOWN_SECONDS = 10.0
 # The minimum time and progress for an estimate.
 _MIN_ESTIMATE_SECONDS, _MIN_ESTIMATE_SHARE = 2.0, 0.02
 
@@ -179,7 +179,7 @@ class LongJobs:
 
 def elapsed_text(seconds: float) -> str:
     """The elapsed time as `for 12 s`; empty if it is short."""
-    if seconds < _MIN_SHOWN_SECONDS:
+    if seconds < MIN_SHOWN_SECONDS:
         return ""
     return f"for {seconds:.0f} s" if seconds < 100 else f"for {seconds / 60:.0f} min"
 

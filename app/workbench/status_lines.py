@@ -1,4 +1,4 @@
-"""The content of the header, the status line and the line of keys, as cells. Does not import Textual."""
+"""The content of the header, the status line and the key line, as texts with roles. Does not import Textual."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from buddy.app.actions import ACTIONS, BY_ID, PANE_TITLES, Action, Pane, Situati
 from buddy.app.actions.situation import PIPELINE_ACTIONS
 from buddy.app.reports import formatting
 from buddy.app.reports.formatting import cancelled_text, progress_text
-from buddy.app.session.progress import PART_NAMES, elapsed_text
+from buddy.app.session.progress import MIN_SHOWN_SECONDS, PART_NAMES
 from buddy.app.session.state import State
 from buddy.app.widgets.look import Cells, align_both_ends, cut_cells, length
 from buddy.app.workspace.workspace import Workspace
@@ -20,7 +20,7 @@ ORIGINS = {"none": "", "preset": "recipe: preset", "restored": "recipe: restored
 _MAX_SOURCE_WIDTH = 32
 # From this width in columns, the header has the long texts of `ORIGINS`.
 _WIDE_COLUMNS = 100
-# The actions whose keys one entry of the key line lists.
+# By action of the key line: the actions whose keys its entry shows.
 _BOTH_DIRECTIONS = {"ir.next": ("ir.previous", "ir.next"), "passes.down": ("passes.down", "passes.up")}
 # Actions of the key line in every pane. The last two are shown even if nothing else fits.
 COMMON_ACTIONS = ("search", "run", "undo", "next-pane", "zoom", "palette", "help")
@@ -74,7 +74,7 @@ def _engine_cells(state: State, busy: bool) -> Cells:
     if dead:
         return [(f"{dead[0]} exited", "bad")]
     if stopped := _stopped_workers(state):
-        return [(f"{stopped[0]} stopped", "bad")]
+        return [(f"{stopped[0]} suspended", "bad")]
     if busy:
         part = state.times.part
         return [(PART_NAMES[part] if part else "engine busy", "accent")]
@@ -112,7 +112,7 @@ def _status_text(state: State, message: str, hint: str, glyphs: formatting.Glyph
     if message:
         return [(" " + message, "text")]
     if state.connection_error:
-        # The hint is first, because the message of ssh may be long.
+        # The advice is first, because the message of ssh may be long.
         todo = (
             f"press {key_of('rerun')} to restart" if state.silent_seconds else f"press {key_of('rerun')} to reconnect"
         )
@@ -123,7 +123,7 @@ def _status_text(state: State, message: str, hint: str, glyphs: formatting.Glyph
             (f"  press {key_of('rerun')} to restart", "dim"),
         ]
     if stopped := _stopped_workers(state):
-        return [(f" the {stopped[0]} process was stopped by a signal", "text"), (_stopped_hint(state), "dim")]
+        return [(f" the {stopped[0]} process is suspended by a signal", "text"), (_stopped_hint(state), "dim")]
     if state.progress is not None:
         return [(" " + progress_text(state, glyphs), "accent")]
     if state.changed_files and not state.busy:
@@ -148,7 +148,7 @@ def _status_text(state: State, message: str, hint: str, glyphs: formatting.Glyph
 
 
 def _run_summary(state: State) -> str:
-    """The verdict of the last run and its speed; empty without a run of the recipe that is compiled."""
+    """The verdict of the last run and its speed; empty if the last run was not of the compiled recipe."""
     report = state.report
     if report is None or state.run_recipe != state.compiled_recipe:
         return ""
@@ -159,7 +159,7 @@ def _run_summary(state: State) -> str:
 
 
 def _changed_text(files: Sequence[str]) -> str:
-    """`model.py changed`, with the first names of several files."""
+    """`model.py changed`; names at most two files, and counts the others."""
     rest = f" and {len(files) - 2} more" * (len(files) > 2)
     return f"{', '.join(files[:2])}{rest} changed"
 
@@ -177,7 +177,7 @@ def quit_question(state: State, workspace: Workspace, busy: bool, glyphs: format
 
 
 def _stopped_workers(state: State) -> list[str]:
-    """The workers that are stopped by a signal (SIGSTOP)."""
+    """The workers that a signal, such as SIGSTOP, has suspended."""
     return [name for name, worker in state.workers.items() if worker.state == "stopped"]
 
 
@@ -201,10 +201,8 @@ def _compile_summary(state: State) -> str:
 
 
 def _job_cells(state: State) -> Cells:
-    return [
-        (key_of("cancel"), "key"),
-        (" ends it " if elapsed_text(state.seconds_since_progress) else " cancels ", "dim"),
-    ]
+    is_slow = state.seconds_since_progress >= MIN_SHOWN_SECONDS
+    return [(key_of("cancel"), "key"), (" stops the job " if is_slow else " cancels ", "dim")]
 
 
 def _pane_cells(panes: Sequence[Pane], only_pane: Pane) -> Cells:
@@ -248,7 +246,7 @@ def prompt_cells(keys: Sequence[tuple[str, str]], width: int) -> Cells:
 
 
 def prompt_key_at(keys: Sequence[tuple[str, str]], x: int) -> str:
-    """The key at column `x` of that line, or ""."""
+    """The key at column `x` of the line of `prompt_cells`, or ""."""
     start = 1
     for key, effect in keys:
         end = start + len(f"{key} {effect}  ")
@@ -268,7 +266,7 @@ def _key_entries(pane: Pane, situation: Situation, width: int) -> list[KeyEntry]
     entries: list[KeyEntry] = []
     # The last entry needs no space after it.
     free_width = width + 1 - sum(length(cells) for cells, _ in last)
-    # In the order of importance: actions after these that do not fit are left out.
+    # In order of importance; an action that does not fit is skipped.
     early = [common[name] for name in ("run", "next-pane") if name in common]
     later = [common[name] for name in ("search", "undo") if name in common]
     others = [action for action in list(common.values())[:-2] if action not in (*early, *later)]

@@ -226,7 +226,7 @@ class EngineWorker:
 
     def _report_stop(self, stopped: bool) -> None:
         if stopped:
-            self._set_state("stopped", "stopped by a signal; continue the process, or cancel to start a new one")
+            self._set_state("stopped", "suspended by a signal; continue the process, or cancel to start a new one")
         elif self.is_ready:
             self._set_state("busy" if self._reply is not None else "ready", "continued")
         else:

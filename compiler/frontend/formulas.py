@@ -1,4 +1,4 @@
-"""Decompositions of ops for which torch has none, or only under another overload."""
+"""Decompositions of ops for which torch has none, or only one of another overload, or one that differs from eager."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def cdist(x: torch.Tensor, y: torch.Tensor, p: float, mode: int | None) -> torch
     differences = x.unsqueeze(-2) - y.unsqueeze(-3)
     if p == math.inf:  # unlike a norm, eager's kernel ignores coordinates that are NaN
         differences = torch.where(differences.isnan(), 0, differences)
-    return _lengths(differences, p)
+    return _row_norms(differences, p)
 
 
 def pdist(x: torch.Tensor, p: float = 2) -> torch.Tensor:
     """Returns the distances between each row of `x` [n, width] and the rows after it, as [n * (n - 1) / 2]."""
     rows, columns = torch.triu_indices(x.size(0), x.size(0), 1, device=x.device).unbind()
-    return _lengths(x.index_select(0, rows) - x.index_select(0, columns), p)
+    return _row_norms(x.index_select(0, rows) - x.index_select(0, columns), p)
 
 
-def _lengths(differences: torch.Tensor, p: float) -> torch.Tensor:
+def _row_norms(differences: torch.Tensor, p: float) -> torch.Tensor:
     """Returns the p-norm of each row of `differences`, 0 for empty rows.
 
     For p = 0 it is the number of nonzero elements, or NaN if one of them is NaN.
@@ -67,7 +67,7 @@ def cdist_backward(
         derivative = sign * (1 - (differences.abs() - distance).abs().ceil().clamp(max=1))
     else:
         power = differences if p == 2 else differences.sign() * differences.abs() ** (p - 1)
-        # Below 1, an equal coordinate would contribute 0 * inf. Elsewhere it contributes NaN if the distance is NaN.
+        # An equal coordinate would contribute 0 * inf for p < 1. For p > 1 it contributes NaN if the distance is NaN.
         ignored = (distance == 0) | (differences == 0) if p < 1 else distance == 0
         derivative = torch.where(ignored, 0, power / distance ** (p - 1))
     return (derivative * gradient.unsqueeze(-1)).sum(-2)
@@ -77,11 +77,11 @@ def pdist_backward(gradient: torch.Tensor, x: torch.Tensor, p: float, distances:
     """Returns the gradient of `x`; `gradient` is that of the distances between each row and the rows after it."""
     rows, columns = torch.triu_indices(x.size(0), x.size(0), 1, device=x.device).unbind()
 
-    def square(values: torch.Tensor) -> torch.Tensor:
+    def symmetric_matrix(values: torch.Tensor) -> torch.Tensor:
         upper = values.new_zeros([x.size(0), x.size(0)]).index_put([rows, columns], values)
         return upper + upper.t()
 
-    return cdist_backward(square(gradient), x, x, p, square(distances))
+    return cdist_backward(symmetric_matrix(gradient), x, x, p, symmetric_matrix(distances))
 
 
 def masked_scatter_backward(gradient: torch.Tensor, mask: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
@@ -92,7 +92,7 @@ def masked_scatter_backward(gradient: torch.Tensor, mask: torch.Tensor, sizes: S
     return flat.index_select(0, positions.squeeze(1)).reshape(sizes)
 
 
-def zeros_without_memory(size: Sequence[int], **options: object) -> torch.Tensor:
+def materialized_zeros(size: Sequence[int], **options: object) -> torch.Tensor:
     """Returns stored zeros for autograd's `_efficientzerotensor`, which has no memory in eager."""
     return torch.zeros(size, dtype=options.get("dtype"))
 
@@ -135,7 +135,7 @@ def attention_backward(
     scores_gradient = weights * (weights_gradient - (g_ * out_).sum(-1, keepdim=True)) * softmax_scale
     gradients = (scores_gradient @ k_, scores_gradient.transpose(-2, -1) @ q_, weights.transpose(-2, -1) @ g_)
     summed = (gradients[0], *(_sum_over_repeats(t, repeats) for t in gradients[1:]))
-    # In eager's results, the heads are the inner dim, after the length.
+    # Eager's results are stored as [batch, length, heads, width].
     return tuple(t.to(q.dtype).transpose(1, 2).contiguous().transpose(1, 2) for t in summed)
 
 
@@ -157,9 +157,9 @@ def attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout_p: float = 0.0, is_causal: bool = False, *,
     attn_mask: torch.Tensor | None = None, scale: float | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """Returns attention's output by torch's rule, and the logarithms of the softmax sums [batch, heads, length].
+    """Returns attention's output and the logarithms of the softmax sums [batch, heads, length], as eager does.
 
-    Eager returns these too; torch's rule returns the attention weights as its second result.
+    The output is that of torch's decomposition, whose second result is the attention weights instead.
     """
     rule = torch._decomp.decomposition_table[aten._scaled_dot_product_flash_attention_for_cpu.default]
     out, _ = rule(q, k, v, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)
@@ -170,14 +170,14 @@ def attention(
     return out, torch.logsumexp(scores, -1)
 
 
-def attention_of_any_width(
+def attention_of_symbolic_width(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout_p: float = 0.0, is_causal: bool = False, *,
     attn_mask: torch.Tensor | None = None, scale: float | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """Computes attention whose head size is unknown at compile time; the op class handles all other calls."""
     if not isinstance(q.size(-1), torch.SymInt):
         return NotImplemented
-    # A symbol cannot be the scale of torch's rule: it would become a constant. So q is scaled.
+    # A symbol cannot be the scale of torch's decomposition: it would become a constant. So q is scaled.
     compute_type = torch.promote_types(q.dtype, torch.float32)
     scaled = q.to(compute_type) * (1 / torch.sym_sqrt(q.size(-1)) if scale is None else scale)
     keys, values = k.to(compute_type), v.to(compute_type)
@@ -194,7 +194,7 @@ def _sum_over_repeats(gradient: torch.Tensor, repeats: int) -> torch.Tensor:
 def multilabel_margin_loss(x: torch.Tensor, target: torch.Tensor, reduction: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns the loss of scores [classes] or [rows, classes], and the mask of the target classes.
 
-    A list of targets ends at -1; torch's rule reads the rest of the list as class 0.
+    A list of targets ends at -1; torch's decomposition reads the rest of the list as class 0.
     """
     scores, labels = (value.reshape(-1, value.size(-1) if value.dim() else 1) for value in (x, target))
     classes, class_numbers = scores.size(1), torch.arange(scores.size(1), device=x.device)
@@ -211,7 +211,7 @@ def multilabel_margin_loss(x: torch.Tensor, target: torch.Tensor, reduction: int
 
 
 def compute_in_float32(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Returns a rule that computes half precision in float32 and rounds once, like eager.
+    """Returns a decomposition that computes half precision in float32 and rounds once, like eager.
 
     Torch's `rule` alone rounds half precision after each step.
     """
@@ -230,11 +230,11 @@ def compute_in_float32(rule: Callable[..., torch.Tensor]) -> Callable[..., torch
 def for_half_precision(
     half_rule: Callable[..., torch.Tensor], rule: Callable[..., torch.Tensor]
 ) -> Callable[..., torch.Tensor]:
-    """Returns a rule that calls `half_rule` for half precision, and torch's `rule` otherwise.
+    """Returns a decomposition that calls `half_rule` for half precision, and torch's `rule` otherwise.
 
     `half_rule` gets numbers as tensors of the half-precision type.
 
-    Torch's rules compute in float32 and round once, whereas eager rounds after each step for these ops.
+    Torch's decompositions compute in float32 and round once, whereas eager rounds after each step for these ops.
     """
 
     def decompose(*operands: object) -> torch.Tensor:
@@ -257,7 +257,7 @@ def logit(x: torch.Tensor, eps: torch.Tensor | None = None) -> torch.Tensor:
 
 
 def times_logarithm(logarithm: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Returns a rule for `x * logarithm(y)`, which is 0 where `x` is 0, but NaN where `y` is NaN."""
+    """Returns a decomposition of `x * logarithm(y)`, which is 0 where `x` is 0, but NaN where `y` is NaN."""
 
     def product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return torch.where(torch.isnan(y), math.nan, torch.where(x == 0, 0, x * logarithm(y)))
@@ -283,19 +283,19 @@ def check_unit_interval(rule: Callable[..., torch.Tensor]) -> Callable[..., torc
 
 
 def threshold_backward(gradient: torch.Tensor, x: torch.Tensor, threshold: float) -> torch.Tensor:
-    """Computes in the promoted type of both operands, like eager; torch's rule uses the gradient's type."""
+    """Computes in the promoted type of both operands, like eager; torch's decomposition uses the gradient's type."""
     masked = torch.where(x <= threshold, 0, gradient)
     return masked.to(torch.result_type(gradient, x))
 
 
 def hardtanh_backward(gradient: torch.Tensor, x: torch.Tensor, low: float, high: float) -> torch.Tensor:
-    """Returns the gradient of `x`; for NaN it is 0, as in eager's vector kernel; torch's rule returns `gradient`."""
+    """Returns the gradient of `x`; for NaN it is 0, as in eager's vector kernel; torch's decomposition differs."""
     compared = x.to(torch.promote_types(x.dtype, torch.float32))
     return torch.where((compared > low) & (compared < high), gradient, 0)
 
 
 def hardswish_backward(gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """Returns the gradient of `x`; for NaN it is NaN, as in eager's vector kernel; torch's rule returns `gradient`."""
+    """Returns the gradient of `x`; for NaN it is NaN, as in eager's vector kernel; torch's decomposition differs."""
     compute_type = torch.promote_types(x.dtype, torch.float32)
     wide, compared = gradient.to(compute_type), x.to(compute_type)
     inner = torch.where(compared >= 3, wide, wide * (compared / 3 + 0.5))
@@ -305,7 +305,7 @@ def hardswish_backward(gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 def smooth_l1_backward(
     gradient: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int, beta: float
 ) -> torch.Tensor:
-    """Returns the gradient of `x`; for NaN it is NaN, as in eager; torch's rule returns 0."""
+    """Returns the gradient of `x`; for NaN it is NaN, as in eager; torch's decomposition returns 0."""
     compute_type = torch.promote_types(x.dtype, torch.float32)
     difference = x.to(compute_type) - target.to(compute_type)
     scaled = gradient.to(compute_type) * (1 / max(1, x.numel()) if reduction == 1 else 1.0)
@@ -330,7 +330,7 @@ def multi_margin_loss(
 
 
 def index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Fills with `value`, a tensor without dims, converted to the type of `x`; torch's rule does not convert it."""
+    """Fills with `value`, a tensor without dims, converted to the type of `x`, which torch's decomposition omits."""
     rule = torch._decomp.decomposition_table[aten.index_fill.int_Tensor]
     return rule(x, dim, index, value.to(x.dtype))
 
@@ -346,7 +346,7 @@ def rrelu_backward(
 
 
 def take(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """Indexes the flattened tensor; torch's own rule reads the value of an index without dims while tracing."""
+    """Indexes the flattened tensor; torch's decomposition reads the value of an index without dims while tracing."""
     return aten.index.Tensor(x.reshape(-1), [index])
 
 
@@ -428,7 +428,7 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten._pdist_forward.default: pdist,
     aten._pdist_backward.default: pdist_backward,
     aten.masked_scatter_backward.default: masked_scatter_backward,
-    aten._efficientzerotensor.default: zeros_without_memory,
+    aten._efficientzerotensor.default: materialized_zeros,
     aten.dist.default: dist,
     aten.embedding_renorm.default: embedding_renorm,
     aten.take.default: take,
@@ -479,5 +479,5 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
 
 # For ops with an op class, which handles all calls for which these return `NotImplemented`.
 CONDITIONAL_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
-    aten._scaled_dot_product_flash_attention_for_cpu.default: attention_of_any_width,
+    aten._scaled_dot_product_flash_attention_for_cpu.default: attention_of_symbolic_width,
 }

@@ -116,7 +116,7 @@ def triangular_solve(
 def recorded_singular_values(a: torch.Tensor, *, driver: str | None = None) -> torch.Tensor:
     """Returns singular values whose gradient is one op on `a`.
 
-    PyTorch's rule saves singular vectors, which run in eager. Calls that record no gradients stay unchanged.
+    PyTorch's decomposition saves singular vectors, which run in eager. Calls that record no gradients stay unchanged.
     """
     is_static = all(type(size) is int and size for size in a.shape)
     if driver is not None or not is_static or not (torch.is_grad_enabled() and a.requires_grad):

@@ -1,4 +1,4 @@
-"""`options={"verify": True}`: compares the first call of each compiled graph with eager on the same inputs."""
+"""`options={"verify": True}`: compares calls of each compiled graph with eager, until one matches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.compare import ErrorMetrics
 from buddy.compiler.runtime.graph_interpreter import NO_PRECISIONS, results_of
 from buddy.compiler.runtime.positions import allowed_margin, choice_of
-from buddy.compiler.runtime.sensitivity import MULTIPLE, are_few_roundings, describe_limit, is_correct, spreads
+from buddy.compiler.runtime.sensitivity import MULTIPLE, are_few_roundings, describe_limit, is_correct, measure_spreads
 
 if TYPE_CHECKING:
     from buddy.compiler.ops.registry import Lowering
@@ -35,9 +35,10 @@ _log = logging.getLogger("buddy.frontend")
 class VerifiedGraph:
     """A compiled graph whose calls are compared with eager until one matches.
 
-    Eager runs the Dynamo graph, PyTorch's own calls, if its results are those of the ATen graph; otherwise, as in
-    training, the ATen graph. Both sides draw random numbers from the same state of the generator. With `mode` "error",
-    a mismatch raises `VerificationError`; with "warn", the graph then runs in eager, with one warning.
+    Eager runs the Dynamo graph, PyTorch's own calls, if each result of the ATen graph is an output or a mutated input
+    of the Dynamo graph; otherwise, as in training, the ATen graph. Both sides draw random numbers from the same state
+    of the generator. With `mode` "error", a mismatch raises `VerificationError`; with "warn", the graph then runs in
+    eager, with one warning.
 
     `compiled` was compiled with `recipe` and with `lowerings`, which have priority over the registries. To find the
     first node that differs, the graph is compiled again with these. If nodes multiply in reduced `precisions`, eager is
@@ -68,9 +69,10 @@ class VerifiedGraph:
         try:
             expected = self._run_eager(arguments)
             difference = _difference(results, expected)
-            if difference is not None:  # beyond the tolerance: compare with the program's own sensitivity to rounding
+            if difference is not None:
+                # Not explained by a few roundings: compare with the program's own sensitivity to rounding.
                 captured = self._as_captured(arguments)
-                spreads(captured, expected, before)
+                measure_spreads(captured, expected, before)
                 difference = _difference(results, expected, captured)
         finally:
             torch.set_rng_state(after)
@@ -107,7 +109,8 @@ class VerifiedGraph:
         op, detail = self._first_wrong_node(arguments)
         what = f"result {index} of a compiled graph differs from eager's: {description}"
         if op is None:
-            return Diagnostic(what, "the graph", f"{detail}; options={{'verify': 'warn'}} runs it in eager")
+            todo = "run the graph in eager with options={'verify': 'warn'}, and report it"
+            return Diagnostic(f"{what}; {detail}", "the graph", todo)
         todo = (
             f"run the node in eager with options={{'choices': {{'{op.stable}': 'eager'}}}}, "
             "or the graph with options={'verify': 'warn'}; and report it"
@@ -133,11 +136,11 @@ class VerifiedGraph:
             return None, f"the node is unknown ({type(error).__name__}: {str(error).partition(chr(10))[0]})"
         op = next((op for op in graph.operations if op.stable == report.first), None)
         if op is None:
-            return None, "every node alone matches its ATen op: a decomposition differs, or a fusion"
+            return None, "every node alone matches its ATen op, so a decomposition or a fusion is wrong"
         if report.first_by == "own":
-            return op, f"{op.target} is the first node whose result differs, on correct inputs"
+            return op, f"{op.target} is the first node that computes a wrong result from correct inputs"
         within = f", in which {', '.join(report.suspects)} are fused" if report.suspects else ""
-        return op, f"{op.target} is the first node whose value differs{within}"
+        return op, f"{op.target} is the first node with a wrong value{within}"
 
 
 def _tensors(arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -155,7 +158,7 @@ def _difference(
     for index, (result, reference) in enumerate(zip(results, expected, strict=True)):
         if not isinstance(reference, torch.Tensor):
             continue
-        form, expected_form = _form(result), _form(reference)
+        form, expected_form = _dtype_and_shape(result), _dtype_and_shape(reference)
         if form != expected_form:
             return index, f"it is {form}, and eager's is {expected_form}"
         deviation = deviations.of(result.detach(), reference.detach())
@@ -172,7 +175,7 @@ def _difference(
     return None
 
 
-def _form(value: object) -> str:
+def _dtype_and_shape(value: object) -> str:
     if not isinstance(value, torch.Tensor):
         return type(value).__name__
     return f"{str(value.dtype).removeprefix('torch.')}[{', '.join(map(str, value.shape))}]"

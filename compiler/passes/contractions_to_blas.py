@@ -9,7 +9,7 @@ from buddy.compiler.mlir.bindings import func, ir
 from buddy.compiler.mlir.walk import collect, unique_symbol, zero_fill_before
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import UnsupportedError
-from buddy.compiler.passes.kernels.calls import calling_function, declare, passed_values, product_of, set_location
+from buddy.compiler.passes.kernels.calls import declare, emit_blas_wrapper, passed_values, product_of, set_location
 from buddy.compiler.passes.kernels.contraction import Contraction, analyse, is_contraction
 from buddy.compiler.support import blas
 
@@ -79,7 +79,7 @@ class _Rewriter:
                 callee = declare(self.root, contraction.element, bits)
                 name = unique_symbol(self.root, f"blas_{contraction.m.size}x{contraction.depth}x{contraction.n.size}")
                 with ir.InsertionPoint(self.root.regions[0].blocks[0]):
-                    function = calling_function(name, types, contraction, callee, bits, accumulate)
+                    function = emit_blas_wrapper(name, types, contraction, callee, bits, accumulate)
             self.functions[key] = (name, function, [])
         name, function, locations = self.functions[key]
         locations.append(op.location)

@@ -32,9 +32,10 @@ if TYPE_CHECKING:
 @register
 @dataclass(frozen=True)
 class ContractionsToKernels(MlirPass):
-    """Emits one kernel function per distinct contraction. With `pack_weights`, parameters are packed before the calls.
+    """Emits one kernel function per distinct contraction.
 
-    Weights of more than `pack_limit` MiB are not packed (0: no limit), because the copies take as much memory again.
+    With `pack_weights`, parameters are packed before the program is called. Weights of more than `pack_limit` MiB are
+    not packed (0: no limit), because the copies take as much memory again.
 
     `rows` and `vectors` are the size of the register block of C, and `depth` is the number of steps of K that are
     accumulated before the block is stored; 0 selects a size by a cost model. They do not apply to contractions with few
@@ -88,9 +89,9 @@ def _rewrite_grouped(op: ir.Operation, calls: KernelCalls, context: PassContext)
     if blocking is None:
         raise UnsupportedError("no kernel of this target reads 4-bit weights, or there are too many rows")
     rows, weights, scales, result = op.operands
-    parameters = [calls.to_pack(value) for value in (weights, scales)]
+    parameters = [calls.packable_parameter(value) for value in (weights, scales)]
     if parameters[0] is None or parameters[1] is None:
-        raise UnsupportedError("its weights or scales cannot be packed before the calls")
+        raise UnsupportedError("its weights or scales cannot be packed before the program is called")
     packed = [
         calls.packed(parameters[0], packing_of(contraction, blocking, bits=4), op.location),
         calls.packed(parameters[1], grouped.scale_panels(blocking), op.location),
@@ -119,7 +120,7 @@ def _rewrite(op: ir.Operation, calls: KernelCalls, context: PassContext, request
     inputs = [first, second]
     b_number = 0 if contraction.swapped else 1
     b = inputs[b_number]
-    parameter = calls.to_pack(b)
+    parameter = calls.packable_parameter(b)
     fixed_point = None if parameter is None else fixed_point_blocking(contraction, context.target)
     if fixed_point is None and reads_in_place(contraction):
         if (read := calls.parameter(b)) is not None:
@@ -134,11 +135,11 @@ def _rewrite(op: ir.Operation, calls: KernelCalls, context: PassContext, request
     repacks = parameter is None and blocking.source == "panel" and not blocking.packs_a
     if repacks and (loop := invariant_loop(op, b, calls.root)) is not None:
         # A panel would be packed again in each iteration.
-        known = calls.packing_before(loop, b)
+        known = calls.requested_packing(loop, b)
         if isinstance(known, Panels):
             requested = replace(requested, vectors=known.columns // known.lanes)
         blocking = choose_blocking(contraction, context.target, "packed", requested)
-        inputs[b_number] = calls.packed_before(loop, b, panels_of(contraction, blocking), location)
+        inputs[b_number] = calls.pack_before_loop(loop, b, panels_of(contraction, blocking), location)
     calls.call(
         op, (contraction, blocking, spec.key), _symbol(contraction, spec), [*inputs, *spec.buffers(result)], location,
         lambda name, types: kernel_function(name, types, contraction, blocking, spec),

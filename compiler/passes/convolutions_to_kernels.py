@@ -34,9 +34,10 @@ _WINOGRAD_VALUES = ("auto", "never", *(str(tile_size) for tile_size in TILE_SIZE
 @register
 @dataclass(frozen=True)
 class ConvolutionsToKernels(MlirPass):
-    """Emits one kernel function per distinct convolution. With `pack_weights`, parameters are packed before the calls.
+    """Emits one kernel function per distinct convolution.
 
-    Weights of more than `pack_limit` MiB are not packed (0: no limit), because the copies take as much memory again.
+    With `pack_weights`, parameters are packed before the program is called. Weights of more than `pack_limit` MiB are
+    not packed (0: no limit), because the copies take as much memory again.
 
     `winograd` is the tile size of Winograd's algorithm for 3x3 windows, 2 or 4; "never" disables it. "auto" uses size 2
     where it is estimated to be faster, including the transform of the weights if each call makes it. The error of size
@@ -87,7 +88,7 @@ class ConvolutionsToKernels(MlirPass):
             raise UnsupportedError("it is a plain matrix product")
         fused = find_neighbours(op, conv, _uncut)
         image, weights, result = op.operands
-        parameter, spec = calls.to_pack(weights), fused.spec
+        parameter, spec = calls.packable_parameter(weights), fused.spec
         chosen, notes = self._choose(conv, parameter is not None, context)
         arguments, packing = [weights], chosen.weight_packing
         if parameter is None and packing is not None:

@@ -41,7 +41,7 @@ class KernelScalar(msgspec.Struct, frozen=True, tag="scalar"):
 
 
 # An argument of a kernel.
-Word = Pointer | KernelScalar
+KernelArgument = Pointer | KernelScalar
 
 
 class Launch(msgspec.Struct, frozen=True, tag="launch"):
@@ -52,7 +52,7 @@ class Launch(msgspec.Struct, frozen=True, tag="launch"):
     kernel: str
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
-    words: tuple[Word, ...]
+    arguments: tuple[KernelArgument, ...]
     shared: int = 0
 
 

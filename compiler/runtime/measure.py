@@ -24,7 +24,7 @@ from buddy.compiler.runtime.compare import unchecked_report
 from buddy.compiler.runtime.executable import Loaded, load
 from buddy.compiler.runtime.graph_interpreter import SEED
 from buddy.compiler.runtime.saved_spreads import may_be_saved
-from buddy.compiler.runtime.sensitivity import compare_result, differences, spreads
+from buddy.compiler.runtime.sensitivity import compare_result, differences, measure_spreads
 from buddy.compiler.runtime.torch_values import fingerprints
 from buddy.compiler.support.machine_load import LoadMeter
 
@@ -150,7 +150,7 @@ def prepare_verdict(captured: CapturedGraph, threads: int) -> None:
         torch.manual_seed(SEED)
         expected = eager_results(captured)
         if may_be_saved(captured, expected):
-            spreads(captured, expected)
+            measure_spreads(captured, expected)
 
 
 @contextmanager

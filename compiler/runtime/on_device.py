@@ -13,7 +13,7 @@ from statistics import median
 
 import torch
 
-from buddy.compiler.codegen.gpu.driver import CallOnDevice, DeviceFailed, HostMemory, LoadOnDevice, OnDevice
+from buddy.compiler.codegen.gpu.driver import CallOnDevice, DeviceFailed, DeviceReply, HostMemory, LoadOnDevice
 from buddy.compiler.protocol.artifact import Argument, Artifact, TensorSpec
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.worker_messages import Message
@@ -57,7 +57,7 @@ class DeviceLoaded:
             memory = mmap.mmap(fd, max(1, size))
             self._buffers = [_tensor_at(memory, part) for part in parts]
             try:
-                self._worker = BlockingWorker(PROCESS, OnDevice | DeviceFailed, log=2, keep=(fd,))
+                self._worker = BlockingWorker(PROCESS, DeviceReply | DeviceFailed, log=2, keep=(fd,))
             except OSError as error:
                 raise GpuRunError(f"the process for the GPU did not start: {error}") from error
             end = weakref.finalize(self, self._worker.end)
@@ -90,13 +90,13 @@ class DeviceLoaded:
         kernel_time = f"{median(self._milliseconds):.3g} ms"
         return (f"on {self._name}: the kernels take {kernel_time}, the copies to and from the device the rest",)
 
-    def _request(self, request: Message) -> OnDevice:
+    def _request(self, request: Message) -> DeviceReply:
         """Sends a request and returns the answer. Raises `GpuRunError` if the process refuses it, or has ended."""
         answer = None
         with contextlib.suppress(OSError):
             self._worker.send(request)
             answer = self._worker.receive()
-        if isinstance(answer, OnDevice):
+        if isinstance(answer, DeviceReply):
             return answer
         if isinstance(answer, DeviceFailed):
             raise GpuRunError(answer.error, answer.todo)

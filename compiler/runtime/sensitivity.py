@@ -164,7 +164,7 @@ _DOUBLE_TYPES = {False: torch.float64, True: torch.complex128}
 _log = logging.getLogger("buddy.runner")
 
 
-def spreads(
+def measure_spreads(
     captured: CapturedGraph, expected: Sequence[torch.Tensor], random: torch.Tensor | None = None
 ) -> tuple[Spread, ...]:
     """Returns the spread of each of eager's results, `expected`: its difference from double precision, if finite.
@@ -239,7 +239,7 @@ def is_correct(
     eager = expected[index]
     if not _is_rounded(eager) or (is_close and are_few_roundings(compiled, eager)):
         return is_close, None
-    all_spreads = spreads(captured, expected)
+    all_spreads = measure_spreads(captured, expected)
     if not all_spreads:
         return is_close, None
     spread = all_spreads[index]
@@ -385,7 +385,7 @@ def _run_in_double(captured: CapturedGraph) -> LockstepInterpreter:
 
 
 def further_spreads(captured: CapturedGraph, seed: int) -> tuple[Spread, ...]:
-    """Returns the spreads of a run with random errors, cached for each `seed`. `spreads` must be called first."""
+    """Returns the spreads of a run with random errors, cached for each `seed`. `measure_spreads` must come first."""
     if seed not in captured.further_spreads:
         try:
             if not captured.exact:  # the spreads were on disk

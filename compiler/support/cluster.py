@@ -15,7 +15,7 @@ from buddy.compiler.protocol.errors import BuddyError
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-EXTRA = 'pip install "buddy-tui[cluster]"'
+INSTALL_COMMAND = 'pip install "buddy-tui[cluster]"'
 # Seconds in which a scheduler must answer, and the first worker must connect to it.
 CONNECT_TIMEOUT = 10.0
 # An item fails if more than this number of workers are lost while they process it.
@@ -31,7 +31,7 @@ def distributed() -> ModuleType:
     try:
         import distributed as package
     except ImportError as error:
-        raise ClusterError(Diagnostic("a Dask cluster needs the package distributed", todo=EXTRA)) from error
+        raise ClusterError(Diagnostic("a Dask cluster needs the package distributed", todo=INSTALL_COMMAND)) from error
     return package
 
 

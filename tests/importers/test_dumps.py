@@ -238,6 +238,10 @@ def test_a_location_that_refers_to_itself_ends() -> None:
         ("; *** IR Dump After SROAPass on f ***", "SROAPass", "@f"),
         ("*** IR Dump After LICMPass on loop %loop in function f ***", "LICMPass", "@f"),
         ("; *** IR Dump After InlinerPass on (f) ***", "InlinerPass", "@f"),
+        ("*** IR Dump After InlinerPass on (f, g) ***", "InlinerPass", "@f, @g"),
+        ("*** IR Pass LoopRotatePass on f ignored ***", "LoopRotatePass", "@f"),
+        ("*** IR Pass PassManager<Function> on [module] ignored ***", "PassManager<Function>", "module"),
+        ("*** IR Pass InlinerPass invalidated ***", "InlinerPass", ""),
         ("*** IR Dump At Start ***", "start", ""),
         ("# *** IR Dump After Finalize ISel (finalize-isel) ***:", "finalize-isel", "module"),
     ],
@@ -247,6 +251,7 @@ def test_headers_of_all_versions_are_read(line: str, title: str, ran_on: str) ->
     assert header is not None
     assert (header.title, header.ran_on) == (title, ran_on)
     assert header.failed == (" Failed" in line)
+    assert header.has_no_ir == any(word in line for word in ("ignored", "invalidated"))
 
 
 @pytest.mark.parametrize(

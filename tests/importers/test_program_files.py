@@ -16,9 +16,14 @@ import pytest
 import torch
 from torch.utils import bundled_inputs
 
+from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.importers.sources import CapturedProgram, SourceError, load_program
+from buddy.compiler.importers.sources.inputs import new_generator, random_tensor
+from buddy.compiler.importers.sources.modules import capture_module
+from buddy.compiler.importers.sources.opening import Opening
 from buddy.compiler.importers.sources.pickles import UnsafeError, without_running_code
 from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.protocol.programs import shape_word
 from buddy.compiler.protocol.source_files import kind_of
 
 
@@ -329,3 +334,50 @@ def test_an_op_of_higher_order_may_not_call_whatever_it_is_given(tmp_path: Path,
 
 def test_a_shape_of_no_input_is_refused(folder: Path) -> None:
     assert "unknown input y; the inputs are ids" in refused(folder / "rows.pt", "ids=2x5xi64", "y=3").what
+
+
+# ---- the parameters of a module's forward ----------------------------------------------------------------------------
+
+
+class Masked(torch.nn.Module):
+    def forward(self, x: torch.Tensor, scale: float = 2.0, mask: torch.Tensor | None = None) -> torch.Tensor:
+        return x * scale if mask is None else x * scale + mask
+
+
+class Collecting(torch.nn.Module):
+    def forward(self, x: torch.Tensor, *inputs: torch.Tensor, **options: object) -> torch.Tensor:
+        return x + len(inputs) + len(options)
+
+
+class KeywordOnly(torch.nn.Module):
+    def forward(
+        self, x: torch.Tensor, y: torch.Tensor | None = None, /, *, bias: torch.Tensor, more: float = 1.0
+    ) -> torch.Tensor:
+        return x + bias * more if y is None else x - y + bias
+
+
+@pytest.mark.parametrize(
+    ("module", "shapes", "expected"),
+    [
+        (Masked(), ("x=2x3",), lambda x: x * 2),
+        (Masked(), ("x=2x3", "mask=5x2x3"), lambda x, mask: x * 2 + mask),
+        (Collecting(), ("x=2x3",), lambda x: x),
+        (KeywordOnly(), ("x=2x3", "bias=3"), lambda x, bias: x + bias),
+        (KeywordOnly(), ("x=2x3", "y=2x3", "bias=3"), lambda x, y, bias: x - y + bias),
+    ],
+)
+def test_only_parameters_without_a_default_need_a_shape(
+    module: torch.nn.Module, shapes: tuple[str, ...], expected: Callable[..., torch.Tensor]
+) -> None:
+    opening = Opening(Path("model.pt"), title="model.pt", shapes=shapes)
+    (captured,) = capture_module(opening, module).graphs
+    assert captured.eager is not None
+    generator = new_generator()
+    inputs = [random_tensor(shape_word(text).shape, TensorDType.Float32, generator) for text in shapes]
+    torch.testing.assert_close(captured.eager(captured.tensors)[0], expected(*inputs))
+
+
+def test_a_parameter_without_a_default_needs_a_shape() -> None:
+    for module, name in ((Masked(), "x"), (Collecting(), "x"), (KeywordOnly(), "x, bias")):
+        with pytest.raises(SourceError, match=f"does not describe its inputs: {name} "):
+            capture_module(Opening(Path("model.pt"), title="model.pt"), module)

@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 from buddy.compiler.passes.contractions_to_blas import ContractionsToBlas
+from buddy.compiler.passes.kernels.access import Loop, UnsupportedError
+from buddy.compiler.passes.kernels.calls import product_of
+from buddy.compiler.passes.kernels.contraction import Contraction
 from buddy.compiler.support import blas
 from tests.passes.products import function, operands
 from tests.support.filecheck_text import filecheck
@@ -88,6 +91,30 @@ def test_without_a_library_products_are_left_with_a_line_that_says_so(monkeypatc
 def test_what_is_no_call_of_the_library_is_left(subscripts: str, sizes: dict[str, int], reason: str) -> None:
     compiled = Compiled(function("f", subscripts, sizes), [ContractionsToBlas()])
     assert compiled.remarks == [f"linalg.contract unchanged: {reason}"]
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "reason"),
+    [
+        ((31, 0, 7), (0, 1, 1), (1, 7), ""),
+        ((31, 0, 1), (0, 1, 13), (1, 7), "the rows of its result are not contiguous"),
+        ((2, 0, 7), (0, 1, 1), (1, 7), "the rows of one of its matrices overlap"),
+        ((31, 0, 7), (0, 2, 1), (1, 1), "the columns of one of its matrices overlap"),
+        ((62, 0, 7), (0, 1, 1), (2, 7), "one of its matrices is contiguous in neither direction"),
+    ],
+)
+def test_the_reason_names_what_the_library_cannot_access(
+    m: tuple[int, ...], n: tuple[int, ...], k: tuple[int, ...], reason: str
+) -> None:
+    """With the strides of A, B and C in the loops over rows, columns and products."""
+    rows, columns = (Loop(size, strides, False, (), ()) for size, strides in ((13, m), (7, n)))
+    depth = Loop(31, (*k, 0), True, (), ())
+    contraction = Contraction("f32", (), rows, columns, (depth,), False, ("f32", "f32"), "f32")
+    if not reason:
+        assert product_of(contraction).leading_c == 7
+        return
+    with pytest.raises(UnsupportedError, match=reason):
+        product_of(contraction)
 
 
 def test_halves_are_left() -> None:

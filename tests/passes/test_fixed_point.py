@@ -136,7 +136,7 @@ def test_weights_that_cannot_be_packed_stay() -> None:
     text = grouped("f", 1, 16, 1, 32).replace("buddy.parameter, ", "")
     kept = Compiled(text, [ContractionsToKernels()], target=target_of("vpdpbusd 512"))
     assert kept.remarks == [
-        "product with 4-bit weights unchanged: its weights or scales cannot be packed before the calls"
+        "product with 4-bit weights unchanged: its weights or scales cannot be packed before the program is called"
     ]
     assert "linalg.generic" in kept.text
     many = Compiled(grouped("f", 9, 16, 1, 32), [ContractionsToKernels()], target=target_of("vpdpbusd 512"))

@@ -42,7 +42,7 @@ def _torch() -> dict[str, FileReader]:
 
     def pickled(path: Path) -> None:
         classes_in(path)
-        modules._weights_only_error(path.name, read_weights(path, path.name))
+        modules._no_program_error(path.name, read_weights(path, path.name))
 
     return {
         "weights (.pt)": FileReader((_saved(model.state_dict()),), _opened("a.pt", pickled), refuses),

@@ -25,7 +25,7 @@ from buddy.compiler.protocol.run_report import NodeCounts
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.graph_interpreter import LockstepInterpreter, symbols_at
 from buddy.compiler.runtime.measure import run_and_compare
-from buddy.compiler.runtime.sensitivity import MAX_FURTHER_RUNS, Spread, differences, further_spreads, spreads
+from buddy.compiler.runtime.sensitivity import MAX_FURTHER_RUNS, Spread, differences, further_spreads, measure_spreads
 
 # What is computed in the place of a call: `change(call, *arguments, **keywords)`, where `call` is the op.
 Change = Callable[..., Any]
@@ -88,7 +88,7 @@ class Subject:
         """
         graph, tensors = self.graph(fault), self.captured.tensors
         with torch.no_grad():
-            own = spreads(self.captured, self.captured.eager(tensors) if self.captured.eager else [])
+            own = measure_spreads(self.captured, self.captured.eager(tensors) if self.captured.eager else [])
             wrong = LockstepInterpreter(
                 graph, tensors, symbols_at(graph, tensors, self.captured.numbers), (), "float64"
             ).finish()

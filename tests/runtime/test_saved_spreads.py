@@ -9,7 +9,7 @@ from torch import nn
 from buddy.compiler.frontend.capture import capture
 from buddy.compiler.runtime.captured import CapturedGraph, Spread
 from buddy.compiler.runtime.measure import compare_results, prepare_verdict, with_threads
-from buddy.compiler.runtime.sensitivity import further_spreads, spreads
+from buddy.compiler.runtime.sensitivity import further_spreads, measure_spreads
 from buddy.compiler.support import disk_cache
 from buddy.compiler.support.disk_cache import SPREADS
 from tests.models import WIDTH, Amplifying
@@ -47,7 +47,7 @@ def expected_of(captured: CapturedGraph) -> list[torch.Tensor]:
 
 def measured(captured: CapturedGraph) -> tuple[Spread, ...]:
     with torch.no_grad():
-        return spreads(captured, expected_of(captured))
+        return measure_spreads(captured, expected_of(captured))
 
 
 def ran_in_double(captured: CapturedGraph) -> bool:
@@ -134,5 +134,5 @@ def test_what_a_script_has_registered_is_measured_again() -> None:
     doubled.register_fake(torch.empty_like)
     captured = capture(lambda x: torch.ops.spreads.doubled(x).cumsum(0), (torch.ones(512, 1024),))[0]
     with torch.no_grad():
-        spreads(captured, expected_of(captured))
+        measure_spreads(captured, expected_of(captured))
     assert not SPREADS.list_keys()

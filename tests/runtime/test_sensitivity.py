@@ -18,7 +18,13 @@ from buddy.compiler.runtime import LoadedProgram, graph_interpreter
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.compare import compare
 from buddy.compiler.runtime.measure import compare_results, with_peak
-from buddy.compiler.runtime.sensitivity import MAX_FURTHER_RUNS, MIN_ELEMENTS, MULTIPLE, further_spreads, spreads
+from buddy.compiler.runtime.sensitivity import (
+    MAX_FURTHER_RUNS,
+    MIN_ELEMENTS,
+    MULTIPLE,
+    further_spreads,
+    measure_spreads,
+)
 from tests.models import WIDTH, Amplifying
 
 
@@ -124,7 +130,7 @@ def test_a_program_is_run_in_double_precision_once_and_only_where_it_has_to_be()
     assert captured.spreads is None
     assert judged([right[0] + 1], captured).verdict == "mismatch"
     assert captured.spreads is not None
-    assert spreads(captured, right) is captured.spreads
+    assert measure_spreads(captured, right) is captured.spreads
 
 
 def test_what_is_no_float_has_to_be_equal_and_infinities_are_never_a_matter_of_rounding() -> None:
@@ -162,7 +168,7 @@ def test_verifying_allows_the_same(deep: CapturedGraph) -> None:
     with torch.no_grad():
         expected = deep.eager(deep.tensors)
         further = (further_spreads(deep, seed)[0].rms for seed in range(MAX_FURTHER_RUNS))
-        largest = max(spreads(deep, expected)[0].rms, *further)
+        largest = max(measure_spreads(deep, expected)[0].rms, *further)
         for times, is_right in ((0.9, True), (1.1, False)):
             moved = [expected[0] + MULTIPLE * times * largest]
             assert _difference(moved, expected) is not None
@@ -316,7 +322,7 @@ def test_the_bits_that_a_program_reads_are_those_of_its_element_type() -> None:
     with torch.no_grad():
         captured = capture(to_twelve_bits, (torch.randn(32, WIDTH),))[0]
         assert captured.eager is not None
-        (spread,) = spreads(captured, captured.eager(captured.tensors))
+        (spread,) = measure_spreads(captured, captured.eager(captured.tensors))
     assert spread.largest < 2**-10  # the last of twelve bits, where a sine is rounded to another number
     assert not spread.is_complete
 
@@ -357,7 +363,7 @@ def wide() -> CapturedGraph:
 def test_large_weights_are_not_copied_to_double_precision_at_once(wide: CapturedGraph) -> None:
     assert wide.eager is not None
     expected = wide.eager(wide.tensors)
-    for measured in (lambda: spreads(wide, expected), lambda: further_spreads(wide, 0)):
+    for measured in (lambda: measure_spreads(wide, expected), lambda: further_spreads(wide, 0)):
         found, peak = with_peak(measured)
         assert found
         assert peak <= 1.0 * sum(tensor.nbytes for tensor in wide.tensors)
@@ -367,7 +373,7 @@ def test_blocks_of_columns_have_the_result_of_the_whole_product(
     wide: CapturedGraph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert wide.eager is not None
-    spreads(wide, wide.eager(wide.tensors))
+    measure_spreads(wide, wide.eager(wide.tensors))
     monkeypatch.setattr(graph_interpreter, "_MAX_WIDE_BYTES", 1 << 40)
     whole = graph_interpreter.LockstepInterpreter(wide.graph, wide.tensors, {}, (), "float64").finish()
     torch.testing.assert_close(wide.exact, whole, rtol=1e-12, atol=1e-12)

@@ -3,7 +3,7 @@
 Supports one device, with its primary context and the default stream, so that all work is done in order.
 
 A process that was forked from one in which the driver was initialized cannot use the driver, and importing a library
-such as torchao initializes it. So the driver is used only in a new interpreter, which `serve` runs.
+such as torchao initializes it. So the driver is used only in a new interpreter, in which `serve` runs.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from buddy.compiler.protocol.artifact import Copy, DeviceProgram, KernelScalar, Launch, Pointer, Word
+from buddy.compiler.protocol.artifact import Copy, DeviceProgram, KernelArgument, KernelScalar, Launch, Pointer
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.worker_messages import Message
 from buddy.compiler.support.processes.channel import Channel, serves
 
 LIBRARY = "libcuda.so.1"
-EXTRA = "pip install 'buddy-tui[cuda]'"
+INSTALL_COMMAND = "pip install 'buddy-tui[cuda]'"
 # The C type of a scalar argument, by its MLIR type.
 _C_TYPES: dict[str, Any] = {
     "i1": ctypes.c_int8,
@@ -61,14 +61,15 @@ class Device:
         try:
             self._call("cuInit", 0)
             self._device = self._call("cuDeviceGet", 0)
+            self._call("cuCtxSetCurrent", self._call("cuDevicePrimaryCtxRetain", self._device))
+            name = self._call("cuDeviceGetName", 128, self._device)
         except DeviceFault as fault:
             if fault.status == _NO_DEVICE:
                 raise NoDeviceError(f"no CUDA device was found ({fault})", _NEEDS_GPU) from fault
             raise NoDeviceError(f"the CUDA driver did not start ({fault})", _CHECK_DRIVER) from fault
         except RuntimeError as error:  # the package cannot open the library
             raise NoDeviceError(f"the CUDA driver did not start ({error})", _CHECK_DRIVER) from error
-        self._call("cuCtxSetCurrent", self._call("cuDevicePrimaryCtxRetain", self._device))
-        self.name = self._call("cuDeviceGetName", 128, self._device).split(b"\0")[0].decode(errors="replace")
+        self.name = name.split(b"\0")[0].decode(errors="replace")
 
     def _call(self, function: str, *arguments: object) -> Any:
         """Calls a function of the driver and returns its result. Raises `DeviceFault` with the driver's error."""
@@ -99,17 +100,17 @@ class Device:
 
     def launch(self, function: object, launch: Launch, addresses: Mapping[int, int]) -> None:
         """Launches a kernel; `addresses` has the addresses of the buffers by their numbers."""
-        parameters = KernelParameters(launch.words, addresses)
+        parameters = KernelParameters(launch.arguments, addresses)
         self._call("cuLaunchKernel", function, *launch.grid, *launch.block, launch.shared, 0, parameters.address, 0)
 
-    def mark(self) -> object:
-        """Records an event in the stream and returns it, for `milliseconds`."""
+    def record_event(self) -> object:
+        """Records an event in the stream and returns it, for `take_elapsed_ms`."""
         event = self._call("cuEventCreate", 0)
         self._call("cuEventRecord", event, 0)
         return event
 
-    def milliseconds(self, first: object, second: object) -> float:
-        """Waits for the second event; returns the time between both events, and destroys them."""
+    def take_elapsed_ms(self, first: object, second: object) -> float:
+        """Waits for the second event; returns the milliseconds between the two events, and destroys them."""
         self._call("cuEventSynchronize", second)
         elapsed = float(self._call("cuEventElapsedTime", first, second))
         for event in (first, second):
@@ -123,20 +124,20 @@ class KernelParameters:
     The values are valid as long as this object exists; the driver has copied them when a launch returns.
     """
 
-    def __init__(self, words: Sequence[Word], addresses: Mapping[int, int]) -> None:
-        self.values = [_value(word, addresses) for word in words]
-        self.table = (ctypes.c_void_p * max(1, len(words)))(*map(ctypes.addressof, self.values))
+    def __init__(self, arguments: Sequence[KernelArgument], addresses: Mapping[int, int]) -> None:
+        self.values = [_value(argument, addresses) for argument in arguments]
+        self.table = (ctypes.c_void_p * max(1, len(arguments)))(*map(ctypes.addressof, self.values))
 
     @property
     def address(self) -> int:
         return ctypes.addressof(self.table)
 
 
-def _value(word: Word, addresses: Mapping[int, int]) -> ctypes._SimpleCData[Any]:
-    if isinstance(word, Pointer):
-        return ctypes.c_void_p(addresses[word.buffer])
-    assert isinstance(word, KernelScalar)
-    return _C_TYPES[word.kind](word.value)
+def _value(argument: KernelArgument, addresses: Mapping[int, int]) -> ctypes._SimpleCData[Any]:
+    if isinstance(argument, Pointer):
+        return ctypes.c_void_p(addresses[argument.buffer])
+    assert isinstance(argument, KernelScalar)
+    return _C_TYPES[argument.kind](argument.value)
 
 
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
@@ -153,7 +154,7 @@ def _api() -> ModuleType:
     try:
         return importlib.import_module("cuda.bindings.driver")
     except ImportError as error:
-        raise NoDeviceError("the package for the CUDA driver is not installed", EXTRA) from error
+        raise NoDeviceError("the package for the CUDA driver is not installed", INSTALL_COMMAND) from error
 
 
 # ---- the process of a program ----------------------------------------------------------------------------------------
@@ -169,7 +170,7 @@ class HostMemory(Message, frozen=True):
 class LoadOnDevice(Message, frozen=True):
     """Load a program. `memory` is the file descriptor of `size` bytes of shared memory for arguments and results.
 
-    The first buffers of the program are `arguments`, then `results`. Answered by `OnDevice`.
+    Buffers are numbered: `arguments`, `results`, then `program.buffers`. Answered by `DeviceReply`.
     """
 
     program: DeviceProgram
@@ -180,10 +181,10 @@ class LoadOnDevice(Message, frozen=True):
 
 
 class CallOnDevice(Message, frozen=True):
-    """Copy the arguments to the device, run the program, and copy the results back. Answered by `OnDevice`."""
+    """Copy the arguments to the device, run the program, and copy the results back. Answered by `DeviceReply`."""
 
 
-class OnDevice(Message, frozen=True):
+class DeviceReply(Message, frozen=True):
     """The name of the device, and the time in milliseconds of a call's steps, without the copies to and from it."""
 
     device: str
@@ -210,19 +211,19 @@ class _Program:
         self._addresses = self._allocate()
         self._kernels = self._load(self.request.program)
 
-    def call(self) -> OnDevice:
+    def call(self) -> DeviceReply:
         for number, part in enumerate(self.request.arguments):
             self._device.upload(self._addresses[number], self._base + part.start, part.size)
-        start = self._device.mark()
+        start = self._device.record_event()
         for step in self.request.program.steps:
             self._run(step)
-        milliseconds = self._device.milliseconds(start, self._device.mark())
+        milliseconds = self._device.take_elapsed_ms(start, self._device.record_event())
         for number, part in enumerate(self.request.results, len(self.request.arguments)):
             self._device.download(self._base + part.start, self._addresses[number], part.size)
-        return OnDevice(self._device.name, milliseconds)
+        return DeviceReply(self._device.name, milliseconds)
 
-    def loaded(self) -> OnDevice:
-        return OnDevice(self._device.name)
+    def load_reply(self) -> DeviceReply:
+        return DeviceReply(self._device.name)
 
     def _run(self, step: Launch | Copy) -> None:
         if isinstance(step, Copy):
@@ -235,6 +236,8 @@ class _Program:
         kernels: dict[str, object] = {}
         for text in program.modules:
             kernels |= self._device.load_kernels(text, [name for name in kernel_names if f".entry {name}(" in text])
+        if missing := [name for name in kernel_names if name not in kernels]:
+            raise RuntimeError(f"the program's PTX has no kernel {', '.join(missing)}")
         return kernels
 
     def _allocate(self) -> dict[int, int]:
@@ -254,14 +257,18 @@ def serve(channel: Channel) -> None:
     """Runs the process: loads one program, then executes one call after another."""
     program: _Program | None = None
     while (request := channel.receive()) is not None:
+        reply: DeviceReply | DeviceFailed
         try:
             if isinstance(request, LoadOnDevice):
                 program = _Program(request)
-                channel.send(program.loaded())
+                reply = program.load_reply()
             else:
                 assert program is not None
-                channel.send(program.call())
+                reply = program.call()
         except NoDeviceError as error:
-            channel.send(DeviceFailed(error.diagnostic.what, error.todo))
+            reply = DeviceFailed(error.diagnostic.what, error.todo)
         except (DeviceFault, RuntimeError) as error:
-            channel.send(DeviceFailed(str(error)))
+            reply = DeviceFailed(str(error))
+        except (OSError, ValueError) as error:
+            reply = DeviceFailed(f"the shared memory cannot be mapped: {error}")
+        channel.send(reply)

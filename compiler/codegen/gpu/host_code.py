@@ -15,7 +15,7 @@ from typing import Any, cast
 from buddy.compiler.codegen.calling_convention import entry_of
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.walk import has_identity_layout
-from buddy.compiler.protocol.artifact import Buffer, Copy, KernelScalar, Launch, Pointer, Word
+from buddy.compiler.protocol.artifact import Buffer, Copy, KernelArgument, KernelScalar, Launch, Pointer
 from buddy.compiler.protocol.errors import BuddyError
 
 MODULE = "gpu.module"
@@ -70,7 +70,7 @@ class _Interpreter:
     arguments: int = 0
     buffers: list[Buffer] = field(default_factory=list)
     steps: list[Launch | Copy] = field(default_factory=list)
-    _values: dict[Any, Word] = field(default_factory=dict)
+    _values: dict[Any, KernelArgument] = field(default_factory=dict)
 
     def add_argument(self, value: ir.Value) -> None:
         """Adds an argument of the entry. Raises `HostCodeError` if it is not a memref."""
@@ -127,25 +127,25 @@ class _Interpreter:
         groups = _operand_groups(op)
         grid, block = ([self._number(group[0], op) for group in groups[part]] for part in (_GRID, _BLOCK))
         shared_bytes = self._number(groups[_SHARED][0], op) if groups[_SHARED] else 0
-        words = tuple(self._word(value, op) for value in groups[_ARGUMENTS])
+        arguments = tuple(self._kernel_argument(value, op) for value in groups[_ARGUMENTS])
         module = str(op.attributes["kernel"]).partition("::")[0].lstrip("@")
-        self.steps.append(Launch(module, cast(Any, tuple(grid)), cast(Any, tuple(block)), words, shared_bytes))
+        self.steps.append(Launch(module, cast(Any, tuple(grid)), cast(Any, tuple(block)), arguments, shared_bytes))
 
-    def _word(self, value: ir.Value, op: ir.Operation) -> Word:
+    def _kernel_argument(self, value: ir.Value, op: ir.Operation) -> KernelArgument:
         """Returns an operand of `op`. Raises `HostCodeError` if the value is not known."""
         if value not in self._values:
             raise HostCodeError(f"an operand of {op.name} would have to be computed on the host", op.location)
         return self._values[value]
 
     def _pointer(self, value: ir.Value, op: ir.Operation) -> Pointer:
-        word = self._word(value, op)
-        assert isinstance(word, Pointer)
-        return word
+        argument = self._kernel_argument(value, op)
+        assert isinstance(argument, Pointer)
+        return argument
 
     def _number(self, value: ir.Value, op: ir.Operation) -> int:
-        word = self._word(value, op)
-        assert isinstance(word, KernelScalar)
-        return int(word.value)
+        argument = self._kernel_argument(value, op)
+        assert isinstance(argument, KernelScalar)
+        return int(argument.value)
 
 
 def _operand_groups(op: ir.Operation) -> list[list[ir.Value]]:

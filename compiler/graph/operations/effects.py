@@ -1,4 +1,4 @@
-"""Op classes with side effects or without a lowering: checks, observers, random numbers, imported nodes."""
+"""Op classes of checks, observers, random numbers and imported nodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OBSERVE_TARGET = "buddy.observe.default"
 class ObserveOp(Op):
     """Passes its only argument to the observer of the run, if the run has one; has no result.
 
-    The observer is called in the order of these nodes in the graph, which tells the calls apart.
+    Calls come in graph order, so the n-th call belongs to the n-th observed node.
     """
 
     has_effect = True
@@ -66,12 +66,12 @@ PHILOX_KEY_INCREMENTS = (0x9E3779B9, 0xBB67AE85)
 
 
 class ImportedOp(Op):
-    """An op of an imported MLIR module; `target` is the MLIR op's name."""
+    """An op of an imported MLIR or ONNX file; `target` is the name of the op there, after `onnx.` for ONNX."""
 
-    only_eager = "the graph is an imported module without an eager program"
+    only_eager = "an imported program is not run node by node"
 
 
 class ImportedResultOp(Op):
-    """A result of an imported module, or a buffer that the module writes to."""
+    """A result of an imported MLIR module, or a buffer that the module writes to."""
 
     only_eager = ImportedOp.only_eager

@@ -1,4 +1,4 @@
-"""Reads the headers that pass managers print before IR, and finds the part of the program that the IR is of."""
+"""Reads the headers that pass managers print before IR, and finds which function or module the IR shows."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _MLIR_ARGUMENT = re.compile(
 # LLVM: `; *** IR Dump After SROAPass on f ***`, with `omitted because no change` for a pass that changes nothing.
 _LLVM = re.compile(
     rb"\*\*\* IR (?:(?P<kind>Dump|Pass|Deleted) (?P<when>After|Before) (?P<name>.*?)(?: on (?P<on>.*?))?"
-    rb"(?P<omitted> omitted because no change| filtered out| ignored)?"
-    rb"|(?P<start>Dump At Start)|Pass (?P<ignored>.*?))(?: \(?invalidated\)?)? \*\*\*"
+    rb"(?P<reason> omitted because no change| filtered out| ignored)?|(?P<start>Dump At Start)"
+    rb"|Pass (?P<name_without_ir>.*?)(?: on (?P<on_without_ir>.*?))?(?: ignored)?)(?: \(?invalidated\)?)? \*\*\*"
 )
 _LEGACY_ARGUMENT = re.compile(r"(?P<class>.*?) \((?P<argument>[\w.-]+)\)$")
 _LOOP = re.compile(r"loop .* in function (?P<function>\S+)$")
@@ -38,13 +38,14 @@ _SKIPPED_LINE = re.compile(rb"^(?:\s*$|\s*//|[#!][\w$.-]+ = |\{-#)")
 
 
 class Header(NamedTuple):
-    """A header: `title` names the stage, `ran_on` is the op that the pass ran on ("" if the header does not say).
+    """A header: `title` names the stage, `ran_on` what the pass ran on.
 
-    `omitted` stands for IR that is not printed because it did not change; a header of a pass that is `ignored` has no
-    IR either. `pipeline` is the pass with its options as the header carries them, "" if it has none. `op` is the full
-    name of the op that the pass ran on, which MLIR prints only with the IR of the whole module. `before` says that the
-    IR is that before the pass. `column` is where the header starts in its line: output of another thread may precede
-    it.
+    `ran_on` is `@symbol`, `module` or the op's name without its dialect, "" if the header does not say. `op` is the
+    full name of that op, which MLIR prints only with the IR of the whole module. `omitted` stands for IR that is not
+    printed because it did not change; if `has_no_ir`, the pass did not run or was filtered out, or what it ran on was
+    deleted or invalidated. `pipeline` is the pass with its options as the header carries them, "" if it has none.
+    `before` says that the IR is that before the pass. `column` is where the header starts in its line: output of
+    another thread may precede it.
     """
 
     title: str
@@ -52,7 +53,7 @@ class Header(NamedTuple):
     ran_on: str = ""
     failed: bool = False
     omitted: bool = False
-    ignored: bool = False
+    has_no_ir: bool = False
     pipeline: str = ""
     op: str = ""
     before: bool = False
@@ -67,8 +68,8 @@ def read_header(line: bytes) -> Header | None:
         header = _llvm_header(match)
     if header is None or match is None:
         return None
-    before = line[: match.start()].rstrip(b"#; ")
-    return header._replace(column=len(before)) if before.strip() else header
+    preceding = line[: match.start()].rstrip(b"#; ")
+    return header._replace(column=len(preceding)) if preceding.strip() else header
 
 
 def _mlir_header(match: re.Match[bytes]) -> Header:
@@ -79,39 +80,48 @@ def _mlir_header(match: re.Match[bytes]) -> Header:
         has_failed = has_failed or argument["failed"] is not None
         title = argument["new"] or argument["old"]
         pipeline = title + (argument["options"] or "")
-    before = "before " if match["when"] == b"Before" else ""
+    prefix = "before " if match["when"] == b"Before" else ""
     owner = _text(match["owner"] or b"").removesuffix(" internal ")
     ran_on, op = "", _text(match["op"] or b"")
     if op:
         symbol = _text(match["symbol"] or b"")
         ran_on = f"@{symbol}" if symbol else op.rpartition(".")[2]
     return Header(
-        f"{owner}: {title}" if owner else before + title, "mlir", ran_on, has_failed, pipeline=pipeline,
-        op=op, before=bool(before),
+        f"{owner}: {title}" if owner else prefix + title, "mlir", ran_on, has_failed, pipeline=pipeline,
+        op=op, before=bool(prefix),
     )  # fmt: skip
 
 
 def _llvm_header(match: re.Match[bytes]) -> Header:
     if match["start"]:
         return Header("start", "llvm")
-    if match["ignored"] is not None:
-        return Header(_text(match["ignored"]), "llvm", ignored=True)
-    title, on = _text(match["name"]), _text(match["on"] or b"")
+    if match["name_without_ir"] is not None:
+        ran_on = _llvm_ran_on(match["on_without_ir"]) if match["on_without_ir"] else ""
+        return Header(_text(match["name_without_ir"]), "llvm", ran_on, has_no_ir=True)
+    title = _text(match["name"])
     if (legacy := _LEGACY_ARGUMENT.fullmatch(title)) is not None:
         title = legacy["argument"]
-    loop = _LOOP.search(on)
-    ran_on = loop["function"] if loop else on.strip("()")
-    ran_on = MODULE if ran_on in ("[module]", "") else f"@{ran_on}"
-    omitted = match["omitted"] or b""
-    before = "before " if match["when"] == b"Before" else ""
-    is_ignored = omitted in (b" ignored", b" filtered out") or match["kind"] != b"Dump"
-    return Header(before + title, "llvm", ran_on, omitted=omitted == b" omitted because no change", ignored=is_ignored)
+    ran_on, reason = _llvm_ran_on(match["on"]), match["reason"] or b""
+    prefix = "before " if match["when"] == b"Before" else ""
+    has_no_ir = reason in (b" ignored", b" filtered out") or match["kind"] != b"Dump"
+    is_omitted = reason == b" omitted because no change"
+    return Header(prefix + title, "llvm", ran_on, omitted=is_omitted, has_no_ir=has_no_ir)
+
+
+def _llvm_ran_on(on: bytes | None) -> str:
+    """Returns what a pass of LLVM ran on: `module`, `@f`, or `@f, @g` for functions that call each other."""
+    text = _text(on or b"")
+    if loop := _LOOP.search(text):
+        text = loop["function"]
+    names = text.strip("()").split(", ") if text.startswith("(") else [text]
+    return MODULE if text in ("[module]", "") else ", ".join(f"@{name}" for name in names)
 
 
 def anchor_of(head: bytes, language: str, ran_on: str) -> str:
-    """Returns the anchor of printed IR from its first lines: `module`, or `@f` for a function or another symbol.
+    """Returns the anchor of printed IR from its first lines.
 
-    If the lines do not determine it, returns `ran_on`, or `module`.
+    It is `module`, `@f` for a function or another symbol, or the first op's name without its dialect. If the lines do
+    not determine it, returns `ran_on`, or `module`.
     """
     if language == "llvm":
         if b"ModuleID = " in head[:200]:

@@ -105,7 +105,7 @@ class LogScan:
         # number of stages before it.
         self._resume, self._stages_before = 0, 0
         self._inode = 0
-        self._ignored = 0
+        self._headers_without_ir = 0
 
     def scan(self) -> Iterator[None]:
         """Reads the log from the last header on to its end, and yields after each chunk."""
@@ -124,10 +124,10 @@ class LogScan:
                 yield
         self._resume, self._stages_before = reader.resume, reader.stages_before
         reader.finish()
-        self._ignored += reader.ignored
-        if self._ignored:
+        self._headers_without_ir += reader.headers_without_ir
+        if self._headers_without_ir:
             dump.notes.append(
-                f"{self._ignored} passes printed no IR: they ran no pass of their own, or were filtered out"
+                f"{self._headers_without_ir} passes printed no IR: they ran no pass of their own, or were filtered out"
             )
         yield
 
@@ -147,7 +147,7 @@ class _LogReader:
         self._dump, self._file_number, self._counts_ops = dump, file_number, counts_ops
         self.position = self.resume = position
         self.stages_before = len(dump.stages)
-        self.ignored = 0
+        self.headers_without_ir = 0
         self._header: Header | None = None
         self._start = position
         self._hash = StageHash("text", False)
@@ -173,7 +173,7 @@ class _LogReader:
     def finish(self) -> None:
         """Ends the last stage. It may be incomplete: the log is still being written, or the compiler crashed."""
         header, dump = self._header, self._dump
-        if header is not None and not header.ignored and not header.omitted and self._hash.ends_early:
+        if header is not None and not header.has_no_ir and not header.omitted and self._hash.ends_early:
             dump.notes.append(f"the log ends inside its last stage, {header.title}, which may be incomplete")
         self._end_stage()
 
@@ -190,12 +190,12 @@ class _LogReader:
                 self._add(Header("output", language), read, MODULE)
             return
         if header.omitted:
-            header = header if dump.add_unchanged(header.title, header.ran_on) else header._replace(ignored=True)
-        elif not header.ignored and read.length:
+            header = header if dump.add_unchanged(header.title, header.ran_on) else header._replace(has_no_ir=True)
+        elif not header.has_no_ir and read.length:
             self._add(header, read, anchor_of(read.head, header.language, header.ran_on))
-        elif not header.ignored:
+        elif not header.has_no_ir:
             dump.notes.append(f"{header.title} has a header without IR")
-        self.ignored += header.ignored
+        self.headers_without_ir += header.has_no_ir
 
     def _add(self, header: Header, read: StageHash, anchor: str) -> None:
         if read.is_binary:

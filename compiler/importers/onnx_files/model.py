@@ -202,7 +202,7 @@ def _name_nodes(model: onnx.ModelProto) -> None:
 def _turn_weights_into_inputs(onnx: ModuleType, model: onnx.ModelProto) -> dict[str, np.ndarray]:
     """Turns f16, f32 and f64 initializers of more than `MAX_CONSTANT_FLOATS` elements into the first inputs.
 
-    Those of 8-bit integers too, if they have several dims: only inputs are packed before the calls.
+    Those of 8-bit integers too, if they have several dims: only inputs are packed before the program is called.
 
     Returns them by name, in this order.
     """

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from buddy.compiler.frontend.names import node_title
 from buddy.compiler.importers.sources.inputs import apply_shapes, new_generator, random_tensor, shape_error
-from buddy.compiler.importers.sources.modules import capture_call, shapes_of
+from buddy.compiler.importers.sources.modules import capture_call, checked_shape_words
 from buddy.compiler.importers.sources.opening import Opening
 from buddy.compiler.importers.sources.pickles import UnsafeError, without_running_code
 from buddy.compiler.importers.sources.program import CapturedProgram
@@ -170,7 +170,7 @@ def _inputs(opening: Opening, program: ExportedProgram) -> tuple[tuple[object, .
         args, kwargs = program.example_inputs
         return tuple(args), dict(kwargs), []
     user_inputs = _user_inputs(program)
-    leaves, generator, words = [], new_generator(), shapes_of(opening, list(user_inputs))
+    leaves, generator, words = [], new_generator(), checked_shape_words(opening, list(user_inputs))
     for index, (name, value) in enumerate(user_inputs.items()):
         if not isinstance(value, torch.Tensor):
             leaves.append(_size(value) if isinstance(value, torch.SymInt) else value)

@@ -1,9 +1,10 @@
-"""Captures modules from files, and reads files of `torch.save`, which may hold weights only."""
+"""Captures modules from files, and reads files of `torch.save`. Some of these hold only weights."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from inspect import Parameter
 
 import msgspec
 import torch
@@ -19,20 +20,22 @@ from buddy.compiler.protocol.source_files import SourceError, source_error
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.support.dynamo_internals import TorchDynamoException
 
-_SHAPE_HINT = "give NAME=1x3x224x224, or NAME=1x128xi64 with an element type, for each tensor: --shape"
+_SHAPE_HINT = "give --shape NAME=1x3x224x224 (or NAME=1x128xi64, with an element type) for each tensor"
 
 
 def capture_module(opening: Opening, module: torch.nn.Module) -> CapturedProgram:
-    """The program of a module from a file, on random inputs of the shapes that the user sets. Raises `SourceError`."""
-    names = [name for name in _parameters(module) if name not in ("args", "kwargs")]
-    args = make_inputs(opening, names)
-    return capture_call(opening, module, args, {})
+    """Captures a module from a file, on random inputs of the shapes that the user sets. Raises `SourceError`."""
+    parameters = _parameters(module)
+    optional = {parameter.name for parameter in parameters if parameter.default is not Parameter.empty}
+    tensors = make_inputs(opening, [parameter.name for parameter in parameters], optional)
+    args, kwargs = _as_call(parameters, tensors)
+    return capture_call(opening, module, args, kwargs)
 
 
 def capture_call(
     opening: Opening, function: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]
 ) -> CapturedProgram:
-    """The graphs of a call, named after the file. Raises `SourceError`."""
+    """Captures the graphs of a call, and names them after the file. Raises `SourceError`."""
     from buddy.compiler.importers.sources import with_unique_names
 
     tape = Tape(skip_calls=lambda: True, frontend=opening.frontend)
@@ -54,7 +57,7 @@ def capture_call(
 
 
 def _break_notes(opening: Opening, graphs: Sequence[CapturedGraph]) -> list[str]:
-    """Notes on graph breaks, each with its reason."""
+    """Returns notes on graph breaks, each with its reason."""
     reasons = dict.fromkeys(graph.info.break_reason for graph in graphs if graph.info.break_reason)
     count = "1 graph" if len(graphs) == 1 else f"{len(graphs)} graphs"
     prefix = f"{opening.title} is captured as {count}; the code between and after them runs in PyTorch"
@@ -68,25 +71,46 @@ def _rename(graph: CapturedGraph, class_name: str, name: str) -> CapturedGraph:
     return graph
 
 
-def make_inputs(opening: Opening, names: Sequence[str]) -> tuple[torch.Tensor, ...]:
-    """Random tensors for the parameters `names`, of the shapes that the user sets. Raises `SourceError`."""
-    words = shapes_of(opening, names)
+def make_inputs(opening: Opening, names: Sequence[str], optional: Collection[str] = ()) -> dict[str, torch.Tensor]:
+    """Returns random tensors for the parameters `names`, of the shapes that the user sets.
+
+    A parameter in `optional` without a shape gets no tensor. Raises `SourceError` if another one has no shape.
+    """
+    words = checked_shape_words(opening, names)
     generator = new_generator()
-    user_shapes = [shape_for(words, name, index) for index, name in enumerate(names)]
-    missing = [name for name, user_shape in zip(names, user_shapes, strict=True) if user_shape is None]
+    user_shapes = {name: shape_for(words, name, index) for index, name in enumerate(names)}
+    missing = [name for name, user_shape in user_shapes.items() if user_shape is None and name not in optional]
     if missing:
         what = f"{opening.title} does not describe its inputs: {', '.join(missing)}"
         options = " ".join(f"--shape {name}=…" for name in missing)
         raise source_error(what, f"forward({', '.join(names)})", f"give {options}, as x=1x3x224x224 or ids=1x128xi64")
-    return tuple(
-        random_tensor(user_shape.shape, dtype_of(user_shape), generator)
-        for user_shape in user_shapes
+    return {
+        name: random_tensor(user_shape.shape, dtype_of(user_shape), generator)
+        for name, user_shape in user_shapes.items()
         if user_shape is not None
-    )
+    }
 
 
-def shapes_of(opening: Opening, names: Sequence[str]) -> list[ShapeWord]:
-    """The shapes that the user sets. Raises `SourceError` also for one that is not for a parameter in `names`."""
+def _as_call(
+    parameters: Sequence[Parameter], tensors: Mapping[str, torch.Tensor]
+) -> tuple[list[object], dict[str, object]]:
+    """Returns the arguments of a call with `tensors`. Other parameters are left out, or passed their defaults."""
+    args: list[object] = []
+    kwargs: dict[str, object] = {}
+    given = [k for k, p in enumerate(parameters) if p.name in tensors and p.kind is Parameter.POSITIONAL_ONLY]
+    for index, parameter in enumerate(parameters):
+        name = parameter.name
+        if parameter.kind is Parameter.POSITIONAL_ONLY and index <= max(given, default=-1):
+            args.append(tensors.get(name, parameter.default))
+        elif name in tensors and parameter.kind is Parameter.POSITIONAL_OR_KEYWORD and len(args) == index:
+            args.append(tensors[name])
+        elif name in tensors:
+            kwargs[name] = tensors[name]
+    return args, kwargs
+
+
+def checked_shape_words(opening: Opening, names: Sequence[str]) -> list[ShapeWord]:
+    """Returns the shapes that the user sets. Raises `SourceError`, also if one is not for a parameter in `names`."""
     words = shape_words(opening)
     try:
         check_names(words, names)
@@ -96,32 +120,34 @@ def shapes_of(opening: Opening, names: Sequence[str]) -> list[ShapeWord]:
 
 
 def shape_words(opening: Opening) -> list[ShapeWord]:
-    """The shapes that the user sets, for parameters of any name. Raises `SourceError`."""
+    """Returns the shapes that the user sets, without checking the names. Raises `SourceError`."""
     try:
         return [shape_word(text) for text in opening.shapes]
     except ValueError as error:
         raise source_error(str(error), "the shapes to open with", _SHAPE_HINT) from error
 
 
-def _parameters(module: torch.nn.Module) -> list[str]:
+def _parameters(module: torch.nn.Module) -> list[Parameter]:
+    """Returns the parameters of `forward`, without those that collect any number of arguments."""
     try:
-        return list(inspect.signature(module.forward).parameters)
+        parameters = inspect.signature(module.forward).parameters.values()
     except (TypeError, ValueError):
         return []
+    return [p for p in parameters if p.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)]
 
 
 _MAX_LISTED_TENSORS = 4
 
 
-def load_weights(opening: Opening) -> CapturedProgram:
-    """The program of a pickled module that the user trusts. Raises `SourceError`, also for a file with weights only."""
+def load_pickle(opening: Opening) -> CapturedProgram:
+    """Captures a pickled module that the user trusts. Raises `SourceError`, also for a file with weights only."""
     content = read_weights(opening.path, opening.title, opening.trusts)
     if isinstance(content, torch.nn.Module):
         return capture_module(opening, content.eval())
-    raise _weights_only_error(opening.title, content)
+    raise _no_program_error(opening.title, content)
 
 
-def _weights_only_error(title: str, content: object) -> SourceError:
+def _no_program_error(title: str, content: object) -> SourceError:
     tensors = list(_tensors("", content))
     if not tensors:
         what = f"{title} holds a {type(content).__name__}, which is neither weights nor a program"
@@ -134,7 +160,7 @@ def _weights_only_error(title: str, content: object) -> SourceError:
 
 
 def _tensors(name: str, value: object) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors in nested dicts and lists, with their paths."""
+    """Yields the tensors in nested dicts and lists, with their paths."""
     if isinstance(value, torch.Tensor):
         yield name, value
     elif isinstance(value, Mapping):

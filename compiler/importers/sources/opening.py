@@ -16,7 +16,7 @@ _LOADERS = {
     "mlir": "mlir_file:load",
     "exported": "exported_program:load",
     "torchscript": "torchscript:load",
-    "weights": "modules:load_weights",
+    "weights": "modules:load_pickle",
     "onnx": "onnx_file:load",
 }
 

@@ -80,7 +80,7 @@ def _inputs(opening: Opening, module: torch.jit.ScriptModule) -> tuple[object, .
         types = ", ".join(f"{a.name}: {a.type}" for a in unsupported)
         what = f"{opening.title} takes {types}, which a shape cannot describe"
         raise source_error(what, "its forward", "bundle inputs with it (torch.utils.bundled_inputs)")
-    tensors = dict(zip(needed, make_inputs(opening, needed), strict=True))
+    tensors = make_inputs(opening, needed)
     return tuple(tensors.get(a.name, a.default_value) for a in parameters)
 
 

@@ -1,4 +1,4 @@
-"""Calls of kernels in a module, of this compiler and of a BLAS library, and the memref arguments of these calls.
+"""Emits calls to the compiler's own kernels and to BLAS, and converts their memref arguments.
 
 Calls pass buffers as bare pointers, which do not include an offset. A memref with a dynamic offset is therefore passed
 as two arguments: its base and its offset.
@@ -69,14 +69,16 @@ Build = Callable[[str, Sequence[ir.Type]], func.FuncOp]
 def check_pack_limit(pass_name: str, limit: int) -> None:
     """Raises `ValueError` for a `limit` that is not a size in MiB."""
     if limit < 0:
-        raise ValueError(f"{pass_name}: pack-limit must be 0 (no limit) or the MiB of weights to pack, not {limit}")
+        expected = "0 (no limit) or the maximum size of the weights in MiB"
+        raise ValueError(f"{pass_name}: pack-limit must be {expected}, not {limit}")
 
 
 class KernelCalls:
     """The kernels that one pass emits in the module `root`, and their calls.
 
-    With `pack_weights`, parameters are packed before the calls, unless the weights of the module have more than
-    `pack_limit` MiB: the copies would need as much again. 0 is no limit.
+    With `pack_weights`, parameters are packed once, before the program is called, unless the weights of the module have
+    more than `pack_limit` MiB: the copies would need as much again. Copies that the runtime prepares are packed in any
+    case, because the packed weights replace them. 0 is no limit.
     """
 
     def __init__(self, root: ir.Operation, locations: LocationSets, pack_weights: bool, pack_limit: int = 0) -> None:
@@ -93,8 +95,8 @@ class KernelCalls:
         """Returns the argument of which `value` is a contiguous view, if it is a parameter; otherwise `None`."""
         return self._weights.parameter(value)
 
-    def to_pack(self, value: ir.Value) -> ArgumentId | None:
-        """Returns the parameter of which `value` is a contiguous view, if it may be packed before the calls."""
+    def packable_parameter(self, value: ir.Value) -> ArgumentId | None:
+        """Returns the parameter of which `value` is a contiguous view, if `packed` may pack it."""
         parameter = self.parameter(value) if self.packs else None
         if parameter is None or self._is_within_limit or self._weights.is_prepared(parameter):
             return parameter
@@ -106,7 +108,9 @@ class KernelCalls:
         self._packed_for.setdefault(packing, []).append(location)
         return self._weights.packed(parameter, packing)
 
-    def packed_before(self, loop: ir.Operation, value: ir.Value, packing: Packing, location: ir.Location) -> ir.Value:
+    def pack_before_loop(
+        self, loop: ir.Operation, value: ir.Value, packing: Packing, location: ir.Location
+    ) -> ir.Value:
         """Returns a buffer with `value` packed before `loop`, inside which `value` does not change."""
         for known in self._packed_before:
             if known.packing == packing and known.holds(loop, value):
@@ -122,7 +126,7 @@ class KernelCalls:
         )  # fmt: skip
         return buffer
 
-    def packing_before(self, loop: ir.Operation, value: ir.Value) -> Packing | None:
+    def requested_packing(self, loop: ir.Operation, value: ir.Value) -> Packing | None:
         """Returns the packing of `value` before `loop` that another kernel has requested, if any."""
         return next((known.packing for known in self._packed_before if known.holds(loop, value)), None)
 
@@ -141,8 +145,8 @@ class KernelCalls:
     ) -> None:
         """Emits a call of a kernel before `op`.
 
-        The kernel is that for `key` and the types of `operands`; the first call for them emits it by `build`, with a
-        name that starts with `symbol`.
+        The kernel is that for `key` and the types of `operands`; `build` emits it at the first such call, with a name
+        that starts with `symbol`.
         """
         types = [value.type for value in operands]
         function_key = (key, tuple(str(type_) for type_ in types))
@@ -155,7 +159,7 @@ class KernelCalls:
         with ir.InsertionPoint(op), location:
             func.CallOp([], ir.FlatSymbolRefAttr.get(name), passed_values(operands))
 
-    def called(self) -> dict[str, list[ir.Location]]:
+    def call_locations(self) -> dict[str, list[ir.Location]]:
         """Returns the locations of the calls of each kernel."""
         return {name: list(locations) for name, _, locations in self._functions.values()}
 
@@ -179,10 +183,11 @@ class _PackedBefore:
     buffer: ir.Value
 
     def holds(self, loop: ir.Operation, value: ir.Value) -> bool:
-        """True if the buffer has the elements of `value` before `loop`: this is the same loop, or the next one.
+        """True if the buffer has the elements of `value` before `loop`: if `loop` is the buffer's loop or directly
+        follows it.
 
-        Nothing but the computation of bounds is between the loops over the rows of one contraction, and these write to
-        its result alone.
+        Such loops are over the rows of one contraction: only bounds are computed between them, and the loops write only
+        the result.
         """
         return self.value == value and (self.loop == loop or _follows(self.loop, loop))
 
@@ -266,10 +271,10 @@ class Product:
 
 
 def product_of(contraction: Contraction) -> Product:
-    """Returns the call that computes the contraction for one value of its outer loops.
+    """Returns the call that computes the contraction for one iteration of the outer loops.
 
-    Raises `UnsupportedError` for element types other than f32 and f64, for sums over several loops, and if a matrix is
-    contiguous in neither direction.
+    Raises `UnsupportedError` for element types other than f32 and f64, for sums over several loops, and for a matrix
+    that BLAS cannot read or write where it is.
     """
     c = contraction
     if c.element not in _BYTES or c.input_elements != (c.element, c.element) or c.result_element != c.element:
@@ -280,23 +285,25 @@ def product_of(contraction: Contraction) -> Product:
     a = _matrix(c.m.size, k, c.m.strides[0], k_a)
     b = _matrix(k, c.n.size, k_b, c.n.strides[1])
     result = _matrix(c.m.size, c.n.size, c.m.strides[2], c.n.strides[2])
-    if a is None or b is None or result is None or result.transposed:
-        raise UnsupportedError("one of its matrices is contiguous in neither direction")
+    if result.transposed:
+        raise UnsupportedError("the rows of its result are not contiguous")
     return Product(c.m.size, c.n.size, k, a, b, result.leading)
 
 
-def _matrix(rows: int, columns: int, row_stride: int, column_stride: int) -> Matrix | None:
-    """Returns how a matrix is stored; `None` if it is contiguous in neither direction.
+def _matrix(rows: int, columns: int, row_stride: int, column_stride: int) -> Matrix:
+    """Returns how a matrix is stored. Raises `UnsupportedError` if BLAS cannot access it where it is.
 
-    BLAS requires that the leading dimension is not less than the length of a row.
+    BLAS requires that rows or columns are contiguous, and that the leading dimension is not less than their length.
     """
     if column_stride == 1 or columns == 1:
         if rows == 1 or row_stride >= columns:
             return Matrix(False, max(1, columns, row_stride if rows > 1 else 0))
-        return None
-    if (row_stride == 1 or rows == 1) and column_stride >= rows:
-        return Matrix(True, max(1, column_stride))
-    return None
+        raise UnsupportedError("the rows of one of its matrices overlap")
+    if row_stride == 1 or rows == 1:
+        if column_stride >= rows:
+            return Matrix(True, max(1, column_stride))
+        raise UnsupportedError("the columns of one of its matrices overlap")
+    raise UnsupportedError("one of its matrices is contiguous in neither direction")
 
 
 def declare(root: ir.Operation, element: str, index_bits: int) -> str:
@@ -317,10 +324,10 @@ def _size_type(index_bits: int) -> ir.Type:
     return ir.IntegerType.get_signless(index_bits)
 
 
-def calling_function(
+def emit_blas_wrapper(
     name: str, types: Sequence[ir.Type], contraction: Contraction, callee: str, index_bits: int, accumulate: bool
 ) -> func.FuncOp:
-    """Emits a private function of three operands that calls `callee` for each value of the contraction's outer loops.
+    """Emits a private function of three operands that calls `callee` in each iteration of the outer loops.
 
     `types` are those of the operands. Unless `accumulate`, the old values of C are not read.
     """
@@ -361,7 +368,7 @@ class _BlasCalls:
         return arith.addi(base, arith.muli(offset, self.e.value(_BYTES[self.c.element])))
 
     def _emit_call(self, outer: list[Index]) -> None:
-        """Emits the call for one value of the outer loops."""
+        """Emits the call for one iteration of the outer loops."""
         e, p = self.e, self.product
         a, b, c = (self._pointer(number, outer) for number in range(3))
         enums = [_ROW_MAJOR, *(_TRANSPOSED if m.transposed else _NOT_TRANSPOSED for m in (p.a, p.b))]
@@ -376,7 +383,7 @@ class _BlasCalls:
         func.CallOp([], ir.FlatSymbolRefAttr.get(self.callee), operands)
 
     def _pointer(self, number: int, outer: list[Index]) -> ir.Value:
-        """Emits the address of operand `number` (A, B, C) for one value of the outer loops, as an i64."""
+        """Emits the address of operand `number` (A, B, C) for one iteration of the outer loops, as an i64."""
         size = _BYTES[self.c.element]
         offset = self.e.dot(outer, [loop.strides[number] * size for loop in self.c.outer])
         address = self.addresses[number]

@@ -51,7 +51,7 @@ class Panels:
 
     @property
     def count(self) -> int:
-        """Returns the number of panels for one value of the outer loops."""
+        """Returns the number of panels for one iteration of the outer loops."""
         return -(-self.n[0] // self.columns)
 
     @property

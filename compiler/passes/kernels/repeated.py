@@ -61,7 +61,7 @@ def outline_duplicates(root: ir.Operation, locations: LocationSets) -> dict[str,
         if counts[key] >= _MIN_COUNT:
             _outline(run, key, calls)
     calls.finish()
-    return calls.called()
+    return calls.call_locations()
 
 
 def _outline(run: _Run, key: Hashable, calls: KernelCalls) -> None:

@@ -32,7 +32,7 @@ from buddy.compiler.tools.extract import Subgraph
 # Maximum number of rounds; each finds one fault, which may have hidden another one.
 _MAX_ROUNDS = 4
 # The time limit for the reduction of a program that never ends.
-_MAX_HANG_SECONDS = 15.0
+_MAX_HANG_REDUCTION_SECONDS = 15.0
 
 
 def bisect(
@@ -44,9 +44,9 @@ def bisect(
 ) -> BisectionResult:
     """Finds what makes `captured` under `recipe` wrong by `criterion`.
 
-    Every trial runs in a separate process. It is stopped if one of its steps takes more than `criterion.each` seconds.
-    After `criterion.within` seconds, no trial starts that would only make the answer smaller. Raises `Stopped` when
-    the client stops the bisection or disconnects.
+    Every trial runs in a separate process. It is stopped if one of its steps takes more than a limit of at most
+    `criterion.each` seconds. After `criterion.within` seconds, no trial starts that would only reduce the failing
+    subgraph further. Raises `Stopped` when the client stops the bisection or disconnects.
     """
     trials = RecipeTrials(requester, criterion, captured.user_lowerings)
     warm_up(trials, recipe.dialect)
@@ -71,27 +71,27 @@ class _Bisection:
     whole: TrialSubject
     recipe: Recipe
     on_progress: OnProgress
-    first: RecipeOutcome = field(init=False)
+    original_outcome: RecipeOutcome = field(init=False)
     # Names the culprits once they are confirmed, for the progress messages of later trials.
     _confirmed_culprit: str = ""
 
     def run(self) -> BisectionResult:
         self._report("the unmodified program", 0.0)
-        self.first = self.trials(self.whole, self.recipe)
+        self.original_outcome = self.trials(self.whole, self.recipe)
         if self.trials.criterion.kind == "slower":
             return self._with_totals(
-                slowness.find_slowing_step(self.trials, self.whole, self.recipe, self.first, self._report)
+                slowness.find_slowing_step(self.trials, self.whole, self.recipe, self.original_outcome, self._report)
             )
-        if not self._meets_criterion(self.first):
+        if not self._meets_criterion(self.original_outcome):
             return self._with_totals(
-                BisectionResult(f"nothing to search for: {self.first.describe(self.recipe)}", self.recipe)
+                BisectionResult(f"nothing to search for: {self.original_outcome.describe(self.recipe)}", self.recipe)
             )
         return self._with_totals(self._find_culprits())
 
     def _find_culprits(self) -> BisectionResult:
         """Finds one fault after another, until the whole program is right without them."""
         culprits = _Culprits()
-        recipe, outcome = self.recipe, self.first
+        recipe, outcome = self.recipe, self.original_outcome
         first_small: TrialSubject | None = None
         for _ in range(_MAX_ROUNDS):
             small, step_indices, lowerings = self._find_fault(recipe, outcome)
@@ -108,7 +108,7 @@ class _Bisection:
         if outcome.right:
             confirmed = steps.culprits(self.recipe, culprits.step_indices)
             self._confirmed_culprit = f"{self._describe_culprits(confirmed, culprits.lowerings, True)}; "
-        small = first_small or self._reduce(self.recipe, self.first)
+        small = first_small or self._reduce(self.recipe, self.original_outcome)
         return self._make_result(small, recipe, outcome, culprits)
 
     def _find_fault(
@@ -165,7 +165,7 @@ class _Bisection:
         time.
         """
         half = (self.trials.criterion.within - self.trials.seconds) / 2
-        deadline = self.trials.seconds + (min(half, _MAX_HANG_SECONDS) if failure.kind == "hangs" else half)
+        deadline = self.trials.seconds + (min(half, _MAX_HANG_REDUCTION_SECONDS) if failure.kind == "hangs" else half)
         judge = self._judge(failure, recipe)
         # If the failing pass succeeds on a subgraph, the rest of the pipeline need not run.
         until = failure.step if failure.step >= 0 else TO_END
@@ -184,13 +184,13 @@ class _Bisection:
         step_indices, lowerings = sorted(culprits.step_indices), culprits.lowerings
         culprit_steps = steps.culprits(self.recipe, step_indices)
         in_eager, recipe_in_eager = self._find_eager_nodes(small, lowerings)
-        faulty_index = step_indices[0] if step_indices else self.first.step
+        faulty_index = step_indices[0] if step_indices else self.original_outcome.step
         reproducer = reproducing.make_reproducer(self.trials, small, self.recipe, faulty_index)
-        right = recipe if outcome.right or not in_eager else recipe_in_eager
+        repaired_recipe = recipe if outcome.right or not in_eager else recipe_in_eager
         return BisectionResult(
             self._describe_culprits(culprit_steps, lowerings, outcome.right or bool(in_eager)),
-            right,
-            self.first.describe(self.recipe),
+            repaired_recipe,
+            self.original_outcome.describe(self.recipe),
             culprit_steps,
             tuple(lowerings),
             tuple(nodes.computing_nodes(small.subgraph)),
@@ -207,15 +207,15 @@ class _Bisection:
     def _find_eager_nodes(
         self, small: TrialSubject, lowerings: Sequence[WrongLowering]
     ) -> tuple[tuple[str, ...], Recipe]:
-        """Returns the smallest set of nodes with which in eager the whole program is right, and the recipe for them.
+        """Returns a small set of nodes that, run in eager, make the whole program right; and the recipe for them.
 
         The set is empty if none was found. It contains either all or none of the corresponding nodes of equal layers.
-        If lowerings are responsible, it contains their nodes. Some faults move to another node whenever a node runs in
-        eager, so this search takes at most half of the time that the bisection has taken so far.
+        If lowerings are responsible, the search starts from their nodes. Some faults move to another node whenever a
+        node runs in eager, so this search takes at most half of the time that the bisection has taken so far.
         """
         deadline = 1.5 * self.trials.seconds
         groups: list[tuple[str, ...]] = []
-        recipe, outcome = self.recipe, self.first
+        recipe, outcome = self.recipe, self.original_outcome
         names = [name for lowering in lowerings for name in lowering.nodes] or nodes.computing_nodes(small.subgraph)
         for _ in range(_MAX_ROUNDS):
             new_groups = nodes.layer_groups(self.whole.subgraph, self.recipe, names)
@@ -224,7 +224,7 @@ class _Bisection:
             self._report(f"{sum(map(len, groups))} nodes in eager", 0.8)
             outcome = self.trials(self.whole, recipe)
             is_late = self.trials.time_is_up or self.trials.seconds > deadline
-            if outcome.right or is_late or self._judge(self.first, self.recipe)(outcome) != "bad":
+            if outcome.right or is_late or self._judge(self.original_outcome, self.recipe)(outcome) != "bad":
                 break
             names = nodes.computing_nodes(self._reduce(recipe, outcome).subgraph)
         if not outcome.right:
@@ -272,7 +272,11 @@ class _Bisection:
         elif lowerings:
             what = "; ".join(nodes.lowering_text(lowering) for lowering in lowerings)
         else:
-            what = f"no single pass or lowering is responsible {position_text(self.first.step, self.recipe)}"
+            original = self.original_outcome
+            position = f"failure {position_text(original.step, self.recipe)}"
+            failure = "difference from eager" if original.kind == "differs" else position
+            what = f"no single pass or lowering is responsible for the {failure}"
+            return what if right else f"{what}: no trial makes the whole program right"
         return what if right else f"{what}, and there are other culprits: no trial makes the whole program right"
 
     def _notes(self, step_indices: list[int], small: TrialSubject) -> tuple[str, ...]:
@@ -284,7 +288,7 @@ class _Bisection:
             if step.options and not self.trials.time_is_up and self.trials(small, with_defaults).right:
                 notes.append(f"{step.name} is right with its options at their defaults, instead of {step.spelling()}")
         if self.trials.time_is_up:
-            notes.append("the time limit was reached: more time may give a smaller answer")
+            notes.append("the time limit was reached: more time may give a smaller failing subgraph")
         return tuple(notes)
 
     def _report(self, what: str, done: float) -> None:

@@ -99,7 +99,7 @@ class NodesTimed(Reply, frozen=True):
     problem: str = ""
 
 
-class NodeError(msgspec.Struct, frozen=True, order=True):
+class MeasuredError(msgspec.Struct, frozen=True, order=True):
     """The error of the outputs if `node` alone is computed in `precision`; -1 if it is not known."""
 
     node: str
@@ -110,19 +110,18 @@ class NodeError(msgspec.Struct, frozen=True, order=True):
 class MeasureErrors(Message, frozen=True):
     """Compute the program in eager with one node at a time in a precision; answered by `ErrorsMeasured`.
 
-    Measures for about `seconds`, in the order of `pairs`. Errors that were measured before, for the same recipe,
+    Measures for about `seconds`, in the order of `pairs`. Errors that were measured before, for the same program,
     weights and inputs, are read from the disk.
     """
 
-    recipe: Recipe
-    pairs: tuple[NodeError, ...]
+    pairs: tuple[MeasuredError, ...]
     seconds: float
 
 
 class ErrorsMeasured(Reply, frozen=True):
     """The errors that are known, among them `reused` from the disk; or the `problem`, if the program fails in eager."""
 
-    errors: tuple[NodeError, ...] = ()
+    errors: tuple[MeasuredError, ...] = ()
     reused: int = 0
     problem: str = ""
 

@@ -1,10 +1,9 @@
-"""Measures the time and the error of each matrix product of a program in a precision, for the choice of precisions."""
+"""Measures the time of each matrix product under a recipe, and the error if one product uses another precision."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,6 +11,7 @@ import torch
 
 from buddy.compiler.driver import program_cache
 from buddy.compiler.driver.compile_graph import compile_graph
+from buddy.compiler.graph import serialize
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.operations.effects import RandomOp
 from buddy.compiler.ops.lowering import LoweredModule
@@ -24,8 +24,8 @@ from buddy.compiler.tools.profile.attribution import with_counting
 from buddy.compiler.tools.profile.measure import time_nodes
 from buddy.compiler.tools.tune.messages import (
     ErrorsMeasured,
+    MeasuredError,
     MeasureErrors,
-    NodeError,
     NodesTimed,
     TimedProduct,
     TimeNodes,
@@ -62,9 +62,9 @@ def _kind(op: Op) -> str:
 class ErrorMeter:
     """Measures the errors of `captured` with single nodes in other precisions, in eager arithmetic.
 
-    The values of all nodes are kept, so that only the nodes that depend on the changed node are computed again. Known
-    errors are stored on disk, under a hash of the program and its expected results, so that a cancelled search can be
-    resumed.
+    The values of all nodes are kept, so that only the nodes that depend on the changed node are computed again, unless
+    they exceed `_MAX_KEPT_BYTES`; then each measurement runs the whole program. Known errors are stored on disk, under
+    a hash of the program and its expected results, so that a cancelled search can be resumed.
     """
 
     def __init__(self, captured: CapturedGraph) -> None:
@@ -82,7 +82,7 @@ class ErrorMeter:
         deadline = time.monotonic() + request.seconds
         with torch.no_grad(), with_threads(1):
             if not self._key:
-                self._compute_all(request)
+                self._compute_all()
             measured = 0
             for pair in request.pairs:
                 if (pair.node, pair.precision) in self._errors:
@@ -92,13 +92,13 @@ class ErrorMeter:
                 self._errors[pair.node, pair.precision] = self._error(pair)
                 measured += 1
         if measured:
-            data = [NodeError(*pair, error) for pair, error in sorted(self._errors.items())]
+            data = [MeasuredError(*key, error) for key, error in sorted(self._errors.items())]
             PRECISION_ERRORS.write(self._key, msgspec.msgpack.encode(data))
         known = ((pair, self._errors.get((pair.node, pair.precision), -1.0)) for pair in request.pairs)
-        errors = tuple(NodeError(pair.node, pair.precision, error) for pair, error in known if error >= 0)
+        errors = tuple(MeasuredError(pair.node, pair.precision, error) for pair, error in known if error >= 0)
         return ErrorsMeasured(errors, sum((pair.node, pair.precision) in self._stored for pair in request.pairs))
 
-    def _compute_all(self, request: MeasureErrors) -> None:
+    def _compute_all(self) -> None:
         """Computes the program in eager, keeps the values of its nodes, and reads the errors that are on the disk."""
         captured = self._captured
         self._symbols = symbols_at(self._graph, captured.tensors, captured.numbers)
@@ -112,10 +112,10 @@ class ErrorMeter:
             kept += _bytes_of(values[op.name])
         self._expected = self._results(values)
         self._values = values if kept <= _MAX_KEPT_BYTES else {}
-        of_results = [fingerprints([value]) for value in self._expected if isinstance(value, torch.Tensor)]
-        self._key = digest(program_cache.program_key(self._graph, request.recipe), str(of_results))
+        result_fingerprints = [fingerprints([value]) for value in self._expected if isinstance(value, torch.Tensor)]
+        self._key = digest(serialize.graph_hash(self._graph), program_cache.installation(), str(result_fingerprints))
         try:
-            stored = msgspec.msgpack.decode(PRECISION_ERRORS.read(self._key) or b"\x90", type=list[NodeError])
+            stored = msgspec.msgpack.decode(PRECISION_ERRORS.read(self._key) or b"\x90", type=list[MeasuredError])
         except msgspec.MsgspecError:
             stored = []
         self._errors = {(entry.node, entry.precision): entry.error for entry in stored}
@@ -124,7 +124,7 @@ class ErrorMeter:
     def _results(self, values: Mapping[str, Any]) -> list[Any]:
         return [values[op.name] if isinstance(op, Op) else op for op in self._graph.results]
 
-    def _error(self, pair: NodeError) -> float:
+    def _error(self, pair: MeasuredError) -> float:
         precisions = {pair.node: pair.precision}
         if self._values:
             results = self._results({**self._values, **self._changed(precisions)})
@@ -139,16 +139,14 @@ class ErrorMeter:
         for op in self._graph.operations:
             if op.stable in precisions or any(parent.name in changed for parent in op.parents):
                 operands = {p.name: changed.get(p.name, self._values[p.name]) for p in op.parents}
-                with self._random_state(op):
-                    changed[op.name] = compute_node(op, operands, self._symbols, precisions)
+                self._restore_generator(op)
+                changed[op.name] = compute_node(op, operands, self._symbols, precisions)
         return changed
 
-    @contextmanager
-    def _random_state(self, op: Op) -> Iterator[None]:
-        """Starts a random op from the state of the generator that it had when all values were computed."""
+    def _restore_generator(self, op: Op) -> None:
+        """Sets the generator to its state before `op` in the full run, if `op` draws random numbers."""
         if op.name in self._states:
             torch.set_rng_state(self._states[op.name])
-        yield
 
 
 def _bytes_of(value: Any) -> int:

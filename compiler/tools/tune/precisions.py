@@ -27,8 +27,8 @@ from buddy.compiler.support.processes.jobs import JobFailed
 from buddy.compiler.tools.tune.messages import (
     CompareRecipes,
     ErrorsMeasured,
+    MeasuredError,
     MeasureErrors,
-    NodeError,
     NodesTimed,
     RecipesCompared,
     RecipeTried,
@@ -203,7 +203,7 @@ class PrecisionSearch:
         reused = 0
         while len(errors) < len(pairs) and (not errors or self.elapsed < _MEASURED_BY * self.frame.seconds):
             self._report_progress(f"errors of single products, {len(errors)}/{len(pairs)}", len(errors) / len(pairs))
-            request = MeasureErrors(self.plain, tuple(pairs), _ERRORS_AT_ONCE)
+            request = MeasureErrors(tuple(pairs), _ERRORS_AT_ONCE)
             result = await self._ask(request, ErrorsMeasured)
             if result.problem:
                 self.notes.append(f"errors were not measured: {result.problem}")
@@ -331,13 +331,13 @@ def _times_by_kind(timed: NodesTimed, precision: Precision) -> dict[str, float]:
     return {kind: statistics.fmean(times) for kind, times in seconds.items()}
 
 
-def _pairs_to_measure(nodes: Sequence[NodePrecision]) -> list[NodeError]:
+def _pairs_to_measure(nodes: Sequence[NodePrecision]) -> list[MeasuredError]:
     """Returns the nodes and precisions that save time: for each node, the fastest precision first."""
     by_node = []
     for node in nodes:
         effects = [effect for effect in node.effects if effect.saved > _LEAST_SAVING * node.seconds]
         effects.sort(key=lambda effect: -effect.saved)
-        by_node.append([NodeError(node.node, effect.precision) for effect in effects])
+        by_node.append([MeasuredError(node.node, effect.precision) for effect in effects])
     return [pair for rank in zip_longest(*by_node) for pair in rank if pair is not None]
 
 

@@ -1,4 +1,4 @@
-"""The text of the outputs pane, the header, the status line and the line of keys."""
+"""The text of the outputs pane, the header, the status line and the key line."""
 
 from __future__ import annotations
 

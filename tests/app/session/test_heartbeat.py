@@ -113,10 +113,10 @@ async def test_a_stopped_worker_is_named_and_cancelling_replaces_it(workbench: O
         app = bench.app
         host = _child(app.state.welcome.pid, "buddy.compiler.engine.host")
         os.kill(host, signal.SIGSTOP)
-        await bench.until(lambda: bench.shows("host stopped"), "the header")
+        await bench.until(lambda: bench.shows("host suspended"), "the header")
         await bench.press("r")
         await bench.until(lambda: app.state.busy, "the run")
-        await bench.until(lambda: bench.shows("the host process was stopped by a signal"), "the message")
+        await bench.until(lambda: bench.shows("the host process is suspended by a signal"), "the message")
         await bench.press("ctrl+c")
         await bench.until(lambda: not app.state.busy, "the end of the run")
         await bench.press("r")

@@ -132,7 +132,7 @@ def test_a_stalled_job_shows_its_time_and_how_to_end_it() -> None:
     assert _said(state).endswith("ctrl+c cancels ")
     clock.now = 34.0
     assert progress_text(state, formatting.UNICODE).endswith("4%  for 34 s")
-    assert _said(state).endswith("ctrl+c ends it ")
+    assert _said(state).endswith("ctrl+c stops the job ")
     state.apply(Progress(7, "pass 4/60 cse", 0.05))
     assert "for" not in progress_text(state, formatting.UNICODE)
 

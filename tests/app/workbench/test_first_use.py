@@ -1,6 +1,6 @@
 """What an engineer does first with her own model, from the first screen on, by keys that the screen names.
 
-Each key is pressed only while the screen says what it does: in the line of keys, in the list of second keys, in the
+Each key is pressed only while the screen says what it does: in the key line, in the list of second keys, in the
 tour, or on the frame of the screen that is open. Paths and answers to questions are typed, backspace deletes what a
 question suggests, and arrows move in lists.
 """

@@ -10,7 +10,8 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -18,7 +19,15 @@ import torch
 from llvmlite import binding
 from torch.nn import functional
 
-from buddy.compiler.codegen.gpu.driver import LIBRARY, Device, KernelParameters
+from buddy.compiler.codegen.gpu import driver as gpu_driver
+from buddy.compiler.codegen.gpu.driver import (
+    LIBRARY,
+    Device,
+    DeviceFailed,
+    KernelParameters,
+    LoadOnDevice,
+    NoDeviceError,
+)
 from buddy.compiler.codegen.gpu.host_code import HostCodeError, steps_of
 from buddy.compiler.codegen.gpu.kernels import PtxError, emit
 from buddy.compiler.codegen.machines import parse_module, this_machine
@@ -79,8 +88,8 @@ class EmulatedKernel:
         ]
 
     def launch(self, launch: Launch, addresses: dict[int, int]) -> None:
-        parameters = KernelParameters(launch.words, addresses)
-        kinds = [ctypes.c_void_p if isinstance(word, Pointer) else _TYPES[word.kind] for word in launch.words]
+        parameters = KernelParameters(launch.arguments, addresses)
+        kinds = [ctypes.c_void_p if isinstance(a, Pointer) else _TYPES[a.kind] for a in launch.arguments]
         values = [kind.from_address(parameters.table[i]) for i, kind in enumerate(kinds)]
         function: Callable[..., Any] = ctypes.CFUNCTYPE(None, *kinds)(self._address)
         for block in itertools.product(*map(range, launch.grid)):
@@ -259,16 +268,16 @@ def test_a_kernel_that_is_not_lowered_is_told_with_its_node() -> None:
 
 
 def test_arguments_lie_as_a_driver_reads_them() -> None:
-    words = (
+    arguments = (
         Pointer(2),
         KernelScalar("i64", -5),
         KernelScalar("f32", 0.5),
         KernelScalar("i1", 1),
         KernelScalar("f64", 0.25),
     )
-    parameters = KernelParameters(words, {2: 0x7F0012345678})
+    parameters = KernelParameters(arguments, {2: 0x7F0012345678})
     kinds = (ctypes.c_uint64, ctypes.c_int64, ctypes.c_float, ctypes.c_int8, ctypes.c_double)
-    table = (ctypes.c_void_p * len(words)).from_address(parameters.address)
+    table = (ctypes.c_void_p * len(arguments)).from_address(parameters.address)
     found = [kind.from_address(place).value for kind, place in zip(kinds, table, strict=True)]
     assert found == [0x7F0012345678, -5, 0.5, 1, 0.25]
 
@@ -427,6 +436,50 @@ def test_a_driver_that_fails_is_reported(
     assert todo in caught.value.diagnostic.todo
 
 
+class IdleDevice:
+    """A device without memory, on which no module has kernels."""
+
+    name = "an idle GPU"
+
+    def allocate(self, _size: int) -> int:
+        return 0
+
+    def load_kernels(self, _ptx: str, names: Sequence[str]) -> dict[str, object]:
+        assert not names
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("memory", "steps", "what"),
+    [
+        (-1, (Launch("f", (1, 1, 1), (1, 1, 1), ()),), "the program's PTX has no kernel f"),
+        (1 << 20, (), "the shared memory cannot be mapped: [Errno 9]"),
+    ],
+)
+def test_a_program_that_cannot_be_loaded_is_answered(
+    memory: int, steps: tuple[Launch, ...], what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_driver, "Device", IdleDevice)
+    request = LoadOnDevice(DeviceProgram("sm_75", ("",), (), steps), memory, 8, (), ())
+    requests, replies = iter((request, None)), list[object]()
+    gpu_driver.serve(cast(Any, SimpleNamespace(receive=lambda: next(requests), send=replies.append)))
+    (reply,) = replies
+    assert isinstance(reply, DeviceFailed)
+    assert what in reply.error
+
+
+def test_a_device_whose_context_fails_is_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    functions = {
+        "cuInit": lambda _flags: (0,),
+        "cuDeviceGet": lambda number: (0, number),
+        "cuDevicePrimaryCtxRetain": lambda _device: (2, 0),
+        "cuGetErrorString": lambda _status: (0, b"out of memory"),
+    }
+    monkeypatch.setattr(gpu_driver, "_api", lambda: SimpleNamespace(**functions))
+    with pytest.raises(NoDeviceError, match=r"did not start \(cuDevicePrimaryCtxRetain: out of memory\)"):
+        Device()
+
+
 @pytest.mark.skipif(driver(), reason="there is a CUDA driver")
 def test_without_a_driver_one_line_says_so() -> None:
     artifact = Line(torch.relu, numbers(6)).compile(GPU).artifact
@@ -455,9 +508,9 @@ def test_the_binding_takes_the_arguments_that_it_is_called_with() -> None:
         lambda: device.download(1 << 41, 1 << 40, 64),
         lambda: device.copy(1 << 40, 1 << 41, 64),
         lambda: device.launch(api.CUfunction(0), launch, {0: 1 << 40}),
-        lambda: device.mark(),
+        lambda: device.record_event(),
         lambda: device._call("cuEventRecord", api.CUevent(0), 0),
-        lambda: device.milliseconds(api.CUevent(0), api.CUevent(0)),
+        lambda: device.take_elapsed_ms(api.CUevent(0), api.CUevent(0)),
         lambda: device._call("cuEventElapsedTime", api.CUevent(0), api.CUevent(0)),
     )
     for act in acts:

@@ -86,7 +86,7 @@ def found_by(master: Channel, program: CapturedGraph, plant: Plant, **options: f
 
 # One of a kind: a pass that makes wrong numbers, one that crashes, a lowering.
 THOROUGHLY = ("flip_one_sign", "crash_on_sqrt", "wrong_epsilon")
-# Seconds after which nothing is tried any more that would only make the answer smaller.
+# Seconds after which nothing is tried any more that would only reduce the failing subgraph further.
 AT_ONCE = 0.01
 EACH_PLANT = sampled(
     [plant for plant in PLANTS if plant.kind != "slower"],

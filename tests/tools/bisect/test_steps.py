@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 from buddy.compiler.support.delta import Verdict
-from buddy.compiler.tools.bisect import steps
+from buddy.compiler.tools.bisect import search, steps
 from buddy.compiler.tools.bisect.trials import RecipeOutcome
 
 RECIPE = default_recipe()
@@ -110,3 +111,17 @@ def test_a_step_of_another_recipe_is_optional() -> None:
     line = [*RECIPE.steps[:20], PassStep("flip-one-sign"), *RECIPE.steps[20:]]
     recipe = Recipe(steps=tuple(line))
     assert 20 in steps.optional_steps(recipe)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason"),
+    [
+        (RecipeOutcome("differs"), "responsible for the difference from eager"),
+        (RecipeOutcome("fails", 2), f"responsible for the failure in pass {RECIPE.steps[2].name} (step 3)"),
+    ],
+)
+def test_without_any_culprit_the_answer_speaks_of_no_other_ones(outcome: RecipeOutcome, reason: str) -> None:
+    bisection = search._Bisection(cast(Any, None), cast(Any, None), RECIPE, lambda _what, _done: None)
+    bisection.original_outcome = outcome
+    expected = f"no single pass or lowering is {reason}: no trial makes the whole program right"
+    assert bisection._describe_culprits([], [], right=False) == expected

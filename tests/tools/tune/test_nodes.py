@@ -14,11 +14,13 @@ from buddy.compiler.runtime.graph_interpreter import results_of
 from buddy.compiler.runtime.measure import error_of_results
 from buddy.compiler.support import disk_cache
 from buddy.compiler.tools.tune import nodes
-from buddy.compiler.tools.tune.messages import MeasureErrors, NodeError, TimeNodes
+from buddy.compiler.tools.tune.messages import MeasuredError, MeasureErrors, TimeNodes
 from tests.programs import captured
 
 PAIRS = tuple(
-    NodeError(node, precision) for node in ("mm.0", "mm.1", "mm.2") for precision in ("bf16", "bf16x3", "int8-dynamic")
+    MeasuredError(node, precision)
+    for node in ("mm.0", "mm.1", "mm.2")
+    for precision in ("bf16", "bf16x3", "int8-dynamic")
 )
 
 
@@ -32,8 +34,8 @@ def program(scale: float = 1.0) -> CapturedGraph:
     return captured(lambda x: (torch.relu(x @ first) @ second, x @ third), torch.randn(16, 32))
 
 
-def request(pairs: tuple[NodeError, ...] = PAIRS, seconds: float = 60.0) -> MeasureErrors:
-    return MeasureErrors(default_recipe(), pairs, seconds)
+def request(pairs: tuple[MeasuredError, ...] = PAIRS, seconds: float = 60.0) -> MeasureErrors:
+    return MeasureErrors(pairs, seconds)
 
 
 @pytest.mark.parametrize("kept_bytes", [1 << 30, 0])
@@ -65,7 +67,7 @@ def test_a_search_that_was_stopped_goes_on_with_the_errors_on_the_disk() -> None
 def test_an_element_that_is_no_longer_finite_is_an_infinite_error() -> None:
     weights = nn.Parameter(torch.eye(8))
     graph = captured(lambda x: x @ weights, torch.full((8, 8), 3.4e38))
-    (one,) = nodes.ErrorMeter(graph).measure(request((NodeError("mm.0", "bf16"),))).errors
+    (one,) = nodes.ErrorMeter(graph).measure(request((MeasuredError("mm.0", "bf16"),))).errors
     assert one.error == float("inf")
 
 

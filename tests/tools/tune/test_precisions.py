@@ -17,8 +17,8 @@ from buddy.compiler.support.processes.jobs import JobFailed
 from buddy.compiler.tools.tune.messages import (
     CompareRecipes,
     ErrorsMeasured,
+    MeasuredError,
     MeasureErrors,
-    NodeError,
     NodesTimed,
     RecipesCompared,
     RecipeTried,
@@ -107,7 +107,7 @@ class Program:
         if isinstance(request, MeasureErrors):
             known = request.pairs[: 5 * sum(isinstance(one, MeasureErrors) for one in self.asked)]
             return ErrorsMeasured(
-                tuple(NodeError(p.node, p.precision, self.errors[p.node, p.precision]) for p in known)
+                tuple(MeasuredError(p.node, p.precision, self.errors[p.node, p.precision]) for p in known)
             )
         if isinstance(request, CompareRecipes):
             return RecipesCompared(1.5, 1.4, 1.6)

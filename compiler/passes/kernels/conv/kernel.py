@@ -91,8 +91,8 @@ def choose_winograd(
 ) -> BlockedConvolution:
     """Returns the blocking of Winograd's convolution with tiles of `tile_size` x `tile_size` outputs.
 
-    `packed` means that weights are packed before the calls, otherwise in each call. Raises `UnsupportedError` if
-    Winograd's algorithm does not apply, or if its estimated speedup is below `min_speedup`.
+    `packed` means that weights are packed before the program is called, otherwise in each call. Raises
+    `UnsupportedError` if Winograd's algorithm does not apply, or if its estimated speedup is below `min_speedup`.
     """
     winograd.check_supported(conv)
     direct = choose_direct(conv, target).blocking

@@ -22,8 +22,8 @@ def copy_rows(
     """Emits a copy of the flat memref `a`, the operand A of `contraction`, which has one loop over K.
 
     The copy has elements of type `element`, which `convert` returns for scalars and vectors of A. It has `rows` rows
-    for each value of the outer loops, the last ones of zeros, and rows are padded with zeros to a `multiple`. Returns
-    the copy, which the caller frees, and the contraction of it.
+    for each iteration of the outer loops, the last ones of zeros, and rows are padded with zeros to a `multiple`.
+    Returns the copy, which the caller frees, and the contraction of it.
     """
     c, (k,) = contraction, contraction.k
     outer = [loop for loop in c.outer if loop.used[0]]
@@ -64,7 +64,7 @@ def _copied(loop: Loop, stride: int) -> Loop:
 def _fill_rows(
     e: KernelEmitter, target: ir.Value, lanes: int, outer: Sequence[Loop], strides: Sequence[int], first: int, last: int
 ) -> None:
-    """Stores zeros from offset `first` to `last`, for each value of the outer loops; vectors of `lanes` divide both."""
+    """Stores zeros from offset `first` to `last`, for each iteration of the outer loops; `lanes` divides both."""
     zero = e.zero(ir.VectorType.get([lanes], target.type.element_type))
 
     def fill(indices: list[Index]) -> None:

@@ -55,7 +55,7 @@ class GemmKernel:
 
     @property
     def copied_rows(self) -> int:
-        """Returns the rows of a copy of A, for each value of the outer loops."""
+        """Returns the rows of a copy of A, for each iteration of the outer loops."""
         return self.c.m.size
 
     def convert_a(self, value: ir.Value) -> ir.Value:
@@ -67,11 +67,11 @@ class GemmKernel:
         return converted(value, self.element, self.c.unsigned[operand])
 
     def start(self, operand: int, outer: Sequence[Index]) -> Index:
-        """Returns the offset of A (0) or B (1) for one value of the outer loops."""
+        """Returns the offset of A (0) or B (1) for one iteration of the outer loops."""
         return self.e.dot(outer, [loop.strides[operand] for loop in self.c.outer])
 
     def result_offsets(self, outer: Sequence[Index], row: Index, column: Index) -> ResultOffsets:
-        """Returns the offsets of the results at `row` and `column`, for one value of the outer loops."""
+        """Returns the offsets of the results at `row` and `column`, for one iteration of the outer loops."""
         offsets = self.results.origin
         for loop, index in enumerate([*outer, row, column]):
             offsets = self.results.advance(offsets, loop, index)

@@ -124,8 +124,8 @@ class BlockedGemm(GemmKernel):
     def _next_panel(self, start: Index, number: Index) -> Index | None:
         """Returns the offset of the packed panel after panel `number`, or `None` if panels are not prefetched.
 
-        After the last panel, this is a panel for the next value of the outer loops, or memory that is prefetched but
-        not read.
+        After the last panel, this is a panel for the next iteration of the outer loops, or memory that is prefetched
+        but not read.
         """
         if not self._prefetches_panels():
             return None
