@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch._functorch import partitioners
 
-from buddy.compiler.frontend import joint_graphs
 from tests.programs import assert_same
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
@@ -18,7 +18,7 @@ def saved_strides(
 ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Shapes and strides of what is saved, after a check that results and gradients are eager's."""
     found = []
-    partition = joint_graphs.default_partition
+    partition = partitioners.default_partition
 
     def record(*args: object, **options: object) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
         forward, backward = partition(*args, **options)
@@ -26,7 +26,7 @@ def saved_strides(
         found.extend((tuple(value.shape), value.stride()) for value in values)
         return forward, backward
 
-    monkeypatch.setattr(joint_graphs, "default_partition", record)
+    monkeypatch.setattr(partitioners, "default_partition", record)
     compiled = torch.compile(function, backend="buddy", dynamic=False, options={"fallback": "error"})
     assert_same(_step(compiled, inputs), _step(function, inputs))
     return found
