@@ -46,6 +46,9 @@ def step_of(phase: str, name: str, anchor: str = MODULE, options: dict[str, Opti
 IMPORTED, BACKEND, ONNX = "imported", "torch-backend", "onnx"
 ON_TENSORS: dict[Dialect, str] = {"linalg": "linalg-on-tensors", "tosa": "tosa", "stablehlo": "stablehlo"}
 
+# Dialects with loops, or with ops that become loops.
+_WITH_LOOPS = {"onnx", "torch", "vhlo", "stablehlo", "scf"}
+
 # Converts ONNX ops to torch ops: `torch-onnx-to-torch-backend-pipeline`, with its shape refinement as one step.
 FROM_ONNX = steps_of(
     IMPORTED,
@@ -455,6 +458,8 @@ def _import_steps(recipe: Recipe, dialects: Collection[str]) -> list[PassStep]:
         steps += steps_of(_IMPORT_PHASE, ("convert-complex-to-standard", FUNC))
     if "shape" in dialects:
         steps += steps_of(_IMPORT_PHASE, "shape-to-shape-lowering", "convert-shape-to-std")
+    if _WITH_LOOPS & set(dialects):
+        steps += steps_of(_IMPORT_PHASE, "copy-carried-tensors")
     return [msgspec.structs.replace(step, phase=_IMPORT_PHASE) for step in steps]
 
 
