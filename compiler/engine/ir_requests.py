@@ -54,7 +54,7 @@ class CheckHandler:
     def __init__(self, send: Callable[[Frame], None]) -> None:
         self._send = send
 
-    async def check(self, frame: CheckIr, job: Job) -> None:
+    async def check_ir(self, frame: CheckIr, job: Job) -> None:
         try:
             problem = await call_in_process(_CHECK, frame.content, IrProblem, _CALL_SECONDS)
         except TookTooLong as error:
@@ -106,7 +106,7 @@ class ReprintHandler:
             if old_form not in self._forms.values():
                 self._store.drop(old_form)
 
-    async def describe(self, frame: DescribeOp, job: Job) -> None:
+    async def describe_op(self, frame: DescribeOp, job: Job) -> None:
         if frame.name not in self._documentation:
             self._documentation[frame.name] = await _call_process(_DOCUMENTATION, frame.name, str)
         self._send(OpSummary(job.request, frame.name, self._documentation[frame.name]))

@@ -199,7 +199,7 @@ def plugin_presets(files: tuple[PluginFile, ...]) -> tuple[Preset, ...]:
     installed_plugins()
     for file in files:
         load_file(file)
-    return tuple(preset for name, preset in presets.presets().items() if name in presets.registered())
+    return tuple(preset for name, preset in presets.presets().items() if name in presets.plugin_preset_functions())
 
 
 def describe_installed() -> tuple[PluginInfo, ...]:

@@ -97,7 +97,7 @@ RENAMED = {
     "recording": "tools.record",
     "registrations": "graph.plugins",
     "regular": "protocol.text.store",
-    "resuming": "protocol.wire",
+    "resuming": "protocol.resumable_stream",
     "run_report": "protocol.run_report",
     "runner": "runtime",
     "scratch": "support.files",

@@ -29,7 +29,7 @@ from buddy.compiler.engine.server import ClientRejected, greeting_of, request_of
 from buddy.compiler.graph.sizes import BadSizeError, parse_size
 from buddy.compiler.protocol import file_formats, programs, recipe, wire, worker_messages
 from buddy.compiler.protocol.presets import default_recipe
-from buddy.compiler.protocol.source_files import SourceError, kind_of, locate
+from buddy.compiler.protocol.source_files import SourceError, kind_of, locate_source
 from buddy.compiler.protocol.text.diff import difference
 from buddy.compiler.protocol.text.line_keys import line_keys
 from buddy.compiler.protocol.text.lines import IndexedText, elide, jumps, line_ends
@@ -324,8 +324,8 @@ READERS: dict[str, Reader] = {
     ),
     "link to an engine elsewhere": Reader(
         _linked,
-        (wire.StreamError, wire.GoneError),
-        (_LINK, _NOISY_LINK, wire.refusal("it ended")),
+        (wire.StreamError, wire.ResumeError),
+        (_LINK, _NOISY_LINK, wire.encode_rejection("it ended")),
         "bytes",
         60,
     ),
@@ -372,7 +372,7 @@ READERS: dict[str, Reader] = {
     "shape": Reader(_text(programs.shape_word), (ValueError,), (b"x=1x128xi64", b"0=?x4", b"ids=3"), weight=20),
     "size": Reader(_text(parse_size), (BadSizeError,), (b"s0*4 + 2*s1 - 3", b"max(s0, (s1 + 1)//2) % 8"), weight=20),
     "source": Reader(
-        _text(locate),
+        _text(locate_source),
         (SourceError,),
         (b"package.module:name", b"a.py:model", b"/etc/hosts", b"/dev/null"),
         weight=20,

@@ -22,14 +22,14 @@ from buddy.compiler.runtime.captured import CapturedGraph
 class CapturedProgram:
     """The graphs of a program in the order in which they ran, notes for the user, and the program's files.
 
-    `known` describes its graph for a later load that need not capture it (`reuse.py`), b"" if that is impossible.
+    `known_graph` describes its graph for a later load that need not capture it (`reuse.py`), b"" if that is impossible.
     `is_reused` says whether the graph itself was made from such a description.
     """
 
     graphs: list[CapturedGraph] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     files: tuple[str, ...] = ()
-    known: bytes = b""
+    known_graph: bytes = b""
     is_reused: bool = False
 
 

@@ -10,7 +10,7 @@ from buddy.compiler.codegen.iree import installed
 from buddy.compiler.codegen.iree.compiler import parse_help
 from buddy.compiler.codegen.iree.options import DEFAULTS, driver, flag_problem, merge_flags, targets
 from buddy.compiler.engine.backends import BackendWorkers
-from buddy.compiler.engine.worker import Listener
+from buddy.compiler.engine.worker import WorkerListener
 from buddy.compiler.protocol import GraphInfo, OutputReport, RunReport, SideReport, Timing
 from buddy.compiler.protocol.recipe import IREE, NATIVE, PassStep, Recipe, from_toml, to_toml
 from buddy.compiler.support.processes.jobs import JobFailed
@@ -114,7 +114,7 @@ def test_a_recipe_file_of_before_is_one_of_this_compiler() -> None:
 
 
 def compilers() -> BackendWorkers:
-    listener = Listener(lambda _state: None, lambda _name, _stream, _data: None, lambda: False)
+    listener = WorkerListener(lambda _state: None, lambda _name, _stream, _data: None, lambda: False)
     return BackendWorkers(lambda _frame: None, listener)
 
 
