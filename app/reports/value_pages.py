@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from buddy.compiler.protocol import Element, StoredTensor, ValueKind, Values
+from buddy.compiler.protocol import Element, RunTensor, ValueKind, Values
 
 # The size of the block of values of one request: about a screen.
 BLOCK_ROWS, BLOCK_COLUMNS = 64, 32
@@ -18,7 +18,7 @@ CELL_WIDTH = 11
 class ViewedTensor(NamedTuple):
     """A tensor to view, and its sides: output, eager's output and their difference, or input."""
 
-    tensor: StoredTensor
+    tensor: RunTensor
     sides: tuple[ValueKind, ...]
 
     @property
@@ -26,7 +26,7 @@ class ViewedTensor(NamedTuple):
         return f"{self.tensor.name} {self.tensor.dtype}[{','.join(map(str, self.tensor.shape))}]"
 
 
-def viewed_tensors(tensors: Sequence[StoredTensor]) -> list[ViewedTensor]:
+def viewed_tensors(tensors: Sequence[RunTensor]) -> list[ViewedTensor]:
     """The outputs, then the inputs. An output has a difference only if eager's output has the same shape."""
     compiled = {tensor.name: tensor for tensor in tensors if tensor.kind == "output"}
     outputs = []

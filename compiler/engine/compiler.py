@@ -23,6 +23,7 @@ from buddy.compiler.protocol.worker_messages import (
     CompilerRequest,
     DescribeOps,
     DescribePasses,
+    FailureReply,
     GraphsStored,
     LoadPlugins,
     LogText,
@@ -32,7 +33,6 @@ from buddy.compiler.protocol.worker_messages import (
     PluginsLoaded,
     Ready,
     Reply,
-    RequestFailed,
     StageData,
     StageNote,
     StepNote,
@@ -70,13 +70,13 @@ class CompilerWorker:
 
     def _answer(self, request: Message) -> Reply:
         if self._problem is not None:
-            return RequestFailed(self._problem)
+            return FailureReply(self._problem)
         try:
             return self._answers[type(request)](request)
         except Exception as error:
             self._channel.send(LogText(traceback_of(error)))
             what = f"internal error in the compiler: {type(error).__name__}: {error}"
-            return RequestFailed(Diagnostic(what, todo="this is a bug: please report it with the log"))
+            return FailureReply(Diagnostic(what, todo="this is a bug: please report it with the log"))
 
     def _add_graph(self, request: StoreGraph) -> Reply:
         from buddy.compiler.driver.compilation import Compiler
@@ -107,9 +107,9 @@ def collect_code_remarks(compiler: Compiler, recipe: Recipe) -> Reply:
     try:
         return CodeRemarks(compiler.code_remarks(recipe))
     except CompilationError as error:
-        return RequestFailed(error.diagnostic)
+        return FailureReply(error.diagnostic)
     except RemarksError as error:
-        return RequestFailed(Diagnostic("LLVM's remarks are not available", "a separate process", detail=str(error)))
+        return FailureReply(Diagnostic("LLVM's remarks are not available", "a separate process", detail=str(error)))
 
 
 def compile_recipe(channel: Channel, compiler: Compiler, recipe: Recipe, known_texts: tuple[str, ...]) -> Reply:
@@ -128,7 +128,7 @@ def compile_recipe(channel: Channel, compiler: Compiler, recipe: Recipe, known_t
         channel.send(Assignments(compiler.assignments(recipe, packer.send_step)))
         result, artifact = compile_stages(compiler, recipe, packer)
     except CompilationError as error:
-        return RequestFailed(error.diagnostic, tuple(packer.pack(stage, text) for stage, text in error.stages))
+        return FailureReply(error.diagnostic, tuple(packer.pack(stage, text) for stage, text in error.stages))
     return CompileDone(
         packer.stages(result.stages),
         artifact,

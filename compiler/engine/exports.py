@@ -29,9 +29,9 @@ from buddy.compiler.protocol.worker_messages import (
     BisectionMessage,
     ExportProgram,
     ExtractNodes,
+    FailureReply,
     LogText,
     MakeScript,
-    RequestFailed,
     StartBisection,
     StopRunner,
 )
@@ -128,7 +128,7 @@ class SubgraphHandler:
                 self._send(Progress(job.request, message.what, message.done))
             elif isinstance(message, LogText):
                 log.error("bisection: %s", message.text)
-            elif isinstance(message, RequestFailed):
+            elif isinstance(message, FailureReply):
                 raise JobFailed(message.diagnostic)
             elif isinstance(message, BisectionDone):
                 self._send(Bisected(job.request, message.finding))

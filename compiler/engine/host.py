@@ -41,6 +41,7 @@ from buddy.compiler.protocol.worker_messages import (
     Execute,
     ExportProgram,
     ExtractNodes,
+    FailureReply,
     GraphWithImport,
     HostRequest,
     ImportGraph,
@@ -54,7 +55,6 @@ from buddy.compiler.protocol.worker_messages import (
     PythonText,
     Ready,
     Reply,
-    RequestFailed,
     ScriptMade,
     StageData,
     StartBisection,
@@ -88,7 +88,7 @@ class Host:
     def serve(self) -> None:
         while (request := self._channel.receive()) is not None:
             if self._problem is not None:
-                self._channel.send(RequestFailed(self._problem))
+                self._channel.send(FailureReply(self._problem))
             elif isinstance(request, LoadProgram):
                 self._channel.send(self._load(request))
             elif isinstance(request, ImportGraph):
@@ -129,7 +129,7 @@ class Host:
             self._channel.send(LogText(traceback_of(error)))
             source = request.source
             what, todo = f"{source} could not be loaded", "see the log for its traceback"
-            return RequestFailed(diagnostic_of(error, what, source, todo))
+            return FailureReply(diagnostic_of(error, what, source, todo))
         finally:
             _flush()
 
@@ -145,7 +145,7 @@ class Host:
         diagnostics = []
         for captured in without_import:
             reply = import_in_child(self._channel, captured)
-            if isinstance(reply, RequestFailed):
+            if isinstance(reply, FailureReply):
                 diagnostics.append(reply.diagnostic)
             else:
                 captured.graph.imported_ir = reply.imported
@@ -171,7 +171,7 @@ class Host:
             return NodesExtracted(_graph_data(self._program.graphs[-1]))
         except Exception as error:
             self._channel.send(LogText(traceback_of(error)))
-            return RequestFailed(Diagnostic(str(error), captured.info.name, "choose other nodes"))
+            return FailureReply(Diagnostic(str(error), captured.info.name, "choose other nodes"))
 
     def _in_child(self, request: Any, act: Callable[[Channel, Any, Any], Reply]) -> Reply:
         """Handles a request about a graph by `act`, which forks a child process for it."""
@@ -190,7 +190,7 @@ def _import_graph(channel: Channel, captured: CapturedGraph, _request: ImportGra
 
     if captured.graph.imported_ir is None:
         reply = import_in_child(channel, captured)
-        if isinstance(reply, RequestFailed):
+        if isinstance(reply, FailureReply):
             return reply
         captured.graph.imported_ir = reply.imported
     return GraphWithImport(_graph_data(captured))
@@ -202,20 +202,20 @@ def _load_plugins(request: LoadProgram) -> tuple[Diagnostic, ...]:
     return plugins.plugin_problems([*plugins.installed_plugins(), *map(plugins.load_file, request.plugins)])
 
 
-def _not_loaded(graph: int) -> RequestFailed:
-    return RequestFailed(Diagnostic(f"graph {graph} is not loaded", todo="open the source again"))
+def _not_loaded(graph: int) -> FailureReply:
+    return FailureReply(Diagnostic(f"graph {graph} is not loaded", todo="open the source again"))
 
 
-def _rejection(captured: CapturedGraph, request: Message) -> RequestFailed | None:
+def _rejection(captured: CapturedGraph, request: Message) -> FailureReply | None:
     """Returns the rejection of a request that needs PyTorch ops or an eager program that the graph lacks, or `None`."""
     starts_as_ir = captured.graph.imported_ir is not None and not captured.graph.imported_ir.frontend
     name = captured.info.name
     if starts_as_ir and isinstance(request, CompareGraphNodes | ExtractNodes | MakeScript):
         what = f"{name} starts as IR: its nodes are not PyTorch ops, so they cannot run one by one"
-        return RequestFailed(Diagnostic(what, name, "open the model that the IR was made from, if you have it"))
+        return FailureReply(Diagnostic(what, name, "open the model that the IR was made from, if you have it"))
     if captured.eager is None and isinstance(request, StartBisection | StartTuning):
         what = f"{name} has no eager program to compare with"
-        return RequestFailed(Diagnostic(what, name, "open the model that the graph was made from, if you have it"))
+        return FailureReply(Diagnostic(what, name, "open the model that the graph was made from, if you have it"))
     return None
 
 

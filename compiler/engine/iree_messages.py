@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from buddy.compiler.protocol.catalogue import DeviceInfo, FlagInfo
-from buddy.compiler.protocol.worker_messages import CompileDone, CompilerNote, Message, Ready, Reply, RequestFailed
+from buddy.compiler.protocol.worker_messages import CompileDone, CompilerNote, FailureReply, Message, Ready, Reply
 
 
 class CompileByIree(Message, frozen=True):
@@ -46,4 +46,4 @@ class IreeFlagsChecked(Reply, frozen=True):
 
 
 IreeRequest = CompileByIree | DescribeIree | CheckIreeFlags
-IreeMessage = Ready | CompilerNote | CompileDone | IreeDescribed | IreeFlagsChecked | RequestFailed
+IreeMessage = Ready | CompilerNote | CompileDone | IreeDescribed | IreeFlagsChecked | FailureReply

@@ -47,9 +47,9 @@ def serve_socket(*words: str) -> int:
     logging.basicConfig(handlers=[handler], format="%(asctime)s %(message)s")
     from buddy.compiler.engine.server import Server
     from buddy.compiler.support.files import ensure_temporary_folder
-    from buddy.compiler.support.processes.lifetime import take_limits
+    from buddy.compiler.support.processes.lifetime import limit_memory
 
-    take_limits()
+    limit_memory()
     ensure_temporary_folder()
 
     async def serve() -> int:

@@ -21,7 +21,7 @@ from buddy.compiler.protocol.run_report import (
     FetchValues,
     ListValues,
     MapDifferences,
-    StoredTensor,
+    RunTensor,
     ValueList,
     Values,
 )
@@ -117,8 +117,8 @@ def drop_values(folder: Path | None) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _tensor(entry: dict[str, Any]) -> StoredTensor:
-    return StoredTensor(entry["kind"], entry["name"], entry["dtype"], tuple(entry["shape"]), bool(entry["file"]))
+def _tensor(entry: dict[str, Any]) -> RunTensor:
+    return RunTensor(entry["kind"], entry["name"], entry["dtype"], tuple(entry["shape"]), bool(entry["file"]))
 
 
 async def _in_thread(compute: Callable[[list[Any], Any], Any], files: list[Path], frame: Frame, name: str) -> Any:

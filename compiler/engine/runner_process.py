@@ -29,6 +29,7 @@ from buddy.compiler.protocol.worker_messages import (
     Execute,
     Executed,
     ExportProgram,
+    FailureReply,
     GraphNodesCompared,
     GraphProfiled,
     LogText,
@@ -36,7 +37,6 @@ from buddy.compiler.protocol.worker_messages import (
     ProfileGraph,
     ProgramExported,
     Reply,
-    RequestFailed,
     RunnerState,
     StartBisection,
     StartTuning,
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 def start_bisection(captured: CapturedGraph, request: StartBisection) -> Reply:
     """Forks a process that bisects, and exits when it is done or its socket is closed."""
-    fork_to(request.address, RequestFailed, lambda channel: channel.send(_bisect(channel, captured, request)))
+    fork_to(request.address, FailureReply, lambda channel: channel.send(_bisect(channel, captured, request)))
     return Done()
 
 
@@ -66,7 +66,7 @@ def _bisect(channel: Channel, captured: CapturedGraph, request: StartBisection) 
         os._exit(0)
     except Exception as error:
         channel.send(LogText(traceback_of(error)))
-        return RequestFailed(diagnostic_of(error, "internal error in the bisection", "a forked process"))
+        return FailureReply(diagnostic_of(error, "internal error in the bisection", "a forked process"))
 
 
 _RUN_FAILURES = FailureMessages(
@@ -99,7 +99,7 @@ def run_in_child(channel: Channel, captured: CapturedGraph, request: Execute) ->
     if request.runtimes:
         # A child that was killed leaves the files of the model for the other runtimes.
         remove_leftovers(Path(tempfile.gettempdir()), RUNTIMES)
-    channel.send(RunnerState(False, str(reply.diagnostic) if isinstance(reply, RequestFailed) else ""))
+    channel.send(RunnerState(False, str(reply.diagnostic) if isinstance(reply, FailureReply) else ""))
     return reply
 
 

@@ -91,7 +91,7 @@ from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.recipe import INDUCTOR
 from buddy.compiler.protocol.text.store import TextStore
 from buddy.compiler.protocol.wire import FrameDecoder, FrameError, WireError
-from buddy.compiler.support.processes.jobs import Job, JobFailed, Jobs
+from buddy.compiler.support.processes.jobs import Job, JobFailed, RequestJobs
 from buddy.compiler.support.target import cores, host
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class Server:
         self._tuning = TuneHandler(self._session, self._send)
         self._catalogue = CatalogueHandler(self._session, self._send)
         self._watching = WatchHandler(self._send)
-        self._jobs = Jobs(self._send)
+        self._jobs = RequestJobs(self._send)
         self._has_greeted = False
         self._utf8_decoders: dict[str, codecs.IncrementalDecoder] = {}
         self._decoder = FrameDecoder(ClientFrame)

@@ -13,7 +13,7 @@ from buddy.compiler.protocol import Diagnostic, WorkerState
 from buddy.compiler.protocol.connection import WorkerEnd
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.wire import FrameDecoder, FrameError, encode
-from buddy.compiler.protocol.worker_messages import LogText, Message, Ready, Reply, RequestFailed
+from buddy.compiler.protocol.worker_messages import FailureReply, LogText, Message, Ready, Reply
 from buddy.compiler.support.machine_load import main_thread_wait_seconds
 from buddy.compiler.support.processes.jobs import JobFailed
 from buddy.compiler.support.processes.worker_process import ProcessEvents, WorkerProcess
@@ -41,7 +41,7 @@ class WorkerDied(BuddyError):
 class WorkerRequestError(BuddyError):
     """The worker replied that the request failed."""
 
-    def __init__(self, reply: RequestFailed) -> None:
+    def __init__(self, reply: FailureReply) -> None:
         super().__init__(reply.diagnostic)
         self.reply = reply
 
@@ -156,7 +156,7 @@ class EngineWorker:
         """Sends `request`, and returns the reply to it. Notes that come before the reply go to `handler`.
 
         If the call is cancelled, `stop` is sent, and the process is killed unless it replies within a few seconds.
-        Raises `WorkerDied` if the process exits, and `WorkerRequestError` if the reply is `RequestFailed`.
+        Raises `WorkerDied` if the process exits, and `WorkerRequestError` if the reply is `FailureReply`.
         """
         await self.ready()
         assert self._process is not None
@@ -300,7 +300,7 @@ def _death_diagnostic(died: WorkerDied, failure: Diagnostic) -> Diagnostic:
 
 
 def _check_reply(reply: Reply) -> Reply:
-    if isinstance(reply, RequestFailed):
+    if isinstance(reply, FailureReply):
         raise WorkerRequestError(reply)
     return reply
 

@@ -127,8 +127,8 @@ from buddy.compiler.protocol.run_report import MapDifferences as MapDifferences
 from buddy.compiler.protocol.run_report import MemoryUse as MemoryUse
 from buddy.compiler.protocol.run_report import OutputReport as OutputReport
 from buddy.compiler.protocol.run_report import RunReport as RunReport
+from buddy.compiler.protocol.run_report import RunTensor as RunTensor
 from buddy.compiler.protocol.run_report import SideReport as SideReport
-from buddy.compiler.protocol.run_report import StoredTensor as StoredTensor
 from buddy.compiler.protocol.run_report import Timing as Timing
 from buddy.compiler.protocol.run_report import ValueKind as ValueKind
 from buddy.compiler.protocol.run_report import ValueList as ValueList

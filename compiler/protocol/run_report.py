@@ -319,7 +319,7 @@ class MapDifferences(Request["DifferenceMap"], frozen=True):
     columns: int = 100
 
 
-class StoredTensor(msgspec.Struct, frozen=True, omit_defaults=True):
+class RunTensor(msgspec.Struct, frozen=True, omit_defaults=True):
     """A tensor of a run. If it was too large to store, `is_stored` is false, and its values cannot be fetched."""
 
     kind: ValueKind
@@ -333,7 +333,7 @@ class ValueList(Frame, frozen=True):
     """The tensors of the latest run of a graph with `store_values`."""
 
     request: int
-    tensors: tuple[StoredTensor, ...]
+    tensors: tuple[RunTensor, ...]
 
 
 class Values(Frame, frozen=True):

@@ -1,7 +1,7 @@
 """The messages between the engine and its workers, encoded as frames by `buddy.compiler.protocol.wire`.
 
 The host worker runs the user's program, and the compiler worker compiles graphs without running user code. A worker
-answers each request with any number of notes and then exactly one `Reply`; `RequestFailed` is the reply to a request
+answers each request with any number of notes and then exactly one `Reply`; `FailureReply` is the reply to a request
 that failed. The engine passes graphs and artifacts on as opaque bytes.
 """
 
@@ -327,7 +327,7 @@ class LogText(Message, frozen=True):
     text: str
 
 
-class RequestFailed(Reply, frozen=True):
+class FailureReply(Reply, frozen=True):
     """The request failed. `stages` are those that a compilation had completed."""
 
     diagnostic: Diagnostic
@@ -532,10 +532,10 @@ HostMessage = (
     | ProgramExported
     | ScriptMade
     | Done
-    | RequestFailed
+    | FailureReply
 )
 # The messages of a bisection process.
-BisectionMessage = Activity | LogText | BisectionDone | RequestFailed
+BisectionMessage = Activity | LogText | BisectionDone | FailureReply
 CompilerMessage = (
-    Ready | CompilerNote | CompileDone | CodeRemarks | PluginsLoaded | PassList | OpList | GraphsStored | RequestFailed
+    Ready | CompilerNote | CompileDone | CodeRemarks | PluginsLoaded | PassList | OpList | GraphsStored | FailureReply
 )

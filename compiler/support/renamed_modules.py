@@ -70,7 +70,7 @@ RENAMED = {
     "mlir_opt": "passes.mlir_opt",
     "mlir_tool": "mlir.mlir_tool",
     "modules": "driver.modules",
-    "notebook": "driver.modules",
+    "notebook": "driver.notebook",
     "numerics": "driver.observation",
     "numerics_report": "protocol.numerics",
     "objects": "codegen.objects",

@@ -28,6 +28,7 @@ from buddy.compiler.protocol.worker_messages import (
     CompilerNote,
     Done,
     Executed,
+    FailureReply,
     GraphImported,
     GraphNodesCompared,
     GraphProfiled,
@@ -35,7 +36,6 @@ from buddy.compiler.protocol.worker_messages import (
     Message,
     ProgramExported,
     Reply,
-    RequestFailed,
     RunnerState,
     StopRunner,
 )
@@ -59,7 +59,7 @@ _REPLIES = (
     | GraphNodesCompared
     | ProgramExported
     | Done
-    | RequestFailed
+    | FailureReply
 )
 
 EndKind = Literal["replied", "crashed", "late", "stopped"]
@@ -202,7 +202,7 @@ def run_in_child(requester: Channel, task: Task) -> TaskEnd:
 
         def work() -> None:
             os.close(read_fd)
-            channel = Channel(requester.read_fd, write_fd, RequestFailed)
+            channel = Channel(requester.read_fd, write_fd, FailureReply)
             _redirect(output.fileno())
             channel.send(_run_task(channel, task))
 
@@ -323,7 +323,7 @@ def reply_in_child(
 ) -> Reply:
     """Runs `work` in a child, whose notes are sent over `channel`.
 
-    Returns the child's reply, or a `RequestFailed` if it failed, crashed, was cancelled, or took more than `timeout`
+    Returns the child's reply, or a `FailureReply` if it failed, crashed, was cancelled, or took more than `timeout`
     seconds. The process at the other end of `channel` is notified when a signal stops the child, and may cancel the
     work.
     """
@@ -336,7 +336,7 @@ def reply_in_child(
 
     task = Task(
         work,
-        lambda error: RequestFailed(diagnostic_of(error, messages.failed, "a forked process", "see the log")),
+        lambda error: FailureReply(diagnostic_of(error, messages.failed, "a forked process", "see the log")),
         _REPLIES,
         channel.send,
         timeout,
@@ -349,10 +349,8 @@ def reply_in_child(
         return result.reply
     if result.how == "crashed":
         what = f"{messages.crashed.what} ({result.status})"
-        return RequestFailed(msgspec.structs.replace(messages.crashed, what=what, detail=result.tail))
-    return RequestFailed(
-        _too_slow(timeout) if result.how == "late" else Diagnostic("it was cancelled", severity="note")
-    )
+        return FailureReply(msgspec.structs.replace(messages.crashed, what=what, detail=result.tail))
+    return FailureReply(_too_slow(timeout) if result.how == "late" else Diagnostic("it was cancelled", severity="note"))
 
 
 def _too_slow(timeout: float) -> Diagnostic:

@@ -15,7 +15,7 @@ from buddy.compiler.driver.diagnosis import CompilationError
 from buddy.compiler.ops.lowering import LoweredModule
 from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.recipe import Recipe
-from buddy.compiler.protocol.worker_messages import LogText, Reply, RequestFailed
+from buddy.compiler.protocol.worker_messages import FailureReply, LogText, Reply
 from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.runtime.graph_interpreter import SEED
 from buddy.compiler.runtime.measure import error_of_results, time_call, with_threads
@@ -85,7 +85,7 @@ def _compare_in_child(channel: Channel, captured: CapturedGraph, request: Compar
 
 
 def _run_in_child(channel: Channel, work: Callable[[Channel], Reply], kind: Any, seconds: float) -> TaskEnd:
-    types = kind | RequestFailed | LogText
+    types = kind | FailureReply | LogText
     return run_in_child(channel, Task(work, _error_reply(kind), types, lambda _: None, seconds))
 
 

@@ -7,18 +7,18 @@ from typing import Any
 import msgspec
 
 from buddy.compiler.protocol.recipe import Recipe
-from buddy.compiler.protocol.worker_messages import Done, LoadProgram, LogText, Message, Reply, RequestFailed
+from buddy.compiler.protocol.worker_messages import Done, FailureReply, LoadProgram, LogText, Message, Reply
 
 
 class LoadForTuning(Message, frozen=True):
-    """Load a program to try recipes on its graph number `graph`; answered by `Done` or `RequestFailed`."""
+    """Load a program to try recipes on its graph number `graph`; answered by `Done` or `FailureReply`."""
 
     load: LoadProgram
     graph: int
 
 
 class LoadBundle(Message, frozen=True):
-    """Read a graph and its tensors from `folder`, which `write_bundle` wrote; answered by `Done` or `RequestFailed`."""
+    """Read a graph and its tensors from `folder`, which `write_bundle` wrote; answered by `Done` or `FailureReply`."""
 
     folder: str
 
@@ -128,7 +128,7 @@ class ErrorsMeasured(Reply, frozen=True):
 
 LoadMessage = LoadForTuning | LoadBundle
 TuningRequest = TryRecipe | CompareRecipes | TimeNodes | MeasureErrors
-TuningMessage = Done | RecipeTried | RecipesCompared | NodesTimed | ErrorsMeasured | LogText | RequestFailed
+TuningMessage = Done | RecipeTried | RecipesCompared | NodesTimed | ErrorsMeasured | LogText | FailureReply
 ANSWERS: dict[type[Message], Any] = {
     TryRecipe: RecipeTried, CompareRecipes: RecipesCompared, TimeNodes: NodesTimed, MeasureErrors: ErrorsMeasured,
 }  # fmt: skip

@@ -20,7 +20,7 @@ from buddy.compiler.ops.registry import Registry
 from buddy.compiler.protocol import BisectionResult, Criterion
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import LOWERING_STEP, PassStep
-from buddy.compiler.protocol.worker_messages import RequestFailed
+from buddy.compiler.protocol.worker_messages import FailureReply
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.support.processes.channel import Channel
 from buddy.compiler.tools.bisect import Stopped, bisect, steps
@@ -57,7 +57,7 @@ def program() -> CapturedGraph:
 def master() -> Iterator[Channel]:
     """One who waits for the answer."""
     ends = os.pipe()
-    yield Channel(*ends, RequestFailed)
+    yield Channel(*ends, FailureReply)
     for end in ends:
         os.close(end)
 
@@ -140,7 +140,7 @@ def test_a_search_that_nobody_waits_for_stops(program: CapturedGraph) -> None:
     read_end, write_end = os.pipe()
     os.close(write_end)
     with pytest.raises(Stopped):
-        bisect(Channel(read_end, -1, RequestFailed), program, default_recipe(), Criterion())
+        bisect(Channel(read_end, -1, FailureReply), program, default_recipe(), Criterion())
     os.close(read_end)
 
 
