@@ -40,7 +40,7 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 async def _searched(plant: Plant, options: argparse.Namespace) -> dict[str, Any]:
-    """The result for one plant, in a new engine with an empty cache."""
+    """Returns the result for one plant, in a new engine with an empty cache."""
     with empty_object_cache():
         async with warm_engine() as engine:
             recipe = await _opened(engine, plant, options.tiny)

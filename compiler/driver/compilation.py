@@ -67,7 +67,7 @@ class Compilation:
     texts: tuple[StageText, ...] = field(default=(), repr=False)
 
     def _repr_html_(self) -> str:
-        """HTML representation for notebooks."""
+        """Returns the HTML representation for notebooks."""
         return html_of(self)
 
 

@@ -174,7 +174,7 @@ class DumpHandler:
             self._send(Captured(request, graphs, notes, time.monotonic() - start, files=files))
 
     async def _follow(self, opened: _OpenedDump, request: int) -> None:
-        """Whenever a log has grown, indexes the new part and sends the graphs again."""
+        """Indexes the new part of a log whenever it has grown, and sends the graphs again."""
         while True:
             await asyncio.sleep(_FOLLOW_SECONDS + len(opened.dump.stages) * _SECONDS_PER_STAGE)
             try:

@@ -173,7 +173,7 @@ async def test_a_missing_compiler_is_named_with_its_package(monkeypatch: pytest.
     listener = WorkerListener(lambda _state: None, lambda _name, _stream, _data: None, lambda: False)
     compilers = BackendWorkers(lambda _frame: None, listener)
     with pytest.raises(JobFailed, match=r"no-such-compiler.*apt install g\+\+"):
-        compilers.of(Recipe(backend=INDUCTOR))
+        compilers.compiler_of(Recipe(backend=INDUCTOR))
 
 
 async def test_ir_is_rejected(engine: Bench, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ class Waiting:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(file_watching, "_POLL_SECONDS", 0.05)
-    monkeypatch.setattr(file_watching, "_GONE_SECONDS", 0.5)
+    monkeypatch.setattr(file_watching, "_DELETED_SECONDS", 0.5)
     (tmp_path / "a.py").write_text("a = 1\n")
     (tmp_path / "b.py").write_text("b = 1\n")
     return tmp_path
@@ -64,7 +64,7 @@ async def test_a_file_that_is_written_or_replaced_is_told(folder: Path) -> None:
 async def test_a_file_that_is_touched_or_away_for_a_moment_has_not_changed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_watching, "_GONE_SECONDS", 60.0)
+    monkeypatch.setattr(file_watching, "_DELETED_SECONDS", 60.0)
     async with Waiting(folder, "a.py") as waiting:
         os.utime(folder / "a.py", (1, 1))
         await asyncio.sleep(0.3)

@@ -223,7 +223,7 @@ class _Loading:
     def _change_shapes(
         self, function: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
     ) -> tuple[tuple[object, ...], dict[str, object]]:
-        """The call with the shapes that the user set, after a test run in eager."""
+        """Returns the call with the shapes that the user set, after a test run in eager."""
         args, kwargs = apply_shapes(function, args, kwargs, self._shapes)
         try:
             with torch.no_grad():

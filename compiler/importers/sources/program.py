@@ -100,7 +100,7 @@ def _file_text(path: str, started_at: float) -> PythonText:
 
 
 def _text_without_file(path: str) -> PythonText:
-    """Code that was registered under a name, as cells of a notebook are."""
+    """Returns code that was registered under a name, as cells of a notebook are."""
     content = _registered_code(path)
     if content:
         return PythonText(path, content.replace("\r\n", "\n").replace("\r", "\n"), is_file=False)
@@ -125,7 +125,7 @@ def _registered_code(path: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _resolve_links(folder: str) -> str:
-    """`folder` with links resolved.
+    """Returns `folder` with links resolved.
 
     Cached, since thousands of modules share a few hundred folders and each link is a system call.
     """

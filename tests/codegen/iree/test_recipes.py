@@ -121,14 +121,14 @@ def compilers() -> BackendWorkers:
 def test_a_target_is_not_taken_for_the_code_of_another_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installed, "_is_importable", lambda name: True)
     with pytest.raises(JobFailed, match="target aarch64 applies to the native backend only"):
-        compilers().of(Recipe(backend=IREE, target="aarch64"))
-    compilers().of(Recipe(target="aarch64"))
-    compilers().of(Recipe(backend=IREE))
+        compilers().compiler_of(Recipe(backend=IREE, target="aarch64"))
+    compilers().compiler_of(Recipe(target="aarch64"))
+    compilers().compiler_of(Recipe(backend=IREE))
 
 
 def test_what_is_not_installed_is_said_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installed, "_is_importable", lambda name: name != "iree.compiler")
     assert installed.missing_packages() == "IREE is not installed (iree.compiler)"
     with pytest.raises(JobFailed, match=r"buddy-tui\[iree\]"):
-        compilers().of(Recipe(backend=IREE))
-    compilers().of(Recipe())
+        compilers().compiler_of(Recipe(backend=IREE))
+    compilers().compiler_of(Recipe())
