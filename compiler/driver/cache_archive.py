@@ -31,9 +31,9 @@ _MAGIC, FORMAT = "buddy-tui-cache", 1
 _FIRST_LINE = re.compile(rf"{_MAGIC} (\d{{1,6}}) (\d{{1,12}}) ([0-9a-f]{{64}})")
 _MAX_LINE_BYTES = 128
 _PURPOSE = "archives of the cache"
-# The keys of entries are digests (`recipe.digest`). As names of files, they lead nowhere else.
+# The keys of entries are digests (`recipe.digest`). As file names, they cannot leave the folder of the cache.
 _ENTRY_KEY = re.compile(r"[0-9a-f]{24}")
-# A key file that is shorter could be guessed; so says RFC 2104.
+# A shorter key could be guessed (RFC 2104).
 _MIN_KEY_BYTES = 32
 # For each cache that another machine can use, the fields of `Installation` that its entries depend on. The caches of
 # pass catalogues and of opened programs depend on the paths and times of files.

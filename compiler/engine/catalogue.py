@@ -51,7 +51,7 @@ async def _load_or_discover() -> RegisteredPasses:
         return cached
     try:
         return await call_in_process(
-            "buddy.compiler.passes.discovery:registered", None, RegisteredPasses, _SEARCH_SECONDS
+            "buddy.compiler.passes.discovery:find_registered", None, RegisteredPasses, _SEARCH_SECONDS
         )
     except TookTooLong as error:
         return RegisteredPasses(problem=f"the bindings' libraries could not be searched: {error}")

@@ -60,7 +60,7 @@ class PassFacts:
 
 # The option of passes with `packs_weights`: false disables the packing.
 PACK_WEIGHTS = "pack-weights"
-# The option of passes with `limits_packing`: packs only if the weights have at most so many MiB; 0 is no limit.
+# The option of passes with `limits_packing`: packs only if the weights have at most so many MiB; 0 means no limit.
 PACK_LIMIT, DEFAULT_PACK_LIMIT = "pack-limit", 1024
 REPLACE_IR = "replace-ir"
 

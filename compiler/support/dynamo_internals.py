@@ -53,7 +53,7 @@ class PrivatePart(NamedTuple):
 PRIVATE_PARTS = (
     PrivatePart("backends.common.aot_autograd", "traces forward and backward graphs of ATen ops"),
     PrivatePart("eval_frame.OptimizedModule", "a module that torch.compile returned, in a script that is captured"),
-    PrivatePart("exc.RestartAnalysis", "is no error of the graph: Dynamo traces the function again"),
+    PrivatePart("exc.RestartAnalysis", "is not an error of the graph: Dynamo traces the function again"),
     PrivatePart("exc.TorchDynamoException", "is raised as it is, not turned into a graph that runs in eager"),
     PrivatePart("exc.UserError", "a module that torch.export cannot export"),
     PrivatePart("exc.UserErrorType.INVALID_INPUT", "the kind of that error"),

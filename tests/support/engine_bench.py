@@ -22,7 +22,7 @@ PATIENCE = 240.0
 
 @asynccontextmanager
 async def started() -> AsyncIterator[Bench]:
-    """Starts an engine; nothing of it may be left at the end."""
+    """Starts an engine; at the end, closes it and checks that all its processes have ended."""
     client = EngineClient()
     await client.start()
     found = Bench(client)
