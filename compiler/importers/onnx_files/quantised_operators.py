@@ -43,7 +43,7 @@ def rewrite_quantised_operators(model: onnx.ModelProto) -> None:
 
 
 def pool_bytes_as_floats(model: onnx.ModelProto) -> bool:
-    """Converts unsigned bytes to floats around each max pool of a model with inferred types; returns whether there are any.
+    """Converts unsigned bytes to floats around each max pool of a model; returns whether there is one.
 
     torch-mlir compares them as signed bytes. The largest of floats that are small integers is the same integer.
     """
