@@ -116,10 +116,10 @@ class SubgraphHandler:
             begin = StartBisection(frame.recipe.graph, frame.recipe, frame.criterion, listening.address)
             await self._session.call_host_for(frame.recipe, begin, job)
             try:
-                limit = frame.criterion.within + frame.criterion.each + _EXTRA_SECONDS
+                limit = frame.criterion.seconds + frame.criterion.step_seconds + _EXTRA_SECONDS
                 await asyncio.wait_for(self._follow(listening, job), limit)
             except asyncio.TimeoutError as error:
-                what = f"the bisection exceeded its limit of {frame.criterion.within:g} s and was stopped"
+                what = f"the bisection exceeded its limit of {frame.criterion.seconds:g} s and was stopped"
                 raise JobFailed(Diagnostic(what, "a forked process", "allow more time")) from error
 
     async def _follow(self, listening: ListeningSocket, job: Job) -> None:

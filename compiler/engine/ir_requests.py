@@ -168,7 +168,7 @@ class PassTrialHandler:
         call_later, messages = asyncio.get_running_loop().call_later, process.messages
         started, reported = False, 0
         while reported < count:
-            patience, time_left = frame.each if started else _IMPORT_SECONDS, deadline - time.monotonic()
+            patience, time_left = frame.candidate_seconds if started else _IMPORT_SECONDS, deadline - time.monotonic()
             # Times are messages too: `wait_for` would lose a cancellation that arrives with a message.
             timed_out = _TimedOut()
             timer = call_later(max(0.0, min(patience, time_left)), messages.put_nowait, timed_out)

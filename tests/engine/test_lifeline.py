@@ -85,12 +85,12 @@ class Holds(MlirPass):
 
 
 def bisection(request: int, recipe: Recipe) -> Bisect:
-    return Bisect(request, recipe, Criterion(each=3600.0, within=3600.0))
+    return Bisect(request, recipe, Criterion(step_seconds=3600.0, seconds=3600.0))
 
 
 def tuning(request: int, recipe: Recipe) -> Tune:
     vary = (Variation("contractions-to-kernels.rows", (2, 4)),)
-    return Tune(request, recipe, variations=vary, seconds=3600.0, each=3600.0, jobs=2)
+    return Tune(request, recipe, variations=vary, seconds=3600.0, recipe_seconds=3600.0, jobs=2)
 
 
 async def opened(bench: Bench, folder: Path) -> Recipe:

@@ -26,13 +26,13 @@ class LoadBundle(Message, frozen=True):
 class TryRecipe(Message, frozen=True):
     """Compile a recipe, run it and compare it with eager; answered by `RecipeTried`.
 
-    The time limit is `each` seconds. `bound` is the best ratio to eager so far, infinity for the first recipe. Eager
+    The time limit is `timeout` seconds. `bound` is the best ratio to eager so far, infinity for the first recipe. Eager
     always uses `eager_threads` threads, so that the ratios of all recipes are comparable. A recipe whose results differ
     from eager's by more than `max_error` is not timed.
     """
 
     recipe: Recipe
-    each: float
+    timeout: float
     bound: float
     eager_threads: int = 1
     max_error: float | None = None
@@ -57,7 +57,7 @@ class CompareRecipes(Message, frozen=True):
 
     first: Recipe
     second: Recipe
-    each: float
+    timeout: float
 
 
 class RecipesCompared(Reply, frozen=True):
@@ -76,7 +76,7 @@ class TimeNodes(Message, frozen=True):
     """Compile a recipe with counters and run it for about `seconds`; answered by `NodesTimed`."""
 
     recipe: Recipe
-    each: float
+    timeout: float
     seconds: float = 1.0
 
 

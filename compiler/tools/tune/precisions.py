@@ -173,7 +173,9 @@ class PrecisionSearch:
                 self.notes.append(f"not enough time to measure {', '.join(_ORDER[number:])}")
                 break
             self._report_progress(f"timing products in {precision}", number / len(_ORDER))
-            result = await self._ask(TimeNodes(replace(self.plain, precision=precision), self.frame.each), NodesTimed)
+            result = await self._ask(
+                TimeNodes(replace(self.plain, precision=precision), self.frame.recipe_seconds), NodesTimed
+            )
             if result.problem:
                 self.notes.append(f"products in {precision} were not timed: {result.problem}")
             else:
@@ -275,7 +277,7 @@ class PrecisionSearch:
     async def _try(self, recipe: Recipe, words: tuple[str, ...]) -> RecipeTried:
         self._report_progress(f"recipe {self.count + 1}: {', '.join(words)}")
         start = self.elapsed
-        request = TryRecipe(recipe, self.frame.each, math.inf, self.frame.recipe.threads, self.limit)
+        request = TryRecipe(recipe, self.frame.recipe_seconds, math.inf, self.frame.recipe.threads, self.limit)
         result = await self._ask(request, RecipeTried)
         self.max_trial_seconds = max(self.max_trial_seconds, self.elapsed - start)
         self.report(
@@ -298,8 +300,8 @@ class PrecisionSearch:
             raise JobFailed(Diagnostic("no recipe is within the error", "tuning", todo))
         if best != self.frame.recipe:
             self._report_progress("comparing the best recipe with the first one")
-            each = FINAL_SECONDS + 2 * self.frame.each
-            final = await self._ask(CompareRecipes(self.frame.recipe, best, each), RecipesCompared)
+            timeout = FINAL_SECONDS + 2 * self.frame.recipe_seconds
+            final = await self._ask(CompareRecipes(self.frame.recipe, best, timeout), RecipesCompared)
         recipe, notes = chosen_recipe(self.frame.recipe, best, final)
         is_best = recipe != self.frame.recipe
         final = final if is_best else RecipesCompared(1.0, 1.0, 1.0)
