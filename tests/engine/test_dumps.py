@@ -187,6 +187,21 @@ async def test_a_followed_log_sends_its_graphs_again_when_it_has_grown(bench: Be
     assert counts[1] == len((await compiled(bench, full)).stages)
 
 
+async def test_a_followed_log_that_is_rewritten_is_read_from_its_start(bench: Bench, tmp_path: Path) -> None:
+    path = tmp_path / "again.log"
+    path.write_bytes((unpack("mlir", tmp_path) / "after_all.log").read_bytes())
+    request = bench.client.next_request()
+    bench.client.send(Open(request, str(path), follows=True))
+    await bench.until(lambda frame: isinstance(frame, Captured) and frame.request == request)
+    old = (await compiled(bench, path)).stages
+    path.write_bytes(b"// -----// IR Dump After CSE (cse) //----- //\nmodule {\n}\n\n" + path.read_bytes())
+    await bench.until(lambda frame: isinstance(frame, Captured) and frame.request == request)
+    new = (await compiled(bench, path)).stages
+    assert [stage.name for stage in new] == ["cse", *(stage.name for stage in old)]
+    for stage in new:
+        assert (await bench.client.fetch_text(stage.text)).strip()
+
+
 async def test_the_first_stages_are_sent_before_the_rest_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
