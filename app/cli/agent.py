@@ -35,7 +35,7 @@ from buddy.compiler.protocol import (
     Stage,
 )
 from buddy.compiler.protocol.errors import BuddyError
-from buddy.compiler.protocol.recipe import EAGER, Recipe, access_claims, from_toml
+from buddy.compiler.protocol.recipe import EAGER, Recipe, from_toml, required_permissions
 
 if TYPE_CHECKING:
     from buddy.compiler.protocol.connection import Frame
@@ -371,5 +371,5 @@ def check_recipe_file(file: Path, plugins: Sequence[Path]) -> None:
 
 def _check_claims(recipe: Recipe, allowed: Iterable[str], where: str, todo: str) -> None:
     """Raises `BuddyError` if a recipe asks for what only a user may allow, such as passes that write files."""
-    if phrases := access_claims(recipe, allowed):
+    if phrases := required_permissions(recipe, allowed):
         raise BuddyError(f"the recipe is refused: it asks for {'; '.join(phrases)}", where, todo)

@@ -366,7 +366,7 @@ class Tools:
         `passes` are the responsible passes with their numbers. With `adopt`, the correct recipe becomes current.
         """
         engine = self._program.engine
-        limits = Criterion(criterion, tolerance, within=seconds)
+        limits = Criterion(criterion, tolerance, seconds=seconds)
         frame = Bisect(engine.client.next_request(), self._program.recipe, limits)
         finding = (await engine.request(frame)).finding
         if adopt and finding.confirmed:

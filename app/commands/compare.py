@@ -16,7 +16,7 @@ from buddy.app.session.stages import StagePosition
 from buddy.app.workspace.frontends import with_preset
 from buddy.app.workspace.inputs import parse_path, read_file
 from buddy.compiler.protocol import GraphInfo, HotSpot, ProfileReport
-from buddy.compiler.protocol.recipe import Recipe, access_claims, from_toml, rejection_text
+from buddy.compiler.protocol.recipe import Recipe, from_toml, rejection_text, required_permissions
 
 if TYPE_CHECKING:
     from buddy.app.panes.context import WorkbenchContext
@@ -82,7 +82,7 @@ class CompareCommands:
             self._context.say(f"{path.strip()}: {getattr(error, 'strerror', None) or error}")
             return
         # The plug-ins that the file names are never loaded (see below), so the user need not trust them.
-        needs_trust = access_claims(replace(file_recipe, plugins=()))
+        needs_trust = required_permissions(replace(file_recipe, plugins=()))
         if needs_trust and not self._context.session.trusts:
             self._context.say(f"{path.strip()} is rejected: {rejection_text(needs_trust)}")
             return

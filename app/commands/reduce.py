@@ -18,7 +18,7 @@ from buddy.app.reports.results import Entry, Result
 from buddy.app.workspace.files import write_whole
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 from buddy.compiler.tools.reduce.failure import Failure, FailureKind, describe, reproduction_script, resolved_command
-from buddy.compiler.tools.reduce.reduction import Progress, Reduction, ReductionError, original_execution
+from buddy.compiler.tools.reduce.reduction import Reduction, ReductionError, ReductionProgress, original_execution
 
 if TYPE_CHECKING:
     from buddy.app.panes.context import WorkbenchContext
@@ -232,7 +232,7 @@ def _first_failure(path: Path, graph: str, failure: Failure, show: Callable[[str
 def _reduce_module(text: str, failure: Failure, stop: threading.Event, show: Callable[[str], object]) -> Reduction:
     """Reduce `text` in this thread until no step applies, or until `stop` is set. Raises like `Reduction.start`."""
 
-    def report(state: Progress) -> None:
+    def report(state: ReductionProgress) -> None:
         show(f"reducing {state.original} -> {state.current} {state.unit}, {state.tests} tests: {state.step}")
         if stop.is_set():
             raise _Stopped

@@ -160,7 +160,7 @@ class SubgraphCommands:
         )
         self._context.dialogs.ask(
             f"{title}, and seconds per step of a trial",
-            f"{limit:g}, {defaults.each:g} s",
+            f"{limit:g}, {defaults.step_seconds:g} s",
             lambda text: self._begin_bisection(kind, text),
         )
 

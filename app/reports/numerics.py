@@ -305,10 +305,10 @@ def variants_without(recipe: Recipe) -> Iterator[NumericsVariant]:
     The pass is disabled, or gets the option with which it does not change numerics.
     """
     for index, step in enumerate(recipe.steps):
-        numbers = facts(step.name).numbers
-        if not step.enabled or numbers is None:
+        effect = facts(step.name).numerics
+        if not step.enabled or effect is None:
             continue
-        what, option = numbers.how, numbers.without
+        what, option = effect.how, effect.exact_option
         if option is None:
             yield NumericsVariant(what, step.name, recipe.with_step(index, enabled=False))
         elif option not in step.options:

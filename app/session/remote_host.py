@@ -6,7 +6,7 @@ import re
 import shlex
 from dataclasses import dataclass
 
-from buddy.compiler.protocol.wire import UNANSWERED
+from buddy.compiler.protocol.resumable_stream import EXIT_UNANSWERED
 
 # How long a remote engine waits for a reconnect: a long network outage, but not so long that a forgotten engine stays.
 RECONNECT_SECONDS = 600.0
@@ -56,7 +56,7 @@ class RemoteHost:
 
     def explain(self, code: int, stderr: str) -> tuple[str, bool]:
         """The cause of ssh's exit with `code`, what to do, and whether the error is permanent."""
-        if code == UNANSWERED:
+        if code == EXIT_UNANSWERED:
             return f"the engine on {self.host} does not answer", False
         for phrase, what, todo in _SSH_ERRORS:
             if phrase in stderr:

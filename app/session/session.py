@@ -414,7 +414,7 @@ class Session:
             recipe,
             timeout=self.timeout,
             inputs=self.inputs,
-            keep=True,
+            store_values=True,
             equal_nan=self.equal_nan,
             runtimes=runtimes,
             mark=self.mark,

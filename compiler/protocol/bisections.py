@@ -17,15 +17,15 @@ class Criterion(msgspec.Struct, frozen=True, omit_defaults=True):
     (`slower`), or either of the first two (`any`).
 
     `tolerance` is multiplied with the tolerance of each element type. `slower` is the minimum speedup that disabling a
-    pass must give for that pass to be the culprit. `each` is the limit in seconds for one step of a trial (a pass,
-    lowering, code generation, the run), `within` that for all trials.
+    pass must give for that pass to be the culprit. `step_seconds` is the limit for one step of a trial (a pass,
+    lowering, code generation, the run), `seconds` that for all trials.
     """
 
     kind: Wrong = "any"
     tolerance: float = 1.0
     slower: float = 1.1
-    each: float = 20.0
-    within: float = 300.0
+    step_seconds: float = 20.0
+    seconds: float = 300.0
 
 
 class Bisect(Request["Bisected"], frozen=True):

@@ -11,7 +11,7 @@ import msgspec
 from buddy.compiler.protocol.errors import Diagnostic
 from buddy.compiler.protocol.plain_values import Stage
 
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 MAX_FRAME = 1 << 30  # bytes
 
 
@@ -51,7 +51,7 @@ def subclasses(base: type[T]) -> Iterator[type[T]]:
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 # The states of a worker, and the situations in which it exits; `WorkerState` explains them.
-Standing = Literal["starting", "ready", "busy", "stopped", "dead"]
+WorkerStatus = Literal["starting", "ready", "busy", "stopped", "dead"]
 WorkerEnd = Literal["", "asked", "request", "idle", "start"]
 
 
@@ -158,16 +158,16 @@ class WorkerState(Frame, frozen=True):
     """
 
     worker: str
-    state: Standing
+    state: WorkerStatus
     what: str = ""
     end: WorkerEnd = ""
     again: bool = False
 
 
-class Watch(Request["FilesChanged"], frozen=True):
+class WatchFiles(Request["FilesChanged"], frozen=True):
     """Wait until the content of one of `files` (relative to `directory`) differs from when the program was last opened.
 
-    Answered by `FilesChanged`; another `Watch` waits for the next change.
+    Answered by `FilesChanged`; another `WatchFiles` waits for the next change.
     """
 
     files: tuple[str, ...]
@@ -175,8 +175,8 @@ class Watch(Request["FilesChanged"], frozen=True):
 
 
 class FilesChanged(Frame, frozen=True):
-    """The names of the files whose content changed, or that have been missing for longer than an atomic save takes."""
+    """The files whose content changed, and those that have been missing for longer than an atomic save takes."""
 
     request: int
     changed: tuple[str, ...]
-    gone: tuple[str, ...] = ()
+    deleted: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Plain values inside the frames: diagnostics, graphs, stages, imported IR. Imports neither torch nor MLIR."""
+"""Plain values inside the frames: graphs, nodes, stages, and entries of catalogues. Imports neither torch nor MLIR."""
 
 from __future__ import annotations
 

@@ -369,7 +369,7 @@ def preset(name: str, summary: str) -> Callable[[Maker], Maker]:
     def register(make: Maker) -> Maker:
         made = make()
         recipe = made if isinstance(made, Recipe) else Recipe(steps=tuple(made))
-        check_registration("preset", name, registered().get(name), make)
+        check_registration("preset", name, plugin_preset_functions().get(name), make)
         if not BACKEND_NAME.search(name) or (name in presets() and name not in _PLUGIN_PRESETS):
             todo = "choose a new name of lower-case letters, digits and hyphens"
             raise BuddyError(f"a preset cannot be called {name!r}", make.__module__, todo)
@@ -379,7 +379,7 @@ def preset(name: str, summary: str) -> Callable[[Maker], Maker]:
     return register
 
 
-def registered() -> dict[str, Preset]:
+def plugin_preset_functions() -> dict[str, Preset]:
     """Returns the functions that have made the presets of plug-ins, by name."""
     return {name: make for name, (_, make) in _PLUGIN_PRESETS.items()}
 
@@ -481,7 +481,7 @@ def _has_work(step: PassStep, entry_phase: str) -> bool:
     if entry_phase == "llvm":
         # The wrapper around a function in the LLVM dialect copies results by structured ops, which become loops.
         return phase_index >= _PHASES.index("llvm") or pass_facts.lowers == "structured-ops"
-    if pass_facts.works_on_numbers:
+    if pass_facts.works_on_scalars:
         return True
     if pass_facts.bufferizes or phase_index <= _PHASES.index("fused"):
         return False

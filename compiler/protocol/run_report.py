@@ -279,12 +279,12 @@ class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
         return not self.inputs_unchanged or any(output.verdict not in ("ok", "unchecked") for output in self.outputs)
 
 
-Which = Literal["input", "output", "eager", "difference"]
+ValueKind = Literal["input", "output", "eager", "difference"]
 Element = bool | int | float | str
 
 
 class ListValues(Request["ValueList"], frozen=True):
-    """List the tensors of the latest run of graph number `graph` with `keep`; answered by `ValueList`."""
+    """List the tensors of the latest run of graph number `graph` with `store_values`; answered by `ValueList`."""
 
     graph: int = 0
 
@@ -297,7 +297,7 @@ class FetchValues(Request["Values"], frozen=True):
     """
 
     graph: int
-    which: Which
+    kind: ValueKind
     name: str
     slices: str = ""
     row: int = 0
@@ -319,21 +319,21 @@ class MapDifferences(Request["DifferenceMap"], frozen=True):
     columns: int = 100
 
 
-class KeptTensor(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A tensor of a run. If it was too large to store, `kept` is false and its values cannot be fetched."""
+class RunTensor(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A tensor of a run. If it was too large to store, `is_stored` is false, and its values cannot be fetched."""
 
-    which: Which
+    kind: ValueKind
     name: str
     dtype: str
     shape: tuple[int, ...]
-    kept: bool = True
+    is_stored: bool = True
 
 
 class ValueList(Frame, frozen=True):
-    """The tensors of the latest run of a graph with `keep`."""
+    """The tensors of the latest run of a graph with `store_values`."""
 
     request: int
-    tensors: tuple[KeptTensor, ...]
+    tensors: tuple[RunTensor, ...]
 
 
 class Values(Frame, frozen=True):

@@ -33,7 +33,8 @@ class Tune(Request["Tuned"], frozen=True):
 
     Answered by an `Attempted` for each recipe that is tried, then `Tuned` or `Failed`. `jobs` processes try recipes,
     each on a copy of the program; with `cluster`, the address of a Dask scheduler, the workers of the cluster try them.
-    No recipe is started after `seconds` seconds; a recipe that takes more than `each` seconds is stopped.
+    No recipe is started after `seconds` seconds; a recipe that takes more than
+    `recipe_seconds` is stopped.
 
     `max_error` limits the error of the result: the root mean square of the differences of an output from eager,
     relative to that of eager's output. If `max_error` is set and there are no `variations`, the search chooses the
@@ -44,7 +45,7 @@ class Tune(Request["Tuned"], frozen=True):
     recipe: Recipe
     variations: tuple[Variation, ...] = ()
     seconds: float = 60.0
-    each: float = 30.0
+    recipe_seconds: float = 30.0
     jobs: int = 1
     cluster: str = ""
     seed: int = 0

@@ -108,7 +108,7 @@ async def test_a_pass_that_never_ends_is_named_and_can_be_ended(bench: Bench, tm
 async def test_a_search_that_is_stuck_in_a_pass_is_cancelled(bench: Bench, tmp_path: Path) -> None:
     recipe = await opened(bench, tmp_path)
     stuck = with_steps(recipe, *recipe.steps, PassStep("broken-never-ends"))
-    search = Bisect(bench.client.next_request(), stuck, Criterion(each=600.0))
+    search = Bisect(bench.client.next_request(), stuck, Criterion(step_seconds=600.0))
     bench.client.send(search)
     await bench.until(lambda frame: isinstance(frame, Progress) and frame.request == search.request)
     # No other step of so small a program takes that long.

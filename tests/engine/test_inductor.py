@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from buddy.compiler.engine.backends import BackendWorkers
-from buddy.compiler.engine.worker import Listener
+from buddy.compiler.engine.worker import WorkerListener
 from buddy.compiler.protocol import (
     INDUCTOR_PHASES,
     NOT_APPLIED,
@@ -170,10 +170,10 @@ async def test_what_applies_to_own_code_is_rejected(engine: Bench, script: Path)
 
 async def test_a_missing_compiler_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
-    listener = Listener(lambda _state: None, lambda _name, _stream, _data: None, lambda: False)
+    listener = WorkerListener(lambda _state: None, lambda _name, _stream, _data: None, lambda: False)
     compilers = BackendWorkers(lambda _frame: None, listener)
     with pytest.raises(JobFailed, match=r"no-such-compiler.*apt install g\+\+"):
-        compilers.of(Recipe(backend=INDUCTOR))
+        compilers.compiler_of(Recipe(backend=INDUCTOR))
 
 
 async def test_ir_is_rejected(engine: Bench, tmp_path: Path) -> None:

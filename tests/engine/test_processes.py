@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from buddy.compiler.protocol.worker_messages import Activity, Refused
+from buddy.compiler.protocol.worker_messages import Activity, FailureReply
 from buddy.compiler.support.processes.channel import Channel
 from buddy.compiler.support.processes.forks import ForkedWorker
 from buddy.compiler.support.processes.interpreters import (
@@ -197,7 +197,7 @@ def test_a_fork_answers_is_late_and_crashes() -> None:
                 channel.send(Activity(told))
 
     def fork() -> ForkedWorker:
-        return ForkedWorker(work, Activity | Refused, Activity)
+        return ForkedWorker(work, Activity | FailureReply, Activity)
 
     one = fork()
     one.send(Activity("hello"))

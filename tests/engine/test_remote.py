@@ -129,7 +129,7 @@ async def test_a_dropped_link_comes_back_with_stages_intact(linked: Linked, far:
 @pytest.mark.full("waits for a quarter of a minute; through the workbench it is always tried")
 async def test_a_link_that_hangs_is_given_up(linked: Linked, far: Far, monkeypatch: pytest.MonkeyPatch) -> None:
     # Both sides' own limit is the same one; only the near side is made impatient, so that the test is.
-    monkeypatch.setattr("buddy.app.session.transport.SILENCE", 4.0)
+    monkeypatch.setattr("buddy.app.session.transport.SILENCE_SECONDS", 4.0)
     with far.state("hang"):
         await linked.hears(lambda what: "no data for 4 s" in what)
     await linked.hears(lambda what: what == "")

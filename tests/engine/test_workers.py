@@ -13,7 +13,7 @@ import pytest
 
 from buddy.app.session.client import EngineClient, EngineLost
 from buddy.app.session.log_file import LogOptions
-from buddy.compiler.engine.worker import EngineWorker, Listener
+from buddy.compiler.engine.worker import EngineWorker, WorkerListener
 from buddy.compiler.protocol import (
     Cancel,
     Captured,
@@ -26,7 +26,7 @@ from buddy.compiler.protocol import (
     Ran,
     Run,
     StageDone,
-    Watch,
+    WatchFiles,
     WorkerState,
 )
 from buddy.compiler.protocol.recipe import PassStep, PluginFile
@@ -114,7 +114,7 @@ async def test_the_end_of_an_idle_worker_is_told_as_such(bench: Bench, add: Path
 
 async def test_a_worker_that_does_not_start_is_told_each_time_until_it_is_given_up() -> None:
     told: list[WorkerState] = []
-    listener = Listener(told.append, lambda *printed: None, lambda: False)
+    listener = WorkerListener(told.append, lambda *printed: None, lambda: False)
     worker = EngineWorker("compiler", "buddy.compiler.engine.nowhere:serve", CompilerMessage, listener)
     worker.start()
     while len(told) < 6:
@@ -292,7 +292,7 @@ async def test_what_nobody_waits_for_any_more_is_stopped(tmp_path: Path) -> None
     await client.start()
     try:
         number = client.next_request()
-        waiting = asyncio.create_task(client.request(Watch(number, (str(file),))))
+        waiting = asyncio.create_task(client.request(WatchFiles(number, (str(file),))))
         await client.request(ListPresets(0))
         waiting.cancel()
         frames = client.frames()
@@ -300,7 +300,7 @@ async def test_what_nobody_waits_for_any_more_is_stopped(tmp_path: Path) -> None
         assert (failed.request, failed.cancelled) == (number, True)
     finally:
         await client.close()
-    assert f"DEBUG request {number}: Watch" in (tmp_path / "log").read_text()
+    assert f"DEBUG request {number}: WatchFiles" in (tmp_path / "log").read_text()
 
 
 async def test_recipes_of_programs_that_are_not_open_are_refused(bench: Bench, add: Path) -> None:

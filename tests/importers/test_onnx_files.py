@@ -208,7 +208,7 @@ def test_a_scale_that_the_model_computes_is_refused_with_its_node(tmp_path: Path
     model = _quantised_convolution()
     model.graph.node.insert(0, helper.make_node("Abs", ["ws"], ["computed"]))
     model.graph.node[1].input[4] = "computed"
-    with pytest.raises(SourceError, match="computed of its node /layer/Conv is no constant"):
+    with pytest.raises(SourceError, match="computed of its node /layer/Conv is not a constant"):
         load_program(_saved(tmp_path, model))
 
 

@@ -35,7 +35,8 @@ def test_options_that_facts_name_are_those_of_the_pass() -> None:
     own = own_passes()
     for name, found in PASSES.items():
         named = {option for option, _ in found.tuned if option}
-        named |= {found.numbers.without[0]} if found.numbers and found.numbers.without else set()
+        effect = found.numerics
+        named |= {effect.exact_option[0]} if effect and effect.exact_option else set()
         assert named <= set(own[name].options() if name in own else ()), name
 
 

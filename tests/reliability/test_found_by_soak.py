@@ -29,7 +29,7 @@ from buddy.app.workbench.terminal import is_disconnected
 from buddy.app.workspace.command_line import ScreenState, command
 from buddy.app.workspace.settings import Settings
 from buddy.compiler.engine.ir_requests import MAX_FORMS, ReprintHandler
-from buddy.compiler.protocol import Diagnostic, Failed, KeptTensor, Lines
+from buddy.compiler.protocol import Diagnostic, Failed, Lines, RunTensor
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.text.lines import IndexedText
 from buddy.compiler.protocol.text.store import TextStore
@@ -212,7 +212,7 @@ async def test_a_worker_that_another_replaces_before_it_begins_leaves_nothing(
     async with app.run_test(size=(80, 24)) as pilot:
         app.push_screen(screen := ValuesScreen(0, (), app.session))
         await pilot.pause()
-        screen._tensors = viewed_tensors((KeptTensor("input", "x", "f32", (2, 2)),))
+        screen._tensors = viewed_tensors((RunTensor("input", "x", "f32", (2, 2)),))
         screen._request_missing()
         screen._request_missing()
         await pilot.pause()

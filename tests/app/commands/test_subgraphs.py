@@ -109,8 +109,8 @@ def test_saving_a_result_asks_before_it_overwrites(app: Workbench, tmp_path: Pat
 
 
 def test_a_criterion_is_two_numbers() -> None:
-    assert parse_criterion("differs", "10, 5 s") == Criterion("differs", tolerance=10.0, each=5.0)
-    assert parse_criterion("slower", "1.5 20") == Criterion("slower", slower=1.5, each=20.0)
+    assert parse_criterion("differs", "10, 5 s") == Criterion("differs", tolerance=10.0, step_seconds=5.0)
+    assert parse_criterion("slower", "1.5 20") == Criterion("slower", slower=1.5, step_seconds=20.0)
     for text in ("", "much", "1", "0 3", "1 inf", "nan 2"):
         with pytest.raises(ValueError, match="number"):
             parse_criterion("any", text)

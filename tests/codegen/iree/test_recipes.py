@@ -10,7 +10,7 @@ from buddy.compiler.codegen.iree import installed
 from buddy.compiler.codegen.iree.compiler import parse_help
 from buddy.compiler.codegen.iree.options import DEFAULTS, driver, flag_problem, merge_flags, targets
 from buddy.compiler.engine.backends import BackendWorkers
-from buddy.compiler.engine.worker import Listener
+from buddy.compiler.engine.worker import WorkerListener
 from buddy.compiler.protocol import GraphInfo, OutputReport, RunReport, SideReport, Timing
 from buddy.compiler.protocol.recipe import IREE, NATIVE, PassStep, Recipe, from_toml, to_toml
 from buddy.compiler.support.processes.jobs import JobFailed
@@ -114,21 +114,21 @@ def test_a_recipe_file_of_before_is_one_of_this_compiler() -> None:
 
 
 def compilers() -> BackendWorkers:
-    listener = Listener(lambda _state: None, lambda _name, _stream, _data: None, lambda: False)
+    listener = WorkerListener(lambda _state: None, lambda _name, _stream, _data: None, lambda: False)
     return BackendWorkers(lambda _frame: None, listener)
 
 
 def test_a_target_is_not_taken_for_the_code_of_another_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installed, "_is_importable", lambda name: True)
     with pytest.raises(JobFailed, match="target aarch64 applies to the native backend only"):
-        compilers().of(Recipe(backend=IREE, target="aarch64"))
-    compilers().of(Recipe(target="aarch64"))
-    compilers().of(Recipe(backend=IREE))
+        compilers().compiler_of(Recipe(backend=IREE, target="aarch64"))
+    compilers().compiler_of(Recipe(target="aarch64"))
+    compilers().compiler_of(Recipe(backend=IREE))
 
 
 def test_what_is_not_installed_is_said_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installed, "_is_importable", lambda name: name != "iree.compiler")
     assert installed.missing_packages() == "IREE is not installed (iree.compiler)"
     with pytest.raises(JobFailed, match=r"buddy-tui\[iree\]"):
-        compilers().of(Recipe(backend=IREE))
-    compilers().of(Recipe())
+        compilers().compiler_of(Recipe(backend=IREE))
+    compilers().compiler_of(Recipe())
