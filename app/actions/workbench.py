@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from buddy.app.actions.action import Action
 from buddy.app.actions.situation import (
-    needs_busy,
     needs_captured,
     needs_diagnostic,
     needs_edited,
@@ -14,6 +13,7 @@ from buddy.app.actions.situation import (
     needs_graphs,
     needs_recipe,
     needs_redo,
+    needs_running_job,
     needs_search,
     needs_stage,
     needs_undo,
@@ -80,7 +80,7 @@ ACTIONS: tuple[Action, ...] = (
         "Open another script or model file: a recent one, or a path with completion",
         "programs.ask_program",
     ),
-    A("cancel", ("ctrl+c",), "Cancel", "Cancel the running jobs", "app.cancel_jobs", "app", needs_busy),
+    A("cancel", ("ctrl+c",), "Cancel", "Cancel the running jobs", "app.cancel_jobs", "app", needs_running_job),
     A("undo", ("u",), "Undo", "Undo the last edit of the recipe", "recipe.undo", "app", needs_undo, "undo"),
     A("redo", ("ctrl+r",), "Redo", "Redo the edit that was undone last", "recipe.redo", "app", needs_redo),
     A(

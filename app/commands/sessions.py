@@ -71,7 +71,7 @@ class SessionCommands:
         if saved.how in DIFF_MODES:
             self._ir.comparison.mode = saved.how
         if saved.stage is not None:
-            self._ir.expect(saved.stage, saved.place)
+            self._ir.expect(saved.stage, saved.cursor)
         bookmarks_problem = self._restore_bookmarks(saved)
         others = self._describe_other_sessions()
         if messages := [text for text in (*self.startup_messages, problem, bookmarks_problem, *others) if text]:
@@ -160,7 +160,7 @@ class SessionCommands:
             bookmarks=self._context.bookmarks.to_data(),
             runs=tuple(self._context.state.runs),
             source=self._context.layout.with_source,
-            place=ir.place_to_save,
+            cursor=ir.cursor_to_save,
         )
 
     # ---- reproducers ---------------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ class SessionCommands:
         if description is None:
             return
         notes = f"; without outputs, because the run failed: {description.problem}" if description.problem else ""
-        notes += f"; {description.lacks}" if description.lacks else ""
+        notes += f"; {description.missing_files_text}" if description.missing_files_text else ""
         count = len(description.stages)
         self._context.say(f"wrote {count} stages to {folder}; `buddy-tui replay {folder}` repeats the run{notes}")
 

@@ -263,7 +263,7 @@ class PluginPane(LinkedPane):
         """Go to the node of the line under the cursor."""
         node = self.lines[self.cursor].node if self.row_count else ""
         if node:
-            self.context.selection.go_node((node,))
+            self.context.selection.go_to_node((node,))
         else:
             self.say("This line is about no node")
 

@@ -474,22 +474,22 @@ class Session:
 
         Also caches the lines around it.
         """
-        frame = p.FindPlace(0, text, node, PAGE_LINES, PREFETCH_LINES, otherwise)
+        frame = p.FindMainLine(0, text, node, PAGE_LINES, PREFETCH_LINES, otherwise)
         answer = await self.request(frame, self.cache.add)
         return answer.lines[0] if answer.lines else -1
 
     async def compile_for_comparison(self, recipe: Recipe, on_frame: FrameCallback = lambda _frame: None) -> p.Compiled:
         """Compile a recipe without showing it; `on_frame` is called with each stage."""
-        return await self.request(p.Compile(0, recipe, beside=True), on_frame)
+        return await self.request(p.Compile(0, recipe, for_comparison=True), on_frame)
 
     async def run_for_comparison(self, recipe: Recipe) -> p.RunReport:
         """Run a recipe without showing it."""
-        frame = p.Run(0, recipe, beside=True, inputs=self.inputs, equal_nan=self.equal_nan)
+        frame = p.Run(0, recipe, for_comparison=True, inputs=self.inputs, equal_nan=self.equal_nan)
         return (await self.request(frame)).report
 
     async def run_values(self, recipe: Recipe) -> p.Ran:
         """Run a recipe once without showing it. The answer has the inputs and outputs as a file."""
-        frame = p.Run(0, recipe, 1, beside=True, inputs=self.inputs, values=True, equal_nan=self.equal_nan)
+        frame = p.Run(0, recipe, 1, for_comparison=True, inputs=self.inputs, values=True, equal_nan=self.equal_nan)
         return await self.request(frame)
 
     async def compare_nodes(self, recipe: Recipe, reference: Reference, on_frame: FrameCallback) -> NumericsReport:

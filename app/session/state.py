@@ -443,7 +443,7 @@ def _worker_exit(frame: p.WorkerState) -> p.Diagnostic:
     """The warning about the unexpected exit of a worker."""
     where = "while it was idle" if frame.end == "idle" else "while it started"
     todo = "another worker is starting" if frame.again else "it starts again when it is needed"
-    return p.Diagnostic(f"the {frame.worker} worker exited: {frame.what}", where, todo, "warning")
+    return p.Diagnostic(f"the {frame.worker} worker exited: {frame.reason}", where, todo, "warning")
 
 
 def _failure_reason(frame: p.Failed) -> str:

@@ -195,7 +195,7 @@ class Workbench(App[int]):
             status=status,
             dialogs=dialogs,
             files=FileWriter(dialogs, session.say),
-            results=Results(self, session.say, lambda node: selection.go_node((node,)), lambda: dialogs.is_open),
+            results=Results(self, session.say, lambda node: selection.go_to_node((node,)), lambda: dialogs.is_open),
             jobs=jobs,
             layout=layout,
             selection=selection,
@@ -589,9 +589,9 @@ class Workbench(App[int]):
             stages = self.ir.stages
             # After a click, the cursor goes to the row that was clicked.
             if event.widget is self.passes and by_key and (stages.is_default or stages.expected_key is None):
-                self.passes.begin()
+                self.passes.move_to_first_change()
             else:
-                self.passes.stay()
+                self.passes.stop_waiting_for_change()
         self.update_chrome()
 
     def show_pane(self, pane: actions.Pane) -> None:
@@ -667,7 +667,7 @@ class Workbench(App[int]):
 
     def on_ir_pane_stage_shown(self, event: IrPane.StageShown) -> None:
         if not self.ir.stages.is_default:
-            self.passes.stay()
+            self.passes.stop_waiting_for_change()
         self.passes.show_stage(event.row)
         self.plugin.stage_shown()
 

@@ -384,7 +384,7 @@ class PlainWorkbench(Workbench):
         if isinstance(found, _Ambiguous):
             self._say_ambiguous("node", words, found)
         else:
-            self.context.selection.go_node((found.stable,))
+            self.context.selection.go_to_node((found.stable,))
 
     async def _stages(self, _words: Sequence[str]) -> None:
         for number, row in enumerate(self.ir.rows, 1):
@@ -427,7 +427,7 @@ class PlainWorkbench(Workbench):
         elif isinstance(found, _Ambiguous):
             self._say_ambiguous("pass or node", words, found)
         else:
-            self.context.selection.go_node((found.stable,))
+            self.context.selection.go_to_node((found.stable,))
             await self._pause()
             await self._act(BY_ID["graph.toggle"])
 

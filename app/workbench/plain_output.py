@@ -83,7 +83,7 @@ class ChangePrinter:
             self._printer.say_problem(entry)
         self._log_length = len(state.log)
         if state.progress is not None:
-            self._printer.say_progress(state.progress.what)
+            self._printer.say_progress(state.progress.activity)
         self._print_graphs(state)
         self._print_compilation(state)
         self._print_run(state)

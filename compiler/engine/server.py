@@ -53,9 +53,9 @@ from buddy.compiler.protocol import (
     FetchText,
     FetchValues,
     FindJumps,
+    FindMainLine,
     FindNode,
     FindOrigins,
-    FindPlace,
     FindRegion,
     FollowNode,
     Hello,
@@ -241,7 +241,7 @@ class Server:
             Reprint: self._reprinting.reprint,
             DescribeOp: self._reprinting.describe,
             FindNode: texts.node,
-            FindPlace: texts.place,
+            FindMainLine: texts.find_main_line,
             FollowNode: self._origins.follow,
             FindOrigins: self._origins.origins,
             FindJumps: self._origins.jumps,
@@ -354,7 +354,7 @@ def _slot(frame: Frame) -> Any:
 
     Other requests have no slot (`None`).
     """
-    if not isinstance(frame, Compile) or frame.beside:
+    if not isinstance(frame, Compile) or frame.for_comparison:
         return None
     return (frame.recipe.source, frame.recipe.arguments, frame.recipe.graph)
 

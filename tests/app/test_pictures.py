@@ -110,7 +110,7 @@ FLAME = FlameNode("model", 1.0, inside={
     "head": FlameNode("head", 0.25, "mm.1"),
 })  # fmt: skip
 FINDING = BisectionResult(
-    "canonicalize is at fault", Recipe(), wrong="output 0 differs", nodes=("add",), confirmed=True,
+    "canonicalize is at fault", Recipe(), failure="output 0 differs", nodes=("add",), confirmed=True,
     name="add", before="func.func @add() {\n  return\n}", after="func.func @add() {\n}", trials=7, seconds=1.0,
 )  # fmt: skip
 PROGRAMS = [Program("samples/bert.py", ("--tiny",)), Program("models/resnet.onnx"), Program("package.module:net")]

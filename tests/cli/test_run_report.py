@@ -114,7 +114,7 @@ def _beside(divergence: Divergence | None, note: str = "") -> str:
         for k, name in enumerate(("mm.0", "gelu.0"))
     )
     timing = Timing(1e-3, 1e-3, 1e-3, 5)
-    report = RunReport(0, (), timing, Timing(4e-3, 4e-3, 4e-3, 5), 2, 0, 0.1, beside=(side,))
+    report = RunReport(0, (), timing, Timing(4e-3, 4e-3, 4e-3, 5), 2, 0, 0.1, sides=(side,))
     return as_text(GraphInfo("net", rows), report)
 
 

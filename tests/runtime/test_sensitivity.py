@@ -295,7 +295,7 @@ def test_results_of_few_numbers_are_judged_by_their_element_types_tolerance() ->
     assert report.verdict == "ok"
     (check,) = report.checks
     assert re.fullmatch(r"1e-05 x max\(1, rms \d\.\d+\) \+ 1\.3e-06 x \|eager\|", check.rule)
-    assert re.fullmatch(r"abs error at \[\d+\]", check.what)
+    assert re.fullmatch(r"abs error at \[\d+\]", check.metric)
     assert 0 < check.error <= report.max_abs
 
 

@@ -23,7 +23,7 @@ Open = Callable[..., Any]
 FOUND = BisectionResult(
     "flip-one-sign (plug.py) is at fault",
     Recipe(steps=(PassStep("flip-one-sign", enabled=False),)),
-    wrong="its results differ from eager's",
+    failure="its results differ from eager's",
     steps=(Culprit(0, PassStep("flip-one-sign"), "plug.py"),),
     nodes=("norm/native_layer_norm.0",),
     confirmed=True,

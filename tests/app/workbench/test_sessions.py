@@ -109,18 +109,18 @@ async def test_other_runtimes_run_beside_and_edits_leave_them_out(workbench: Ope
         await bench.type("ONNX Runtime")
         await bench.press("enter")
         await bench.until(lambda: bench.app.state.report is not None, "the run")
-        (side,) = bench.app.state.report.beside
+        (side,) = bench.app.state.report.sides
         assert (side.name, side.problem, side.verdict) == ("onnxruntime", "", "ok")
         await bench.sees("ORT")
         bench.app.session.auto_run = True
         bench.app.session.build()
         await bench.until(lambda: len(bench.app.state.runs) == 2, "the run after an edit")
-        assert bench.app.state.report.beside == ()
+        assert bench.app.state.report.sides == ()
         await bench.press("g", "V")
         await bench.type("none")
         await bench.press("enter")
         await bench.until(lambda: len(bench.app.state.runs) == 3, "the run")
-        assert bench.app.state.report.beside == ()
+        assert bench.app.state.report.sides == ()
         assert bench.app.session.runtimes == ()
 
 
