@@ -192,7 +192,7 @@ ACTIONS: tuple[Action, ...] = (
         ("b",),
         "Bisect",
         "Find the pass, the lowering and the nodes that make the program fail, differ from eager or run slowly",
-        "subgraphs.bisect",
+        "bisect.bisect",
         "app",
         needs_captured,
     ),

@@ -23,18 +23,23 @@ from textual.worker import WorkerFailed
 from buddy.app import actions
 from buddy.app.actions import key_of
 from buddy.app.actions.key_map import Keymap
-from buddy.app.commands.compare import CompareCommands, ProfileCommands
+from buddy.app.commands.backend import BackendCommands
+from buddy.app.commands.bisect import BisectCommands
+from buddy.app.commands.compare import CompareCommands
 from buddy.app.commands.edit_text import TextEditCommands
 from buddy.app.commands.exports import ExportCommands
-from buddy.app.commands.frontend import BackendCommands, FrontendCommands
+from buddy.app.commands.frontend import FrontendCommands
 from buddy.app.commands.graphs import GraphCommands, graph_at, graph_cells
+from buddy.app.commands.profile import ProfileCommands
 from buddy.app.commands.programs import ProgramCommands
 from buddy.app.commands.provenance import ProvenanceCommands
-from buddy.app.commands.recipe_edits import RecipeEditCommands, ScreenCommands
+from buddy.app.commands.recipe_edits import RecipeEditCommands
 from buddy.app.commands.reduce import ReduceCommands
-from buddy.app.commands.run import RunCommands, TuneCommands
+from buddy.app.commands.run import RunCommands
+from buddy.app.commands.screens import ScreenCommands
 from buddy.app.commands.sessions import SessionCommands
 from buddy.app.commands.subgraphs import SubgraphCommands
+from buddy.app.commands.tune import TuneCommands
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.graph import GraphPane
 from buddy.app.panes.ir import IrPane
@@ -215,7 +220,8 @@ class Workbench(App[int]):
         self.profile_commands = ProfileCommands(context, graph, ir)
         self.frontend_commands = FrontendCommands(context, ir, self.provenance_commands)
         self.reduce_commands = ReduceCommands(context, ir)
-        self.subgraph_commands = SubgraphCommands(context, graph, self.graph_commands, self.reduce_commands)
+        self.subgraph_commands = SubgraphCommands(context, graph, self.graph_commands)
+        self.bisect_commands = BisectCommands(context, self.graph_commands, self.reduce_commands)
         self.tune_commands = TuneCommands(context, self.graph_commands)
         self.run_commands = RunCommands(context, self.graph_commands, self.compare_commands)
         self.session_commands = SessionCommands(context, ir, self.run_commands)
@@ -234,6 +240,7 @@ class Workbench(App[int]):
             ("screens", self.screen_commands),
             ("graphs", self.graph_commands),
             ("subgraphs", self.subgraph_commands),
+            ("bisect", self.bisect_commands),
             ("reduce", self.reduce_commands),
             ("provenance", self.provenance_commands),
             ("frontend", self.frontend_commands),

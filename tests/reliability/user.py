@@ -197,8 +197,8 @@ class User:
         await self.press("w")
 
     async def _bisect(self) -> None:
-        if self.app.state.captured and not self.app.subgraph_commands.bisection.running:
-            self.app.subgraph_commands._begin_bisection("differs", "1, 20 s")
+        if self.app.state.captured and not self.app.bisect_commands.job.running:
+            self.app.bisect_commands._begin_bisection("differs", "1, 20 s")
 
     async def _edit_ir(self) -> None:
         self.app.context.layout.show_pane("ir")
