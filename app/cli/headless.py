@@ -311,7 +311,7 @@ class Headless:
                 self.console.print_output(frame.text, frame.stream)
             elif isinstance(frame, Progress):
                 step = frame.activity
-                self.times.note(frame.part)
+                self.times.record(frame.part)
                 self.console.progress(step)
             elif isinstance(frame, Failed):
                 raise Failure(frame.diagnostic, frame.stages)

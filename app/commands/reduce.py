@@ -83,7 +83,7 @@ class ReduceCommands:
         from buddy.app.screens.picker import PickerChoice, PickerScreen
         from buddy.compiler.importers.dumps.records import ALL_STAGES
 
-        if not self._context.session.is_engine_local:
+        if not self._context.session.is_local:
             self._context.say("the dump is on the engine's machine: run buddy-tui bisect there")
             return
         if not self._job.may_begin():

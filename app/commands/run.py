@@ -187,5 +187,5 @@ class RunCommands:
         self._set_inputs(inputs)
         self._context.edits.edit(recipe, "the recipe of an earlier run")
         self._context.session.run()
-        if content_hash(inputs) != record.held:
+        if content_hash(inputs) != record.inputs_hash:
             self._context.say(f"{inputs.title} has changed since that run")

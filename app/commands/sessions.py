@@ -32,8 +32,8 @@ RETRY_SECONDS = 5.0
 class SessionCommands:
     """Saves and restores the session file of the program; writes reproducers and reports; copies command lines."""
 
-    def __init__(self, context: WorkbenchContext, ir: IrPane, running: RunCommands) -> None:
-        self._context, self._ir, self._running = context, ir, running
+    def __init__(self, context: WorkbenchContext, ir: IrPane, run_commands: RunCommands) -> None:
+        self._context, self._ir, self._run_commands = context, ir, run_commands
         # The pane whose state is saved. `None` before `restore` and after `save`: there is no state to save then.
         self._active_ir: IrPane | None = None
         self._save_timer: Timer | None = None
@@ -66,10 +66,10 @@ class SessionCommands:
             self._context.layout.pane_id = saved.pane
         self._context.layout.zoomed = saved.zoomed
         self._context.state.runs = list(saved.runs)
-        self._running.restore(saved.inputs)
+        self._run_commands.restore(saved.inputs)
         self._context.selection.node = saved.node
-        if saved.how in DIFF_MODES:
-            self._ir.comparison.mode = saved.how
+        if saved.diff_mode in DIFF_MODES:
+            self._ir.comparison.mode = saved.diff_mode
         if saved.stage is not None:
             self._ir.expect(saved.stage, saved.cursor)
         bookmarks_problem = self._restore_bookmarks(saved)
@@ -156,7 +156,7 @@ class SessionCommands:
             ir.stages.expected_key,
             self._context.selection.node,
             ir.comparison.mode,
-            inputs=without_content(self._running.next_inputs),
+            inputs=without_content(self._run_commands.next_inputs),
             bookmarks=self._context.bookmarks.to_data(),
             runs=tuple(self._context.state.runs),
             source=self._context.layout.with_source,

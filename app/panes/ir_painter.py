@@ -114,7 +114,7 @@ class LinePainter:
         if line is None or columns <= 0:
             return [Strip.blank(max(columns, 0))]
         cells = tuple(text_line.cells) if text_line.cells is not None else ()
-        value = self._names.value if self._names.value and self._names.value in line.text else ""
+        value = self._names.current if self._names.current and self._names.current in line.text else ""
         pattern = self._matches.pattern if text_line.has_match else None
         shape = (view.left, columns, view.wrapped, line.full, len(line.text))
         key = (text_line.text, text_line.number, *shape, view.look.name, pattern, cells, value)
@@ -148,7 +148,7 @@ class LinePainter:
             cells = [(part, f"syntax:{name}") for name, part in spans(language, text)]
         if has_match:
             cells = self._matches.highlight(cells)
-        style, value = self._view.look.style, self._names.value
+        style, value = self._view.look.style, self._names.current
         strip = Strip([Segment(part, style(role)) for part, role in cells])
         if value and value in text:
             strip = underlined(strip, re.compile(use_pattern(value)), style("linked"))

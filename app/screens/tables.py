@@ -49,7 +49,7 @@ class TableRows(TableView[Row]):
         self, columns: Sequence[Column[Row]], rows: Sequence[Row], foot_text: Callable[[Row], str], foot_lines: int
     ) -> None:
         super().__init__()
-        self.given, self.rows = list(rows), list(rows)
+        self.unsorted_rows, self.rows = list(rows), list(rows)
         self._columns, self._foot_text, self._foot_lines = columns, foot_text, foot_lines
 
     @property
@@ -66,12 +66,12 @@ class TableRows(TableView[Row]):
 
     def show(self, rows: Sequence[Row]) -> None:
         """Replace the rows. A cursor that the user has moved stays on its row if the row still exists."""
-        self.given = list(rows)
+        self.unsorted_rows = list(rows)
         self.sort_rows()
 
     def sort_rows(self) -> None:
         current = self.current
-        self.rows = self.order.sorted(self.given, self._columns)
+        self.rows = self.order.sorted(self.unsorted_rows, self._columns)
         if self.cursor and current in self.rows:
             self.cursor = self.rows.index(current)
         self.rows_changed()

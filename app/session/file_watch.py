@@ -127,8 +127,8 @@ class Watcher:
             change.cancel()
 
     def _report(self, change: FilesChanged) -> None:
-        if change.gone:
-            self._say(f"{_names(change.gone)} was deleted: showing the last loaded version")
+        if change.deleted:
+            self._say(f"{_names(change.deleted)} was deleted: showing the last loaded version")
         if change.changed:
             self._reload(change.changed)
 

@@ -100,7 +100,7 @@ INTERNAL_ERROR = 70
 CANCELLING = "cancelling"
 
 
-class BenchScreen(Screen[None]):
+class MainScreen(Screen[None]):
     """The main screen with the panes, and the bindings that work in every pane. Modal screens do not have them."""
 
     BINDINGS: ClassVar[list[BindingType]] = screen_bindings()
@@ -187,7 +187,7 @@ class Workbench(App[int]):
     def _make_context(self) -> WorkbenchContext:
         """Create the parts that panes and commands share."""
         session, glyphs = self.session, self.glyphs
-        status = Status(self, self.update_chrome)
+        status = Status(self, self.update_edge_lines)
         session.say = lambda message: status.say(message)
         layout, queries = Layout(self, status), StageQueries(session, session.say)
         jobs = Jobs(self, status, queries, self._update_busy)
@@ -268,7 +268,7 @@ class Workbench(App[int]):
         return exit_with_server(driver)
 
     def get_default_screen(self) -> Screen[None]:
-        return BenchScreen(id="_default")
+        return MainScreen(id="_default")
 
     def compose(self) -> ComposeResult:
         header = CellLine(self._header_cells, id="header", background="panel")
@@ -323,7 +323,7 @@ class Workbench(App[int]):
             self.session_commands.startup_messages = (FIRST_SCRIPT_NOTICE,)
         await self.recompose()
         self._start_program()
-        self.update_chrome()
+        self.update_edge_lines()
         self._run_session(before)
 
     async def _check_files(self) -> None:
@@ -484,7 +484,7 @@ class Workbench(App[int]):
         if self.passes.has_focus:
             self._show_pass_stage()
         self._update_busy()
-        self.update_chrome()
+        self.update_edge_lines()
 
     def _update_busy(self) -> None:
         """Start or stop the ticker, which updates times while jobs run. Ring the bell when a long job ends."""
@@ -505,7 +505,7 @@ class Workbench(App[int]):
         is_compiled = self.state.compiled_recipe == self.workspace.recipe
         return f"Cancelled. Press {key_of('run')} to {'run' if is_compiled else 'compile and run'}"
 
-    def update_chrome(self) -> None:
+    def update_edge_lines(self) -> None:
         """Redraw the lines around the panes if they have changed, and schedule a save of the session."""
         self.session_commands.schedule_save()
         for line in self._lines:
@@ -520,7 +520,7 @@ class Workbench(App[int]):
     def _update_time(self) -> None:
         self._update_busy()
         self._draw_empty_panes()
-        self.update_chrome()
+        self.update_edge_lines()
 
     # ---- keys --------------------------------------------------------------------------------------------------------
 
@@ -583,7 +583,7 @@ class Workbench(App[int]):
         self._methods[action.id](*arguments)
         if situation.captured:
             self.tour.note(action.id, pane_id)
-        self.update_chrome()
+        self.update_edge_lines()
 
     def on_click(self, event: events.Click) -> None:
         if event.widget is self.graph and self.state.captured:
@@ -599,7 +599,7 @@ class Workbench(App[int]):
                 self.passes.move_to_first_change()
             else:
                 self.passes.stop_waiting_for_change()
-        self.update_chrome()
+        self.update_edge_lines()
 
     def show_pane(self, pane: actions.Pane) -> None:
         """Focus a pane. If the layout shows one pane at a time, show it."""
@@ -660,7 +660,7 @@ class Workbench(App[int]):
         if isinstance(event.view, PassesPane):
             event.view.note_move()
             self._show_pass_stage()
-        self.update_chrome()
+        self.update_edge_lines()
 
     def _show_pass_stage(self) -> None:
         """Show the stage of the selected pass in the IR pane, if the pass has run."""
@@ -735,7 +735,7 @@ class Workbench(App[int]):
         path = self.log_path or self.workspace.path.parent.parent / "crash.log"
         if isinstance(error, WorkerFailed):
             diagnostic = save_crash_log(error.error, path, "internal error in the workbench")
-            self.state.note(diagnostic)
+            self.state.add_to_log(diagnostic)
             self.context.say(str(diagnostic))
             return
         diagnostic = save_crash_log(error, path)

@@ -63,7 +63,7 @@ SCREEN_ACTIONS = frozenset({"palette", "zoom", "redraw", "theme", "next-pane", "
 _RANGE = re.compile(r"(\d+)(?:\s*-\s*(\d+))?")
 
 
-class _Ambiguous(NamedTuple):
+class _Candidates(NamedTuple):
     """The candidates that a name matches; none, or several."""
 
     names: tuple[str, ...]
@@ -90,7 +90,7 @@ class PlainWorkbench(Workbench):
             loop.add_signal_handler(signal.SIGINT, self._interrupt)
         self._printer.say(f"{self.title}: type a command, or help")
         return await self.run_async(
-            headless=True, mouse=False, size=SIZE, auto_pilot=lambda pilot: self._obey_lines(pilot, reader)
+            headless=True, mouse=False, size=SIZE, auto_pilot=lambda pilot: self._perform_lines(pilot, reader)
         )
 
     # ---- what the application does differently -----------------------------------------------------------------------
@@ -124,12 +124,12 @@ class PlainWorkbench(Workbench):
 
     # ---- lines -------------------------------------------------------------------------------------------------------
 
-    async def _obey_lines(self, pilot: Pilot[Any], reader: threading.Thread) -> None:
+    async def _perform_lines(self, pilot: Pilot[Any], reader: threading.Thread) -> None:
         self._pilot = pilot
         reader.start()
         while (line := await self._typed_lines.get()) is not None and not self._exit:
             await self._settle()
-            await self._obey(line)
+            await self._perform_line(line)
             await self._settle()
             await self._describe()
         if not self._exit:
@@ -171,7 +171,7 @@ class PlainWorkbench(Workbench):
                 self._printer.say_progress(str(box.border_title or ""))
         return self.context.jobs.opening or (bool(workers) and len(self.screen_stack) > 1)
 
-    async def _obey(self, line: str) -> None:
+    async def _perform_line(self, line: str) -> None:
         """Perform a command, or use the line as the answer to the open question."""
         if self._asks:
             if await self._answer(line.strip()):
@@ -381,7 +381,7 @@ class PlainWorkbench(Workbench):
 
     async def _node(self, words: Sequence[str]) -> None:
         found = self._find_node(" ".join(words))
-        if isinstance(found, _Ambiguous):
+        if isinstance(found, _Candidates):
             self._say_ambiguous("node", words, found)
         else:
             self.context.selection.go_to_node((found.stable,))
@@ -405,7 +405,7 @@ class PlainWorkbench(Workbench):
             return
         candidates = found or [row for row in rows if name.lower() in row.stage.name.lower()]
         names = tuple(f"{rows.index(row) + 1} {row.stage.name}" for row in candidates)
-        self._say_ambiguous("stage", words, _Ambiguous(names))
+        self._say_ambiguous("stage", words, _Candidates(names))
 
     async def _toggle(self, words: Sequence[str]) -> None:
         """Toggle a pass or a node by its name; without a name, what is selected in the pane."""
@@ -423,15 +423,15 @@ class PlainWorkbench(Workbench):
             self.passes.move_to(rows[0])
             await self._act(BY_ID["passes.toggle"])
         elif rows:
-            self._say_ambiguous("pass", words, _Ambiguous(tuple(f"{k + 1} {self.passes.rows[k].name}" for k in rows)))
-        elif isinstance(found, _Ambiguous):
+            self._say_ambiguous("pass", words, _Candidates(tuple(f"{k + 1} {self.passes.rows[k].name}" for k in rows)))
+        elif isinstance(found, _Candidates):
             self._say_ambiguous("pass or node", words, found)
         else:
             self.context.selection.go_to_node((found.stable,))
             await self._pause()
             await self._act(BY_ID["graph.toggle"])
 
-    def _find_node(self, name: str) -> NodeRow | _Ambiguous:
+    def _find_node(self, name: str) -> NodeRow | _Candidates:
         """The node with that name, or that matches the pattern."""
         rows = self.state.info.rows if self.state.info is not None and name else ()
         named = [(self.context.selection.name_of(row.stable), row) for row in rows]
@@ -442,10 +442,10 @@ class PlainWorkbench(Workbench):
         ):
             found = [(shown, row) for shown, row in named if matches(shown, row)]
             if found:
-                return found[0][1] if len(found) == 1 else _Ambiguous(tuple(shown for shown, _ in found))
-        return _Ambiguous(())
+                return found[0][1] if len(found) == 1 else _Candidates(tuple(shown for shown, _ in found))
+        return _Candidates(())
 
-    def _say_ambiguous(self, what: str, words: Sequence[str], found: _Ambiguous) -> None:
+    def _say_ambiguous(self, what: str, words: Sequence[str], found: _Candidates) -> None:
         if not words:
             self._printer.say(f"give the name of a {what}")
         elif not found.names:

@@ -77,15 +77,15 @@ MAX_RUNS = 50
 class RunRecord(msgspec.Struct, frozen=True):
     """One run: the time of its end in seconds since the epoch (`at`), its recipe, inputs and report.
 
-    To keep records small, the content of an input file is stored only as its hash `held`, and the report has no images
-    of values.
+    To keep records small, the content of an input file is stored only as its hash `inputs_hash`, and the report has no
+    images of values.
     """
 
     at: float
     recipe: Recipe
     report: RunReport
     inputs: InputChoice = InputChoice()
-    held: str = ""
+    inputs_hash: str = msgspec.field(default="", name="held")
 
     @property
     def end_time(self) -> str:
@@ -173,7 +173,7 @@ class SavedCursor(msgspec.Struct, frozen=True):
 
 
 class SavedScreen(msgspec.Struct, frozen=True):
-    """The saved session. `stage` is the key of the shown stage, `cursor` the line in it, `how` the kind of diff.
+    """The saved session. `stage` is the key of the shown stage, `cursor` the line in it, `diff_mode` the kind of diff.
 
     `inputs` has the path of an input file, not its content. `source` is true if the source pane was shown.
     """
@@ -182,7 +182,7 @@ class SavedScreen(msgspec.Struct, frozen=True):
     zoomed: bool = False
     stage: tuple[str, int] | None = None
     node: str = ""
-    how: str = "off"
+    diff_mode: str = msgspec.field(default="off", name="how")
     theme: str = ""
     inputs: InputChoice = OWN_INPUTS
     bookmarks: Any = None

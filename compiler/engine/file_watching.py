@@ -79,8 +79,8 @@ class WatchHandler:
             if different:
                 self._opened_at = read_at
                 changed = tuple(name for name, new in different if new.status)
-                gone = tuple(name for name, new in different if not new.status)
-                self._send(FilesChanged(job.request, changed, gone))
+                deleted = tuple(name for name, new in different if not new.status)
+                self._send(FilesChanged(job.request, changed, deleted))
                 return
             before = after
 

@@ -175,8 +175,8 @@ class Watch(Request["FilesChanged"], frozen=True):
 
 
 class FilesChanged(Frame, frozen=True):
-    """The names of the files whose content changed, or that have been missing for longer than an atomic save takes."""
+    """The names of the files that have changed, and of those missing for longer than an atomic save takes."""
 
     request: int
     changed: tuple[str, ...]
-    gone: tuple[str, ...] = ()
+    deleted: tuple[str, ...] = msgspec.field(default=(), name="gone")

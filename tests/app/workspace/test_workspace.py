@@ -133,7 +133,7 @@ def test_an_unreadable_saved_recipe_is_reported_and_kept(tmp_path: Path, recipe:
     workspace = Workspace("model.py", (), tmp_path)
     workspace.path.parent.mkdir(parents=True)
     workspace.path.write_text("graph = 'seven'")
-    workspace.begin(recipe)
+    workspace.load(recipe)
     assert workspace.origin == "preset"
     assert "graph" in workspace.problem
 
@@ -142,7 +142,7 @@ def test_a_read_only_folder_is_reported_and_the_edit_stays(tmp_path: Path, recip
     blocked = tmp_path / "file"
     blocked.write_text("")
     workspace = Workspace("model.py", (), blocked)
-    workspace.begin(recipe)
+    workspace.load(recipe)
     workspace.edit(workspace.recipe.toggled(0), "off")
     assert "could not be saved" in workspace.problem
     assert not workspace.recipe.steps[0].enabled
@@ -186,7 +186,7 @@ def test_thread_choices_include_the_cores_and_the_current_number() -> None:
 
 def test_recipes_name_the_plugins_as_the_engine_has_loaded_them(tmp_path: Path) -> None:
     workspace = Workspace("model.py", (), tmp_path, plugins=(PluginFile("plug.py"),))
-    workspace.begin(Recipe(steps=(PassStep("canonicalize"),)))
+    workspace.load(Recipe(steps=(PassStep("canonicalize"),)))
     workspace.plugins = (PluginFile("/home/plug.py", "first"),)
     assert workspace.recipe.plugins == workspace.plugins
     assert workspace.origin == "preset"
