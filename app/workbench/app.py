@@ -21,15 +21,15 @@ from textual.widgets import Input
 from textual.worker import WorkerFailed
 
 from buddy.app import actions
-from buddy.app.actions import key_of
 from buddy.app.actions.key_map import Keymap
 from buddy.app.commands.backend import BackendCommands
 from buddy.app.commands.bisect import BisectCommands
 from buddy.app.commands.compare import CompareCommands
 from buddy.app.commands.edit_text import TextEditCommands
+from buddy.app.commands.engine import EngineCommands
 from buddy.app.commands.exports import ExportCommands
 from buddy.app.commands.frontend import FrontendCommands
-from buddy.app.commands.graphs import GraphCommands, graph_at, graph_cells
+from buddy.app.commands.graphs import GraphCommands
 from buddy.app.commands.profile import ProfileCommands
 from buddy.app.commands.programs import ProgramCommands
 from buddy.app.commands.provenance import ProvenanceCommands
@@ -65,12 +65,10 @@ from buddy.app.session.session import Session
 from buddy.app.session.state import State, Topic
 from buddy.app.widgets.background import screen_bindings
 from buddy.app.widgets.cursor_view import CursorView
-from buddy.app.widgets.look import CellLine, Cells
-from buddy.app.widgets.prompt import KEYS as PROMPT_KEYS
-from buddy.app.widgets.prompt import Prompt
 from buddy.app.workbench import status_lines
 from buddy.app.workbench.changed_cells import DirtyLines, TerminalCells
 from buddy.app.workbench.dispatch import Method, resolve
+from buddy.app.workbench.edge_lines import EdgeLines
 from buddy.app.workbench.key_sequences import ActionCommands, KeyQueue, KeySequences, Palette
 from buddy.app.workbench.terminal import (
     ResizeLimiter,
@@ -97,7 +95,6 @@ DRAW_SECONDS = 0.1
 FILE_CHECK_SECONDS = 3.0
 # The exit code after an internal error (EX_SOFTWARE of sysexits.h).
 INTERNAL_ERROR = 70
-CANCELLING = "cancelling"
 
 
 class MainScreen(Screen[None]):
@@ -178,9 +175,7 @@ class Workbench(App[int]):
         context.layout.panes = self.panes
         context.selection.views = (self.graph, self.ir, self.source, self.plugin)
         self._make_commands(context)
-        # The lines around the panes.
-        self._lines: tuple[CellLine, ...] = ()
-        self._bottom_prompt = Prompt()
+        self.edges = EdgeLines(self)
         self._undrawn_topics: frozenset[Topic] = frozenset()
         self._last_draw_time = 0.0
 
@@ -220,6 +215,7 @@ class Workbench(App[int]):
         self.profile_commands = ProfileCommands(context, graph, ir)
         self.frontend_commands = FrontendCommands(context, ir, self.provenance_commands)
         self.reduce_commands = ReduceCommands(context, ir)
+        self.engine_commands = EngineCommands(context, self.reduce_commands.stop)
         self.subgraph_commands = SubgraphCommands(context, graph, self.graph_commands)
         self.bisect_commands = BisectCommands(context, self.graph_commands, self.reduce_commands)
         self.tune_commands = TuneCommands(context, self.graph_commands)
@@ -233,6 +229,7 @@ class Workbench(App[int]):
         """The objects other than panes that perform actions, by the names that actions use for them."""
         return [
             ("app", self),
+            ("engine", self.engine_commands),
             ("layout", self.context.layout),
             ("recipe", self.context.edits),
             ("recipe_edits", self.recipe_edit_commands),
@@ -271,11 +268,8 @@ class Workbench(App[int]):
         return MainScreen(id="_default")
 
     def compose(self) -> ComposeResult:
-        header = CellLine(self._header_cells, id="header", background="panel")
-        graphs = CellLine(self._graph_cells, "graphs", "panel", self._show_clicked_graph)
-        keys = CellLine(self._key_cells, "keys", on_column_clicked=self._press_clicked_key)
-        self._lines = (header, graphs, CellLine(self._status_cells, "status"), keys)
-        yield from self._lines[:2]
+        self.edges.make()
+        yield from self.edges.above
         with Horizontal(id="panes"):
             with Vertical(id="left"):
                 yield self.graph
@@ -286,8 +280,8 @@ class Workbench(App[int]):
                 yield self.plugin
                 yield self.outputs
         yield self.tour.make_lines()
-        yield self._bottom_prompt
-        yield from self._lines[2:]
+        yield self.edges.prompt
+        yield from self.edges.below
         yield self.key_sequences.make_which_key()
 
     def on_mount(self) -> None:
@@ -410,44 +404,8 @@ class Workbench(App[int]):
             is_dump=workspace.recipe.is_dump,
         )
 
-    def _header_cells(self, width: int) -> Cells:
-        return status_lines.header_cells(self.state, self.workspace, self.busy, width, self.glyphs)
-
-    def _graph_cells(self, width: int) -> Cells:
-        return graph_cells(self.state, self.workspace, width, self.glyphs)
-
-    def _show_clicked_graph(self, x: int, width: int) -> None:
-        number = graph_at(self.state, self.workspace, width, self.glyphs, x)
-        if number is not None:
-            self.graph_commands.show(number)
-
-    def _status_cells(self, width: int) -> Cells:
-        layout, message = self.context.layout, self.context.status.message
-        only_pane = layout.pane_id if layout.folded else None
-        return status_lines.status_cells(
-            self.state, message, self.key_sequences.hint, self.busy, layout.order, only_pane, width, self.glyphs
-        )
-
-    def _key_cells(self, width: int) -> Cells:
-        if self._bottom_prompt.display:
-            return status_lines.prompt_cells(PROMPT_KEYS, width)
-        return status_lines.key_cells(self.context.layout.pane_id, self.situation(), width)
-
-    async def _press_clicked_key(self, x: int, width: int) -> None:
-        """Do what a key of the key line does: perform its action, or list the second keys of a sequence."""
-        if self._bottom_prompt.display:
-            if key := status_lines.prompt_key_at(PROMPT_KEYS, x):
-                await self._bottom_prompt.press(key)
-            return
-        found = status_lines.key_at(self.context.layout.pane_id, self.situation(), width, x)
-        if isinstance(found, str):
-            self.key_sequences.begin(found)
-        elif found is not None:
-            await self.perform(found)
-
     def on_prompt_toggled(self) -> None:
-        """The key line has the keys of the prompt while it is open."""
-        self._lines[-1].update()
+        self.edges.update_keys()
 
     # ---- updates -----------------------------------------------------------------------------------------------------
 
@@ -493,23 +451,14 @@ class Workbench(App[int]):
             self._ticker.resume()
         else:
             self._ticker.pause()
-            if self.context.status.message == CANCELLING:
-                self.context.say(self._after_cancelling())
+            self.engine_commands.report_cancelled()
         if self._long_jobs.has_ended(busy, self.settings.bell_after):
             self.bell()
-
-    def _after_cancelling(self) -> str:
-        """The message after jobs were cancelled, with the key that starts them again."""
-        if self.state.opening_cancelled:
-            return formatting.cancelled_text()
-        is_compiled = self.state.compiled_recipe == self.workspace.recipe
-        return f"Cancelled. Press {key_of('run')} to {'run' if is_compiled else 'compile and run'}"
 
     def update_edge_lines(self) -> None:
         """Redraw the lines around the panes if they have changed, and schedule a save of the session."""
         self.session_commands.schedule_save()
-        for line in self._lines:
-            line.update()
+        self.edges.update()
 
     def _draw_empty_panes(self) -> None:
         """Draw the progress again in panes that wait for their content."""
@@ -620,22 +569,7 @@ class Workbench(App[int]):
         super().copy_to_clipboard(text)
         copy_to_tmux(text)
 
-    # ---- the engine --------------------------------------------------------------------------------------------------
-
-    def run_program(self) -> None:
-        self.session.run()
-
-    def cancel_jobs(self) -> None:
-        self.session.cancel()
-        self.reduce_commands.stop()
-        self.context.say(CANCELLING)
-
-    def start_over(self) -> None:
-        if self.state.connection_error and not self.state.silent_seconds:
-            self.session.reconnect()
-            return
-        self.session.start_over()
-        self.context.say("restarting the engine; the script runs again")
+    # ---- panes -------------------------------------------------------------------------------------------------------
 
     def toggle_source(self) -> None:
         """Show or hide the source pane, which follows the selection."""
@@ -645,16 +579,6 @@ class Workbench(App[int]):
             selection.select_row(self.graph.current)
         self.source.redraw_links()
         self.source.go_to_selected_node()
-
-    def toggle_auto(self) -> None:
-        self.session.auto_run = not self.session.auto_run
-        automatic, manual = "the program runs after each edit", f"the program runs only when you press {key_of('run')}"
-        self.context.say(automatic if self.session.auto_run else manual)
-
-    def toggle_watch(self) -> None:
-        self.session.toggle_watching()
-        on, off = "file watching is on: the program is reopened when a file changes", "file watching is off"
-        self.context.say(on if self.session.watching else off)
 
     def on_cursor_view_moved(self, event: CursorView.Moved) -> None:
         if isinstance(event.view, PassesPane):

@@ -144,7 +144,7 @@ class PlainWorkbench(Workbench):
             self.call_later(self._leave_question)
         elif self.busy or self.state.engine == "starting" or self.context.jobs.opening:
             self.context.jobs.cancel_opening()
-            self.cancel_jobs()
+            self.engine_commands.cancel_jobs()
         else:
             self._printer.say("Nothing is running. Type quit, or press ctrl+d, to leave")
 
@@ -359,7 +359,7 @@ class PlainWorkbench(Workbench):
             self._printer.say(f"{action.id}{keys}: {action.tooltip}")
 
     async def _where(self, _words: Sequence[str]) -> None:
-        self._printer.say(cells_line(self._header_cells(SIZE[0])))
+        self._printer.say(cells_line(self.edges.header_cells(SIZE[0])))
         view = self.pane
         self._printer.say(f"{PANE_TITLES[view.pane_id]}, {view.row_count} rows")
         self._printed_row = ""
