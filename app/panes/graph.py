@@ -26,6 +26,11 @@ from buddy.compiler.protocol import Assignment, NodeRow, Peak
 from buddy.compiler.protocol.numerics import Deviation, NodeNumbers
 from buddy.compiler.protocol.recipe import EAGER, F32, PRECISIONS, Precision
 
+# The value of the picker's entry that restores the default lowering.
+RESET = ""
+# Marks the values of the picker's entries that are precisions.
+_PRECISION = "precision:"
+
 
 class GraphPane(NodeTable):
     """The table of nodes. Moving the cursor selects its node in every pane."""
@@ -522,12 +527,6 @@ class GraphPane(NodeTable):
     def text_to_copy(self) -> str:
         row = self.current
         return f"{row.display_name}\t{row.target}\t{row.args}\t{row.shape}\t{row.dtype}" if row else ""
-
-
-# The value of the picker's entry that restores the default lowering.
-RESET = ""
-# Marks the values of the picker's entries that are precisions.
-_PRECISION = "precision:"
 
 
 def _deviation_of(numbers: NodeNumbers, which: Literal["error", "own_error"]) -> Deviation | None:
