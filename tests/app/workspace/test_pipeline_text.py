@@ -132,7 +132,7 @@ def test_a_number_beyond_the_range_of_a_recipe_stays_text_and_can_be_saved(text:
     assert workspace.recipe.steps[0].options == (("max-iterations", text),)
     assert workspace.problem == ""
     again = Workspace("x.py", (), tmp_path)
-    again.begin(Recipe())
+    again.load(Recipe())
     assert again.recipe == workspace.recipe
     assert again.undo() == "by hand"
 
