@@ -172,7 +172,7 @@ def test_edits_are_found_for_any_path_of_the_program(
     workspace = opened(tmp_path / "kept", recipe)
     workspace.edit(workspace.recipe.toggled(0), "off")
     again = Workspace(str(tmp_path / "model.py"), (), tmp_path / "kept")
-    again.begin(recipe)
+    again.load(recipe)
     assert (again.undo(), again.recipe) == ("off", again.preset)
 
 
