@@ -44,7 +44,7 @@ async def compiled(app: Workbench, pilot: Any) -> None:
     )
     if state.problem is not None:
         raise RuntimeError(str(state.problem))
-    await until(pilot, lambda: app.ir.stage is None or app.ir.document.text == app.ir.stage.text, "lines")
+    await until(pilot, lambda: app.ir.chosen_stage is None or app.ir.document.text == app.ir.chosen_stage.text, "lines")
 
 
 def settle(app: Workbench) -> None:
