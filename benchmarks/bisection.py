@@ -50,9 +50,9 @@ async def _searched(plant: Plant, options: argparse.Namespace) -> dict[str, Any]
             async for _, answer in engine.follow(request, Bisected):
                 if isinstance(answer, Progress):
                     passed = time.perf_counter() - start
-                    named = named or passed * (NAMED in answer.what)
+                    named = named or passed * (NAMED in answer.activity)
                     if options.trials:
-                        print(f"{passed:7.1f} {answer.what}", file=sys.stderr)
+                        print(f"{passed:7.1f} {answer.activity}", file=sys.stderr)
             seconds = time.perf_counter() - start
     finding: BisectionResult = answer.finding
     return {
@@ -61,7 +61,7 @@ async def _searched(plant: Plant, options: argparse.Namespace) -> dict[str, Any]
         "found": plant.is_found_by(finding),
         "confirmed": finding.confirmed,
         "trials": finding.trials,
-        "told": finding.told,
+        "told": finding.summary,
         "nodes": list(finding.nodes),
         "in_eager": len(finding.in_eager),
     }

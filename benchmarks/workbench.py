@@ -83,7 +83,7 @@ def prepare(options: argparse.Namespace, folder: Path) -> list[str]:
     source = folder / "program.py"
     source.write_text(PROGRAM.format(blocks=1 if options.lines else options.blocks))
     workspace = Workspace(str(source), (), folder)
-    workspace.begin(default_recipe())
+    workspace.load(default_recipe())
     if not options.lines:
         # One function, so that no block is shared.
         workspace.edit(msgspec.structs.replace(workspace.recipe, partition="whole"), "whole")

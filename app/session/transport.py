@@ -265,7 +265,7 @@ class ResumingTransport:
             await self._run_stop_command()
 
     async def _run_stop_command(self) -> None:
-        """Stop an engine that did not receive the goodbye. An unreachable engine exits by itself after `patience`."""
+        """Stop an engine that did not receive the goodbye. An unreachable engine exits by itself."""
         null = subprocess.DEVNULL
         try:
             process = subprocess.Popen(

@@ -100,7 +100,7 @@ class InductorCompilation(CompilationRequest):
 
     def _handle_note(self, note: Message) -> None:
         if isinstance(note, Activity):
-            self._send(Progress(self._request, note.what, note.done, "compile"))
+            self._send(Progress(self._request, note.activity, note.done, "compile"))
         else:
             super()._handle_note(note)
 

@@ -47,7 +47,7 @@ Call = Callable[[Message, Callable[[Message], None]], Awaitable[Any]]
 class CompilationRequest:
     """One compilation of `graph` for request number `request`.
 
-    `kind` is the purpose of the compilation: "main" for the client's recipe, "beside" for a comparison with it,
+    `kind` is the purpose of the compilation: "main" for the client's recipe, "comparison" for a comparison with it,
     "native" for this compiler's code in a run of another backend, "profile" or "export". The texts stay stored until
     the next complete compilation of the graph with the same `kind`.
     """

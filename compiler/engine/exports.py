@@ -125,7 +125,7 @@ class SubgraphHandler:
     async def _follow(self, listening: ListeningSocket, job: Job) -> None:
         async for message in (await listening.peer()).messages():
             if isinstance(message, Activity):
-                self._send(Progress(job.request, message.what, message.done))
+                self._send(Progress(job.request, message.activity, message.done))
             elif isinstance(message, LogText):
                 log.error("bisection: %s", message.text)
             elif isinstance(message, FailureReply):

@@ -53,9 +53,9 @@ from buddy.compiler.protocol import (
     FetchText,
     FetchValues,
     FindJumps,
+    FindMainLine,
     FindNode,
     FindOrigins,
-    FindPlace,
     FindRegion,
     FollowNode,
     Hello,
@@ -242,7 +242,7 @@ class Server:
             Reprint: self._reprinting.reprint,
             DescribeOp: self._reprinting.describe_op,
             FindNode: texts.find_node,
-            FindPlace: texts.find_place,
+            FindMainLine: texts.find_main_line,
             FollowNode: self._origins.follow_node,
             FindOrigins: self._origins.find_origins,
             FindJumps: self._origins.find_jumps,
@@ -359,7 +359,7 @@ def _slot(frame: Frame) -> Any:
 
     Other requests have no slot (`None`).
     """
-    if not isinstance(frame, Compile) or frame.beside:
+    if not isinstance(frame, Compile) or frame.for_comparison:
         return None
     return (frame.recipe.source, frame.recipe.arguments, frame.recipe.graph)
 

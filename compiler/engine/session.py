@@ -165,7 +165,7 @@ class EngineSession:
         for record in old.graphs if old else ():
             if record.key not in new_keys:
                 imported = self.programs.imports.pop(record.key, record)
-                for kind in ("main", "beside", "native", "failed", "profile", "export"):
+                for kind in ("main", "comparison", "native", "failed", "profile", "export"):
                     self._store.unpin((kind, record.key))
                     self._store.unpin((kind, imported.key))
 
@@ -216,17 +216,18 @@ class EngineSession:
 
     def _handle_host_note(self, note: Message, job: Job) -> None:
         if isinstance(note, Activity):
-            self._progress(job, note.what, note.done, note.part)
+            self._progress(job, note.activity, note.done, note.part)
         elif isinstance(note, RunnerState):
             running_state: WorkerStatus = "stopped" if note.stopped else "busy"
-            ended_state: WorkerStatus = "dead" if note.what else "ready"
-            self._send(WorkerState("runner", running_state if note.running else ended_state, note.what))
+            ended_state: WorkerStatus = "dead" if note.reason else "ready"
+            self._send(WorkerState("runner", running_state if note.running else ended_state, note.reason))
 
     # ---- compiling ----------------------------------------------------------------------------------------------
 
     async def compile(self, frame: Compile, job: Job) -> None:
         program = self.programs.opened(frame.recipe)
-        await self._compile(program, frame.recipe, job, repeat=True, kind="beside" if frame.beside else "main")
+        kind = "comparison" if frame.for_comparison else "main"
+        await self._compile(program, frame.recipe, job, repeat=True, kind=kind)
 
     async def result_of(self, recipe: Recipe, job: Job, kind: str) -> CompileResult:
         """Compiles `recipe`; its texts are stored until the next compilation of that `kind`."""
@@ -375,7 +376,7 @@ class EngineSession:
         recipe = frame.recipe
         program = await self._running_program(recipe)
         result = await self._compile(
-            program, recipe, job, kind="beside" if frame.beside else "main", stages=frame.stages,
+            program, recipe, job, kind="comparison" if frame.for_comparison else "main", stages=frame.stages,
             meanwhile=lambda: self._prepare_run(program, frame),
         )  # fmt: skip
         native = None if recipe.runs_passes else await self._compile_native(program, recipe, job)
@@ -500,8 +501,8 @@ class EngineSession:
 
     # ---- helpers ------------------------------------------------------------------------------------------------
 
-    def _progress(self, job: Job, what: str, done: float = -1.0, part: Part | Literal[""] = "") -> None:
-        self._send(Progress(job.request, what, done, part))
+    def _progress(self, job: Job, activity: str, done: float = -1.0, part: Part | Literal[""] = "") -> None:
+        self._send(Progress(job.request, activity, done, part))
 
 
 # How long the start of the workers waits, so that the client can draw a program of an earlier session.

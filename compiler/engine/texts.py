@@ -20,8 +20,8 @@ from buddy.compiler.protocol import (
     FetchCharacters,
     FetchLines,
     FetchText,
+    FindMainLine,
     FindNode,
-    FindPlace,
     FindRegion,
     FoundEach,
     Hits,
@@ -72,7 +72,7 @@ class TextHandler:
             await asyncio.to_thread(lambda: text.ends)
         self._send(_window(job, frame.text, text, frame.start, min(frame.count, _MAX_WINDOW_LINES)))
 
-    async def find_place(self, frame: FindPlace, job: Job) -> None:
+    async def find_main_line(self, frame: FindMainLine, job: Job) -> None:
         """Sends the pages around the line that represents a node, then the number of the line."""
         text = self._find(frame.text)
         line = await asyncio.to_thread(_own_line, text, (frame.node, *frame.otherwise))

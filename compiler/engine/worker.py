@@ -260,9 +260,9 @@ class EngineWorker:
             return "request"
         return "idle" if had_started else "start"
 
-    def _set_state(self, state: Any, what: str = "", end: WorkerEnd = "", again: bool = False) -> None:
-        self.state = WorkerState(self.name, state, what, end, again)
-        log.info("%s worker: %s %s", self.name, state, what)
+    def _set_state(self, state: Any, reason: str = "", end: WorkerEnd = "", again: bool = False) -> None:
+        self.state = WorkerState(self.name, state, reason, end, again)
+        log.info("%s worker: %s %s", self.name, state, reason)
         self._listener.on_state(self.state)
 
 

@@ -142,8 +142,8 @@ from buddy.compiler.protocol.texts import DescribeOp as DescribeOp
 from buddy.compiler.protocol.texts import FetchCharacters as FetchCharacters
 from buddy.compiler.protocol.texts import FetchLines as FetchLines
 from buddy.compiler.protocol.texts import FetchText as FetchText
+from buddy.compiler.protocol.texts import FindMainLine as FindMainLine
 from buddy.compiler.protocol.texts import FindNode as FindNode
-from buddy.compiler.protocol.texts import FindPlace as FindPlace
 from buddy.compiler.protocol.texts import FindRegion as FindRegion
 from buddy.compiler.protocol.texts import FoundEach as FoundEach
 from buddy.compiler.protocol.texts import Hits as Hits
@@ -189,7 +189,7 @@ ClientFrame = (
     | Reprint
     | DescribeOp
     | FindNode
-    | FindPlace
+    | FindMainLine
     | Compare
     | CheckIr
     | TryPasses

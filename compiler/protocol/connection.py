@@ -122,13 +122,13 @@ Part = Literal["torch", "script", "capture", "compile", "run"]
 
 
 class Progress(Frame, frozen=True):
-    """The current activity of a request (`what`); `done` is the completed fraction, -1 if unknown.
+    """The current `activity` of a request; `done` is the completed fraction, -1 if unknown.
 
     `part` is the part that the activity belongs to; "" means that it is the same as before.
     """
 
     request: int
-    what: str
+    activity: str
     done: float = -1.0
     part: Part | Literal[""] = ""
 
@@ -150,7 +150,7 @@ class Failed(Frame, frozen=True):
 
 
 class WorkerState(Frame, frozen=True):
-    """A worker, such as `host`, `compiler` or `runner`, changed state; `what` gives the reason to the user.
+    """A worker, such as `host`, `compiler` or `runner`, changed state; `reason` tells the user why.
 
     The state `stopped` means stopped by a signal, such as SIGSTOP or a debugger's; the worker can be continued. `end`
     says when a `dead` worker exited: on request of the engine (`asked`), during a `request`, which fails, while `idle`,
@@ -159,7 +159,7 @@ class WorkerState(Frame, frozen=True):
 
     worker: str
     state: WorkerStatus
-    what: str = ""
+    reason: str = ""
     end: WorkerEnd = ""
     again: bool = False
 
@@ -175,7 +175,7 @@ class WatchFiles(Request["FilesChanged"], frozen=True):
 
 
 class FilesChanged(Frame, frozen=True):
-    """The files whose content changed, and those that have been missing for longer than an atomic save takes."""
+    """The names of the files that have changed, and of those missing for longer than an atomic save takes."""
 
     request: int
     changed: tuple[str, ...]

@@ -199,7 +199,7 @@ class FindNode(Request["SearchResult"], frozen=True):
     limit: int = 10_000
 
 
-class FindPlace(Request["SearchResult"], frozen=True):
+class FindMainLine(Request["SearchResult"], frozen=True):
     """Find the line of `text` that represents a node best, and get the lines around it.
 
     This line comes from the node and from as few other nodes as possible. If no line comes from the node, or only lines

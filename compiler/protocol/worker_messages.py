@@ -314,9 +314,9 @@ class Ready(Message, frozen=True):
 
 
 class Activity(Message, frozen=True):
-    """What the worker is doing for the request now; `done` and `part` are those of `Progress`."""
+    """The current activity of the worker for the request; the fields are those of `Progress`."""
 
-    what: str
+    activity: str
     done: float = -1.0
     part: Part | Literal[""] = ""
 
@@ -427,10 +427,10 @@ class BisectionDone(Reply, frozen=True):
 
 
 class RunnerState(Message, frozen=True):
-    """The runner started (`running`), exited, or was stopped by a signal."""
+    """The runner started (`running`), exited for a `reason`, or was stopped by a signal."""
 
     running: bool
-    what: str = ""
+    reason: str = ""
     stopped: bool = False
 
 

@@ -32,7 +32,7 @@ def ended(
 
     def note(message: object) -> None:
         if isinstance(message, Activity):
-            said.append(message.what)
+            said.append(message.activity)
 
     start = time.monotonic()
     types = Activity | LogText | Done | FailureReply

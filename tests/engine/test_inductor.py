@@ -90,7 +90,7 @@ async def test_its_results_stand_beside_those_of_eager_and_of_this_compiler(engi
     assert isinstance(ran, Ran), ran
     assert ran.report.backend == INDUCTOR
     assert [output.verdict for output in ran.report.outputs] == ["ok"] * 3
-    (native,) = ran.report.beside
+    (native,) = ran.report.sides
     assert (native.name, native.problem) == (NATIVE, "")
     assert [output.verdict for output in native.outputs] == ["ok"] * 3
     compiled = next(frame for frame in engine.seen if isinstance(frame, Compiled))
@@ -133,7 +133,7 @@ async def test_a_cancelled_compilation_can_be_repeated(engine: Bench, script: Pa
     recipe = await by_inductor(engine, script, "--cpp.max_horizontal_fusion_size=3")
     request = engine.client.next_request()
     engine.client.send(Compile(request, recipe))
-    await engine.until(lambda frame: isinstance(frame, Progress) and frame.what.startswith("Inductor"))
+    await engine.until(lambda frame: isinstance(frame, Progress) and frame.activity.startswith("Inductor"))
     engine.client.send(Cancel(request))
     ended = await engine.end_of(request)
     assert isinstance(ended, Failed)

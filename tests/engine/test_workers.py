@@ -70,7 +70,7 @@ async def test_a_compiler_that_dies_fails_its_request_and_keeps_its_stages(
     request = bench.client.next_request()
     bench.client.send(Compile(request, msgspec.structs.replace(recipe, steps=steps)))
     done = await bench.until(lambda frame: isinstance(frame, StageDone) and frame.stage.name == "lower")
-    await bench.until(lambda frame: isinstance(frame, Progress) and frame.what.endswith("stand-still"))
+    await bench.until(lambda frame: isinstance(frame, Progress) and frame.activity.endswith("stand-still"))
     os.kill(bench.worker_pid("compiler"), how)
     dead = await bench.state("compiler", "dead")
     assert (dead.end, dead.again) == ("request", True)
@@ -90,7 +90,7 @@ async def test_a_stopped_compiler_is_said_and_cancel_brings_a_new_one(bench: Ben
     old = bench.worker_pid("compiler")
     os.kill(old, signal.SIGSTOP)
     stopped = await bench.state("compiler", "stopped")
-    assert "suspended by a signal" in stopped.what
+    assert "suspended by a signal" in stopped.reason
     request = bench.client.next_request()
     bench.client.send(Compile(request, recipe))
     await bench.presets()  # what is answered after it was begun after it
@@ -108,7 +108,7 @@ async def test_the_end_of_an_idle_worker_is_told_as_such(bench: Bench, add: Path
     os.kill(bench.worker_pid(worker), signal.SIGSEGV)
     dead = await bench.state(worker, "dead")
     assert (dead.end, dead.again) == ("idle", True)
-    assert dead.what.startswith("SIGSEGV, ")
+    assert dead.reason.startswith("SIGSEGV, ")
     await bench.state(worker, "ready")
 
 
@@ -122,7 +122,7 @@ async def test_a_worker_that_does_not_start_is_told_each_time_until_it_is_given_
     assert {state.state for state in told[::2]} == {"starting"}
     dead = told[1::2]
     assert [(state.end, state.again) for state in dead] == [("start", True), ("start", True), ("start", False)]
-    assert {state.what for state in dead} == {"exit code 1"}
+    assert {state.reason for state in dead} == {"exit code 1"}
     await worker.close()
 
 
@@ -137,7 +137,7 @@ async def test_a_host_killed_after_capture_is_loaded_again_for_the_next_run(benc
     await bench.open(add)
     os.kill(bench.worker_pid("host"), signal.SIGKILL)
     dead = await bench.state("host", "dead")
-    assert "SIGKILL" in dead.what
+    assert "SIGKILL" in dead.reason
     ran = await bench.ask(Run(bench.client.next_request(), await bench.recipe(add), repeats=2))
     assert isinstance(ran, Ran)
     assert ran.report.ok

@@ -42,4 +42,4 @@ def test_options_that_facts_name_are_those_of_the_pass() -> None:
 
 def test_what_a_search_varies_is_in_the_default_recipe() -> None:
     names = {step.name for step in presets()["default"].recipe.steps}
-    assert {variation.what.partition(".")[0] for variation in USUAL_VARIATIONS} - names == {"opt-level"}
+    assert {variation.parameter.partition(".")[0] for variation in USUAL_VARIATIONS} - names == {"opt-level"}

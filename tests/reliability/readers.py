@@ -246,7 +246,7 @@ def _kept_program(data: bytes) -> None:
     parts = data.split(b"\n%%\n") if data.count(b"\n%%\n") == 2 else [data[:recipe_at], data[recipe_at:edits_at], data]
     for suffix, part in zip((".toml", ".edits", ".graph"), parts, strict=True):
         written(bench.path_of(0).with_suffix(suffix), part)
-    bench.begin(SMALL)
+    bench.load(SMALL)
     assert bench.recipe.source == "a.py"
     bench.undo(), bench.redo()
     if bench.problem:

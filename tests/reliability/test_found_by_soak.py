@@ -24,7 +24,7 @@ from buddy.app.screens.values import ValuesScreen
 from buddy.app.session.stages import MAX_PAGES, LineCache
 from buddy.app.session.state import MAX_CACHED_FORMS, MAX_LOG_ENTRIES, State, keep_newest
 from buddy.app.workbench import app
-from buddy.app.workbench.app import BenchScreen, Workbench
+from buddy.app.workbench.app import MainScreen, Workbench
 from buddy.app.workbench.terminal import is_disconnected
 from buddy.app.workspace.command_line import ScreenState, command
 from buddy.app.workspace.settings import Settings
@@ -50,7 +50,7 @@ async def test_keys_that_come_at_once_answer_a_screen_once(tmp_path: Path) -> No
             await pilot.pause(0.05)
         await pilot.pause(0.2)
         assert app.is_running
-        assert isinstance(app.screen, BenchScreen)
+        assert isinstance(app.screen, MainScreen)
         assert len(answers) == 1
 
 
@@ -89,7 +89,7 @@ async def test_an_editor_answers_once(tmp_path: Path) -> None:
         while not answers:
             await pilot.pause(0.05)
         assert app.is_running
-        assert isinstance(app.screen, BenchScreen)
+        assert isinstance(app.screen, MainScreen)
         assert answers == [None]
 
 

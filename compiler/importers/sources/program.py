@@ -83,7 +83,11 @@ def python_texts(graphs: Sequence[GraphInfo], files: Sequence[str], started_at: 
 
 def _paths_of(graphs: Sequence[GraphInfo]) -> list[str]:
     """Returns the files of nodes' locations, of lines that call nodes, and of graph breaks, without repetition."""
-    lines = (line for info in graphs for line in (*(row.location for row in info.rows), *info.places, info.break_line))
+    lines = (
+        line
+        for info in graphs
+        for line in (*(row.location for row in info.rows), *info.caller_locations, info.break_line)
+    )
     return list(dict.fromkeys(path for line in lines if (path := line.rpartition(":")[0])))
 
 

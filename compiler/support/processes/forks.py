@@ -355,7 +355,7 @@ def reply_in_child(
 
 def _too_slow(timeout: float) -> Diagnostic:
     what = f"the run took longer than {timeout:g} s and was stopped"
-    todo = "allow more time (--timeout, or Time of a run in the palette) or fewer repeats"
+    todo = "allow more time (--timeout, or Time limit of a run in the palette) or fewer repeats"
     return Diagnostic(what, "the runner", todo)
 
 

@@ -157,7 +157,7 @@ def tidy(frame: UserFrame) -> UserFrame:
 
 def without_repetitions(frames: Sequence[UserFrame]) -> tuple[UserFrame, ...]:
     """Returns the frames, without repetitions of a line: a compiled function and its wrapper."""
-    return tuple(frame for n, frame in enumerate(frames) if not n or frames[n - 1].place != frame.place)
+    return tuple(frame for n, frame in enumerate(frames) if not n or frames[n - 1].location != frame.location)
 
 
 def stack_of(reason: str) -> list[UserFrame]:

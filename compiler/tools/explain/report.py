@@ -262,8 +262,8 @@ class ReportBuilder:
             named = FunctionFields(function=fields["function"], file=fields["file"], line=fields["line"])
             self._take_function(record, named)
         info, index = self._with_function(self._compile_of(record)), self._compile_of(record).index
-        limit = RecompileLimit(info.function, info.place, fields["setting"], int(fields["limit"]), index)
-        if (limit.function, limit.place) not in {(known.function, known.place) for known in self._limits}:
+        limit = RecompileLimit(info.function, info.location, fields["setting"], int(fields["limit"]), index)
+        if (limit.function, limit.location) not in {(known.function, known.location) for known in self._limits}:
             self._limits.append(limit)
 
     def _with_function(self, compile_: RecordedCompile) -> DynamoCompile:

@@ -76,7 +76,7 @@ def test_a_report_of_three_sides_tells_of_each() -> None:
     wrong = OutputReport("y", (2,), "float32", 0.5, 1.0, "mismatch")
     eager, ours, theirs = Timing(4e-3, 4e-3, 4e-3, 5), Timing(2e-3, 2e-3, 2e-3, 5), Timing(1e-3, 1e-3, 1e-3, 5)
     side = SideReport(NATIVE, (wrong,), theirs, compile_seconds=2.5)
-    report = RunReport(0, (output,), ours, eager, 3, 0, 1.0, ratio=0.5, backend=IREE, beside=(side,))
+    report = RunReport(0, (output,), ours, eager, 3, 0, 1.0, ratio=0.5, backend=IREE, sides=(side,))
     assert report.ok
     told = as_json(GraphInfo("model", ()), report)
     assert told["backend"] == IREE
@@ -87,9 +87,9 @@ def test_a_report_of_three_sides_tells_of_each() -> None:
     for verdict, words in (("nan", "; NaN where eager has NaN,"), ("unchecked", "; not compared,")):
         other = replace(side, outputs=(output, replace(wrong, verdict=verdict)) if verdict == "nan" else ())
         assert other.verdict == verdict
-        assert words in as_text(GraphInfo("model", ()), replace(report, beside=(other,)))
+        assert words in as_text(GraphInfo("model", ()), replace(report, sides=(other,)))
     assert replace(side, outputs=(replace(wrong, verdict="nan"), wrong)).verdict == "mismatch"
-    failed = replace(report, beside=(SideReport(NATIVE, problem="a pass failed"),))
+    failed = replace(report, sides=(SideReport(NATIVE, problem="a pass failed"),))
     assert "not run: a pass failed" in as_text(GraphInfo("model", ()), failed)
     assert as_json(GraphInfo("model", ()), failed)["beside"] == [{"name": NATIVE, "problem": "a pass failed"}]
 

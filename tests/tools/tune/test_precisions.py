@@ -140,7 +140,7 @@ def test_the_true_error_decides_whatever_the_estimate_says(factor: float) -> Non
     assert found.gain == 1.5
     precisions = {node.node: node.precision for node in found.nodes}
     assert precisions == {name: found.recipe.precision_of(name) for name in program.names}
-    said = [frame.what for frame in frames if isinstance(frame, Progress)]
+    said = [frame.activity for frame in frames if isinstance(frame, Progress)]
     assert "timing products in bf16" in said
     assert "errors of single products, 5/16" in said
     assert any(what.startswith("recipe 2: ") for what in said)
