@@ -16,6 +16,7 @@ from buddy.compiler.importers.onnx_files.quantised_operators import (
     pool_bytes_as_floats,
     rewrite_quantised_operators,
 )
+from buddy.compiler.importers.onnx_files.replacements import UnsupportedNodeError, replace_nodes
 from buddy.compiler.protocol.programs import ShapeWord, check_names, shape_for
 from buddy.compiler.protocol.source_files import SourceError, source_error
 
@@ -56,8 +57,12 @@ def prepare_model(path: Path, shapes: Sequence[ShapeWord] = ()) -> PreparedModel
     try:
         # Without `strict_mode`, conflicting shapes are not reported.
         model = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
-        if pool_bytes_as_floats(model):
-            model = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+        replaced = replace_nodes(model)
+        if pool_bytes_as_floats(replaced) or replaced is not model:
+            _name_nodes(replaced)
+            model = onnx.shape_inference.infer_shapes(replaced, strict_mode=True, data_prop=True)
+    except UnsupportedNodeError as error:
+        raise _rejection(path, str(error), "export the model without it") from error
     except Exception as error:  # its own exception types, and protobuf's
         reason = _ERROR_KIND.sub("", _first_line(error))
         todo = "choose other sizes with --shape" if shapes else "export the model again"

@@ -1,0 +1,335 @@
+"""Replaces nodes of ONNX models that torch-mlir lowers to wrong numbers by nodes that it lowers right.
+
+The differences were found by the node tests of the `onnx` package and by comparison with ONNX Runtime. Each replacement
+is a function of ONNX ops, written in ONNX's text format, which is then inlined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from buddy.compiler.protocol.errors import BuddyError
+
+if TYPE_CHECKING:
+    import onnx
+
+_DOMAIN = "buddy"
+# Models of older operator sets are converted to this one if they have such an op: torch-mlir lowers only its present
+# semantics, and ONNX's text of a replacement has operands that were attributes before.
+_OPSET = 13
+_UPGRADED_OPS = {"Softmax", "LpNormalization"}
+# ONNX's default activations of each direction, and those for which torch-mlir's lowering is right.
+_ACTIVATIONS = {"Sigmoid", "Tanh", "Relu"}
+_RECURRENT_OPS = {"RNN", "GRU", "LSTM"}
+
+
+# The names of ONNX's float types in its text format.
+_FLOATS = {1: "float", 10: "float16", 11: "double"}
+
+
+class UnsupportedNodeError(BuddyError):
+    """A node that would compute wrong numbers, and that no other nodes replace; the text names it and the reason."""
+
+
+def replace_nodes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Returns `model`, whose types are inferred, without such nodes; types of new values are not inferred.
+
+    Returns the same object if it has none. Raises `UnsupportedNodeError`.
+    """
+    import onnx.inliner
+    import onnx.version_converter
+
+    opset = max((entry.version for entry in model.opset_import if not entry.domain), default=_OPSET)
+    if opset < _OPSET:
+        _check_old_ops(model)
+    if opset < _OPSET and any(node.op_type in _UPGRADED_OPS for node in model.graph.node):
+        model, opset = onnx.version_converter.convert_version(model, _OPSET), _OPSET
+    types = {
+        value.name: value.type.tensor_type
+        for value in (*model.graph.value_info, *model.graph.input, *model.graph.output)
+    }
+    types |= {tensor.name: _type_of(tensor) for tensor in model.graph.initializer}
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    texts = dict[int, str]()
+    for number, node in enumerate(model.graph.node):
+        if node.domain:
+            continue
+        if node.op_type in _RECURRENT_OPS:
+            _check_recurrent(node, types, constants)
+        elif node.op_type == "SoftmaxCrossEntropyLoss":
+            if len(node.input) > 2 and _attribute(node, "reduction", "mean") == "mean":
+                # torch-mlir divides by the number of the losses instead of the sum of their weights.
+                _refuse(node, "class weights with the reduction `mean`")
+        elif replacement := _REPLACEMENTS.get(node.op_type):
+            text = replacement(node, types)
+            if text:
+                texts[number] = text
+    if texts:
+        model = _inlined(model, texts, opset)
+    return model
+
+
+def _inlined(model: onnx.ModelProto, texts: dict[int, str], opset: int) -> onnx.ModelProto:
+    """Replaces the nodes with these numbers by functions with these texts, which have the nodes' operands."""
+    import onnx.inliner
+    import onnx.parser
+
+    result = type(model)()
+    result.CopyFrom(model)
+    result.opset_import.append(onnx.helper.make_opsetid(_DOMAIN, 1))
+    for number, text in texts.items():
+        node, name = result.graph.node[number], f"replacement_{number}"
+        header = f'<domain: "{_DOMAIN}", opset_import: ["" : {opset}]>'
+        inputs, outputs = (
+            ", ".join(f"{kind}{n}" for n in range(len(names)))
+            for kind, names in (("x", node.input), ("y", node.output))
+        )
+        result.functions.append(
+            onnx.parser.parse_function(f"{header}\n{name} ({inputs}) => ({outputs}) {{\n{text}\n}}")
+        )
+        node.domain, node.op_type = _DOMAIN, name
+        del node.attribute[:]
+    return onnx.inliner.inline_local_functions(result)
+
+
+def _type_of(tensor: onnx.TensorProto) -> Any:
+    import onnx.helper
+
+    return onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims)).tensor_type
+
+
+def _attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
+    import onnx.helper
+
+    found = next((each for each in node.attribute if each.name == name), None)
+    if found is None:
+        return default
+    value = onnx.helper.get_attribute_value(found)
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _shape(value_type: Any) -> list[int]:
+    return [size.dim_value for size in value_type.shape.dim]
+
+
+# ---- refused nodes ------------------------------------------------------------------------------------------------
+
+
+def _check_old_ops(model: onnx.ModelProto) -> None:
+    """Raises `UnsupportedNodeError` for nodes of old operator sets that torch-mlir reads as those of a newer one."""
+    for node in model.graph.node:
+        if node.op_type == "Hardmax":
+            _refuse(node, "the meaning of an operator set before 13")
+        if node.op_type == "Upsample" and _attribute(node, "mode", "nearest") != "nearest":
+            _refuse(node, "linear interpolation of an operator set before 10")
+
+
+def _check_recurrent(node: onnx.NodeProto, types: dict[str, Any], constants: dict[str, onnx.TensorProto]) -> None:
+    """Raises `UnsupportedNodeError` for a recurrent layer with a part that torch-mlir ignores."""
+    import onnx.numpy_helper
+
+    inputs = [*node.input, *[""] * (8 - len(node.input))]
+    steps = _shape(types[inputs[0]])[0]
+    lengths = constants.get(inputs[4])
+    if inputs[4] and (lengths is None or any(onnx.numpy_helper.to_array(lengths) != steps)):
+        _refuse(node, "sequences of different lengths (sequence_lens)")
+    if inputs[7]:
+        _refuse(node, "peephole weights (P)")
+    names = [name.decode() for name in _attribute(node, "activations", [])]
+    unknown = next((name for name in names if name not in _ACTIVATIONS), "")
+    if unknown:
+        _refuse(node, f"the activation {unknown}")
+    for name in ("clip", "activation_alpha", "activation_beta"):
+        if _attribute(node, name, None) is not None:
+            _refuse(node, f"the attribute {name}")
+
+
+def _refuse(node: onnx.NodeProto, what: str) -> None:
+    raise UnsupportedNodeError(f"its node {node.name or node.output[0]} ({node.op_type}) has {what}")
+
+
+# ---- replacements ----------------------------------------------------------------------------------------------------
+
+
+def _number(element_type: int, value: float) -> str:
+    """Returns the node that makes a float of one of ONNX's element types."""
+    return f"Constant <value = {_FLOATS[element_type]} {{{value!r}}}> ()"
+
+
+def _lp_normalization(node: onnx.NodeProto, types: dict[str, Any]) -> str:
+    """A vector of norm 0 stays 0; it became NaN."""
+    axis, p = _attribute(node, "axis", -1), _attribute(node, "p", 2)
+    powers = "Abs (x0)" if p == 1 else "Mul (x0, x0)"
+    shape = _shape(types[node.input[0]])
+    kind = types[node.input[0]].elem_type
+    return f"""
+        powers = {powers}
+        axes = Constant <value_ints = [{axis % len(shape)}]> ()
+        sum = ReduceSum <keepdims = 1> (powers, axes)
+        norm = {"Identity" if p == 1 else "Sqrt"} (sum)
+        zero = {_number(kind, 0.0)}
+        one = {_number(kind, 1.0)}
+        is_zero = Equal (norm, zero)
+        divisor = Where (is_zero, one, norm)
+        y0 = Div (x0, divisor)"""
+
+
+def _space_to_depth(node: onnx.NodeProto, types: dict[str, Any]) -> str:
+    """Blocks are columns, rows, depth in the mode CRD, which was computed as DCR."""
+    if _attribute(node, "mode", "DCR") != "CRD":
+        return ""
+    size = _attribute(node, "blocksize", 1)
+    n, c, h, w = _shape(types[node.input[0]])
+    split, joined = [n, c, h // size, size, w // size, size], [n, c * size * size, h // size, w // size]
+    return f"""
+        split = Constant <value_ints = {split}> ()
+        blocks = Reshape (x0, split)
+        moved = Transpose <perm = [0, 1, 3, 5, 2, 4]> (blocks)
+        joined = Constant <value_ints = {joined}> ()
+        y0 = Reshape (moved, joined)"""
+
+
+def _dequantize(node: onnx.NodeProto, types: dict[str, Any]) -> str:
+    """Zero points of unsigned bytes by channel were read as signed."""
+    import onnx
+
+    zeros = types.get(node.input[2]) if len(node.input) > 2 else None
+    if zeros is None or zeros.elem_type != onnx.TensorProto.UINT8 or len(_shape(zeros)) != 1 or _shape(zeros) == [1]:
+        return ""
+    dims = len(_shape(types[node.input[0]]))
+    axis = _attribute(node, "axis", 1) % dims
+    by_channel = [1] * dims
+    by_channel[axis] = -1
+    kind = types[node.input[1]].elem_type
+    return f"""
+        by_channel = Constant <value_ints = {by_channel}> ()
+        flat_zeros = Cast <to = {onnx.TensorProto.INT32}> (x2)
+        zeros = Reshape (flat_zeros, by_channel)
+        scales = Reshape (x1, by_channel)
+        wide = Cast <to = {onnx.TensorProto.INT32}> (x0)
+        steps = Sub (wide, zeros)
+        floats = Cast <to = {kind}> (steps)
+        y0 = Mul (floats, scales)"""
+
+
+def _grid_sample(node: onnx.NodeProto, types: dict[str, Any]) -> str:
+    """Points between two pixels were rounded up, and pixels outside of the image read whatever stood in memory.
+
+    Follows the definition of GridSample in ONNX's documentation of operators, for images.
+    """
+    mode, padding = _attribute(node, "mode", "linear"), _attribute(node, "padding_mode", "zeros")
+    image, grid = types[node.input[0]], types[node.input[1]]
+    if len(_shape(image)) != 4 or mode not in ("linear", "bilinear", "nearest"):
+        return ""  # torch-mlir rejects them
+    n, c, h, w = _shape(image)
+    _, rows, columns, _ = _shape(grid)
+    number = partial(_number, grid.elem_type)
+    aligned, lines = bool(_attribute(node, "align_corners", 0)), list[str]()
+    lines.append(f"zero = {number(0.0)}\n half = {number(0.5)}\n one = {number(1.0)}\n two = {number(2.0)}")
+    for axis, index, size in (("u", 0, w), ("v", 1, h)):
+        lines.append(f"""
+            {axis}_index = Constant <value_int = {index}> ()
+            {axis}_grid = Gather <axis = 3> (x1, {axis}_index)
+            {axis}_last = {number(float(size - 1))}
+            {axis}_size = {number(float(size))}
+            {axis}_from_one = Add ({axis}_grid, one)""")
+        if aligned:
+            lines.append(f"{axis}_halves = Div ({axis}_from_one, two)\n {axis}_raw = Mul ({axis}_halves, {axis}_last)")
+        else:
+            lines.append(f"""
+                {axis}_scaled = Mul ({axis}_from_one, {axis}_size)
+                {axis}_doubled = Sub ({axis}_scaled, one)
+                {axis}_raw = Div ({axis}_doubled, two)""")
+        at = f"{axis}_raw"
+        if mode == "nearest":
+            lines.append(f"{axis}_rounded = Round ({at})")
+            at = f"{axis}_rounded"
+        if padding == "reflection":
+            lines += _reflected(axis, at, size, aligned, number)
+            at = f"{axis}_reflected"
+        if padding != "zeros":
+            lines.append(f"{axis}_raised = Max ({at}, zero)\n {axis}_inside = Min ({axis}_raised, {axis}_last)")
+            at = f"{axis}_inside"
+        if mode == "nearest":
+            lines.append(f"{axis}0 = Identity ({at})")
+        else:
+            lines.append(f"""
+                {axis}0 = Floor ({at})
+                {axis}1 = Add ({axis}0, one)
+                {axis}1_weight = Sub ({at}, {axis}0)
+                {axis}0_weight = Sub (one, {axis}1_weight)""")
+    lines.append(f"""
+        flat = Constant <value_ints = {[n, c, h * w]}> ()
+        pixels = Reshape (x0, flat)
+        row = Constant <value_ints = {[n, 1, rows * columns]}> ()
+        every = Constant <value_ints = {[n, c, rows * columns]}> ()
+        shape = Constant <value_ints = {[n, c, rows, columns]}> ()
+        width = Constant <value_int = {w}> ()""")
+    corners = [("u0", "v0")] if mode == "nearest" else [(u, v) for v in ("v0", "v1") for u in ("u0", "u1")]
+    for index, (u, v) in enumerate(corners):
+        lines += _corner(u, v, f"c{index}", weighted=mode != "nearest", image_type=image.elem_type)
+    names = [f"c{index}_part" for index in range(len(corners))]
+    total = names[0] if len(names) == 1 else "total"
+    if len(names) > 1:
+        lines.append(f"total = Sum ({', '.join(names)})")
+    lines.append(f"y0 = Reshape ({total}, shape)")
+    return "\n".join(lines)
+
+
+def _reflected(axis: str, at: str, size: int, aligned: bool, number: Callable[[float], str]) -> Iterable[str]:
+    """Yields the lines that reflect `at` at the edges of the image: at the centres of its pixels if `aligned`."""
+    low, span = (0.0, float(size - 1)) if aligned else (-0.5, float(size))
+    if not span:  # a single aligned pixel
+        yield f"{axis}_reflected = Mul ({at}, zero)"
+        return
+    yield f"""
+        {axis}_low = {number(low)}
+        {axis}_span = {number(span)}
+        {axis}_period = {number(2 * span)}
+        {axis}_signed = Sub ({at}, {axis}_low)
+        {axis}_distance = Abs ({axis}_signed)
+        {axis}_times = Div ({axis}_distance, {axis}_period)
+        {axis}_whole = Floor ({axis}_times)
+        {axis}_before = Mul ({axis}_whole, {axis}_period)
+        {axis}_forth = Sub ({axis}_distance, {axis}_before)
+        {axis}_back = Sub ({axis}_period, {axis}_forth)
+        {axis}_nearer = Min ({axis}_forth, {axis}_back)
+        {axis}_reflected = Add ({axis}_nearer, {axis}_low)"""
+
+
+def _corner(u: str, v: str, name: str, *, weighted: bool, image_type: int) -> Iterable[str]:
+    """Yields the lines of `{name}_part`: the pixels at column `u` and row `v`, 0 outside, times the corner's weight."""
+    for axis, value in (("u", u), ("v", v)):
+        yield f"""
+            {name}_{axis}_low = GreaterOrEqual ({value}, zero)
+            {name}_{axis}_high = LessOrEqual ({value}, {axis}_last)
+            {name}_{axis}_is_inside = And ({name}_{axis}_low, {name}_{axis}_high)
+            {name}_{axis}_safe = Where ({name}_{axis}_is_inside, {value}, zero)
+            {name}_{axis}_integer = Cast <to = 7> ({name}_{axis}_safe)"""
+    yield f"""
+        {name}_before = Mul ({name}_v_integer, width)
+        {name}_position = Add ({name}_before, {name}_u_integer)
+        {name}_row = Reshape ({name}_position, row)
+        {name}_positions = Expand ({name}_row, every)
+        {name}_values = GatherElements <axis = 2> (pixels, {name}_positions)
+        {name}_is_inside = And ({name}_u_is_inside, {name}_v_is_inside)"""
+    if weighted:
+        yield f"""
+            {name}_product = Mul ({u}_weight, {v}_weight)
+            {name}_factor = Where ({name}_is_inside, {name}_product, zero)"""
+    else:
+        yield f"{name}_factor = Where ({name}_is_inside, one, zero)"
+    yield f"""
+        {name}_typed = Cast <to = {image_type}> ({name}_factor)
+        {name}_factors = Reshape ({name}_typed, row)
+        {name}_part = Mul ({name}_values, {name}_factors)"""
+
+
+_REPLACEMENTS: dict[str, Callable[[Any, dict[str, Any]], str]] = {
+    "LpNormalization": _lp_normalization,
+    "SpaceToDepth": _space_to_depth,
+    "DequantizeLinear": _dequantize,
+    "GridSample": _grid_sample,
+}

@@ -1,0 +1,126 @@
+"""ONNX nodes that torch-mlir would lower to wrong numbers are replaced, or refused with the node's name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from buddy.compiler.driver.compile_graph import compile_graph
+from buddy.compiler.importers.sources import SourceError, load_program
+from buddy.compiler.protocol.presets import adapt_to_phase, default_recipe
+from buddy.compiler.runtime import LoadedProgram
+
+onnx = pytest.importorskip("onnx")
+runtime = pytest.importorskip("onnxruntime")
+helper, numpy_helper = onnx.helper, onnx.numpy_helper
+
+
+def saved(folder: Path, node: Any, opset: int, inputs: dict[str, np.ndarray], stored: dict[str, np.ndarray]) -> Path:
+    """A file with a model of one node, whose inputs have the shapes and dtypes of `inputs`."""
+    infos = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+        for name, value in inputs.items()
+    ]
+    outputs = [helper.make_empty_tensor_value_info(name) for name in node.output]
+    constants = [numpy_helper.from_array(value, name) for name, value in stored.items()]
+    graph = helper.make_graph([node], "one", infos, outputs, constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    path = folder / "one.onnx"
+    onnx.save(onnx.shape_inference.infer_shapes(model, strict_mode=True), str(path))
+    return path
+
+
+def check(
+    folder: Path, node: Any, opset: int, inputs: dict[str, np.ndarray], stored: dict[str, np.ndarray] | None = None
+) -> None:
+    """The compiled model gives ONNX Runtime's results."""
+    path = saved(folder, node, opset, inputs, stored or {})
+    expected = runtime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"]).run(None, inputs)
+    (captured,) = load_program(str(path)).graphs
+    recipe = adapt_to_phase(default_recipe(), captured.info.entry_phase, captured.info.dialects)
+    tensors = list(captured.tensors)
+    for number, placeholder in enumerate(captured.graph.placeholders):
+        if placeholder.name in inputs:
+            tensors[number] = torch.from_numpy(inputs[placeholder.name])
+    results = LoadedProgram(compile_graph(captured.graph, recipe))(tensors)
+    for ours, theirs in zip(results, expected, strict=True):
+        # A few roundings of numbers about 1.
+        np.testing.assert_allclose(ours.numpy(), theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("aligned", [0, 1])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+def test_samples_at_and_beyond_the_edges_of_images(tmp_path: Path, mode: str, padding: str, aligned: int) -> None:
+    numbers = np.random.default_rng(0)
+    image = numbers.standard_normal((2, 3, 4, 5)).astype(np.float32)
+    # The first points lie between two pixels and far outside.
+    grid = (numbers.random((2, 6, 7, 2)) * 3 - 1.5).astype(np.float32)
+    grid[0, 0, :5] = [[0, 0], [-0.5, 0.25], [-10, 10], [1, 1], [-1, -1]]
+    node = helper.make_node("GridSample", ["x", "grid"], ["y"], mode=mode, padding_mode=padding, align_corners=aligned)
+    check(tmp_path, node, 20, {"x": image, "grid": grid})
+
+
+@pytest.mark.parametrize(("op", "opset", "attributes"), [
+    ("Softmax", 11, {}), ("Softmax", 9, {"axis": 2}), ("LpNormalization", 11, {"axis": 1, "p": 1}),
+    ("LpNormalization", 22, {"axis": 0}),
+])  # fmt: skip
+def test_ops_of_old_operator_sets_have_their_old_meaning(
+    tmp_path: Path, op: str, opset: int, attributes: dict[str, int]
+) -> None:
+    x = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)
+    x[:, 0, 0] = 0
+    check(tmp_path, helper.make_node(op, ["x"], ["y"], **attributes), opset, {"x": x})
+
+
+def test_old_ops_that_would_be_read_as_newer_ones_are_refused(tmp_path: Path) -> None:
+    x = np.zeros((1, 2, 3, 4), np.float32)
+    upsample = helper.make_node("Upsample", ["x", "scales"], ["y"], name="up", mode="linear")
+    stored = {"scales": np.array([1, 1, 2, 3], np.float32)}
+    with pytest.raises(SourceError, match=r"its node up .* has linear interpolation of an operator set before 10"):
+        load_program(str(saved(tmp_path, upsample, 9, {"x": x}, stored)))
+    hardmax = helper.make_node("Hardmax", ["x"], ["y"], name="largest")
+    with pytest.raises(SourceError, match=r"its node largest .* has the meaning of an operator set before 13"):
+        load_program(str(saved(tmp_path, hardmax, 12, {"x": x}, {})))
+
+
+def test_zero_points_by_channel_are_unsigned(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).integers(0, 256, (2, 3, 4)).astype(np.uint8)
+    node = helper.make_node("DequantizeLinear", ["x", "scale", "zero"], ["y"], axis=1)
+    stored = {"scale": np.array([0.1, 0.2, 0.05], np.float32), "zero": np.array([3, 200, 128], np.uint8)}
+    check(tmp_path, node, 13, {"x": x}, stored)
+
+
+FLOATS = np.zeros((4, 2, 3), np.float32)
+WEIGHTS = {"w": np.ones((1, 16, 3), np.float32), "r": np.ones((1, 16, 4), np.float32)}
+
+
+@pytest.mark.parametrize(("inputs", "stored", "attributes", "what"), [
+    (["x", "w", "r", "", "lengths"], {"lengths": np.array([4, 2], np.int32)}, {}, "sequences of different lengths"),
+    (["x", "w", "r", "", "", "", "", "p"], {"p": np.ones((1, 12), np.float32)}, {}, "peephole weights"),
+    (["x", "w", "r"], {}, {"activations": ["HardSigmoid", "Tanh", "Tanh"]}, "the activation HardSigmoid"),
+    (["x", "w", "r"], {}, {"clip": 0.5}, "the attribute clip"),
+])  # fmt: skip
+def test_parts_of_recurrent_layers_that_would_be_ignored_are_refused(
+    tmp_path: Path, inputs: list[str], stored: dict[str, np.ndarray], attributes: dict[str, Any], what: str
+) -> None:
+    node = helper.make_node("LSTM", inputs, ["y"], name="layer", hidden_size=4, **attributes)
+    with pytest.raises(SourceError, match=rf"its node layer \(LSTM\) has {what}"):
+        load_program(str(saved(tmp_path, node, 22, {"x": FLOATS}, WEIGHTS | stored)))
+
+
+def test_sequences_of_full_length_are_compiled(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).standard_normal((4, 2, 3)).astype(np.float32)
+    node = helper.make_node("LSTM", ["x", "w", "r", "", "lengths"], ["y"], hidden_size=4)
+    check(tmp_path, node, 22, {"x": x}, WEIGHTS | {"lengths": np.array([4, 4], np.int32)})
+
+
+def test_the_weighted_mean_of_losses_is_refused(tmp_path: Path) -> None:
+    node = helper.make_node("SoftmaxCrossEntropyLoss", ["x", "labels", "weights"], ["y"], name="loss")
+    stored = {"labels": np.array([0, 2], np.int64), "weights": np.array([1, 2, 3], np.float32)}
+    with pytest.raises(SourceError, match=r"loss .* has class weights with the reduction `mean`"):
+        load_program(str(saved(tmp_path, node, 13, {"x": np.ones((2, 3), np.float32)}, stored)))
