@@ -295,7 +295,7 @@ def log_entries(
     state: State, results: Sequence[LoggedResult], messages: Sequence[tuple[str, str]], path: Path | None
 ) -> list[LogEntry]:
     """The lines of the log. `messages` are times and texts, the oldest first."""
-    found = [
+    result_entries = [
         LogEntry([(f"    {logged.clock} ", "dim"), (_first_line(logged.result), "text")], logged)
         for logged in reversed(results)
     ]
@@ -303,8 +303,8 @@ def log_entries(
         LogEntry([("    ", "dim"), *diagnostic_lines(entry, DIAGNOSTIC_WIDTH)[0]], entry)
         for entry in reversed(state.log)
     ]
-    said = [LogEntry([(f"    {clock} ", "dim"), (text, "text")], text) for clock, text in reversed(messages)]
-    sections = [("Results", found), ("Diagnostics", problems), ("Messages", said)]
+    message_entries = [LogEntry([(f"    {clock} ", "dim"), (text, "text")], text) for clock, text in reversed(messages)]
+    sections = [("Results", result_entries), ("Diagnostics", problems), ("Messages", message_entries)]
     sections.append(("Engine", [LogEntry(line, _text(line)) for line in engine_lines(state)]))
     entries: list[LogEntry] = []
     for title, section in sections:

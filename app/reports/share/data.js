@@ -114,16 +114,16 @@ function compare(a, b) {
 
 /** Pairs of positions of lines that occur once in each part, in an order that both parts have. */
 function commonUniqueLines(a, i, iEnd, b, j, jEnd) {
-  const places = new Map();
-  for (let p = i; p < iEnd; p++) places.set(a[p], places.has(a[p]) ? null : [p, -1]);
+  const positions = new Map();
+  for (let p = i; p < iEnd; p++) positions.set(a[p], positions.has(a[p]) ? null : [p, -1]);
   for (let q = j; q < jEnd; q++) {
-    const place = places.get(b[q]);
-    if (place) place[1] = place[1] === -1 ? q : -2;
+    const pair = positions.get(b[q]);
+    if (pair) pair[1] = pair[1] === -1 ? q : -2;
   }
   // The longest increasing sequence of positions in b: `tails[k]` ends the best sequence of length k + 1.
   const tails = [];
   const previous = new Map();
-  for (const pair of places.values()) {
+  for (const pair of positions.values()) {
     if (!pair || pair[1] < 0) continue;
     let low = 0;
     let high = tails.length;

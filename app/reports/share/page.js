@@ -5,7 +5,7 @@ const KEYS = [
   ["1 2 3", "stages, graph, results"],
   ["[ ]", "previous and next stage"],
   ["j k ↑ ↓ g G", "move the cursor; page up and down, home and end too"],
-  ["enter, click", "keep the nodes of a line linked; again to end it"],
+  ["enter, click", "pin the nodes of a line; again to unpin them"],
   ["{ }", "previous and next line of the linked nodes"],
   ["/", "search all stages; enter: next match"],
   ["n N", "next and previous match, also in other stages; in a comparison without a search: change"],
@@ -25,8 +25,8 @@ class Page {
     this.code = new CodeView(get("code"), contents, this.link);
     this.python = new CodeView(get("python"), contents, this.link);
     this.nodes = new NodeTable(get("node-heading"), get("nodes"), get("filter"), get("node-count"), this.link, (node) => {
-      this.link.kept = new Set();
-      this.link.keep([node]);
+      this.link.pinned = new Set();
+      this.link.pin([node]);
       this.show("stages");
       this.goToLinked();
     });
@@ -35,7 +35,7 @@ class Page {
     });
     this.matches = null;
     this.linkCounts = new Map();
-    this.countedFor = this.link.kept;
+    this.countedFor = this.link.pinned;
     this.stage = -1;
     this.file = -1;
   }
@@ -47,12 +47,12 @@ class Page {
     get("program").textContent = [source, ...words].join(" ");
     get("graph").append(...graphs.map((graph, k) => new Option(`graph ${graph.number}: ${graph.name}`, k)));
     get("graph").hidden = graphs.length < 2;
-    const place = new URLSearchParams(location.hash.slice(1));
-    this.showGraph(Math.min(Number(place.get("graph") ?? 0), graphs.length - 1) || 0);
-    const stage = place.has("stage") ? Number(place.get("stage")) : this.firstStage();
+    const address = new URLSearchParams(location.hash.slice(1));
+    this.showGraph(Math.min(Number(address.get("graph") ?? 0), graphs.length - 1) || 0);
+    const stage = address.has("stage") ? Number(address.get("stage")) : this.firstStage();
     this.showStage(Math.max(0, Math.min(stage, this.graph.stages.length - 1)) || 0);
-    if (place.has("line")) this.code.rows.moveTo(Number(place.get("line")) - 1);
-    this.show(place.get("view") ?? (this.graph.stages.length ? "stages" : "results"));
+    if (address.has("line")) this.code.rows.moveTo(Number(address.get("line")) - 1);
+    this.show(address.get("view") ?? (this.graph.stages.length ? "stages" : "results"));
   }
 
   /** The stage that is shown first: the top-level IR, or the last one before a failure. */
@@ -68,7 +68,7 @@ class Page {
     get("verdict").textContent = graph.verdict || (graph.wrong ? "failed" : "not run");
     get("verdict").className = graph.wrong ? "bad" : graph.verdict === "ok" ? "ok" : "";
     [this.stage, this.file] = [-1, -1];
-    this.link.kept = new Set();
+    this.link.pinned = new Set();
     this.longest = Math.max(...graph.stages.map((stage) => stage.ms), 1e-9);
     get("other").replaceChildren(
       new Option("none", ""),
@@ -104,7 +104,7 @@ class Page {
     if (other === null) {
       this.code.rows.cursor = 0;
       this.code.show(text, this.graph.sets);
-      if (this.link.kept.size) this.goToLinked();
+      if (this.link.pinned.size) this.goToLinked();
       else this.code.rows.moveTo(this.samePlace(line, text));
     } else {
       const before = this.contents.text(this.graph.stages[other].text);
@@ -134,7 +134,7 @@ class Page {
     row.classList.toggle("bad", stage.state === "failed");
     row.classList.toggle("shown", number === this.stage);
     const count = this.matches ? this.stageMatches(number) : 0;
-    const linked = !this.matches && this.link.kept.size ? this.linkedLines(number) : 0;
+    const linked = !this.matches && this.link.pinned.size ? this.linkedLines(number) : 0;
     if (count || linked) row.append(make("span", count ? "match count" : "linked count", String(count || linked)));
     else if (this.graph.stages[number - 1]?.phase !== stage.phase) row.append(make("span", "phase", stage.phase));
     const bar = make("span", "time-bar");
@@ -176,26 +176,26 @@ class Page {
       }
     }
     for (const view of [this.code, this.python, this.nodes]) view.update();
-    if (this.countedFor !== this.link.kept) {
-      this.countedFor = this.link.kept;
+    if (this.countedFor !== this.link.pinned) {
+      this.countedFor = this.link.pinned;
       this.linkCounts = new Map();
       this.stageList.refresh();
     }
-    const places = [...new Set(linked.map((node) => nodes.location[node]))].filter(Boolean);
+    const locations = [...new Set(linked.map((node) => nodes.location[node]))].filter(Boolean);
     const names = linked.slice(0, 3).map((node) => `${nodes.name[node]} ${nodes.op[node]}`);
-    const parts = [names.join(", "), places.slice(0, 2).join(", ")].filter(Boolean);
+    const parts = [names.join(", "), locations.slice(0, 2).join(", ")].filter(Boolean);
     if (linked.length > 3) parts[0] += ` and ${linked.length - 3} more`;
     // The Python line is first where many nodes leave no room for it.
     if (linked.length > 1) parts.reverse();
-    if (this.link.kept.size) parts.push("kept, escape ends");
+    if (this.link.pinned.size) parts.push("pinned, escape ends");
     get("origin").textContent = linked.length ? parts.join(" · ") : "";
   }
 
-  /** The number of lines of a stage that come from the kept nodes. */
+  /** The number of lines of a stage that come from the pinned nodes. */
   linkedLines(number) {
     const { text } = this.graph.stages[number];
     if (!this.linkCounts.has(text)) {
-      const isLinked = setsWith(this.graph.sets, this.link.kept);
+      const isLinked = setsWith(this.graph.sets, this.link.pinned);
       this.linkCounts.set(text, this.contents.text(text).sets.reduce((sum, set) => sum + isLinked[set], 0));
     }
     return this.linkCounts.get(text);
@@ -206,9 +206,9 @@ class Page {
     if (row >= 0) this.code.rows.moveTo(row);
   }
 
-  /** Goes to the next line of the kept nodes, or to the previous one with a `step` of -1. */
+  /** Goes to the next line of the pinned nodes, or to the previous one with a `step` of -1. */
   stepLinked(step) {
-    if (!this.link.kept.size) this.link.keep([...this.link.nodes]);
+    if (!this.link.pinned.size) this.link.pin([...this.link.nodes]);
     this.link.point([]);
     this.stepTo(this.code.linkedRows, step);
   }
@@ -292,10 +292,10 @@ class Page {
     this.remember();
   }
 
-  /** Keeps the place in the address, so that a reload or a copied address shows it again. */
+  /** Writes what is shown to the address, so that a reload or a copied address shows it again. */
   remember() {
-    const place = { view: this.view ?? "stages", graph: this.graphNumber, stage: this.stage };
-    history.replaceState(null, "", `#${new URLSearchParams(place)}`);
+    const shown = { view: this.view ?? "stages", graph: this.graphNumber, stage: this.stage };
+    history.replaceState(null, "", `#${new URLSearchParams(shown)}`);
   }
 
   setTheme(name) {
@@ -321,7 +321,7 @@ class Page {
       get("pattern").value = "";
       this.search();
       this.code.focus();
-    } else if (this.link.kept.size) this.link.keep([]);
+    } else if (this.link.pinned.size) this.link.pin([]);
     else if (this.other !== null) this.showStage(this.stage);
   }
 

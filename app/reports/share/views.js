@@ -6,16 +6,16 @@ const CONTEXT_LINES = 3;
 // A line that comes from more nodes than this, such as a function's first line, marks no others.
 const MAX_LINKED = 40;
 
-/** The nodes that are linked now: those of the line or row under the mouse or the cursor, else those that are kept. */
+/** The nodes that are linked now: those of the line or row under the mouse or the cursor, else those that are pinned. */
 class Link {
   constructor(changed) {
     this._changed = changed;
     this._nodes = new Set();
-    this.kept = new Set();
+    this.pinned = new Set();
   }
 
   get nodes() {
-    return this._nodes.size ? this._nodes : this.kept;
+    return this._nodes.size ? this._nodes : this.pinned;
   }
 
   point(nodes) {
@@ -24,10 +24,10 @@ class Link {
     this._changed();
   }
 
-  /** Keeps nodes linked after the mouse has left them; again, or without nodes, to end that. */
-  keep(nodes) {
-    const same = this.kept.size === nodes.length && nodes.every((node) => this.kept.has(node));
-    this.kept = new Set(same ? [] : nodes);
+  /** Keeps nodes linked (pins them) after the mouse has left them; again, or without nodes, to end that. */
+  pin(nodes) {
+    const same = this.pinned.size === nodes.length && nodes.every((node) => this.pinned.has(node));
+    this.pinned = new Set(same ? [] : nodes);
     this._nodes = new Set();
     this._changed();
   }
@@ -187,7 +187,7 @@ class CodeView {
       this._arrange();
       this.rows.show(this._plan.length, Math.max(this.text.width, this._other.width));
       this.update();
-    } else this._link.keep(this._linked(row));
+    } else this._link.pin(this._linked(row));
   }
 
   /** Draws again after the linked nodes or the pattern have changed. */
