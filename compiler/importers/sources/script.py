@@ -149,7 +149,7 @@ def _frames(error: BaseException) -> list[traceback.FrameSummary]:
 def _line_of(error: BaseException, path: Path | None, script: str) -> str:
     """Returns the innermost line of the traceback in the script, else in other code of the user.
 
-    `script` is the absolute path of the script at `path`; "" if there is none.
+    `script` is the absolute path of the script at `path`, or "" without one.
     """
     frames = _frames(error)
     candidates = [f for f in frames if f.filename == script] or frames
