@@ -179,7 +179,7 @@ class DumpHandler:
             self._send(Captured(request, graphs, notes, time.monotonic() - start, files=files))
 
     async def _follow(self, opened: _OpenedDump, request: int) -> None:
-        """Whenever a log has grown, indexes the new part, or all if it was rewritten, and sends the graphs again."""
+        """Indexes a log whenever it has grown (its new part) or was rewritten (all), and sends the graphs again."""
         while True:
             await asyncio.sleep(_FOLLOW_SECONDS + len(opened.dump.stages) * _SECONDS_PER_STAGE)
             scan = opened.scan

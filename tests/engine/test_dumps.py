@@ -174,7 +174,7 @@ async def test_a_followed_log_sends_its_graphs_again_when_it_has_grown(bench: Be
     path.touch()
     request = bench.client.next_request()
     bench.client.send(Open(request, str(path), follows=True))
-    await bench.until(lambda frame: getattr(frame, "what", "").startswith("waiting for IR"))
+    await bench.until(lambda frame: getattr(frame, "activity", "").startswith("waiting for IR"))
     counts = []
     for cut in (len(content) // 3, len(content)):
         path.write_bytes(content[:cut])
@@ -299,7 +299,7 @@ async def test_steps_are_left_out_and_the_later_ones_run_again(tmp_path: Path, m
     sent.clear()
     await handler.compile(Compile(3, toggled), Job(3))
     assert sum(isinstance(frame, StageDone) for frame in sent) == len(sent[-1].stages) == len(recorded)
-    assert any("running 4 steps again" in frame.what for frame in sent if isinstance(frame, Progress))
+    assert any("running 4 steps again" in frame.activity for frame in sent if isinstance(frame, Progress))
     assert sent[-1].notes == ("4 steps run again by torch-mlir-opt",)
     skipped = [stage for stage in sent[-1].stages if stage.state == "skipped"]
     assert {(stage.name, stage.step) for stage in skipped} == {("loop-invariant-code-motion", step)}

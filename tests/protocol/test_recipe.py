@@ -14,12 +14,12 @@ from buddy.compiler.protocol.recipe import (
     PrecisionChoice,
     Recipe,
     RecipeError,
-    access_claims,
     digest,
     from_toml,
     prefix_keys,
     preset_of,
     rejection_text,
+    required_permissions,
     to_toml,
 )
 
@@ -278,7 +278,7 @@ def test_the_preset_of_a_frontend_and_a_dialect() -> None:
 
 
 def claims_of(name: str = "p", level: str = "mlir", anchor: str = "builtin.module", **options: object) -> list[str]:
-    return access_claims(Recipe(steps=(PassStep(name, level, anchor, tuple(options.items())),)))  # type: ignore[arg-type]
+    return required_permissions(Recipe(steps=(PassStep(name, level, anchor, tuple(options.items())),)))  # type: ignore[arg-type]
 
 
 def test_plain_passes_claim_nothing() -> None:
@@ -313,14 +313,14 @@ def test_names_with_other_characters_are_claimed() -> None:
     ("--iree-opt-level=3", False), ("--dump-to=x", True), ("--x=/etc", True), ("--x=~", True), ("--plugin", True),
 ])  # fmt: skip
 def test_flags_that_may_name_files_are_claimed(flag: str, is_claimed: bool) -> None:
-    found = access_claims(Recipe(backend="iree", backend_flags=(flag,)))
+    found = required_permissions(Recipe(backend="iree", backend_flags=(flag,)))
     assert found == [f"the flag {flag}, which may name files or programs"] * is_claimed
 
 
 def test_only_other_plugins_than_the_allowed_are_claimed() -> None:
     recipe = Recipe(plugins=(PluginFile("a.py"), PluginFile("b.py")))
-    assert access_claims(recipe, ["a.py"]) == ["plug-in b.py, which is Python code"]
-    assert rejection_text(access_claims(recipe)) == (
+    assert required_permissions(recipe, ["a.py"]) == ["plug-in b.py, which is Python code"]
+    assert rejection_text(required_permissions(recipe)) == (
         "it asks for plug-in a.py, which is Python code; plug-in b.py, which is Python code"
         " · --trust allows it, if you trust who wrote it"
     )

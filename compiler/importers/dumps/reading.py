@@ -19,7 +19,7 @@ from buddy.compiler.importers.dumps.torch_logs import TORCH_PREFIX, TorchLogScan
 from buddy.compiler.protocol.dump_files import DumpFormat, files_in
 from buddy.compiler.protocol.text.lines import IndexedText
 
-# Longer texts are cut: a terminal has no use for them, and they would fill the memory.
+# Longer texts are truncated, because they would fill the memory.
 MAX_TEXT_BYTES = 192 << 20
 # The bytes of control characters but tab and newline, and the pictures that Unicode has for them. The first byte of
 # those beyond ASCII is the last of the list.
