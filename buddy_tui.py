@@ -61,9 +61,13 @@ def main() -> int:
     several = copies_message()
     if several:
         print(f"buddy-tui: {several}", file=sys.stderr)
-    from buddy.app.cli import main as command_line
+    try:
+        from buddy.app.cli import main as command_line
 
-    return command_line() or 0
+        return command_line() or 0
+    except KeyboardInterrupt:  # while modules are imported
+        print("interrupted", file=sys.stderr)
+        return 130
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import sys
@@ -47,6 +48,8 @@ VERBS = {
 }
 # Exit codes. 130 is what a shell reports after SIGINT.
 FAILURE, USAGE_ERROR, INTERRUPTED = 1, 2, 130
+# The errors of a device without space, of a limit or a quota that is reached.
+_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 # The verbs that run in spite of misspelt environment variables: `doctor` reports them, the others do not read any.
 _ANY_ENVIRONMENT = ("doctor", "engine", "completion")
 
@@ -54,6 +57,7 @@ _ANY_ENVIRONMENT = ("doctor", "engine", "completion")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the verb named by the first argument, or open the workbench. Returns the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    _open_closed_streams()
     try:
         try:
             return _run(words)
@@ -63,11 +67,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader closed the pipe. Without this, the final flush of the interpreter reports a second error.
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, 1)
-        os.dup2(null, 2)
+        _discard_output(1, 2)  # the reader closed the pipe
         return FAILURE
+    except OSError as error:
+        if error.filename is not None or error.errno not in _FULL:
+            raise
+        _discard_output(1)
+        print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
+        print("  to do: free space there, or write to another place", file=sys.stderr)
+        return FAILURE
+
+
+def _open_closed_streams() -> None:
+    """Open the null device in place of standard streams that are closed (`>&-`).
+
+    Otherwise the next files and pipes would have their numbers, and get what is printed.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # it gets the lowest free number
+            stream = open(number, "w" if number else "r", encoding="utf-8", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
+
+
+def _discard_output(*streams: int) -> None:
+    """Send what is still buffered for file descriptors to the null device.
+
+    Otherwise the final flush of the interpreter reports a second error.
+    """
+    null = os.open(os.devnull, os.O_WRONLY)
+    for stream in streams:
+        os.dup2(null, stream)
 
 
 def _run(words: Sequence[str]) -> int:

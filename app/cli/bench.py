@@ -11,6 +11,7 @@ from typing import Any, get_args
 from buddy.app.cli import FAILURE, USAGE_ERROR, VERBS, arguments
 from buddy.app.cli.console import Console
 from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.protocol.source_files import SourceError, check_source
 from buddy.compiler.support.cluster import ClusterError
 from buddy.compiler.tools.bench import report, session
 from buddy.compiler.tools.bench.plan import (
@@ -82,6 +83,15 @@ def main(words: Sequence[str]) -> int:
     except BenchPlanError as error:
         console.error(Diagnostic(str(error), todo="run buddy-tui bench --help"))
         return USAGE_ERROR
+    if not options.cluster and (problem := _source_problem(plan)) is not None:
+        console.error(problem)
+        return USAGE_ERROR
+    try:
+        options.output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        what = f"cannot write to {options.output}: {error.strerror or error}"
+        console.error(Diagnostic(what, todo="choose another folder with -o"))
+        return USAGE_ERROR
     try:
         previous = _read_measurements(options.output / "bench.json", plan) if options.resume else {}
     except BenchPlanError as error:
@@ -106,7 +116,6 @@ def _measure(
     results: dict[str, Any] = previous or {"limits": {}, "subjects": [], "summary": {}}
     output: Path = options.output
     if options.cluster:
-        output.mkdir(parents=True, exist_ok=True)
         snapshots = session.run_on_cluster(plan, options.cluster, console.progress, previous)
     else:
         snapshots = session.run(plan, output / "logs", console.progress, previous)
@@ -152,6 +161,16 @@ def _make_plan(options: argparse.Namespace, script: tuple[str, ...]) -> BenchPla
     if options.clock == "cpu" and threads != (1,):
         raise BenchPlanError("--clock cpu adds up the time of all threads: use it with --threads 1")
     return BenchPlan(selected, sides, threads, options.rounds, options.seconds, options.prepare_seconds, options.clock)
+
+
+def _source_problem(plan: BenchPlan) -> Diagnostic | None:
+    """The diagnostic of the first program that cannot be opened; `None` if all can. The measurements take hours."""
+    try:
+        for subject in plan.subjects:
+            check_source(subject.source)
+    except SourceError as error:
+        return error.diagnostic
+    return None
 
 
 def _parse_thread_count(text: str) -> int:

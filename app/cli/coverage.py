@@ -9,11 +9,21 @@ from pathlib import Path
 
 from buddy.app.cli import FAILURE, USAGE_ERROR, VERBS, arguments
 from buddy.app.cli.console import Console
+from buddy.app.cli.headless import reporting_write_errors
+from buddy.app.cli.recipes import UsageError
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.support import files
 from buddy.compiler.support.cluster import ClusterError
 from buddy.compiler.tools.coverage import report, session
-from buddy.compiler.tools.coverage.plan import DTYPES, RIGHT, CoveragePlan, CoveragePlanError, PairResult, parse_shard
+from buddy.compiler.tools.coverage.plan import (
+    DTYPES,
+    RIGHT,
+    CoveragePlan,
+    CoveragePlanError,
+    OpDtypePair,
+    PairResult,
+    parse_shard,
+)
 
 EPILOG = """
 Samples are those of PyTorch's OpInfo database (torch.testing, which needs `pip install expecttest`). Each operator and
@@ -64,6 +74,9 @@ def main(words: Sequence[str]) -> int:
     except CoveragePlanError as error:
         console.error(Diagnostic(str(error), todo="run buddy-tui coverage --help"))
         return USAGE_ERROR
+    except UsageError as error:
+        console.error(Diagnostic(str(error)))
+        return USAGE_ERROR
     except ClusterError as error:
         console.error(error.diagnostic)
         return FAILURE
@@ -85,14 +98,25 @@ def _make_plan(options: argparse.Namespace) -> CoveragePlan:
     )  # fmt: skip
 
 
+def _read_results(path: Path, plan: CoveragePlan) -> dict[OpDtypePair, PairResult]:
+    """The results in FILE. Raises `UsageError`."""
+    try:
+        return session.read(path, plan.backward)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
+
+
 def _check(options: argparse.Namespace, plan: CoveragePlan, console: Console) -> int:
-    results = session.read(options.output, plan.backward) if options.output else {}
+    results = _read_results(options.output, plan) if options.output else {}
+    if options.report and (options.report.is_dir() or not options.report.parent.is_dir()):
+        raise UsageError(f"cannot write to {options.report}: it is a folder, or its folder does not exist")
     before = dict(results)
 
     def record_result(number: int, count: int, result: PairResult) -> None:
         results[result.pair] = result
         if options.output:
-            files.append_json_line(options.output, result)
+            with reporting_write_errors(options.output):
+                files.append_json_line(options.output, result)
         console.progress(f"{number}/{count} {result.op} {result.dtype}: {result.outcome}")
         if not options.json and result.outcome != "compiled":
             console.print_output(report.line(result) + "\n")
@@ -101,7 +125,8 @@ def _check(options: argparse.Namespace, plan: CoveragePlan, console: Console) ->
     console.clear_progress()
     listed = [results[pair] for pair in listing.pairs if pair in results]
     if options.report:
-        options.report.write_text(report.markdown(listed, listing, plan))
+        with reporting_write_errors(options.report):
+            options.report.write_text(report.markdown(listed, listing, plan))
     summary = report.summary(listed, listing.core)
     summary |= {"reasons": report.top_reasons(listed), "changed": report.changes(before, listed)}
     text = "\n\n".join(filter(None, (report.text(summary), report.conclusions(summary))))

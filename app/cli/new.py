@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import keyword
 import re
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -358,4 +359,6 @@ def _problem(name: str) -> str:
     """The reason why a plug-in cannot have a name; an empty string if it can."""
     if not _NAME.fullmatch(name):
         return "a name has lower-case letters, digits and hyphens, and begins with a letter"
+    if keyword.iskeyword(name):
+        return "a module cannot have the name of a keyword of Python"
     return "a module of this name is installed" if find_spec(name.replace("-", "_")) is not None else ""

@@ -177,7 +177,7 @@ def _parse_pipeline(text_or_file: str, current_steps: Sequence[PassStep], is_tru
     The pipeline of a file that is not trusted may not load plug-ins or other files. Raises `UsageError`.
     """
     path, text = Path(text_or_file), text_or_file
-    is_file = _is_file(path)
+    is_file = bool(text) and _is_file(path)  # `Path("")` is the current folder
     try:
         text = read_file(path) if is_file else text
         steps = steps_of(parse(text), current_steps)

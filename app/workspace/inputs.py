@@ -54,7 +54,7 @@ def read_file(path: Path) -> str:
     """
     if not path.is_file() and path.exists() and not str(path).startswith(SHELL_PIPES):
         raise ValueError("is not a regular file")
-    return path.read_text("utf-8")
+    return path.read_text("utf-8-sig")  # editors of Windows begin a file with a byte order mark
 
 
 def parse_seed(text: str) -> int:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from buddy.compiler.protocol import Diagnostic, Stage
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.worker_messages import (
     Assignments,
@@ -73,6 +74,8 @@ class CompilerWorker:
             return FailureReply(self._problem)
         try:
             return self._answers[type(request)](request)
+        except BuddyError as error:  # such as a backend that neither this compiler nor a plug-in has
+            return FailureReply(error.diagnostic)
         except Exception as error:
             self._channel.send(LogText(traceback_of(error)))
             what = f"internal error in the compiler: {type(error).__name__}: {error}"

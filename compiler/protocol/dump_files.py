@@ -124,7 +124,9 @@ def _format_of_folder(folder: Path) -> DumpFormat | None:
 
 
 def files_in(folder: Path) -> list[Path]:
-    """Returns the files in a folder and its subfolders, up to a number and a depth; hidden ones are left out."""
+    """Returns the files in a folder and its subfolders, up to a number and a depth, without hidden files and links that
+    lead nowhere. Raises `OSError` if a folder cannot be read.
+    """
     files: list[Path] = []
     folders = [(folder, 0)]
     while folders and len(files) < _MAX_ENTRIES:
@@ -132,9 +134,12 @@ def files_in(folder: Path) -> list[Path]:
         for entry in sorted(os.scandir(current), key=lambda entry: entry.name):
             if entry.name.startswith("."):
                 continue
-            if entry.is_dir():
-                if depth < _MAX_DEPTH:
-                    folders.append((Path(entry.path), depth + 1))
-            elif entry.is_file():
+            try:
+                is_folder, is_file = entry.is_dir(), entry.is_file()
+            except OSError:  # a link to itself; a link to a missing file raises nothing
+                continue
+            if is_folder and depth < _MAX_DEPTH:
+                folders.append((Path(entry.path), depth + 1))
+            elif is_file:
                 files.append(Path(entry.path))
     return files[:_MAX_ENTRIES]

@@ -145,7 +145,8 @@ def plugin_problem(subject: str, error: BaseException, home: str, todo: str = _E
     elif isinstance(error, ImportError) and error.name == PUBLIC_MODULE and sys.modules.get(PUBLIC_MODULE) is not None:
         problem, todo = f"needs a name that this {PUBLIC_MODULE} does not have: {error.msg}", _NEWER_HINT
     elif isinstance(error, SyntaxError):
-        position, problem = f"{error.filename}:{error.lineno}", f"is not valid Python: {error.msg}"
+        problem = f"is not valid Python: {error.msg}"
+        position = f"{error.filename}:{error.lineno}" if error.lineno else position  # none for null bytes
     else:
         text = next(iter(str(error).strip().splitlines()), "")
         problem = f"raised {type(error).__name__}: {text}".rstrip(": ")

@@ -37,7 +37,7 @@ def syntax_error(subject: str, error: SyntaxError) -> SourceError:
     """Makes the error for `subject`, such as a script's path, that Python cannot compile."""
     return source_error(
         f"{subject} is not valid Python: {error.msg}",
-        f"{error.filename or subject}:{error.lineno}",
+        f"{error.filename or subject}:{error.lineno}" if error.lineno else error.filename or subject,
         "correct the line and open the script again",
         (error.text or "").rstrip(),
     )
@@ -116,6 +116,8 @@ def _existing_path(text: str) -> Path:
 
 
 def _check_path(text: str) -> Path:
+    if not text:  # `Path("")` is the current folder
+        raise source_error("the path of the program is empty", todo="give a script, a model file or a dump")
     path = Path(text)
     if path.is_dir() and dump_format(path) is not None:
         return path
@@ -124,6 +126,10 @@ def _check_path(text: str) -> Path:
         raise source_error(
             f"{text} is a folder that contains no dump of a known format",
             todo=f"name a script in it: {scripts}" if scripts else "name a script, a model file or a dump",
+        )
+    if path.is_symlink() and not path.exists():
+        raise source_error(
+            f"{text} is a link to a file that does not exist", where=str(path.readlink()), todo="correct the link"
         )
     if not path.exists():
         raise _missing_file_error(text, path)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from buddy.app.cli import bench as bench_verb
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.support.target import has_features
 from buddy.compiler.tools.bench import report, session
@@ -296,6 +297,20 @@ def test_a_report_has_the_machine_the_errors_and_the_means_of_each_table() -> No
     assert "- iree, a in int8-static, b in int8-static: no" in integers
     assert "- openvino, a in int8-static, b in int8-static: floats are bf16" in integers
     assert "| iree |" not in text
+
+
+def test_programs_and_the_folder_are_checked_before_anything_is_measured(
+    script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite = tmp_path / "suite.toml"
+    suite.write_text('[[subject]]\nname = "a"\nsource = "small.py"\n[[subject]]\nname = "b"\nsource = "gone.py"\n')
+    assert bench_verb.main([str(suite), "-o", str(tmp_path / "out")]) == 2
+    told = capsys.readouterr().err.splitlines()
+    assert told[0] == f"error: there is no file {tmp_path}/gone.py"
+    assert bench_verb.main([str(script), "-o", str(script)]) == 2
+    told = capsys.readouterr().err.splitlines()
+    assert told == [f"error: cannot write to {script}: File exists", "  to do: choose another folder with -o"]
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_precision_and_a_task_that_do_not_fit_are_refused(bench: Bench, script: Path, tmp_path: Path) -> None:

@@ -76,7 +76,12 @@ def test_the_engine_has_the_preset_the_backend_and_the_exporter(plugin: Path, cl
 
 @pytest.mark.parametrize(
     ("name", "problem"),
-    [("My Op", "lower-case letters"), ("torch", "a module of this name is installed"), ("..", "lower-case letters")],
+    [
+        ("My Op", "lower-case letters"),
+        ("torch", "a module of this name is installed"),
+        ("..", "lower-case letters"),
+        ("class", "a keyword of Python"),
+    ],
 )
 def test_a_name_that_cannot_be_a_package_is_refused(
     name: str, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -147,6 +147,7 @@ def test_catalogues_are_filtered(cli: Verb, name: str, text: str, expected: str)
         (("dump", "samples/addmm.py", "--all"), 2, "-o DIR"),
         (("dump", "samples/addmm.py", "--stage", "nowhere"), 2, "unknown stage 'nowhere'"),
         (("run", "samples/addmm.py", "--engine", "no-such-program"), 1, "no-such-program"),
+        (("run", "samples/addmm.py", "--backend", "none"), 1, "error in graph 0: unknown backend 'none'\n"),
     ],
 )
 def test_bad_input_gives_one_message_and_a_code(cli: Verb, words: tuple[str, ...], code: int, message: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import buddy_tui
 from buddy.app import cli
 from buddy.app.cli import workbench
 
@@ -173,3 +174,38 @@ def test_a_reader_that_has_left_ends_it_quietly(words: list[str]) -> None:
         done = subprocess.run(command, cwd=ROOT, stdout=pipe, stderr=subprocess.PIPE, text=True, timeout=100)
     assert done.stderr == ""
     assert done.returncode in (0, cli.FAILURE)  # argparse takes no notice of a reader that has left
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
+def test_a_full_disk_is_one_message() -> None:
+    command = [sys.executable, "-m", "buddy.app.cli", "config", "--keys"]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, timeout=100)
+    assert done.returncode == cli.FAILURE
+    assert done.stderr.splitlines() == [
+        "error: the output cannot be written: No space left on device",
+        "  to do: free space there, or write to another place",
+    ]
+
+
+def test_an_interruption_while_modules_are_imported_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Interrupted:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "buddy.app.cli":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "buddy.app.cli")
+    monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
+    assert buddy_tui.main() == cli.INTERRUPTED
+    assert capsys.readouterr().err.splitlines()[-1] == "interrupted"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell of another kind")
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_empty_files(closed: str) -> None:
+    command = ["sh", "-c", f'exec "$0" -m buddy.app.cli config --json {closed}', sys.executable]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (" >&-" in f" {closed}") == (done.stdout == "")

@@ -336,6 +336,53 @@ def test_a_script_runs_as_python_would_run_it(script: Write, tmp_path: Path) -> 
     assert before == (list(sys.path), list(sys.argv), sys.modules["__main__"], torch.compile, torch.nn.Module.__call__)
 
 
+# The script leaves the folder that its path is relative to, for one that is then deleted.
+LEAVING = """
+import os, tempfile, torch
+with tempfile.TemporaryDirectory() as folder:
+    os.chdir(folder)
+torch.nn.ReLU()(torch.ones(2))
+"""
+
+
+def test_a_script_may_leave_its_folder(script: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script(LEAVING)
+    monkeypatch.chdir(tmp_path)
+    program = load_program("script.py")
+    assert targets(program) == ["relu.default"]
+    assert program.files[0] == str(tmp_path / "script.py")
+    assert Path.cwd() == tmp_path
+
+
+SUSPENDING = """
+import asyncio, torch
+class Waiting(torch.nn.Module):
+    async def forward(self, x):
+        await asyncio.sleep(0)
+        return torch.relu(x)
+class Yielding(torch.nn.Module):
+    def forward(self, x):
+        yield x
+print(asyncio.run(Waiting()(torch.ones(2))).tolist(), len(list(Yielding()(torch.ones(2)))))
+torch.nn.Sigmoid()(torch.ones(2))
+"""
+
+
+def test_coroutines_and_generators_run_in_eager(script: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    program = load_program(script(SUSPENDING))
+    assert capsys.readouterr().out == "[1.0, 1.0] 1\n"
+    assert targets(program) == ["sigmoid.default"]
+    assert program.notes == [
+        "Waiting was not captured: its forward is a coroutine (async def)",
+        "Yielding was not captured: its forward is a generator",
+    ]
+
+
+def test_a_model_without_weights_before_its_first_call(script: Write) -> None:
+    text = "import torch\nmodel, example_inputs = torch.nn.LazyLinear(3), torch.ones(2, 5)\n"
+    assert "addmm.default" in targets(load_program(script(text)))
+
+
 # ---- bad input -------------------------------------------------------------------------------------------------------
 
 
@@ -355,6 +402,14 @@ def test_a_script_runs_as_python_would_run_it(script: Write, tmp_path: Path) -> 
         (MODEL + "example_inputs = 1, 2\n", "do not fit", "script.py:model"),
         ("model = 3\nexample_inputs = 4\n", "which cannot be called", "script.py:model"),
         ("raise KeyboardInterrupt if 0 else SystemError('odd')\n", "raised SystemError: odd", "script.py:1"),
+        (
+            "class Odd(Exception):\n    def __str__(self):\n        return 3\nraise Odd\n",
+            "raised Odd: its text raised TypeError",
+            "script.py:4",
+        ),
+        ("import os, torch\nos.chdir('/')\nraise OSError('elsewhere')\n", "raised OSError: elsewhere", "script.py:3"),
+        ("async def model(x): return x + 1\nexample_inputs = 4\n", "is a coroutine (async def)", "script.py:model"),
+        ("def model(x):\n    yield x\nexample_inputs = 4\n", "is a generator", "script.py:model"),
     ],
 )
 def test_a_script_that_fails(script: Write, text: str, what: str, line: str) -> None:
@@ -378,11 +433,24 @@ def test_a_missing_file_suggests_the_nearest(script: Write, tmp_path: Path) -> N
     assert "model.py" in diagnostic.todo
 
 
+def test_a_link_to_a_missing_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "link.py").symlink_to("moved.py")
+    diagnostic = refused(str(tmp_path / "link.py"))
+    assert diagnostic.what == f"{tmp_path}/link.py is a link to a file that does not exist"
+    assert (diagnostic.where, diagnostic.todo) == ("moved.py", "correct the link")
+
+
+def test_an_empty_path_is_no_folder() -> None:
+    assert refused("").what == "the path of the program is empty"
+
+
 def test_a_folder_lists_its_scripts(script: Write, tmp_path: Path) -> None:
     script("", "model.py")
     diagnostic = refused(str(tmp_path))
     assert "is a folder" in diagnostic.what
     assert "model.py" in diagnostic.todo
+    (tmp_path / "loop").symlink_to("loop")
+    assert refused(str(tmp_path)) == diagnostic, "a link to itself is no reason to read nothing"
 
 
 def test_a_script_that_is_wrong_or_of_another_encoding_is_a_script(script: Write, tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ import pytest
 from buddy.compiler.frontend.errors import FrontendError, OptionError
 from buddy.compiler.mlir.bindings import BindingsError
 from buddy.compiler.protocol.errors import BuddyError, Diagnostic, diagnostic_of
+from buddy.compiler.protocol.plugin_code import plugin_problem
+from buddy.compiler.protocol.source_files import syntax_error
 from buddy.compiler.tools.export import ExportError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,3 +65,10 @@ def test_only_an_error_that_says_where_is_its_own_diagnostic() -> None:
     error = ExportError("it cannot be exported", "the export")
     assert diagnostic_of(error, "failed", "a process") is error.diagnostic
     assert diagnostic_of(OptionError("x"), "failed", "a process") == Diagnostic("failed: OptionError: x", "a process")
+
+
+def test_a_syntax_error_without_a_line_is_in_its_file(tmp_path: Path) -> None:
+    error = SyntaxError("source code string cannot contain null bytes")  # as `compile` raises it
+    file = str(tmp_path / "own.py")
+    assert plugin_problem("plug-in own.py", error, file).where == file
+    assert syntax_error(file, error).diagnostic.where == file

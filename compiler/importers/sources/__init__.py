@@ -103,6 +103,9 @@ class _Loading:
     ) -> None:  # fmt: skip
         self._shapes, self._has_applied_shapes = shapes, False
         self._location = location
+        # The absolute path and the folder that paths are relative to: the script may change to another folder.
+        self._file = location.path.resolve() if location.path is not None else None
+        self._start_folder = os.getcwd()
         self._source = source
         self._arguments = arguments
         self._report = report
@@ -139,15 +142,19 @@ class _Loading:
                 f"{graphs[0].info.name} was not captured again: it gives the results of its known graph exactly"
             )
         known_graph = self._known_graph if self._is_reused else self._describe(graphs)
-        files = program_files(self._location.path)
+        files = self._files()
         return CapturedProgram(graphs, list(dict.fromkeys(notes)), files, known_graph, self._is_reused)
 
     def _open_module(self, module: ir.Module, notes: list[str]) -> CapturedProgram:
         """Opens an MLIR module that the script has made."""
         program = program_of_module(module, self._names, self._source, self._shapes)
         program.notes = [*notes, *program.notes]
-        program.files = program_files(self._location.path)
+        program.files = self._files()
         return program
+
+    def _files(self) -> tuple[str, ...]:
+        os.chdir(self._start_folder)  # modules may have relative paths
+        return program_files(self._file)
 
     def _run_code(self) -> None:
         self._report(f"running {self._source}")
@@ -192,7 +199,8 @@ class _Loading:
         inputs: torch.Tensor | tuple[torch.Tensor, torch.Tensor, torch.Tensor],
         where: str,
     ) -> None:
-        with reporting_user_errors(self._location.path, self._location.module):
+        todo = f"call {where} on its inputs in the script, and run it by Python, to see the error"
+        with reporting_user_errors(self._location.path, self._location.module, todo):
             function, args, kwargs = call_of(target, inputs, where)
             if self._shapes:
                 args, kwargs = self._change_shapes(function, args, kwargs)

@@ -23,6 +23,17 @@ def defines_both(names: Mapping[str, object]) -> bool:
     return callable(names.get(MODEL)) and names.get(INPUTS) is not None
 
 
+def suspending_kind(target: object) -> str | None:
+    """Returns what kind of generator or coroutine a function, or a module's forward, is; `None` if it is neither.
+
+    TorchDynamo traces the body of a coroutine as if the call ran it, and cannot resume it after a graph break.
+    """
+    function = target.forward if isinstance(target, torch.nn.Module) else target
+    if inspect.iscoroutinefunction(function):
+        return "a coroutine (async def)"
+    return "a generator" if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function) else None
+
+
 def as_call(
     inputs: object,
 ) -> tuple[tuple[object, ...], dict[str, object]]:
@@ -46,7 +57,7 @@ def call_of(
 
     `target` may also be a class of modules, or a function that needs no arguments although there are inputs: it is
     called, and returns the model, or a pair of model and inputs. Raises `SourceError` if inputs are missing or do not
-    fit.
+    fit, and for generators and coroutines.
     """
     values = inputs() if callable(inputs) and not isinstance(inputs, (torch.Tensor, Mapping)) else inputs
     if _is_builder(target, values):
@@ -57,6 +68,9 @@ def call_of(
         raise source_error(
             f"{where} is {_article(target)}, which cannot be called", where, "name a module or a function"
         )
+    if (kind := suspending_kind(target)) is not None:
+        todo = "make it a plain function that returns its results, or compile the functions that it calls"
+        raise source_error(f"{where} is {kind}, which computes nothing when it is called", where, todo)
     if values is None and not _has_no_parameters(target):
         raise source_error(
             f"{where} needs inputs, and the script neither calls it nor defines `example_inputs`",

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import torch
+from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 
 from buddy.compiler.frontend.capture import named_tensors
@@ -166,7 +167,12 @@ def _place(tensor: torch.Tensor) -> tuple[object, ...]:
 
 
 def _form(tensor: torch.Tensor) -> str:
-    """Returns the class, element type, shape and strides; a parameter counts as a plain tensor."""
+    """Returns the class, element type, shape and strides; a parameter counts as a plain tensor.
+
+    A parameter of a lazy module has neither shape nor strides before the module's first call.
+    """
+    if is_lazy(tensor):
+        return f"uninitialized {tensor.dtype} {tensor.device}"
     kind = torch.Tensor if isinstance(tensor, torch.nn.Parameter) else type(tensor)
     return f"{kind.__name__} {tensor.dtype} {tuple(tensor.shape)} {tensor.layout} {tensor.device} {_strides(tensor)}"
 

@@ -67,6 +67,7 @@ def execute(path: Path, module: types.ModuleType) -> None:
 
     Raises `SourceError` if it does not parse, raises, reads input, or exits with a status other than 0.
     """
+    script = str(path.resolve())  # the script may change the current folder, or delete it
     with reporting_user_errors(path):
         try:
             # `dont_inherit`: the `__future__` imports of this module must not apply to the script.
@@ -74,14 +75,14 @@ def execute(path: Path, module: types.ModuleType) -> None:
             exec(code, module.__dict__)
         except SystemExit as stop:
             if stop.code not in (None, 0):
-                raise _exit_error(path, stop) from stop
+                raise _exit_error(path, script, stop) from stop
 
 
-def _exit_error(path: Path, stop: SystemExit) -> SourceError:
+def _exit_error(path: Path, script: str, stop: SystemExit) -> SourceError:
     reason = f"status {stop.code}" if isinstance(stop.code, int) else f"the message: {stop.code}"
     return source_error(
         f"{path} exited with {reason}",
-        _line_of(stop, path),
+        _line_of(stop, path, script),
         "see what it printed, and pass the arguments it needs",
     )
 
@@ -102,12 +103,14 @@ def import_module(name: str) -> types.ModuleType:
 
 
 @contextmanager
-def reporting_user_errors(path: Path | None, module: str = "") -> Iterator[None]:
+def reporting_user_errors(path: Path | None, module: str = "", todo: str = "") -> Iterator[None]:
     """While active, converts exceptions of the user's code to a `SourceError` with the user's line.
 
-    A `SourceError` is not changed.
+    `todo` is its hint; "" is to run the script or the module. A `SourceError` is not changed.
     """
     subject = str(path) if path else module
+    script = str(path.resolve()) if path else ""
+    todo = todo or (f"run `python {subject}` to see the error" if path else f"run `python -m {module}` to see it fail")
     try:
         yield
     except (SourceError, KeyboardInterrupt, SystemExit):
@@ -117,34 +120,39 @@ def reporting_user_errors(path: Path | None, module: str = "") -> Iterator[None]
     except ScriptInputError as error:
         raise source_error(
             f"{subject} reads from standard input, which is not available",
-            _line_of(error, path),
+            _line_of(error, path, script),
             "pass its input as arguments, or define `model` and `example_inputs`",
         ) from error
     except BaseException as error:
         raise source_error(
             f"{subject} raised {type(error).__name__}: {_first_lines(error)}",
-            _line_of(error, path),
-            f"run `python {subject}` to see the error" if path else f"run `python -m {module}` to see it fail",
+            _line_of(error, path, script),
+            todo,
             _user_traceback(error),
         ) from error
 
 
 def _first_lines(error: BaseException) -> str:
-    text = str(error).strip()
+    try:
+        text = str(error).strip()
+    except Exception as failure:  # the exception's class is the user's code, too
+        text = f"its text raised {type(failure).__name__}"
     return text if len(text) < 400 else text[:400] + "…"
 
 
 def _frames(error: BaseException) -> list[traceback.FrameSummary]:
     """Returns the frames of the user's code, without those of this package, of torch and of the import system."""
     frames = traceback.extract_tb(error.__traceback__)
-    return [f for f in frames if not is_library(os.path.abspath(f.filename)) and "importlib" not in f.filename]
+    return [f for f in frames if not is_library(f.filename) and "importlib" not in f.filename]
 
 
-def _line_of(error: BaseException, path: Path | None) -> str:
-    """Returns the innermost line of the traceback in the script, else in other code of the user."""
+def _line_of(error: BaseException, path: Path | None, script: str) -> str:
+    """Returns the innermost line of the traceback in the script, else in other code of the user.
+
+    `script` is the absolute path of the script at `path`, or "" without one.
+    """
     frames = _frames(error)
-    script = str(path.resolve()) if path else ""
-    candidates = [f for f in frames if os.path.abspath(f.filename) == script] or frames
+    candidates = [f for f in frames if f.filename == script] or frames
     if not candidates:
         return str(path or "")
     where = f"{path if candidates[-1].filename == script else candidates[-1].filename}:{candidates[-1].lineno}"

@@ -28,6 +28,7 @@ from buddy.compiler.frontend.capture import (
     record_training,
 )
 from buddy.compiler.frontend.graph_break import guards_in_progress
+from buddy.compiler.importers.sources.inputs import suspending_kind
 from buddy.compiler.importers.sources.lazy_trace import any_lazy
 from buddy.compiler.protocol import Guard
 from buddy.compiler.protocol.recipe import Frontend
@@ -150,6 +151,9 @@ class Tape:
             if isinstance(module, OptimizedModule):
                 return self._call_and_name(functools.partial(_real_call, module), args, kwargs)
             if self._skip_calls() or _is_tracing() or any_lazy(args, kwargs):
+                return _real_call(module, *args, **kwargs)
+            if (kind := suspending_kind(module)) is not None:
+                self._note_once(f"{type(module).__name__} was not captured: its forward is {kind}")
                 return _real_call(module, *args, **kwargs)
             return self._capture_call(module, args, kwargs)
 

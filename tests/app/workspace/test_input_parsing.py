@@ -11,7 +11,7 @@ from buddy.app.cli.arguments import Parser, add_engine_options, add_input_option
 from buddy.app.panes.jobs import Status
 from buddy.app.screens.picker import ChoiceList, PickerChoice
 from buddy.app.workbench.app import Workbench
-from buddy.app.workspace.inputs import parse_path, parse_seconds, parse_seed, relative_to_current
+from buddy.app.workspace.inputs import parse_path, parse_seconds, parse_seed, read_file, relative_to_current
 from buddy.app.workspace.settings import Settings
 
 NOBODY = "~nobodyofthatname/x.toml"
@@ -104,3 +104,9 @@ def test_paths_in_the_current_folder_are_shortened(tmp_path: Path, monkeypatch: 
     (tmp_path / "gone").rmdir()
     assert relative_to_current("/a.py:3") == "/a.py:3"
     monkeypatch.chdir(tmp_path)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_bytes(b"\xef\xbb\xbfthreads = 1\r\n")
+    assert read_file(path) == "threads = 1\n"

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 import torch
 
+from buddy.app.cli import coverage
 from buddy.compiler.ops.lowering import NO_CLASS, NO_LOWERING
 from buddy.compiler.support import files
 from buddy.compiler.tools.coverage import report, session
@@ -134,6 +135,22 @@ def _lives(pid: str) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [(("-o", "."), "cannot read .: Is a directory"), (("--report", "gone/page.md"), "cannot write to gone/page.md")],
+)
+def test_files_are_checked_before_the_samples(
+    words: tuple[str, ...],
+    problem: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert coverage.main(words) == 2
+    assert problem in capsys.readouterr().err
 
 
 def test_a_file_adds_up_and_a_torn_line_counts_as_none(tmp_path: Path) -> None:
