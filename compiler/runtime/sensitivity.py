@@ -24,6 +24,9 @@ The errors of eager may be small by chance, or because it splits its sums. So if
 of up to `MAX_FURTHER_RUNS` further runs are computed, with random errors of the size of those of sequential sums in
 float32. The result is wrong if it also exceeds the limits of the largest spreads.
 
+PyTorch does not have the ops of an ONNX model. If it rounds to integers, the spreads are those of the reference with
+errors of the size of roundings in its float ops (`CapturedGraph.disturbed`), and allow integers of 8 bits to differ.
+
 The tolerance of the element type decides where the spread is unusable: for results of fewer than `MIN_ELEMENTS`
 elements, for double precision, and for programs that cannot run in double precision. A result beyond that tolerance is
 wrong unless the spread allows it, for any number of elements.
@@ -203,13 +206,15 @@ def compare_result(
         if margin:
             return msgspec.structs.replace(report, verdict="ok", where="", tolerance=limit)
         return msgspec.structs.replace(report, checks=(tolerance_check(compiled, eager),))
-    is_close = report.verdict != "mismatch"
+    is_close, dtype = report.verdict != "mismatch", report.dtype
+    eager, compiled = _as_numbers(captured, eager), _as_numbers(captured, compiled)
     is_result_correct, spread = is_correct(captured, expected, index, compiled, is_close)
     checks = _deciding_checks(compiled, eager, spread, is_close)
     if spread is None:
         return msgspec.structs.replace(report, checks=checks)
     if is_result_correct and not is_close:
         report = compare(name, compiled, eager, allowed_tolerance(eager.dtype, spread), equal_nan=equal_nan)
+        report = msgspec.structs.replace(report, dtype=dtype)
     elif is_close and not is_result_correct:
         limit, where = describe_limit(eager.dtype, spread, is_close), index_of_greatest(compiled, eager)
         report = msgspec.structs.replace(report, verdict="mismatch", where=where, tolerance=limit)
@@ -234,9 +239,10 @@ def is_correct(
 ) -> tuple[bool, Spread | None]:
     """Returns whether result `index` is correct, and the spread that decided, or `None`.
 
-    `is_close` is true if the result is within its element type's tolerance, which decides for integers.
+    `is_close` is true if the result is within its element type's tolerance, which decides for integers, unless they are
+    quantised.
     """
-    eager = expected[index]
+    eager, compiled = _as_numbers(captured, expected[index]), _as_numbers(captured, compiled)
     if not _is_rounded(eager) or (is_close and are_few_roundings(compiled, eager)):
         return is_close, None
     all_spreads = measure_spreads(captured, expected)
@@ -256,6 +262,12 @@ def is_correct(
             return False, spread
         spread = spread.maximum_with(run_spreads[index])
     return True, spread
+
+
+def _as_numbers(captured: CapturedGraph, value: torch.Tensor) -> torch.Tensor:
+    """Returns a result; as floats if its elements are quantised numbers, which roundings may change by a step."""
+    is_quantised = captured.disturbed is not None and value.dtype in (torch.int8, torch.uint8)
+    return value.float() if is_quantised else value
 
 
 def _spreads_of_precisions(captured: CapturedGraph, expected: Sequence[torch.Tensor]) -> tuple[Spread, ...]:
@@ -366,6 +378,9 @@ def describe_limit(dtype: torch.dtype, spread: Spread | None, is_close: bool) ->
 
 def _measure(captured: CapturedGraph, expected: Sequence[torch.Tensor]) -> tuple[Spread, ...]:
     try:
+        if captured.disturbed is not None:
+            captured.exact = list(expected)
+            return _spreads_of_disturbed(captured, 0)
         run = _run_in_double(captured)
     except Exception as error:  # any error of an op, which may be the script's own
         _log.debug("no run in double precision", exc_info=error)
@@ -388,6 +403,10 @@ def further_spreads(captured: CapturedGraph, seed: int) -> tuple[Spread, ...]:
     """Returns the spreads of a run with random errors, cached for each `seed`. `measure_spreads` must come first."""
     if seed not in captured.further_spreads:
         try:
+            if captured.disturbed is not None:
+                # Seed 0 is that of `measure_spreads`.
+                captured.further_spreads[seed] = _spreads_of_disturbed(captured, seed + 1)
+                return captured.further_spreads[seed]
             if not captured.exact:  # the spreads were on disk
                 _run_in_double(captured)
             run = _run_with_random_errors(captured, seed)
@@ -397,6 +416,25 @@ def further_spreads(captured: CapturedGraph, seed: int) -> tuple[Spread, ...]:
         measured = (differences(rounded, exact) for rounded, exact in zip(run, captured.exact, strict=True))
         captured.further_spreads[seed] = tuple(measured)
     return captured.further_spreads[seed]
+
+
+def _spreads_of_disturbed(captured: CapturedGraph, seed: int) -> tuple[Spread, ...]:
+    """Returns the larger differences from eager of two runs with errors of opposite signs.
+
+    They are not complete, because ops that are not known to sum have errors of a few roundings of their results.
+    """
+    assert captured.disturbed is not None
+    if not captured.exact:  # the spreads were on disk
+        assert captured.eager is not None
+        captured.exact = captured.eager(captured.tensors)
+    one, other = (
+        [
+            differences(_as_numbers(captured, value), _as_numbers(captured, exact))
+            for value, exact in zip(run, captured.exact, strict=True)
+        ]
+        for run in captured.disturbed(captured.tensors, seed)
+    )
+    return tuple(a.maximum_with(b)._replace(is_complete=False) for a, b in zip(one, other, strict=True))
 
 
 def _run_with_random_errors(captured: CapturedGraph, seed: int) -> list[torch.Tensor]:
