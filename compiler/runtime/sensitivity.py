@@ -10,6 +10,9 @@ u sqrt(S / 3), where u is the unit roundoff and S the sum of the squares of all 
 n (Q / 2 + s² / 3), where Q is the sum of the squares of the addends and s the result: the first term holds on average
 for addends of random sign, the second one for equal addends.
 
+Convolutions of 3x3 windows in bfloat16 may be computed by Winograd's algorithm, which rounds sums of operands. The runs
+with random errors therefore compute them so (`runtime.winograd`).
+
 Each op rounds its result, and later ops may magnify or hide that error. So unless a result is within a few roundings of
 eager's, the program also runs in double precision, node by node. The *spread* is the difference of eager from that run.
 Compiled code that is as accurate as eager has errors of the same size, with other signs. Three measures of its
@@ -69,6 +72,7 @@ from buddy.compiler.runtime.graph_interpreter import (
 )
 from buddy.compiler.runtime.positions import allowed_margin, choice_of
 from buddy.compiler.runtime.torch_values import to_torch
+from buddy.compiler.runtime.winograd import can_use_winograd, convolve
 
 # For each target of a matrix product, the index of the first factor: the length of its rows is the number of addends.
 _PRODUCTS = {"mm.default": 0, "bmm.default": 0, "addmm.default": 1, "baddbmm.default": 1}
@@ -87,6 +91,10 @@ class RandomRoundingInterpreter(LockstepInterpreter):
 
     def _compute(self, op: Op) -> torch.Tensor:
         value = super()._compute(op)
+        if self._precisions.get(op.stable) == "bf16" and can_use_winograd(op, self._operand):
+            value = convolve(self._operand(op, 0), self._operand(op, 1), op.args[4])
+            if op.args[2] is not None:
+                value = value + self._operand(op, 2).double().reshape(-1, 1, 1)
         length = _number_of_addends(op, self._operand)
         if length > 1 and isinstance(value, torch.Tensor) and value.dtype == torch.float64:
             value = value + self._error_of_sum(op, value, length)
