@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 
 Eager = Callable[[Sequence[torch.Tensor]], list[Any]]
+# Returns the results on tensors, with random errors from a seed, and with the same errors of the other sign.
+Disturbed = Callable[[Sequence[torch.Tensor], int], tuple[list[Any], list[Any]]]
 
 
 class Spread(NamedTuple):
@@ -60,10 +62,14 @@ class CapturedGraph:
 
     `onnx_model` is the ONNX model that the graph was read from, with its weights as inputs; b"" for other programs.
 
+    `disturbed(tensors, seed)` returns the results of two runs of the reference with random errors of the size of
+    roundings. It is given for programs whose ops PyTorch does not have, and which round to integers.
+
     `precisions` are the reduced precisions of nodes, by stable name, if `eager` computes these nodes in them.
 
     `runtime.sensitivity` caches `spreads` and `further_spreads`, and the results in double precision, `exact`, of a run
-    that starts from the generator's state `random`; `exact` is empty while no such run was needed.
+    that starts from the generator's state `random`; `exact` is empty while no such run was needed. If the program has
+    `disturbed`, `exact` are eager's results.
     """
 
     graph: Graph
@@ -81,6 +87,7 @@ class CapturedGraph:
     result_names: tuple[str, ...] = ()
     precisions: Mapping[str, str] = field(default_factory=dict)
     onnx_model: bytes = b""
+    disturbed: Disturbed | None = None
     spreads: tuple[Spread, ...] | None = field(default=None, init=False)
     further_spreads: dict[int, tuple[Spread, ...]] = field(default_factory=dict, init=False)
     exact: list[Any] = field(default_factory=list, init=False)

@@ -10,6 +10,9 @@ u sqrt(S / 3), where u is the unit roundoff and S the sum of the squares of all 
 n (Q / 2 + s² / 3), where Q is the sum of the squares of the addends and s the result: the first term holds on average
 for addends of random sign, the second one for equal addends.
 
+Convolutions of 3x3 windows in bfloat16 may be computed by Winograd's algorithm, which rounds sums of operands. The runs
+with random errors therefore compute them so (`runtime.winograd`).
+
 Each op rounds its result, and later ops may magnify or hide that error. So unless a result is within a few roundings of
 eager's, the program also runs in double precision, node by node. The *spread* is the difference of eager from that run.
 Compiled code that is as accurate as eager has errors of the same size, with other signs. Three measures of its
@@ -23,6 +26,9 @@ difference from eager are compared with those of the spread, and each may be `MU
 The errors of eager may be small by chance, or because it splits its sums. So if a result exceeds a limit, the spreads
 of up to `MAX_FURTHER_RUNS` further runs are computed, with random errors of the size of those of sequential sums in
 float32. The result is wrong if it also exceeds the limits of the largest spreads.
+
+PyTorch does not have the ops of an ONNX model. If it rounds to integers, the spreads are those of the reference with
+errors of the size of roundings in its float ops (`CapturedGraph.disturbed`), and allow integers of 8 bits to differ.
 
 The tolerance of the element type decides where the spread is unusable: for results of fewer than `MIN_ELEMENTS`
 elements, for double precision, and for programs that cannot run in double precision. A result beyond that tolerance is
@@ -66,6 +72,7 @@ from buddy.compiler.runtime.graph_interpreter import (
 )
 from buddy.compiler.runtime.positions import allowed_margin, choice_of
 from buddy.compiler.runtime.torch_values import to_torch
+from buddy.compiler.runtime.winograd import can_use_winograd, convolve
 
 # For each target of a matrix product, the index of the first factor: the length of its rows is the number of addends.
 _PRODUCTS = {"mm.default": 0, "bmm.default": 0, "addmm.default": 1, "baddbmm.default": 1}
@@ -84,6 +91,10 @@ class RandomRoundingInterpreter(LockstepInterpreter):
 
     def _compute(self, op: Op) -> torch.Tensor:
         value = super()._compute(op)
+        if self._precisions.get(op.stable) == "bf16" and can_use_winograd(op, self._operand):
+            value = convolve(self._operand(op, 0), self._operand(op, 1), op.args[4])
+            if op.args[2] is not None:
+                value = value + self._operand(op, 2).double().reshape(-1, 1, 1)
         length = _number_of_addends(op, self._operand)
         if length > 1 and isinstance(value, torch.Tensor) and value.dtype == torch.float64:
             value = value + self._error_of_sum(op, value, length)
@@ -203,13 +214,15 @@ def compare_result(
         if margin:
             return msgspec.structs.replace(report, verdict="ok", where="", tolerance=limit)
         return msgspec.structs.replace(report, checks=(tolerance_check(compiled, eager),))
-    is_close = report.verdict != "mismatch"
+    is_close, dtype = report.verdict != "mismatch", report.dtype
+    eager, compiled = _as_numbers(captured, eager), _as_numbers(captured, compiled)
     is_result_correct, spread = is_correct(captured, expected, index, compiled, is_close)
     checks = _deciding_checks(compiled, eager, spread, is_close)
     if spread is None:
         return msgspec.structs.replace(report, checks=checks)
     if is_result_correct and not is_close:
         report = compare(name, compiled, eager, allowed_tolerance(eager.dtype, spread), equal_nan=equal_nan)
+        report = msgspec.structs.replace(report, dtype=dtype)
     elif is_close and not is_result_correct:
         limit, where = describe_limit(eager.dtype, spread, is_close), index_of_greatest(compiled, eager)
         report = msgspec.structs.replace(report, verdict="mismatch", where=where, tolerance=limit)
@@ -234,9 +247,10 @@ def is_correct(
 ) -> tuple[bool, Spread | None]:
     """Returns whether result `index` is correct, and the spread that decided, or `None`.
 
-    `is_close` is true if the result is within its element type's tolerance, which decides for integers.
+    `is_close` is true if the result is within its element type's tolerance, which decides for integers, unless they are
+    quantised.
     """
-    eager = expected[index]
+    eager, compiled = _as_numbers(captured, expected[index]), _as_numbers(captured, compiled)
     if not _is_rounded(eager) or (is_close and are_few_roundings(compiled, eager)):
         return is_close, None
     all_spreads = measure_spreads(captured, expected)
@@ -256,6 +270,12 @@ def is_correct(
             return False, spread
         spread = spread.maximum_with(run_spreads[index])
     return True, spread
+
+
+def _as_numbers(captured: CapturedGraph, value: torch.Tensor) -> torch.Tensor:
+    """Returns a result; as floats if its elements are quantised numbers, which roundings may change by a step."""
+    is_quantised = captured.disturbed is not None and value.dtype in (torch.int8, torch.uint8)
+    return value.float() if is_quantised else value
 
 
 def _spreads_of_precisions(captured: CapturedGraph, expected: Sequence[torch.Tensor]) -> tuple[Spread, ...]:
@@ -366,6 +386,9 @@ def describe_limit(dtype: torch.dtype, spread: Spread | None, is_close: bool) ->
 
 def _measure(captured: CapturedGraph, expected: Sequence[torch.Tensor]) -> tuple[Spread, ...]:
     try:
+        if captured.disturbed is not None:
+            captured.exact = list(expected)
+            return _spreads_of_disturbed(captured, 0)
         run = _run_in_double(captured)
     except Exception as error:  # any error of an op, which may be the script's own
         _log.debug("no run in double precision", exc_info=error)
@@ -388,6 +411,10 @@ def further_spreads(captured: CapturedGraph, seed: int) -> tuple[Spread, ...]:
     """Returns the spreads of a run with random errors, cached for each `seed`. `measure_spreads` must come first."""
     if seed not in captured.further_spreads:
         try:
+            if captured.disturbed is not None:
+                # Seed 0 is that of `measure_spreads`.
+                captured.further_spreads[seed] = _spreads_of_disturbed(captured, seed + 1)
+                return captured.further_spreads[seed]
             if not captured.exact:  # the spreads were on disk
                 _run_in_double(captured)
             run = _run_with_random_errors(captured, seed)
@@ -397,6 +424,25 @@ def further_spreads(captured: CapturedGraph, seed: int) -> tuple[Spread, ...]:
         measured = (differences(rounded, exact) for rounded, exact in zip(run, captured.exact, strict=True))
         captured.further_spreads[seed] = tuple(measured)
     return captured.further_spreads[seed]
+
+
+def _spreads_of_disturbed(captured: CapturedGraph, seed: int) -> tuple[Spread, ...]:
+    """Returns the larger differences from eager of two runs with errors of opposite signs.
+
+    They are not complete, because ops that are not known to sum have errors of a few roundings of their results.
+    """
+    assert captured.disturbed is not None
+    if not captured.exact:  # the spreads were on disk
+        assert captured.eager is not None
+        captured.exact = captured.eager(captured.tensors)
+    one, other = (
+        [
+            differences(_as_numbers(captured, value), _as_numbers(captured, exact))
+            for value, exact in zip(run, captured.exact, strict=True)
+        ]
+        for run in captured.disturbed(captured.tensors, seed)
+    )
+    return tuple(a.maximum_with(b)._replace(is_complete=False) for a, b in zip(one, other, strict=True))
 
 
 def _run_with_random_errors(captured: CapturedGraph, seed: int) -> list[torch.Tensor]:

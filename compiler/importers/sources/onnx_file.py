@@ -8,6 +8,7 @@ import torch
 from buddy.compiler.frontend.graph_info import ir_graph_info, rows_table
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.types import NodeType, TensorMeta
+from buddy.compiler.importers.onnx_files.disturbed import Disturbed, quantises
 from buddy.compiler.importers.onnx_files.importing import import_onnx
 from buddy.compiler.importers.onnx_files.model import PreparedModel, prepare_model
 from buddy.compiler.importers.onnx_files.nodes import graph_of
@@ -39,6 +40,7 @@ def load(opening: Opening) -> CapturedProgram:
     captured = CapturedGraph(
         graph, msgspec.structs.replace(info, compared=True), _tensors(graph, model), reference, rows_table(info.rows),
         parameters=frozenset(range(len(model.weights))), code=text, onnx_model=content,
+        disturbed=Disturbed(content) if quantises(model.model) else None,
     )  # fmt: skip
     note = f"the inputs are random numbers (seed {SEED}); set others with --seed, or with --inputs from a file"
     return CapturedProgram([captured], [*model.notes, note])

@@ -148,11 +148,19 @@ class PrecisionSearch:
         return replace(self.frame.recipe, precision=F32, precisions=())
 
     async def run(self, workers: Sequence[TuneWorker]) -> Tuned:
-        """Searches with the first of `workers`, or the next one if it exits. Raises `JobFailed` if all exit."""
+        """Searches with the first of `workers`, or the next one if it exits.
+
+        Raises `JobFailed` if all exit, or if neither the first recipe nor float32 runs.
+        """
         self.workers = workers
         first = await self._try(self.frame.recipe, ("the first recipe",))
         if first.problem:
-            await self._try_precisions({})
+            plain = await self._try_precisions({})
+            if plain.problem:  # float32 has no error, so the reason is another one
+                todo = "give each recipe more time (--each) if it is not done in time, else run it to see why"
+                raise JobFailed(
+                    Diagnostic(f"the recipe with all products in f32 fails: {plain.problem}", "tuning", todo)
+                )
         else:
             self.best_ratio = first.ratio
         nodes = await self._measure_errors(await self._time_products())
@@ -295,9 +303,6 @@ class PrecisionSearch:
     ) -> Tuned:
         chosen, final = self.chosen or {}, RecipesCompared(1.0, 1.0, 1.0)
         best = self._recipe(chosen) if chosen or first.problem else self.frame.recipe
-        if math.isinf(self.best_ratio):
-            todo = "give a larger --max-error, or run the first recipe to see why"
-            raise JobFailed(Diagnostic("no recipe is within the error", "tuning", todo))
         if best != self.frame.recipe:
             self._report_progress("comparing the best recipe with the first one")
             timeout = FINAL_SECONDS + 2 * self.frame.recipe_seconds

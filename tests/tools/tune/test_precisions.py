@@ -180,6 +180,20 @@ def test_another_process_goes_on_for_one_that_is_lost() -> None:
         asyncio.run(PrecisionSearch(frame, lambda _: None).run([Lost()]))
 
 
+class Late:
+    async def ask(self, request: TuningRequest) -> Any:
+        return RecipeTried(problem="not done in 30 s")
+
+
+def test_a_search_whose_recipes_all_fail_ends_with_the_reason() -> None:
+    frame = Tune(0, default_recipe(), seconds=60.0, max_error=1e-2)
+    attempts: list[Frame] = []
+    with pytest.raises(JobFailed, match="all products in f32 fails: not done in 30 s") as caught:
+        asyncio.run(PrecisionSearch(frame, attempts.append).run([Late()]))
+    assert "--each" in caught.value.diagnostic.todo
+    assert sum(isinstance(frame, Attempted) for frame in attempts) == 2
+
+
 def test_errors_that_there_is_no_time_for_are_named() -> None:
     program = Program(count=40)
     found, _ = search(program, 1e-2, seconds=1e-6)
