@@ -39,6 +39,7 @@ from buddy.compiler.frontend import (
     segment_gradients,
     symbolic_sizes,
 )
+from buddy.compiler.frontend.direct_gradients import DirectGradients
 from buddy.compiler.frontend.names import source_name
 from buddy.compiler.frontend.strided_views import copy_graph, fall_back_for_offsets, rebase_strided, required_offsets
 from buddy.compiler.graph import plugins
@@ -275,6 +276,7 @@ def run_aot(
 
     table = default_decompositions() if decompositions is None else decompositions
     direct: list[Callable[..., Any] | None] = []
+    gradients = DirectGradients()
     use_aten_views(module)
     linear_algebra.keep_checks_of_errors()
     dynamo_origins = origins_of(module, inputs) if origins is None else origins
@@ -298,12 +300,28 @@ def run_aot(
                 random_numbers.decompose_random_in_bodies(aten, table)
             aten_graph = _make_aten_graph(aten, kind, module, dynamo_origins)
             run = compile_graph(replace(aten_graph, autocast=autocast, unseeded=unseeded))
-            if not (unseeded or offsets or autocast) and _passes_on_calls(aten_graph):
-                direct.append(getattr(run, "direct_call", lambda _: None)(aten_graph.input_of))
+            if not (unseeded or offsets or autocast):
+                use_native_calls(aten_graph, run)
             run = random_numbers.with_seed(run) if unseeded else run
             return make_boxed_func(fall_back_for_offsets(run, read_in_eager, offsets) if offsets else run)
 
         return compile_one
+
+    def use_native_calls(aten: AtenGraph, run: Runner) -> None:
+        """Makes calls skip AOTAutograd's wrapper if it would only pass them on to `run`."""
+        native_graph = getattr(run, "native_graph", lambda: None)
+        if aten.kind == "backward":
+            gradients.add_backward(native_graph(), aten.module)
+            return
+        metadata = _metadata_of_simple_calls(aten)
+        if metadata is None:
+            return
+        if aten.kind == "forward":
+            # Inputs that are passed twice are one input of the graph.
+            if aten.input_of == tuple(range(len(inputs))):
+                gradients.add_forward(native_graph(), aten.module, metadata)
+        elif len(metadata.output_info) == len(aten.module.graph.output_node().args[0]):
+            direct.append(getattr(run, "direct_call", lambda _: None)(aten.input_of))
 
     backend = aot_autograd(
         fw_compiler=compiler("forward"),
@@ -320,30 +338,30 @@ def run_aot(
         torch._functorch.config.patch(unlift_effect_tokens=True),
     ):
         compiled = backend(module, inputs)
-    return next((call for call in direct if call is not None), compiled)
+    return next((call for call in direct if call is not None), gradients.calls(compiled))
 
 
-def _passes_on_calls(aten: AtenGraph) -> bool:
-    """True if AOTAutograd passes the inputs of the Dynamo graph to compiled code, and returns its results, unchanged.
+def _metadata_of_simple_calls(aten: AtenGraph) -> Any:
+    """Returns AOTAutograd's metadata of a graph that is not a backward graph, or `None` if its wrapper changes tensors.
 
-    Calls can then skip AOTAutograd's wrapper. In other graphs the wrapper writes to inputs, makes views, assembles
-    tensor subclasses from plain tensors, or records gradients.
+    Such a wrapper writes to inputs, makes views, or assembles tensor subclasses from plain tensors. Otherwise it passes
+    the inputs of the Dynamo graph to compiled code, and returns its results, unchanged.
     """
     context = torch._guards.TracingContext.try_get()
     metadata = None if context is None else context.fw_metadata
-    if metadata is None or aten.kind != "inference" or None in aten.input_of:
-        return False
+    if metadata is None or None in aten.input_of:
+        return None
     inputs = [node.meta.get("val") for node in _placeholders(aten.module)]
     # Versions of PyTorch differ in these attributes. An attribute that is missing counts as a change.
     names = ("mutated_inp_runtime_indices", "num_outputs_aliased", "num_intermediate_bases", "tokens")
     changes = [getattr(metadata, name, True) for name in (*names, "is_rng_op_functionalized")]
     changes.append(getattr(metadata, "act_input_indices", ()))
-    return (
+    is_simple = (
         not any(changes)
         and getattr(metadata, "grad_enabled_mutation", True) is None
-        and len(metadata.output_info) == len(next(iter(reversed(aten.module.graph.nodes))).args[0])
         and all(isinstance(value, torch.Tensor) for value in inputs)
     )
+    return metadata if is_simple else None
 
 
 def origins_of(module: GraphModule, inputs: Sequence[torch.Tensor]) -> list[InputOrigin]:

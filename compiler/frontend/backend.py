@@ -21,6 +21,7 @@ from buddy.compiler.frontend.backend_settings import BackendSettings
 from buddy.compiler.frontend.capture import replacement_backend
 from buddy.compiler.frontend.choices import choices_for_graph
 from buddy.compiler.frontend.convert import Conversion
+from buddy.compiler.frontend.direct_gradients import NativeGraph
 from buddy.compiler.frontend.errors import FallbackError, OptionError, UnsupportedGraphError
 from buddy.compiler.frontend.frequent_sizes import FrequentSizes
 from buddy.compiler.frontend.graph_splitter import GraphCut, SplitGraph, cut_around
@@ -51,6 +52,7 @@ from buddy.compiler.protocol import Assignment, Diagnostic
 from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.recipe import EAGER, Recipe
 from buddy.compiler.runtime import LoadedProgram, released_weights
+from buddy.compiler.runtime.native_calls import NativeFunction
 from buddy.compiler.runtime.torch_values import bind
 from buddy.compiler.support import hooks
 from buddy.compiler.support.dynamo_internals import TorchDynamoException
@@ -366,10 +368,28 @@ class CompiledGraph:
         Input `i` of the ATen graph is number `input_of[i]` of the Dynamo graph. The function returns the results of the
         graph, and raises eager's error for values that compiled code rejects.
         """
-        is_simple = self._results.are_computed and self._autotuner is None and not self._runs_in_eager
-        if not is_simple or self._program is None:
+        if not self._results.are_computed:
             return None
-        return self._program.function((*input_of, *self._constants), partial(eager_after, self._aten.dynamo))
+        return self._native_function(input_of, partial(eager_after, self._aten.dynamo))
+
+    def native_graph(self) -> NativeGraph | None:
+        """Returns the native function of a forward or backward graph, with the places of its results, or `None`.
+
+        The function raises the error of an op in eager.
+        """
+        n_inputs = len(self._aten.input_of)
+        places, function = self._results.places(n_inputs), self._native_function(range(n_inputs), _raise)
+        if places is None or function is None:
+            return None
+        return NativeGraph(function, self._results.n_computed, places)
+
+    def _native_function(
+        self, input_of: Sequence[int], on_error: Callable[[Exception, Sequence[torch.Tensor]], object]
+    ) -> NativeFunction | None:
+        """Returns the program's native function, or `None` if calls have to do more than call the program."""
+        if self._program is None or self._autotuner is not None or self._runs_in_eager:
+            return None
+        return self._program.function((*input_of, *self._constants), on_error)
 
     def __call__(self, *arguments: torch.Tensor | int) -> list[torch.Tensor | int | None]:
         inputs = [*(value for value in arguments if isinstance(value, torch.Tensor)), *self._constants]
@@ -382,6 +402,10 @@ class CompiledGraph:
         program = program or self._program
         results = program(inputs, numbers) if program is not None else []
         return self._results.of_call(results, inputs, symbols)
+
+
+def _raise(error: Exception, _: Sequence[torch.Tensor]) -> NoReturn:
+    raise error
 
 
 def _should_tune(

@@ -145,6 +145,28 @@ class GraphResults:
         in_order = self._plan == [_Computed(number) for number in range(len(self._strides))]
         return in_order and all(strides is None for strides in self._strides)
 
+    @property
+    def n_computed(self) -> int:
+        """The number of tensors that compiled code returns."""
+        return len(self._strides)
+
+    def places(self, n_inputs: int) -> tuple[int | None, ...] | None:
+        """Returns the index of each result in the computed tensors followed by `n_inputs` inputs; `None` for no tensor.
+
+        Returns `None` if a result is a view, a number or another input, or has other strides than compiled code writes.
+        """
+        n_computed, found = self.n_computed, list[int | None]()
+        for source in self._plan:
+            if source is None:
+                found.append(None)
+            elif isinstance(source, _Computed) and self._strides[source.index] is None:
+                found.append(source.index)
+            elif isinstance(source, _Input) and source.index < n_inputs:
+                found.append(n_computed + source.index)
+            else:
+                return None
+        return tuple(found)
+
     def of_call(
         self, computed: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], symbols: Mapping[str, int]
     ) -> list[torch.Tensor | int | None]:

@@ -1,0 +1,166 @@
+"""Calls of graphs with gradients without AOTAutograd's runtime wrappers, which take longer than a small layer.
+
+AOTAutograd compiles the backward graph at the first backward pass. From then on, an autograd function calls the native
+functions of both graphs, if the wrappers would do no more than this: no input is written to, no result is a view or an
+input, and all values are plain tensors of static sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
+
+from buddy.compiler.runtime.native_calls import NativeFunction
+
+Call = Callable[..., Sequence[torch.Tensor]]
+_DOUBLE_BACKWARD = "torch.compile does not support double backward: the gradients of a compiled graph have no gradients"
+
+
+@dataclass(frozen=True)
+class NativeGraph:
+    """A compiled graph: its native function, which returns `n_computed` tensors, and where the graph's results are.
+
+    `places` has for each result its index in the computed tensors followed by the inputs, or `None` for no tensor.
+    """
+
+    function: NativeFunction
+    n_computed: int
+    places: tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class _Forward:
+    """The forward graph; its first results are the program's, `saved_names` are the nodes of the others, in order."""
+
+    native: NativeGraph
+    is_trained: tuple[bool, ...]  # by input: whether it requires a gradient
+    is_differentiable: tuple[bool, ...]  # by result of the program
+    saved_names: tuple[str, ...]
+
+
+class DirectGradients:
+    """The direct calls of one graph with gradients. AOTAutograd's function makes calls until both parts are known."""
+
+    def __init__(self) -> None:
+        self._forward: _Forward | None = None
+        self._apply: Call | None = None
+
+    def calls(self, compiled: Call) -> Call:
+        """Returns a function that calls `compiled`, AOTAutograd's function, until there is a direct one."""
+        if self._forward is None:
+            return compiled
+
+        def call(*inputs: torch.Tensor) -> Sequence[torch.Tensor]:
+            apply = self._apply
+            return compiled(*inputs) if apply is None else apply(*inputs)
+
+        return call
+
+    def add_forward(self, native: NativeGraph | None, module: GraphModule, metadata: Any) -> None:
+        """Adds the forward graph, whose inputs are those of the Dynamo graph; `metadata` is AOTAutograd's.
+
+        AOTAutograd's function stays if a result is an input or repeated, because autograd makes views of those. It also
+        stays if hooks on saved tensors are active, which it may have traced, if compiled autograd is enabled, which can
+        trace AOTAutograd's functions only, or if the program may write to saved tensors, which its own autograd
+        functions keep unchecked.
+        """
+        is_unchecked = getattr(metadata, "num_tensors_saved_with_no_vc_check", 0)
+        if _has_hooks() or torch._dynamo.config.compiled_autograd or is_unchecked:
+            return
+        if native is None or None in native.places:
+            return
+        outputs = metadata.output_info
+        returned = native.places[: len(outputs)]
+        if len(set(returned)) < len(returned) or any(place is None or place >= native.n_computed for place in returned):
+            return
+        self._forward = _Forward(
+            native,
+            tuple(bool(info.requires_grad) for info in metadata.input_info),
+            tuple(bool(info.requires_grad) for info in outputs),
+            tuple(node.name for node in _results(module)[len(outputs) :]),
+        )
+
+    def add_backward(self, native: NativeGraph | None, module: GraphModule) -> None:
+        """Adds the backward graph. Its inputs are the saved tensors and the gradients of the program's results."""
+        forward = self._forward
+        if native is None or forward is None or len(native.places) != len(forward.is_trained):
+            return
+        names = tuple(node.name for node in module.graph.nodes if node.op == "placeholder")
+        n_saved = len(forward.saved_names)
+        if names[:n_saved] != forward.saved_names or len(names) - n_saved != sum(forward.is_differentiable):
+            return
+        # AOTAutograd's function does not pass on gradients that are `None`; an autograd function calls hooks with them.
+        if any(place is None for place, needed in zip(native.places, forward.is_trained, strict=True) if needed):
+            return
+        apply = _autograd_function(forward, native).apply
+        self._apply = (lambda *inputs: (apply(*inputs),)) if len(forward.is_differentiable) == 1 else apply
+
+
+def _autograd_function(forward: _Forward, backward: NativeGraph) -> type[torch.autograd.Function]:
+    """Returns an autograd function of the inputs of the forward graph.
+
+    Its results are those of the program; a single one is not in a tuple.
+    """
+    n_returned = len(forward.is_differentiable)
+    run_forward, run_backward = forward.native.function, backward.function
+    returned, saved = forward.native.places[:n_returned], forward.native.places[n_returned:]
+    constants = [number for number, is_differentiable in enumerate(forward.is_differentiable) if not is_differentiable]
+
+    class CompiledFunction(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *inputs: torch.Tensor) -> Any:
+            values = (*run_forward(*inputs), *inputs)
+            # A view that is saved would keep its graph alive.
+            kept = [values[place] for place in saved]  # type: ignore[index]
+            ctx.save_for_backward(*[value.detach() if value._is_view() else value for value in kept])
+            results = tuple([values[place] for place in returned])  # type: ignore[index]
+            if constants:
+                ctx.mark_non_differentiable(*[results[number] for number in constants])
+                ctx._materialize_non_diff_grads = False
+            return results[0] if n_returned == 1 else results
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+            if constants:
+                gradients = tuple(g for g, kept in zip(gradients, forward.is_differentiable, strict=True) if kept)
+            inputs = (*ctx.saved_tensors, *gradients)
+            if torch.is_grad_enabled():  # with `create_graph=True`
+                computed = _Once.apply(run_backward, torch.empty(0, device="cpu", requires_grad=True), *inputs)
+            else:
+                computed = run_backward(*inputs)
+            values = (*computed, *inputs)
+            return tuple([None if place is None else values[place] for place in backward.places])
+
+    return CompiledFunction
+
+
+class _Once(torch.autograd.Function):
+    """Gradients whose own gradients raise an error, instead of being zero.
+
+    The second argument requires a gradient, so that the results do, even if no input does.
+    """
+
+    @staticmethod
+    def forward(_: Any, run: NativeFunction, __: torch.Tensor, *inputs: torch.Tensor) -> Any:
+        return tuple(run(*inputs))
+
+    @staticmethod
+    def backward(_: Any, *gradients: torch.Tensor) -> Any:
+        raise RuntimeError(_DOUBLE_BACKWARD)
+
+
+def _results(module: GraphModule) -> list[Node]:
+    found: list[Node] = []
+    map_arg(module.graph.output_node().args, found.append)
+    return found
+
+
+def _has_hooks() -> bool:
+    """True if hooks on saved tensors are active, or if this version of PyTorch does not tell."""
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    return top is None or top(True) is not None
