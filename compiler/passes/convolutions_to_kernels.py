@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -15,6 +16,7 @@ from buddy.compiler.passes.kernels.conv.kernel import (
     BlockedConvolution,
     choose_direct,
     choose_winograd,
+    choose_winograd_gradient,
     kernel_function,
 )
 from buddy.compiler.passes.kernels.conv.shape import Convolution, analyse
@@ -47,6 +49,9 @@ class ConvolutionsToKernels(MlirPass):
     On bfloat16 and a target with an instruction for its products on vectors, size 2 rounds transformed images and
     weights to bfloat16: sums in float32 then differ by 0.4 % of their root mean square, 2.4 times as much as by the
     rounding of the result to bfloat16.
+
+    Gradients of 3x3 kernels without stride, dilation and groups are computed from tiles of 2x2 positions, with an error
+    like that of direct convolution, whatever the tile size. "never" disables that too.
 
     Elements that are narrower than the sums, such as bfloat16 and bytes, are copied in patches, a chunk of output
     positions at a time, and multiplied as by `contractions-to-kernels`, with its instructions.
@@ -112,7 +117,11 @@ class ConvolutionsToKernels(MlirPass):
 
     def _choose(self, conv: Convolution, packed: bool, context: PassContext) -> tuple[BlockedConvolution, list[str]]:
         """Returns the kernel for weights that are `packed` before the call, or in it; and notes for the remark."""
-        if self.winograd == "never" or conv.depthwise or not conv.channels_last:
+        if self.winograd == "never" or conv.depthwise:
+            return choose_direct(conv, context.target), []
+        with suppress(UnsupportedError):
+            return choose_winograd_gradient(conv, context.target, _MIN_SPEEDUP if self.winograd == "auto" else 0), []
+        if not conv.channels_last:
             return choose_direct(conv, context.target), []
         try:
             if self.winograd != "auto":

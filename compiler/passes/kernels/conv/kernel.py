@@ -11,6 +11,8 @@ from buddy.compiler.passes.kernels.calls import argument_types, flat_operands
 from buddy.compiler.passes.kernels.conv import kernels, patches, shape, tap_sums
 from buddy.compiler.passes.kernels.conv.shape import Convolution
 from buddy.compiler.passes.kernels.conv.winograd import blocking as winograd
+from buddy.compiler.passes.kernels.conv.winograd import gradient_blocking as gradients
+from buddy.compiler.passes.kernels.conv.winograd.gradient_kernel import WinogradGradient
 from buddy.compiler.passes.kernels.conv.winograd.kernel import Winograd, weights_of
 from buddy.compiler.passes.kernels.emit import KernelEmitter
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultSpec
@@ -23,7 +25,7 @@ from buddy.compiler.support.target import Target
 class BlockedConvolution:
     """A convolution with its blocking, whose type selects the kernel.
 
-    The kernels are: implicit GEMM, patches, depthwise, sums of taps, and Winograd.
+    The kernels are: implicit GEMM, patches, depthwise, sums of taps, Winograd, and Winograd's gradient of a kernel.
     """
 
     conv: Convolution
@@ -33,12 +35,13 @@ class BlockedConvolution:
         | tap_sums.TapBlocking
         | patches.PatchBlocking
         | winograd.WinogradBlocking
+        | gradients.GradientBlocking
     )
 
     @property
     def weight_packing(self) -> Packing | None:
         """The packing of the weights that the kernel reads; `None` if it reads them in place."""
-        if isinstance(self.blocking, tap_sums.TapBlocking):
+        if isinstance(self.blocking, tap_sums.TapBlocking | gradients.GradientBlocking):
             return None
         if isinstance(self.blocking, winograd.WinogradBlocking):
             return weights_of(self.conv, self.blocking)
@@ -59,6 +62,7 @@ class BlockedConvolution:
         conv, sums_taps = self.conv, isinstance(self.blocking, tap_sums.TapBlocking)
         kind = (
             "winograd" if self.reads_unpacked_weights
+            else "winograd_gradient" if isinstance(self.blocking, gradients.GradientBlocking)
             else "tap_sums" if sums_taps
             else "depthwise" if conv.depthwise
             else "conv"
@@ -97,12 +101,26 @@ def choose_winograd(
     winograd.check_supported(conv)
     direct = choose_direct(conv, target).blocking
     direct_rate = direct.products_per_step if isinstance(direct, patches.PatchBlocking) else 1
-    speedup = winograd.estimate_speedup(conv, tile_size, target, packed, direct_rate)
+    _check_speedup(winograd.estimate_speedup(conv, tile_size, target, packed, direct_rate), min_speedup)
+    return BlockedConvolution(conv, winograd.choose_blocking(conv, tile_size, target))
+
+
+def choose_winograd_gradient(conv: Convolution, target: Target, min_speedup: float) -> BlockedConvolution:
+    """Returns the blocking of Winograd's gradient of a 3x3 kernel.
+
+    Raises `UnsupportedError` if `conv` is no such gradient, or if the estimated speedup is below `min_speedup`.
+    """
+    gradient = gradients.analyse_gradient(conv)
+    _check_speedup(gradients.estimate_speedup(gradient, target), min_speedup)
+    return BlockedConvolution(conv, gradients.choose_gradient_blocking(gradient, target))
+
+
+def _check_speedup(speedup: float, min_speedup: float) -> None:
+    """Raises `UnsupportedError` if the estimated `speedup` of Winograd's algorithm is below `min_speedup`."""
     if speedup < min_speedup:
         raise UnsupportedError(
             f"the estimated speedup over direct convolution is only {speedup:.2f} (minimum {min_speedup:g})"
         )
-    return BlockedConvolution(conv, winograd.choose_blocking(conv, tile_size, target))
 
 
 def kernel_function(
@@ -128,6 +146,8 @@ def kernel_function(
         weights = b if scratch is None else flatten(scratch)
         if isinstance(block, winograd.WinogradBlocking):
             Winograd(e, a, weights, unpacked, results, conv, block).emit()
+        elif isinstance(block, gradients.GradientBlocking):
+            WinogradGradient(e, a, weights, results, gradients.analyse_gradient(conv), block).emit()
         elif isinstance(block, kernels.DepthwiseBlocking):
             kernels.Depthwise(e, a, weights, results, conv, block).emit()
         elif isinstance(block, tap_sums.TapBlocking):

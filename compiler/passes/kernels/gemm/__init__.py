@@ -16,10 +16,10 @@ from buddy.compiler.passes.kernels.gemm.fixed_point import FixedPointRows
 from buddy.compiler.passes.kernels.gemm.kernel import BlockedGemm
 from buddy.compiler.passes.kernels.gemm.packed_rows import PackedGemm
 
-__all__ = ["kernel_function"]
+__all__ = ["kernel_class", "kernel_function"]
 
 
-def _kernel_class(blocking: GemmBlocking) -> type[GemmKernel]:
+def kernel_class(blocking: GemmBlocking) -> type[GemmKernel]:
     """Returns the class of the kernel with `blocking`."""
     if blocking.fixed_point:
         return FixedPointRows
@@ -47,5 +47,5 @@ def kernel_function(
         a, b = (second, first) if contraction.swapped else (first, second)
         e = KernelEmitter(entry)
         results = KernelResults(e, spec, buffers, blocking.lanes, ir.Type.parse(contraction.element))
-        _kernel_class(blocking)(e, a, b, results, contraction, blocking).emit()
+        kernel_class(blocking)(e, a, b, results, contraction, blocking).emit()
     return function

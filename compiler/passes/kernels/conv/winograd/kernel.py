@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 
-from buddy.compiler.mlir.bindings import arith, ir, memref, scf, vector
+from buddy.compiler.mlir.bindings import ir, memref, scf
 from buddy.compiler.passes.kernels.access import Loop, subrange
-from buddy.compiler.passes.kernels.contraction import add, bytes_of, converted, multiply_add
-from buddy.compiler.passes.kernels.conv.kernels import ConvKernel
+from buddy.compiler.passes.kernels.contraction import bytes_of, converted
 from buddy.compiler.passes.kernels.conv.shape import BLOCKS_TO_SHARE, Convolution
 from buddy.compiler.passes.kernels.conv.winograd.blocking import (
     WinogradBlocking,
@@ -24,6 +23,7 @@ from buddy.compiler.passes.kernels.conv.winograd.blocking import (
     tile_products,
     tiles_of,
 )
+from buddy.compiler.passes.kernels.conv.winograd.checked import CheckedKernel
 from buddy.compiler.passes.kernels.conv.winograd.transforms import WINDOW, TransformedWeights, on_both_sides, transforms
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, for_blocks, nanoseconds
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultOffsets, ResultSpec
@@ -52,7 +52,7 @@ def weights_of(conv: Convolution, blocking: WinogradBlocking) -> TransformedWeig
     return TransformedWeights(blocking.tile_size, n, inner, window, columns, lanes, element, group)
 
 
-class Winograd(ConvKernel):
+class Winograd(CheckedKernel):
     """Emits one convolution, for weights `b` packed by `weights_of`; `unpacked` are the weights before packing."""
 
     def __init__(
@@ -65,8 +65,8 @@ class Winograd(ConvKernel):
         conv: Convolution,
         blocking: WinogradBlocking,
     ) -> None:
-        super().__init__(e, a, b, results, conv)
-        self.unpacked, self.block, self.columns = unpacked, blocking, blocking.gemm.columns
+        super().__init__(e, a, b, unpacked, results, conv)
+        self.block, self.columns = blocking, blocking.gemm.columns
         self.matrices, self.tiles = transforms(blocking.tile_size), tiles_of(conv, blocking.tile_size)
         self.packing = weights_of(conv, blocking)
         self.channels = padded_channels(conv, self.lanes)
@@ -190,7 +190,7 @@ class Winograd(ConvKernel):
             column = e.mul(e.add(first_vector, number), lanes)
             channels_tile = replace(tile, offsets=self.advance(tile.offsets, column=column))
             values = self._transform(sums, e.add(e.mul(slot, width), e.mul(number, lanes)))
-            branch = scf.IfOp(self._are_finite(values), has_else=True)
+            branch = scf.IfOp(self.are_finite(values), has_else=True)
             with ir.InsertionPoint(branch.then_block):
                 self._finish(channels_tile, values, active)
                 scf.yield_([])
@@ -215,27 +215,12 @@ class Winograd(ConvKernel):
         rows = on_both_sides(e, self.matrices.of_output, [points[i : i + size] for i in range(0, len(points), size)])
         return [value for row in rows for value in row]
 
-    def _are_finite(self, values: list[ir.Value]) -> ir.Value:
-        """Emits an i1 that is true if all values and their sum are finite."""
-        total = values[0]
-        for value in values[1:]:
-            total = arith.addf(total, value)
-        zero_or_nan = arith.subf(total, total)
-        is_zero = arith.cmpf(arith.CmpFPredicate.OEQ, zero_or_nan, self.e.zero(self.vector))
-        return vector.reduction(ir.IntegerType.get_signless(1), vector.CombiningKind.AND, is_zero)
-
     def _finish(self, tile: _Tile, values: list[ir.Value], active: int) -> None:
         """Stores the values that are within the image; only the first `active` lanes are valid."""
         positions = product(range(self.block.tile_size), repeat=2)
         for (line, pixel), value in zip(positions, values, strict=True):
             offsets = self.advance(tile.offsets, line=line, pixel=pixel)
-            self.e.when([(line, tile.lines), (pixel, tile.pixels)], partial(self._store, value, offsets, active))
-
-    def _store(self, value: ir.Value, offsets: ResultOffsets, active: int) -> None:
-        """Adds the initial sums to `value` and stores it, through the epilogue if there is one."""
-        if self.results.has_initial_sums:
-            value = add(self.results.initial(offsets, 0, active), value)
-        self.results.finish(value, offsets, 0, active)
+            self.e.when([(line, tile.lines), (pixel, tile.pixels)], partial(self.store, value, offsets, active))
 
     # ---- sums that are not finite ------------------------------------------------------------------------------------
 
@@ -245,29 +230,7 @@ class Winograd(ConvKernel):
 
         def emit_pixel(indices: list[Index]) -> None:
             line, pixel = indices
-            value = self._direct_sums(e.dot(indices, strides, tile.start), column, active)
-            self._store(value, self.advance(tile.offsets, line=line, pixel=pixel), active)
+            value = self.direct_sums(e.dot(indices, strides, tile.start), column, active)
+            self.store(value, self.advance(tile.offsets, line=line, pixel=pixel), active)
 
         e.nest([tile.lines, tile.pixels], emit_pixel)
-
-    def _direct_sums(self, start: Index, column: Index, active: int) -> ir.Value:
-        """Returns the sums of the window at offset `start` of the image, for the channels from `column` on."""
-        e, n, mask = self.e, self.conv.n.strides[1], self.e.mask(self.lanes, active)
-        weight_type = ir.VectorType.get([self.lanes], self.unpacked.type.element_type)
-        index_type = ir.VectorType.get([self.lanes], ir.IndexType.get())
-        channel_offsets = arith.muli(vector.step(index_type), e.splat(index_type, n))
-
-        def add_product(number: Index, total: list[ir.Value]) -> list[ir.Value]:
-            a, b = start, e.mul(column, n)
-            for loop in reversed(self.conv.k):
-                number, k = e.divide(number, loop.size)
-                a_stride, b_stride, _ = loop.strides
-                a, b = e.add(a, e.mul(k, a_stride)), e.add(b, e.mul(k, b_stride))
-            weights = vector.gather(
-                weight_type, self.unpacked, [e.value(b)], channel_offsets, mask, e.zero(weight_type)
-            )
-            wide = converted(weights, self.vector.element_type)
-            return [multiply_add(self.broadcast_element(a), wide, total[0])]
-
-        # One loop over the whole window: short loops would be unrolled to much code that rarely runs.
-        return e.loop(0, self.conv.depth, 1, add_product, [e.zero(self.vector)])[0]

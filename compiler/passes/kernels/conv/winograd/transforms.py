@@ -1,12 +1,14 @@
 """The matrices of fast convolution, and their products with vectors and with the weights of 3x3 windows.
 
-F(m, 3) computes m neighbouring outputs of a window of 3 with m + 2 products instead of 3 m: it evaluates two
-polynomials at m + 1 points and at infinity, multiplies the values, and interpolates (Toom and Cook). In two dims it is
-nested with itself (Lavin and Gray, "Fast algorithms for convolutional neural networks", 2015):
+F(m, r) computes m neighbouring outputs of a window of r with m + r - 1 products instead of m r: it evaluates two
+polynomials at m + r - 2 points and at infinity, multiplies the values, and interpolates (Toom and Cook). In two dims it
+is nested with itself (Lavin and Gray, "Fast algorithms for convolutional neural networks", 2015):
 
     Y = Aᵀ [(G g Gᵀ) ⊙ (Bᵀ d B)] A
 
-Y is a tile of m x m outputs, g the window of weights, and d the (m + 2) x (m + 2) inputs of the tile.
+Y is a tile of m x m outputs, g the window of r x r weights, and d the (m + r - 1) x (m + r - 1) inputs of the tile. A
+convolution has r = 3. In the gradient of its 3x3 kernel, m = 3 taps are the outputs, and r x r positions of the
+gradient of its result are the window.
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ from buddy.compiler.passes.kernels.packing import Extent, PackedWindows
 
 WINDOW = 3  # lines and pixels of a window
 
-# Finite points of evaluation by the size m of a tile. Pairs that differ in sign share half of their operations. The
-# points of F(4, 3) are closer to one than the usual 1 and 2, and reciprocal: sums lose less than half as many digits.
+# Finite points of evaluation by m + r - 3, which is m, the size of a tile, for a convolution. Pairs that differ in sign
+# share half of their operations. The points of F(4, 3) are closer to one than the usual 1 and 2, and reciprocal: sums
+# lose less than half as many digits.
 _POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, math.sqrt(0.5), -math.sqrt(0.5), math.sqrt(2), -math.sqrt(2))}
 TILE_SIZES = tuple(_POINTS)
 
@@ -35,7 +38,10 @@ Matrix = tuple[tuple[float, ...], ...]
 
 @dataclass(frozen=True)
 class Transforms:
-    """`of_input` is Bᵀ, `of_weights` G, `of_output` Aᵀ: (m + 2, m + 2), (m + 2, 3) and (m, m + 2) numbers."""
+    """`of_input` is Bᵀ, `of_weights` G, `of_output` Aᵀ.
+
+    They have (m + r - 1, m + r - 1), (m + r - 1, r) and (m, m + r - 1) numbers.
+    """
 
     of_input: Matrix
     of_weights: Matrix
@@ -43,16 +49,16 @@ class Transforms:
 
 
 @cache
-def transforms(tile_size: int) -> Transforms:
-    """Returns the matrices of F(`tile_size`, 3)."""
-    points = _POINTS[tile_size]
+def transforms(tile_size: int, window: int = WINDOW) -> Transforms:
+    """Returns the matrices of F(`tile_size`, `window`)."""
+    points = _POINTS[tile_size + window - WINDOW]
     other_points = [[b for b in points if b != a] for a in points]
     size = len(points) + 1
     of_input = [_padded(_polynomial(roots), size) for roots in (*other_points, points)]
     scales = [math.prod(a - b for b in others) for a, others in zip(points, other_points, strict=True)]
-    of_weights = [[a**k / scale for k in range(WINDOW)] for a, scale in zip(points, scales, strict=True)]
+    of_weights = [[a**k / scale for k in range(window)] for a, scale in zip(points, scales, strict=True)]
     of_output = [[*(a**i for a in points), float(i == tile_size - 1)] for i in range(tile_size)]
-    return Transforms(_matrix(of_input), _matrix([*of_weights, [0.0, 0.0, 1.0]]), _matrix(of_output))
+    return Transforms(_matrix(of_input), _matrix([*of_weights, [*[0.0] * (window - 1), 1.0]]), _matrix(of_output))
 
 
 def _polynomial(roots: Sequence[float]) -> list[float]:

@@ -1,0 +1,67 @@
+"""The base of Winograd's kernels: the check that sums are finite, and the direct sums for those that are not.
+
+Output transforms add and subtract the values of all points, so an infinity would become NaN in results that do not
+depend on it, and sums of large numbers may overflow where the products of the convolution do not.
+"""
+
+from __future__ import annotations
+
+from buddy.compiler.mlir.bindings import arith, ir, vector
+from buddy.compiler.passes.kernels.contraction import add, converted, multiply_add
+from buddy.compiler.passes.kernels.conv.kernels import ConvKernel
+from buddy.compiler.passes.kernels.conv.shape import Convolution
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter
+from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultOffsets
+
+
+class CheckedKernel(ConvKernel):
+    """A kernel that computes results from the flat `unpacked` weights where its own sums are not finite."""
+
+    def __init__(
+        self,
+        e: KernelEmitter,
+        a: ir.Value,
+        b: ir.Value,
+        unpacked: ir.Value,
+        results: KernelResults,
+        conv: Convolution,
+    ) -> None:
+        super().__init__(e, a, b, results, conv)
+        self.unpacked = unpacked
+
+    def are_finite(self, values: list[ir.Value]) -> ir.Value:
+        """Emits an i1 that is true if all values and their sum are finite."""
+        total = values[0]
+        for value in values[1:]:
+            total = arith.addf(total, value)
+        zero_or_nan = arith.subf(total, total)
+        is_zero = arith.cmpf(arith.CmpFPredicate.OEQ, zero_or_nan, self.e.zero(self.vector))
+        return vector.reduction(ir.IntegerType.get_signless(1), vector.CombiningKind.AND, is_zero)
+
+    def store(self, value: ir.Value, offsets: ResultOffsets, active: int) -> None:
+        """Adds the initial sums to `value` and stores it, through the epilogue if there is one."""
+        if self.results.has_initial_sums:
+            value = add(self.results.initial(offsets, 0, active), value)
+        self.results.finish(value, offsets, 0, active)
+
+    def direct_sums(self, start: Index, column: Index, active: int) -> ir.Value:
+        """Returns the sums of the window at offset `start` of the image, for the channels from `column` on."""
+        e, n, mask = self.e, self.conv.n.strides[1], self.e.mask(self.lanes, active)
+        weight_type = ir.VectorType.get([self.lanes], self.unpacked.type.element_type)
+        index_type = ir.VectorType.get([self.lanes], ir.IndexType.get())
+        channel_offsets = arith.muli(vector.step(index_type), e.splat(index_type, n))
+
+        def add_product(number: Index, total: list[ir.Value]) -> list[ir.Value]:
+            a, b = start, e.mul(column, n)
+            for loop in reversed(self.conv.k):
+                number, k = e.divide(number, loop.size)
+                a_stride, b_stride, _ = loop.strides
+                a, b = e.add(a, e.mul(k, a_stride)), e.add(b, e.mul(k, b_stride))
+            weights = vector.gather(
+                weight_type, self.unpacked, [e.value(b)], channel_offsets, mask, e.zero(weight_type)
+            )
+            wide = converted(weights, self.vector.element_type)
+            return [multiply_add(self.broadcast_element(a), wide, total[0])]
+
+        # One loop over the whole window: short loops would be unrolled to much code that rarely runs.
+        return e.loop(0, self.conv.depth, 1, add_product, [e.zero(self.vector)])[0]
