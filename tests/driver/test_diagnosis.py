@@ -30,6 +30,7 @@ EXP_AND_CASTS = """llvm.func @f(%x: f32) {
   llvm.return
 }"""
 EXP_AND_SIN = EXP.replace("  llvm.return", "  %b = math.exp %a : f32\n  %c = math.sin %b : f32\n  llvm.return")
+EXP_SIN_AND_COS = EXP_AND_SIN.replace("  llvm.return", "  %d = math.cos %c : f32\n  llvm.return")
 # In the others the ops are dead code, which simplifications remove.
 LIVE = EXP.replace("  llvm.return", "  llvm.call @g(%a) : (f32) -> ()\n  llvm.return") + "\nllvm.func @g(f32)"
 TO_LLVM = PassStep("convert-math-to-llvm", "mlir", MODULE, phase="llvm")
@@ -76,10 +77,11 @@ def test_kernels_are_for_another_machine() -> None:
         (EXP, "math.exp is not lowered to the LLVM dialect", 1),
         (EXP_TWICE, "math.exp is not lowered to the LLVM dialect", 2),
         (EXP_AND_SIN, "math.exp and 1 other kind of op are not lowered to the LLVM dialect", 2),
+        (EXP_SIN_AND_COS, "math.exp and 2 other kinds of op are not lowered to the LLVM dialect", 2),
         (EXP_AND_CASTS, "math.exp is not lowered to the LLVM dialect", 1),
         (CAST, "builtin.unrealized_conversion_cast is not lowered to the LLVM dialect", 1),
     ],
-    ids=["one", "two", "two kinds", "an op and casts", "a cast"],
+    ids=["one", "two", "two kinds", "three kinds", "an op and casts", "a cast"],
 )
 def test_the_most_frequent_op_is_named_and_casts_only_if_nothing_else_is_left(text: str, what: str, count: int) -> None:
     """Casts wait for the conversions of what is left."""
@@ -199,6 +201,12 @@ def test_the_last_stage_that_changed_an_op_is_named_whatever_the_names_of_values
     assert diagnosis.last_rewriter(1, doubled) == "fourth", "one more of the same is a change"
 
 
+def test_an_error_keeps_the_stages_up_to_the_failure() -> None:
+    trail = [stage("lower", "%0 = a", (1,))]
+    assert diagnosis.CompilationError(diagnosis.no_entry("forward"), trail).stages == trail
+    assert diagnosis.CompilationError(diagnosis.no_entry("forward")).stages == []
+
+
 # ---- LLVM, backends, and calling the entry function ------------------------------------------------------------------
 
 
@@ -225,6 +233,7 @@ def test_a_pass_that_llvm_does_not_have_is_named_with_up_to_three_similar_ones()
     similar = found.todo.removeprefix("did you mean ").partition("? ")[0].split(", ")
     assert similar[0] == "loop-unroll"
     assert len(similar) == 3
+    assert found.what == "LLVM's pipeline has no pass 'loop-unrol' at this optimization level"
     assert diagnosis.unknown_llvm_pass("abc", ("xyz",)).todo.startswith("the stages with llvm_stages name")
 
 
@@ -247,7 +256,9 @@ def test_an_error_of_a_plug_in_is_placed_at_the_line_that_raised_it() -> None:
 
 
 def test_what_cannot_be_called_is_named_with_what_would_make_it_callable() -> None:
-    assert "one-shot-bufferize" in diagnosis.no_entry("forward").todo
+    found = diagnosis.no_entry("forward")
+    assert found.what.startswith("@forward never had buffers as arguments")
+    assert "one-shot-bufferize" in found.todo
     assert diagnosis.wrong_convention("forward", 3).what.startswith("@forward does not take its 3 buffers")
     assert "chain-packings" in diagnosis.unchained_packing("forward").todo
     assert diagnosis.no_lowerings("stablehlo").what == "no registry lowers ops to stablehlo"

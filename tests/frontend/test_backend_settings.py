@@ -130,6 +130,13 @@ def test_a_search_takes_the_seconds_of_the_option_of_the_mode_or_of_the_error() 
     refused({}, "the buddy backend has no mode 'fast'; it has default and max-autotune", mode="fast")
 
 
+def test_sizes_are_specialised_after_a_number_of_calls_from_0() -> None:
+    assert BackendSettings.of({}).specialise == backend_settings.SPECIALISE_CALLS == 8
+    assert [BackendSettings.of({"specialise": calls}).specialise for calls in (0, 1, 99)] == [0, 1, 99]
+    for calls in (-1, True, None, 2.0, "2"):
+        refused({"specialise": calls}, f"specialise is {calls!r}; give the number of calls")
+
+
 @pytest.mark.parametrize("options", [
     {"precision": "f32"}, {"precisions": {"mm.0": "bf16"}}, {"recipe": default_recipe()},
 ], ids=lambda options: next(iter(options)))  # fmt: skip
