@@ -127,6 +127,7 @@ def test_a_search_takes_the_seconds_of_the_option_of_the_mode_or_of_the_error() 
         refused({"tune": seconds}, f"tune is {seconds!r}; give the number of seconds")
     for error in (-0.1, float("inf"), False, "1e-2"):
         refused({"max_error": error, "freeze": True}, f"max_error is {error!r}; give the largest error")
+    refused({"max_error": 1e-2}, "max_error chooses precisions, whose weights are rounded once: set freeze=True")
     refused({}, "the buddy backend has no mode 'fast'; it has default and max-autotune", mode="fast")
 
 

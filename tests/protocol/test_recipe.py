@@ -16,6 +16,7 @@ from buddy.compiler.protocol.recipe import (
     RecipeError,
     access_claims,
     digest,
+    file_option,
     from_toml,
     prefix_keys,
     preset_of,
@@ -50,7 +51,10 @@ def test_only_torch_mlir_lowers_to_stablehlo() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("dialect = 'stablehlo'", "$.dialect"),
+        (
+            "dialect = 'stablehlo'",
+            "needs the frontend torch-mlir, but the recipe has dynamo - at `$.dialect`",
+        ),
         ("threads = 'two'", "$.threads"),
         ("threads = 0", "$.threads"),
         ("threads = 1000000", "$.threads"),
@@ -311,6 +315,11 @@ def test_each_word_for_a_file_or_a_program_is_claimed_alone_and_at_the_end_of_a_
         assert claims_of(**{option: "x"}) == [f"{option}=x of the pass p, which names a file"]
         assert claims_of(pipeline=f"inner{{{option}=x}}") == [f"{option}=x of the pass p, which names a file"]
     assert claims_of(**{f"{name}-count": "x"}) == [], "the word is not the last of the name"
+
+
+def test_the_option_of_a_spelt_pass_that_names_a_file_is_found() -> None:
+    assert file_option("p{size=2 dump-file=x}") == "dump-file=x"
+    assert file_option("p{size=2 name=x}") == ""
 
 
 def test_names_with_other_characters_are_claimed() -> None:
