@@ -51,7 +51,7 @@ async def first_result(engine: TimedEngine, tiny: bool) -> tuple[dict[str, float
 
 
 def of_reports(reports: list[RunReport]) -> dict[str, Any]:
-    """Summary of the runs: the largest error of each output, and the spread of the runs' medians."""
+    """Returns a summary of the runs: the largest error of each output, and the spread of the runs' medians."""
     ours, theirs = [r.compiled.median for r in reports], [r.eager.median for r in reports]
     outputs = [
         {
@@ -76,7 +76,7 @@ def of_reports(reports: list[RunReport]) -> dict[str, Any]:
 
 
 def met(found: dict[str, Any]) -> dict[str, bool]:
-    """Which of the targets were reached."""
+    """Returns which of the targets were reached."""
     reached = {
         "max_abs": max(output["max_abs"] for output in found["outputs"]),
         "ratio": found["ratio"]["median"],

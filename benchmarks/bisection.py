@@ -28,7 +28,7 @@ from tests.tools.bisect.planted import PLANTS, Plant
 
 WANTED = {"seconds": 60.0, "found": 1.0}
 # The time limit for a step of a trial in seconds: only the plant that never ends reaches it.
-EACH = Criterion().each
+EACH = Criterion().step_seconds
 # The text of the progress once the culprit is known.
 NAMED = " at fault; "
 
@@ -40,19 +40,19 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 async def _searched(plant: Plant, options: argparse.Namespace) -> dict[str, Any]:
-    """The result for one plant, in a new engine with an empty cache."""
+    """Returns the result for one plant, in a new engine with an empty cache."""
     with empty_object_cache():
         async with warm_engine() as engine:
             recipe = await _opened(engine, plant, options.tiny)
             start = time.perf_counter()
-            request = Bisect(engine.client.next_request(), recipe, Criterion(plant.kind, each=options.each))
+            request = Bisect(engine.client.next_request(), recipe, Criterion(plant.kind, step_seconds=options.each))
             named, answer = 0.0, None
             async for _, answer in engine.follow(request, Bisected):
                 if isinstance(answer, Progress):
                     passed = time.perf_counter() - start
-                    named = named or passed * (NAMED in answer.what)
+                    named = named or passed * (NAMED in answer.activity)
                     if options.trials:
-                        print(f"{passed:7.1f} {answer.what}", file=sys.stderr)
+                        print(f"{passed:7.1f} {answer.activity}", file=sys.stderr)
             seconds = time.perf_counter() - start
     finding: BisectionResult = answer.finding
     return {
@@ -61,7 +61,7 @@ async def _searched(plant: Plant, options: argparse.Namespace) -> dict[str, Any]
         "found": plant.is_found_by(finding),
         "confirmed": finding.confirmed,
         "trials": finding.trials,
-        "told": finding.told,
+        "told": finding.summary,
         "nodes": list(finding.nodes),
         "in_eager": len(finding.in_eager),
     }

@@ -89,7 +89,7 @@ def measure(widths: tuple[int, ...], has_bias: bool, repeats: int) -> dict[str, 
 
 
 def _seconds(model: Model, inputs: tuple[Any, ...]) -> float:
-    """The seconds of one call, on average over a block."""
+    """Returns the seconds of one call, on average over a block."""
     start = time.thread_time()
     for _ in range(CALLS):
         model(*inputs)

@@ -29,7 +29,7 @@ FIRST_FITTED = 6
 
 
 def build(kind: str, layers: int) -> tuple[Any, Any]:
-    """A stack of encoder layers and an input for it; each of the `different` ones has another hidden width."""
+    """Returns a stack of encoder layers and an input for it; each of the `different` ones has another hidden width."""
     import torch
     from torch import nn
 
@@ -81,7 +81,7 @@ def measure_here(kind: str, layers: int) -> dict[str, float]:
 
 
 def measure(kind: str, layers: int) -> dict[str, float]:
-    """The same in a separate process with an empty cache."""
+    """Measures in a separate process with an empty cache."""
     with tempfile.TemporaryDirectory() as cache:
         done = subprocess.run(
             [sys.executable, __file__, "--here", kind, str(layers)],
@@ -95,7 +95,7 @@ def measure(kind: str, layers: int) -> dict[str, float]:
 
 
 def exponent(points: Sequence[dict[str, float]], name: str) -> float | None:
-    """The least-squares slope of `name` over nodes, both as logarithms."""
+    """Returns the least-squares slope of `name` over nodes, both as logarithms."""
     pairs = [(math.log(p["nodes"]), math.log(p[name])) for p in points if p["layers"] >= FIRST_FITTED and p[name] > 0]
     if len(pairs) < 2:
         return None

@@ -74,14 +74,14 @@ KINDS = {"ours": "auto", "direct": "never", "winograd 4x4": "4"}
 
 
 def compiled(window: Window, winograd: str) -> tuple[Call, Array, str]:
-    """The call of a kernel, its output array, and its remark."""
+    """Returns the call of a kernel, its output array, and its remark."""
     module = Compiled(window.function("f"), [ConvolutionsToKernels(winograd=winograd), ContractionsToKernels()])
     a, b, c = window.arrays(*window.operands())
     return module.bound("f", a, *weights_of(module, "f", b), c), c, module.remarks[-1]
 
 
 def prepared(window: Window) -> tuple[dict[str, Call], str, dict[str, float], float]:
-    """The calls of each side, the remark of our kernel, the errors of the results, and the largest of ours."""
+    """Returns the calls of each side, the remark of our kernel, the errors of the results, and the largest of ours."""
     image, weights = window.operands()
     calls: dict[str, Call] = {}
     errors: dict[str, float] = {}

@@ -47,7 +47,7 @@ def write_log(path: Path, size: int, stage_size: int) -> int:
 
 
 def resident_megabytes(pid: int) -> float:
-    """The memory of a process and of all that it has started, without shared pages of the file cache."""
+    """Returns the memory of a process and of all that it has started, without shared pages of the file cache."""
     total, pids = 0.0, [pid]
     while pids:
         current = pids.pop()
@@ -63,7 +63,7 @@ def resident_megabytes(pid: int) -> float:
 
 
 def in_terminal(path: Path, stages: int) -> dict[str, float]:
-    """The workbench: seconds until the first stage is on the screen, until all are known, and its peak memory."""
+    """Measures the workbench: seconds to the first stage on the screen and to all stages, and peak memory."""
     environment = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"}
     with tempfile.TemporaryDirectory() as state:
         command = [sys.executable, "-m", "buddy.app.cli", str(path)]
@@ -88,7 +88,7 @@ def in_terminal(path: Path, stages: int) -> dict[str, float]:
 
 
 async def in_engine(path: Path) -> dict[str, object]:
-    """The engine alone: seconds to the first stage after the request, milliseconds to stages, a search."""
+    """Measures the engine alone: seconds to the first stage after the request, milliseconds to stages, a search."""
     client = EngineClient(reopens=True)
     welcome = await client.start()
     recipe = adapt_to_phase(Recipe(source=str(path)), DUMP)

@@ -59,7 +59,7 @@ class Positional(torch.nn.Module):
 
 
 def model_of(name: str, whole: bool = False) -> Model:
-    """The sample of that name, in its tiny form unless `whole`."""
+    """Returns the sample of that name, in its tiny form unless `whole`."""
     words = () if whole or name == "mlp" else ("--tiny",)
     names: dict[str, Any] = {"__name__": name, "__doc__": ""}
     kept, sys.argv = sys.argv, [name, *words]
@@ -115,7 +115,7 @@ def _scripted(model: Model, path: Path) -> None:
 
 
 def _as_onnx(model: Model, path: Path) -> None:
-    """By the exporter that needs only the onnx package."""
+    """Exports by the exporter that needs only the onnx package."""
     arguments = tuple(model.inputs.values())
     with torch.no_grad():
         torch.onnx.export(Positional(model).eval(), arguments, str(path), input_names=list(model.inputs), dynamo=False)
@@ -134,7 +134,7 @@ FRONTENDS: dict[str, Callable[[Model, Path], Loaded]] = {
 
 
 def compared(model: Model, frontend: str, folder: Path) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Each result of the frontend `frontend`, on the script's own inputs, with eager's.
+    """Compares each result of the frontend `frontend`, on the script's own inputs, with eager's.
 
     If the program is cut into several graphs (a TorchScript trace that reads a number out of a tensor), each is
     compared with eager on the inputs that it was captured with.
@@ -153,7 +153,7 @@ def compared(model: Model, frontend: str, folder: Path) -> Iterator[tuple[torch.
 
 
 def error(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> float:
-    """The greatest difference of a result, divided by the greatest number in it."""
+    """Returns the greatest difference of a result, divided by the greatest number in it."""
     return max(
         float((ours.double() - theirs.double()).abs().max() / theirs.double().abs().max().clamp(min=1e-30))
         for ours, theirs in pairs
@@ -161,7 +161,7 @@ def error(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> float:
 
 
 def table(names: Sequence[str], whole: bool) -> str:
-    """The table in Markdown, a row for each frontend."""
+    """Returns the table in Markdown, a row for each frontend."""
     models = [model_of(name, whole) for name in names]
     lines = ["| frontend | " + " | ".join(names) + " |", "|---|" + "---|" * len(names)]
     for frontend in FRONTENDS:

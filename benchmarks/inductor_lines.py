@@ -62,7 +62,7 @@ def count(lines: Sequence[Line]) -> dict[str, Any]:
 
 
 def body_of_call(wrapper: Sequence[Line]) -> list[Line]:
-    """The lines of the function that calls the kernels, to its `return`, without comments."""
+    """Returns the lines of the function that calls the kernels, to its `return`, without comments."""
     body = list(dropwhile(lambda line: "def call(" not in line.text, wrapper))[1:]
     end = next(number for number, line in enumerate(body) if line.text.strip().startswith("return "))
     return [line for line in body[: end + 1] if not line.text.strip().startswith("#")]

@@ -114,7 +114,7 @@ def prepare(case: Case, copies: int) -> Prepared:
 
 
 def packed(module: Compiled, b: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """B in the kernel's packed layout."""
+    """Returns B in the kernel's packed layout."""
     shape = re.search(r"pack_0\(.*?,.*?memref<([\dx]+)xf32>", module.text)
     assert shape
     panels = np.empty([int(size) for size in shape.group(1).split("x")], np.float32)

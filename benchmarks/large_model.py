@@ -88,7 +88,7 @@ def call_compiled(way: str, arguments: Sequence[str]) -> None:
 
 
 def descendants(root: int) -> list[int]:
-    """The process `root` and all processes that it has started, also indirectly."""
+    """Returns the process `root` and all processes that it has started, also indirectly."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -103,7 +103,7 @@ def descendants(root: int) -> list[int]:
 
 
 def pss(pid: int) -> int:
-    """The proportional set size of a process in bytes; 0 if it has ended."""
+    """Returns the proportional set size of a process in bytes; 0 if it has ended."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
@@ -153,7 +153,7 @@ def watch(words: Sequence[str], environment: Mapping[str, str]) -> tuple[dict[st
 
 
 def measure(way: str, arguments: Sequence[str]) -> dict[str, Any]:
-    """The peaks and times of one way, with empty caches."""
+    """Returns the peaks and times of one compiler, with empty caches."""
     threads = str(len(os.sched_getaffinity(0)))
     with tempfile.TemporaryDirectory() as folder:
         caches = {"BUDDY_CACHE": f"{folder}/buddy", "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor"}

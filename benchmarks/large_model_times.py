@@ -56,14 +56,14 @@ class Way:
         self._process.wait()
 
     def call(self) -> float:
-        """The seconds of one call."""
+        """Returns the seconds of one call."""
         assert self._process.stdin is not None
         self._process.stdin.write("call\n")
         self._process.stdin.flush()
         return self._answer()
 
     def _answer(self) -> float:
-        """The next number that the process prints, past the output of libraries."""
+        """Returns the next number that the process prints, past the output of libraries."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith(ANSWER):

@@ -30,7 +30,7 @@ WANTED = {"2048": {"of_numpy": 0.85}}
 
 
 def compiled(a: torch.Tensor, b: torch.Tensor) -> tuple[LoadedProgram, float]:
-    """`torch.mm(a, b)` through the whole pipeline, and the seconds from graph to object."""
+    """Returns `torch.mm(a, b)`, compiled by the whole pipeline, and the seconds from graph to object."""
     (captured,) = capture(torch.mm, (a, b))
     compilation = Compiler(captured.graph).compile(default_recipe())
     return LoadedProgram(compilation.artifact, frozen=True), compilation.seconds
@@ -60,7 +60,7 @@ def measure(size: int, repeats: int) -> dict[str, Any]:
 
 
 def _threads(call: Call) -> float:
-    """Processor time divided by elapsed time, over a tenth of a second of calls."""
+    """Returns processor time divided by elapsed time, over a tenth of a second of calls."""
     call()
     start, used = time.perf_counter(), time.process_time()
     while time.perf_counter() - start < 0.1:

@@ -31,7 +31,7 @@ LARGE = ("resnet50", "mlp")
 
 
 def measure(subject: BenchSubject) -> dict[str, Any]:
-    """Peak memory in bytes of a subject's first graph, in this process."""
+    """Returns the peak memory in bytes of a subject's first graph, in this process."""
     torch.set_num_threads(1)
     captured = load_program(subject.source, subject.arguments).graphs[0]
     artifact = compile_graph(captured.graph, default_recipe())
@@ -50,7 +50,7 @@ def measure(subject: BenchSubject) -> dict[str, Any]:
 
 
 def apart(subject: BenchSubject) -> dict[str, Any]:
-    """`measure` in a separate process, so that the memory of a model is released."""
+    """Calls `measure` in a separate process, so that the memory of a model is released."""
     words = [sys.executable, __file__, "--one", msgspec_json.encode(subject).decode()]
     said = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout
     # The profiler, and imports of a script, may print other lines.

@@ -109,7 +109,7 @@ def _observed(captured: CapturedGraph) -> ObservedProgram:
 
 
 def most_bytes() -> int:
-    """The peak memory of this process, by Linux."""
+    """Returns the peak memory of this process, by Linux."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) << 10
 

@@ -36,7 +36,7 @@ async def measure(options: argparse.Namespace) -> dict[str, object]:
 
 
 async def times(engine: TimedEngine, names: tuple[str, ...], search: tuple[str, bool, bool], rounds: int) -> object:
-    """The first time, which also indexes lines, and the median of the others, in ms; lines found."""
+    """Returns the first time, which also indexes lines, and the median of the others, in ms; lines found."""
     taken, answer = [], None
     for _ in range(rounds):
         start = time.perf_counter()

@@ -37,13 +37,13 @@ DOWN, UP = "\x1b[B", "\x1b[A"
 
 
 def cpu_seconds(pid: int) -> float:
-    """The processor time of all threads of a process, in seconds."""
+    """Returns the processor time of all threads of a process, in seconds."""
     files = Path(f"/proc/{pid}/task").glob("*/schedstat")
     return sum(int(file.read_text().split()[0]) for file in files) / 1e9
 
 
 def hold(terminal: Terminal, key: str, steps: int) -> float:
-    """The milliseconds of processor time for each of `steps` keys, sent at the rate of a held key."""
+    """Returns the milliseconds of processor time for each of `steps` keys, sent at the rate of a held key."""
     before = cpu_seconds(terminal.process.pid)
     for _ in range(steps):
         os.write(terminal.master, key.encode())

@@ -26,7 +26,7 @@ Texts = dict[int, str]
 
 
 def edits(recipe: Recipe, graph: GraphInfo) -> dict[str, Recipe]:
-    """The recipe with each edit."""
+    """Returns the recipe with each edit, by the name of the edit."""
     names = [step.name for step in recipe.steps]
     late = len(names) - 1 - names[::-1].index(LATE)
     node = next(row.stable for row in graph.rows if row.target.startswith(("aten." + OP, OP)))
@@ -38,7 +38,7 @@ def edits(recipe: Recipe, graph: GraphInfo) -> dict[str, Recipe]:
 
 
 async def compiled(engine: TimedEngine, recipe: Recipe) -> Texts:
-    """The texts of all stages of `recipe`, by index."""
+    """Returns the texts of all stages of `recipe`, by index."""
     frames = [frame async for _, frame in engine.compile(recipe)]
     return {frame.stage.index: frame.stage.text for frame in frames if isinstance(frame, StageDone)}
 

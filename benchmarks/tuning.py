@@ -76,7 +76,7 @@ class Cluster:
 
 @contextmanager
 def cluster(count: int, folder: Path) -> Iterator[Cluster]:
-    """A scheduler with `count` workers of one thread each, on this machine; all are stopped afterwards."""
+    """Starts a scheduler with `count` workers of one thread each, on this machine; all are stopped afterwards."""
     own = folder / str(count)
     caches, file = own / "caches", own / "scheduler.json"
     caches.mkdir(parents=True)
@@ -126,7 +126,7 @@ async def _opened(engine: TimedEngine, size: int) -> Recipe:
 
 
 async def _searched(engine: TimedEngine, recipe: Recipe, address: str, vary: tuple[Variation, ...]) -> list[Attempted]:
-    """The results of all recipes of a space."""
+    """Returns the results of all recipes of a space."""
     frame = Tune(engine.client.next_request(), recipe, vary, _LONG, cluster=address)
     attempts = [found async for _, found in engine.follow(frame, Tuned) if isinstance(found, Attempted)]
     failed = [found.problem for found in attempts if found.problem]

@@ -27,7 +27,7 @@ Found = dict[str, float]
 
 
 def worst_second(reads: Sequence[tuple[float, int]]) -> int:
-    """The largest number of bytes in any second."""
+    """Returns the largest number of bytes in any second."""
     worst, size, first = 0, 0, 0
     for time, count in reads:
         size += count

@@ -77,13 +77,13 @@ Found = dict[str, object]
 
 
 def prepare(options: argparse.Namespace, folder: Path) -> list[str]:
-    """The arguments to open a script, or a generated program with a recipe and perhaps a plug-in."""
+    """Returns the arguments to open a script, or a generated program with a recipe and perhaps a plug-in."""
     if options.source:
         return options.source
     source = folder / "program.py"
     source.write_text(PROGRAM.format(blocks=1 if options.lines else options.blocks))
     workspace = Workspace(str(source), (), folder)
-    workspace.begin(default_recipe())
+    workspace.load(default_recipe())
     if not options.lines:
         # One function, so that no block is shared.
         workspace.edit(msgspec.structs.replace(workspace.recipe, partition="whole"), "whole")
@@ -98,7 +98,7 @@ def prepare(options: argparse.Namespace, folder: Path) -> list[str]:
 
 
 def memory(pid: int) -> float:
-    """Resident memory of a process in MB."""
+    """Returns the resident memory of a process in MB."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(re.search(r"VmRSS:\s+(\d+)", status).group(1)) / 1024  # type: ignore[union-attr]
 
@@ -152,10 +152,10 @@ def first_paint(command: list[str], options: argparse.Namespace, folder: Path) -
 
 
 def reopened(command: list[str], options: argparse.Namespace, folder: Path) -> Found:
-    """The start of the process until the graph and the IR of a program that was opened before are on the screen.
+    """Measures the start of the workbench until it shows the graph and the IR of a program that was opened before.
 
-    In milliseconds, and in seconds of CPU of the workbench and its engine, which the load of the machine matters less
-    to; those of the processes that the engine starts meanwhile do not count.
+    Returns milliseconds, and seconds of CPU of the workbench and its engine, which depend less on the load of the
+    machine. Those of the processes that the engine starts meanwhile do not count.
     """
     found, used = [], []
     for _ in range(STARTS):
@@ -175,7 +175,7 @@ def children(pid: int) -> list[int]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """The CPU time of a process so far, in user and system mode."""
+    """Returns the CPU time of a process so far, in user and system mode."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -207,7 +207,7 @@ def measure(options: argparse.Namespace, folder: Path) -> Found:
 
 
 def at_rest(terminal: Terminal) -> Found:
-    """Memory of the idle workbench, and its output."""
+    """Returns the memory of the idle workbench, and its output."""
     used = round(memory(terminal.process.pid), 1)
     terminal.settle()
     terminal.forget()
@@ -219,7 +219,7 @@ def at_rest(terminal: Terminal) -> Found:
 
 
 def measure_remote(options: argparse.Namespace, folder: Path) -> Found:
-    """The bytes over the connection, with times, until everything is compiled, and while stepping and scrolling."""
+    """Measures the bytes over the connection, with times, until all is compiled, and while stepping and scrolling."""
     # The path of a socket has at most 107 bytes, so the folder's name is short.
     link = Path(tempfile.mkdtemp(prefix="far"))
     program = link / "buddy-tui"
@@ -330,14 +330,14 @@ def go_to_grown(terminal: Terminal, options: argparse.Namespace) -> int:
 
 
 def stage_lines(terminal: Terminal) -> int:
-    """The length of the stage on the screen, from its header."""
+    """Returns the length of the stage on the screen, from its header."""
     terminal.settle()
     told = re.findall(r"line [\d,]+ of ([\d,]+)", terminal.text)
     return int(told[-1].replace(",", "")) if told else 0
 
 
 def rows(found: Found) -> list[tuple[object, ...]]:
-    """Each measurement with its limit, as text."""
+    """Returns each measurement with its limit, as text."""
     told: list[tuple[object, ...]] = []
     for name, value in found.items():
         figure = value["median"] if isinstance(value, dict) else value

@@ -44,13 +44,13 @@ async def compiled(app: Workbench, pilot: Any) -> None:
     )
     if state.problem is not None:
         raise RuntimeError(str(state.problem))
-    await until(pilot, lambda: app.ir.stage is None or app.ir.document.text == app.ir.stage.text, "lines")
+    await until(pilot, lambda: app.ir.chosen_stage is None or app.ir.document.text == app.ir.chosen_stage.text, "lines")
 
 
 def settle(app: Workbench) -> None:
     """Leave out the last message, and what packages print with paths of this machine."""
     app.context.status.message = ""
-    app.update_chrome()
+    app.update_edge_lines()
     app.state.printout[:] = [line for line in app.state.printout if "site-packages" not in line]
     app.outputs.update_from(frozenset({"outputs"}))
 

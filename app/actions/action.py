@@ -56,7 +56,7 @@ class Action:
 
     @property
     def synonyms(self) -> tuple[str, ...]:
-        """Words by which the palette finds the action too."""
+        """More words by which the palette finds the action."""
         return tuple(SYNONYMS.get(self.id, "").split())
 
     @property

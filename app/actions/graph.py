@@ -7,7 +7,7 @@ from buddy.app.actions.situation import (
     needs_call_node,
     needs_captured,
     needs_lowering,
-    needs_row,
+    needs_node,
     needs_toggle_node,
     needs_tree,
 )
@@ -94,7 +94,7 @@ ACTIONS: tuple[Action, ...] = (
         "Pick all nodes of the same op",
         "graph.pick_same_op",
         "graph",
-        needs_row,
+        needs_node,
     ),
     A("graph.pick-module", ("M",), "Pick module", "Pick all nodes of the same module", "graph.pick_module", "graph"),
     A(
@@ -130,7 +130,7 @@ ACTIONS: tuple[Action, ...] = (
         "List the operands and the users of the node, and go to one; n does it too while no search is active",
         "graph.choose_neighbour",
         "graph",
-        needs_row,
+        needs_node,
         "neighbours",
     ),
     A(
@@ -140,7 +140,7 @@ ACTIONS: tuple[Action, ...] = (
         "Write a drawing of the nodes around this one as an SVG or DOT file",
         "graph.ask_drawing",
         "graph",
-        needs_row,
+        needs_node,
     ),
     A(
         "graph.extract",
@@ -168,7 +168,7 @@ ACTIONS: tuple[Action, ...] = (
         "Show the node in every stage, with its text in each",
         "provenance.follow_node",
         "graph",
-        needs_row,
+        needs_node,
     ),
     A(
         "graph.why",

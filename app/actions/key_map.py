@@ -78,7 +78,7 @@ class Keymap:
         remapped = (action for action in self._remapped if _works_in(action, pane))
         return next((action for action in remapped if key in action.keys), None)
 
-    def is_dead(self, key: str, pane: Pane) -> bool:
+    def is_unassigned(self, key: str, pane: Pane) -> bool:
         """Whether `key` is a default key in a pane, but the settings give all actions that had it other keys."""
         defaults = [action for action in ACTIONS if _works_in(action, pane) and key in action.default_keys]
         return bool(defaults) and all(action.is_remapped for action in defaults)

@@ -197,7 +197,7 @@ ACTIONS: tuple[Action, ...] = (
         "app",
         needs_captured,
     ),
-    A("timeout", (), "Time of a run", "Set the time limit of a run in seconds", "run.ask_timeout"),
+    A("timeout", (), "Time limit of a run", "Set the time limit of a run in seconds", "run.ask_timeout"),
     A(
         "reproducer",
         ("S",),

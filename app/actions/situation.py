@@ -48,7 +48,7 @@ class Situation:
     is_dump: bool = False
 
 
-# What needs a pipeline, nodes that are lowered, or code that runs: a dump of another compiler has none of them.
+# Actions that need a pipeline, lowered nodes or runnable code, none of which a dump of another compiler has.
 PIPELINE_ACTIONS = frozenset({
     "graph.numerics", "graph.toggle", "graph.lowering", "graph.extract", "graph.script", "graph.code", "graph.why",
     "graph.beside", "passes.options", "passes.insert", "passes.duplicate", "passes.anchor",
@@ -77,13 +77,13 @@ def needs_captured(s: Situation) -> str:
     return needs_recipe(s) or ("" if s.captured else "no graph has been captured yet")
 
 
-def needs_node(s: Situation) -> str:
+def needs_lowered_node(s: Situation) -> str:
     if s.node is None:
         return "no node is selected"
     return "" if s.assignment else f"{s.node.name} is a {s.node.opcode}, which has no lowering"
 
 
-def needs_row(s: Situation) -> str:
+def needs_node(s: Situation) -> str:
     return needs_captured(s) or ("" if s.node else "no node is under the cursor")
 
 
@@ -91,7 +91,7 @@ def needs_tree(s: Situation) -> str:
     return "" if s.is_tree else f"the table is flat: press {key_of('graph.tree')} to show modules"
 
 
-def _needs_own_lowerings(s: Situation) -> str:
+def _needs_our_lowerings(s: Situation) -> str:
     if s.backend == INDUCTOR:
         return f"Inductor lowers the graph itself: press {key_of('backend')} to choose another backend"
     return ""
@@ -99,8 +99,8 @@ def _needs_own_lowerings(s: Situation) -> str:
 
 def needs_toggle_node(s: Situation) -> str:
     if s.n_picked > 1:
-        return needs_captured(s) or _needs_own_lowerings(s)
-    reason = needs_captured(s) or needs_node(s) or _needs_own_lowerings(s)
+        return needs_captured(s) or _needs_our_lowerings(s)
+    reason = needs_captured(s) or needs_lowered_node(s) or _needs_our_lowerings(s)
     if reason or s.node is None or s.assignment is None:
         return reason
     only_eager = s.assignment.lowering == "eager" and not s.assignment.compiled_choices
@@ -108,7 +108,7 @@ def needs_toggle_node(s: Situation) -> str:
 
 
 def needs_lowering(s: Situation) -> str:
-    reason = needs_captured(s) or needs_node(s) or _needs_own_lowerings(s)
+    reason = needs_captured(s) or needs_lowered_node(s) or _needs_our_lowerings(s)
     if reason or s.node is None or s.assignment is None:
         return reason
     return "" if s.assignment.choices else f"{s.node.target} has no other lowering"
@@ -160,7 +160,7 @@ def needs_diff(s: Situation) -> str:
     return "" if s.shows_diff else f"no diff is shown: press {key_of('ir.diff')} to show one"
 
 
-def needs_busy(s: Situation) -> str:
+def needs_running_job(s: Situation) -> str:
     return "" if s.busy else "nothing is running"
 
 
@@ -234,7 +234,7 @@ def needs_diagnostic(s: Situation) -> str:
 
 
 def needs_call_node(s: Situation) -> str:
-    """Several nodes are picked, or the node under the cursor is a call_* node, which has an assignment."""
+    """The reason, unless several nodes are picked or the node under the cursor is a `call_*` node."""
     reason = needs_captured(s)
     if reason or s.n_picked > 1 or s.assignment is not None:
         return reason

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from buddy.app.actions.action import Action
 from buddy.app.actions.situation import (
-    needs_busy,
     needs_captured,
     needs_diagnostic,
     needs_edited,
@@ -14,6 +13,7 @@ from buddy.app.actions.situation import (
     needs_graphs,
     needs_recipe,
     needs_redo,
+    needs_running_job,
     needs_search,
     needs_stage,
     needs_undo,
@@ -71,8 +71,8 @@ PANE_ACTIONS: tuple[Action, ...] = (
 
 
 ACTIONS: tuple[Action, ...] = (
-    A("run", ("r",), "Run", "Compile, run, and compare with eager", "app.run_program", "app", needs_captured, "run"),
-    A("rerun", ("R",), "Start over", "Restart the engine and run the script again", "app.start_over"),
+    A("run", ("r",), "Run", "Compile, run, and compare with eager", "engine.run_program", "app", needs_captured, "run"),
+    A("rerun", ("R",), "Start over", "Restart the engine and run the script again", "engine.start_over"),
     A(
         "open",
         ("ctrl+o",),
@@ -80,7 +80,7 @@ ACTIONS: tuple[Action, ...] = (
         "Open another script or model file: a recent one, or a path with completion",
         "programs.ask_program",
     ),
-    A("cancel", ("ctrl+c",), "Cancel", "Cancel the running jobs", "app.cancel_jobs", "app", needs_busy),
+    A("cancel", ("ctrl+c",), "Cancel", "Cancel the running jobs", "engine.cancel_jobs", "app", needs_running_job),
     A("undo", ("u",), "Undo", "Undo the last edit of the recipe", "recipe.undo", "app", needs_undo, "undo"),
     A("redo", ("ctrl+r",), "Redo", "Redo the edit that was undone last", "recipe.redo", "app", needs_redo),
     A(
@@ -124,14 +124,14 @@ ACTIONS: tuple[Action, ...] = (
         ("A",),
         "Run after each edit",
         "Switch between running the program after each edit and only on request",
-        "app.toggle_auto",
+        "engine.toggle_auto",
     ),
     A(
         "watch",
         ("g W",),
         "Watch files",
         "Start or stop reopening the program when the script, a file that it imports, or a plug-in changes",
-        "app.toggle_watch",
+        "engine.toggle_watch",
     ),
     A(
         "graph-next",
@@ -192,7 +192,7 @@ ACTIONS: tuple[Action, ...] = (
         ("b",),
         "Bisect",
         "Find the pass, the lowering and the nodes that make the program fail, differ from eager or run slowly",
-        "subgraphs.bisect",
+        "bisect.bisect",
         "app",
         needs_captured,
     ),

@@ -35,14 +35,14 @@ from buddy.compiler.protocol import (
     Stage,
 )
 from buddy.compiler.protocol.errors import BuddyError
-from buddy.compiler.protocol.recipe import EAGER, Recipe, access_claims, from_toml
+from buddy.compiler.protocol.recipe import EAGER, Recipe, from_toml, required_permissions
 
 if TYPE_CHECKING:
     from buddy.compiler.protocol.connection import Frame
 
 
-# Reports what a request does now.
-Report = Callable[[str], object]
+# Called with each new progress text of a request.
+ReportProgress = Callable[[str], object]
 _MAX_OUTPUT_LINES = 200
 _MAX_UNDO = 200
 
@@ -68,20 +68,20 @@ class Folder:
     def contains(self, path: str) -> bool:
         """Whether a file is in the folder."""
         try:
-            self.existing(path)
+            self.existing_file(path)
         except BuddyError:
             return False
         return True
 
-    def source(self, text: str) -> str:
+    def resolve_source(self, text: str) -> str:
         """A source to open, such as `model.py` or `model.py:name`, as an absolute path. Raises `BuddyError`."""
         path = self.resolve(text)
         head, colon, name = text.rpartition(":")
         if not path.exists() and colon:
-            return f"{self.existing(head)}:{name}"
-        return str(self.existing(text))
+            return f"{self.existing_file(head)}:{name}"
+        return str(self.existing_file(text))
 
-    def existing(self, text: str) -> Path:
+    def existing_file(self, text: str) -> Path:
         """An existing file. Raises `BuddyError`."""
         path = self.resolve(text)
         if not path.is_file():
@@ -125,7 +125,7 @@ class _Notes(Console):
 class AgentEngine(Headless):
     """A headless client whose requests can be cancelled, and which reports their progress to `report`."""
 
-    def __init__(self, client: EngineClient, report: Report) -> None:
+    def __init__(self, client: EngineClient, report: ReportProgress) -> None:
         self.notes_console = _Notes()
         super().__init__(client, self.notes_console)
         self._report = report
@@ -138,7 +138,7 @@ class AgentEngine(Headless):
     ) -> None:
         def on_frame(frame: Frame) -> None:
             if isinstance(frame, Progress):
-                self._report(frame.what)
+                self._report(frame.activity)
             else:
                 take(frame)
 
@@ -158,12 +158,12 @@ class AgentProgram:
     def __init__(self, folder: Folder, timeout: float) -> None:
         self.folder, self.timeout = folder, timeout
         self.busy = asyncio.Lock()
-        self.report: Report = lambda _text: None
+        self.report: ReportProgress = lambda _text: None
         self.output: deque[str] = deque(maxlen=_MAX_OUTPUT_LINES)
         self._engine: AgentEngine | None = None
-        self._printing: asyncio.Task[None] | None = None
+        self._output_task: asyncio.Task[None] | None = None
         self._recipes: dict[int, Recipe] = {}
-        self._past: list[Recipe] = []
+        self._earlier_recipes: list[Recipe] = []
         self._graph = 0
         self._plugins: frozenset[str] = frozenset()
         self._compilations: dict[Recipe, tuple[CollectedCompilation, Failure | None]] = {}
@@ -182,7 +182,7 @@ class AgentProgram:
             client = EngineClient()
             await client.start()
             self._engine = AgentEngine(client, lambda text: self.report(text))
-            self._printing = asyncio.create_task(self._collect_output(client))
+            self._output_task = asyncio.create_task(self._collect_output(client))
         return self._engine
 
     async def _collect_output(self, client: EngineClient) -> None:
@@ -207,8 +207,8 @@ class AgentProgram:
         engine, self._engine = self._engine, None
         if engine is not None:
             await engine.client.close()
-        if self._printing is not None:
-            self._printing.cancel()
+        if self._output_task is not None:
+            self._output_task.cancel()
 
     # ---- the program ---------------------------------------------------------------------------------------------
 
@@ -226,7 +226,7 @@ class AgentProgram:
         self._recipes = {recipe.graph: recipe for recipe in recipes}
         self._plugins = frozenset(plugin.path for plugin in recipes[0].plugins)
         self._graph = recipes[0].graph
-        self._past.clear()
+        self._earlier_recipes.clear()
         self._compilations.clear()
 
     def choose_graph(self, selector: str) -> None:
@@ -235,7 +235,7 @@ class AgentProgram:
         if number not in self._recipes:
             raise BuddyError(f"graph {selector} was not opened", "", "call open_program without a graph")
         self._graph = number
-        self._past.clear()
+        self._earlier_recipes.clear()
 
     @property
     def graphs(self) -> tuple[GraphInfo, ...]:
@@ -256,26 +256,26 @@ class AgentProgram:
     # ---- edits of the recipe -------------------------------------------------------------------------------------
 
     def edit(self, recipe: Recipe) -> bool:
-        """Make `recipe` the current one. Returns whether it differs. Raises `BuddyError` for one that needs trust."""
+        """Make `recipe` the current one. Returns whether it differs. Raises `BuddyError` if it needs trust."""
         _check_claims(recipe, self._plugins, "the recipe", "use other passes or options")
         if recipe == self.recipe:
             return False
-        self._past = [*self._past[-_MAX_UNDO:], self.recipe]
+        self._earlier_recipes = [*self._earlier_recipes[-_MAX_UNDO:], self.recipe]
         self._recipes[self._graph] = recipe
         return True
 
     @property
-    def last_recipe(self) -> Recipe:
+    def previous_recipe(self) -> Recipe:
         """The recipe before the last edit. Raises `BuddyError` without one."""
-        if not self._past:
+        if not self._earlier_recipes:
             raise BuddyError("the recipe has not been edited", "", "compare two stages of this recipe")
-        return self._past[-1]
+        return self._earlier_recipes[-1]
 
     def undo(self) -> None:
         """Undo the last edit. Raises `BuddyError` without one."""
-        if not self._past:
+        if not self._earlier_recipes:
             raise BuddyError("there is no edit to undo")
-        self._recipes[self._graph] = self._past.pop()
+        self._recipes[self._graph] = self._earlier_recipes.pop()
 
     def steps(self, selector: str) -> list[int]:
         """The indices of the passes that a number (from 1), a name or `name#2` selects. Raises `UsageError`."""
@@ -361,7 +361,7 @@ class AgentProgram:
 
 
 def check_recipe_file(file: Path, plugins: Sequence[Path]) -> None:
-    """Raises `BuddyError` if a file is not a recipe, or asks for more than `plugins`."""
+    """Raises `BuddyError` if a file is not a recipe, or needs more access than to load `plugins`."""
     try:
         recipe = from_toml(read_file(file))
     except (OSError, ValueError) as error:
@@ -370,6 +370,6 @@ def check_recipe_file(file: Path, plugins: Sequence[Path]) -> None:
 
 
 def _check_claims(recipe: Recipe, allowed: Iterable[str], where: str, todo: str) -> None:
-    """Raises `BuddyError` if a recipe asks for what only a user may allow, such as passes that write files."""
-    if phrases := access_claims(recipe, allowed):
+    """Raises `BuddyError` if a recipe needs access that only a user may grant, such as passes that write files."""
+    if phrases := required_permissions(recipe, allowed):
         raise BuddyError(f"the recipe is refused: it asks for {'; '.join(phrases)}", where, todo)

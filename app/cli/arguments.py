@@ -288,7 +288,7 @@ def parse_with_script_arguments(
     parser: argparse.ArgumentParser, words: Sequence[str]
 ) -> tuple[argparse.Namespace, tuple[str, ...]]:
     """Our options, and the arguments of the script. Exits with code 2 if the command line is invalid."""
-    ours, script_words = _split(words)
+    ours, script_words = _split_at_double_dash(words)
     options, unknown = parser.parse_known_args(ours)
     rejected = unknown if script_words is not None else _unknown_before_source(ours, options.source, unknown)
     if rejected:
@@ -468,7 +468,7 @@ def seed_number(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def _split(words: Sequence[str]) -> tuple[list[str], list[str] | None]:
+def _split_at_double_dash(words: Sequence[str]) -> tuple[list[str], list[str] | None]:
     """The words before the first `--`, and those after it (`None` if there is no `--`)."""
     if "--" not in words:
         return list(words), None
@@ -500,7 +500,7 @@ def _is_in_script(source: str, option: str) -> bool:
 
 
 def _edit_distance(a: str, b: str) -> int:
-    """The least number of letters to insert, delete, replace or swap with the next one that make `b` of `a`."""
+    """The optimal string alignment distance of two words: insertions, deletions, replacements and swaps of letters."""
     before, row = list[int](), list(range(len(b) + 1))
     for i, x in enumerate(a, 1):
         earlier, before, row = before, row, [i]

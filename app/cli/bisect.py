@@ -77,7 +77,7 @@ async def _bisect(engine: Headless, options: argparse.Namespace, script: tuple[s
 
     def show_progress(frame: Frame) -> None:
         if isinstance(frame, Progress):
-            engine.console.progress(frame.what)
+            engine.console.progress(frame.activity)
 
     finding = (await client.request(Bisect(0, recipe, criterion_of(options)), show_progress)).finding
     engine.console.clear_progress()

@@ -16,7 +16,7 @@ from buddy.app.cli.console import Console
 from buddy.app.cli.headless import Failure, Headless, run_with_engine
 from buddy.app.reports.formatting import table
 from buddy.compiler.driver import cache_archive
-from buddy.compiler.driver.cache_archive import ArchiveError, Contents, Trust
+from buddy.compiler.driver.cache_archive import ArchiveContents, ArchiveError, Trust
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.support import disk_cache
 from buddy.compiler.support.files import scratch_folder
@@ -213,7 +213,7 @@ def _import(options: argparse.Namespace, console: Console) -> int:
     return 0 if result.stored else FAILURE
 
 
-def _counts(contents: Contents) -> dict[str, tuple[int, int]]:
+def _counts(contents: ArchiveContents) -> dict[str, tuple[int, int]]:
     """The number of entries and bytes for each cache."""
     counts: dict[str, tuple[int, int]] = {}
     for entry in contents.entries:

@@ -35,7 +35,7 @@ Facts = list[tuple[str, str]]
 
 PACKAGES = ("textual", "textual-plot", "msgspec", "pygments", "capstone", "pyelftools")
 # The extras of the wheel, as in `pip install 'buddy-tui[bench]'`, and the package that each installs.
-PARTS = {
+EXTRAS = {
     "samples": "transformers",
     "blas": "scipy-openblas32",
     "bench": "matplotlib",
@@ -60,10 +60,10 @@ _KERNEL_FEATURES = re.compile(r"sse4_2|avx.*|fma|f16c|amx_.*|asimd.*|sve.*|bf16|
 def installation_facts() -> Facts:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return [
-        ("buddy-tui", f"{version('buddy-tui')}, {abbreviate_home(Path(__file__).resolve().parents[2])}"),
+        ("buddy-tui", f"{package_version('buddy-tui')}, {abbreviate_home(Path(__file__).resolve().parents[2])}"),
         ("Python", f"{platform.python_version()}, {abbreviate_home(sys.executable)}"),
         ("system", f"{platform.platform()}, {memory:.1f} GiB of memory"),
-        ("with", ", ".join(f"{name} {version(name)}" for name in PACKAGES)),
+        ("with", ", ".join(f"{name} {package_version(name)}" for name in PACKAGES)),
     ]
 
 
@@ -78,7 +78,7 @@ def processor_facts() -> Facts:
         ("kernels", f"for {host().name}: vectors of {host().vector_bytes} bytes, {host().l1 >> 10} KiB of L1 cache"),
         ("", f"products of narrow elements by {', '.join(host().dot_instructions) or 'multiply-adds'}{_rates()}"),
         ("", f"products of float32, if torch's precision of them is high: {_high_precision()}"),
-        ("threads", f"{cores()} of {os.cpu_count()} cores{_cpu_limit()}{load}; {set_variables(_THREAD_VARIABLES)}"),
+        ("threads", f"{cores()} of {os.cpu_count()} cores{_cpu_limit()}{load}; {variables_text(_THREAD_VARIABLES)}"),
     ]
 
 
@@ -125,7 +125,7 @@ def terminal_facts() -> Facts:
             f"{kind}, {size.columns}x{size.lines}, {encoding}{utf8}, in {' and '.join(inside) or 'no multiplexer'}",
         ),
         ("features", ", ".join(_terminal_features("tmux" in inside))),
-        ("set", set_variables((*_TERMINAL_VARIABLES, *VARIABLES))),
+        ("set", variables_text((*_TERMINAL_VARIABLES, *VARIABLES))),
         *_misspelt_variables(),
     ]
 
@@ -156,8 +156,8 @@ def _terminal_features(in_tmux: bool) -> list[str]:
     return [colour_text, "mouse" if mouse else "mouse unknown", copying]
 
 
-def package_facts() -> Facts:
-    return [(name, version(package)) for name, package in PARTS.items()]
+def extras_facts() -> Facts:
+    return [(name, package_version(package)) for name, package in EXTRAS.items()]
 
 
 def folder_facts() -> Facts:
@@ -174,14 +174,14 @@ def _free_space(path: Path) -> str:
     return f"{shutil.disk_usage(existing).free / 2**30:.1f} GiB free{writable}"
 
 
-def version(package: str) -> str:
+def package_version(package: str) -> str:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return "not installed"
 
 
-def set_variables(names: Sequence[str]) -> str:
+def variables_text(names: Sequence[str]) -> str:
     """The environment variables among `names` that are set, as "NAME=value, …"; "none set" if there are none."""
     return (
         ", ".join(f"{name}={abbreviate_home(os.environ[name])}" for name in names if name in os.environ) or "none set"
@@ -241,7 +241,7 @@ def main(words: Sequence[str]) -> int:
     report.add("processor", processor_facts())
     report.add("terminal", terminal_facts())
     report.add("folders", folder_facts())
-    report.add("optional parts", package_facts())
+    report.add("optional parts", extras_facts())
     console = Console(plain=True, stdout_is_data=options.json)
     code = run_with_engine(options, console, lambda engine: _test_engine(engine, options, report))
     report.end(code)
@@ -263,7 +263,7 @@ async def _test_engine(engine: Headless, options: argparse.Namespace, report: _R
     )
     facts = [("engine", location), ("buddy-tui", welcome.engine), ("with", packages)]
     facts += [("CPU", f"{welcome.target}, {welcome.cores} cores")]
-    facts += [("", "differs from the local version")] * (welcome.engine != version("buddy-tui"))
+    facts += [("", "differs from the local version")] * (welcome.engine != package_version("buddy-tui"))
     untested = torch_warning(welcome.packages.get("torch", ""))
     facts += [("", untested)] * bool(untested)
     report.add("engine", facts)

@@ -19,7 +19,6 @@ from buddy.compiler.protocol.recipe import Recipe
 
 # The prefix of the stages of LLVM's passes: `llvm:3`, `llvm:gvn`.
 LLVM_STAGES = "llvm:"
-# What starts a comment in each language.
 
 
 def make_parser() -> arguments.Parser:

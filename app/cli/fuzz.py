@@ -138,7 +138,7 @@ def _save_faults(folder: Path, batch: FuzzBatch, console: Console) -> None:
             folder.mkdir(parents=True, exist_ok=True)
             path.write_text(fault.script)
         console.error(Diagnostic(f"{fault.outcome}: {fault.why}", str(path)))
-    for statement in batch.deadly:
+    for statement in batch.crashing:
         console.error(
             Diagnostic(
                 f"eager crashed on {statement}",

@@ -141,8 +141,8 @@ class Headless:
 
     `graphs` are the graphs of the opened program, `files` are its files, `presets` the presets that it may use.
     `step_seconds` is the time limit of each step of a compilation. If it `reopens`, compilations of earlier sessions
-    are used; if it `reuses`, so is a captured graph that still gives the model's results. `times` are those of all
-    requests.
+    are used; if it `reuses`, so is a captured graph that still gives the model's results. `times` are the seconds
+    that the parts of all requests took.
     """
 
     def __init__(self, client: EngineClient, console: Console, step_seconds: float = math.inf) -> None:
@@ -310,8 +310,8 @@ class Headless:
             if isinstance(frame, Printout):
                 self.console.print_output(frame.text, frame.stream)
             elif isinstance(frame, Progress):
-                step = frame.what
-                self.times.note(frame.part)
+                step = frame.activity
+                self.times.record(frame.part)
                 self.console.progress(step)
             elif isinstance(frame, Failed):
                 raise Failure(frame.diagnostic, frame.stages)
@@ -331,8 +331,8 @@ def run_with_engine(
 ) -> int:
     """Start an engine, call `verb` with a client of it, and stop it. Returns the exit code.
 
-    A failure is printed, and its exit code is `failure_code`. What only an engine needs is imported here: a wrong
-    command line ends before it.
+    A failure is printed, and its exit code is `failure_code`. Modules that only an engine needs are imported here,
+    after the command line has been checked.
     """
     import asyncio
 

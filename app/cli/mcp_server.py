@@ -109,7 +109,7 @@ def _error_text(error: Exception) -> str:
 def make_server(program: AgentProgram) -> AgentServer:
     """A server with all tools and resources."""
     server, tools = AgentServer(program), Tools(program)
-    for tool, hints in _registered(tools):
+    for tool, hints in _tools_with_hints(tools):
         server.add_tool(tool, annotations=hints)
 
     @server.resource("buddy://recipe", mime_type="application/toml", description="the current recipe")
@@ -131,7 +131,7 @@ def make_server(program: AgentProgram) -> AgentServer:
     return server
 
 
-def _registered(tools: Tools) -> Iterable[tuple[Any, types.ToolAnnotations]]:
+def _tools_with_hints(tools: Tools) -> Iterable[tuple[Any, types.ToolAnnotations]]:
     """The tools with hints for the client: which of them change nothing."""
     reading = (
         tools.list_nodes, tools.list_stages, tools.read_stage, tools.search, tools.diff, tools.trace,

@@ -69,12 +69,12 @@ class Tools:
         folder = self._program.folder
         words = [f"--shape={shape}" for shape in shapes or ()]
         words += [f"--{key}={value}" for key, value in (("preset", preset), ("frontend", frontend)) if value]
-        plugin_files = [folder.existing(plugin) for plugin in plugins or ()]
+        plugin_files = [folder.existing_file(plugin) for plugin in plugins or ()]
         words += [f"--plugin={file}" for file in plugin_files]
         if recipe:
-            check_recipe_file(folder.existing(recipe), plugin_files)
-            words.append(f"--recipe={folder.existing(recipe)}")
-        await self._program.open(folder.source(path), arguments or (), words)
+            check_recipe_file(folder.existing_file(recipe), plugin_files)
+            words.append(f"--recipe={folder.existing_file(recipe)}")
+        await self._program.open(folder.resolve_source(path), arguments or (), words)
         graphs = [
             {"graph": number, "name": graph.name, "nodes": sum(row.opcode.startswith("call") for row in graph.rows),
              "inputs": graph.inputs, "parameters": graph.parameters,
@@ -190,7 +190,7 @@ class Tools:
         return result
 
     async def _stage_before_edit(self, stage: Stage) -> Stage:
-        old_stages, _, _ = await self._program.compile(self._program.last_recipe)
+        old_stages, _, _ = await self._program.compile(self._program.previous_recipe)
         pairs = align_stages(old_stages, (await self._program.compile())[0])
         old = next((old for old, new in pairs if new is stage), None)
         if old is None:
@@ -297,8 +297,8 @@ class Tools:
         try:
             steps = steps_of(parse(pipeline), recipe.steps)
         except PipelineError as error:
-            place = f"the pipeline, character {error.offset + 1}"
-            raise BuddyError(error.message, place, "correct the pipeline and call set_pipeline again") from error
+            where = f"the pipeline, character {error.offset + 1}"
+            raise BuddyError(error.message, where, "correct the pipeline and call set_pipeline again") from error
         return self._edit(replace(recipe, steps=steps), [step.name for step in steps])
 
     async def undo(self) -> Json:
@@ -366,7 +366,7 @@ class Tools:
         `passes` are the responsible passes with their numbers. With `adopt`, the correct recipe becomes current.
         """
         engine = self._program.engine
-        limits = Criterion(criterion, tolerance, within=seconds)
+        limits = Criterion(criterion, tolerance, seconds=seconds)
         frame = Bisect(engine.client.next_request(), self._program.recipe, limits)
         finding = (await engine.request(frame)).finding
         if adopt and finding.confirmed:
@@ -374,9 +374,9 @@ class Tools:
         return {
             "found": bool(finding.steps or finding.lowerings or finding.in_eager),
             "summary": bisection_lines(finding),
-            "passes": [{"pass": one.place + 1, "name": one.step.name, "from": one.origin} for one in finding.steps],
+            "passes": [{"pass": one.index + 1, "name": one.step.name, "from": one.origin} for one in finding.steps],
             "lowerings": [
-                {"op": one.op, "registry": one.registry, "nodes": list(one.nodes[:10]), "correct": list(one.right)}
+                {"op": one.op, "registry": one.registry, "nodes": list(one.nodes[:10]), "correct": list(one.correct)}
                 for one in finding.lowerings
             ],
             "nodes": list(finding.nodes[:10]),
@@ -454,7 +454,7 @@ def _run_result(report: RunReport, notes: Sequence[str]) -> Json:
 
 def _output_row(output: OutputReport) -> Json:
     texts = formatting.verdict_texts(output)
-    place = {"first_difference": output.where} if output.where and output.verdict != "ok" else {}
+    difference = {"first_difference": output.where} if output.where and output.verdict != "ok" else {}
     shape = "x".join(map(str, output.shape))
     row = {"name": output.name, "shape": shape, "dtype": output.dtype, "verdict": output.verdict}
-    return {**row, "max_abs": f"{output.max_abs:.2e}", **place, "conditions": texts}
+    return {**row, "max_abs": f"{output.max_abs:.2e}", **difference, "conditions": texts}

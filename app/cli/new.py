@@ -134,8 +134,8 @@ _PRESET_AND_EXPORTER = '''
 @preset("@NAME@-upstream", "MLIR's own passes, after the pass @NAME@")
 def steps() -> list[PassStep]:
     upstream = list(presets()["upstream"].recipe.steps)
-    place = next(i for i, step in enumerate(upstream) if step.name == "one-shot-bufferize")
-    return [*upstream[:place], PassStep("@NAME@", phase="fused"), *upstream[place:]]
+    index = next(i for i, step in enumerate(upstream) if step.name == "one-shot-bufferize")
+    return [*upstream[:index], PassStep("@NAME@", phase="fused"), *upstream[index:]]
 
 
 @exporter("@NAME@-nodes")
@@ -168,8 +168,8 @@ _PASS_TEST = """
 def test_the_pass_rewrites_a_subtraction() -> None:
     (graph,) = capture_program(lambda x: x - 3.0, torch.randn(8)).graphs
     recipe = graph.recipe("upstream")
-    place = next(i for i, step in enumerate(recipe.steps) if step.name == "one-shot-bufferize")
-    steps = (*recipe.steps[:place], PassStep("@NAME@", phase="fused"), *recipe.steps[place:])
+    index = next(i for i, step in enumerate(recipe.steps) if step.name == "one-shot-bufferize")
+    steps = (*recipe.steps[:index], PassStep("@NAME@", phase="fused"), *recipe.steps[index:])
     compiled = graph.compile(msgspec.structs.replace(recipe, steps=steps))
     remarks = [text for name, _, text in compiled.remarks if name == "@NAME@"]
     assert remarks == ["a subtraction of 3 became an addition"]

@@ -157,7 +157,7 @@ async def _compare_without_passes(
             result: dict[str, Any] = {"error": error, "accounts_for": numerics.explained_share(full_error, error)}
         except Failure as failure:
             result = {"failed": str(failure.diagnostic)}
-        variants.append({"without": variant.step, "what": variant.what, **result})
+        variants.append({"without": variant.step, "what": variant.effect, **result})
     if not options.json:
         heading = ["without", "error", "change", "effect of the pass"]
         rows = [[variant["without"], *_error_cells(variant, full_error), variant["what"]] for variant in variants]

@@ -17,7 +17,15 @@ from buddy.app.workspace.pipeline_text import PipelineError, parse, steps_of
 from buddy.compiler.protocol import GraphInfo, NodeRow, Preset
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.presets import adapt_to_phase
-from buddy.compiler.protocol.recipe import EAGER, NATIVE, PassStep, Recipe, access_claims, from_toml, rejection_text
+from buddy.compiler.protocol.recipe import (
+    EAGER,
+    NATIVE,
+    PassStep,
+    Recipe,
+    from_toml,
+    rejection_text,
+    required_permissions,
+)
 from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
 
 
@@ -181,7 +189,7 @@ def _parse_pipeline(text_or_file: str, current_steps: Sequence[PassStep], is_tru
         raise UsageError(f"the pipeline, line {line}, column {column}: {error.message}") from error
     except ValueError as error:
         raise UsageError(f"{text_or_file}: {error}") from error
-    untrusted = access_claims(Recipe(steps=steps)) if is_file and not is_trusted else []
+    untrusted = required_permissions(Recipe(steps=steps)) if is_file and not is_trusted else []
     if untrusted:
         raise UsageError(f"{path} is rejected: {rejection_text(untrusted)}")
     return steps
@@ -206,7 +214,7 @@ def _read_recipe(path: Path, trusted: Collection[str] | None) -> Recipe:
         raise UsageError(f"{path}: {error.strerror or error}") from error
     except ValueError as error:
         raise UsageError(f"{path}: {error}") from error
-    untrusted = access_claims(recipe, trusted) if trusted is not None else []
+    untrusted = required_permissions(recipe, trusted) if trusted is not None else []
     if untrusted:
         raise UsageError(f"{path} is rejected: {rejection_text(untrusted)}")
     return recipe

@@ -27,7 +27,7 @@ from buddy.compiler.tools.reduce.failure import (
     reproduction_script,
     resolved_command,
 )
-from buddy.compiler.tools.reduce.reduction import Progress, Reduction, ReductionError, original_execution
+from buddy.compiler.tools.reduce.reduction import Reduction, ReductionError, ReductionProgress, original_execution
 
 EPILOG = """
 The command gets the path of a module in place of {}, or as its last argument. Examples:
@@ -170,8 +170,8 @@ def _generic_form(failure: Failure, text: str, folder: str) -> str:
     return done.stdout if done.returncode == 0 else ""
 
 
-def _progress(console: Console) -> Callable[[Progress], None]:
-    def show(state: Progress) -> None:
+def _progress(console: Console) -> Callable[[ReductionProgress], None]:
+    def show(state: ReductionProgress) -> None:
         sizes = f"{state.original} -> {state.current} {state.unit}"
         rejected = f", {state.rejected} invalid" if state.rejected else ""
         costs = f"{state.tests} tests{rejected}, {state.hits} already tried, {state.seconds:.0f} s"
@@ -180,7 +180,7 @@ def _progress(console: Console) -> Callable[[Progress], None]:
     return show
 
 
-def _form_text(progress: Progress) -> str:
+def _form_text(progress: ReductionProgress) -> str:
     return f"{progress.original} {progress.unit}; {progress.form}"
 
 

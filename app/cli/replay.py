@@ -63,7 +63,7 @@ async def _replay(engine: Headless, options: argparse.Namespace, description: Re
     ran = None
     if not description.problem:
         inputs, equal_nan = _original_inputs(values), options.equal_nan
-        run = Run(0, recipe, options.repeats, beside=True, inputs=inputs, values=True, equal_nan=equal_nan)
+        run = Run(0, recipe, options.repeats, for_comparison=True, inputs=inputs, values=True, equal_nan=equal_nan)
         ran = await engine.client.request(run)
     changed_outputs = _changed_outputs(values, ran.values) if ran is not None and values.exists() else []
     ok = not changed_stages and (ran is None or not ran.report.wrong)

@@ -40,9 +40,9 @@ async def _write(engine: Headless, options: argparse.Namespace, script: tuple[st
     recipe = await engine.open_graph(options, script)
     client, inputs = engine.client, inputs_of(options)
     functions = EngineFunctions(
-        lambda recipe: client.request(Compile(0, recipe, beside=True)),
+        lambda recipe: client.request(Compile(0, recipe, for_comparison=True)),
         client.fetch_text,
-        lambda recipe: client.request(Run(0, recipe, 1, beside=True, inputs=inputs, values=True)),
+        lambda recipe: client.request(Run(0, recipe, 1, for_comparison=True, inputs=inputs, values=True)),
     )
     subject = ReproducerSubject(recipe, engine.graphs[recipe.graph], client.welcome, str(inputs), files=engine.files,
         shapes=arguments.shapes_of(options),
@@ -53,8 +53,8 @@ async def _write(engine: Headless, options: argparse.Namespace, script: tuple[st
         written = await write_reproducer(options.output, subject, functions, RequestFailed)
     replay = options.output / "replay.sh"
     engine.console.note(f"wrote {len(written.stages)} stages to {options.output}; run {replay} to repeat the run")
-    if written.lacks:
-        engine.console.note(written.lacks)
+    if written.missing_files_text:
+        engine.console.note(written.missing_files_text)
     if written.problem:
         engine.console.note(f"the folder has no outputs, because the run failed: {written.problem}")
     return FAILURE if written.problem else 0

@@ -53,7 +53,7 @@ def _table(stages: Sequence[Stage]) -> str:
 
 
 def _dump_row(stage: Stage) -> list[object]:
-    """A stage of a dump: what its text is of, and no time, which dumps do not have."""
+    """A stage of a dump, with the op that its text shows, and without the time, which dumps do not have."""
     index, name, phase, *counts, _milliseconds, state = _row(stage)
     return [index, name, stage.anchor, phase, *counts, state]
 

@@ -89,7 +89,7 @@ async def _tune(engine: Headless, options: argparse.Namespace, script: tuple[str
             attempts.append(frame)
             engine.console.progress(attempt_line(frame))
         elif isinstance(frame, Progress):
-            engine.console.progress(frame.what)
+            engine.console.progress(frame.activity)
 
     tuned = await engine.client.request(frame, show_progress)
     engine.console.clear_progress()

@@ -33,7 +33,7 @@ def make_parser() -> arguments.Parser:
     )
     text = "reopen the program when the script, a file that it imports, or a plug-in changes"
     group.add_argument("--watch", action="store_true", help=text)
-    text = "read a log of another compiler on while it is being written, and show its last stage"
+    text = "keep reading a log of another compiler while it is being written, and show its last stage"
     group.add_argument("--follow", action="store_true", help=text)
     text = "read commands from stdin and print what changes as lines, for screen readers and pipes"
     group.add_argument("--plain", action="store_true", help=text)
@@ -49,13 +49,13 @@ def make_parser() -> arguments.Parser:
     return parser
 
 
-# The options that apply to the first screen too: they say what the terminal can do.
-_OF_TERMINAL = frozenset(("--no-mouse", "--ascii"))
+# The options that apply to the first screen too: they describe the terminal.
+_TERMINAL_OPTIONS = frozenset(("--no-mouse", "--ascii"))
 
 
 def main(words: Sequence[str]) -> int:
     parser = make_parser()
-    if _OF_TERMINAL.issuperset(words):
+    if _TERMINAL_OPTIONS.issuperset(words):
         if error := missing_terminal():
             print(error, file=sys.stderr)
             return USAGE_ERROR

@@ -93,7 +93,7 @@ class ExportCommands:
         )
 
     def _export_to(self, folder: str, kinds: tuple[str, ...]) -> None:
-        if not self._context.session.is_engine_local:
+        if not self._context.session.is_local:
             self._export_elsewhere(folder.strip(), kinds)
             return
 

@@ -56,7 +56,9 @@ def graph_status(state: State, workspace: Workspace, graph: int) -> tuple[str, s
 
 def graph_break_text(info: GraphInfo) -> str:
     """The Python line and the reason of the graph break at the end of a graph; empty if no break ends the graph."""
-    return f"graph break at {formatting.short_place(info.break_line)}: {info.break_reason}" if info.break_reason else ""
+    return (
+        f"graph break at {formatting.short_location(info.break_line)}: {info.break_reason}" if info.break_reason else ""
+    )
 
 
 def graph_cells(state: State, workspace: Workspace, width: int, glyphs: formatting.Glyphs) -> Cells:

@@ -13,7 +13,7 @@ from buddy.app.reports.node_history import (
     is_computed,
     node_history,
 )
-from buddy.app.reports.python_lines import read_place
+from buddy.app.reports.python_lines import parse_location
 from buddy.app.session.stages import StagePosition, StageRow
 from buddy.compiler.protocol import (
     ExplainCode,
@@ -163,21 +163,21 @@ class ProvenanceCommands:
         elif remark is not None:
             self._context.say(f"no stage was recorded for {remark.step}")
 
-    def open_line(self, location: str, subject: str) -> None:
+    def open_line(self, line: str, subject: str) -> None:
         """Show a Python line (`file:line`), which belongs to `subject`, in the source pane."""
-        place = read_place(location)
-        if place is None:
+        location = parse_location(line)
+        if location is None:
             self._context.say(f"the Python line of {subject} is unknown")
         else:
-            self._source.show_place(place)
+            self._source.show_location(location)
 
     def _open_python(self, row: NodeRow) -> None:
-        place = self._context.selection.lines.place_of(row.stable)
-        if place is None:
+        location = self._context.selection.lines.location_of(row.stable)
+        if location is None:
             self._context.say(f"the Python line of {row.display_name} is unknown")
             return
         self._context.selection.select_node(row.stable)
-        self._source.show_place(place)
+        self._source.show_location(location)
 
 
 def _is_about(stage: Stage, remark: NodeRemark) -> bool:

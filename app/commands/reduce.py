@@ -18,14 +18,15 @@ from buddy.app.reports.results import Entry, Result
 from buddy.app.workspace.files import write_whole
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 from buddy.compiler.tools.reduce.failure import Failure, FailureKind, describe, reproduction_script, resolved_command
-from buddy.compiler.tools.reduce.reduction import Progress, Reduction, ReductionError, original_execution
+from buddy.compiler.tools.reduce.reduction import Reduction, ReductionError, ReductionProgress, original_execution
 
 if TYPE_CHECKING:
     from buddy.app.panes.context import WorkbenchContext
     from buddy.app.panes.ir import IrPane
     from buddy.compiler.tools.dumps.bisecting import FirstFailure
 
-_ONE_PASS = "buddy.compiler.driver.one_pass"
+# The module that runs one pass on a file.
+_PASS_RUNNER_MODULE = "buddy.compiler.driver.one_pass"
 _SAVE = "save"
 # What the user may be asked for: a kind of failure, its title, and a summary.
 _KINDS: tuple[tuple[FailureKind, str, str], ...] = (
@@ -60,7 +61,7 @@ class ReduceCommands:
         if failed is not None:
             text, step = failed
             summary = "reduce the IR before the pass"
-            choices.append(PickerChoice(f"{step.name} fails", summary, (text, self._of_step(step, "verifier"))))
+            choices.append(PickerChoice(f"{step.name} fails", summary, (text, self._failure_of_step(step, "verifier"))))
         stage = self._ir.chosen_stage
         if stage is not None and stage.language == "mlir" and stage.state != "failed":
             choices += [PickerChoice(title, summary, kind) for kind, title, summary in _KINDS]
@@ -82,7 +83,7 @@ class ReduceCommands:
         from buddy.app.screens.picker import PickerChoice, PickerScreen
         from buddy.compiler.importers.dumps.records import ALL_STAGES
 
-        if not self._context.session.is_engine_local:
+        if not self._context.session.is_local:
             self._context.say("the dump is on the engine's machine: run buddy-tui bisect there")
             return
         if not self._job.may_begin():
@@ -138,10 +139,10 @@ class ReduceCommands:
                 return before.text, recipe.steps[after.step]
         return None
 
-    def _of_step(self, step: PassStep, kind: FailureKind) -> Failure:
+    def _failure_of_step(self, step: PassStep, kind: FailureKind) -> Failure:
         """The failure of a pass, as a command that runs it alone."""
         recipe: Recipe = self._context.workspace.recipe
-        words = [sys.executable, "-m", _ONE_PASS, "{}", "--pass", step.spelling(), "--anchor", step.anchor]
+        words = [sys.executable, "-m", _PASS_RUNNER_MODULE, "{}", "--pass", step.spelling(), "--anchor", step.anchor]
         words += [word for plugin in recipe.plugins for word in ("--plugin", str(Path(plugin.path).resolve()))]
         return Failure(kind, tuple(words), os.getcwd(), forks=True)
 
@@ -232,7 +233,7 @@ def _first_failure(path: Path, graph: str, failure: Failure, show: Callable[[str
 def _reduce_module(text: str, failure: Failure, stop: threading.Event, show: Callable[[str], object]) -> Reduction:
     """Reduce `text` in this thread until no step applies, or until `stop` is set. Raises like `Reduction.start`."""
 
-    def report(state: Progress) -> None:
+    def report(state: ReductionProgress) -> None:
         show(f"reducing {state.original} -> {state.current} {state.unit}, {state.tests} tests: {state.step}")
         if stop.is_set():
             raise _Stopped

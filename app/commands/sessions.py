@@ -32,8 +32,8 @@ RETRY_SECONDS = 5.0
 class SessionCommands:
     """Saves and restores the session file of the program; writes reproducers and reports; copies command lines."""
 
-    def __init__(self, context: WorkbenchContext, ir: IrPane, running: RunCommands) -> None:
-        self._context, self._ir, self._running = context, ir, running
+    def __init__(self, context: WorkbenchContext, ir: IrPane, run_commands: RunCommands) -> None:
+        self._context, self._ir, self._run_commands = context, ir, run_commands
         # The pane whose state is saved. `None` before `restore` and after `save`: there is no state to save then.
         self._active_ir: IrPane | None = None
         self._save_timer: Timer | None = None
@@ -66,12 +66,12 @@ class SessionCommands:
             self._context.layout.pane_id = saved.pane
         self._context.layout.zoomed = saved.zoomed
         self._context.state.runs = list(saved.runs)
-        self._running.restore(saved.inputs)
+        self._run_commands.restore(saved.inputs)
         self._context.selection.node = saved.node
-        if saved.how in DIFF_MODES:
-            self._ir.comparison.mode = saved.how
+        if saved.diff_mode in DIFF_MODES:
+            self._ir.comparison.mode = saved.diff_mode
         if saved.stage is not None:
-            self._ir.expect(saved.stage, saved.place)
+            self._ir.expect(saved.stage, saved.cursor)
         bookmarks_problem = self._restore_bookmarks(saved)
         others = self._describe_other_sessions()
         if messages := [text for text in (*self.startup_messages, problem, bookmarks_problem, *others) if text]:
@@ -156,11 +156,11 @@ class SessionCommands:
             ir.stages.expected_key,
             self._context.selection.node,
             ir.comparison.mode,
-            inputs=without_content(self._running.next_inputs),
+            inputs=without_content(self._run_commands.next_inputs),
             bookmarks=self._context.bookmarks.to_data(),
             runs=tuple(self._context.state.runs),
             source=self._context.layout.with_source,
-            place=ir.place_to_save,
+            cursor=ir.cursor_to_save,
         )
 
     # ---- reproducers ---------------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ class SessionCommands:
         if description is None:
             return
         notes = f"; without outputs, because the run failed: {description.problem}" if description.problem else ""
-        notes += f"; {description.lacks}" if description.lacks else ""
+        notes += f"; {description.missing_files_text}" if description.missing_files_text else ""
         count = len(description.stages)
         self._context.say(f"wrote {count} stages to {folder}; `buddy-tui replay {folder}` repeats the run{notes}")
 

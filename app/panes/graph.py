@@ -10,10 +10,10 @@ from textual.binding import BindingType
 from buddy.app.actions import Pane as PaneId
 from buddy.app.actions import key_of
 from buddy.app.panes.context import WorkbenchContext
+from buddy.app.panes.node_table import NodeTable
 from buddy.app.panes.pane import Column, RowMark
-from buddy.app.panes.picking import NodeTable
 from buddy.app.reports import lowerings, numerics
-from buddy.app.reports.formatting import short_place, waiting_texts
+from buddy.app.reports.formatting import short_location, waiting_texts
 from buddy.app.reports.node_history import path_details
 from buddy.app.reports.profile import TimedNode, node_time_summary, node_time_text, rate_text, share_text
 from buddy.app.screens.detail import DetailScreen
@@ -25,6 +25,11 @@ from buddy.app.workspace.inputs import relative_to_current
 from buddy.compiler.protocol import Assignment, NodeRow, Peak
 from buddy.compiler.protocol.numerics import Deviation, NodeNumbers
 from buddy.compiler.protocol.recipe import EAGER, F32, PRECISIONS, Precision
+
+# The value of the picker's entry that restores the default lowering.
+RESET = ""
+# Marks the values of the picker's entries that are precisions.
+_PRECISION = "precision:"
 
 
 class GraphPane(NodeTable):
@@ -78,7 +83,7 @@ class GraphPane(NodeTable):
             Column("arguments", 0, lambda row: (row.args, "dim"), min_pane_width=124 if reasons else 100),
             Column("strides", 13, lambda row: (row.strides, "dim"), min_pane_width=150),
             Column("module", 0, lambda row: (row.module, "dim"), min_pane_width=136 if reasons else 124),
-            Column("line", 20, lambda row: (short_place(row.location), "dim"), min_pane_width=150),
+            Column("line", 20, lambda row: (short_location(row.location), "dim"), min_pane_width=150),
         ]
 
     def _precision_columns(self) -> list[Column[NodeRow]]:
@@ -270,8 +275,8 @@ class GraphPane(NodeTable):
     def _node_facts(self, row: NodeRow) -> Cells:
         assignment = self.assignment(row)
         if self.workspace.recipe.is_dump:
-            return [(short_place(row.location), "dim")]
-        parts = [lowerings.short_target(row.target), short_place(row.location)]
+            return [(short_location(row.location), "dim")]
+        parts = [lowerings.short_target(row.target), short_location(row.location)]
         if assignment is not None:
             parts += [assignment.reason, assignment.integers, assignment.precision, assignment.precision_reason]
             parts += [f"in @{assignment.function}" if assignment.function else ""]
@@ -522,12 +527,6 @@ class GraphPane(NodeTable):
     def text_to_copy(self) -> str:
         row = self.current
         return f"{row.display_name}\t{row.target}\t{row.args}\t{row.shape}\t{row.dtype}" if row else ""
-
-
-# The value of the picker's entry that restores the default lowering.
-RESET = ""
-# Marks the values of the picker's entries that are precisions.
-_PRECISION = "precision:"
 
 
 def _deviation_of(numbers: NodeNumbers, which: Literal["error", "own_error"]) -> Deviation | None:

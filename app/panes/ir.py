@@ -34,7 +34,7 @@ from buddy.app.session.state import Topic
 from buddy.app.widgets.background import pane_bindings
 from buddy.app.widgets.look import Cells, align_both_ends, length
 from buddy.app.widgets.search import Found
-from buddy.app.workspace.session_file import SavedPlace
+from buddy.app.workspace.session_file import SavedCursor
 from buddy.compiler.protocol import Stage
 from buddy.compiler.protocol.plain_values import LANGUAGES
 
@@ -152,17 +152,17 @@ class IrPane(LinkedPane):
         self.open_stage()
         self.post_message(self.StageShown(row))
 
-    def expect(self, key: Key, place: SavedPlace | None) -> None:
-        """Show the stage with that key when it is available, with the cursor at `place`."""
+    def expect(self, key: Key, cursor: SavedCursor | None) -> None:
+        """Show the stage with that key when it is available, with the cursor at `cursor`."""
         self.stages.expect(key)
-        if place is not None:
-            self._loader.restore_place(key, place)
+        if cursor is not None:
+            self._loader.restore_cursor(key, cursor)
 
     @property
-    def place_to_save(self) -> SavedPlace | None:
-        """The place of the cursor in the chosen or expected stage, `None` if it was never shown."""
+    def cursor_to_save(self) -> SavedCursor | None:
+        """The position of the cursor in the chosen or expected stage, `None` if it was never shown."""
         key = self.stages.expected_key
-        return self._loader.place_to_save(key) if key is not None else None
+        return self._loader.cursor_to_save(key) if key is not None else None
 
     def leave_graph(self) -> None:
         """Clear the text and the positions before another graph is shown, at the same stage if possible."""
@@ -394,7 +394,7 @@ class IrPane(LinkedPane):
         if self.chosen_stage is not None and self.chosen_stage.state == "failed" and not nodes:
             self.context.dialogs.open_problem(self.state.problem)
         elif nodes:
-            self.context.selection.go_node(nodes)
+            self.context.selection.go_to_node(nodes)
         else:
             self.say("this line comes from no node of the graph")
 

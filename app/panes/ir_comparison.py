@@ -60,7 +60,7 @@ class ComparedStages(NamedTuple):
 
 
 class OtherStage(NamedTuple):
-    """A stage to compare with, and what it is to the chosen one."""
+    """A stage to compare with, and the kind of comparison that selects it."""
 
     against: Against
     stage: Stage
@@ -207,9 +207,9 @@ class IrComparison:
             return
         start = 0 if self.mode == "off" or self._is_mark_new else AGAINST.index(self.against) + 1
         self.mode = "structural" if self.mode == "off" else self.mode
-        in_turn = [AGAINST[(start + k) % len(AGAINST)] for k in range(len(AGAINST))]
+        kinds = [AGAINST[(start + k) % len(AGAINST)] for k in range(len(AGAINST))]
         self._is_mark_new = False
-        self.against = next((against for against in in_turn if self._candidate(against, row) is not None), "previous")
+        self.against = next((against for against in kinds if self._candidate(against, row) is not None), "previous")
         self._view.open_stage()
         self._context.say(" ".join(self._description()))
 

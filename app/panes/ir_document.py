@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, Protocol
 
-from buddy.app.reports.text.differences import DiffRows, Layout
+from buddy.app.reports.text.differences import DiffLayout, DiffRows
 from buddy.app.reports.text.folds import Expansions, Folds, TextFold, unfold_line
 from buddy.app.session.stages import AnnotatedLine, LineCache, StageRow
 from buddy.app.session.state import MAX_CACHED_TEXTS, keep_newest
@@ -13,7 +13,7 @@ from buddy.compiler.protocol import Stage, Symbol
 
 DiffMode = Literal["off", "line", "structural"]
 # The minimum width of the pane, in cells, for two texts side by side: it leaves about 70 for each text.
-MIN_BESIDE_WIDTH = 150
+MIN_SIDE_BY_SIDE_WIDTH = 150
 
 
 class IrView(Protocol):
@@ -89,9 +89,9 @@ class IrContent(NamedTuple):
 NO_CONTENT = IrContent("")
 
 
-def layout_at(width: int) -> Layout:
+def layout_at(width: int) -> DiffLayout:
     """The layout of a diff in a pane with `width` columns."""
-    return "beside" if width >= MIN_BESIDE_WIDTH else "unified"
+    return "side-by-side" if width >= MIN_SIDE_BY_SIDE_WIDTH else "unified"
 
 
 class IrDocument:

@@ -17,7 +17,7 @@ from buddy.app.reports.text.search_hits import Pattern
 from buddy.app.session.stages import PAGE_LINES, AnnotatedLine, Key, StageRow
 from buddy.app.session.state import MAX_CACHED_TEXTS, keep_newest
 from buddy.app.widgets.cursor_view import CursorView
-from buddy.app.workspace.session_file import SavedPlace
+from buddy.app.workspace.session_file import SavedCursor
 from buddy.compiler.protocol import FollowNode, NodeRow, Stage
 from buddy.compiler.protocol.texts import BOUNDARY_LINE
 
@@ -80,7 +80,7 @@ class IrRows(NamedTuple):
 MAX_SAVED_CHARACTERS = 1000
 
 
-class Place(NamedTuple):
+class CursorPosition(NamedTuple):
     """The cursor in a stage: its line in the text named `text`, and its distance in rows from the first row.
 
     `content` and `nodes` are those of the line, and `node` is the selected node: they find the line in another text.
@@ -99,11 +99,11 @@ class Place(NamedTuple):
 # Names of values, blocks, aliases and types, which an edit of the recipe renumbers.
 _NAMES = re.compile(r"[%#!^][\w$.-]+(?:[:#]\d+)?")
 _ANY_NAME = r"[%#!^][\w$.:#-]+"
-# So many lines of a node and text are checked for one that is not in this frame.
-_MAX_FRAME_LINES = 6
+# The maximum number of a node's lines in a text that are searched for one that does not match `BOUNDARY_LINE`.
+_MAX_CHECKED_LINES = 6
 # Longest start of a line, in characters, that is searched for in another text.
 _MAX_SEARCHED = 300
-# The number of nodes that read a node without lines, directly or not, of which a line is looked for.
+# The maximum number of direct and indirect users of a node without lines whose lines are searched.
 _MAX_USERS = 6
 # The number of names of fused nodes in a message.
 _MAX_NAMES = 3
@@ -147,9 +147,9 @@ class IrLoader:
         # The key of the stage that is drawn.
         self._drawn_key: Key | None = None
         self._requested: tuple[Key, IrContent] | None = None
-        # The last place of the cursor in each stage, and in each text of a stage.
-        self._places: dict[Key, Place] = {}
-        self._text_places: dict[tuple[Key, str], Place] = {}
+        # The last position of the cursor in each stage, and in each text of a stage.
+        self._positions: dict[Key, CursorPosition] = {}
+        self._text_positions: dict[tuple[Key, str], CursorPosition] = {}
         # The line at the cursor with the name of its text and its number. A restart of the engine clears the cache.
         self._line: tuple[str, int, AnnotatedLine] | None = None
 
@@ -162,45 +162,45 @@ class IrLoader:
             self._line = (self._document.text, self._view.line_number, line)
 
     def remember_position(self) -> None:
-        """Remember the place of the cursor in the chosen stage, if it is drawn."""
+        """Remember the position of the cursor in the chosen stage, if it is drawn."""
         if self._stages.key is not None and self._stages.key == self._drawn_key:
-            self._remember(self._stages.key, self._place())
+            self._remember(self._stages.key, self._current_position())
 
-    def _remember(self, key: Key, place: Place) -> None:
-        self._places[key] = self._text_places[key, place.text] = place
-        keep_newest(self._text_places, MAX_CACHED_TEXTS)
+    def _remember(self, key: Key, position: CursorPosition) -> None:
+        self._positions[key] = self._text_positions[key, position.text] = position
+        keep_newest(self._text_positions, MAX_CACHED_TEXTS)
 
-    def _place(self) -> Place:
-        """The place of the cursor on the screen."""
+    def _current_position(self) -> CursorPosition:
+        """The position of the cursor on the screen."""
         view, text = self._view, self._document.text
         is_noted = self._line is not None and self._line[:2] == (text, view.line_number)
         line = self._line[2] if is_noted and self._line is not None else AnnotatedLine("")
         node = self._context.selection.node
-        return Place(text, view.line_number, view.cursor - view.first_row, line.text, line.nodes, node)
+        return CursorPosition(text, view.line_number, view.cursor - view.first_row, line.text, line.nodes, node)
 
     def set_line(self, row: StageRow, line: int) -> None:
         """Set the line at which the stage of `row` is shown next, and force it to be loaded again."""
-        self._places[row.key] = Place(row.stage.text, line, self._view.page // 2, exact=True)
+        self._positions[row.key] = CursorPosition(row.stage.text, line, self._view.page // 2, exact=True)
         self._drawn_key, self._document.content = None, NO_CONTENT
 
-    def place_to_save(self, key: Key) -> SavedPlace | None:
-        """The last place of the cursor in a stage."""
-        place = self._place() if key == self._drawn_key else self._places.get(key)
-        if place is None:
+    def cursor_to_save(self, key: Key) -> SavedCursor | None:
+        """The last position of the cursor in a stage."""
+        position = self._current_position() if key == self._drawn_key else self._positions.get(key)
+        if position is None:
             return None
-        content = place.content if len(place.content) <= MAX_SAVED_CHARACTERS else ""
-        node = place.node if place.node in place.nodes else next(iter(place.nodes), "")
-        return SavedPlace(place.text, place.line, place.offset, content, node)
+        content = position.content if len(position.content) <= MAX_SAVED_CHARACTERS else ""
+        node = position.node if position.node in position.nodes else next(iter(position.nodes), "")
+        return SavedCursor(position.text, position.line, position.offset, content, node)
 
-    def restore_place(self, key: Key, saved: SavedPlace) -> None:
-        """Use a saved place when the stage is shown first."""
+    def restore_cursor(self, key: Key, saved: SavedCursor) -> None:
+        """Use a saved position when the stage is shown first."""
         nodes, selected = ((saved.node,) if saved.node else ()), self._context.selection.node
-        self._places[key] = Place(saved.text, saved.line, saved.offset, saved.content, nodes, selected)
+        self._positions[key] = CursorPosition(saved.text, saved.line, saved.offset, saved.content, nodes, selected)
 
     def clear(self) -> None:
-        """Forget the places in the stages of the previous graph."""
-        self._places.clear()
-        self._text_places.clear()
+        """Forget the positions in the stages of the previous graph."""
+        self._positions.clear()
+        self._text_positions.clear()
         self._drawn_key = self._requested = self._line = None
 
     # ---- loading -------------------------------------------------------------------------------------------------
@@ -234,7 +234,11 @@ class IrLoader:
             rows = IrRows(stage, diff, other, folds)
             cursor, top = await self._cursor_and_top(row.key, rows)
             if await self._load_lines(rows, top) and self._stages.key == row.key:
-                before, language, is_step = self._place(), self._document.language, row.key != self._drawn_key
+                before, language, is_step = (
+                    self._current_position(),
+                    self._document.language,
+                    row.key != self._drawn_key,
+                )
                 self._document.show(*rows)
                 self._document.content = content
                 self._drawn_key = row.key
@@ -250,27 +254,27 @@ class IrLoader:
     async def _cursor_and_top(self, key: Key, rows: IrRows) -> tuple[int, int]:
         """The row of the cursor and the first row on the screen.
 
-        The cursor has its last place in the stage if the same node is selected as then; otherwise, it is on the main
+        The cursor has its last position in the stage if the same node is selected as then; otherwise, it is on the main
         line of the selected node. In a diff that hides this line, it is on the first change.
         """
         view, text = self._view, rows.stage.text
-        place, node = self._places.get(key), self._context.selection.node
+        position, node = self._positions.get(key), self._context.selection.node
         if key == self._drawn_key:
-            place = self._place()
-            if place.text != text:
-                self._remember(key, place)
-        if place is not None and place.text != text:
-            known = self._text_places.get((key, text))
+            position = self._current_position()
+            if position.text != text:
+                self._remember(key, position)
+        if position is not None and position.text != text:
+            known = self._text_positions.get((key, text))
             if known is None or known.node != node:
-                line = await self._find_again(place, rows.stage)
-                known = place._replace(line=line, offset=min(place.offset, view.page - 1))
+                line = await self._find_again(position, rows.stage)
+                known = position._replace(line=line, offset=min(position.offset, view.page - 1))
             return rows.cursor_and_top(known.line, known.offset, view.page)
-        is_followed = place is not None and (place.exact or node in ("", place.node, *place.nodes))
-        if place is not None and is_followed:
-            return rows.cursor_and_top(place.line, place.offset, view.page)
+        is_followed = position is not None and (position.exact or node in ("", position.node, *position.nodes))
+        if position is not None and is_followed:
+            return rows.cursor_and_top(position.line, position.offset, view.page)
         line = await self._line_of_selected(text)
-        if place is not None and line < 0:
-            return rows.cursor_and_top(place.line, place.offset, view.page)
+        if position is not None and line < 0:
+            return rows.cursor_and_top(position.line, position.offset, view.page)
         if rows.diff is None:
             row = rows.folds.row_of(max(0, line))
         elif line >= 0 and rows.diff.row(rows.diff.row_of(line)).kind != "fold":
@@ -279,18 +283,18 @@ class IrLoader:
             return rows.cursor_and_top(-1, 0, view.page)
         return row, _first_row_around(row, view.page)
 
-    async def _find_again(self, place: Place, stage: Stage) -> int:
-        """The line in the text of `stage` that corresponds to `place`, which is in another text."""
+    async def _find_again(self, position: CursorPosition, stage: Stage) -> int:
+        """The line in the text of `stage` that corresponds to `position`, which is in another text."""
         queries = self._context.queries
-        result = await queries.search(stage.text, similar_lines(place.content)) if place.content.strip() else None
+        result = await queries.search(stage.text, similar_lines(position.content)) if position.content.strip() else None
         lines: Sequence[int] = result.lines if result is not None else ()
-        if place.nodes:
-            node = place.node if place.node in place.nodes else place.nodes[0]
+        if position.nodes:
+            node = position.node if position.node in position.nodes else position.nodes[0]
             lines_of_node = frozenset(await queries.lines_of_node(stage.text, node))
             lines = [line for line in lines if line in lines_of_node]
             if not lines and lines_of_node:
                 lines = [await queries.find_main_line(stage.text, node)]
-        return min(lines, key=lambda line: abs(line - place.line), default=min(place.line, stage.lines - 1))
+        return min(lines, key=lambda line: abs(line - position.line), default=min(position.line, stage.lines - 1))
 
     async def _line_of_selected(self, text: str) -> int:
         """The main line of the selected node, else of the nearest node that reads it; -1 without one."""
@@ -298,10 +302,10 @@ class IrLoader:
         readers = users_of(info.rows if info is not None else (), node)
         return await self._context.queries.find_main_line(text, node, tuple(readers))
 
-    async def _describe_node(self, row: StageRow, before: Place) -> None:
+    async def _describe_node(self, row: StageRow, before: CursorPosition) -> None:
         """After a step to the stage of `row`, say with which nodes the selected node is fused, or where its lines end.
 
-        `before` is the place of the cursor before the step.
+        `before` is the position of the cursor before the step.
         """
         selection, node = self._context.selection, before.node
         if not node or node not in before.nodes or selection.node != node or self._is_other_pane_searched():
@@ -325,7 +329,7 @@ class IrLoader:
         """Where the lines of a node end before the stage of `row`, or start after it; empty if the stage has some."""
         rows = list(self._stages.rows)
         texts = tuple(dict.fromkeys(one.stage.text for one in rows))
-        answer = await self._context.queries.request(FollowNode(0, texts, node, _MAX_FRAME_LINES))
+        answer = await self._context.queries.request(FollowNode(0, texts, node, _MAX_CHECKED_LINES))
         traces = answer.traces if answer is not None else ()
         present = {trace.text for trace in traces if not all(map(BOUNDARY_LINE.match, trace.excerpts))}
         index = next((k for k, one in enumerate(rows) if one.key == row.key), len(rows) - 1)

@@ -74,12 +74,12 @@ def use_pattern(name: str) -> str:
 
 
 class IrNames:
-    """The current name, `value`: the picked or the first name of the cursor's line. It is underlined on the screen."""
+    """The name `current`: the picked or the first name of the cursor's line. It is underlined on the screen."""
 
     def __init__(self, context: WorkbenchContext, view: IrView, document: IrDocument) -> None:
         self._context, self._view, self._document = context, view, document
         # The current name, "" for none.
-        self.value = ""
+        self.current = ""
         # The row with a picked name, and the index of the name on it.
         self._picked = (-1, 0)
 
@@ -98,13 +98,13 @@ class IrNames:
 
     def update(self) -> None:
         """Set the current name for the cursor's line, and underline it everywhere on the screen."""
-        previous, names = self.value, self._names_on_line
-        self.value = self.picked or (names[0] if names else "")
-        if self.value == previous:
+        previous, names = self.current, self._names_on_line
+        self.current = self.picked or (names[0] if names else "")
+        if self.current == previous:
             return
         for row in self._view.rows_on_screen():
             line = self._document.line_at(row)
-            if line and any(value and value in line.text for value in (previous, self.value)):
+            if line and any(value and value in line.text for value in (previous, self.current)):
                 self._view.refresh_row(row)
 
     def next_name(self) -> None:
@@ -120,10 +120,10 @@ class IrNames:
         if not names:
             self._context.say("no name on this line")
             return
-        index = names.index(self.value) + by if self.value in names else 0
+        index = names.index(self.current) + by if self.current in names else 0
         self._picked = (self._view.cursor, index % len(names))
         self.update()
-        self._context.say(f"{self.value}: {self._picked[1] + 1} of {len(names)} names on this line")
+        self._context.say(f"{self.current}: {self._picked[1] + 1} of {len(names)} names on this line")
 
     def pick_at(self, text: str, offset: int) -> None:
         """Pick the name at character `offset` of `text`, the drawn text of the cursor's line, if any."""
@@ -163,8 +163,8 @@ class IrReferences:
 
     def search_value(self) -> None:
         """Search the stage for the current name."""
-        if self._names.value:
-            self._search.find(case_sensitive_regex(use_pattern(self._names.value)), jump=False)
+        if self._names.current:
+            self._search.find(case_sensitive_regex(use_pattern(self._names.current)), jump=False)
         else:
             self._context.say("no name on this line")
 
@@ -207,7 +207,7 @@ class IrReferences:
         self._context.jobs.begin("ir-search", self._go_to_use)
 
     async def _go_to_use(self) -> None:
-        name, line = self._names.value, self._view.line_number
+        name, line = self._names.current, self._view.line_number
         hits = await self._uses(name, line)
         if hits is None:
             return
@@ -224,7 +224,7 @@ class IrReferences:
         self._context.jobs.open_after("ir-search", self._list_uses)
 
     async def _list_uses(self) -> None:
-        name, row = self._names.value, self._stages.chosen_row
+        name, row = self._names.current, self._stages.chosen_row
         hits = await self._uses(name, self._view.line_number)
         if hits is not None and row is not None:
             self._search.use(case_sensitive_regex(use_pattern(name)), hits.lines, hits.more)

@@ -16,7 +16,7 @@ from buddy.app.panes.ir_jumps import IrJumps
 from buddy.app.panes.ir_lines import TAB_WIDTH, IrTypes
 from buddy.app.panes.ir_names import IrNames, use_pattern
 from buddy.app.reports import formatting
-from buddy.app.reports.text.differences import DiffRow, Layout
+from buddy.app.reports.text.differences import DiffLayout, DiffRow
 from buddy.app.reports.text.folds import wrap_segments
 from buddy.app.reports.text.unified import Spans, changed_words
 from buddy.app.session.stages import AnnotatedLine
@@ -114,7 +114,7 @@ class LinePainter:
         if line is None or columns <= 0:
             return [Strip.blank(max(columns, 0))]
         cells = tuple(text_line.cells) if text_line.cells is not None else ()
-        value = self._names.value if self._names.value and self._names.value in line.text else ""
+        value = self._names.current if self._names.current and self._names.current in line.text else ""
         pattern = self._matches.pattern if text_line.has_match else None
         shape = (view.left, columns, view.wrapped, line.full, len(line.text))
         key = (text_line.text, text_line.number, *shape, view.look.name, pattern, cells, value)
@@ -148,7 +148,7 @@ class LinePainter:
             cells = [(part, f"syntax:{name}") for name, part in spans(language, text)]
         if has_match:
             cells = self._matches.highlight(cells)
-        style, value = self._view.look.style, self._names.value
+        style, value = self._view.look.style, self._names.current
         strip = Strip([Segment(part, style(role)) for part, role in cells])
         if value and value in text:
             strip = underlined(strip, re.compile(use_pattern(value)), style("linked"))
@@ -265,10 +265,10 @@ class RowPainter:
 
     # ---- rows of a diff ------------------------------------------------------------------------------------------
 
-    def _diff_strips(self, row: int, diff_row: DiffRow, layout: Layout, width: int) -> list[Strip]:
+    def _diff_strips(self, row: int, diff_row: DiffRow, layout: DiffLayout, width: int) -> list[Strip]:
         if diff_row.kind == "fold":
             return [self._equal_lines(row, diff_row, width)]
-        if layout == "beside":
+        if layout == "side-by-side":
             return self._both_sides(row, diff_row, width)
         return self._side(row, diff_row, "before" if diff_row.kind == "removed" else "after", layout, width)
 
@@ -284,7 +284,7 @@ class RowPainter:
         widths = (left, width - left - 1)
         bar = Strip([Segment(self._context.glyphs.line, self._view.look.style("faint"))])
         sides = [
-            self._side(row, diff_row, side, "beside", columns)
+            self._side(row, diff_row, side, "side-by-side", columns)
             for side, columns in zip(("before", "after"), widths, strict=True)
         ]
         height = max(map(len, sides))
@@ -292,7 +292,7 @@ class RowPainter:
             side += [Strip.blank(columns)] * (height - len(side))
         return [Strip.join([before, bar, after]) for before, after in zip(*sides, strict=True)]
 
-    def _side(self, row: int, diff_row: DiffRow, side: str, layout: Layout, width: int) -> list[Strip]:
+    def _side(self, row: int, diff_row: DiffRow, side: str, layout: DiffLayout, width: int) -> list[Strip]:
         """The line of one text in a row of a diff: mark, line number, sign and text."""
         document, after = self._document, side == "after"
         number = diff_row.after if after else diff_row.before
@@ -307,7 +307,7 @@ class RowPainter:
         gutter: Cells = [(f"{mark}{number + 1:>{document.digits}} ", role), sign]
         columns = width - length(gutter)
         label = self._nodes_label(line, columns) if row == self._view.cursor and (after or diff_row.after < 0) else []
-        note = self._folded_note(diff_row) if after or layout != "beside" else []
+        note = self._folded_note(diff_row) if after or layout != "side-by-side" else []
         source = document if after or document.other is None else document.other
         cells = self._changed_cells(diff_row, after, kind, line)
         text_line = TextLine(source.text, source.language, number, line, cells, after and number in self._matches)

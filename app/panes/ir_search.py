@@ -81,7 +81,7 @@ class StageSearch:
         return rows, stages
 
     def _show_progress(self, frame: Progress) -> None:
-        self._context.say(f"{frame.what}: press {key_of('cancel')} to cancel")
+        self._context.say(f"{frame.activity}: press {key_of('cancel')} to cancel")
 
     def list_results(self, title: str, summary: str, stages: Sequence[StageHits]) -> None:
         """List the matching lines of `stages`, and go to the chosen line."""

@@ -145,7 +145,7 @@ class IrStages:
     @property
     def _rows_by_phase(self) -> _RowsByPhase:
         """The rows by phase. They are sorted when the stages change, not for each drawing: a dump has thousands."""
-        if self._by_phase.of is not self.rows:
+        if self._by_phase.source_rows is not self.rows:
             self._by_phase = _RowsByPhase(self.rows)
         return self._by_phase
 
@@ -276,7 +276,7 @@ class _RowsByPhase:
     """The rows of each phase, the number of each row in its phase, and the mark of each phase's tab."""
 
     def __init__(self, rows: list[StageRow]) -> None:
-        self.of = rows
+        self.source_rows = rows
         self.rows: dict[str, list[StageRow]] = {}
         self.numbers: dict[Key, int] = {}
         phase = ""

@@ -141,7 +141,7 @@ class Jobs:
 
         def show_progress(frame: object) -> None:
             if isinstance(frame, Progress):
-                self._status.show_progress(describe(frame.what))
+                self._status.show_progress(describe(frame.activity))
 
         return show_progress
 

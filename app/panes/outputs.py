@@ -13,7 +13,7 @@ from buddy.app.actions import key_of
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.pane import Pane
 from buddy.app.reports import formatting
-from buddy.app.reports.formatting import Glyphs, short_place
+from buddy.app.reports.formatting import Glyphs, short_location
 from buddy.app.reports.run_report import RUNTIME_LABELS, divergence_texts, marked_table
 from buddy.app.screens.detail import diagnostic_lines, wrap_text
 from buddy.app.session.state import State, Topic
@@ -167,7 +167,7 @@ def difference_level(share: float, top_level: int) -> int:
 
 def _timing_lines(report: RunReport, state: State, width: int, glyphs: Glyphs) -> list[Cells]:
     """The timings of compiled code, eager, other backends and previous runs, as bars of a common scale."""
-    timed_sides = [side for side in report.beside if not side.problem]
+    timed_sides = [side for side in report.sides if not side.problem]
     previous_runs = _previous_runs(state)
     other_timings = [*(side.timing for side in timed_sides), *(run.report.compiled for run in previous_runs)]
     slowest = max(report.eager.median, report.compiled.median, *(timing.median for timing in other_timings), 1e-12)
@@ -187,7 +187,7 @@ def _timing_lines(report: RunReport, state: State, width: int, glyphs: Glyphs) -
         texts = [piece for text in divergence_texts(side, state.info) for piece in wrap_text(text, width - 9)]
         lines += [[(f"{'':9}{piece}", "warn" if side.verdict != "ok" else "dim")] for piece in texts]
         lines += _marked_lines(side, state, width)
-    for side in (side for side in report.beside if side.problem):
+    for side in (side for side in report.sides if side.problem):
         names = [BACKEND_NAMES[side.name], *[""] * width]
         pieces = wrap_text(f"not run: {side.problem}", width - 9)
         lines += [[(f"{name:<9}", "dim"), (piece, "warn")] for name, piece in zip(names, pieces, strict=False)]
@@ -266,7 +266,7 @@ def _graph_break_lines(state: State, width: int) -> list[Cells]:
     info = state.info
     if info is None or not info.break_reason:
         return []
-    text = f"graph break at {short_place(info.break_line)}: {info.break_reason}"
+    text = f"graph break at {short_location(info.break_line)}: {info.break_reason}"
     return [[], *([(piece, "dim")] for piece in wrap_text(text, width - 2))]
 
 

@@ -1,4 +1,4 @@
-"""The rows of the passes pane, and the place of a new pass in a recipe, as plain data."""
+"""The rows of the passes pane, and the position of a new pass in a recipe, as plain data."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def fold_disabled(
         first += len(members)
         if foldable and len(members) >= MIN_FOLDED and not is_shown:
             names = tuple(row.name for row in members)
-            what = "changed nothing" if is_dump else "off"
-            folded.append(PassRow(f"{len(names)} passes {what}", -1, None, None, names))
+            state = "changed nothing" if is_dump else "off"
+            folded.append(PassRow(f"{len(names)} passes {state}", -1, None, None, names))
         else:
             folded += members
     return folded

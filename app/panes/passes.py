@@ -57,10 +57,10 @@ class PassesPane(TablePane[PassRow]):
         # The rows without folding, whose indices are the lines of a search, and the first of them in each of `rows`.
         self._unfolded_rows: list[PassRow] = []
         self._first_lines: list[int] = []
-        # Whether no passes are folded, and otherwise the passes that are shown nevertheless.
+        # Whether all disabled passes are shown; if not, those that the user has unfolded.
         self._shows_disabled = False
         self._shown_passes: set[Key] = set()
-        # Whether the cursor is where the pane began, and whether it goes to the first change once there is one.
+        # Whether the cursor has not been moved yet, and whether it goes to the first change once there is one.
         self._is_untouched, self._waits_for_change = True, False
         # Whether the stages are of a dump that prints each function alone.
         self._has_parts = False
@@ -208,8 +208,8 @@ class PassesPane(TablePane[PassRow]):
         self._first_lines = [0, *accumulate(max(1, len(row.folded)) for row in self.rows)][: len(self.rows)]
         if self._is_dump and current is not None and current.step is not None:
             # A re-run may have other stages before the one under the cursor.
-            place = current.number, current.step.anchor
-            same = [k for k, row in enumerate(self.rows) if row.step and (row.number, row.step.anchor) == place]
+            position = current.number, current.step.anchor
+            same = [k for k, row in enumerate(self.rows) if row.step and (row.number, row.step.anchor) == position]
             self.cursor = min(same, key=lambda k: abs(k - self.cursor), default=self.cursor)
         self.rows_updated()
         if self._waits_for_change:
@@ -243,8 +243,8 @@ class PassesPane(TablePane[PassRow]):
         if index is not None:
             self.center(index, notify=False)
 
-    def begin(self) -> None:
-        """Move the cursor to the first pass that changes something, unless it has been moved since the pane began."""
+    def move_to_first_change(self) -> None:
+        """Move the cursor to the first pass that changes something, unless it has been moved before."""
         if self._is_untouched:
             self._is_untouched = False
             self.show_first_change()
@@ -257,12 +257,12 @@ class PassesPane(TablePane[PassRow]):
         if index is not None:
             self.center(index)
 
-    def stay(self) -> None:
-        """Leave the cursor where it is, although no pass has changed anything yet."""
+    def stop_waiting_for_change(self) -> None:
+        """Leave the cursor on its row when the first pass changes something."""
         self._waits_for_change = False
 
     def note_move(self) -> None:
-        """The user has moved the cursor: `begin` leaves it there."""
+        """Note that the user has moved the cursor: `move_to_first_change` leaves it there."""
         self._is_untouched = self._waits_for_change = False
 
     # ---- search: its lines are the rows without folding ----------------------------------------------------------

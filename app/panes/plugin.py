@@ -59,7 +59,7 @@ class PluginPane(LinkedPane):
         if self._found is None:
             self._found = pane_plugins.find_panes(self._files)
             for problem in self._found[1]:
-                self.state.note(problem)
+                self.state.add_to_log(problem)
                 self.say(str(problem))
         return self._found[0]
 
@@ -128,7 +128,7 @@ class PluginPane(LinkedPane):
             return  # the error of a pane that was replaced
         self._thread, self._code, self._inputs = None, None, []
         self.problem = self.source.problem(error)
-        self.state.note(self.problem)
+        self.state.add_to_log(self.problem)
         self.say(f"The pane {self.source.name} is switched off: {self.problem.what}")
         self.rows_changed()
 
@@ -263,7 +263,7 @@ class PluginPane(LinkedPane):
         """Go to the node of the line under the cursor."""
         node = self.lines[self.cursor].node if self.row_count else ""
         if node:
-            self.context.selection.go_node((node,))
+            self.context.selection.go_to_node((node,))
         else:
             self.say("This line is about no node")
 

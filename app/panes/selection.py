@@ -9,8 +9,8 @@ from textual.timer import Timer
 
 from buddy.app.panes.jobs import Jobs
 from buddy.app.panes.layout import Layout
-from buddy.app.reports.formatting import short_place
-from buddy.app.reports.python_lines import Place, PythonLines
+from buddy.app.reports.formatting import short_location
+from buddy.app.reports.python_lines import PythonLines, PythonLocation
 from buddy.app.screens.dialogs import Dialogs
 from buddy.compiler.protocol import GraphInfo, NodeRow
 
@@ -44,9 +44,9 @@ class Selection:
         self.node = ""
         self.lines = PythonLines()
         # The line under the cursor of the source pane, if that has moved last.
-        self._line: Place | None = None
-        # The linked nodes, with the line and the graph that they are of.
-        self._linked: tuple[Place | None, PythonLines, frozenset[str]] = (None, self.lines, frozenset())
+        self._line: PythonLocation | None = None
+        # The linked nodes, with the line and the graph that they belong to.
+        self._linked: tuple[PythonLocation | None, PythonLines, frozenset[str]] = (None, self.lines, frozenset())
 
     def name_nodes(self, info: GraphInfo) -> None:
         """Set the names and the Python lines of the graph's nodes, by stable name."""
@@ -55,7 +55,7 @@ class Selection:
         self._info, self._line = info, None
         self._names = {row.stable: row.display_name for row in info.rows}
         self._locations = {row.stable: row.location for row in info.rows}
-        self.lines = PythonLines(info.rows, info.places)
+        self.lines = PythonLines(info.rows, info.caller_locations)
 
     def name_of(self, stable: str) -> str:
         """The name in the graph of the node with that stable name."""
@@ -63,21 +63,25 @@ class Selection:
 
     def short_location(self, stable: str) -> str:
         """The file and the line that a node comes from: `model.py:12`."""
-        return short_place(self._locations.get(stable, ""))
+        return short_location(self._locations.get(stable, ""))
 
     @property
-    def place(self) -> Place | None:
-        """The Python line that is linked: of the source pane's cursor if that moved last, else of the selected node."""
-        return self._line or self.lines.place_of(self.node)
+    def linked_location(self) -> PythonLocation | None:
+        """The linked Python line: that of the source pane's cursor if it moved last, else that of the selected node."""
+        return self._line or self.lines.location_of(self.node)
 
     @property
     def linked(self) -> frozenset[str]:
         """The nodes of the linked line, which all panes highlight; none while the source pane is hidden."""
         if not self._layout.with_source:
             return frozenset()
-        place, lines = self.place, self.lines
-        if self._linked[:2] != (place, lines):
-            self._linked = (place, lines, frozenset(lines.nodes_of(place)) if place is not None else frozenset())
+        location, lines = self.linked_location, self.lines
+        if self._linked[:2] != (location, lines):
+            self._linked = (
+                location,
+                lines,
+                frozenset(lines.nodes_of(location)) if location is not None else frozenset(),
+            )
         return self._linked[2]
 
     def colour_of(self, nodes: Sequence[str]) -> str:
@@ -109,10 +113,10 @@ class Selection:
         for view in self.views:
             view.follow_selection()
 
-    def link_line(self, place: Place) -> None:
+    def link_line(self, location: PythonLocation) -> None:
         """Link a Python line. Go to its first node in every pane, unless one of its nodes is selected."""
-        self._line = place
-        nodes = self.lines.nodes_of(place)
+        self._line = location
+        nodes = self.lines.nodes_of(location)
         is_selected = not nodes or self.node in nodes
         self._select(self.node if is_selected else nodes[0])
         if not is_selected:
@@ -130,7 +134,7 @@ class Selection:
         for view in self.views:
             view.show_node(node)
 
-    def go_node(self, nodes: tuple[str, ...]) -> None:
+    def go_to_node(self, nodes: tuple[str, ...]) -> None:
         """Go to the node of a line in the graph pane. If the line comes from several nodes, the user picks one."""
         if len(nodes) == 1:
             self._go_to(nodes[0])

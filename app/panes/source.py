@@ -16,12 +16,12 @@ from buddy.app.reports import formatting
 from buddy.app.reports.python_lines import (
     LineFacts,
     LineTimes,
-    Place,
     PythonLines,
+    PythonLocation,
     facts_text,
     line_facts,
     missing_nodes_text,
-    read_place,
+    parse_location,
 )
 from buddy.app.screens.detail import wrap_text
 from buddy.app.session.file_watch import SizeAndTime, size_and_time
@@ -65,11 +65,11 @@ class SourcePane(Pane, CodeView):
         self._problems: dict[str, str] = {}
         self._stamps: dict[str, SizeAndTime | None] = {}
         # The line to go to as soon as its file is opened, and the path of the file on the screen.
-        self._place: Place | None = None
+        self._location: PythonLocation | None = None
         self._path = ""
         self._facts: dict[int, LineFacts] = {}
         self._times: LineTimes | None = None
-        self._breaks: dict[Place, str] = {}
+        self._breaks: dict[PythonLocation, str] = {}
         self._old: frozenset[int] = frozenset()
         self._rows: dict[str, NodeRow] = {}
         self._other_graphs: dict[str, PythonLines] = {}
@@ -98,8 +98,8 @@ class SourcePane(Pane, CodeView):
         self._rows = {row.stable: row for row in info.rows} if info is not None else {}
         report = self.state.profile
         self._times = LineTimes({time.node: time for time in report.nodes}, report.whole) if report else None
-        places = ((read_place(info.break_line), info.break_reason) for info in self.state.graphs)
-        self._breaks = {place: reason for place, reason in places if place is not None}
+        locations = ((parse_location(info.break_line), info.break_reason) for info in self.state.graphs)
+        self._breaks = {location: reason for location, reason in locations if location is not None}
 
     @property
     def _moves_selection(self) -> bool:
@@ -112,14 +112,14 @@ class SourcePane(Pane, CodeView):
         opened = self._files.get(self._path)
         note = DISK_NOTES.get(opened.on_disk, "") if opened is not None else ""
         columns = max(width - len(note) - 4, 12)
-        path = self.context.session.display_path(self._path or (self._place.path if self._place else ""))
+        path = self.context.session.display_path(self._path or (self._location.path if self._location else ""))
         path = path if len(path) <= columns else f"{self.glyphs.ellipsis}{path[1 - columns :]}"
         return [align_both_ends([(f" {path}", "dim")], [(f"{note} ", "warn")] if note else [], width)]
 
     def empty(self, width: int) -> list[Cells]:
-        problem = self._problems.get(self._place.path, "") if self._place else ""
-        if problem and self._place is not None:
-            problem = f"line {self._place.line + 1}: {problem}"
+        problem = self._problems.get(self._location.path, "") if self._location else ""
+        if problem and self._location is not None:
+            problem = f"line {self._location.line + 1}: {problem}"
         message = problem or "the Python line of the selected node is unknown"
         return [[(f" {piece}", "dim")] for piece in wrap_text(message, max(width - 2, 10))]
 
@@ -131,10 +131,10 @@ class SourcePane(Pane, CodeView):
 
     def line_text(self) -> tuple[str, str]:
         """What the line under the cursor computes, or why no node comes from it, and the role of this text."""
-        place, facts = Place(self._path, self.cursor), self._facts_of(self.cursor)
+        location, facts = PythonLocation(self._path, self.cursor), self._facts_of(self.cursor)
         old = "the file on disk has another line here; " if self.cursor in self._old else ""
-        if place in self._breaks:
-            return f"{old}graph break: {self._breaks[place]}", "bad"
+        if location in self._breaks:
+            return f"{old}graph break: {self._breaks[location]}", "bad"
         if facts.nodes:
             node = self._node_of(facts.nodes)
             text = facts_text(facts, self.context.selection.name_of(node))
@@ -142,7 +142,7 @@ class SourcePane(Pane, CodeView):
             reason = assignment.reason if assignment is not None and assignment.lowering == EAGER else ""
             return f"{old}{text}{f': {reason}' if reason else ''}", "warn" if old or facts.n_eager else "dim"
         opened, lines = self._files.get(self._path), self.context.selection.lines
-        reason = missing_nodes_text(place, opened.structure, lines, self._other_graphs) if opened is not None else ""
+        reason = missing_nodes_text(location, opened.structure, lines, self._other_graphs) if opened is not None else ""
         return f"{old}no node: {reason}", "warn" if old else "dim"
 
     def _node_of(self, nodes: tuple[str, ...]) -> str:
@@ -154,10 +154,10 @@ class SourcePane(Pane, CodeView):
         return next(eager, nodes[0])
 
     def gutter_cells(self, row: int) -> Cells:
-        place, facts, selection = Place(self._path, row), self._facts_of(row), self.context.selection
-        mark = ">" if row == self.cursor else "=" if place == selection.place else " "
-        number_role = selection.lines.colour_at(place) or ("key" if row == self.cursor else "number")
-        is_old, breaks = row in self._old, place in self._breaks
+        location, facts, selection = PythonLocation(self._path, row), self._facts_of(row), self.context.selection
+        mark = ">" if row == self.cursor else "=" if location == selection.linked_location else " "
+        number_role = selection.lines.colour_at(location) or ("key" if row == self.cursor else "number")
+        is_old, breaks = row in self._old, location in self._breaks
         cells: Cells = [(mark, "key"), (f"{row + 1:>5}", number_role), ("~" if is_old else " ", "stale")]
         cells.append(("! ", "bad") if breaks else (f"{facts.mark} ", facts.role))
         if self._times is not None and self.width >= MIN_WIDTH_FOR_TIMES:
@@ -166,15 +166,15 @@ class SourcePane(Pane, CodeView):
         return cells
 
     def background(self, row: int) -> str:
-        is_linked = Place(self._path, row) == self.context.selection.place
+        is_linked = PythonLocation(self._path, row) == self.context.selection.linked_location
         return super().background(row) if self._moves_selection or not is_linked else "linked-line"
 
     def _facts_of(self, row: int) -> LineFacts:
         if row not in self._facts:
-            lines, place = self.context.selection.lines, Place(self._path, row)
-            nodes = lines.nodes_of(place)
+            lines, location = self.context.selection.lines, PythonLocation(self._path, row)
+            nodes = lines.nodes_of(location)
             lowerings = {node: self._graph.lowering_of(self._rows[node]) for node in nodes if node in self._rows}
-            self._facts[row] = line_facts(lines, place, lowerings, self._times)
+            self._facts[row] = line_facts(lines, location, lowerings, self._times)
         return self._facts[row]
 
     # ---- files -------------------------------------------------------------------------------------------------------
@@ -184,45 +184,45 @@ class SourcePane(Pane, CodeView):
         if not self.context.layout.with_source:
             return
         selection = self.context.selection
-        place = selection.place
+        location = selection.linked_location
         if self.state.info is not self._info:
             self._info, self._files, self._problems = self.state.info, {}, {}
             self._read_graph()
             others = (info for info in self.state.graphs if info is not self._info)
-            self._other_graphs = {info.name: PythonLines(info.rows, info.places) for info in others}
-            paths = [*([place.path] if place is not None else []), *selection.lines.paths]
-            self._place = place
+            self._other_graphs = {info.name: PythonLines(info.rows, info.caller_locations) for info in others}
+            paths = [*([location.path] if location is not None else []), *selection.lines.paths]
+            self._location = location
             self._open_files(list(dict.fromkeys(paths)))
-        elif place is not None and not (self._moves_selection and self._path):
-            self._go_to(place)
+        elif location is not None and not (self._moves_selection and self._path):
+            self._go_to(location)
 
-    def show_place(self, place: Place) -> None:
+    def show_location(self, location: PythonLocation) -> None:
         """Show the pane with the cursor on this line, and focus it."""
         layout = self.context.layout
         layout.with_source = True
         layout.show_pane("source")
         self.redraw_links()
         self.go_to_selected_node()
-        self._go_to(place)
+        self._go_to(location)
 
     def redraw_links(self) -> None:
         """Draw all panes again after this pane was shown or hidden: only with it, lines have colours in all panes."""
         for pane in self.context.layout.panes.values():
             pane.refresh()
 
-    def _go_to(self, place: Place) -> None:
+    def _go_to(self, location: PythonLocation) -> None:
         """Go to a line, as soon as its file is opened. If it cannot be shown, the pane shows the reason instead."""
-        self._place = place
-        opened = self._files.get(place.path)
-        if opened is not None and place.line >= opened.lines:
-            self._problems[place.path] = f"{place.path} has only {opened.lines} lines"
-        if opened is None or place.path in self._problems:
-            if place.path in self._problems:
+        self._location = location
+        opened = self._files.get(location.path)
+        if opened is not None and location.line >= opened.lines:
+            self._problems[location.path] = f"{location.path} has only {opened.lines} lines"
+        if opened is None or location.path in self._problems:
+            if location.path in self._problems:
                 self._show_file("", None, 0)
             return
-        if place.path != self._path or opened.text != self._text:
-            self._show_file(place.path, opened, place.line)
-        self.center(place.line, notify=False)
+        if location.path != self._path or opened.text != self._text:
+            self._show_file(location.path, opened, location.line)
+        self.center(location.line, notify=False)
 
     def _show_file(self, path: str, opened: PythonOpened | None, line: int) -> None:
         """Show a file with the cursor on `line`, or no file."""
@@ -267,10 +267,10 @@ class SourcePane(Pane, CodeView):
         if opened is not None and path == self._path and self._moves_selection:
             # The user reads this file: keep the cursor on its line.
             self._show_file(path, opened, min(self.cursor, opened.lines - 1))
-        elif self._place is not None and self._place.path == path:
+        elif self._location is not None and self._location.path == path:
             self._path = self._path if opened is not None else ""
             self._text = ""
-            self._go_to(self._place)
+            self._go_to(self._location)
         elif self._path not in self.context.selection.lines.paths:
             self._show_file("", None, 0)
 
@@ -298,8 +298,8 @@ class SourcePane(Pane, CodeView):
     def after_move(self) -> None:
         super().after_move()
         if self._moves_selection and self._path:
-            self._place = Place(self._path, self.cursor)
-            self.context.selection.link_line(self._place)
+            self._location = PythonLocation(self._path, self.cursor)
+            self.context.selection.link_line(self._location)
 
     # ---- actions -----------------------------------------------------------------------------------------------------
 
@@ -307,7 +307,7 @@ class SourcePane(Pane, CodeView):
         """Go to a node of the line under the cursor in the graph pane, or report why no node comes from it."""
         nodes = self._facts_of(self.cursor).nodes if self._path else ()
         if nodes:
-            self.context.selection.go_node(nodes)
+            self.context.selection.go_to_node(nodes)
         elif self._path:
             self.say(f"line {self.cursor + 1}: {self.line_text()[0]}")
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from buddy.app.reports.text.search_hits import Pattern
 from buddy.app.session.requests import Requester
 from buddy.compiler import protocol as p
-
-if TYPE_CHECKING:
-    pass
 
 
 class StageQueries(Requester):

@@ -12,9 +12,9 @@ from buddy.app.reports.formatting import table
 from buddy.compiler.protocol import BREAK_FIX, BY_HAND, Assignment, GraphInfo, NodeRow, ProfileReport
 from buddy.compiler.protocol.recipe import EAGER
 
-Kind = Literal["eager", "break", "slow path", "error path", "guard", "not compiled"]
+FallbackKind = Literal["eager", "break", "slow path", "error path", "guard", "not compiled"]
 # The order of the rows of a program. A graph that is not compiled yet is first, because its nodes are unknown.
-_ORDER: tuple[Kind, ...] = ("not compiled", "eager", "break", "slow path", "error path", "guard")
+_ORDER: tuple[FallbackKind, ...] = ("not compiled", "eager", "break", "slow path", "error path", "guard")
 GUARD_FIX = "with another value, TorchDynamo compiles the function again; see torch.compile's dynamic= for sizes"
 CHOICE_FIX = "remove the choice from the recipe"
 EAGER_FIX = "add a lowering (docs/how-to/adding-an-operator.md), or use other ops"
@@ -27,7 +27,7 @@ class Fallback:
     `share` is the measured share of the run, `None` without a profile; `bytes` is the size of the node's results.
     """
 
-    kind: Kind
+    kind: FallbackKind
     graph: int
     name: str
     reason: str
@@ -94,7 +94,7 @@ def _of_graph(facts: GraphFacts) -> Iterator[Fallback]:
 
 
 def _of_node(
-    kind: Kind, graph: int, assignment: Assignment, row: NodeRow | None, reason: str, fix: str,
+    kind: FallbackKind, graph: int, assignment: Assignment, row: NodeRow | None, reason: str, fix: str,
     shares: Mapping[str, float] | None,
 ) -> Fallback:  # fmt: skip
     node = assignment.node
@@ -145,7 +145,7 @@ def as_text(rows: Sequence[Fallback], summary_line: str) -> str:
     return "\n\n".join(sections)
 
 
-_TITLES: Mapping[Kind, str] = {
+_TITLES: Mapping[FallbackKind, str] = {
     "not compiled": "Not compiled",
     "eager": "Nodes in eager",
     "break": "Graph breaks",
@@ -156,7 +156,7 @@ _TITLES: Mapping[Kind, str] = {
 
 
 # What the rows of a kind are, other than nodes; these have no cost.
-_HEADINGS: Mapping[Kind, str] = {"break": "reason", "guard": "condition", "not compiled": "graph's name"}
+_HEADINGS: Mapping[FallbackKind, str] = {"break": "reason", "guard": "condition", "not compiled": "graph's name"}
 
 
 def _section(rows: Sequence[Fallback]) -> str:

@@ -100,12 +100,12 @@ def verdict_texts(output: OutputReport) -> list[str]:
 def _check_text(check: ErrorCheck) -> str:
     """A condition of a verdict: `rms error 1.2e-07 <= 3.1e-07 allowed (4 x spread 7.8e-08)`."""
     if check.rule == "equal":
-        return f"{check.error:.0f} {check.what}" + f", {check.allowed:.0f} allowed" * (not check.ok)
+        return f"{check.error:.0f} {check.metric}" + f", {check.allowed:.0f} allowed" * (not check.ok)
     sign = "<=" if check.ok else ">"
     # As many digits as tell the two numbers apart.
     pairs = [tuple(f"{value:.{digits}e}" for value in (check.error, check.allowed)) for digits in (1, 3, 6, 16)]
     error, allowed = next((pair for pair in pairs if len(set(pair)) > 1), pairs[0]) if check.error else pairs[0]
-    return f"{check.what} {error if check.error else 0} {sign} {allowed} allowed ({check.rule})"
+    return f"{check.metric} {error if check.error else 0} {sign} {allowed} allowed ({check.rule})"
 
 
 def _relative_error_text(output: OutputReport) -> str:
@@ -192,7 +192,7 @@ def join_fitting(texts: list[str], separator: str, columns: int) -> str:
     return separator.join(texts)
 
 
-def short_place(location: str) -> str:
+def short_location(location: str) -> str:
     """The file name and the line of a location: `file.py:12` for `path/file.py:12`."""
     return location.replace("\\", "/").rpartition("/")[2]
 
@@ -237,11 +237,11 @@ def progress_text(state: State, glyphs: Glyphs) -> str:
         return ""
     time = f"  {elapsed_text(state.seconds_since_progress) or remaining_text(state.seconds_left)}".rstrip()
     step = state.times.step
-    what = f"{step}/{OPENING_PARTS} {progress.what}" if step else progress.what
+    activity = f"{step}/{OPENING_PARTS} {progress.activity}" if step else progress.activity
     if progress.done < 0:
-        return f"{what}{glyphs.ellipsis}{time}"
+        return f"{activity}{glyphs.ellipsis}{time}"
     bar = progress_bar(progress.done, _PROGRESS_CELLS, glyphs).ljust(_PROGRESS_CELLS)
-    return f"{what} {bar} {progress.done:.0%}{time}"
+    return f"{activity} {bar} {progress.done:.0%}{time}"
 
 
 def cancelled_text() -> str:
@@ -257,7 +257,7 @@ _PART_HINTS: dict[Part, str] = {
 }
 
 
-_NO_PLACES = "the dump names no source lines (MLIR prints them with --mlir-print-debuginfo)"
+_NO_SOURCE_LINES = "the dump names no source lines (MLIR prints them with --mlir-print-debuginfo)"
 
 
 def waiting_texts(state: State, content: str, last: Part, glyphs: Glyphs) -> list[str]:
@@ -271,7 +271,7 @@ def waiting_texts(state: State, content: str, last: Part, glyphs: Glyphs) -> lis
         return [cancelled_text()]
     if state.opens_dump:
         named = state.info is not None and content == "graph"
-        return [_NO_PLACES] if named else [f"The {content} appears when its first stage has been found"]
+        return [_NO_SOURCE_LINES] if named else [f"The {content} appears when its first stage has been found"]
     parts = list(PART_NAMES)[: list(PART_NAMES).index(last) + 1]
     numbered = (_part_text(state, number, part, glyphs) for number, part in enumerate(parts, 1))
     return [f"The {content} appears after {PART_NAMES[last]}:", "", *numbered]

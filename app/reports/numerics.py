@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from buddy.app.reports.plots import Kind, Plot, PlotAxis, Series
+from buddy.app.reports.plots import Plot, PlotAxis, Series, SeriesKind
 from buddy.compiler.protocol import GraphInfo, NodeRow
 from buddy.compiler.protocol.numerics import Deviation, NanOrigin, NodeNumbers, NumericsReport
 from buddy.compiler.protocol.pass_facts import facts
@@ -184,7 +184,7 @@ def precision_gain(
     return PrecisionGain(error, False, saved)
 
 
-def _error_series(report: NumericsReport) -> Iterator[tuple[str, Kind, list[tuple[str, Deviation | None]]]]:
+def _error_series(report: NumericsReport) -> Iterator[tuple[str, SeriesKind, list[tuple[str, Deviation | None]]]]:
     """The label, kind of plot, and errors by node, of nodes in the program and of nodes that are compiled alone."""
     yield "in the program", "line", [(node.node, node.error) for node in report.nodes]
     yield "alone", "points", [(node.node, node.own_error) for node in report.nodes]
@@ -292,9 +292,9 @@ def _deviation_json(deviation: Deviation | None) -> dict[str, object] | None:
 
 
 class NumericsVariant(NamedTuple):
-    """A recipe in which one pass, `step`, does not change numerics. `what` describes how the pass changes them."""
+    """A recipe in which one pass, `step`, does not change numerics. `effect` describes how the pass changes them."""
 
-    what: str
+    effect: str
     step: str
     recipe: Recipe
 
@@ -305,14 +305,14 @@ def variants_without(recipe: Recipe) -> Iterator[NumericsVariant]:
     The pass is disabled, or gets the option with which it does not change numerics.
     """
     for index, step in enumerate(recipe.steps):
-        numbers = facts(step.name).numbers
-        if not step.enabled or numbers is None:
+        numerics = facts(step.name).numerics
+        if not step.enabled or numerics is None:
             continue
-        what, option = numbers.how, numbers.without
+        effect, option = numerics.how, numerics.exact_option
         if option is None:
-            yield NumericsVariant(what, step.name, recipe.with_step(index, enabled=False))
+            yield NumericsVariant(effect, step.name, recipe.with_step(index, enabled=False))
         elif option not in step.options:
             other_options = tuple(pair for pair in step.options if pair[0] != option[0])
             new_step = replace(recipe.steps[index], options=(*other_options, option))
             steps = (*recipe.steps[:index], new_step, *recipe.steps[index + 1 :])
-            yield NumericsVariant(what, step.name, replace(recipe, steps=steps))
+            yield NumericsVariant(effect, step.name, replace(recipe, steps=steps))

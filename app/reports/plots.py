@@ -15,7 +15,7 @@ from buddy.app.session.state import State
 from buddy.app.workspace.session_file import RunRecord, recipe_summary
 from buddy.compiler.protocol import OutputReport, Stage
 
-Kind = Literal["line", "points", "bars"]
+SeriesKind = Literal["line", "points", "bars"]
 
 
 def axis_text(value: float) -> str:
@@ -44,7 +44,7 @@ class Series:
     label: str
     x: Sequence[float]
     y: Sequence[float]
-    kind: Kind = "line"
+    kind: SeriesKind = "line"
     names: Sequence[str] = ()
 
 

@@ -278,7 +278,7 @@ def as_json(report: ProfileReport, info: GraphInfo) -> dict[str, object]:
         "sampling": _sampling_json(report.sampling),
         "nodes": [_node_json(time, names, timed.get(time.node)) for time in report.nodes],
         "regions": [
-            {"nodes": list(region.nodes), "function": region.function, "what": region.what, "seconds": region.seconds,
+            {"nodes": list(region.nodes), "function": region.function, "what": region.label, "seconds": region.seconds,
              "parent": region.parent if region.parent >= 0 else None}
             for region in report.regions
         ],

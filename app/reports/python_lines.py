@@ -17,72 +17,74 @@ N_COLOURS = 6
 _NO_OPERATION = "without an operation on tensors"
 
 
-class Place(NamedTuple):
+class PythonLocation(NamedTuple):
     """A line of the Python file `path`, counted from 0."""
 
     path: str
     line: int
 
 
-def read_place(location: str) -> Place | None:
-    """The place that a location names, `file:line` with the line counted from 1; `None` for other texts."""
-    path, _, line = location.rpartition(":")
-    return Place(path, int(line) - 1) if path and line.isdecimal() else None
+def parse_location(text: str) -> PythonLocation | None:
+    """The location that a text names, `file:line` with the line counted from 1; `None` for other texts."""
+    path, _, line = text.rpartition(":")
+    return PythonLocation(path, int(line) - 1) if path and line.isdecimal() else None
 
 
 class PythonLines:
     """The nodes of each Python line of a graph, by stable name.
 
     The nodes `at` a line are computed by it; those `called_at` a line are computed by the functions that it calls.
-    `locations` are those of the callers, to which the rows refer by index.
+    `caller_locations` are the lines that call functions, to which the rows refer by index.
     """
 
-    def __init__(self, rows: Sequence[NodeRow] = (), locations: Sequence[str] = ()) -> None:
-        self._places = {row.stable: place for row in rows if (place := read_place(row.location)) is not None}
-        callers = [read_place(location) for location in locations]
-        at: defaultdict[Place, list[str]] = defaultdict(list)
-        called: defaultdict[Place, dict[str, None]] = defaultdict(dict)
+    def __init__(self, rows: Sequence[NodeRow] = (), caller_locations: Sequence[str] = ()) -> None:
+        self._locations = {
+            row.stable: location for row in rows if (location := parse_location(row.location)) is not None
+        }
+        callers = [parse_location(text) for text in caller_locations]
+        at: defaultdict[PythonLocation, list[str]] = defaultdict(list)
+        called: defaultdict[PythonLocation, dict[str, None]] = defaultdict(dict)
         for row in rows:
-            if row.stable in self._places:
-                at[self._places[row.stable]].append(row.stable)
-            for place in (callers[index] for index in row.callers):
-                if place is not None:
-                    called[place][row.stable] = None
-        self._at = {place: tuple(nodes) for place, nodes in at.items()}
-        self._called = {place: tuple(nodes) for place, nodes in called.items()}
-        self._colours = {place: number % N_COLOURS + 1 for number, place in enumerate(sorted(self._at))}
+            if row.stable in self._locations:
+                at[self._locations[row.stable]].append(row.stable)
+            for location in (callers[index] for index in row.callers):
+                if location is not None:
+                    called[location][row.stable] = None
+        self._at = {location: tuple(nodes) for location, nodes in at.items()}
+        self._called = {location: tuple(nodes) for location, nodes in called.items()}
+        self._colours = {location: number % N_COLOURS + 1 for number, location in enumerate(sorted(self._at))}
 
     @property
     def paths(self) -> list[str]:
         """The files with nodes."""
-        return list(dict.fromkeys(place.path for place in self._at))
+        return list(dict.fromkeys(location.path for location in self._at))
 
-    def place_of(self, node: str) -> Place | None:
+    def location_of(self, node: str) -> PythonLocation | None:
         """The line that computes a node."""
-        return self._places.get(node)
+        return self._locations.get(node)
 
-    def at(self, place: Place) -> tuple[str, ...]:
-        return self._at.get(place, ())
+    def at(self, location: PythonLocation) -> tuple[str, ...]:
+        return self._at.get(location, ())
 
-    def called_at(self, place: Place) -> tuple[str, ...]:
-        return self._called.get(place, ())
+    def called_at(self, location: PythonLocation) -> tuple[str, ...]:
+        return self._called.get(location, ())
 
-    def nodes_of(self, place: Place) -> tuple[str, ...]:
+    def nodes_of(self, location: PythonLocation) -> tuple[str, ...]:
         """The nodes that a line computes, or, if it computes none itself, those of the functions that it calls."""
-        return self.at(place) or self.called_at(place)
+        return self.at(location) or self.called_at(location)
 
     def have_nodes(self, path: str, lines: Iterable[int]) -> bool:
         """Whether one of the lines computes nodes, or calls functions that do."""
-        places = (Place(path, line) for line in lines)
-        return any(place in self._at or place in self._called for place in places)
+        locations = (PythonLocation(path, line) for line in lines)
+        return any(location in self._at or location in self._called for location in locations)
 
     def colour_of(self, nodes: Iterable[str]) -> str:
         """The theme's role for the first of `nodes` whose line is known, "" if none is. It is the same in all panes."""
-        place = next((self._places[node] for node in nodes if node in self._places), None)
-        return f"line-{self._colours[place]}" if place is not None else ""
+        location = next((self._locations[node] for node in nodes if node in self._locations), None)
+        return f"line-{self._colours[location]}" if location is not None else ""
 
-    def colour_at(self, place: Place) -> str:
-        return f"line-{self._colours[place]}" if place in self._colours else ""
+    def colour_at(self, location: PythonLocation) -> str:
+        return f"line-{self._colours[location]}" if location in self._colours else ""
 
 
 class LineFacts(NamedTuple):
@@ -123,11 +125,13 @@ class LineTimes(NamedTuple):
     run_seconds: float
 
 
-def line_facts(lines: PythonLines, place: Place, lowerings: Mapping[str, str], times: LineTimes | None) -> LineFacts:
-    """What the line at `place` computes. `lowerings` has the lowering of each node that has one."""
-    nodes = lines.nodes_of(place)
+def line_facts(
+    lines: PythonLines, location: PythonLocation, lowerings: Mapping[str, str], times: LineTimes | None
+) -> LineFacts:
+    """What the line at `location` computes. `lowerings` has the lowering of each node that has one."""
+    nodes = lines.nodes_of(location)
     n_eager = sum(lowerings.get(node) == EAGER for node in nodes)
-    mark = " " if not nodes else ":" if not lines.at(place) else "e" if n_eager else "x"
+    mark = " " if not nodes else ":" if not lines.at(location) else "e" if n_eager else "x"
     timed = [times.by_node[node] for node in nodes if node in times.by_node] if times is not None else []
     if times is None or not timed:
         return LineFacts(mark, nodes, n_eager)
@@ -140,21 +144,21 @@ def facts_text(facts: LineFacts, name: str) -> str:
     """A line with nodes in one phrase: one of them (`name`), how many run in eager, and their time."""
     count = len(facts.nodes)
     if facts.mark == ":":
-        what = f"calls functions with {formatting.count(count)} node{'s' * (count != 1)}"
+        subject = f"calls functions with {formatting.count(count)} node{'s' * (count != 1)}"
     else:
-        what = f"{name} (+{count - 1})" if count > 1 else name
+        subject = f"{name} (+{count - 1})" if count > 1 else name
     eager = f"{facts.n_eager} in eager" if facts.n_eager else "compiled"
     time = f"{facts.time_text} ms, {facts.share_text} of the run" if facts.share_text else ""
     time = "its time is part of other lines, into which it is fused" if facts.is_fused else time
-    return ", ".join(filter(None, (what, eager, time)))
+    return ", ".join(filter(None, (subject, eager, time)))
 
 
 def missing_nodes_text(
-    place: Place, structure: PythonStructure, lines: PythonLines, other_graphs: Mapping[str, PythonLines]
+    location: PythonLocation, structure: PythonStructure, lines: PythonLines, other_graphs: Mapping[str, PythonLines]
 ) -> str:
-    """Why no node comes from the line at `place`. `other_graphs` are the other graphs of the program, by name."""
-    path, line = place
-    other = next((name for name, others in other_graphs.items() if others.nodes_of(place)), "")
+    """Why no node comes from the line at `location`. `other_graphs` are the other graphs of the program, by name."""
+    path, line = location
+    other = next((name for name, others in other_graphs.items() if others.nodes_of(location)), "")
     if other:
         return f"its nodes are in the graph {other}: press {key_of('graph-choose')} to go there"
     kind = structure.kinds[line] if line < len(structure.kinds) else None

@@ -13,7 +13,7 @@ from buddy.app.reports import formatting
 from buddy.app.reports.formatting import table
 from buddy.compiler.protocol import DynamoBreak, DynamoCompile, DynamoGuard, DynamoReport, GuardFailure, UserFrame
 
-Kind = Literal["break", "recompiled", "limit", "error", "guard"]
+DynamoRowKind = Literal["break", "recompiled", "limit", "error", "guard"]
 # The number of guards in the text; JSON has all of them.
 _MAX_GUARDS = 30
 _MAX_EXPRESSION = 72
@@ -28,7 +28,7 @@ class DynamoRow:
     duration of a compilation, `failed` the number of failures of a guard; -1 if unknown.
     """
 
-    kind: Kind
+    kind: DynamoRowKind
     function: str
     title: str
     change: str = ""
@@ -57,7 +57,7 @@ def dynamo_rows(report: DynamoReport) -> list[DynamoRow]:
         title = f"{limit.setting} ({limit.limit}) reached: calls that no compiled code fits run in eager"
         fix = f"remove the cause of the recompilations, or raise torch._dynamo.config.{limit.setting}"
         events.append(
-            (limit.compile, 3, DynamoRow("limit", limit.function, title, line=limit.place, about=f"fix: {fix}"))
+            (limit.compile, 3, DynamoRow("limit", limit.function, title, line=limit.location, about=f"fix: {fix}"))
         )
     events.sort(key=lambda event: event[:2])
     return [*(row for _, _, row in events), *(_guard_row(report, guard) for guard in user_guards(report))]
@@ -68,7 +68,7 @@ def _break_row(report: DynamoReport, found: DynamoBreak) -> DynamoRow:
     parts = [*(f"fix: {fix}" for fix in found.fixes[:1]), _stack_text(found.frames[:-1]), found.explanation]
     if found.skipped:
         parts.insert(0, "Dynamo skips the function: all of it runs in eager")
-    line = found.frames[-1].place if found.frames else ""
+    line = found.frames[-1].location if found.frames else ""
     text = found.frames[-1].text if found.frames else ""
     title = f"{found.reason}: {text}" if text else found.reason
     function = found.frames[-1].function if found.frames else ""
@@ -80,14 +80,14 @@ def _break_row(report: DynamoReport, found: DynamoBreak) -> DynamoRow:
 def _recompilation_row(compiled: DynamoCompile) -> DynamoRow:
     failure = compiled.failures[0]
     also = ", ".join(f"{name} {before} -> {after}" for name, before, after in failure.changes[:4])
-    call = f"called at {formatting.short_place(compiled.call.place)}" if compiled.call else ""
+    call = f"called at {formatting.short_location(compiled.call.location)}" if compiled.call else ""
     parts = [
         f"compilation {compiled.number} of {compiled.function}",
         call,
         f"fix: {failure.fix}" if failure.fix else "",
     ]
     parts += [f"also changed: {also}" if also else ""]
-    line = failure.frame.place if failure.frame else _line(compiled)
+    line = failure.frame.location if failure.frame else _line(compiled)
     return DynamoRow(
         "recompiled",
         compiled.function,
@@ -101,7 +101,7 @@ def _recompilation_row(compiled: DynamoCompile) -> DynamoRow:
 
 def _guard_row(report: DynamoReport, guard: DynamoGuard) -> DynamoRow:
     function = report.compiles[guard.compile].function
-    line = guard.frame.place if guard.frame else ""
+    line = guard.frame.location if guard.frame else ""
     text = guard.frame.text if guard.frame else ""
     counts = f"checked {guard.checked} times" if guard.checked >= 0 else ""
     parts = (f"{guard.kind} guard of {function}", guard.scope and f"on a {guard.scope} value", counts, text)
@@ -118,11 +118,11 @@ def change_text(failure: GuardFailure) -> str:
 def _line(compiled: DynamoCompile) -> str:
     """The user's line of a compilation: the call, if the function is of a library."""
     is_library = "/torch/_dynamo/" in compiled.file
-    return compiled.call.place if compiled.call and (is_library or not compiled.file) else compiled.place
+    return compiled.call.location if compiled.call and (is_library or not compiled.file) else compiled.location
 
 
 def _stack_text(frames: Sequence[UserFrame]) -> str:
-    calls = ", ".join(f"{formatting.short_place(frame.place)} in {frame.function}" for frame in reversed(frames))
+    calls = ", ".join(f"{formatting.short_location(frame.location)} in {frame.function}" for frame in reversed(frames))
     return f"called from {calls}" if calls else ""
 
 
@@ -152,7 +152,7 @@ def dynamo_summary(report: DynamoReport) -> str:
     """One line: how many functions were compiled how often, recompilations, graph breaks."""
     if not report.compiles and not report.breaks:
         return "no function was compiled: the script calls nothing that torch.compile returned"
-    functions = len({(compiled.function, compiled.place) for compiled in report.compiles})
+    functions = len({(compiled.function, compiled.location) for compiled in report.compiles})
     seconds = sum(compiled.seconds for compiled in report.compiles if compiled.seconds > 0)
     times = f"{_count(functions, 'function')} compiled {_count(len(report.compiles), 'time')}"
     parts = [f"{times} in {formatting.seconds(seconds)}" if seconds else times]
@@ -175,8 +175,8 @@ def dynamo_text(report: DynamoReport) -> str:
         sections.append("\n".join(["Recompilations", *_recompilation_lines(report)]))
     if report.limits:
         lines = [
-            f"  {limit.function} at {limit.place}: {limit.setting} is {limit.limit}; calls that no compiled code fits "
-            "run in eager" for limit in report.limits
+            f"  {limit.function} at {limit.location}: {limit.setting} is {limit.limit}; "
+            "calls that no compiled code fits run in eager" for limit in report.limits
         ]  # fmt: skip
         sections.append("\n".join(["Recompile limit reached", *lines]))
     errors = [
@@ -196,10 +196,10 @@ def dynamo_text(report: DynamoReport) -> str:
 def _break_lines(number: int, found: DynamoBreak) -> Iterator[str]:
     frame = found.frames[-1] if found.frames else None
     times = f", {found.times} times" if found.times > 1 else ""
-    place = f"{frame.place}{f' in {frame.function}' if frame.function else ''}" if frame else "unknown line"
-    yield f"  {number}. {place}{times}{f': {frame.text}' if frame and frame.text else ''}"
+    location = f"{frame.location}{f' in {frame.function}' if frame.function else ''}" if frame else "unknown line"
+    yield f"  {number}. {location}{times}{f': {frame.text}' if frame and frame.text else ''}"
     for caller in reversed(found.frames[:-1]):
-        yield f"     called from {caller.place} in {caller.function}: {caller.text}"
+        yield f"     called from {caller.location} in {caller.function}: {caller.text}"
     yield f"     reason: {found.reason}{' (the whole function runs in eager)' if found.skipped else ''}"
     yield from (f"     fix: {fix}" for fix in found.fixes[:_MAX_FIXES])
 
@@ -207,7 +207,7 @@ def _break_lines(number: int, found: DynamoBreak) -> Iterator[str]:
 def _recompilation_lines(report: DynamoReport) -> Iterator[str]:
     by_function = dict[tuple[str, str], list[DynamoCompile]]()
     for compiled in report.compiles:
-        by_function.setdefault((compiled.function, compiled.place), []).append(compiled)
+        by_function.setdefault((compiled.function, compiled.location), []).append(compiled)
     for (function, _), compiles in by_function.items():
         if all(compiled.number == 1 for compiled in compiles):
             continue
@@ -230,12 +230,12 @@ def _recompilation_lines(report: DynamoReport) -> Iterator[str]:
 
 def _recompilation_line(compiled: DynamoCompile, failure: GuardFailure) -> str:
     change = change_text(failure)
-    places = [f"read at {formatting.short_place(failure.frame.place)}" if failure.frame else ""]
-    places += [f"called at {formatting.short_place(compiled.call.place)}" if compiled.call else ""]
+    details = [f"read at {formatting.short_location(failure.frame.location)}" if failure.frame else ""]
+    details += [f"called at {formatting.short_location(compiled.call.location)}" if compiled.call else ""]
     time = formatting.seconds(compiled.seconds) if compiled.seconds >= 0 else ""
-    details = ", ".join(part for part in (*places, time) if part)
+    details_text = ", ".join(part for part in (*details, time) if part)
     text = f"{compiled.number}: failed guard {failure.expression}{f', {failure.source}: {change}' if change else ''}"
-    return f"{text} ({details})" if details else text
+    return f"{text} ({details_text})" if details_text else text
 
 
 def _guard_lines(report: DynamoReport, guards: Sequence[DynamoGuard]) -> Iterator[str]:
@@ -245,7 +245,7 @@ def _guard_lines(report: DynamoReport, guards: Sequence[DynamoGuard]) -> Iterato
         [
             guard.kind, guard.scope, _clipped(guard.expression), report.compiles[guard.compile].function,
             *([guard.checked, guard.failed] if counts else []),
-            formatting.short_place(guard.frame.place) if guard.frame else "",
+            formatting.short_location(guard.frame.location) if guard.frame else "",
         ]
         for guard in guards[:_MAX_GUARDS]
     ]  # fmt: skip

@@ -60,7 +60,7 @@ class ReproducerDescription(msgspec.Struct, frozen=True):
     shapes: tuple[str, ...] = ()
 
     @property
-    def lacks(self) -> str:
+    def missing_files_text(self) -> str:
         """A message about the imported files that are not in the reproducer; empty without any."""
         return f"not in the reproducer: imported files {', '.join(self.elsewhere)}" if self.elsewhere else ""
 

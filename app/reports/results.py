@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from buddy.app.actions import BY_ID
 from buddy.app.reports import formatting, numerics, profile
-from buddy.app.reports.formatting import short_place
+from buddy.app.reports.formatting import short_location
 from buddy.app.reports.searches import bisection_lines, ranked_nodes, saving_text, tuning_lines
 from buddy.compiler.protocol import Attempted, BisectionResult, GraphInfo, NodeRow, ProfileReport, Tuned
 from buddy.compiler.protocol.numerics import Deviation, NumericsReport
@@ -23,21 +23,21 @@ _MIN_CHANGE = 0.02
 
 
 @dataclass(frozen=True)
-class Node:
+class GoToNode:
     """An answer of the result screen: go to the node with this stable name."""
 
     name: str
 
 
 @dataclass(frozen=True)
-class Perform:
+class PerformAction:
     """An answer of the result screen: perform the action with this id."""
 
     action: str
 
 
 # What the user chooses on the result screen: a node, an action, or a word that the job that made the result defines.
-Answer = Node | Perform | str
+ResultAnswer = GoToNode | PerformAction | str
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Entry:
     value: str = ""
     share: float = -1.0
     change: str = ""
-    answer: Answer | None = None
+    answer: ResultAnswer | None = None
     key: str = ""
     role: str = "text"
 
@@ -77,7 +77,7 @@ def action_entries(*ids: str) -> tuple[Entry, ...]:
     """Entries that perform actions, each with the last key of the action's sequence."""
     actions = [BY_ID[action_id] for action_id in ids]
     return tuple(
-        Entry(action.title, action.tooltip, answer=Perform(action.id), key=action.key.split()[-1])
+        Entry(action.title, action.tooltip, answer=PerformAction(action.id), key=action.key.split()[-1])
         for action in actions
         if action.key
     )
@@ -108,7 +108,7 @@ def profile_result(report: ProfileReport, previous: ProfileReport | None, info: 
 _GROUPS: Mapping[str, Callable[[NodeRow], str]] = {
     "by op kind": lambda row: row.target.removesuffix(".default"),
     "by module": lambda row: row.module,
-    "by source line": lambda row: short_place(row.location),
+    "by source line": lambda row: short_location(row.location),
 }
 
 
@@ -129,7 +129,7 @@ def _time_entries(
             f"{profile.milliseconds(seconds)} ms",
             seconds / whole if whole else 0.0,
             _change_text(seconds, old_sums.get(name)) if before else "",
-            Node(slowest[name]),
+            GoToNode(slowest[name]),
         )
         for name, seconds in ranked[:TOP]
     )
@@ -175,7 +175,7 @@ def numerics_result(report: NumericsReport, previous: NumericsReport | None, inf
                 _share_text(now[worst[group]]),
                 min(now[worst[group]], 1.0),
                 _was_text(now[worst[group]], max((old[name] for name in groups[group] if name in old), default=None)),
-                Node(worst[group]),
+                GoToNode(worst[group]),
                 role="bad" if bad & set(groups[group]) else "text",
             )
             for group in ranked[:TOP]
@@ -251,7 +251,7 @@ def precisions_result(tuned: Tuned, attempts: Sequence[Attempted], is_better: bo
             f"saves {saving_text(node.effect.saved)}",
             max(0.0, node.effect.saved / most) if most > 0 else 0.0,
             f"{node.effect.error:.1e}" if node.effect.error >= 0 else "",
-            Node(node.node),
+            GoToNode(node.node),
         )
         for node in nodes[:TOP]
         if node.effect is not None
@@ -323,7 +323,7 @@ def bisection_result(result: BisectionResult) -> Result:
         Entry("Bisect again", "with another criterion", answer=AGAIN, key="b"),
     ]
     nodes = Section(
-        "smallest reproducing set of nodes", tuple(Entry(name, answer=Node(name)) for name in result.nodes[:TOP])
+        "smallest reproducing set of nodes", tuple(Entry(name, answer=GoToNode(name)) for name in result.nodes[:TOP])
     )
     after = result.after if result.after != result.before else ""
     texts = tuple((title, text) for title, text in (("before", result.before), ("after", after)) if text)

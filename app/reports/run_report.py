@@ -31,9 +31,9 @@ from buddy.compiler.protocol.run_report import ONNX_RUNTIME, OPENVINO, RUNTIMES
 
 # The names of the backends' code in a report: as the label of a line, and in a sentence.
 RUNTIME_LABELS = {ONNX_RUNTIME: "ORT", OPENVINO: "OpenVINO"}
-SIDE_NAMES = {NATIVE: "compiled", **COMPILER_NAMES, **RUNTIME_LABELS}
-SIDE_WORDS = {NATIVE: "compiled code", **RUNTIMES}
-SIDE_WORDS |= {name: f"{title}'s code" for name, title in COMPILER_NAMES.items()}
+SIDE_LABELS = {NATIVE: "compiled", **COMPILER_NAMES, **RUNTIME_LABELS}
+SIDE_SUBJECTS = {NATIVE: "compiled code", **RUNTIMES}
+SIDE_SUBJECTS |= {name: f"{title}'s code" for name, title in COMPILER_NAMES.items()}
 
 NAN_HINT = "use --equal-nan to treat NaN as equal to NaN"
 # The number of nodes that are listed for a reason.
@@ -73,7 +73,7 @@ def as_json(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment
         "run": _timing_json(report.compiled),
         "eager": _timing_json(report.eager),
         "ratio": _number(report.ratio),
-        "beside": [_side_json(side, report.eager) for side in report.beside],
+        "beside": [_side_json(side, report.eager) for side in report.sides],
         "memory": _memory_json(report.memory),
         "load": formatting.load_json(report.load),
         "inputs_unchanged": report.inputs_unchanged,
@@ -106,12 +106,12 @@ def as_text(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment
             _LEFT_ALIGNED,
         ),
         *(f"{output.name}: {text}" for output in report.outputs for text in formatting.verdict_texts(output)),
-        f"{SIDE_NAMES[report.backend]:<8} {_timing_text(report.compiled)}",
-        *(_side_text(side) for side in report.beside),
+        f"{SIDE_LABELS[report.backend]:<8} {_timing_text(report.compiled)}",
+        *(_side_text(side) for side in report.sides),
         *_eager_lines(report),
-        *(_side_ratio(side, report.eager) for side in report.beside if not side.problem),
-        *(text for side in report.beside for text in divergence_texts(side, info)),
-        *(text for side in report.beside for text in _marked_texts(side, info)),
+        *(_side_ratio(side, report.eager) for side in report.sides if not side.problem),
+        *(text for side in report.sides for text in divergence_texts(side, info)),
+        *(text for side in report.sides for text in _marked_texts(side, info)),
         *([formatting.load_text(report.load)] if report.load else []),
         *_memory_lines(report.memory, report.compared),
     ]
@@ -137,7 +137,7 @@ def _last_column(report: RunReport) -> str:
 def _eager_lines(report: RunReport) -> list[str]:
     if report.not_compared:
         return [f"not compared with eager: {report.not_compared}"]
-    ratio = f"{SIDE_WORDS[report.backend]} takes {report.ratio:.2f} x the time of eager"
+    ratio = f"{SIDE_SUBJECTS[report.backend]} takes {report.ratio:.2f} x the time of eager"
     return [f"eager    {_timing_text(report.eager)}", ratio]
 
 
@@ -171,26 +171,26 @@ def _divergence_json(divergence: Divergence) -> dict[str, object]:
 
 def divergence_texts(side: SideReport, info: GraphInfo | None) -> list[str]:
     """Sentences about the first node that differs in another runtime, and about the search; empty without one."""
-    texts = [f"{SIDE_WORDS[side.name]}: {side.note}"] if side.note else []
+    texts = [f"{SIDE_SUBJECTS[side.name]}: {side.note}"] if side.note else []
     found = side.divergence
     if found is None:
         return texts
     calls = f"{found.runs} call{'s' * (found.runs != 1)}, {formatting.seconds(found.seconds)}"
     if not found.node:
-        return [*texts, f"{SIDE_WORDS[side.name]}: all {len(found.marked)} marked nodes match ({calls})"]
-    name, place = node_places(info).get(found.node, (found.node, ""))
-    where = f"{name}, {formatting.short_place(place)}" if place else name
+        return [*texts, f"{SIDE_SUBJECTS[side.name]}: all {len(found.marked)} marked nodes match ({calls})"]
+    name, location = node_locations(info).get(found.node, (found.node, ""))
+    where = f"{name}, {formatting.short_location(location)}" if location else name
     if found.kind == "fusion":
         text = f"its results match if it returns the value of {where}, so its fusion across this node differs"
-        return [*texts, f"{SIDE_WORDS[side.name]}: {text} ({calls})"]
+        return [*texts, f"{SIDE_SUBJECTS[side.name]}: {text} ({calls})"]
     error = f": max abs {found.output.max_abs:.2e}" if found.output is not None else ": a result of the program"
     first = f" first at {found.output.where}" if found.output is not None and found.output.where else ""
-    matching = [node_places(info).get(node, (node, ""))[0] for node in found.operands[:_MAX_NODES]]
+    matching = [node_locations(info).get(node, (node, ""))[0] for node in found.operands[:_MAX_NODES]]
     operands = f"; {', '.join(matching)} before it match" if matching else ""
-    return [*texts, f"{SIDE_WORDS[side.name]}: first differs in {where}{error}{first}{operands} ({calls})"]
+    return [*texts, f"{SIDE_SUBJECTS[side.name]}: first differs in {where}{error}{first}{operands} ({calls})"]
 
 
-def node_places(info: GraphInfo | None) -> dict[str, tuple[str, str]]:
+def node_locations(info: GraphInfo | None) -> dict[str, tuple[str, str]]:
     """The display name and the Python line of each node, by its stable name."""
     return {row.stable: (row.display_name, row.location) for row in info.rows} if info is not None else {}
 
@@ -198,17 +198,17 @@ def node_places(info: GraphInfo | None) -> dict[str, tuple[str, str]]:
 def _marked_texts(side: SideReport, info: GraphInfo) -> list[str]:
     """A table of all nodes whose values were compared; empty unless all were marked."""
     marked = side.divergence.marked if side.divergence is not None else ()
-    return [f"nodes in {SIDE_WORDS[side.name]}:", marked_table(marked, info)] if marked else []
+    return [f"nodes in {SIDE_SUBJECTS[side.name]}:", marked_table(marked, info)] if marked else []
 
 
 def marked_table(marked: Sequence[OutputReport], info: GraphInfo | None) -> str:
     """A table of nodes with their Python lines and their errors."""
-    places = node_places(info)
+    locations = node_locations(info)
     rows = [
         [
-            places.get(o.name, (o.name,))[0],
+            locations.get(o.name, (o.name,))[0],
             *_output_row(o)[1:5],
-            formatting.short_place(places.get(o.name, ("", ""))[1]),
+            formatting.short_location(locations.get(o.name, ("", ""))[1]),
         ]
         for o in marked
     ]
@@ -218,8 +218,8 @@ def marked_table(marked: Sequence[OutputReport], info: GraphInfo | None) -> str:
 
 def _side_text(side: SideReport) -> str:
     if side.problem:
-        return f"{SIDE_NAMES[side.name]:<8} not run: {side.problem}"
-    return f"{SIDE_NAMES[side.name]:<8} {_timing_text(side.timing)}"
+        return f"{SIDE_LABELS[side.name]:<8} not run: {side.problem}"
+    return f"{SIDE_LABELS[side.name]:<8} {_timing_text(side.timing)}"
 
 
 def _side_ratio(side: SideReport, eager: Timing) -> str:
@@ -229,12 +229,12 @@ def _side_ratio(side: SideReport, eager: Timing) -> str:
     verdicts = {"ok": "ok", "nan": "NaN where eager has NaN", "unchecked": "not compared"}
     verdict = verdicts.get(side.verdict) or f"MISMATCH in {', '.join(mismatches)}"
     return (
-        f"{SIDE_WORDS[side.name]} takes {ratio:.2f} x the time of eager; {verdict}, max abs {side.max_abs:.2e}, "
-        f"{made_text(side)}"
+        f"{SIDE_SUBJECTS[side.name]} takes {ratio:.2f} x the time of eager; {verdict}, max abs {side.max_abs:.2e}, "
+        f"{preparation_text(side)}"
     )
 
 
-def made_text(side: SideReport) -> str:
+def preparation_text(side: SideReport) -> str:
     """How long it took until a side could run: `compiled in 2.50 s`, or the export and the load of a runtime."""
     if side.name in RUNTIMES:
         return f"exported in {side.compile_seconds:.2f} s, loaded in {side.load_seconds:.2f} s"
@@ -311,7 +311,7 @@ def _output_json(output: OutputReport) -> dict[str, object]:
         "spread_rms": output.spread_rms if output.spread_rms >= 0 else None,
         "checks": [
             {
-                "what": check.what,
+                "what": check.metric,
                 "error": _number(check.error),
                 "allowed": _number(check.allowed),
                 "rule": check.rule,

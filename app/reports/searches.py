@@ -51,17 +51,17 @@ def parse_criterion(kind: str, text: str) -> Criterion:
 
 def bisection_lines(result: BisectionResult) -> list[str]:
     """The result of a bisection as lines of text: the culprit, then the evidence."""
-    lines = [result.told]
-    if result.wrong:
-        lines.append(f"original failure: {result.wrong}")
+    lines = [result.summary]
+    if result.failure:
+        lines.append(f"original failure: {result.failure}")
     for culprit in result.steps:
         origin = f", from {culprit.origin}" if culprit.origin else ""
-        lines.append(f"pass {culprit.step.spelling()} (step {culprit.place + 1}{origin})")
+        lines.append(f"pass {culprit.step.spelling()} (step {culprit.index + 1}{origin})")
     for lowering in result.lowerings:
         origin = f", from {lowering.origin}" if lowering.origin else ""
-        right = ", ".join(lowering.right)
+        correct = ", ".join(lowering.correct)
         name = f"{lowering.registry}.{lowering.op}"
-        lines.append(f"lowering {name}{origin}: {len(lowering.nodes)} nodes; correct: {right}")
+        lines.append(f"lowering {name}{origin}: {len(lowering.nodes)} nodes; correct: {correct}")
     lines += _node_set_lines("smallest reproducing set of nodes", result.nodes)
     lines += _node_set_lines("correct with these nodes in eager", result.in_eager)
     if result.functions:
@@ -178,12 +178,12 @@ class VariationError(BuddyError, ValueError):
 
 def read_variation(text: str) -> Variation:
     """Parses `WHAT=VALUE,VALUE…`. Raises `VariationError` for a text of another form."""
-    what, equals, values = (part.strip() for part in text.partition("="))
-    if not equals or not what or not values:
+    parameter, equals, values = (part.strip() for part in text.partition("="))
+    if not equals or not parameter or not values:
         raise VariationError(f"{text!r} is not of the form WHAT=VALUE,VALUE")
-    if what in RECIPE_FIELDS:
-        warn_renamed(repr(what), repr(RECIPE_FIELDS[what]))
-    return Variation(RECIPE_FIELDS.get(what, what), tuple(_value(part.strip()) for part in values.split(",")))
+    if parameter in RECIPE_FIELDS:
+        warn_renamed(repr(parameter), repr(RECIPE_FIELDS[parameter]))
+    return Variation(RECIPE_FIELDS.get(parameter, parameter), tuple(_value(part.strip()) for part in values.split(",")))
 
 
 def _value(text: str) -> OptionValue:

@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from buddy.compiler.protocol import Element, KeptTensor, Values, Which
+from buddy.compiler.protocol import Element, RunTensor, ValueKind, Values
 
 # The size of the block of values of one request: about a screen.
 BLOCK_ROWS, BLOCK_COLUMNS = 64, 32
-OUTPUT_SIDES: tuple[Which, ...] = ("output", "eager", "difference")
+OUTPUT_SIDES: tuple[ValueKind, ...] = ("output", "eager", "difference")
 # The width of a column, in cells.
 CELL_WIDTH = 11
 
@@ -18,25 +18,25 @@ CELL_WIDTH = 11
 class ViewedTensor(NamedTuple):
     """A tensor to view, and its sides: output, eager's output and their difference, or input."""
 
-    tensor: KeptTensor
-    sides: tuple[Which, ...]
+    tensor: RunTensor
+    sides: tuple[ValueKind, ...]
 
     @property
     def title(self) -> str:
         return f"{self.tensor.name} {self.tensor.dtype}[{','.join(map(str, self.tensor.shape))}]"
 
 
-def viewed_tensors(tensors: Sequence[KeptTensor]) -> list[ViewedTensor]:
+def viewed_tensors(tensors: Sequence[RunTensor]) -> list[ViewedTensor]:
     """The outputs, then the inputs. An output has a difference only if eager's output has the same shape."""
-    compiled = {tensor.name: tensor for tensor in tensors if tensor.which == "output"}
+    compiled = {tensor.name: tensor for tensor in tensors if tensor.kind == "output"}
     outputs = []
     for tensor in tensors:
-        if tensor.which == "eager":
+        if tensor.kind == "eager":
             output = compiled.get(tensor.name)
             same_shape = output is not None and output.shape == tensor.shape
             sides = OUTPUT_SIDES if same_shape else OUTPUT_SIDES[:2] if output else ("eager",)
             outputs.append(ViewedTensor(tensor, sides))
-    return [*outputs, *(ViewedTensor(tensor, ("input",)) for tensor in tensors if tensor.which == "input")]
+    return [*outputs, *(ViewedTensor(tensor, ("input",)) for tensor in tensors if tensor.kind == "input")]
 
 
 class ValuePages:
@@ -95,7 +95,7 @@ def value_text(value: Element | None, width: int = CELL_WIDTH - 1) -> str:
     return text if len(text) <= width else f"{value:.2e}"
 
 
-def role_of(value: Element | None, side: Which, max_error: float) -> str:
+def role_of(value: Element | None, side: ValueKind, max_error: float) -> str:
     """The role that colours a value: `bad` if it is not finite, or is a difference of at least half `max_error`."""
     if side == "difference" and isinstance(value, int | float):
         size = abs(value)

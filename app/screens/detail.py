@@ -229,7 +229,7 @@ def engine_lines(state: State) -> list[Cells]:
             ("machine", welcome.target),
             ("with", packages),
         ]
-    rows += [(name, f"{worker.state}  {worker.what}") for name, worker in state.workers.items()]
+    rows += [(name, f"{worker.state}  {worker.reason}") for name, worker in state.workers.items()]
     return [[(f"    {title:<10} ", "dim"), (text, "text")] for title, text in rows if text]
 
 

@@ -71,9 +71,9 @@ class PageScreen(ReadOnlyScreen[None]):
     async def on_markdown_link_clicked(self, message: Markdown.LinkClicked) -> None:
         """Follow a link to a page, or show the address of another link."""
         message.stop()
-        place, _, anchor = message.href.partition("#")
-        target = (self._history[-1].parent / place).resolve() if place else self._history[-1]
-        if "://" in place or target.suffix != ".md":
+        page, _, anchor = message.href.partition("#")
+        target = (self._history[-1].parent / page).resolve() if page else self._history[-1]
+        if "://" in page or target.suffix != ".md":
             self.query_one("#box").border_subtitle = message.href
             return
         self._history.append(target)

@@ -104,7 +104,7 @@ _HISTORY_COLUMNS: tuple[Column[NodeRemark], ...] = (
 
 
 # The minimum width of the screen, in cells, for two sides next to each other. Otherwise one is above the other.
-MIN_BESIDE_WIDTH = 120
+MIN_SIDE_BY_SIDE_WIDTH = 120
 # The maximum number of lines of the node that are shown of a stage.
 _MAX_LINES = 400
 # The index of the phase of torch-mlir whose IR is in the target dialect. The phases before it: imported IR, and IR that
@@ -166,7 +166,7 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
 
     def fit(self) -> None:
         """Place the sides next to each other on a wide screen, and show the keys that fit. The box fills the screen."""
-        self.query_one("#sides").set_class(self.app.size.width >= MIN_BESIDE_WIDTH, "-beside")
+        self.query_one("#sides").set_class(self.app.size.width >= MIN_SIDE_BY_SIDE_WIDTH, "-side-by-side")
         self.query_one("#box").border_subtitle = self.keys_text()
 
     def keys_text(self) -> str:
@@ -183,7 +183,7 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
 
     # ---- compilation ---------------------------------------------------------------------------------------------
 
-    @work(exclusive=True, group="beside")
+    @work(exclusive=True, group="compare-node")
     async def _compile(self) -> None:
         """Compile both sides. If one has the recipe, start with that side, because its stages are cached."""
         for view in self._views:
@@ -200,7 +200,7 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
                 finished_stages.append(frame.stage)
                 self.show_progress(f"{pipeline.title}, {frame.stage.name}")
             elif isinstance(frame, Progress):
-                self.show_progress(f"{pipeline.title}, {frame.what}")
+                self.show_progress(f"{pipeline.title}, {frame.activity}")
 
         problems: list[str] = []
         request = self._session.compile_for_comparison(pipeline.recipe, handle_frame)

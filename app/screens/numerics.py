@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from buddy.app.panes.pane import Column
 from buddy.app.reports import numerics
 from buddy.app.reports.lowerings import short_target
-from buddy.app.reports.results import Answer, Node, Result, numerics_result
+from buddy.app.reports.results import GoToNode, Result, ResultAnswer, numerics_result
 from buddy.app.screens.tables import TableScreen
 from buddy.app.session.requests import Requester
 from buddy.app.widgets.look import Cell
@@ -100,7 +100,7 @@ class NumericsScreen(TableScreen[NodeNumbers]):
 
     def _progress(self, frame: Frame) -> None:
         if isinstance(frame, Progress):
-            self.show_progress(frame.what)
+            self.show_progress(frame.activity)
 
     def _show_report(self, report: NumericsReport) -> None:
         self._report = report
@@ -134,8 +134,8 @@ class NumericsScreen(TableScreen[NodeNumbers]):
             result = numerics_result(self._report, self._previous, self._info)
             self.app.push_screen(ResultScreen(result), self._use_answer)
 
-    def _use_answer(self, answer: Answer | None) -> None:
-        if isinstance(answer, Node):
+    def _use_answer(self, answer: ResultAnswer | None) -> None:
+        if isinstance(answer, GoToNode):
             self.dismiss(answer.name)
 
     def action_plot(self) -> None:

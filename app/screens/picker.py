@@ -54,7 +54,7 @@ class OptionScreen(AnsweringScreen[Options]):
                         self._initial_text(option), placeholder=option.default, compact=True, id=f"option-{k}",
                         suggester=SuggestFromList(option_completions(option), case_sensitive=False),
                     )  # fmt: skip
-                    yield Static("", markup=False, classes="misfit", id=f"misfit-{k}")
+                    yield Static("", markup=False, classes="field-error", id=f"field-error-{k}")
 
     def on_mount(self) -> None:
         self.query_one("#box").styles.height = min(2 * len(self._info.options) + 4, max(self.app.size.height - 4, 6))
@@ -87,7 +87,7 @@ class OptionScreen(AnsweringScreen[Options]):
 
     def _show_error(self, number: int, error: str) -> None:
         """Show an error below field `number`; an empty text removes it."""
-        line = self.query_one(f"#misfit-{number}", Static)
+        line = self.query_one(f"#field-error-{number}", Static)
         line.update(f"[!] {error}" if error else "")
         line.display = bool(error)
 

@@ -60,12 +60,12 @@ class PresetsScreen(TableScreen[PipelineFacts]):
 
     async def _update_rows(self, measure: Callable[[PipelineFacts], Awaitable[PipelineFacts]]) -> None:
         """Replace each row by the result of `measure`, or, if it fails, set its problem."""
-        for row in list(self._table.given):
+        for row in list(self._table.unsorted_rows):
             self.show_progress(row.title)
             problems: list[str] = []
             measured = await Requester(self._session, problems.append).await_answer(measure(row))
             new_row = measured or replace(row, problem="".join(problems))
-            self.show([new_row if other.title == row.title else other for other in self._table.given])
+            self.show([new_row if other.title == row.title else other for other in self._table.unsorted_rows])
         self.show_progress("")
 
     async def _compile(self, row: PipelineFacts) -> PipelineFacts:

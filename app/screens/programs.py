@@ -53,7 +53,7 @@ class ProgramScreen(AnsweringScreen[Program]):
         with Vertical(id="box") as box:
             box.border_title = self.title_text
             yield StillInput(placeholder="path, then arguments of the script; or type to search", compact=True)
-            yield Static("", markup=False, classes="misfit")
+            yield Static("", markup=False, classes="field-error")
             yield ChoiceList(self._recent)
 
     def on_mount(self) -> None:
@@ -76,15 +76,15 @@ class ProgramScreen(AnsweringScreen[Program]):
         self._list.choices = self._list.matches = choices
         self._list.cursor = 0
         self._list.rows_changed()
-        self._show_place()
+        self._show_position()
 
-    def _show_place(self) -> None:
+    def _show_position(self) -> None:
         """Show which entry the cursor is on, and how many there are: a small screen does not show all."""
-        place = f"{self._list.cursor + 1}/{len(self._list.matches)}, " if self._list.matches else ""
-        self.query_one("#box").border_subtitle = place + self.hint_text
+        position = f"{self._list.cursor + 1}/{len(self._list.matches)}, " if self._list.matches else ""
+        self.query_one("#box").border_subtitle = position + self.hint_text
 
     def on_cursor_view_moved(self) -> None:
-        self._show_place()
+        self._show_position()
 
     def _show_error(self, text: str) -> None:
         error = self.query_one(Static)

@@ -14,7 +14,7 @@ from textual.binding import Binding, BindingType
 
 from buddy.app.actions import key_of
 from buddy.app.reports import formatting
-from buddy.app.reports.results import Answer, Entry, Node, Perform, Result
+from buddy.app.reports.results import Entry, GoToNode, PerformAction, Result, ResultAnswer
 from buddy.app.screens.detail import (
     DIAGNOSTIC_WIDTH,
     MAX_BOX_WIDTH,
@@ -130,7 +130,7 @@ def _change_role(change: str) -> str:
     return "ok" if change.startswith("-") else "warn" if change.startswith("+") else "dim"
 
 
-class ResultScreen(ListScreen[Answer | None]):
+class ResultScreen(ListScreen[ResultAnswer | None]):
     """The result of a job. Returns what the user has chosen, or `None`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -216,10 +216,10 @@ class Results:
         """Show a result, and do what the user chooses."""
         self._app.push_screen(ResultScreen(logged.result), lambda answer: self._use(answer, logged))
 
-    def _use(self, answer: Answer | None, logged: LoggedResult) -> None:
-        if isinstance(answer, Node):
+    def _use(self, answer: ResultAnswer | None, logged: LoggedResult) -> None:
+        if isinstance(answer, GoToNode):
             self._go_to(answer.name)
-        elif isinstance(answer, Perform):
+        elif isinstance(answer, PerformAction):
             self._app.call_later(self._app.run_action, f"app.act('{answer.action}')")
         elif answer is not None and logged.use_answer is not None:
             logged.use_answer(answer)

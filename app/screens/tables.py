@@ -49,7 +49,7 @@ class TableRows(TableView[Row]):
         self, columns: Sequence[Column[Row]], rows: Sequence[Row], foot_text: Callable[[Row], str], foot_lines: int
     ) -> None:
         super().__init__()
-        self.given, self.rows = list(rows), list(rows)
+        self.unsorted_rows, self.rows = list(rows), list(rows)
         self._columns, self._foot_text, self._foot_lines = columns, foot_text, foot_lines
 
     @property
@@ -66,12 +66,12 @@ class TableRows(TableView[Row]):
 
     def show(self, rows: Sequence[Row]) -> None:
         """Replace the rows. A cursor that the user has moved stays on its row if the row still exists."""
-        self.given = list(rows)
+        self.unsorted_rows = list(rows)
         self.sort_rows()
 
     def sort_rows(self) -> None:
         current = self.current
-        self.rows = self.order.sorted(self.given, self._columns)
+        self.rows = self.order.sorted(self.unsorted_rows, self._columns)
         if self.cursor and current in self.rows:
             self.cursor = self.rows.index(current)
         self.rows_changed()
@@ -224,7 +224,7 @@ class FallbacksScreen(TableScreen[Fallback]):
         self._compile_graphs()
 
     def foot_text(self, row: Fallback) -> str:
-        return f"{formatting.short_place(row.line)}: {explanation(row)}" if row.line else explanation(row)
+        return f"{formatting.short_location(row.line)}: {explanation(row)}" if row.line else explanation(row)
 
     @work(exclusive=True, group="fallbacks")
     async def _compile_graphs(self) -> None:
@@ -235,7 +235,7 @@ class FallbacksScreen(TableScreen[Fallback]):
                 found += [frame] if isinstance(frame, Assigned) else []
 
             self.set_box_title(f"{self._title_text()}: compiling graph {facts.number}")
-            frame = Compile(0, self._recipes[facts.number], beside=True)
+            frame = Compile(0, self._recipes[facts.number], for_comparison=True)
             await Requester(self._session, self.notify_problem).request(frame, take)
             if found:
                 self._graphs[facts.number] = replace(facts, assignments=found[-1].assignments)
@@ -256,7 +256,7 @@ _FALLBACK_COLUMNS: tuple[Column[Fallback], ...] = (
     Column("graph", 5, lambda row: (str(row.graph), "dim"), right=True),
     Column("node, break or condition", 0, lambda row: (row.title, "accent" if row.node else "text")),
     Column("cost", 13, lambda row: (row.cost, "number"), right=True),
-    Column("line", 24, lambda row: (formatting.short_place(row.line), "dim"), min_pane_width=90),
+    Column("line", 24, lambda row: (formatting.short_location(row.line), "dim"), min_pane_width=90),
 )
 
 # What `f` shows, one after the other: the kinds of rows, and the name in the title; all kinds first.
@@ -289,9 +289,9 @@ class RecompilationsScreen(TableScreen[DynamoRow]):
         self._run_script()
 
     def foot_text(self, row: DynamoRow) -> str:
-        place = formatting.short_place(row.line)
+        location = formatting.short_location(row.line)
         return " · ".join(
-            part for part in (f"{place}: {row.title}" if place else row.title, row.change, row.about) if part
+            part for part in (f"{location}: {row.title}" if location else row.title, row.change, row.about) if part
         )
 
     @work(exclusive=True, group="recompilations")
@@ -309,7 +309,7 @@ class RecompilationsScreen(TableScreen[DynamoRow]):
         if isinstance(frame, DynamoProgress):
             self.show_report(frame.report)
         elif isinstance(frame, Progress):
-            self._show_status(frame.what)
+            self._show_status(frame.activity)
 
     def _show_status(self, status: str) -> None:
         self._status = status
@@ -339,7 +339,7 @@ _RECOMPILATION_COLUMNS: tuple[Column[DynamoRow], ...] = (
     Column("reason or guard", 0, lambda row: (row.title, "text")),
     Column("before -> after", 26, lambda row: (row.change, "number")),
     Column("cost", 9, lambda row: (row.cost, "dim"), right=True, key=lambda row: max(row.seconds, row.failed)),
-    Column("line", 20, lambda row: (formatting.short_place(row.line), "dim"), min_pane_width=90),
+    Column("line", 20, lambda row: (formatting.short_location(row.line), "dim"), min_pane_width=90),
 )
 # The time limit in seconds for all passes together.
 _TRIAL_SECONDS = 60.0

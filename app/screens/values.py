@@ -36,7 +36,7 @@ from buddy.compiler.protocol import (
     MapDifferences,
     OutputReport,
     Request,
-    Which,
+    ValueKind,
 )
 
 Answer = TypeVar("Answer")
@@ -57,7 +57,7 @@ class ValueGrid(CursorView):
     def __init__(self, update_text: Callable[[], object], request_missing: Callable[[], object]) -> None:
         super().__init__()
         self._update_text, self._request_missing = update_text, request_missing
-        self.side: Which = "output"
+        self.side: ValueKind = "output"
         self.pages = ValuePages()
         self.map: DifferenceMap | None = None
         # The largest difference of the tensor.
@@ -67,7 +67,7 @@ class ValueGrid(CursorView):
 
     # ---- content -------------------------------------------------------------------------------------------------
 
-    def show(self, side: Which, pages: ValuePages, max_error: float) -> None:
+    def show(self, side: ValueKind, pages: ValuePages, max_error: float) -> None:
         """Show the values of a side of a tensor instead of the current values or map."""
         self.side, self.pages, self.max_error, self.map = side, pages, max_error, None
         self.redraw_values()
@@ -234,7 +234,7 @@ class ValuesScreen(ListScreen[None]):
     def current_tensor(self) -> ViewedTensor:
         return self._tensors[self._number]
 
-    def _show(self, side: Which | None = None) -> None:
+    def _show(self, side: ValueKind | None = None) -> None:
         """Show a side of the current tensor with the current slices (default: the last shown or the first side)."""
         sides = self.current_tensor.sides
         side = side or (self._grid.side if self._grid.side in sides else sides[0])

@@ -92,7 +92,7 @@ class EngineClient:
         self.received_bytes = 0
         self.last_data_time = time.monotonic()
 
-    # ---- life ----------------------------------------------------------------------------------------------------
+    # ---- starting and ending -------------------------------------------------------------------------------------
 
     async def start(self) -> Welcome:
         """Start the engine and do the handshake.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from buddy.app.session.state import State
 from buddy.app.workspace.workspace import Workspace
-from buddy.compiler.protocol import Cancel, FilesChanged, Watch
+from buddy.compiler.protocol import Cancel, FilesChanged, WatchFiles
 
 if TYPE_CHECKING:
     from buddy.app.session.client import EngineClient
@@ -114,7 +114,7 @@ class Watcher:
 
         The request is cancelled when the program has other files. Raises `RequestFailed` and `EngineLost`.
         """
-        watch = Watch(client.next_request(), files, self._directory)
+        watch = WatchFiles(client.next_request(), files, self._directory)
         change = asyncio.ensure_future(client.request(watch))
         try:
             while not change.done() and self.files() == files:
@@ -127,8 +127,8 @@ class Watcher:
             change.cancel()
 
     def _report(self, change: FilesChanged) -> None:
-        if change.gone:
-            self._say(f"{_names(change.gone)} was deleted: showing the last loaded version")
+        if change.deleted:
+            self._say(f"{_names(change.deleted)} was deleted: showing the last loaded version")
         if change.changed:
             self._reload(change.changed)
 

@@ -139,9 +139,9 @@ class PaneSource:
         """
         from buddy.compiler.protocol.plugin_code import execute_file
 
-        place, _, name = self.target.rpartition(":")
+        module, _, name = self.target.rpartition(":")
         if self.is_file:
-            cls = getattr(execute_file(PluginFile(str(Path(place).resolve()))), name)
+            cls = getattr(execute_file(PluginFile(str(Path(module).resolve()))), name)
         else:
             cls = metadata.EntryPoint(self.name, self.target, PANE_GROUP).load()
         if not (isinstance(cls, type) and issubclass(cls, Pane)):
@@ -158,8 +158,8 @@ class PaneSource:
         """Returns the diagnostic of what the pane's code has raised."""
         from buddy.compiler.protocol.plugin_code import location_of, plugin_problem
 
-        place = self.target.rpartition(":")[0]
-        home = str(Path(place).resolve()) if self.is_file else location_of(place)
+        module = self.target.rpartition(":")[0]
+        home = str(Path(module).resolve()) if self.is_file else location_of(module)
         todo = "correct the plug-in, then show the pane again"
         return plugin_problem(f"the pane {self.name} of {self.origin}", error, home, todo)
 

@@ -89,7 +89,7 @@ class ProgressRate:
         self._start_time, self._start_done = 0.0, 0.0
         self._last_time, self._done = 0.0, -1.0
 
-    def note(self, request: int, done: float) -> None:
+    def record(self, request: int, done: float) -> None:
         """Record that the share `done` of request number `request` is done: 0 to 1, or negative if unknown."""
         now = self._clock()
         if request != self._request or done < self._done:
@@ -129,7 +129,7 @@ class PartTimes:
         self._start_time = 0.0
         self.part: Part | Literal[""] = ""
 
-    def note(self, part: Part | Literal[""]) -> None:
+    def record(self, part: Part | Literal[""]) -> None:
         """Record the part of a progress. If a part starts again from the first one on, the times start again."""
         if part in ("", self.part):
             return

@@ -6,7 +6,7 @@ import re
 import shlex
 from dataclasses import dataclass
 
-from buddy.compiler.protocol.wire import UNANSWERED
+from buddy.compiler.protocol.resumable_stream import EXIT_UNANSWERED
 
 # How long a remote engine waits for a reconnect: a long network outage, but not so long that a forgotten engine stays.
 RECONNECT_SECONDS = 600.0
@@ -19,7 +19,7 @@ class RemoteHost:
 
     `ssh` is the command that connects, each of `options` is passed as `-o`, `program` is the path of buddy-tui on the
     host. Sources are relative to `folder` on the host; an empty text stands for the home folder. The engine exits after
-    `patience` seconds without a connection.
+    `reconnect_seconds` without a connection.
     """
 
     host: str
@@ -27,7 +27,7 @@ class RemoteHost:
     options: tuple[str, ...] = ()
     program: str = PROGRAM
     folder: str = ""
-    patience: float = RECONNECT_SECONDS
+    reconnect_seconds: float = RECONNECT_SECONDS
 
     @property
     def key(self) -> str:
@@ -36,7 +36,7 @@ class RemoteHost:
 
     def start_command(self, name: str) -> list[str]:
         """The command that starts an engine called `name` on the host, and connects to it."""
-        return self._command("--keep", name, "--wait", f"{self.patience:g}")
+        return self._command("--keep", name, "--wait", f"{self.reconnect_seconds:g}")
 
     def reconnect_command(self, name: str) -> list[str]:
         """The command that reconnects to the engine called `name`."""
@@ -56,7 +56,7 @@ class RemoteHost:
 
     def explain(self, code: int, stderr: str) -> tuple[str, bool]:
         """The cause of ssh's exit with `code`, what to do, and whether the error is permanent."""
-        if code == UNANSWERED:
+        if code == EXIT_UNANSWERED:
             return f"the engine on {self.host} does not answer", False
         for phrase, what, todo in _SSH_ERRORS:
             if phrase in stderr:

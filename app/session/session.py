@@ -102,7 +102,7 @@ class Session:
     def inputs(self, inputs: InputChoice) -> None:
         self.state.next_inputs = inputs
 
-    # ---- life ----------------------------------------------------------------------------------------------------
+    # ---- starting and ending -------------------------------------------------------------------------------------
 
     async def keep_running(self) -> None:
         """Keep an engine running until `close`. Restarts an engine that exits, unless this happens repeatedly."""
@@ -318,7 +318,7 @@ class Session:
         """Load the saved recipes, once. Open the program again if they need another frontend."""
         if not self.workspace.ready and frame.presets:
             default = next((preset for preset in frame.presets if preset.name == "default"), frame.presets[0])
-            self.workspace.begin(default.recipe)
+            self.workspace.load(default.recipe)
             self._apply_overrides(frame.presets)
             if self._needs_reopening and self._client is not None:
                 self._reopen(self._client)
@@ -414,7 +414,7 @@ class Session:
             recipe,
             timeout=self.timeout,
             inputs=self.inputs,
-            keep=True,
+            store_values=True,
             equal_nan=self.equal_nan,
             runtimes=runtimes,
             mark=self.mark,
@@ -430,15 +430,10 @@ class Session:
 
     # ---- requests with an answer ---------------------------------------------------------------------------------
 
-    @property
-    def is_engine_local(self) -> bool:
-        """Whether the engine is a process of this installation, which has the same files."""
-        return self._location is None
-
     def add_extract(self, extracted: p.Extracted, recipe: Recipe) -> None:
         """Add an extracted graph to the program, with `recipe`."""
         self.state.add_extract(extracted)
-        self.workspace.adopt(recipe)
+        self.workspace.add_graph(recipe)
 
     async def request(self, frame: p.Request[Answer], on_frame: FrameCallback = lambda _frame: None) -> Answer:
         """Number a request, send it, and return the answer; `on_frame` is called with each frame before the answer.
@@ -474,22 +469,22 @@ class Session:
 
         Also caches the lines around it.
         """
-        frame = p.FindPlace(0, text, node, PAGE_LINES, PREFETCH_LINES, otherwise)
+        frame = p.FindMainLine(0, text, node, PAGE_LINES, PREFETCH_LINES, otherwise)
         answer = await self.request(frame, self.cache.add)
         return answer.lines[0] if answer.lines else -1
 
     async def compile_for_comparison(self, recipe: Recipe, on_frame: FrameCallback = lambda _frame: None) -> p.Compiled:
         """Compile a recipe without showing it; `on_frame` is called with each stage."""
-        return await self.request(p.Compile(0, recipe, beside=True), on_frame)
+        return await self.request(p.Compile(0, recipe, for_comparison=True), on_frame)
 
     async def run_for_comparison(self, recipe: Recipe) -> p.RunReport:
         """Run a recipe without showing it."""
-        frame = p.Run(0, recipe, beside=True, inputs=self.inputs, equal_nan=self.equal_nan)
+        frame = p.Run(0, recipe, for_comparison=True, inputs=self.inputs, equal_nan=self.equal_nan)
         return (await self.request(frame)).report
 
     async def run_values(self, recipe: Recipe) -> p.Ran:
         """Run a recipe once without showing it. The answer has the inputs and outputs as a file."""
-        frame = p.Run(0, recipe, 1, beside=True, inputs=self.inputs, values=True, equal_nan=self.equal_nan)
+        frame = p.Run(0, recipe, 1, for_comparison=True, inputs=self.inputs, values=True, equal_nan=self.equal_nan)
         return await self.request(frame)
 
     async def compare_nodes(self, recipe: Recipe, reference: Reference, on_frame: FrameCallback) -> NumericsReport:

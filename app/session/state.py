@@ -232,7 +232,7 @@ class State:
     def record_engine_exit(self, reason: p.Diagnostic) -> None:
         """Record that the engine has exited, which ends its requests."""
         self._reset_requests("lost")
-        self.note(reason)
+        self.add_to_log(reason)
 
     def record_restart(self) -> None:
         """Record that another engine replaces this one. Its request numbers start again."""
@@ -293,14 +293,14 @@ class State:
             self.workers.pop("runner", None)
         if frame.end in ("idle", "start"):
             # No request fails by this exit, so only the log reports it.
-            self.note(_worker_exit(frame))
+            self.add_to_log(_worker_exit(frame))
         return STATUS
 
     def _apply_progress(self, frame: p.Progress) -> frozenset[Topic]:
         if frame.request in self.jobs:
             self.progress = frame
-            self.times.note(frame.part)
-            self._rate.note(frame.request, frame.done)
+            self.times.record(frame.part)
+            self._rate.record(frame.request, frame.done)
         return STATUS
 
     def _apply_printout(self, frame: p.Printout) -> frozenset[Topic]:
@@ -365,7 +365,7 @@ class State:
             self.runs = with_run(self.runs, make_record(time.time(), recipe, frame.report, inputs))
         return frozenset({"outputs", "status"})
 
-    def note(self, diagnostic: p.Diagnostic) -> None:
+    def add_to_log(self, diagnostic: p.Diagnostic) -> None:
         """Add `diagnostic` to the log, which keeps the newest entries."""
         self.log.append(diagnostic)
         keep_newest(self.log, MAX_LOG_ENTRIES)
@@ -376,7 +376,7 @@ class State:
         self.record_end(frame.request)
         if job is None:
             if not frame.cancelled:
-                self.note(frame.diagnostic)
+                self.add_to_log(frame.diagnostic)
             return STATUS
         if job == "open":
             self.times = PartTimes()
@@ -389,7 +389,7 @@ class State:
         else:
             _record_failure(graph_state, frame, job, is_compiled=recipe == graph_state.compiled_recipe)
         if not frame.cancelled:
-            self.note(frame.diagnostic)
+            self.add_to_log(frame.diagnostic)
         return ALL
 
     def _mark_outdated(self, reason: str) -> None:
@@ -443,7 +443,7 @@ def _worker_exit(frame: p.WorkerState) -> p.Diagnostic:
     """The warning about the unexpected exit of a worker."""
     where = "while it was idle" if frame.end == "idle" else "while it started"
     todo = "another worker is starting" if frame.again else "it starts again when it is needed"
-    return p.Diagnostic(f"the {frame.worker} worker exited: {frame.what}", where, todo, "warning")
+    return p.Diagnostic(f"the {frame.worker} worker exited: {frame.reason}", where, todo, "warning")
 
 
 def _failure_reason(frame: p.Failed) -> str:

@@ -15,15 +15,15 @@ from typing import Protocol
 from buddy.app.session.log_file import NO_LOG, LogFile, LogOptions
 from buddy.app.session.remote_host import RemoteHost
 from buddy.compiler.protocol.errors import BuddyError
-from buddy.compiler.protocol.wire import (
-    BEAT,
-    SILENCE,
-    UNANSWERED,
-    GoneError,
+from buddy.compiler.protocol.resumable_stream import (
+    EXIT_UNANSWERED,
+    HEARTBEAT_SECONDS,
+    SILENCE_SECONDS,
     GreetingReader,
     ResumableStream,
+    ResumeError,
     StreamError,
-    greeting,
+    encode_greeting,
 )
 
 _READ_BYTES = 1 << 18
@@ -180,7 +180,7 @@ class ResumingTransport:
     async def open(self) -> None:
         try:
             self._received = await self._connect(self._remote.start_command(self._engine_name))
-        except GoneError as error:
+        except ResumeError as error:
             reason = f"the engine does not start on {self._remote.host}: {error}"
             raise EngineLost(reason, is_permanent=True) from error
         self._heartbeat = asyncio.create_task(self._send_heartbeats())
@@ -205,8 +205,8 @@ class ResumingTransport:
         if data:
             self._last_data_time = time.monotonic()
         payload = self._stream.feed(data)
-        if self._stream.owes_count and self._connection is not None:
-            self._connection.write(self._stream.count())
+        if self._stream.should_confirm and self._connection is not None:
+            self._connection.write(self._stream.confirmation())
         return payload
 
     async def _receive(self) -> str:
@@ -214,9 +214,9 @@ class ResumingTransport:
         connection = self._connection
         assert connection is not None
         try:
-            self._received = await asyncio.wait_for(connection.read(), SILENCE)
+            self._received = await asyncio.wait_for(connection.read(), SILENCE_SECONDS)
         except asyncio.TimeoutError:
-            return f"no data for {SILENCE:g} s"
+            return f"no data for {SILENCE_SECONDS:g} s"
         return "" if self._received or self._closing else (await self._exit_reason(connection))[0]
 
     async def _exit_reason(self, connection: ProcessTransport, noise: str = "") -> tuple[str, bool]:
@@ -225,7 +225,7 @@ class ResumingTransport:
         `noise` is what the host has printed to stdout; it is used if stderr is empty.
         """
         code = await connection.exit_code()
-        self._engine_is_silent = code == UNANSWERED
+        self._engine_is_silent = code == EXIT_UNANSWERED
         return self._remote.explain(code, connection.tail or noise)
 
     @property
@@ -265,7 +265,7 @@ class ResumingTransport:
             await self._run_stop_command()
 
     async def _run_stop_command(self) -> None:
-        """Stop an engine that did not receive the goodbye. An unreachable engine exits by itself after `patience`."""
+        """Stop an engine that did not receive the goodbye. An unreachable engine exits by itself."""
         null = subprocess.DEVNULL
         try:
             process = subprocess.Popen(
@@ -302,7 +302,7 @@ class ResumingTransport:
                     self._engine_is_silent = False
                     self._on_connection_change("")
                     return True
-            except GoneError as error:
+            except ResumeError as error:
                 self._engine_has_exited = True
                 self._end = EngineLost(f"the engine on {self._remote.host} has exited: {error}")
                 return False
@@ -319,13 +319,13 @@ class ResumingTransport:
         self._retry_now.clear()
 
     async def _connect(self, command: list[str]) -> bytes:
-        """Connect by `command`. Returns the data after the handshake. Raises `EngineLost` and `GoneError`."""
+        """Connect by `command`. Returns the data after the handshake. Raises `EngineLost` and `ResumeError`."""
         connection = self._new_connection = ProcessTransport(command, self._log)
         await connection.open()
         try:
             if self._closing:
                 raise EngineLost("cancelled while connecting")
-            connection.write(greeting(self._stream.received))
+            connection.write(encode_greeting(self._stream.received))
             engine_received, rest = await asyncio.wait_for(self._handshake(connection), _CONNECT_SECONDS)
             connection.write(self._stream.resume(engine_received))
         except BaseException as error:
@@ -364,6 +364,6 @@ class ResumingTransport:
     async def _send_heartbeats(self) -> None:
         """Send the number of received bytes regularly, so that the engine knows that the connection works."""
         while True:
-            await asyncio.sleep(BEAT)
+            await asyncio.sleep(HEARTBEAT_SECONDS)
             if self._connection is not None:
-                self._connection.write(self._stream.count())
+                self._connection.write(self._stream.confirmation())

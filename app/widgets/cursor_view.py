@@ -13,7 +13,7 @@ from textual import events
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
-from textual.scrollbar import ScrollBar, ScrollBarRender
+from textual.scrollbar import ScrollBar
 from textual.strip import Strip
 
 from buddy.app.reports import formatting
@@ -28,21 +28,8 @@ from buddy.app.widgets.drawn_lines import (
     top_to_show,
 )
 from buddy.app.widgets.look import Cells, Look, look_of
+from buddy.app.widgets.scroll_bar import WholeCellScrollBar
 from buddy.app.widgets.search import Found, ViewSearch
-
-
-class WholeCellScrollBar(ScrollBarRender):
-    """A scrollbar of whole cells: the glyphs for parts of a cell are missing in some terminals."""
-
-    VERTICAL_BARS: ClassVar[list[str]] = [" "]
-
-    @staticmethod
-    def first_cell(bar: ScrollBar, position: float) -> int:
-        """The first cell of the thumb of `bar` at a position."""
-        hidden, size = bar.window_virtual_size - bar.window_size, bar.size.height
-        thumb = max(1, bar.window_size * size / max(bar.window_virtual_size, 1))
-        return int((size - thumb) * position / hidden) if hidden > 0 else 0
-
 
 # The width at which a row is drawn to search its text, so that the text is not cut.
 SEARCHED_WIDTH = 1000

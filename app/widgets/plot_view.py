@@ -182,13 +182,13 @@ class PlotView(PlotWidget, can_focus=False):
     # ---- search: see `SearchedView`; its lines are the points of all series -----------------------------------------
 
     def find_lines(self, pattern: Pattern) -> Found | None:
-        return Found(matching_lines([self._point_text(*place) for place in self._places], pattern))
+        return Found(matching_lines([self._point_text(*point) for point in self._point_indices], pattern))
 
     async def request_lines(self, pattern: Pattern) -> Found | None:
         raise NotImplementedError  # `find_lines` finds them
 
     @property
-    def _places(self) -> list[tuple[int, int]]:
+    def _point_indices(self) -> list[tuple[int, int]]:
         """Each drawn point, by the number of its series and its index."""
         return [(number, index) for number, points in enumerate(self._points) for index in range(len(points))]
 
@@ -206,7 +206,7 @@ class PlotView(PlotWidget, can_focus=False):
         self.go_to_match(line)
 
     def go_to_match(self, line: int) -> None:
-        self._go_to(*self._places[line])
+        self._go_to(*self._point_indices[line])
 
     def _go_to(self, series: int, index: int) -> None:
         self.series, self._cursor = series, index
@@ -336,8 +336,8 @@ class PlotView(PlotWidget, can_focus=False):
         offset = event.get_content_offset(self.query_one("#plot", Canvas))
         if offset is None:
             return
-        if self._places:
-            self._go_to(*min(self._places, key=lambda place: self._distance(place, offset.x, offset.y)))
+        if self._point_indices:
+            self._go_to(*min(self._point_indices, key=lambda point: self._distance(point, offset.x, offset.y)))
 
     def _distance(self, series_and_index: tuple[int, int], x: int, y: int) -> int:
         """The squared distance of a point from a cell of the plot, in cells."""

@@ -21,20 +21,25 @@ from textual.widgets import Input
 from textual.worker import WorkerFailed
 
 from buddy.app import actions
-from buddy.app.actions import key_of
 from buddy.app.actions.key_map import Keymap
-from buddy.app.commands.compare import CompareCommands, ProfileCommands
+from buddy.app.commands.backend import BackendCommands
+from buddy.app.commands.bisect import BisectCommands
+from buddy.app.commands.compare import CompareCommands
 from buddy.app.commands.edit_text import TextEditCommands
+from buddy.app.commands.engine import EngineCommands
 from buddy.app.commands.exports import ExportCommands
-from buddy.app.commands.frontend import BackendCommands, FrontendCommands
-from buddy.app.commands.graphs import GraphCommands, graph_at, graph_cells
+from buddy.app.commands.frontend import FrontendCommands
+from buddy.app.commands.graphs import GraphCommands
+from buddy.app.commands.profile import ProfileCommands
 from buddy.app.commands.programs import ProgramCommands
 from buddy.app.commands.provenance import ProvenanceCommands
-from buddy.app.commands.recipe_edits import RecipeEditCommands, ScreenCommands
+from buddy.app.commands.recipe_edits import RecipeEditCommands
 from buddy.app.commands.reduce import ReduceCommands
-from buddy.app.commands.run import RunCommands, TuneCommands
+from buddy.app.commands.run import RunCommands
+from buddy.app.commands.screens import ScreenCommands
 from buddy.app.commands.sessions import SessionCommands
 from buddy.app.commands.subgraphs import SubgraphCommands
+from buddy.app.commands.tune import TuneCommands
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.graph import GraphPane
 from buddy.app.panes.ir import IrPane
@@ -60,12 +65,10 @@ from buddy.app.session.session import Session
 from buddy.app.session.state import State, Topic
 from buddy.app.widgets.background import screen_bindings
 from buddy.app.widgets.cursor_view import CursorView
-from buddy.app.widgets.look import CellLine, Cells
-from buddy.app.widgets.prompt import KEYS as PROMPT_KEYS
-from buddy.app.widgets.prompt import Prompt
 from buddy.app.workbench import status_lines
 from buddy.app.workbench.changed_cells import DirtyLines, TerminalCells
 from buddy.app.workbench.dispatch import Method, resolve
+from buddy.app.workbench.edge_lines import EdgeLines
 from buddy.app.workbench.key_sequences import ActionCommands, KeyQueue, KeySequences, Palette
 from buddy.app.workbench.terminal import (
     ResizeLimiter,
@@ -92,10 +95,9 @@ DRAW_SECONDS = 0.1
 FILE_CHECK_SECONDS = 3.0
 # The exit code after an internal error (EX_SOFTWARE of sysexits.h).
 INTERNAL_ERROR = 70
-CANCELLING = "cancelling"
 
 
-class BenchScreen(Screen[None]):
+class MainScreen(Screen[None]):
     """The main screen with the panes, and the bindings that work in every pane. Modal screens do not have them."""
 
     BINDINGS: ClassVar[list[BindingType]] = screen_bindings()
@@ -173,16 +175,14 @@ class Workbench(App[int]):
         context.layout.panes = self.panes
         context.selection.views = (self.graph, self.ir, self.source, self.plugin)
         self._make_commands(context)
-        # The lines around the panes.
-        self._lines: tuple[CellLine, ...] = ()
-        self._bottom_prompt = Prompt()
+        self.edges = EdgeLines(self)
         self._undrawn_topics: frozenset[Topic] = frozenset()
         self._last_draw_time = 0.0
 
     def _make_context(self) -> WorkbenchContext:
         """Create the parts that panes and commands share."""
         session, glyphs = self.session, self.glyphs
-        status = Status(self, self.update_chrome)
+        status = Status(self, self.update_edge_lines)
         session.say = lambda message: status.say(message)
         layout, queries = Layout(self, status), StageQueries(session, session.say)
         jobs = Jobs(self, status, queries, self._update_busy)
@@ -195,7 +195,7 @@ class Workbench(App[int]):
             status=status,
             dialogs=dialogs,
             files=FileWriter(dialogs, session.say),
-            results=Results(self, session.say, lambda node: selection.go_node((node,)), lambda: dialogs.is_open),
+            results=Results(self, session.say, lambda node: selection.go_to_node((node,)), lambda: dialogs.is_open),
             jobs=jobs,
             layout=layout,
             selection=selection,
@@ -215,7 +215,9 @@ class Workbench(App[int]):
         self.profile_commands = ProfileCommands(context, graph, ir)
         self.frontend_commands = FrontendCommands(context, ir, self.provenance_commands)
         self.reduce_commands = ReduceCommands(context, ir)
-        self.subgraph_commands = SubgraphCommands(context, graph, self.graph_commands, self.reduce_commands)
+        self.engine_commands = EngineCommands(context, self.reduce_commands.stop)
+        self.subgraph_commands = SubgraphCommands(context, graph, self.graph_commands)
+        self.bisect_commands = BisectCommands(context, self.graph_commands, self.reduce_commands)
         self.tune_commands = TuneCommands(context, self.graph_commands)
         self.run_commands = RunCommands(context, self.graph_commands, self.compare_commands)
         self.session_commands = SessionCommands(context, ir, self.run_commands)
@@ -227,6 +229,7 @@ class Workbench(App[int]):
         """The objects other than panes that perform actions, by the names that actions use for them."""
         return [
             ("app", self),
+            ("engine", self.engine_commands),
             ("layout", self.context.layout),
             ("recipe", self.context.edits),
             ("recipe_edits", self.recipe_edit_commands),
@@ -234,6 +237,7 @@ class Workbench(App[int]):
             ("screens", self.screen_commands),
             ("graphs", self.graph_commands),
             ("subgraphs", self.subgraph_commands),
+            ("bisect", self.bisect_commands),
             ("reduce", self.reduce_commands),
             ("provenance", self.provenance_commands),
             ("frontend", self.frontend_commands),
@@ -261,14 +265,11 @@ class Workbench(App[int]):
         return exit_with_server(driver)
 
     def get_default_screen(self) -> Screen[None]:
-        return BenchScreen(id="_default")
+        return MainScreen(id="_default")
 
     def compose(self) -> ComposeResult:
-        header = CellLine(self._header_cells, id="header", background="panel")
-        graphs = CellLine(self._graph_cells, "graphs", "panel", self._show_clicked_graph)
-        keys = CellLine(self._key_cells, "keys", on_column_clicked=self._press_clicked_key)
-        self._lines = (header, graphs, CellLine(self._status_cells, "status"), keys)
-        yield from self._lines[:2]
+        self.edges.make()
+        yield from self.edges.above
         with Horizontal(id="panes"):
             with Vertical(id="left"):
                 yield self.graph
@@ -279,8 +280,8 @@ class Workbench(App[int]):
                 yield self.plugin
                 yield self.outputs
         yield self.tour.make_lines()
-        yield self._bottom_prompt
-        yield from self._lines[2:]
+        yield self.edges.prompt
+        yield from self.edges.below
         yield self.key_sequences.make_which_key()
 
     def on_mount(self) -> None:
@@ -316,7 +317,7 @@ class Workbench(App[int]):
             self.session_commands.startup_messages = (FIRST_SCRIPT_NOTICE,)
         await self.recompose()
         self._start_program()
-        self.update_chrome()
+        self.update_edge_lines()
         self._run_session(before)
 
     async def _check_files(self) -> None:
@@ -403,44 +404,8 @@ class Workbench(App[int]):
             is_dump=workspace.recipe.is_dump,
         )
 
-    def _header_cells(self, width: int) -> Cells:
-        return status_lines.header_cells(self.state, self.workspace, self.busy, width, self.glyphs)
-
-    def _graph_cells(self, width: int) -> Cells:
-        return graph_cells(self.state, self.workspace, width, self.glyphs)
-
-    def _show_clicked_graph(self, x: int, width: int) -> None:
-        number = graph_at(self.state, self.workspace, width, self.glyphs, x)
-        if number is not None:
-            self.graph_commands.show(number)
-
-    def _status_cells(self, width: int) -> Cells:
-        layout, message = self.context.layout, self.context.status.message
-        only_pane = layout.pane_id if layout.folded else None
-        return status_lines.status_cells(
-            self.state, message, self.key_sequences.hint, self.busy, layout.order, only_pane, width, self.glyphs
-        )
-
-    def _key_cells(self, width: int) -> Cells:
-        if self._bottom_prompt.display:
-            return status_lines.prompt_cells(PROMPT_KEYS, width)
-        return status_lines.key_cells(self.context.layout.pane_id, self.situation(), width)
-
-    async def _press_clicked_key(self, x: int, width: int) -> None:
-        """Do what a key of the key line does: perform its action, or list the second keys of a sequence."""
-        if self._bottom_prompt.display:
-            if key := status_lines.prompt_key_at(PROMPT_KEYS, x):
-                await self._bottom_prompt.press(key)
-            return
-        found = status_lines.key_at(self.context.layout.pane_id, self.situation(), width, x)
-        if isinstance(found, str):
-            self.key_sequences.begin(found)
-        elif found is not None:
-            await self.perform(found)
-
     def on_prompt_toggled(self) -> None:
-        """The key line has the keys of the prompt while it is open."""
-        self._lines[-1].update()
+        self.edges.update_keys()
 
     # ---- updates -----------------------------------------------------------------------------------------------------
 
@@ -477,7 +442,7 @@ class Workbench(App[int]):
         if self.passes.has_focus:
             self._show_pass_stage()
         self._update_busy()
-        self.update_chrome()
+        self.update_edge_lines()
 
     def _update_busy(self) -> None:
         """Start or stop the ticker, which updates times while jobs run. Ring the bell when a long job ends."""
@@ -486,23 +451,14 @@ class Workbench(App[int]):
             self._ticker.resume()
         else:
             self._ticker.pause()
-            if self.context.status.message == CANCELLING:
-                self.context.say(self._after_cancelling())
+            self.engine_commands.report_cancelled()
         if self._long_jobs.has_ended(busy, self.settings.bell_after):
             self.bell()
 
-    def _after_cancelling(self) -> str:
-        """The message after jobs were cancelled, with the key that starts them again."""
-        if self.state.opening_cancelled:
-            return formatting.cancelled_text()
-        is_compiled = self.state.compiled_recipe == self.workspace.recipe
-        return f"Cancelled. Press {key_of('run')} to {'run' if is_compiled else 'compile and run'}"
-
-    def update_chrome(self) -> None:
+    def update_edge_lines(self) -> None:
         """Redraw the lines around the panes if they have changed, and schedule a save of the session."""
         self.session_commands.schedule_save()
-        for line in self._lines:
-            line.update()
+        self.edges.update()
 
     def _draw_empty_panes(self) -> None:
         """Draw the progress again in panes that wait for their content."""
@@ -513,7 +469,7 @@ class Workbench(App[int]):
     def _update_time(self) -> None:
         self._update_busy()
         self._draw_empty_panes()
-        self.update_chrome()
+        self.update_edge_lines()
 
     # ---- keys --------------------------------------------------------------------------------------------------------
 
@@ -576,7 +532,7 @@ class Workbench(App[int]):
         self._methods[action.id](*arguments)
         if situation.captured:
             self.tour.note(action.id, pane_id)
-        self.update_chrome()
+        self.update_edge_lines()
 
     def on_click(self, event: events.Click) -> None:
         if event.widget is self.graph and self.state.captured:
@@ -589,10 +545,10 @@ class Workbench(App[int]):
             stages = self.ir.stages
             # After a click, the cursor goes to the row that was clicked.
             if event.widget is self.passes and by_key and (stages.is_default or stages.expected_key is None):
-                self.passes.begin()
+                self.passes.move_to_first_change()
             else:
-                self.passes.stay()
-        self.update_chrome()
+                self.passes.stop_waiting_for_change()
+        self.update_edge_lines()
 
     def show_pane(self, pane: actions.Pane) -> None:
         """Focus a pane. If the layout shows one pane at a time, show it."""
@@ -613,22 +569,7 @@ class Workbench(App[int]):
         super().copy_to_clipboard(text)
         copy_to_tmux(text)
 
-    # ---- the engine --------------------------------------------------------------------------------------------------
-
-    def run_program(self) -> None:
-        self.session.run()
-
-    def cancel_jobs(self) -> None:
-        self.session.cancel()
-        self.reduce_commands.stop()
-        self.context.say(CANCELLING)
-
-    def start_over(self) -> None:
-        if self.state.connection_error and not self.state.silent_seconds:
-            self.session.reconnect()
-            return
-        self.session.start_over()
-        self.context.say("restarting the engine; the script runs again")
+    # ---- panes -------------------------------------------------------------------------------------------------------
 
     def toggle_source(self) -> None:
         """Show or hide the source pane, which follows the selection."""
@@ -639,21 +580,11 @@ class Workbench(App[int]):
         self.source.redraw_links()
         self.source.go_to_selected_node()
 
-    def toggle_auto(self) -> None:
-        self.session.auto_run = not self.session.auto_run
-        automatic, manual = "the program runs after each edit", f"the program runs only when you press {key_of('run')}"
-        self.context.say(automatic if self.session.auto_run else manual)
-
-    def toggle_watch(self) -> None:
-        self.session.toggle_watching()
-        on, off = "file watching is on: the program is reopened when a file changes", "file watching is off"
-        self.context.say(on if self.session.watching else off)
-
     def on_cursor_view_moved(self, event: CursorView.Moved) -> None:
         if isinstance(event.view, PassesPane):
             event.view.note_move()
             self._show_pass_stage()
-        self.update_chrome()
+        self.update_edge_lines()
 
     def _show_pass_stage(self) -> None:
         """Show the stage of the selected pass in the IR pane, if the pass has run."""
@@ -667,7 +598,7 @@ class Workbench(App[int]):
 
     def on_ir_pane_stage_shown(self, event: IrPane.StageShown) -> None:
         if not self.ir.stages.is_default:
-            self.passes.stay()
+            self.passes.stop_waiting_for_change()
         self.passes.show_stage(event.row)
         self.plugin.stage_shown()
 
@@ -728,7 +659,7 @@ class Workbench(App[int]):
         path = self.log_path or self.workspace.path.parent.parent / "crash.log"
         if isinstance(error, WorkerFailed):
             diagnostic = save_crash_log(error.error, path, "internal error in the workbench")
-            self.state.note(diagnostic)
+            self.state.add_to_log(diagnostic)
             self.context.say(str(diagnostic))
             return
         diagnostic = save_crash_log(error, path)

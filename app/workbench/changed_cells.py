@@ -196,8 +196,8 @@ def lines_of(update: LayoutUpdate | ChopsUpdate) -> Iterator[tuple[int, Parts]]:
             yield y, _placed(strips, update.region.x)
         return
     for y, first, last in update.spans:
-        places = zip(update.chop_ends[y], update.chops[y].items(), strict=False)
-        yield y, [(x, strip) for end, (x, strip) in places if strip is not None and x < last and end > first]
+        chops = zip(update.chop_ends[y], update.chops[y].items(), strict=False)
+        yield y, [(x, strip) for end, (x, strip) in chops if strip is not None and x < last and end > first]
 
 
 def _placed(strips: Iterable[Strip], x: int) -> Iterator[tuple[int, Strip]]:

@@ -46,7 +46,7 @@ class OpeningJobs(Protocol):
 
 
 class _Passage(NamedTuple):
-    """A place in the way of a key through the queues. Textual inspects the signature of a method only once."""
+    """A key on its way through the queues. `rest` are left. Textual inspects the signature of a method only once."""
 
     rest: list[MessagePump]
     generation: int
@@ -108,12 +108,12 @@ class KeyQueue:
         self._limit_time()
         event = self._waiting.popleft()
         await self._deliver(event)
-        while self._waiting and self._is_complete(event):
+        while self._waiting and self._can_deliver_next(event):
             event = self._waiting.popleft()
             await self._deliver(event)
         await self._pass_through(path, self._generation)
 
-    def _is_complete(self, event: events.Event) -> bool:
+    def _can_deliver_next(self, event: events.Event) -> bool:
         """Whether the next event need not wait: the focus stays, and what is in the queues changes at most a text."""
         app = self._app
         if (app.screen, app.focused) != self._focus or self._jobs.opening or app._exit:
@@ -137,8 +137,8 @@ class KeyQueue:
         """Wait for what is in the queues of `path`, one after the other. A screen handles its queue once mounted."""
         if generation != self._generation:
             return  # given up
-        for place, pump in enumerate(path):
-            passage = _Passage(path[place + 1 :], generation, self._pass_through)
+        for index, pump in enumerate(path):
+            passage = _Passage(path[index + 1 :], generation, self._pass_through)
             if pump.post_message(events.Callback(callback=passage.go_on)):
                 return
         self._passes += 1
@@ -174,14 +174,14 @@ class ActionHost(Protocol):
 
     def situation(self) -> Situation: ...
     async def perform(self, action: Action) -> None: ...
-    def update_chrome(self) -> None: ...
+    def update_edge_lines(self) -> None: ...
     def pane_commands(self) -> list[tuple[str, str, Callable[[], None]]]: ...
     def set_timer(self, delay: float, callback: Callable[[], None]) -> Timer: ...
 
 
 # A second key with its action.
 Continuation = tuple[str, Action]
-# Seconds from the first key of a sequence until the second keys are listed. Who knows the sequence is faster.
+# Seconds from the first key of a sequence until the second keys are listed. A user who knows the sequence is faster.
 WHICH_KEY_SECONDS = 0.4
 # The keys that turn the pages of the list, unless the sequence has them as second keys.
 PAGE_KEYS = {"down": 1, "pagedown": 1, "right": 1, "up": -1, "pageup": -1, "left": -1}
@@ -269,8 +269,8 @@ class KeySequences:
     Until it does, `hint` lists as many of them as fit.
     """
 
-    def __init__(self, bench: ActionHost) -> None:
-        self._bench = bench
+    def __init__(self, workbench: ActionHost) -> None:
+        self._workbench = workbench
         self._prefix = ""
         self._timer: Timer | None = None
         self.hint = ""
@@ -288,7 +288,7 @@ class KeySequences:
 
     async def handle(self, event: events.Key) -> bool:
         """Handle a key of a sequence or of the settings. Returns false for other keys, which are left to bindings."""
-        if not isinstance(self._bench.focused, Pane):
+        if not isinstance(self._workbench.focused, Pane):
             self.end()
             return False
         if self._prefix:
@@ -298,45 +298,45 @@ class KeySequences:
 
     async def _handle_first(self, key: str) -> bool:
         """Handle the first key of a sequence, or a key of the settings. Returns whether it was consumed."""
-        bench, pane = self._bench, self._bench.pane.pane_id
-        remapped = bench.keymap.action_for(key, pane)
-        if self._bench.pane.take_key(key):
+        workbench, pane = self._workbench, self._workbench.pane.pane_id
+        remapped = workbench.keymap.action_for(key, pane)
+        if self._workbench.pane.take_key(key):
             pass
         elif remapped is not None:
-            await bench.perform(remapped)
+            await workbench.perform(remapped)
         elif actions.sequence_continuations(key, pane):
             self.begin(key)
-        elif not bench.keymap.is_dead(key, pane):
+        elif not workbench.keymap.is_unassigned(key, pane):
             return False
         return True
 
     def begin(self, key: str) -> None:
         """Handle the first key of a sequence, and show the possible second keys."""
         self._prefix = key
-        glyphs = self._bench.glyphs
+        glyphs = self._workbench.glyphs
         texts = (f"{key}{second} {action.title.lower()}" for second, action in self._enabled())
         self.hint = f"{key}{glyphs.ellipsis}  " + f" {glyphs.dot} ".join(texts)
-        self._timer = self._bench.set_timer(WHICH_KEY_SECONDS, self._list)
-        self._bench.update_chrome()
+        self._timer = self._workbench.set_timer(WHICH_KEY_SECONDS, self._list)
+        self._workbench.update_edge_lines()
 
     def _enabled(self) -> list[Continuation]:
         """The second keys of the actions that are enabled in the pane that has focus."""
-        situation = self._bench.situation()
-        continuations = actions.sequence_continuations(self._prefix, self._bench.pane.pane_id)
+        situation = self._workbench.situation()
+        continuations = actions.sequence_continuations(self._prefix, self._workbench.pane.pane_id)
         return [(second, action) for second, action in continuations if not action.blocked(situation)]
 
     def _list(self) -> None:
         """List the second keys, unless the second key was pressed."""
-        if not self._prefix or not isinstance(self._bench.focused, Pane):
+        if not self._prefix or not isinstance(self._workbench.focused, Pane):
             return
         self.which_key.open(self._prefix, self._enabled())
         self._show_page()
 
     def _show_page(self) -> None:
-        page, glyphs = self.which_key.page_text, self._bench.glyphs
+        page, glyphs = self.which_key.page_text, self._workbench.glyphs
         more = f"{page} {glyphs.dot} down shows more {glyphs.dot} " if page else ""
         self.hint = f"{self._prefix}{glyphs.ellipsis}  {more}escape closes the list"
-        self._bench.update_chrome()
+        self._workbench.update_edge_lines()
 
     def end(self) -> None:
         """Forget the first key of a sequence, and close the list of the second keys."""
@@ -347,11 +347,11 @@ class KeySequences:
             self._timer = None
         self._prefix = self.hint = ""
         self.which_key.close()
-        self._bench.update_chrome()
+        self._workbench.update_edge_lines()
 
     async def _handle_second(self, event: events.Key) -> None:
         key = key_name(event)
-        action = dict(actions.sequence_continuations(self._prefix, self._bench.pane.pane_id)).get(key)
+        action = dict(actions.sequence_continuations(self._prefix, self._workbench.pane.pane_id)).get(key)
         if action is None and key in PAGE_KEYS and self.which_key.display and self.which_key.pages > 1:
             self.which_key.turn_page(PAGE_KEYS[key])
             self._show_page()
@@ -362,8 +362,8 @@ class KeySequences:
         """Perform the action of a second key; `None` stands for another key, which only ends the sequence."""
         self.end()
         if action is not None:
-            await self._bench.perform(action)
-            self._bench.update_chrome()
+            await self._workbench.perform(action)
+            self._workbench.update_edge_lines()
 
 
 def key_name(event: events.Key) -> str:
@@ -385,13 +385,13 @@ class ActionCommands(Provider):
     """The entries of the command palette: enabled actions, then disabled ones with the reason, then plug-ins' panes."""
 
     @property
-    def _bench(self) -> ActionHost:
+    def _workbench(self) -> ActionHost:
         return cast(ActionHost, self.app)
 
     async def discover(self) -> Hits:
         for action in self._sorted_actions():
-            yield DiscoveryHit(command_title(action), partial(self._bench.perform, action), help=self._help(action))
-        for title, text, show in self._bench.pane_commands():
+            yield DiscoveryHit(command_title(action), partial(self._workbench.perform, action), help=self._help(action))
+        for title, text, show in self._workbench.pane_commands():
             yield DiscoveryHit(title, show, help=text)
 
     async def search(self, query: str) -> Hits:
@@ -400,18 +400,18 @@ class ActionCommands(Provider):
             title = command_title(action)
             score = command_score(action, query) or matcher.match(title) / _FUZZY_DIVISOR
             if score > 0:
-                command = partial(self._bench.perform, action)
+                command = partial(self._workbench.perform, action)
                 yield Hit(score, matcher.highlight(title), command, text=title, help=self._help(action))
-        for title, text, show in self._bench.pane_commands():
+        for title, text, show in self._workbench.pane_commands():
             if matcher.match(title) > 0:
                 yield Hit(matcher.match(title), matcher.highlight(title), show, text=title, help=text)
 
     def _sorted_actions(self) -> list[Action]:
-        situation = self._bench.situation()
+        situation = self._workbench.situation()
         return sorted(filter(is_listed, ACTIONS), key=lambda action: bool(action.blocked(situation)))
 
     def _help(self, action: Action) -> str:
-        reason = action.blocked(self._bench.situation())
+        reason = action.blocked(self._workbench.situation())
         keys = f"  ({', '.join(action.keys)})" if action.keys else ""
         return f"{action.tooltip}{keys}" + (f". Disabled: {reason}" if reason else "")
 
@@ -434,7 +434,7 @@ def command_score(action: Action, query: str) -> float:
     if typed and any(typed in (key, key.replace(" ", "")) for key in action.keys):
         return 5.0
     texts = (command_title(action), " ".join(action.synonyms), action.tooltip)
-    scored_words = [(4.0 - place, word) for place, text in enumerate(texts) for word in _words(text)]
+    scored_words = [(4.0 - index, word) for index, text in enumerate(texts) for word in _words(text)]
     best: list[float] = []
     for part in dict.fromkeys(_words(typed)):
         best.append(max((score for score, word in scored_words if word.startswith(part)), default=0.0))

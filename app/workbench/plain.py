@@ -15,8 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from textual.pilot import Pilot
 from textual.screen import Screen
@@ -35,12 +34,15 @@ from buddy.app.session.state import Topic
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.prompt import Prompt
 from buddy.app.workbench.app import Workbench
-from buddy.app.workbench.plain_input import COMMANDS, find_action, read_lines, similar_actions
+from buddy.app.workbench.plain_input import COMMANDS, Candidates, find_action, find_node, read_lines, similar_actions
 from buddy.app.workbench.plain_output import (
     MAX_ROWS,
     ChangePrinter,
     Printer,
+    ambiguity_text,
+    answer_hint,
     cells_line,
+    prompt_hint,
     row_line,
     screen_lines,
     view_lines,
@@ -61,12 +63,6 @@ LINE_SECONDS = 10.0
 # Actions that change only the screen.
 SCREEN_ACTIONS = frozenset({"palette", "zoom", "redraw", "theme", "next-pane", "previous-pane"})
 _RANGE = re.compile(r"(\d+)(?:\s*-\s*(\d+))?")
-
-
-class _Ambiguous(NamedTuple):
-    """The candidates that a name matches; none, or several."""
-
-    names: tuple[str, ...]
 
 
 class PlainWorkbench(Workbench):
@@ -90,7 +86,7 @@ class PlainWorkbench(Workbench):
             loop.add_signal_handler(signal.SIGINT, self._interrupt)
         self._printer.say(f"{self.title}: type a command, or help")
         return await self.run_async(
-            headless=True, mouse=False, size=SIZE, auto_pilot=lambda pilot: self._obey_lines(pilot, reader)
+            headless=True, mouse=False, size=SIZE, auto_pilot=lambda pilot: self._perform_lines(pilot, reader)
         )
 
     # ---- what the application does differently -----------------------------------------------------------------------
@@ -124,12 +120,12 @@ class PlainWorkbench(Workbench):
 
     # ---- lines -------------------------------------------------------------------------------------------------------
 
-    async def _obey_lines(self, pilot: Pilot[Any], reader: threading.Thread) -> None:
+    async def _perform_lines(self, pilot: Pilot[Any], reader: threading.Thread) -> None:
         self._pilot = pilot
         reader.start()
         while (line := await self._typed_lines.get()) is not None and not self._exit:
             await self._settle()
-            await self._obey(line)
+            await self._perform_line(line)
             await self._settle()
             await self._describe()
         if not self._exit:
@@ -144,7 +140,7 @@ class PlainWorkbench(Workbench):
             self.call_later(self._leave_question)
         elif self.busy or self.state.engine == "starting" or self.context.jobs.opening:
             self.context.jobs.cancel_opening()
-            self.cancel_jobs()
+            self.engine_commands.cancel_jobs()
         else:
             self._printer.say("Nothing is running. Type quit, or press ctrl+d, to leave")
 
@@ -171,7 +167,7 @@ class PlainWorkbench(Workbench):
                 self._printer.say_progress(str(box.border_title or ""))
         return self.context.jobs.opening or (bool(workers) and len(self.screen_stack) > 1)
 
-    async def _obey(self, line: str) -> None:
+    async def _perform_line(self, line: str) -> None:
         """Perform a command, or use the line as the answer to the open question."""
         if self._asks:
             if await self._answer(line.strip()):
@@ -359,7 +355,7 @@ class PlainWorkbench(Workbench):
             self._printer.say(f"{action.id}{keys}: {action.tooltip}")
 
     async def _where(self, _words: Sequence[str]) -> None:
-        self._printer.say(cells_line(self._header_cells(SIZE[0])))
+        self._printer.say(cells_line(self.edges.header_cells(SIZE[0])))
         view = self.pane
         self._printer.say(f"{PANE_TITLES[view.pane_id]}, {view.row_count} rows")
         self._printed_row = ""
@@ -381,10 +377,10 @@ class PlainWorkbench(Workbench):
 
     async def _node(self, words: Sequence[str]) -> None:
         found = self._find_node(" ".join(words))
-        if isinstance(found, _Ambiguous):
-            self._say_ambiguous("node", words, found)
+        if isinstance(found, Candidates):
+            self._printer.say(ambiguity_text("node", words, found))
         else:
-            self.context.selection.go_node((found.stable,))
+            self.context.selection.go_to_node((found.stable,))
 
     async def _stages(self, _words: Sequence[str]) -> None:
         for number, row in enumerate(self.ir.rows, 1):
@@ -405,7 +401,7 @@ class PlainWorkbench(Workbench):
             return
         candidates = found or [row for row in rows if name.lower() in row.stage.name.lower()]
         names = tuple(f"{rows.index(row) + 1} {row.stage.name}" for row in candidates)
-        self._say_ambiguous("stage", words, _Ambiguous(names))
+        self._printer.say(ambiguity_text("stage", words, Candidates(names)))
 
     async def _toggle(self, words: Sequence[str]) -> None:
         """Toggle a pass or a node by its name; without a name, what is selected in the pane."""
@@ -423,37 +419,20 @@ class PlainWorkbench(Workbench):
             self.passes.move_to(rows[0])
             await self._act(BY_ID["passes.toggle"])
         elif rows:
-            self._say_ambiguous("pass", words, _Ambiguous(tuple(f"{k + 1} {self.passes.rows[k].name}" for k in rows)))
-        elif isinstance(found, _Ambiguous):
-            self._say_ambiguous("pass or node", words, found)
+            self._printer.say(
+                ambiguity_text("pass", words, Candidates(tuple(f"{k + 1} {self.passes.rows[k].name}" for k in rows)))
+            )
+        elif isinstance(found, Candidates):
+            self._printer.say(ambiguity_text("pass or node", words, found))
         else:
-            self.context.selection.go_node((found.stable,))
+            self.context.selection.go_to_node((found.stable,))
             await self._pause()
             await self._act(BY_ID["graph.toggle"])
 
-    def _find_node(self, name: str) -> NodeRow | _Ambiguous:
-        """The node with that name, or that matches the pattern."""
+    def _find_node(self, name: str) -> NodeRow | Candidates:
+        """The node of the graph on the screen with that name, or that matches the pattern."""
         rows = self.state.info.rows if self.state.info is not None and name else ()
-        named = [(self.context.selection.name_of(row.stable), row) for row in rows]
-        for matches in (
-            lambda shown, row: name in (shown, row.stable, row.name),
-            lambda shown, row: fnmatchcase(shown, name),
-            lambda shown, row: name.lower() in shown.lower(),
-        ):
-            found = [(shown, row) for shown, row in named if matches(shown, row)]
-            if found:
-                return found[0][1] if len(found) == 1 else _Ambiguous(tuple(shown for shown, _ in found))
-        return _Ambiguous(())
-
-    def _say_ambiguous(self, what: str, words: Sequence[str], found: _Ambiguous) -> None:
-        if not words:
-            self._printer.say(f"give the name of a {what}")
-        elif not found.names:
-            self._printer.say(f"unknown {what} {' '.join(words)!r}")
-        else:
-            rest = len(found.names) - MAX_ROWS
-            more = f" and {rest} more" if rest > 0 else ""
-            self._printer.say(f"{' '.join(words)!r} matches several: {', '.join(found.names[:MAX_ROWS])}{more}")
+        return find_node(name, [(self.context.selection.name_of(row.stable), row) for row in rows])
 
     # ---- printing ----------------------------------------------------------------------------------------------------
 
@@ -479,24 +458,12 @@ class PlainWorkbench(Workbench):
 
     def _print_question(self, screen: Screen[Any], prompt: Prompt | None) -> None:
         if prompt is not None:
-            value = prompt.query_one(Input).value
-            empty = f"an empty line accepts {value!r}" if value else "an empty line leaves it empty"
-            self._printer.say(f"{prompt.title}? {empty}, cancel leaves")
+            self._printer.say(f"{prompt.title}? {prompt_hint(prompt)}")
             return
         for line in screen_lines(screen):
             self._printer.say(line)
-        if isinstance(screen, ConfirmScreen):
-            self._printer.say("answer y or n")
-        elif isinstance(screen, PickerScreen | ProgramScreen):
-            self._printer.say("answer with a number, a name or words to search for; cancel leaves")
-        elif isinstance(screen, OptionScreen):
-            self._printer.say("answer name=value; an empty line accepts, cancel leaves")
-        elif isinstance(screen, EditorScreen):
-            self._printer.say("a text of several lines cannot be edited here: nothing was changed")
-        elif isinstance(screen, PlotScreen):
-            self._printer.say("a plot cannot be printed as lines")
-        elif not isinstance(screen, DetailScreen):
-            self._printer.say("a number chooses the row, show FROM-TO prints others, any other command closes the list")
+        if hint := answer_hint(screen):
+            self._printer.say(hint)
 
     async def _print_pane(self, pane: Any) -> None:
         self._go_to_pane(pane)

@@ -6,10 +6,13 @@ import asyncio
 import codecs
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import NamedTuple
 
 from buddy.app.actions import ACTIONS, BY_ID, Action
 from buddy.app.workbench.key_sequences import command_score
+from buddy.compiler.protocol import NodeRow
 
 # The number of actions that an unknown command suggests.
 _MAX_SUGGESTIONS = 5
@@ -55,6 +58,28 @@ def similar_actions(text: str) -> list[Action]:
     scored = [(command_score(action, text), action) for action in ACTIONS]
     best = sorted((pair for pair in scored if pair[0] > 0), key=lambda pair: -pair[0])
     return [action for _, action in best[:_MAX_SUGGESTIONS]]
+
+
+class Candidates(NamedTuple):
+    """The names that a word may stand for: none, or several."""
+
+    names: tuple[str, ...]
+
+
+def find_node(name: str, named: Sequence[tuple[str, NodeRow]]) -> NodeRow | Candidates:
+    """Returns the node called `name`, else the only one that matches it as a pattern, or whose name contains it.
+
+    `named` has each node with its displayed name.
+    """
+    for matches in (
+        lambda shown, row: name in (shown, row.stable, row.name),
+        lambda shown, row: fnmatchcase(shown, name),
+        lambda shown, row: name.lower() in shown.lower(),
+    ):
+        found = [(shown, row) for shown, row in named if matches(shown, row)]
+        if found:
+            return found[0][1] if len(found) == 1 else Candidates(tuple(shown for shown, _ in found))
+    return Candidates(())
 
 
 def read_lines(descriptor: int, loop: asyncio.AbstractEventLoop, put: Callable[[str | None], None]) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Iterator
-from typing import TextIO
+from collections.abc import Iterator, Sequence
+from typing import Any, TextIO
 
 from textual.screen import Screen
 from textual.widgets import Input, Static, TextArea
@@ -14,12 +14,18 @@ from textual.widgets import Input, Static, TextArea
 from buddy.app.panes.ir import IrPane
 from buddy.app.reports import formatting
 from buddy.app.reports.run_report import as_text, in_eager
-from buddy.app.screens.picker import ChoiceList
+from buddy.app.screens.detail import DetailScreen
+from buddy.app.screens.editor import EditorScreen
+from buddy.app.screens.modal import ConfirmScreen
+from buddy.app.screens.picker import ChoiceList, OptionScreen, PickerScreen
+from buddy.app.screens.plot import PlotScreen
+from buddy.app.screens.programs import ProgramScreen
 from buddy.app.session.state import State
 from buddy.app.widgets.code_view import CodeView
 from buddy.app.widgets.cursor_view import SEARCHED_WIDTH, CursorView
 from buddy.app.widgets.look import visible
 from buddy.app.widgets.prompt import Prompt
+from buddy.app.workbench.plain_input import Candidates
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.protocol.errors import diagnostic_text
 
@@ -83,7 +89,7 @@ class ChangePrinter:
             self._printer.say_problem(entry)
         self._log_length = len(state.log)
         if state.progress is not None:
-            self._printer.say_progress(state.progress.what)
+            self._printer.say_progress(state.progress.activity)
         self._print_graphs(state)
         self._print_compilation(state)
         self._print_run(state)
@@ -193,6 +199,41 @@ def screen_lines(screen: Screen[object]) -> Iterator[str]:
                 yield f"  {widget.value}"
         elif isinstance(widget, Static) and str(widget.content).strip():
             yield str(widget.content).strip()
+
+
+def prompt_hint(prompt: Prompt) -> str:
+    """How the question of a prompt can be answered."""
+    value = prompt.query_one(Input).value
+    empty = f"an empty line accepts {value!r}" if value else "an empty line leaves it empty"
+    return f"{empty}, cancel leaves"
+
+
+def answer_hint(screen: Screen[Any]) -> str:
+    """How an open screen can be answered, or why it cannot; empty for a text to read."""
+    if isinstance(screen, ConfirmScreen):
+        return "answer y or n"
+    if isinstance(screen, PickerScreen | ProgramScreen):
+        return "answer with a number, a name or words to search for; cancel leaves"
+    if isinstance(screen, OptionScreen):
+        return "answer name=value; an empty line accepts, cancel leaves"
+    if isinstance(screen, EditorScreen):
+        return "a text of several lines cannot be edited here: nothing was changed"
+    if isinstance(screen, PlotScreen):
+        return "a plot cannot be printed as lines"
+    if isinstance(screen, DetailScreen):
+        return ""
+    return "a number chooses the row, show FROM-TO prints others, any other command closes the list"
+
+
+def ambiguity_text(what: str, words: Sequence[str], found: Candidates) -> str:
+    """Why `words` name no single `what`, such as a node: there are none, or several `found`."""
+    if not words:
+        return f"give the name of a {what}"
+    if not found.names:
+        return f"unknown {what} {' '.join(words)!r}"
+    rest = len(found.names) - MAX_ROWS
+    more = f" and {rest} more" if rest > 0 else ""
+    return f"{' '.join(words)!r} matches several: {', '.join(found.names[:MAX_ROWS])}{more}"
 
 
 def cells_line(cells: list[tuple[str, str]]) -> str:

@@ -77,15 +77,15 @@ MAX_RUNS = 50
 class RunRecord(msgspec.Struct, frozen=True):
     """One run: the time of its end in seconds since the epoch (`at`), its recipe, inputs and report.
 
-    To keep records small, the content of an input file is stored only as its hash `held`, and the report has no images
-    of values.
+    To keep records small, the content of an input file is stored only as its hash `inputs_hash`, and the report has no
+    images of values.
     """
 
     at: float
     recipe: Recipe
     report: RunReport
     inputs: InputChoice = InputChoice()
-    held: str = ""
+    inputs_hash: str = msgspec.field(default="", name="held")
 
     @property
     def end_time(self) -> str:
@@ -104,8 +104,8 @@ def make_record(at: float, recipe: Recipe, report: RunReport, inputs: InputChoic
 
 
 def _without_images(report: RunReport) -> RunReport:
-    beside = tuple(replace(side, outputs=_outputs_without_images(side.outputs)) for side in report.beside)
-    return replace(report, outputs=_outputs_without_images(report.outputs), beside=beside)
+    sides = tuple(replace(side, outputs=_outputs_without_images(side.outputs)) for side in report.sides)
+    return replace(report, outputs=_outputs_without_images(report.outputs), sides=sides)
 
 
 def _outputs_without_images(outputs: tuple[OutputReport, ...]) -> tuple[OutputReport, ...]:
@@ -159,7 +159,7 @@ FIRST_SCRIPT_NOTICE = "opening a .py file executes it; other file types never ex
 T = TypeVar("T")
 
 
-class SavedPlace(msgspec.Struct, frozen=True):
+class SavedCursor(msgspec.Struct, frozen=True):
     """A line in the IR pane: its number in the text with that name, its distance in rows from the first row.
 
     `content` and `node`, the line and a node of it, find the line again after the text has changed.
@@ -173,7 +173,7 @@ class SavedPlace(msgspec.Struct, frozen=True):
 
 
 class SavedScreen(msgspec.Struct, frozen=True):
-    """The saved session. `stage` is the key of the shown stage, `place` the line in it, `how` the kind of diff.
+    """The saved session. `stage` is the key of the shown stage, `cursor` the line in it, `diff_mode` the kind of diff.
 
     `inputs` has the path of an input file, not its content. `source` is true if the source pane was shown.
     """
@@ -182,13 +182,13 @@ class SavedScreen(msgspec.Struct, frozen=True):
     zoomed: bool = False
     stage: tuple[str, int] | None = None
     node: str = ""
-    how: str = "off"
+    diff_mode: str = msgspec.field(default="off", name="how")
     theme: str = ""
     inputs: InputChoice = OWN_INPUTS
     bookmarks: Any = None
     runs: tuple[RunRecord, ...] = ()
     source: bool = False
-    place: SavedPlace | None = None
+    cursor: SavedCursor | None = msgspec.field(default=None, name="place")
 
 
 def read_session(path: Path) -> tuple[SavedScreen, str]:
@@ -205,7 +205,8 @@ def read_session(path: Path) -> tuple[SavedScreen, str]:
 
 def write_session(path: Path, saved: SavedScreen) -> None:
     """Save `saved` to `path` atomically and durably. Raises `OSError`, and `ValueError` if it cannot be encoded."""
-    fields = {name: getattr(saved, name) for name in saved.__struct_fields__}
+    names = zip(saved.__struct_fields__, saved.__struct_encode_fields__, strict=True)
+    fields = {encoded: getattr(saved, name) for name, encoded in names}
     write_whole_bytes(path, msgspec.msgpack.encode({**file_formats.SESSION.stamp(), **fields}), sync=True)
 
 

@@ -88,7 +88,7 @@ class Workspace:
             return "restored"
         return "preset" if self.recipe == self.preset else "edited"
 
-    def begin(self, preset: Recipe) -> None:
+    def load(self, preset: Recipe) -> None:
         """Start with the saved recipe of each graph, or with `preset`, and with the graph that was shown last."""
         self._preset, self.ready = preset, True
         self._histories.clear()
@@ -120,7 +120,7 @@ class Workspace:
         self.graph = graph
         self._try_to_save(lambda: write_whole(self._shown_graph_path, f"{graph}\n"))
 
-    def adopt(self, recipe: Recipe) -> None:
+    def add_graph(self, recipe: Recipe) -> None:
         """Add the graph of `recipe`, with `recipe` as its preset. A saved recipe with its number is ignored."""
         self._files.pop(recipe.graph, None)
         self._histories[recipe.graph] = History(self._for_graph(recipe, recipe.graph), None, self._clock)

@@ -20,7 +20,7 @@ Parts = tuple[nn.Module, Any, Callable[[Any], torch.Tensor] | None]
 
 
 def classified(model: nn.Module, image: torch.Tensor, classes: int) -> Parts:
-    """A classifier with the labels of its batch."""
+    """Returns a classifier with the labels of its batch."""
     labels = torch.randint(classes, (len(image),))
     return model, image, lambda output: nn.functional.cross_entropy(output, labels)
 
@@ -75,13 +75,13 @@ class Patches(nn.Module):
 
 
 def vit() -> Parts:
-    """ViT-tiny: 12 layers, 192 wide, patches of 16 x 16."""
+    """Returns ViT-tiny: 12 layers, 192 wide, patches of 16 x 16."""
     model = Patches(32, 8, 16, 2, 2) if tiny else Patches(224, 16, 192, 12, 3)
     return classified(model, torch.randn(2, 3, 32, 32) if tiny else torch.randn(2, 3, 224, 224), 1000)
 
 
 def double(channels_in: int, channels: int) -> nn.Sequential:
-    """Two convolutions with batch norms."""
+    """Returns two convolutions with batch norms."""
     parts = []
     for count in (channels_in, channels):
         parts += [nn.Conv2d(count, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels), nn.ReLU()]
@@ -118,7 +118,7 @@ def unet() -> Parts:
 
 
 def gpt2() -> Parts:
-    """GPT-2 of 4 layers, on 2 texts of 128 tokens."""
+    """Returns GPT-2 of 4 layers, on 2 texts of 128 tokens."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     narrow = {"n_embd": 64, "n_head": 4, "vocab_size": 1000} if tiny else {}
@@ -128,7 +128,7 @@ def gpt2() -> Parts:
 
 
 def bert() -> Parts:
-    """BERT of 4 layers with its language-model head, on 128 tokens."""
+    """Returns BERT of 4 layers with its language-model head, on 128 tokens."""
     from transformers import BertConfig, BertForMaskedLM
 
     narrow = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 1000} if tiny else {}

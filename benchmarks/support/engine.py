@@ -80,7 +80,7 @@ def run(conversation: Coroutine[Any, Any, Found]) -> Found:
 
 @asynccontextmanager
 async def warm_engine() -> AsyncIterator[TimedEngine]:
-    """An engine with warm workers and no program; closed afterwards."""
+    """Starts an engine with warm workers and no program, which is closed after the block."""
     client = EngineClient()
     await client.start()
     try:

@@ -16,7 +16,7 @@ from buddy.compiler.support.target import cores, host
 
 
 def parser(summary: str | None, repeats: int, what: str) -> argparse.ArgumentParser:
-    """The common options of benchmarks: `--repeats` (of `what`) and `--tiny`."""
+    """Returns the common options of benchmarks: `--repeats` (of `what`) and `--tiny`."""
     found = argparse.ArgumentParser(description=summary, formatter_class=argparse.RawDescriptionHelpFormatter)
     found.add_argument("--repeats", type=int, default=repeats, metavar="N", help=f"{what} ({repeats})")
     found.add_argument("--tiny", action="store_true", help="small sizes, to see that the benchmark works")
@@ -24,7 +24,7 @@ def parser(summary: str | None, repeats: int, what: str) -> argparse.ArgumentPar
 
 
 def machine() -> dict[str, object]:
-    """The machine, and its load at the start."""
+    """Returns the machine, and its load at the start."""
     load = os.getloadavg()[0]
     return {"cpu": _cpu(), "vectors": host().name, "cores": cores(), "load": round(load, 2), "os": platform.platform()}
 
@@ -36,7 +36,7 @@ def tell(found: Mapping[str, Any], heading: Sequence[str], rows: Sequence[Sequen
 
 
 def between(figures: Mapping[str, float], unit: str = "", scale: float = 1.0) -> str:
-    """A spread as text: `0.83 (0.81 to 0.86)`."""
+    """Returns a spread as text: `0.83 (0.81 to 0.86)`."""
     median, low, high = (f"{figures[name] * scale:.3g}" for name in ("median", "low", "high"))
     return f"{median}{unit} ({low} to {high})"
 

@@ -45,7 +45,7 @@ class Pen(NamedTuple):
     background: tuple[int, ...] = ()
 
     def after(self, parameters: list[int]) -> Pen:
-        """The pen after an SGR sequence."""
+        """Returns the pen after an SGR sequence."""
         pen, rest = self, list(parameters or [0])
         while rest:
             code = rest.pop(0)
@@ -84,7 +84,7 @@ class TerminalScreen:
         self.resize(columns, rows)
 
     def resize(self, columns: int, rows: int) -> None:
-        """Change the size. What was shown is lost: programs draw everything again."""
+        """Changes the size. What was shown is lost: programs draw everything again."""
         self._columns, self._rows = columns, rows
         self._cells: list[list[tuple[str, Pen]]] = []
         self._row = self._column = 0
@@ -108,7 +108,7 @@ class TerminalScreen:
         return "\n".join("".join(text for text, _ in line).rstrip() for line in self._cells)
 
     def feed(self, data: bytes) -> None:
-        """Take output. A sequence or a character that is incomplete waits for the rest."""
+        """Processes output. A sequence or a character that is incomplete waits for the rest."""
         text, end = self._rest + self._decode(data), 0
         for token in _TOKENS.finditer(text):
             if token.start() != end:
@@ -213,7 +213,7 @@ class Terminal:
         return found[-1]
 
     def forget(self) -> None:
-        """Forget the output, not what is on the screen."""
+        """Discards the output, not what is on the screen."""
         self.seen.clear()
 
     def wait(self, seconds: float) -> None:
@@ -252,14 +252,12 @@ class Terminal:
 
 
 def skip_tour(state: Path) -> None:
-    """Make a workbench with its state in this folder start as after its first script, without the tour."""
+    """Makes a workbench with its state in this folder start as after its first script, without the tour."""
     is_first_script("any.py", state)
 
 
 def environment(colors: str, state: Path) -> dict[str, str]:
-    """The environment of a workbench in a terminal with these `colors`, `truecolor` or `256`, with its state in
-    `state`.
-    """
+    """Returns the environment of a workbench with its state in `state`; `colors` is `truecolor` or `256`."""
     kept = {name: value for name, value in os.environ.items() if name not in _NOT_OURS}
     skip_tour(state)
     kept |= {"BUDDY_TUI_STATE": str(state), "BUDDY_TUI_CONFIG": str(state / "none.toml")}

@@ -14,7 +14,7 @@ Seconds = dict[str, list[float]]
 
 
 def seconds_of(call: Call) -> float:
-    """The duration of one call."""
+    """Returns the duration of one call."""
     start = time.perf_counter()
     call()
     return time.perf_counter() - start

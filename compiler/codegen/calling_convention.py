@@ -165,7 +165,7 @@ def regions_attribute(regions: Sequence[TimedRegion]) -> ir.Attribute:
 
 def _region_attribute(region: TimedRegion) -> ir.Attribute:
     names = {"nodes": ir.ArrayAttr.get([ir.StringAttr.get(name) for name in region.nodes])}
-    texts = {"function": ir.StringAttr.get(region.function), "what": ir.StringAttr.get(region.what)}
+    texts = {"function": ir.StringAttr.get(region.function), "what": ir.StringAttr.get(region.label)}
     parent = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), region.parent)
     return ir.DictAttr.get({**names, **texts, "parent": parent})
 
@@ -179,8 +179,8 @@ def regions_of(module: ir.Operation) -> tuple[TimedRegion, ...]:
 
 def _region(attributes: ir.Attribute) -> TimedRegion:
     nodes = tuple(ir.StringAttr(name).value for name in ir.ArrayAttr(attributes["nodes"]))
-    function, what = (ir.StringAttr(attributes[key]).value for key in ("function", "what"))
-    return TimedRegion(nodes, function, what, ir.IntegerAttr(attributes["parent"]).value)
+    function, label = (ir.StringAttr(attributes[key]).value for key in ("function", "what"))
+    return TimedRegion(nodes, function, label, ir.IntegerAttr(attributes["parent"]).value)
 
 
 def artifact(

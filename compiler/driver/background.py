@@ -51,7 +51,7 @@ class _Job:
     on_done: Callable[[Artifact], None]
 
 
-class _Compiler:
+class _CompileQueue:
     """The jobs of this process, and the thread that waits for the process of one of them at a time."""
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ def _compile(job: _Job) -> None:
         _log.warning("a graph was not compiled in the background", exc_info=True)
 
 
-_compiler = _Compiler()
+_queue = _CompileQueue()
 
 
 def submit(graph: serialize.GraphData, recipe: Recipe, on_done: Callable[[Artifact], None]) -> None:
@@ -103,18 +103,18 @@ def submit(graph: serialize.GraphData, recipe: Recipe, on_done: Callable[[Artifa
 
     `on_done` is not called if the compilation fails.
     """
-    _compiler.submit(_Job(CompileRequest(graph, recipe), on_done))
+    _queue.submit(_Job(CompileRequest(graph, recipe), on_done))
 
 
 def wait_until_idle(timeout: float) -> bool:
     """Waits until all submitted graphs are compiled; returns false after `timeout` seconds."""
-    return _compiler.wait(timeout)
+    return _queue.wait(timeout)
 
 
 def _forget_jobs() -> None:
     """Drops the jobs in a fork of this process, whose thread does not exist in the fork."""
-    global _compiler
-    _compiler = _Compiler()
+    global _queue
+    _queue = _CompileQueue()
 
 
 if hasattr(os, "register_at_fork"):

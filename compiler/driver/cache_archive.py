@@ -1,9 +1,9 @@
 """Copies compiled code between the disk caches of machines: an archive is one file, hashed and sealed.
 
 The file starts with two lines: `buddy-tui-cache FORMAT SIZE SHA256` of the bytes that follow the second line, and the
-keyed hash (HMAC-SHA-256) of the first line. Then comes a zlib stream of the msgpack of `Contents`. Cached code is
-executed later, so nothing is decompressed, decoded or stored before its hash and its author are verified, and what was
-verified is what is stored: the file is read once.
+keyed hash (HMAC-SHA-256) of the first line. Then comes a zlib stream of the msgpack of `ArchiveContents`. Cached code
+is executed later, so nothing is decompressed, decoded or stored before its hash and its author are verified, and what
+was verified is what is stored: the file is read once.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _MAGIC, FORMAT = "buddy-tui-cache", 1
 _FIRST_LINE = re.compile(rf"{_MAGIC} (\d{{1,6}}) (\d{{1,12}}) ([0-9a-f]{{64}})")
 _MAX_LINE_BYTES = 128
 _PURPOSE = "archives of the cache"
-# The keys of entries are digests (`recipe.digest`). As names of files, they lead nowhere else.
+# The keys of entries are digests (`recipe.digest`). As file names, they cannot leave the folder of the cache.
 _ENTRY_KEY = re.compile(r"[0-9a-f]{24}")
-# A key file that is shorter could be guessed; so says RFC 2104.
+# A shorter key could be guessed (RFC 2104).
 _MIN_KEY_BYTES = 32
 # For each cache that another machine can use, the fields of `Installation` that its entries depend on. The caches of
 # pass catalogues and of opened programs depend on the paths and times of files.
@@ -51,7 +51,7 @@ class ArchiveError(BuddyError):
     """An archive cannot be written, verified or used; the diagnostic says why."""
 
 
-class Entry(msgspec.Struct, frozen=True):
+class ArchiveEntry(msgspec.Struct, frozen=True):
     """A file of a cache: the name of the cache, the key, and the data without the seal of its machine."""
 
     cache: str
@@ -59,16 +59,16 @@ class Entry(msgspec.Struct, frozen=True):
     data: bytes
 
 
-class Contents(msgspec.Struct, frozen=True):
+class ArchiveContents(msgspec.Struct, frozen=True):
     """The content of an archive: entries, and the installation that made them."""
 
     made_by: Installation
-    entries: tuple[Entry, ...]
+    entries: tuple[ArchiveEntry, ...]
 
 
 @dataclass(frozen=True)
 class Trust:
-    """What shows that the author of an archive may supply code; without any, only this user's own archives are read.
+    """Evidence that the author of an archive may supply code; without any, only this user's own archives are read.
 
     `key` is a secret that the exporting machine has too, `sha256` the hash of the whole file from a trusted channel.
     With `anyone`, every intact archive is read.
@@ -115,17 +115,19 @@ def make_key(path: Path) -> None:
 # ---- export -------------------------------------------------------------------------------------------------------
 
 
-def collect() -> Contents:
+def collect() -> ArchiveContents:
     """Returns all valid entries of the caches that another machine can use.
 
     Reading checks the seal of each file, so a file that another user put into the folder is left out.
     """
     found = [(cache, key, cache.read(key)) for cache in PORTABLE.values() for key in cache.list_keys()]
-    entries = tuple(Entry(cache.name, key, data) for cache, key, data in found if data and _ENTRY_KEY.fullmatch(key))
-    return Contents(installation(), entries)
+    entries = tuple(
+        ArchiveEntry(cache.name, key, data) for cache, key, data in found if data and _ENTRY_KEY.fullmatch(key)
+    )
+    return ArchiveContents(installation(), entries)
 
 
-def write(path: Path, contents: Contents, key: bytes | None = None) -> str:
+def write(path: Path, contents: ArchiveContents, key: bytes | None = None) -> str:
     """Writes an archive, sealed by `key` or else by the key of this user's cache. Returns the SHA-256 of the file.
 
     An existing file is replaced when the new one is complete. Raises `ArchiveError`.
@@ -154,7 +156,7 @@ def _seal(first_line: str, key: bytes) -> str:
 # ---- import -------------------------------------------------------------------------------------------------------
 
 
-def read(path: Path, trust: Trust) -> Contents:
+def read(path: Path, trust: Trust) -> ArchiveContents:
     """Returns the content of an archive. Raises `ArchiveError` if it is damaged, or of an author without `trust`."""
     payload = _verified_payload(path, trust)
     todo = "export it again"
@@ -163,7 +165,7 @@ def read(path: Path, trust: Trust) -> Contents:
         data = decompressor.decompress(payload, _MAX_BYTES)
         if not decompressor.eof:
             raise ArchiveError(f"the archive has more than {_MAX_BYTES >> 20} MiB", str(path), todo)
-        contents = msgspec.msgpack.decode(data, type=Contents)
+        contents = msgspec.msgpack.decode(data, type=ArchiveContents)
     except (zlib.error, msgspec.MsgspecError) as error:
         raise ArchiveError(f"the archive cannot be decoded: {error}", str(path), todo) from error
     for entry in contents.entries:
@@ -226,7 +228,7 @@ def _check_author(path: Path, data: bytes, first_line: str, seal: bytes, trust: 
         )
 
 
-def misfit(made_by: Installation, here: Installation, cache: str) -> str:
+def mismatch_reason(made_by: Installation, here: Installation, cache: str) -> str:
     """Returns why entries of a cache that another installation made are of no use here; "" if they are."""
     for field in _DEPENDENCIES[cache]:
         theirs, ours = getattr(made_by, field), getattr(here, field)
@@ -260,7 +262,7 @@ _DIFFERENCES: dict[str, Callable[[str, str], str]] = {
 }
 
 
-def store(contents: Contents) -> ImportResult:
+def store(contents: ArchiveContents) -> ImportResult:
     """Stores the entries of each cache that fit this installation, sealed by this user's key: all of them, or none.
 
     Raises `ArchiveError` if a file cannot be written; the entries that were new are then removed.
@@ -268,7 +270,9 @@ def store(contents: Contents) -> ImportResult:
     here = installation()
     names = dict.fromkeys(entry.cache for entry in contents.entries)
     rejected = {
-        name: why for name in names if (why := misfit(contents.made_by, here, name) or _too_large(contents, name))
+        name: why
+        for name in names
+        if (why := mismatch_reason(contents.made_by, here, name) or _too_large(contents, name))
     }
     fitting = [entry for entry in contents.entries if entry.cache not in rejected]
     problem = disk_cache.problem()
@@ -297,7 +301,7 @@ def store(contents: Contents) -> ImportResult:
     return ImportResult(stored, rejected)
 
 
-def _too_large(contents: Contents, name: str) -> str:
+def _too_large(contents: ArchiveContents, name: str) -> str:
     size, limit = sum(len(entry.data) for entry in contents.entries if entry.cache == name), PORTABLE[name].limit
     return f"{size >> 20} MiB are more than the limit of {limit >> 20} MiB" if size > limit else ""
 

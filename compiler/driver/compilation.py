@@ -26,7 +26,7 @@ from buddy.compiler.driver.backends import (
 )
 from buddy.compiler.driver.compile_graph import compile_graph
 from buddy.compiler.driver.diagnosis import CompilationError as CompilationError
-from buddy.compiler.driver.modules import html_of
+from buddy.compiler.driver.notebook import html_of
 from buddy.compiler.driver.pipeline import NumberedStep, Observer, OnStep, run_mlir_passes
 from buddy.compiler.driver.snapshots import GraphStages, Snapshot
 from buddy.compiler.graph import serialize
@@ -67,7 +67,7 @@ class Compilation:
     texts: tuple[StageText, ...] = field(default=(), repr=False)
 
     def _repr_html_(self) -> str:
-        """HTML representation for notebooks."""
+        """Returns the HTML representation for notebooks."""
         return html_of(self)
 
 

@@ -55,7 +55,7 @@ class Observer(Generic[State]):
         return state
 
     def after(self, numbered: NumberedStep, state: State, remarks: Sequence[Remark]) -> None:
-        """Is called with the state after a pass, and the pass's remarks."""
+        """Receives the state after a pass, and the pass's remarks."""
 
     def failure(self, numbered: NumberedStep, state: State, error: StepError) -> CompilationError:
         """Returns the error to raise for a pass that has failed and left `state`."""

@@ -16,9 +16,9 @@ def main(arguments: Sequence[str] = ()) -> int:
     from buddy.compiler.engine.connection import Connection
     from buddy.compiler.engine.server import Server
     from buddy.compiler.support.files import ensure_temporary_folder
-    from buddy.compiler.support.processes.lifetime import take_limits
+    from buddy.compiler.support.processes.lifetime import limit_memory
 
-    take_limits()
+    limit_memory()
     ensure_temporary_folder()
 
     async def serve() -> int:

@@ -9,7 +9,14 @@ from buddy.compiler.codegen.iree.installed import TODO, missing_packages
 from buddy.compiler.engine.compiling import CompilationRequest
 from buddy.compiler.engine.iree_messages import CheckIreeFlags, CompileByIree, DescribeIree, IreeMessage
 from buddy.compiler.engine.programs import CompileResult
-from buddy.compiler.engine.worker import EngineWorker, Listener, RequestRefused, WorkerDied, describe_death
+from buddy.compiler.engine.worker import (
+    EngineWorker,
+    WorkerDied,
+    WorkerListener,
+    call_for_job,
+    describe_death,
+    wait_for_start,
+)
 from buddy.compiler.protocol import (
     COMPILER_NAMES,
     IREE_PHASES,
@@ -50,7 +57,7 @@ class IreeCompilation(CompilationRequest):
         try:
             flags, number = self._recipe.backend_flags, len(top_level.stages) - 1
             return await self._follow(
-                lambda known: CompileByIree(top_level.artifact, flags, known, number),
+                lambda known_texts: CompileByIree(top_level.artifact, flags, known_texts, number),
                 call,
                 lambda done: self._finish_iree(top_level, done),
             )
@@ -93,7 +100,7 @@ class InductorCompilation(CompilationRequest):
 
     def _handle_note(self, note: Message) -> None:
         if isinstance(note, Activity):
-            self._send(Progress(self._request, note.what, note.done, "compile"))
+            self._send(Progress(self._request, note.activity, note.done, "compile"))
         else:
             super()._handle_note(note)
 
@@ -135,7 +142,7 @@ class _Iree:
     compilation: type[CompilationRequest] = IreeCompilation
     needs_program = False
 
-    def __init__(self, send: Callable[[Frame], None], listener: Listener) -> None:
+    def __init__(self, send: Callable[[Frame], None], listener: WorkerListener) -> None:
         self._send = send
         self._worker = EngineWorker("iree", "buddy.compiler.engine.iree:serve", IreeMessage, listener)
 
@@ -148,11 +155,11 @@ class _Iree:
 
     async def finish(self, compilation: Any, result: CompileResult, job: Job) -> CompileResult:
         async with self._worker.lock:
-            await self._wait_until_ready(job)
+            await self._wait_for_start(job)
             return await compilation.run_iree(result, self._worker.call)
 
     async def describe(self, job: Job) -> BackendDescribed:
-        described = await self._ask(DescribeIree(), job)
+        described = await self._call(DescribeIree(), job)
         return BackendDescribed(
             job.request,
             IREE,
@@ -164,26 +171,18 @@ class _Iree:
         )
 
     async def flag_problem(self, flags: tuple[str, ...], job: Job) -> str:
-        return str((await self._ask(CheckIreeFlags(flags), job)).problem)
+        return str((await self._call(CheckIreeFlags(flags), job)).problem)
 
-    async def _ask(self, request: Message, job: Job) -> Any:
+    async def _call(self, request: Message, job: Job) -> Any:
         async with self._worker.lock:
-            await self._wait_until_ready(job)
-            try:
-                return await self._worker.call(request)
-            except RequestRefused as refused:
-                raise JobFailed(refused.refused.diagnostic) from refused
-            except WorkerDied as died:
-                raise JobFailed(describe_death(died, _IREE_EXITED, "IREE", "try again")) from died
+            await self._wait_for_start(job)
+            return await call_for_job(self._worker, request, Diagnostic(_IREE_EXITED, "IREE", "try again"))
 
-    async def _wait_until_ready(self, job: Job) -> None:
+    async def _wait_for_start(self, job: Job) -> None:
         if not self._worker.is_ready:
             self._send(Progress(job.request, "starting IREE"))
-        try:
-            await self._worker.ready()
-        except WorkerDied as died:
-            todo = "check that `python -c 'import iree.compiler'` works in this environment"
-            raise JobFailed(describe_death(died, "the IREE process does not start", "the backend", todo)) from died
+        todo = "check that `python -c 'import iree.compiler'` works in this environment"
+        await wait_for_start(self._worker, Diagnostic("the IREE process does not start", "the backend", todo))
 
 
 class _Inductor:
@@ -204,13 +203,13 @@ class _Inductor:
         return result
 
     async def describe(self, job: Job) -> BackendDescribed:
-        settings = await self._ask((), job)
+        settings = await self._call((), job)
         return BackendDescribed(job.request, INDUCTOR, settings.versions, settings.flags, (), ("cpu",), ())
 
     async def flag_problem(self, flags: tuple[str, ...], job: Job) -> str:
-        return str((await self._ask(flags, job)).problem)
+        return str((await self._call(flags, job)).problem)
 
-    async def _ask(self, flags: tuple[str, ...], job: Job) -> InductorFlags:
+    async def _call(self, flags: tuple[str, ...], job: Job) -> InductorFlags:
         try:
             function = f"{self._OPTIONS}:describe"
             return await call_in_process(function, flags, InductorFlags, _OPTIONS_TIMEOUT)
@@ -226,7 +225,7 @@ _OPTIONS_TIMEOUT = 120.0
 class BackendWorkers:
     """The backends that are other compilers, by name, with their workers."""
 
-    def __init__(self, send: Callable[[Frame], None], listener: Listener) -> None:
+    def __init__(self, send: Callable[[Frame], None], listener: WorkerListener) -> None:
         self._send = send
         self._compilers: dict[str, OtherCompiler] = {IREE: _Iree(send, listener), INDUCTOR: _Inductor()}
 
@@ -234,14 +233,14 @@ class BackendWorkers:
         for compiler in self._compilers.values():
             await compiler.close()
 
-    def of(self, recipe: Recipe) -> OtherCompiler | None:
+    def compiler_of(self, recipe: Recipe) -> OtherCompiler | None:
         """Returns the compiler that a recipe names as its backend; `None` if the recipe's own passes compile it.
 
         Raises `JobFailed` if the compiler is not installed, or if the recipe names a target.
         """
         if recipe.runs_passes:
             return None
-        compiler = self._named(recipe.backend)
+        compiler = self._compiler_named(recipe.backend)
         if recipe.target:
             what = f"the target {recipe.target} applies to the native backend only, not to {recipe.backend}"
             todo = "use flags of the backend (--backend-flag=--iree-llvmcpu-target-triple=…), and reset the target"
@@ -250,16 +249,16 @@ class BackendWorkers:
 
     async def describe(self, frame: DescribeBackend, job: Job) -> None:
         """Sends the versions, flags and devices of a backend. Raises `JobFailed`."""
-        compiler = self._named(frame.name)
+        compiler = self._compiler_named(frame.name)
         self._send(Progress(job.request, f"asking {COMPILER_NAMES[frame.name]} for its flags"))
         self._send(await compiler.describe(job))
 
-    async def check(self, frame: CheckFlags, job: Job) -> None:
+    async def check_flags(self, frame: CheckFlags, job: Job) -> None:
         """Checks whether a backend accepts flags. Raises `JobFailed`."""
-        problem = await self._named(frame.name).flag_problem(frame.flags, job)
+        problem = await self._compiler_named(frame.name).flag_problem(frame.flags, job)
         self._send(FlagsChecked(job.request, problem))
 
-    def _named(self, name: str) -> OtherCompiler:
+    def _compiler_named(self, name: str) -> OtherCompiler:
         compiler = self._compilers.get(name)
         if compiler is None:
             todo = f"choose {NATIVE} or {' or '.join(OTHER_COMPILERS)}"

@@ -30,7 +30,7 @@ _SEARCH_SECONDS = 180.0
 _PLUGIN_SECONDS = 30.0
 
 
-class Discovery:
+class PassDiscovery:
     """Finds the passes that the bindings have registered, once per engine: in a cache, or by a separate process."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ async def _load_or_discover() -> RegisteredPasses:
         return cached
     try:
         return await call_in_process(
-            "buddy.compiler.passes.discovery:registered", None, RegisteredPasses, _SEARCH_SECONDS
+            "buddy.compiler.passes.discovery:find_registered", None, RegisteredPasses, _SEARCH_SECONDS
         )
     except TookTooLong as error:
         return RegisteredPasses(problem=f"the bindings' libraries could not be searched: {error}")
@@ -97,12 +97,12 @@ class CatalogueHandler:
     def __init__(self, session: EngineSession, send: Callable[[Frame], None]) -> None:
         self._session, self._send = session, send
         self._described: dict[tuple[type, tuple[PluginFile, ...]], Any] = {}
-        self._discovery = Discovery()
+        self._discovery = PassDiscovery()
 
     def close(self) -> None:
         self._discovery.close()
 
-    async def passes(self, frame: ListPasses, job: Job) -> None:
+    async def list_passes(self, frame: ListPasses, job: Job) -> None:
         described, notes = await self._describe(DescribePasses(), frame, job)
         registered = await self._discovery.registered_passes()
         tool = PurePath(registered.bindings.tool).name if registered.bindings is not None else ""
@@ -111,19 +111,19 @@ class CatalogueHandler:
         dialects, bindings, backends = registered.dialects, registered.bindings, described.backends
         self._send(Passes(job.request, passes, notes, dialects, bindings, backends, described.plugins))
 
-    async def ops(self, frame: ListOps, job: Job) -> None:
+    async def list_ops(self, frame: ListOps, job: Job) -> None:
         described, notes = await self._describe(DescribeOps(), frame, job)
         self._send(Ops(job.request, described.ops, notes))
 
     async def _describe(self, request: Message, frame: ListPasses | ListOps, job: Job) -> tuple[Any, tuple[str, ...]]:
         """Returns the worker's reply with the plug-ins that `frame` names loaded, and the errors of these plug-ins."""
         plugins, _ = resolve_plugins(frame.plugins, frame.directory)
-        await self._session.worker_start.wait_until_allowed()
+        await self._session.host_start.wait_until_allowed()
         key = type(request), plugins
         if key not in self._described:
-            async with self._session.compiler.lock:
+            async with self._session.compiler.worker.lock:
                 job.started = True
-                notes = await self._session.prepare_compiler(plugins, job)
-                self._described[key] = await self._session.ask_compiler(request), notes
+                notes = await self._session.compiler.load_plugins(plugins, job)
+                self._described[key] = await self._session.compiler.call(request), notes
         reply_and_notes: tuple[Any, tuple[str, ...]] = self._described[key]
         return reply_and_notes

@@ -15,7 +15,6 @@ import msgspec
 from buddy.compiler.protocol import Diagnostic, Stage
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.worker_messages import (
-    AddGraph,
     Assignments,
     CodeRemarks,
     CollectRemarks,
@@ -24,19 +23,20 @@ from buddy.compiler.protocol.worker_messages import (
     CompilerRequest,
     DescribeOps,
     DescribePasses,
+    FailureReply,
     GraphsStored,
+    LoadPlugins,
     LogText,
     Message,
     OpList,
     PassList,
-    PluginsUsed,
+    PluginsLoaded,
     Ready,
-    Refused,
     Reply,
     StageData,
     StageNote,
     StepNote,
-    UsePlugins,
+    StoreGraph,
 )
 from buddy.compiler.support.processes.channel import Channel, serves, text_data, traceback_of
 
@@ -52,12 +52,12 @@ class CompilerWorker:
     """Answers requests; keeps a `Compiler`, with its memoised snapshots, for each of the latest graphs."""
 
     def __init__(self, channel: Channel, problem: Diagnostic | None = None) -> None:
-        """`problem` is the reason why nothing can be compiled, if any; the worker then refuses all requests with it."""
+        """`problem` is the reason why nothing can be compiled, if any; the worker then rejects all requests with it."""
         self._channel, self._problem = channel, problem
         self._compilers: OrderedDict[str, Any] = OrderedDict()
         self._answers: dict[type, Callable[[Any], Reply]] = {
-            UsePlugins: _use_plugins,
-            AddGraph: self._add_graph,
+            LoadPlugins: _use_plugins,
+            StoreGraph: self._add_graph,
             CompileGraph: self._compile,
             CollectRemarks: self._remarks,
             DescribePasses: _passes,
@@ -70,15 +70,15 @@ class CompilerWorker:
 
     def _answer(self, request: Message) -> Reply:
         if self._problem is not None:
-            return Refused(self._problem)
+            return FailureReply(self._problem)
         try:
             return self._answers[type(request)](request)
         except Exception as error:
             self._channel.send(LogText(traceback_of(error)))
             what = f"internal error in the compiler: {type(error).__name__}: {error}"
-            return Refused(Diagnostic(what, todo="this is a bug: please report it with the log"))
+            return FailureReply(Diagnostic(what, todo="this is a bug: please report it with the log"))
 
-    def _add_graph(self, request: AddGraph) -> Reply:
+    def _add_graph(self, request: StoreGraph) -> Reply:
         from buddy.compiler.driver.compilation import Compiler
         from buddy.compiler.graph.serialize import from_bytes
 
@@ -92,14 +92,14 @@ class CompilerWorker:
         self._compilers.move_to_end(request.key)
         compiler = self._compilers[request.key]
         done = None if request.stages else _compile_without_stages(self._channel, compiler, request.recipe)
-        return done or compile_recipe(self._channel, compiler, request.recipe, request.known)
+        return done or compile_recipe(self._channel, compiler, request.recipe, request.known_texts)
 
     def _remarks(self, request: CollectRemarks) -> Reply:
         self._compilers.move_to_end(request.key)
-        return code_remarks(self._compilers[request.key], request.recipe)
+        return collect_code_remarks(self._compilers[request.key], request.recipe)
 
 
-def code_remarks(compiler: Compiler, recipe: Recipe) -> Reply:
+def collect_code_remarks(compiler: Compiler, recipe: Recipe) -> Reply:
     """Collects LLVM's remarks on the code that a `Compiler` generates for `recipe`."""
     from buddy.compiler.codegen.objects.remarks import RemarksError
     from buddy.compiler.driver.diagnosis import CompilationError
@@ -107,12 +107,12 @@ def code_remarks(compiler: Compiler, recipe: Recipe) -> Reply:
     try:
         return CodeRemarks(compiler.code_remarks(recipe))
     except CompilationError as error:
-        return Refused(error.diagnostic)
+        return FailureReply(error.diagnostic)
     except RemarksError as error:
-        return Refused(Diagnostic("LLVM's remarks are not available", "a separate process", detail=str(error)))
+        return FailureReply(Diagnostic("LLVM's remarks are not available", "a separate process", detail=str(error)))
 
 
-def compile_recipe(channel: Channel, compiler: Compiler, recipe: Recipe, known: tuple[str, ...]) -> Reply:
+def compile_recipe(channel: Channel, compiler: Compiler, recipe: Recipe, known_texts: tuple[str, ...]) -> Reply:
     """Compiles `recipe` with `compiler`: sends each finished stage, and returns the reply with the artifact.
 
     If the backend takes top-level IR, the stages end there, and the artifact is the backend's.
@@ -120,16 +120,18 @@ def compile_recipe(channel: Channel, compiler: Compiler, recipe: Recipe, known: 
     from buddy.compiler.driver.backends import backend_named
     from buddy.compiler.driver.diagnosis import CompilationError
 
-    packer, recipe = TextPacker(channel, known), recipe.for_backend()
+    packer, recipe = TextPacker(channel, known_texts), recipe.for_backend()
     try:
-        make = _from_top_level if backend_named(recipe.backend).takes == "toplevel" else _from_llvm
+        compile_stages = (
+            _compile_to_top_level if backend_named(recipe.backend).takes == "toplevel" else _compile_to_objects
+        )
         channel.send(Assignments(compiler.assignments(recipe, packer.send_step)))
-        result, product = make(compiler, recipe, packer)
+        result, artifact = compile_stages(compiler, recipe, packer)
     except CompilationError as error:
-        return Refused(error.diagnostic, tuple(packer.pack(stage, text) for stage, text in error.stages))
+        return FailureReply(error.diagnostic, tuple(packer.pack(stage, text) for stage, text in error.stages))
     return CompileDone(
         packer.stages(result.stages),
-        product,
+        artifact,
         tuple(result.assignments),
         tuple(result.remarks),
         result.seconds,
@@ -159,16 +161,16 @@ def _compile_without_stages(channel: Channel, compiler: Compiler, recipe: Recipe
     return CompileDone((), artifact, result.assignments, result.remarks, result.seconds, result.reused)
 
 
-def _from_llvm(compiler: Compiler, recipe: Recipe, packer: TextPacker) -> tuple[Any, bytes]:
-    """Returns all stages of the recipe, and the artifact."""
+def _compile_to_objects(compiler: Compiler, recipe: Recipe, packer: TextPacker) -> tuple[Any, bytes]:
+    """Returns all stages of the recipe, and the artifact with the objects. Raises `CompilationError`."""
     from buddy.compiler.protocol.artifact import to_bytes
 
     result = compiler.compile(recipe, packer.send_stage, packer.send_step)
     return result, to_bytes(result.artifact)
 
 
-def _from_top_level(compiler: Compiler, recipe: Recipe, packer: TextPacker) -> tuple[Any, bytes]:
-    """Returns the stages up to top-level IR and the product of the backend. Raises `CompilationError`."""
+def _compile_to_top_level(compiler: Compiler, recipe: Recipe, packer: TextPacker) -> tuple[Any, bytes]:
+    """Returns the stages up to top-level IR, and the backend's artifact. Raises `CompilationError`."""
     from buddy.compiler.driver.backends import Code, backend_named
 
     result = compiler.top_level(recipe, packer.send_stage, packer.send_step)
@@ -179,10 +181,10 @@ def _from_top_level(compiler: Compiler, recipe: Recipe, packer: TextPacker) -> t
 
 
 class TextPacker:
-    """Sends stages to the engine, with their texts unless the engine has them; `known` names the texts that it has."""
+    """Sends stages to the engine, with their texts unless the engine has these, which `known_texts` names."""
 
-    def __init__(self, channel: Channel, known: tuple[str, ...]) -> None:
-        self._channel, self._known = channel, set(known)
+    def __init__(self, channel: Channel, known_texts: tuple[str, ...]) -> None:
+        self._channel, self._known_texts = channel, set(known_texts)
         self._sent: dict[int, Stage] = {}
 
     def send_step(self, step: int) -> None:
@@ -197,9 +199,9 @@ class TextPacker:
         line_sets = array("I", text.line_sets).tobytes()
         packed, lines = text_data(text.content, line_sets, text.sets, text.derived, text.machine)
         named = msgspec.structs.replace(stage, text=packed.name, lines=lines)
-        if packed.name in self._known:
+        if packed.name in self._known_texts:
             return StageData(named)
-        self._known.add(packed.name)
+        self._known_texts.add(packed.name)
         return StageData(named, packed)
 
     def stages(self, final: tuple[Stage, ...]) -> tuple[StageData, ...]:
@@ -211,11 +213,11 @@ class TextPacker:
         )
 
 
-def _use_plugins(request: UsePlugins) -> Reply:
+def _use_plugins(request: LoadPlugins) -> Reply:
     from buddy.compiler.graph import plugins
 
     loaded = [*plugins.installed_plugins(), *map(plugins.load_file, request.plugins)]
-    return PluginsUsed(plugins.plugin_problems(loaded))
+    return PluginsLoaded(plugins.plugin_problems(loaded))
 
 
 def _passes(request: Message) -> Reply:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from buddy.compiler.engine.programs import CompileResult, GraphRecord
-from buddy.compiler.engine.worker import RequestRefused, WorkerDied, describe_death
+from buddy.compiler.engine.worker import WorkerDied, WorkerRequestError, describe_death
 from buddy.compiler.protocol import Assigned, Compiled, Diagnostic, Progress, Stage, StageDone
 from buddy.compiler.protocol.recipe import CODE_STEP, LOWERING_STEP, Recipe
 from buddy.compiler.protocol.text.lines import IndexedText, MachineCode
@@ -47,7 +47,7 @@ Call = Callable[[Message, Callable[[Message], None]], Awaitable[Any]]
 class CompilationRequest:
     """One compilation of `graph` for request number `request`.
 
-    `kind` is the purpose of the compilation: "main" for the client's recipe, "beside" for a comparison with it,
+    `kind` is the purpose of the compilation: "main" for the client's recipe, "comparison" for a comparison with it,
     "native" for this compiler's code in a run of another backend, "profile" or "export". The texts stay stored until
     the next complete compilation of the graph with the same `kind`.
     """
@@ -80,14 +80,14 @@ class CompilationRequest:
         finish: Callable[[CompileDone], CompileResult],
     ) -> CompileResult:
         """Calls the worker, handles its notes, and returns the result of `finish` for its reply. Raises `JobFailed`."""
-        known = self._store.names()
-        self._store.pin(("request", self._request), known)
+        known_texts = self._store.names()
+        self._store.pin(("request", self._request), known_texts)
         try:
-            return finish(await call(make_request(known), self._handle_note))
-        except RequestRefused as refused:
-            stages = self._failed_stages(refused.refused.stages)
+            return finish(await call(make_request(known_texts), self._handle_note))
+        except WorkerRequestError as error:
+            stages = self._failed_stages(error.reply.stages)
             self._pin("failed", [*self._stages.values(), *stages])
-            raise JobFailed(refused.refused.diagnostic, stages) from refused
+            raise JobFailed(error.diagnostic, stages) from error
         except WorkerDied as died:
             self._pin("failed", self._stages.values())
             raise JobFailed(self._describe_crash(died)) from died

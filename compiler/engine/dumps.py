@@ -88,6 +88,11 @@ class _OpenedDump:
                 self.reruns.pop(next(iter(self.reruns))).folder.cleanup()
         return self.reruns[key]
 
+    def replace(self, scan: DumpScan) -> None:
+        """Replaces the dump by the scan of its rewritten file."""
+        self.close()
+        self.scan, self._rerunner = scan, None
+
     def close(self) -> None:
         """Deletes the logs of re-runs."""
         while self.reruns:
@@ -174,15 +179,21 @@ class DumpHandler:
             self._send(Captured(request, graphs, notes, time.monotonic() - start, files=files))
 
     async def _follow(self, opened: _OpenedDump, request: int) -> None:
-        """Whenever a log has grown, indexes the new part and sends the graphs again."""
+        """Indexes a log whenever it has grown (its new part) or was rewritten (all), and sends the graphs again."""
         while True:
             await asyncio.sleep(_FOLLOW_SECONDS + len(opened.dump.stages) * _SECONDS_PER_STAGE)
+            scan = opened.scan
             try:
-                if not opened.scan.is_current() and opened.scan.can_continue():
-                    chunks = opened.scan.index()
-                    while await asyncio.to_thread(_advance, chunks):
-                        pass
-                    await self._send_graphs(opened.dump, request, time.monotonic())
+                if scan.is_current():
+                    continue
+                if not scan.can_continue():
+                    scan = DumpScan(scan.dump.path, scan.dump.format)
+                chunks = scan.index()
+                while await asyncio.to_thread(_advance, chunks):
+                    pass
+                if scan is not opened.scan and scan.dump.stages:
+                    opened.replace(scan)
+                await self._send_graphs(scan.dump, request, time.monotonic())
             except OSError:
                 return  # The file was deleted: its stages stay on the screen.
 

@@ -14,7 +14,7 @@ from buddy.compiler.protocol.one_shot_messages import (
     TraceProgress,
     TraceRead,
     TraceRecord,
-    TraceRefused,
+    TraceUnreadable,
 )
 from buddy.compiler.support.processes.jobs import Job, JobFailed
 from buddy.compiler.support.processes.worker_process import OneShotProcess
@@ -31,7 +31,7 @@ _READ = "buddy.compiler.tools.explain.trace_files:serve"
 _PROGRESS_SECONDS = 1.0
 # Messages that timers add to those of a process.
 _TIMED_OUT, _REPORT_DUE = object(), object()
-_Answer = TraceRecord | ScriptEnded | TraceProgress | TraceRead | TraceRefused
+_Answer = TraceRecord | ScriptEnded | TraceProgress | TraceRead | TraceUnreadable
 
 
 class DynamoHandler:
@@ -46,7 +46,7 @@ class DynamoHandler:
     ) -> None:
         self._send, self._on_output, self._congested = send, on_output, congested
 
-    async def explain(self, frame: ExplainDynamo, job: Job) -> None:
+    async def explain_dynamo(self, frame: ExplainDynamo, job: Job) -> None:
         if frame.trace:
             process = OneShotProcess(_READ, ReadTrace(frame.trace, frame.directory), _Answer)
             work = self._read(process, frame, job)
@@ -68,7 +68,7 @@ class DynamoHandler:
                 self._send(Progress(job.request, f"reading {frame.trace}", answer.done))
             elif isinstance(answer, TraceRead):
                 return answer.report
-            elif isinstance(answer, TraceRefused):
+            elif isinstance(answer, TraceUnreadable):
                 raise JobFailed(answer.diagnostic)
             else:
                 raise JobFailed(Diagnostic(f"the process that reads {frame.trace} ended with {answer}", frame.trace))

@@ -25,14 +25,14 @@ from buddy.compiler.protocol import (
 from buddy.compiler.protocol.text.store import TextStore
 from buddy.compiler.protocol.worker_messages import (
     Activity,
-    BeginBisection,
     BisectionDone,
     BisectionMessage,
     ExportProgram,
     ExtractNodes,
+    FailureReply,
     LogText,
     MakeScript,
-    Refused,
+    StartBisection,
     StopRunner,
 )
 from buddy.compiler.support.processes.jobs import Job, JobFailed
@@ -72,7 +72,7 @@ class ExportHandler:
             frame.force,
             frame.command,
         )
-        reply = await self._session.ask_of_program(recipe, request, job, StopRunner())
+        reply = await self._session.call_host_for(recipe, request, job, StopRunner())
         self._send(Exported(job.request, reply.folder, reply.files))
 
     def _stage_text(self, stages: Sequence[Stage], language: str) -> str:
@@ -96,38 +96,39 @@ class SubgraphHandler:
         self._session, self._send = session, send
 
     async def extract(self, frame: Extract, job: Job) -> None:
-        number = self._session.find_extract(frame.recipe, frame.nodes)
+        number = self._session.programs.opened(frame.recipe).extract_of(frame.recipe.graph, frame.nodes)
         if number is None:
             self._send(Progress(job.request, "running eager up to the nodes"))
             request = ExtractNodes(frame.recipe.graph, frame.nodes)
-            reply = await self._session.ask_of_program(frame.recipe, request, job)
+            reply = await self._session.call_host_for(frame.recipe, request, job)
             number = self._session.add_extract(frame.recipe, frame.nodes, reply.graph)
-        self._send(Extracted(job.request, number, self._session.graph_info(frame.recipe, number)))
+        info = self._session.programs.opened(frame.recipe).graphs[number].info
+        self._send(Extracted(job.request, number, info))
 
-    async def script(self, frame: WriteScript, job: Job) -> None:
-        reply = await self._session.ask_of_program(frame.recipe, MakeScript(frame.recipe.graph), job)
+    async def write_script(self, frame: WriteScript, job: Job) -> None:
+        reply = await self._session.call_host_for(frame.recipe, MakeScript(frame.recipe.graph), job)
         self._send(Script(job.request, reply.name, reply.text, reply.values))
 
     async def bisect(self, frame: Bisect, job: Job) -> None:
         """Bisects in a separate process, which exits when this job ends."""
         self._send(Progress(job.request, "preparing"))
         async with ListeningSocket(BisectionMessage) as listening:
-            begin = BeginBisection(frame.recipe.graph, frame.recipe, frame.criterion, listening.address)
-            await self._session.ask_of_program(frame.recipe, begin, job)
+            begin = StartBisection(frame.recipe.graph, frame.recipe, frame.criterion, listening.address)
+            await self._session.call_host_for(frame.recipe, begin, job)
             try:
-                limit = frame.criterion.within + frame.criterion.each + _EXTRA_SECONDS
+                limit = frame.criterion.seconds + frame.criterion.step_seconds + _EXTRA_SECONDS
                 await asyncio.wait_for(self._follow(listening, job), limit)
             except asyncio.TimeoutError as error:
-                what = f"the bisection exceeded its limit of {frame.criterion.within:g} s and was stopped"
+                what = f"the bisection exceeded its limit of {frame.criterion.seconds:g} s and was stopped"
                 raise JobFailed(Diagnostic(what, "a forked process", "allow more time")) from error
 
     async def _follow(self, listening: ListeningSocket, job: Job) -> None:
         async for message in (await listening.peer()).messages():
             if isinstance(message, Activity):
-                self._send(Progress(job.request, message.what, message.done))
+                self._send(Progress(job.request, message.activity, message.done))
             elif isinstance(message, LogText):
                 log.error("bisection: %s", message.text)
-            elif isinstance(message, Refused):
+            elif isinstance(message, FailureReply):
                 raise JobFailed(message.diagnostic)
             elif isinstance(message, BisectionDone):
                 self._send(Bisected(job.request, message.finding))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from buddy.compiler.protocol.connection import FilesChanged, Watch
+from buddy.compiler.protocol.connection import FilesChanged, WatchFiles
 from buddy.compiler.support.processes.jobs import Job
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _POLL_SECONDS = 0.25
 # How much of a file is read at a time for its hash.
 _HASHED_BYTES = 4 << 20
 # Editors delete or truncate a file before they write it; a missing file counts as deleted after this many seconds.
-_GONE_SECONDS = 2.0
+_DELETED_SECONDS = 2.0
 
 # Modification and status-change times, length and inode of a file; `None` if it does not exist.
 FileStatus = tuple[int, int, int, int] | None
@@ -36,11 +36,11 @@ class _FileState(NamedTuple):
 
 
 class WatchHandler:
-    """Answers a `Watch` when a file has changed and its content is stable.
+    """Answers a `WatchFiles` when a file has changed and its content is stable.
 
     The client knows the files of a program only when the program has been loaded. Seconds may pass from loading it to
-    the `Watch` that names its files, and a file may be saved in between. Each content is therefore compared with the
-    content from before the program was last opened.
+    the `WatchFiles` that names its files, and a file may be saved in between. Each content is therefore compared with
+    the content from before the program was last opened.
     """
 
     def __init__(self, send: Callable[[Frame], None]) -> None:
@@ -54,7 +54,7 @@ class WatchHandler:
         """Records the time at which the program is opened: a change after it may not be in the loaded program."""
         self._opened_at = time.time_ns()
 
-    async def watch(self, frame: Watch, job: Job) -> None:
+    async def watch(self, frame: WatchFiles, job: Job) -> None:
         files = [Path(frame.directory, file) for file in frame.files]
         before = self._states_before_opening(files, await asyncio.to_thread(_read_states, files))
         last_statuses, stable_since = [state.status for state in before], time.monotonic()
@@ -66,7 +66,7 @@ class WatchHandler:
                 continue
             if statuses == [state.status for state in before]:
                 continue
-            if None in statuses and time.monotonic() - stable_since < _GONE_SECONDS:
+            if None in statuses and time.monotonic() - stable_since < _DELETED_SECONDS:
                 continue
             read_at = time.time_ns()
             after = await asyncio.to_thread(_read_states, files)
@@ -79,8 +79,8 @@ class WatchHandler:
             if different:
                 self._opened_at = read_at
                 changed = tuple(name for name, new in different if new.status)
-                gone = tuple(name for name, new in different if not new.status)
-                self._send(FilesChanged(job.request, changed, gone))
+                deleted = tuple(name for name, new in different if not new.status)
+                self._send(FilesChanged(job.request, changed, deleted))
                 return
             before = after
 

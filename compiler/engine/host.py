@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from buddy.compiler.engine.runner_process import (
-    begin_bisection,
-    begin_tuning,
     collect_remarks_in_child,
     compare_nodes_in_child,
     compile_in_child,
     export_in_child,
-    measure_in_child,
     prepare_in_child,
+    profile_in_child,
     run_in_child,
+    start_bisection,
+    start_tuning,
 )
 from buddy.compiler.graph import plugins as registrations
 from buddy.compiler.protocol import Diagnostic, Stage
@@ -34,32 +34,32 @@ from buddy.compiler.protocol.errors import BuddyError, diagnostic_of
 from buddy.compiler.protocol.recipe import OWN_FRONTENDS
 from buddy.compiler.protocol.worker_messages import (
     Activity,
-    BeginBisection,
-    BeginTuning,
     CapturedGraphData,
     CollectRemarksInHost,
+    CompareGraphNodes,
     CompileInHost,
     Execute,
     ExportProgram,
     ExtractNodes,
+    FailureReply,
     GraphWithImport,
     HostRequest,
     ImportGraph,
     LoadProgram,
     LogText,
     MakeScript,
-    Measure,
     NodesExtracted,
     PrepareRun,
+    ProfileGraph,
     ProgramLoaded,
     PythonText,
     Ready,
-    Refused,
     Reply,
     ScriptMade,
     StageData,
+    StartBisection,
+    StartTuning,
     TextData,
-    WatchNodes,
 )
 from buddy.compiler.support.processes.channel import Channel, serves, text_data, traceback_of
 
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
 _WARM_UP_DELAY = 0.05
 
 
-class SourceRefused(BuddyError):
+class ImportFailed(BuddyError):
     """The frontend can import none of a program's graphs; `diagnostic` is the reason for the first graph."""
 
 
@@ -81,14 +81,14 @@ class Host:
     """Answers requests about the program that was loaded last."""
 
     def __init__(self, channel: Channel, problem: Diagnostic | None = None) -> None:
-        """`problem` is the reason why no program can be loaded, if any; the host then refuses all requests with it."""
+        """`problem` is the reason why no program can be loaded, if any; the host then rejects all requests with it."""
         self._channel, self._problem = channel, problem
         self._program: Any = None
 
     def serve(self) -> None:
         while (request := self._channel.receive()) is not None:
             if self._problem is not None:
-                self._channel.send(Refused(self._problem))
+                self._channel.send(FailureReply(self._problem))
             elif isinstance(request, LoadProgram):
                 self._channel.send(self._load(request))
             elif isinstance(request, ImportGraph):
@@ -97,9 +97,9 @@ class Host:
                 self._channel.send(self._in_child(request, run_in_child))
             elif isinstance(request, PrepareRun):
                 self._channel.send(self._in_child(request, prepare_in_child))
-            elif isinstance(request, Measure):
-                self._channel.send(self._in_child(request, measure_in_child))
-            elif isinstance(request, WatchNodes):
+            elif isinstance(request, ProfileGraph):
+                self._channel.send(self._in_child(request, profile_in_child))
+            elif isinstance(request, CompareGraphNodes):
                 self._channel.send(self._in_child(request, compare_nodes_in_child))
             elif isinstance(request, ExportProgram):
                 self._channel.send(self._in_child(request, export_in_child))
@@ -107,7 +107,7 @@ class Host:
                 self._channel.send(self._in_child(request, compile_in_child))
             elif isinstance(request, CollectRemarksInHost):
                 self._channel.send(self._in_child(request, collect_remarks_in_child))
-            elif isinstance(request, ExtractNodes | MakeScript | BeginBisection | BeginTuning):
+            elif isinstance(request, ExtractNodes | MakeScript | StartBisection | StartTuning):
                 self._channel.send(self._handle_in_host(request))
 
     def _load(self, request: LoadProgram) -> Reply:
@@ -121,22 +121,22 @@ class Host:
             notes = (*map(str, problems), *self._program.notes)
             registration_hash = _hash_registrations(self._program, before)
             files, texts = self._program.files, _python_texts(self._program, started_at)
-            seconds, known = time.perf_counter() - started, self._program.known
+            seconds, known_graph = time.perf_counter() - started, self._program.known_graph
             return ProgramLoaded(
-                graphs, notes, seconds, registration_hash, files, texts, known, self._program.is_reused
+                graphs, notes, seconds, registration_hash, files, texts, known_graph, self._program.is_reused
             )
         except BaseException as error:
             self._channel.send(LogText(traceback_of(error)))
             source = request.source
             what, todo = f"{source} could not be loaded", "see the log for its traceback"
-            return Refused(diagnostic_of(error, what, source, todo))
+            return FailureReply(diagnostic_of(error, what, source, todo))
         finally:
             _flush()
 
     def _import(self, frontend: str) -> None:
         """Imports each graph with `frontend`; adds a note for each that is rejected.
 
-        Raises `SourceRefused` if all graphs are rejected.
+        Raises `ImportFailed` if all graphs are rejected.
         """
         from buddy.compiler.frontend.torch_dialect import import_in_child
 
@@ -145,12 +145,12 @@ class Host:
         diagnostics = []
         for captured in without_import:
             reply = import_in_child(self._channel, captured)
-            if isinstance(reply, Refused):
+            if isinstance(reply, FailureReply):
                 diagnostics.append(reply.diagnostic)
             else:
-                captured.graph.imported_ir = reply.given
+                captured.graph.imported_ir = reply.imported
         if without_import and len(diagnostics) == len(without_import):
-            raise SourceRefused(diagnostics[0])
+            raise ImportFailed(diagnostics[0])
         self._program.notes.extend(map(str, diagnostics))
 
     def _handle_in_host(self, request: Any) -> Reply:
@@ -158,20 +158,20 @@ class Host:
         if self._program is None or request.graph >= len(self._program.graphs):
             return _not_loaded(request.graph)
         captured = self._program.graphs[request.graph]
-        if (refused := _rejection(captured, request)) is not None:
-            return refused
+        if (rejection := _rejection(captured, request)) is not None:
+            return rejection
         try:
             if isinstance(request, MakeScript):
                 return _make_script(captured)
-            if isinstance(request, BeginBisection):
-                return begin_bisection(captured, request)
-            if isinstance(request, BeginTuning):
-                return begin_tuning(captured, request)
+            if isinstance(request, StartBisection):
+                return start_bisection(captured, request)
+            if isinstance(request, StartTuning):
+                return start_tuning(captured, request)
             self._program.graphs.append(_extract(captured, request))
             return NodesExtracted(_graph_data(self._program.graphs[-1]))
         except Exception as error:
             self._channel.send(LogText(traceback_of(error)))
-            return Refused(Diagnostic(str(error), captured.info.name, "choose other nodes"))
+            return FailureReply(Diagnostic(str(error), captured.info.name, "choose other nodes"))
 
     def _in_child(self, request: Any, act: Callable[[Channel, Any, Any], Reply]) -> Reply:
         """Handles a request about a graph by `act`, which forks a child process for it."""
@@ -190,9 +190,9 @@ def _import_graph(channel: Channel, captured: CapturedGraph, _request: ImportGra
 
     if captured.graph.imported_ir is None:
         reply = import_in_child(channel, captured)
-        if isinstance(reply, Refused):
+        if isinstance(reply, FailureReply):
             return reply
-        captured.graph.imported_ir = reply.given
+        captured.graph.imported_ir = reply.imported
     return GraphWithImport(_graph_data(captured))
 
 
@@ -202,20 +202,20 @@ def _load_plugins(request: LoadProgram) -> tuple[Diagnostic, ...]:
     return plugins.plugin_problems([*plugins.installed_plugins(), *map(plugins.load_file, request.plugins)])
 
 
-def _not_loaded(graph: int) -> Refused:
-    return Refused(Diagnostic(f"graph {graph} is not loaded", todo="open the source again"))
+def _not_loaded(graph: int) -> FailureReply:
+    return FailureReply(Diagnostic(f"graph {graph} is not loaded", todo="open the source again"))
 
 
-def _rejection(captured: CapturedGraph, request: Message) -> Refused | None:
+def _rejection(captured: CapturedGraph, request: Message) -> FailureReply | None:
     """Returns the rejection of a request that needs PyTorch ops or an eager program that the graph lacks, or `None`."""
     starts_as_ir = captured.graph.imported_ir is not None and not captured.graph.imported_ir.frontend
     name = captured.info.name
-    if starts_as_ir and isinstance(request, WatchNodes | ExtractNodes | MakeScript):
+    if starts_as_ir and isinstance(request, CompareGraphNodes | ExtractNodes | MakeScript):
         what = f"{name} starts as IR: its nodes are not PyTorch ops, so they cannot run one by one"
-        return Refused(Diagnostic(what, name, "open the model that the IR was made from, if you have it"))
-    if captured.eager is None and isinstance(request, BeginBisection | BeginTuning):
+        return FailureReply(Diagnostic(what, name, "open the model that the IR was made from, if you have it"))
+    if captured.eager is None and isinstance(request, StartBisection | StartTuning):
         what = f"{name} has no eager program to compare with"
-        return Refused(Diagnostic(what, name, "open the model that the graph was made from, if you have it"))
+        return FailureReply(Diagnostic(what, name, "open the model that the graph was made from, if you have it"))
     return None
 
 
@@ -248,7 +248,7 @@ def _load_program(request: LoadProgram, progress: Callable[[str], None]) -> Capt
 
     shapes, frontend, trusts = request.shapes, request.frontend, request.trusts
     return load_program(
-        request.source, request.arguments, request.directory, progress, shapes, frontend, trusts, request.known
+        request.source, request.arguments, request.directory, progress, shapes, frontend, trusts, request.known_graph
     )
 
 

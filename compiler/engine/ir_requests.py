@@ -54,7 +54,7 @@ class CheckHandler:
     def __init__(self, send: Callable[[Frame], None]) -> None:
         self._send = send
 
-    async def check(self, frame: CheckIr, job: Job) -> None:
+    async def check_ir(self, frame: CheckIr, job: Job) -> None:
         try:
             problem = await call_in_process(_CHECK, frame.content, IrProblem, _CALL_SECONDS)
         except TookTooLong as error:
@@ -106,7 +106,7 @@ class ReprintHandler:
             if old_form not in self._forms.values():
                 self._store.drop(old_form)
 
-    async def describe(self, frame: DescribeOp, job: Job) -> None:
+    async def describe_op(self, frame: DescribeOp, job: Job) -> None:
         if frame.name not in self._documentation:
             self._documentation[frame.name] = await _call_process(_DOCUMENTATION, frame.name, str)
         self._send(OpSummary(job.request, frame.name, self._documentation[frame.name]))
@@ -168,7 +168,7 @@ class PassTrialHandler:
         call_later, messages = asyncio.get_running_loop().call_later, process.messages
         started, reported = False, 0
         while reported < count:
-            patience, time_left = frame.each if started else _IMPORT_SECONDS, deadline - time.monotonic()
+            patience, time_left = frame.candidate_seconds if started else _IMPORT_SECONDS, deadline - time.monotonic()
             # Times are messages too: `wait_for` would lose a cancellation that arrives with a message.
             timed_out = _TimedOut()
             timer = call_later(max(0.0, min(patience, time_left)), messages.put_nowait, timed_out)

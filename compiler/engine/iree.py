@@ -27,7 +27,7 @@ from buddy.compiler.engine.iree_messages import (
 )
 from buddy.compiler.protocol import Diagnostic, Stage
 from buddy.compiler.protocol.recipe import digest
-from buddy.compiler.protocol.worker_messages import CompileDone, LogText, Message, Ready, Refused, Reply
+from buddy.compiler.protocol.worker_messages import CompileDone, FailureReply, LogText, Message, Ready, Reply
 from buddy.compiler.support.processes.channel import Channel, serves, traceback_of
 
 if TYPE_CHECKING:
@@ -58,19 +58,19 @@ class IreeWorker:
         try:
             return self._answers[type(request)](request)
         except IreeMissingError as error:
-            return Refused(Diagnostic(str(error), "the recipe's backend", TODO))
+            return FailureReply(Diagnostic(str(error), "the recipe's backend", TODO))
         except Exception as error:
             self._channel.send(LogText(traceback_of(error)))
             what = f"internal error in the IREE worker: {type(error).__name__}: {error}"
-            return Refused(Diagnostic(what, todo="this is a bug: please report it with the log"))
+            return FailureReply(Diagnostic(what, todo="this is a bug: please report it with the log"))
 
     def _compile(self, request: CompileByIree) -> Reply:
-        packer = TextPacker(self._channel, request.known)
+        packer = TextPacker(self._channel, request.known_texts)
         key, started = digest(request.program, request.flags), time.perf_counter()
         result = self._results.get(key)
         if result is None:
             compiled = self._run_phases(request, packer)
-            if isinstance(compiled, Refused):
+            if isinstance(compiled, FailureReply):
                 return compiled
             self._results[key] = result = (*compiled, time.perf_counter() - started)
             while len(self._results) > _MAX_CACHED_RESULTS:
@@ -87,7 +87,7 @@ class IreeWorker:
 
     def _run_phases(
         self, request: CompileByIree, packer: TextPacker
-    ) -> tuple[list[tuple[Stage, Any]], bytes] | Refused:
+    ) -> tuple[list[tuple[Stage, Any]], bytes] | FailureReply:
         """Returns the stages, numbered from 0, with their texts, and the artifact."""
         from buddy.compiler.codegen.iree.compiler import IreeError, IreePhase, compile_phases
         from buddy.compiler.driver.snapshots import of_marked
@@ -110,10 +110,10 @@ class IreeWorker:
         try:
             module = compile_phases(program.text, request.flags, report_phase)
         except ValueError as error:
-            return Refused(Diagnostic(str(error), "the recipe's backend_flags", "remove that flag"))
+            return FailureReply(Diagnostic(str(error), "the recipe's backend_flags", "remove that flag"))
         except IreeError as error:
             names = locations.sets[error.node_set] if error.node_set < len(locations.sets) else ()
-            return Refused(_diagnostic(error, names))
+            return FailureReply(_diagnostic(error, names))
         all_flags = tuple(iree_flags.merge_flags(request.flags))
         return stages, to_bytes(IreeArtifact(module, program.convention, all_flags))
 

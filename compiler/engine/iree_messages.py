@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from buddy.compiler.protocol.catalogue import DeviceInfo, FlagInfo
-from buddy.compiler.protocol.worker_messages import CompileDone, CompilerNote, Message, Ready, Refused, Reply
+from buddy.compiler.protocol.worker_messages import CompileDone, CompilerNote, FailureReply, Message, Ready, Reply
 
 
 class CompileByIree(Message, frozen=True):
     """Compile a program with IREE. Answered by a `StageNote` per phase, then `CompileDone`.
 
-    `first` is the number of the first phase's stage. The artifact is an `IreeArtifact`. `known` names the texts that
-    the engine already has.
+    `first` is the number of the first phase's stage. The artifact is an `IreeArtifact`. `known_texts` names the texts
+    that the engine already has.
     """
 
     program: bytes
     flags: tuple[str, ...]
-    known: tuple[str, ...]
+    known_texts: tuple[str, ...]
     first: int = 0
 
 
@@ -46,4 +46,4 @@ class IreeFlagsChecked(Reply, frozen=True):
 
 
 IreeRequest = CompileByIree | DescribeIree | CheckIreeFlags
-IreeMessage = Ready | CompilerNote | CompileDone | IreeDescribed | IreeFlagsChecked | Refused
+IreeMessage = Ready | CompilerNote | CompileDone | IreeDescribed | IreeFlagsChecked | FailureReply

@@ -55,21 +55,21 @@ class ProvenanceHandler:
     def __init__(self, store: TextStore, send: Callable[[Frame], None], rows_of: RowsOf, text_of: TextOf) -> None:
         self._store, self._send, self._rows_of, self._text_of = store, send, rows_of, text_of
 
-    async def follow(self, frame: FollowNode, job: Job) -> None:
+    async def follow_node(self, frame: FollowNode, job: Job) -> None:
         stored_texts = [
             (name, text) for name in dict.fromkeys(frame.texts) if (text := self._store.get(name)) is not None
         ]
         traces = [await asyncio.to_thread(_trace, name, text, frame) for name, text in stored_texts]
         self._send(Followed(job.request, frame.node, tuple(traces)))
 
-    async def origins(self, frame: FindOrigins, job: Job) -> None:
+    async def find_origins(self, frame: FindOrigins, job: Job) -> None:
         text = stored_text(self._store, frame.text)
         counts = await asyncio.to_thread(text.nodes_of_lines, frame.first, frame.last)
         ordered = sorted(counts.items(), key=lambda item: (-item[1][0], -item[1][1]))
         origins = tuple(LineOrigins(node, direct, derived) for node, (direct, derived) in ordered)
         self._send(OriginsFound(job.request, frame.text, origins, text.line_count))
 
-    async def jumps(self, frame: FindJumps, job: Job) -> None:
+    async def find_jumps(self, frame: FindJumps, job: Job) -> None:
         text = stored_text(self._store, frame.text)
         jumps_and_lines = await asyncio.to_thread(_jumps_around, text, frame.line)
         self._send(Jumps(job.request, frame.text, *jumps_and_lines))

@@ -1,10 +1,9 @@
-"""Resolves a recipe's plug-in files, and records which of them a compiler process has loaded."""
+"""Resolves the plug-in files that a recipe names."""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,34 +11,6 @@ import msgspec
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.protocol.recipe import PluginFile, digest
 from buddy.compiler.support.processes.jobs import JobFailed
-
-NO_PLUGINS: tuple[PluginFile, ...] = ()
-
-
-@dataclass
-class CompilerPlugins:
-    """The plug-ins and graphs of one compiler process (`generation`), and the errors of its plug-ins (`notes`).
-
-    `requested` says whether the process has been asked to load plug-ins.
-    """
-
-    generation: int = 0
-    graphs: set[str] = field(default_factory=set)
-    plugins: tuple[PluginFile, ...] = NO_PLUGINS
-    notes: tuple[str, ...] = ()
-    requested: bool = False
-
-    def use(self, plugins: tuple[PluginFile, ...], notes: tuple[str, ...]) -> None:
-        """Records that `plugins` are loaded.
-
-        Graphs that were sent before must be sent again, because they may contain ops that `plugins` register.
-        """
-        self.plugins, self.notes, self.requested = plugins, notes, True
-        self.graphs.clear()
-
-    def record_graph(self, key: str, stored: Collection[str]) -> None:
-        """Records that graph `key` was sent, and that the worker now stores `stored`: it may have evicted others."""
-        self.graphs = {*self.graphs.intersection(stored), key}
 
 
 def hash_plugin_file(path: str, directory: str = "") -> PluginFile:

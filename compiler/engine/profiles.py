@@ -15,7 +15,7 @@ from buddy.compiler.protocol import CompareNodes, NodesCompared, Profile, Profil
 from buddy.compiler.protocol.profile import HotSpot, Peak, ProfileReport, Sampling
 from buddy.compiler.protocol.text.lines import IndexedText
 from buddy.compiler.protocol.text.store import TextStore
-from buddy.compiler.protocol.worker_messages import Measure, StopRunner, WatchNodes
+from buddy.compiler.protocol.worker_messages import CompareGraphNodes, ProfileGraph, StopRunner
 from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLong, call_in_process
 from buddy.compiler.support.processes.jobs import Job
 from buddy.compiler.tools.profile.attribution import with_counting, without_counting
@@ -72,11 +72,11 @@ class ProfileHandler:
         plain = await session.result_of(without_counting(recipe), job, "profile")
         counted = await session.result_of(with_counting(recipe), job, "profile")
         peak = await self._peak(recipe.threads, job) if frame.peak else Peak()
-        request = Measure(
+        request = ProfileGraph(
             recipe.graph, plain.artifact, counted.artifact, frame.repeats, recipe.threads, frame.timeout,
             frame.inputs,
         )  # fmt: skip
-        measured = await session.ask_of_program(recipe, request, job, StopRunner())
+        measured = await session.call_host_for(recipe, request, job, StopRunner())
         report: ProfileReport = replace(measured.report, peak=peak)
         report = replace(report, sampling=await self._locate(report.sampling, plain.stages))
         note = peak_note(report) if frame.peak else ""
@@ -134,8 +134,8 @@ class NumericsHandler:
     def __init__(self, session: EngineSession, send: Callable[[Frame], None]) -> None:
         self._session, self._send = session, send
 
-    async def compare(self, frame: CompareNodes, job: Job) -> None:
-        request = WatchNodes(
+    async def compare_nodes(self, frame: CompareNodes, job: Job) -> None:
+        request = CompareGraphNodes(
             frame.recipe.graph,
             frame.recipe,
             frame.reference,
@@ -144,5 +144,5 @@ class NumericsHandler:
             frame.timeout,
             frame.inputs,
         )
-        watched = await self._session.ask_of_program(frame.recipe, request, job, StopRunner())
+        watched = await self._session.call_host_for(frame.recipe, request, job, StopRunner())
         self._send(NodesCompared(job.request, watched.report))

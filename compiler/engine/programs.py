@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from buddy.compiler.mlir import mlir_tool
-from buddy.compiler.protocol import Assignment, GraphInfo, Stage
-from buddy.compiler.protocol.recipe import Frontend, PluginFile, Recipe, digest
+from buddy.compiler.protocol import Assignment, Diagnostic, GraphInfo, NodeRow, Stage
+from buddy.compiler.protocol.recipe import OWN_FRONTENDS, Frontend, PluginFile, Recipe, digest
 from buddy.compiler.protocol.run_report import NodeCounts
-from buddy.compiler.protocol.worker_messages import CapturedGraphData, ProgramLoaded, PythonText
+from buddy.compiler.protocol.worker_messages import CapturedGraphData, LoadProgram, ProgramLoaded, PythonText
+from buddy.compiler.support.processes.jobs import JobFailed
 
 _MAX_CACHED_RESULTS = 16
 
@@ -27,6 +28,12 @@ class ProgramKey:
     shapes: tuple[str, ...] = ()
     frontend: Frontend = "dynamo"
     trusts: bool = False
+
+    def load_request(self) -> LoadProgram:
+        """Returns the request that loads the program in a worker."""
+        return LoadProgram(
+            self.source, self.arguments, self.directory, self.plugins, self.shapes, self.frontend, self.trusts
+        )
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,13 @@ class OpenedProgram:
     texts: tuple[PythonText, ...] = ()
     reopens: bool = False
     is_restored: bool = False
+
+    def graph_of(self, recipe: Recipe) -> GraphRecord:
+        """Returns the graph that `recipe` compiles. Raises `JobFailed` if its number is unknown."""
+        if 0 <= recipe.graph < len(self.graphs):
+            return self.graphs[recipe.graph]
+        what = f"there is no graph number {recipe.graph}: {self.key.source} has {len(self.graphs)}"
+        raise JobFailed(Diagnostic(what, "the recipe's graph", "choose one of them, counted from 0"))
 
     def extract_of(self, graph: int, nodes: tuple[str, ...]) -> int | None:
         """Returns the number of the subgraph that consists of `nodes` of graph number `graph`, or `None`."""
@@ -144,6 +158,32 @@ class Programs:
             if (program.key.plugins, program.key.frontend) == (recipe.plugins, recipe.frontend):
                 return program
         return matching[0] if matching else None
+
+    def opened(self, recipe: Recipe) -> OpenedProgram:
+        """Returns the program of `recipe`.
+
+        Raises `JobFailed` if it has not been opened, or was opened by a frontend whose graph is different.
+        """
+        program = self.find(recipe)
+        if program is None:
+            what = f"{recipe.source or 'no program'} has not been opened"
+            raise JobFailed(Diagnostic(what, "the recipe's source and arguments", "open it first"))
+        opened, required = program.key.frontend, recipe.frontend
+        if opened != required and {opened, required} <= set(OWN_FRONTENDS):
+            what = f"{program.key.source} was opened by {opened}, whose graph differs from {required}'s"
+            raise JobFailed(Diagnostic(what, "the recipe's frontend", f"open it with --frontend {required}"))
+        return program
+
+    def rows_of(self, source: str, arguments: tuple[str, ...], graph: int) -> tuple[NodeRow, ...]:
+        """Returns the nodes of a graph of the latest program opened with this source and these arguments, or ()."""
+        program = self.find(Recipe(source=source, arguments=arguments))
+        graphs = program.graphs[graph : graph + 1] if program is not None else ()
+        return graphs[0].info.rows if graphs else ()
+
+    def python_text(self, source: str, arguments: tuple[str, ...], path: str) -> PythonText | None:
+        """Returns the code named `path` that nodes of the latest program come from, or `None`."""
+        program = self.find(Recipe(source=source, arguments=arguments))
+        return next((text for text in program.texts if text.path == path), None) if program is not None else None
 
 
 def _matches(key: ProgramKey, recipe: Recipe) -> bool:

@@ -17,7 +17,12 @@ import time
 from pathlib import Path
 
 from buddy.compiler.protocol.errors import BuddyError
-from buddy.compiler.protocol.wire import BEAT, SILENCE, UNANSWERED, refusal
+from buddy.compiler.protocol.resumable_stream import (
+    EXIT_UNANSWERED,
+    HEARTBEAT_SECONDS,
+    SILENCE_SECONDS,
+    encode_rejection,
+)
 from buddy.compiler.support.processes.interpreters import start_detached
 from buddy.compiler.support.processes.lifetime import kill_group, peer_pid
 
@@ -25,10 +30,11 @@ _ENGINE = "buddy.compiler.engine.resumable_connection"
 _READ_BYTES = 1 << 16
 _LOG_TAIL_BYTES = 2000
 _DAY_SECONDS = 24 * 3600.0
-# Time limits for the heartbeats of an engine, which sends one when a connection greets it, and then every `BEAT`
-# seconds. With these limits, the relay reports a missing heartbeat before the client considers the connection dead.
+# Time limits for the heartbeats of an engine, which sends one when a connection greets it, and then every
+# `HEARTBEAT_SECONDS`. With these limits, the relay reports a missing heartbeat before the client considers the
+# connection dead.
 _FIRST_BEAT_SECONDS = 8.0
-_LATER_BEAT_SECONDS = SILENCE - BEAT
+_LATER_BEAT_SECONDS = SILENCE_SECONDS - HEARTBEAT_SECONDS
 # Time limit for an engine to notice the end of a connection, and to exit if that was requested, in seconds.
 _EXIT_SECONDS = 1.5
 
@@ -64,21 +70,21 @@ def run_relay(name: str, patience: float, *, start: bool) -> int:
         path = engines_folder() / name
         engine = _connect(path) or (_start_engine(path, patience) if start else None)
     except TimeoutError:
-        return UNANSWERED
+        return EXIT_UNANSWERED
     except (RelayError, OSError) as error:
-        os.write(1, refusal(str(error)))
+        os.write(1, encode_rejection(str(error)))
         return 1
     if engine is None:
-        os.write(1, refusal(_exit_reason(path)))
+        os.write(1, encode_rejection(_exit_reason(path)))
         return 1
     try:
         with engine:
             # The client decides how long an engine may take to start.
             if not _relay(engine, math.inf if start else _FIRST_BEAT_SECONDS):
-                os.write(1, refusal(_exit_reason(path)))
+                os.write(1, encode_rejection(_exit_reason(path)))
                 return 1
     except TimeoutError:
-        return UNANSWERED
+        return EXIT_UNANSWERED
     return 0
 
 

@@ -54,7 +54,7 @@ Saved = TypeVar("Saved")
 _START_SECONDS = 0.3
 
 
-class WorkerStart:
+class HostStart:
     """Decides when the host starts: it imports torch, which takes seconds on all cores.
 
     The start waits while the client draws a program of an earlier session. The compiler worker starts with the first

@@ -17,18 +17,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from buddy.compiler.engine.relay import log_path
-from buddy.compiler.protocol.wire import (
-    BEAT,
-    SILENCE,
-    FrameBuffer,
-    GoneError,
+from buddy.compiler.protocol.resumable_stream import (
+    HEARTBEAT_SECONDS,
+    SILENCE_SECONDS,
     GreetingReader,
     ResumableStream,
+    ResumeError,
     StreamError,
-    encode,
-    greeting,
-    refusal,
+    encode_greeting,
+    encode_rejection,
 )
+from buddy.compiler.protocol.wire import FrameBuffer, encode
 
 if TYPE_CHECKING:
     from buddy.compiler.protocol.connection import Frame
@@ -48,9 +47,9 @@ def serve_socket(*words: str) -> int:
     logging.basicConfig(handlers=[handler], format="%(asctime)s %(message)s")
     from buddy.compiler.engine.server import Server
     from buddy.compiler.support.files import ensure_temporary_folder
-    from buddy.compiler.support.processes.lifetime import take_limits
+    from buddy.compiler.support.processes.lifetime import limit_memory
 
-    take_limits()
+    limit_memory()
     ensure_temporary_folder()
 
     async def serve() -> int:
@@ -133,14 +132,14 @@ class ResumableConnection:
         try:
             received_count, data = await asyncio.wait_for(_read_greeting(reader), _GREETING_SECONDS)
             missing_records = self._stream.resume(received_count)
-        except (GoneError, StreamError, OSError, asyncio.TimeoutError) as error:
-            writer.write(refusal(str(error) or "the client sent no greeting"))
+        except (ResumeError, StreamError, OSError, asyncio.TimeoutError) as error:
+            writer.write(encode_rejection(str(error) or "the client sent no greeting"))
             writer.close()
             return
         if self._link is not None:
             self._drop_link(self._link)
         self._take_link(writer)
-        writer.write(greeting(self._stream.received) + missing_records)
+        writer.write(encode_greeting(self._stream.received) + missing_records)
         await self._listen(reader, writer, data)
 
     async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, data: bytes) -> None:
@@ -149,13 +148,13 @@ class ResumableConnection:
             while self._link is writer:
                 if payload := self._stream.feed(data):
                     self._incoming.put_nowait(payload)
-                if self._stream.owes_count:
-                    writer.write(self._stream.count())
-                data = await asyncio.wait_for(reader.read(_READ_BYTES), SILENCE)
+                if self._stream.should_confirm:
+                    writer.write(self._stream.confirmation())
+                data = await asyncio.wait_for(reader.read(_READ_BYTES), SILENCE_SECONDS)
                 if not data:
                     break
         except (StreamError, OSError, asyncio.TimeoutError) as error:
-            log.info("the link failed: %s", error or f"no data for {SILENCE:g} s")
+            log.info("the link failed: %s", error or f"no data for {SILENCE_SECONDS:g} s")
         self._drop_link(writer)
 
     def _take_link(self, link: asyncio.StreamWriter) -> None:
@@ -177,9 +176,9 @@ class ResumableConnection:
 
     async def _send_heartbeats(self) -> None:
         while True:
-            await asyncio.sleep(BEAT)
+            await asyncio.sleep(HEARTBEAT_SECONDS)
             if self._link is not None:
-                self._link.write(self._stream.count())
+                self._link.write(self._stream.confirmation())
 
 
 async def _read_greeting(reader: asyncio.StreamReader) -> tuple[int, bytes]:

@@ -19,9 +19,9 @@ from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.protocol.run_report import (
     DifferenceMap,
     FetchValues,
-    KeptTensor,
     ListValues,
     MapDifferences,
+    RunTensor,
     ValueList,
     Values,
 )
@@ -59,12 +59,12 @@ class RunValues:
         folder.mkdir()
         return folder
 
-    def keep(self, graph: int, folder: Path) -> None:
-        """Registers `folder` as the values of a graph's latest run, and removes those of the previous run."""
+    def add(self, graph: int, folder: Path) -> None:
+        """Adds `folder` as the values of a graph's latest run, and removes those of the previous run."""
         drop_values(self._runs.get(graph))
         self._runs[graph] = folder
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Removes all values, because another program has been opened."""
         for folder in self._runs.values():
             drop_values(folder)
@@ -77,16 +77,16 @@ class RunValues:
 
     # ---- requests ------------------------------------------------------------------------------------------------
 
-    async def tensors(self, frame: ListValues, job: Job) -> None:
+    async def list_values(self, frame: ListValues, job: Job) -> None:
         tensors = tuple(_tensor(entry) for entry in self._entries(frame.graph))
         self._send(ValueList(job.request, tensors))
 
-    async def window(self, frame: FetchValues, job: Job) -> None:
-        kinds = ("output", "eager") if frame.which == "difference" else (frame.which,)
+    async def fetch_values(self, frame: FetchValues, job: Job) -> None:
+        kinds = ("output", "eager") if frame.kind == "difference" else (frame.kind,)
         files = [self._file(frame.graph, kind, frame.name) for kind in kinds]
         self._send(await _in_thread(_window, files, frame, frame.name))
 
-    async def differences(self, frame: MapDifferences, job: Job) -> None:
+    async def map_differences(self, frame: MapDifferences, job: Job) -> None:
         files = [self._file(frame.graph, kind, frame.name) for kind in ("output", "eager")]
         self._send(await _in_thread(_difference_map, files, frame, frame.name))
 
@@ -103,7 +103,7 @@ class RunValues:
     def _file(self, graph: int, kind: str, name: str) -> Path:
         """Returns the file of tensor `name` of a kind ("input", "output" or "eager"). Raises `JobFailed`."""
         for entry in self._entries(graph):
-            if (entry["which"], entry["name"]) == (kind, name):
+            if (entry["kind"], entry["name"]) == (kind, name):
                 if not entry["file"]:
                     what = f"{name} is too large to be stored"
                     raise JobFailed(Diagnostic(what, "its values", "write it to a file with `buddy-tui reproduce`"))
@@ -117,8 +117,8 @@ def drop_values(folder: Path | None) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _tensor(entry: dict[str, Any]) -> KeptTensor:
-    return KeptTensor(entry["which"], entry["name"], entry["dtype"], tuple(entry["shape"]), bool(entry["file"]))
+def _tensor(entry: dict[str, Any]) -> RunTensor:
+    return RunTensor(entry["kind"], entry["name"], entry["dtype"], tuple(entry["shape"]), bool(entry["file"]))
 
 
 async def _in_thread(compute: Callable[[list[Any], Any], Any], files: list[Path], frame: Frame, name: str) -> Any:

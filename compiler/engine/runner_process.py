@@ -15,31 +15,31 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from buddy.compiler.engine.compiler import TextPacker, code_remarks, compile_recipe
+from buddy.compiler.engine.compiler import TextPacker, collect_code_remarks, compile_recipe
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.protocol.errors import BuddyError, diagnostic_of
 from buddy.compiler.protocol.recipe import INDUCTOR
 from buddy.compiler.protocol.worker_messages import (
     Activity,
-    BeginBisection,
-    BeginTuning,
     BisectionDone,
     CollectRemarksInHost,
+    CompareGraphNodes,
     CompileInHost,
     Done,
     Execute,
     Executed,
     ExportProgram,
+    FailureReply,
+    GraphNodesCompared,
+    GraphProfiled,
     LogText,
-    Measure,
-    Measured,
     PrepareRun,
+    ProfileGraph,
     ProgramExported,
-    Refused,
     Reply,
     RunnerState,
-    Watched,
-    WatchNodes,
+    StartBisection,
+    StartTuning,
 )
 from buddy.compiler.support.files import EXPORT, RUNTIMES, remove_leftovers
 from buddy.compiler.support.processes.channel import Channel, traceback_of
@@ -50,13 +50,13 @@ if TYPE_CHECKING:
     from buddy.compiler.runtime.captured import CapturedGraph
 
 
-def begin_bisection(captured: CapturedGraph, request: BeginBisection) -> Reply:
+def start_bisection(captured: CapturedGraph, request: StartBisection) -> Reply:
     """Forks a process that bisects, and exits when it is done or its socket is closed."""
-    fork_to(request.address, Refused, lambda channel: channel.send(_bisect(channel, captured, request)))
+    fork_to(request.address, FailureReply, lambda channel: channel.send(_bisect(channel, captured, request)))
     return Done()
 
 
-def _bisect(channel: Channel, captured: CapturedGraph, request: BeginBisection) -> Reply:
+def _bisect(channel: Channel, captured: CapturedGraph, request: StartBisection) -> Reply:
     from buddy.compiler.tools.bisect import Stopped, bisect
 
     try:
@@ -66,7 +66,7 @@ def _bisect(channel: Channel, captured: CapturedGraph, request: BeginBisection) 
         os._exit(0)
     except Exception as error:
         channel.send(LogText(traceback_of(error)))
-        return Refused(diagnostic_of(error, "internal error in the bisection", "a forked process"))
+        return FailureReply(diagnostic_of(error, "internal error in the bisection", "a forked process"))
 
 
 _RUN_FAILURES = FailureMessages(
@@ -99,7 +99,7 @@ def run_in_child(channel: Channel, captured: CapturedGraph, request: Execute) ->
     if request.runtimes:
         # A child that was killed leaves the files of the model for the other runtimes.
         remove_leftovers(Path(tempfile.gettempdir()), RUNTIMES)
-    channel.send(RunnerState(False, str(reply.diagnostic) if isinstance(reply, Refused) else ""))
+    channel.send(RunnerState(False, str(reply.diagnostic) if isinstance(reply, FailureReply) else ""))
     return reply
 
 
@@ -115,14 +115,16 @@ def prepare_in_child(channel: Channel, captured: CapturedGraph, request: Prepare
     return reply_in_child(channel, lambda _: _prepare(captured, request), _RUN_FAILURES, request.timeout)
 
 
-def measure_in_child(channel: Channel, captured: CapturedGraph, request: Measure) -> Reply:
+def profile_in_child(channel: Channel, captured: CapturedGraph, request: ProfileGraph) -> Reply:
     """Runs code with and without counters in a child."""
-    return reply_in_child(channel, lambda to_host: _measure(to_host, captured, request), _RUN_FAILURES, request.timeout)
+    return reply_in_child(channel, lambda to_host: _profile(to_host, captured, request), _RUN_FAILURES, request.timeout)
 
 
-def compare_nodes_in_child(channel: Channel, captured: CapturedGraph, request: WatchNodes) -> Reply:
+def compare_nodes_in_child(channel: Channel, captured: CapturedGraph, request: CompareGraphNodes) -> Reply:
     """Compiles with instrumentation, runs, and compares every node in a child."""
-    return reply_in_child(channel, lambda to_host: _watch(to_host, captured, request), _RUN_FAILURES, request.timeout)
+    return reply_in_child(
+        channel, lambda to_host: _compare_nodes(to_host, captured, request), _RUN_FAILURES, request.timeout
+    )
 
 
 def compile_in_child(channel: Channel, captured: CapturedGraph, request: CompileInHost) -> Reply:
@@ -147,10 +149,12 @@ def _compile(channel: Channel, captured: CapturedGraph, request: CompileInHost) 
     if request.recipe.backend == INDUCTOR:
         from buddy.compiler.runtime.inductor.stages import compile_captured
 
-        return compile_captured(channel, captured, request.recipe, TextPacker(channel, request.known))
+        return compile_captured(channel, captured, request.recipe, TextPacker(channel, request.known_texts))
     from buddy.compiler.driver.compilation import Compiler
 
-    return compile_recipe(channel, Compiler(captured.graph, captured.user_lowerings()), request.recipe, request.known)
+    return compile_recipe(
+        channel, Compiler(captured.graph, captured.user_lowerings()), request.recipe, request.known_texts
+    )
 
 
 def _export(channel: Channel, captured: CapturedGraph, request: ExportProgram) -> Reply:
@@ -179,14 +183,14 @@ def _folder(request: ExportProgram) -> Path:
 def _remarks(captured: CapturedGraph, request: CollectRemarksInHost) -> Reply:
     from buddy.compiler.driver.compilation import Compiler
 
-    return code_remarks(Compiler(captured.graph, captured.user_lowerings()), request.recipe)
+    return collect_code_remarks(Compiler(captured.graph, captured.user_lowerings()), request.recipe)
 
 
 def _run(channel: Channel, captured: CapturedGraph, request: Execute) -> Reply:
     from buddy.compiler.runtime.values import ResultWriter, chosen_tensors
 
     captured = replace(captured, tensors=chosen_tensors(captured, request.inputs))
-    writer = ResultWriter(captured, request.values, request.keep)
+    writer = ResultWriter(captured, request.values, request.values_folder)
     on_progress = lambda what, done: channel.send(Activity(what, done))  # noqa: E731
     run = partial(
         _run_function(captured, request),
@@ -248,7 +252,7 @@ def _make_process(captured: CapturedGraph, request: Execute) -> Any:
     return IreeProcess(artifact_from(request.artifact), captured.tensors, captured.numbers, request.threads)
 
 
-def _measure(channel: Channel, captured: CapturedGraph, request: Measure) -> Reply:
+def _profile(channel: Channel, captured: CapturedGraph, request: ProfileGraph) -> Reply:
     from buddy.compiler.protocol.artifact import from_bytes
     from buddy.compiler.runtime.values import chosen_tensors
     from buddy.compiler.tools.profile.measure import profile
@@ -263,10 +267,10 @@ def _measure(channel: Channel, captured: CapturedGraph, request: Measure) -> Rep
         graph=request.graph,
         on_progress=lambda what, done: channel.send(Activity(what, done)),
     )
-    return Measured(report)
+    return GraphProfiled(report)
 
 
-def _watch_inductor(channel: Channel, captured: CapturedGraph, request: WatchNodes) -> Reply:
+def _compare_nodes_by_inductor(channel: Channel, captured: CapturedGraph, request: CompareGraphNodes) -> Reply:
     from buddy.compiler.runtime.inductor.numerics import compare_nodes
 
     report = compare_nodes(
@@ -277,10 +281,10 @@ def _watch_inductor(channel: Channel, captured: CapturedGraph, request: WatchNod
         graph=request.graph,
         on_progress=lambda what, done: channel.send(Activity(what, done)),
     )
-    return Watched(report)
+    return GraphNodesCompared(report)
 
 
-def _watch(channel: Channel, captured: CapturedGraph, request: WatchNodes) -> Reply:
+def _compare_nodes(channel: Channel, captured: CapturedGraph, request: CompareGraphNodes) -> Reply:
     from buddy.compiler.driver.observation import observed_program
     from buddy.compiler.runtime.graph_interpreter import symbols_at
     from buddy.compiler.runtime.nodes import compare_nodes
@@ -291,7 +295,7 @@ def _watch(channel: Channel, captured: CapturedGraph, request: WatchNodes) -> Re
 
     captured = replace(captured, tensors=chosen_tensors(captured, request.inputs))
     if request.recipe.backend == INDUCTOR:
-        return _watch_inductor(channel, captured, request)
+        return _compare_nodes_by_inductor(channel, captured, request)
     recipe, symbols = request.recipe, symbols_at(captured.graph, captured.tensors, captured.numbers)
     program = observed_program(
         captured.graph,
@@ -310,10 +314,10 @@ def _watch(channel: Channel, captured: CapturedGraph, request: WatchNodes) -> Re
         graph=request.graph,
         on_progress=on_progress,
     )
-    return Watched(report)
+    return GraphNodesCompared(report)
 
 
-def begin_tuning(captured: CapturedGraph, request: BeginTuning) -> Reply:
+def start_tuning(captured: CapturedGraph, request: StartTuning) -> Reply:
     """Forks a process that tries the recipes it receives, until its socket is closed."""
     from buddy.compiler.tools.tune.measure import serve_attempts
     from buddy.compiler.tools.tune.messages import TuningRequest

@@ -29,7 +29,7 @@ from buddy.compiler.engine.profiles import NumericsHandler, ProfileHandler
 from buddy.compiler.engine.session import EngineSession
 from buddy.compiler.engine.texts import TextHandler
 from buddy.compiler.engine.tuning import TuneHandler
-from buddy.compiler.engine.worker import Listener
+from buddy.compiler.engine.worker import WorkerListener
 from buddy.compiler.protocol import (
     PROTOCOL_VERSION,
     Bisect,
@@ -53,9 +53,9 @@ from buddy.compiler.protocol import (
     FetchText,
     FetchValues,
     FindJumps,
+    FindMainLine,
     FindNode,
     FindOrigins,
-    FindPlace,
     FindRegion,
     FollowNode,
     Hello,
@@ -82,7 +82,7 @@ from buddy.compiler.protocol import (
     Shutdown,
     TryPasses,
     Tune,
-    Watch,
+    WatchFiles,
     Welcome,
     WriteScript,
 )
@@ -91,7 +91,7 @@ from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.recipe import INDUCTOR
 from buddy.compiler.protocol.text.store import TextStore
 from buddy.compiler.protocol.wire import FrameDecoder, FrameError, WireError
-from buddy.compiler.support.processes.jobs import Job, JobFailed, Jobs
+from buddy.compiler.support.processes.jobs import Job, JobFailed, RequestJobs
 from buddy.compiler.support.target import cores, host
 
 if TYPE_CHECKING:
@@ -125,13 +125,14 @@ class Server:
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
         self._store = TextStore()
-        listener = Listener(self._send, self._send_output, lambda: connection.backlog > _MAX_BACKLOG_BYTES)
+        listener = WorkerListener(self._send, self._send_output, lambda: connection.backlog > _MAX_BACKLOG_BYTES)
         self._dynamo = DynamoHandler(self._send, partial(self._send_output, "script"), listener.congested)
         self._session = EngineSession(self._send, self._store, listener)
         self._texts = TextHandler(self._store, self._send)
         self._dumps = DumpHandler(self._send, self._store)
         self._reprinting = ReprintHandler(self._store, self._send)
-        self._origins = ProvenanceHandler(self._store, self._send, self._session.rows_of, self._session.python_text)
+        programs = self._session.programs
+        self._origins = ProvenanceHandler(self._store, self._send, programs.rows_of, programs.python_text)
         self._subgraphs = SubgraphHandler(self._session, self._send)
         self._exports = ExportHandler(self._session, self._store, self._send)
         self._numerics = NumericsHandler(self._session, self._send)
@@ -140,7 +141,7 @@ class Server:
         self._tuning = TuneHandler(self._session, self._send)
         self._catalogue = CatalogueHandler(self._session, self._send)
         self._watching = WatchHandler(self._send)
-        self._jobs = Jobs(self._send)
+        self._jobs = RequestJobs(self._send)
         self._has_greeted = False
         self._utf8_decoders: dict[str, codecs.IncrementalDecoder] = {}
         self._decoder = FrameDecoder(ClientFrame)
@@ -148,7 +149,7 @@ class Server:
     async def serve(self) -> int:
         """Serves until the client disconnects or sends `Shutdown`, or a signal arrives; returns the exit code."""
         await self._connection.open()
-        self._session.worker_start.schedule()
+        self._session.host_start.schedule()
         try:
             await self._run_until_disconnected(self._handle_frames())
             return 0
@@ -195,11 +196,11 @@ class Server:
         greeting = greeting_of(body)
         log.setLevel(greeting.log.upper())
         if not greeting.reopens:
-            self._session.worker_start.start_now()
+            self._session.host_start.start_now()
         self._has_greeted = True
         version = _version("buddy-tui")
         self._send(Welcome(PROTOCOL_VERSION, version, os.getpid(), host().name, _packages(), cores()))
-        for worker in (self._session.compiler, self._session.host):
+        for worker in (self._session.compiler.worker, self._session.host):
             if worker.generation:
                 self._send(worker.state)
 
@@ -213,7 +214,7 @@ class Server:
         elif isinstance(frame, Cancel):
             self._jobs.cancel(frame.target)
             if frame.target == 0:
-                self._session.give_up_starts()
+                self._session.replace_unstarted_workers()
         else:
             log.debug("request %d: %s", frame.request, type(frame).__name__)
             work, slot = self._handler_of(frame)
@@ -222,83 +223,87 @@ class Server:
     def _handler_of(self, frame: Any) -> tuple[Callable[[Job], Any], Any]:
         """Returns the handler of `frame`, and the slot in which a newer frame replaces it."""
         session, texts = self._session, self._texts
-        answers: dict[type, Callable[[Any, Job], Any]] = {
+        handlers: dict[type, Callable[[Any, Job], Any]] = {
             Open: self._open,
             Compile: session.compile,
             Run: session.run,
-            ExplainCode: session.explain,
-            ListPasses: self._passes,
-            ListOps: self._ops,
-            ListPresets: self._presets,
-            FetchLines: texts.lines,
-            FetchText: texts.text,
-            FetchCharacters: texts.characters,
+            ExplainCode: session.explain_code,
+            ListPasses: self._list_passes,
+            ListOps: self._list_ops,
+            ListPresets: self._list_presets,
+            FetchLines: texts.fetch_lines,
+            FetchText: texts.fetch_text,
+            FetchCharacters: texts.fetch_characters,
             Search: texts.search,
             SearchEach: texts.search_each,
-            ListSymbols: texts.symbols,
-            ListTypes: texts.types,
-            FindRegion: texts.region,
+            ListSymbols: texts.list_symbols,
+            ListTypes: texts.list_types,
+            FindRegion: texts.find_region,
             Reprint: self._reprinting.reprint,
-            DescribeOp: self._reprinting.describe,
-            FindNode: texts.node,
-            FindPlace: texts.place,
-            FollowNode: self._origins.follow,
-            FindOrigins: self._origins.origins,
-            FindJumps: self._origins.jumps,
+            DescribeOp: self._reprinting.describe_op,
+            FindNode: texts.find_node,
+            FindMainLine: texts.find_main_line,
+            FollowNode: self._origins.follow_node,
+            FindOrigins: self._origins.find_origins,
+            FindJumps: self._origins.find_jumps,
             OpenPython: self._origins.open_python,
             Compare: texts.compare,
-            CheckIr: self._checks.check,
+            CheckIr: self._checks.check_ir,
             TryPasses: self._trials.try_passes,
             Extract: self._subgraphs.extract,
             Export: self._exports.export,
-            WriteScript: self._subgraphs.script,
-            CompareNodes: self._numerics.compare,
+            WriteScript: self._subgraphs.write_script,
+            CompareNodes: self._numerics.compare_nodes,
             Bisect: self._subgraphs.bisect,
-            ListValues: session.values.tensors,
-            FetchValues: session.values.window,
-            MapDifferences: session.values.differences,
-            Watch: self._watching.watch,
+            ListValues: session.values.list_values,
+            FetchValues: session.values.fetch_values,
+            MapDifferences: session.values.map_differences,
+            WatchFiles: self._watching.watch,
             Profile: self._profiles.profile,
             Tune: self._tuning.tune,
             DescribeBackend: session.backends.describe,
-            CheckFlags: session.backends.check,
-            ExplainDynamo: self._dynamo.explain,
+            CheckFlags: session.backends.check_flags,
+            ExplainDynamo: self._dynamo.explain_dynamo,
         }
-        answer = self._answer_for_dump(frame) or answers[type(frame)]
-        what = _NATIVE_ONLY.get(type(frame), "")
-        if what and not frame.recipe.runs_passes and (type(frame), frame.recipe.backend) != (CompareNodes, INDUCTOR):
-            answer = reject_other_backends(what)
-        return lambda job: answer(frame, job), _slot(frame)
+        handler = self._dump_handler_of(frame) or handlers[type(frame)]
+        request_name = _NATIVE_ONLY.get(type(frame), "")
+        if (
+            request_name
+            and not frame.recipe.runs_passes
+            and (type(frame), frame.recipe.backend) != (CompareNodes, INDUCTOR)
+        ):
+            handler = reject_other_backends(request_name)
+        return lambda job: handler(frame, job), _slot(frame)
 
-    def _answer_for_dump(self, frame: Frame) -> Callable[[Any, Job], Any] | None:
+    def _dump_handler_of(self, frame: Frame) -> Callable[[Any, Job], Any] | None:
         """Returns the handler of a frame about a dump; `None` for other frames."""
         recipe = getattr(frame, "recipe", None)
         if recipe is None or not self._dumps.is_dump_of(recipe):
             return None
         return self._dumps.compile if isinstance(frame, Compile) else reject_dump
 
-    async def _passes(self, frame: ListPasses, job: Job) -> None:
+    async def _list_passes(self, frame: ListPasses, job: Job) -> None:
         """Lists the passes. A dump has no pipeline, so the workers that know the passes are not started for it."""
         if self._dumps.is_dump:
             self._send(Passes(frame.request, ()))
         else:
-            await self._catalogue.passes(frame, job)
+            await self._catalogue.list_passes(frame, job)
 
-    async def _ops(self, frame: ListOps, job: Job) -> None:
+    async def _list_ops(self, frame: ListOps, job: Job) -> None:
         if self._dumps.is_dump:
             self._send(Ops(frame.request, ()))
         else:
-            await self._catalogue.ops(frame, job)
+            await self._catalogue.list_ops(frame, job)
 
     async def _open(self, frame: Open, job: Job) -> None:
         self._watching.record_opening()
         if (dump_format := self._dumps.format_of(frame)) is not None:
-            with self._session.worker_start.postponed():
+            with self._session.host_start.postponed():
                 await self._dumps.open(frame, dump_format, job)
             return
         await self._session.open(frame, job)
 
-    async def _presets(self, frame: ListPresets, job: Job) -> None:
+    async def _list_presets(self, frame: ListPresets, job: Job) -> None:
         from buddy.compiler.protocol.presets import presets
 
         plugins, _ = resolve_plugins(frame.plugins, frame.directory)
@@ -354,7 +359,7 @@ def _slot(frame: Frame) -> Any:
 
     Other requests have no slot (`None`).
     """
-    if not isinstance(frame, Compile) or frame.beside:
+    if not isinstance(frame, Compile) or frame.for_comparison:
         return None
     return (frame.recipe.source, frame.recipe.arguments, frame.recipe.graph)
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from buddy.compiler.engine.backends import BackendWorkers
+from buddy.compiler.engine.compiler_client import CompilerClient
 from buddy.compiler.engine.compiling import CompilationRequest, store_text
-from buddy.compiler.engine.plugin_files import NO_PLUGINS, CompilerPlugins, resolve_plugins
+from buddy.compiler.engine.plugin_files import resolve_plugins
 from buddy.compiler.engine.programs import (
     CompileResult,
     CompileResults,
@@ -24,9 +25,16 @@ from buddy.compiler.engine.programs import (
     program_of,
     record_of,
 )
-from buddy.compiler.engine.reopening import SavedPrograms, WorkerStart
+from buddy.compiler.engine.reopening import HostStart, SavedPrograms
 from buddy.compiler.engine.run_values import RunValues, drop_values
-from buddy.compiler.engine.worker import EngineWorker, Listener, RequestRefused, WorkerDied, describe_death
+from buddy.compiler.engine.worker import (
+    EngineWorker,
+    WorkerDied,
+    WorkerListener,
+    WorkerRequestError,
+    call_for_job,
+    wait_for_start,
+)
 from buddy.compiler.protocol import (
     Assigned,
     Captured,
@@ -35,8 +43,6 @@ from buddy.compiler.protocol import (
     Compiled,
     Diagnostic,
     ExplainCode,
-    GraphInfo,
-    NodeRow,
     Open,
     Part,
     Progress,
@@ -46,30 +52,25 @@ from buddy.compiler.protocol import (
     StageDone,
     WorkerState,
 )
-from buddy.compiler.protocol.connection import Standing
-from buddy.compiler.protocol.recipe import F32, OWN_FRONTENDS, PluginFile, Recipe
+from buddy.compiler.protocol.connection import WorkerStatus
+from buddy.compiler.protocol.recipe import F32, OWN_FRONTENDS, Recipe
 from buddy.compiler.protocol.text.store import TextStore
 from buddy.compiler.protocol.worker_messages import (
     Activity,
-    AddGraph,
     CapturedGraphData,
     CollectRemarks,
     CollectRemarksInHost,
     CompileGraph,
     CompileInHost,
-    CompilerMessage,
     Execute,
     ExtractNodes,
     HostMessage,
     ImportGraph,
-    LoadProgram,
     Message,
     NativeCode,
     PrepareRun,
-    PythonText,
     RunnerState,
     StopRunner,
-    UsePlugins,
 )
 from buddy.compiler.support.processes.jobs import Job, JobFailed
 
@@ -78,39 +79,37 @@ if TYPE_CHECKING:
 
 
 Send = Callable[[Any], None]
-Plugins = tuple[PluginFile, ...]
 
 
 class EngineSession:
     """The opened programs, their compilations and texts, and the workers that load, compile and run them."""
 
-    def __init__(self, send: Send, store: TextStore, listener: Listener) -> None:
+    def __init__(self, send: Send, store: TextStore, listener: WorkerListener) -> None:
         self._send, self._store = send, store
-        self._programs, self._results = Programs(), CompileResults()
+        self.programs, self._results = Programs(), CompileResults()
         self.values = RunValues(send)
         self.host = EngineWorker("host", "buddy.compiler.engine.host:serve", HostMessage, listener)
-        self.compiler = EngineWorker("compiler", "buddy.compiler.engine.compiler:serve", CompilerMessage, listener)
+        self.compiler = CompilerClient(send, listener)
         self.backends = BackendWorkers(send, listener)
         # The generation of the host that has loaded a program, and the program's key; `None` if loading it failed.
         self._in_host: tuple[int, ProgramKey | None] = (0, None)
         # Whether the host's program is one that an earlier session captured, which can only be run.
         self._is_reused = False
-        self._in_compiler = CompilerPlugins()
         self._saved = SavedPrograms(store)
         # Held by a compilation, so that the texts of the latest one are pinned last. Taken before a worker's lock.
         self._compiling = asyncio.Lock()
         # For each program, an event that is set when the latest request to open it has ended.
         self._openings: dict[ProgramKey, asyncio.Event] = {}
-        self.worker_start = WorkerStart(self.host.start)
+        self.host_start = HostStart(self.host.start)
 
-    def give_up_starts(self) -> None:
-        """Replaces workers that have not started in time."""
-        self.host.give_up_start()
-        self.compiler.give_up_start()
+    def replace_unstarted_workers(self) -> None:
+        """Replaces the host and the compiler worker if they have not started in time."""
+        self.host.replace_if_unstarted()
+        self.compiler.worker.replace_if_unstarted()
 
     async def close(self) -> None:
         await self.host.close()
-        await self.compiler.close()
+        await self.compiler.worker.close()
         await self.backends.close()
         await self._saved.close()
         self.values.close()
@@ -121,22 +120,22 @@ class EngineSession:
         plugins, changed = resolve_plugins(frame.plugins, frame.directory)
         shapes, frontend, trusts = frame.shapes, frame.frontend, frame.trusts
         key = ProgramKey(frame.source, frame.arguments, frame.directory, plugins, shapes, frontend, trusts)
-        has_ended, known = asyncio.Event(), b""
+        has_ended, known_graph = asyncio.Event(), b""
         self._openings[key] = has_ended
         try:
-            if frame.reopens and self._programs.latest(key) is None:
-                known = await self._restore(key, job)
-            if (restored := self._programs.latest(key)) is None or not restored.is_restored:
-                self.compiler.start()
-            self.worker_start.start_now()
+            if frame.reopens and self.programs.latest(key) is None:
+                known_graph = await self._restore(key, job)
+            if (restored := self.programs.latest(key)) is None or not restored.is_restored:
+                self.compiler.worker.start()
+            self.host_start.start_now()
             async with self.host.lock:
                 job.started = True
-                loaded = await self._load(key, job, frame.reopens, known if frame.reuses else b"")
+                loaded = await self._load(key, job, frame.reopens, known_graph if frame.reuses else b"")
                 program = replace(loaded, reopens=frame.reopens)
-            self._unpin_old_graphs(self._programs.add(program), program)
+            self._unpin_old_graphs(self.programs.add(program), program)
         finally:
             has_ended.set()
-        self.values.forget()
+        self.values.clear()
         graphs = tuple(record.info for record in program.graphs)
         notes = (*changed, *program.notes)
         self._send(Captured(job.request, graphs, notes, program.seconds, plugins, program.files))
@@ -144,37 +143,37 @@ class EngineSession:
     async def _restore(self, key: ProgramKey, job: Job) -> bytes:
         """Adds the program that an earlier session has saved, unless a file has changed, and sends its graphs.
 
-        Then waits, so that the client can draw the program before the workers start. Returns `ProgramLoaded.known` of
-        the saved program, or b"".
+        Then waits, so that the client can draw the program before the workers start. Returns
+        `ProgramLoaded.known_graph` of the saved program, or b"".
         """
-        with self.worker_start.postponed():
+        with self.host_start.postponed():
             saved = await self._saved.find(key)
             if saved is None:
                 return b""
-            self._keep_texts(saved.loaded.graphs)
+            self._store_texts(saved.loaded.graphs)
             program = replace(program_of(key, saved.loaded), reopens=True, is_restored=True)
             self._pin_graph_texts(program)
-            self._programs.add(program)
+            self.programs.add(program)
             graphs = tuple(record.info for record in program.graphs)
             self._send(Reopened(job.request, graphs, program.notes, program.files, saved.saved_at))
             await asyncio.sleep(_SHOW_SECONDS)
-        return saved.loaded.known
+        return saved.loaded.known_graph
 
     def _unpin_old_graphs(self, old: OpenedProgram | None, new: OpenedProgram) -> None:
         """Unpins the texts of the graphs of `old` that `new` does not have."""
         new_keys = {record.key for record in new.graphs}
         for record in old.graphs if old else ():
             if record.key not in new_keys:
-                imported = self._programs.imports.pop(record.key, record)
-                for kind in ("main", "beside", "native", "failed", "profile", "export"):
+                imported = self.programs.imports.pop(record.key, record)
+                for kind in ("main", "comparison", "native", "failed", "profile", "export"):
                     self._store.unpin((kind, record.key))
                     self._store.unpin((kind, imported.key))
 
-    async def _load(self, key: ProgramKey, job: Job, saves: bool = False, known: bytes = b"") -> OpenedProgram:
+    async def _load(self, key: ProgramKey, job: Job, saves: bool = False, known_graph: bytes = b"") -> OpenedProgram:
         """Loads the program in the host, after replacing a host that has loaded a program before.
 
-        `saves` says whether to save the program on disk. The graph that `known` describes is not captured again if the
-        program still computes the same results.
+        `saves` says whether to save the program on disk. The graph that `known_graph` describes is not captured again
+        if the program still computes the same results.
         """
         if self._in_host[0] == self.host.generation and self.host.is_ready:
             await self.host.restart("new host for the next program")
@@ -183,13 +182,13 @@ class EngineSession:
         self._progress(job, "running the script", part="script")
         started_at = time.time()
         try:
-            request = msgspec.structs.replace(_load_request(key), known=known)
-            loaded = await self._ask_host(request, _describe_load_crash(key), job)
+            request = msgspec.structs.replace(key.load_request(), known_graph=known_graph)
+            loaded = await self._call_host(request, _describe_load_crash(key), job)
         except JobFailed:
             self._replace_host()
             raise
         self._in_host, self._is_reused = (self.host.generation, key), loaded.is_reused
-        self._keep_texts(loaded.graphs)
+        self._store_texts(loaded.graphs)
         program = program_of(key, loaded)
         self._pin_graph_texts(program)
         if saves and not loaded.is_reused:
@@ -208,36 +207,27 @@ class EngineSession:
     async def _wait_for_host(self, job: Job) -> None:
         if not self.host.is_ready:
             self._progress(job, "importing torch", part="torch")
-        try:
-            await self.host.ready()
-        except WorkerDied as died:
-            todo = "check that `python -c 'import torch'` works in this environment"
-            raise JobFailed(
-                describe_death(died, "the process that runs scripts does not start", "the host", todo)
-            ) from died
+        todo = "check that `python -c 'import torch'` works in this environment"
+        await wait_for_start(self.host, Diagnostic("the process that runs scripts does not start", "the host", todo))
 
-    async def _ask_host(self, request: Message, crash: Diagnostic, job: Job, stop: Message | None = None) -> Any:
+    async def _call_host(self, request: Message, crash: Diagnostic, job: Job, stop: Message | None = None) -> Any:
         """Returns the host's reply. Raises `JobFailed`, with `crash` if the host exits."""
-        try:
-            return await self.host.call(request, lambda note: self._handle_host_note(note, job), stop)
-        except RequestRefused as refused:
-            raise JobFailed(refused.refused.diagnostic) from refused
-        except WorkerDied as died:
-            raise JobFailed(describe_death(died, crash.what, crash.where, crash.todo)) from died
+        return await call_for_job(self.host, request, crash, lambda note: self._handle_host_note(note, job), stop)
 
     def _handle_host_note(self, note: Message, job: Job) -> None:
         if isinstance(note, Activity):
-            self._progress(job, note.what, note.done, note.part)
+            self._progress(job, note.activity, note.done, note.part)
         elif isinstance(note, RunnerState):
-            running_state: Standing = "stopped" if note.stopped else "busy"
-            ended_state: Standing = "dead" if note.what else "ready"
-            self._send(WorkerState("runner", running_state if note.running else ended_state, note.what))
+            running_state: WorkerStatus = "stopped" if note.stopped else "busy"
+            ended_state: WorkerStatus = "dead" if note.reason else "ready"
+            self._send(WorkerState("runner", running_state if note.running else ended_state, note.reason))
 
     # ---- compiling ----------------------------------------------------------------------------------------------
 
     async def compile(self, frame: Compile, job: Job) -> None:
-        program = self._find_program(frame.recipe)
-        await self._compile(program, frame.recipe, job, repeat=True, kind="beside" if frame.beside else "main")
+        program = self.programs.opened(frame.recipe)
+        kind = "comparison" if frame.for_comparison else "main"
+        await self._compile(program, frame.recipe, job, repeat=True, kind=kind)
 
     async def result_of(self, recipe: Recipe, job: Job, kind: str) -> CompileResult:
         """Compiles `recipe`; its texts are stored until the next compilation of that `kind`."""
@@ -253,11 +243,11 @@ class EngineSession:
         `repeat` is set. The texts are stored until the next compilation of that `kind`. Without `stages`, the result
         may have none. `meanwhile` is called if the compiler worker compiles, and has ended when this returns.
         """
-        other = self.backends.of(recipe)
+        other = self.backends.compiler_of(recipe)
         if other is not None and other.needs_program:
             program = await self._running_program(recipe)
         program = await self._with_import(program, recipe, job)
-        graph = _graph(program, recipe)
+        graph = program.graph_of(recipe)
         make = other.compilation if other is not None else CompilationRequest
         compilation = make(send or self._send, self._store, graph, recipe, job.request, kind)
         async with self._compiling:
@@ -273,7 +263,7 @@ class EngineSession:
                 job.started = True
                 result = await self._compile_in_host(compilation, program, recipe, job)
             else:
-                async with self.compiler.lock:
+                async with self.compiler.worker.lock:
                     job.started = True
                     if graph.registrations:
                         result = await self._compile_in_host(compilation, program, recipe, job)
@@ -311,30 +301,30 @@ class EngineSession:
 
     async def _with_import(self, program: OpenedProgram, recipe: Recipe, job: Job) -> OpenedProgram:
         """Returns the program, with its graph also imported by the recipe's frontend if the recipe needs the import."""
-        graph = _graph(program, recipe)
+        graph = program.graph_of(recipe)
         if recipe.frontend in (*OWN_FRONTENDS, program.key.frontend) or graph.info.entry_phase:
             return program
-        imports = self._programs.imports
+        imports = self.programs.imports
         # A graph whose script has added to the registries is compiled in the host, so the host needs the import.
         if graph.key not in imports or graph.registrations:
             async with self.host.lock:
                 job.started = True
                 await self._reload_in_host(program, recipe, job)
                 self._progress(job, f"importing by {recipe.frontend}")
-                reply = await self._ask_host(ImportGraph(recipe.graph), _HOST_EXITED, job, StopRunner())
+                reply = await self._call_host(ImportGraph(recipe.graph), _HOST_EXITED, job, StopRunner())
             imports[graph.key] = record_of(reply.graph, graph.registrations)
         return program.with_import(recipe.graph, imports[graph.key])
 
     async def _compile_in_worker(
         self, compilation: CompilationRequest, program: OpenedProgram, recipe: Recipe, job: Job, stages: bool
     ) -> CompileResult:
-        graph = _graph(program, recipe)
-        await self._send_graph(graph, program.key.plugins, job)
+        graph = program.graph_of(recipe)
+        await self.compiler.send_graph(graph, program.key.plugins, job)
 
-        def make_request(known: tuple[str, ...]) -> Message:
-            return CompileGraph(graph.key, recipe, known, stages)
+        def make_request(known_texts: tuple[str, ...]) -> Message:
+            return CompileGraph(graph.key, recipe, known_texts, stages)
 
-        return await compilation.result(make_request, self.compiler.call)
+        return await compilation.result(make_request, self.compiler.worker.call)
 
     async def _compile_in_host(
         self, compilation: CompilationRequest, program: OpenedProgram, recipe: Recipe, job: Job
@@ -346,20 +336,20 @@ class EngineSession:
             def call(request: Message, note: Callable[[Message], None]) -> Any:
                 return self.host.call(request, note, StopRunner())
 
-            return await compilation.result(lambda known: CompileInHost(recipe.graph, recipe, known), call)
+            return await compilation.result(lambda known_texts: CompileInHost(recipe.graph, recipe, known_texts), call)
 
-    async def explain(self, frame: ExplainCode, job: Job) -> None:
+    async def explain_code(self, frame: ExplainCode, job: Job) -> None:
         """Collects LLVM's remarks on the code of a recipe."""
         recipe = frame.recipe
-        program = self._find_program(recipe)
-        graph = _graph(program, recipe)
+        program = self.programs.opened(recipe)
+        graph = program.graph_of(recipe)
         self._progress(job, "collecting LLVM's remarks")
         if graph.registrations:
-            reply = await self.ask_of_program(recipe, CollectRemarksInHost(recipe.graph, recipe), job, StopRunner())
+            reply = await self.call_host_for(recipe, CollectRemarksInHost(recipe.graph, recipe), job, StopRunner())
         else:
-            async with self.compiler.lock:
-                await self._send_graph(graph, program.key.plugins, job)
-                reply = await self.ask_compiler(CollectRemarks(graph.key, recipe))
+            async with self.compiler.worker.lock:
+                await self.compiler.send_graph(graph, program.key.plugins, job)
+                reply = await self.compiler.call(CollectRemarks(graph.key, recipe))
         self._send(CodeExplained(job.request, recipe.graph, reply.remarks))
 
     def _send_cached(self, result: CompileResult, recipe: Recipe, job: Job) -> None:
@@ -370,90 +360,15 @@ class EngineSession:
         reused = len(result.stages)
         self._send(Compiled(job.request, recipe.graph, result.stages, 0.0, reused, result.remarks))
 
-    async def _send_graph(self, graph: GraphRecord, plugins: Plugins, job: Job) -> None:
-        """Makes sure that the current compiler worker has `plugins` and `graph`."""
-        await self.prepare_compiler(plugins, job)
-        if graph.key not in self._in_compiler.graphs:
-            stored = await self.ask_compiler(AddGraph(graph.key, graph.data))
-            self._in_compiler.record_graph(graph.key, stored.keys)
-
-    async def prepare_compiler(self, plugins: Plugins, job: Job) -> tuple[str, ...]:
-        """Makes sure that the compiler worker has exactly `plugins`; returns their errors.
-
-        A process cannot unload a plug-in, so a worker that has loaded other plug-ins is replaced.
-        """
-        await self._wait_for_compiler(job)
-        if self._in_compiler.generation == self.compiler.generation and self._in_compiler.plugins not in (
-            NO_PLUGINS,
-            plugins,
-        ):
-            await self.compiler.restart("new compiler for other plug-ins")
-            await self._wait_for_compiler(job)
-        if self._in_compiler.generation != self.compiler.generation:
-            self._in_compiler = CompilerPlugins(self.compiler.generation)
-        if self._in_compiler.plugins != plugins or not self._in_compiler.requested:
-            used = await self.ask_compiler(UsePlugins(plugins))
-            self._in_compiler.use(plugins, tuple(map(str, used.problems)))
-        return self._in_compiler.notes
-
-    async def _wait_for_compiler(self, job: Job) -> None:
-        if not self.compiler.is_ready:
-            self._progress(job, "starting the compiler")
-        try:
-            await self.compiler.ready()
-        except WorkerDied as died:
-            todo = "check that the MLIR bindings are installed: `pip install torch-mlir`"
-            raise JobFailed(
-                describe_death(died, "the compiler's process does not start", "the compiler", todo)
-            ) from died
-
-    async def ask_compiler(self, request: Message) -> Any:
-        try:
-            return await self.compiler.call(request)
-        except RequestRefused as refused:
-            raise JobFailed(refused.refused.diagnostic) from refused
-        except WorkerDied as died:
-            raise JobFailed(describe_death(died, "the compiler process exited", "the compiler", "try again")) from died
-
-    def rows_of(self, source: str, arguments: tuple[str, ...], graph: int) -> tuple[NodeRow, ...]:
-        """Returns the nodes of a graph of the latest program opened with this source and these arguments, or ()."""
-        program = self._programs.find(Recipe(source=source, arguments=arguments))
-        graphs = program.graphs[graph : graph + 1] if program is not None else ()
-        return graphs[0].info.rows if graphs else ()
-
-    def python_text(self, source: str, arguments: tuple[str, ...], path: str) -> PythonText | None:
-        """Returns the code named `path` that nodes of the latest program come from, or `None`."""
-        program = self._programs.find(Recipe(source=source, arguments=arguments))
-        return next((text for text in program.texts if text.path == path), None) if program is not None else None
-
-    def load_request(self, recipe: Recipe) -> LoadProgram:
-        """Returns the request that loads the program of `recipe` in another process."""
-        return _load_request(self._find_program(recipe).key)
-
-    def _find_program(self, recipe: Recipe) -> OpenedProgram:
-        """Returns the opened program of `recipe`.
-
-        Raises `JobFailed` if it has not been opened, or was opened by a frontend whose graph is different.
-        """
-        program = self._programs.find(recipe)
-        if program is None:
-            what = f"{recipe.source or 'no program'} has not been opened"
-            raise JobFailed(Diagnostic(what, "the recipe's source and arguments", "open it first"))
-        opened, required = program.key.frontend, recipe.frontend
-        if opened != required and {opened, required} <= set(OWN_FRONTENDS):
-            what = f"{program.key.source} was opened by {opened}, whose graph differs from {required}'s"
-            raise JobFailed(Diagnostic(what, "the recipe's frontend", f"open it with --frontend {required}"))
-        return program
-
     async def _running_program(self, recipe: Recipe) -> OpenedProgram:
-        """Returns the opened program of `recipe`, for a request to the host. Raises like `_find_program`.
+        """Returns the opened program of `recipe`, for a request to the host. Raises like `Programs.opened`.
 
         If only the graphs of an earlier session are known so far, waits until the running script has been captured.
         """
-        program = self._find_program(recipe)
+        program = self.programs.opened(recipe)
         if program.is_restored and (has_ended := self._openings.get(program.key)) is not None:
             await has_ended.wait()
-        return self._find_program(recipe)
+        return self.programs.opened(recipe)
 
     # ---- running ------------------------------------------------------------------------------------------------
 
@@ -461,7 +376,7 @@ class EngineSession:
         recipe = frame.recipe
         program = await self._running_program(recipe)
         result = await self._compile(
-            program, recipe, job, kind="beside" if frame.beside else "main", stages=frame.stages,
+            program, recipe, job, kind="comparison" if frame.for_comparison else "main", stages=frame.stages,
             meanwhile=lambda: self._prepare_run(program, frame),
         )  # fmt: skip
         native = None if recipe.runs_passes else await self._compile_native(program, recipe, job)
@@ -469,7 +384,7 @@ class EngineSession:
             only_runs = recipe.runs_passes and not frame.runtimes
             await self._reload_in_host(program, recipe, job, only_runs)
             self._progress(job, "running", part="run")
-            folder = self.values.new_folder() if frame.keep else None
+            folder = self.values.new_folder() if frame.store_values else None
             request = Execute(
                 recipe.graph,
                 result.artifact,
@@ -488,12 +403,12 @@ class EngineSession:
                 recipe.backend,
             )
             try:
-                executed = await self._ask_host(request, _HOST_EXITED_IN_RUN, job, StopRunner())
+                executed = await self._call_host(request, _HOST_EXITED_IN_RUN, job, StopRunner())
             except BaseException:
                 drop_values(folder)
                 raise
         if folder is not None:
-            self.values.keep(recipe.graph, folder)
+            self.values.add(recipe.graph, folder)
         self._send(Ran(job.request, executed.report, executed.values))
 
     async def _prepare_run(self, program: OpenedProgram, frame: Run) -> None:
@@ -508,7 +423,7 @@ class EngineSession:
             return
         async with self.host.lock:
             request = PrepareRun(recipe.graph, recipe.threads, frame.timeout, frame.inputs)
-            with suppress(RequestRefused, WorkerDied):
+            with suppress(WorkerRequestError, WorkerDied):
                 await self.host.call(request, stop=StopRunner())
 
     async def _compile_native(self, program: OpenedProgram, recipe: Recipe, job: Job) -> NativeCode:
@@ -526,41 +441,31 @@ class EngineSession:
 
     # ---- other requests about a program --------------------------------------------------------------------------
 
-    async def ask_of_program(self, recipe: Recipe, request: Message, job: Job, stop: Message | None = None) -> Any:
+    async def call_host_for(self, recipe: Recipe, request: Message, job: Job, stop: Message | None = None) -> Any:
         """Returns the host's reply to a request about the program of `recipe`, which is loaded again if necessary.
 
         Cancelling the job sends `stop`, if the request can be stopped; otherwise it kills the host.
         """
         program = await self._running_program(recipe)
-        _graph(program, recipe)
+        program.graph_of(recipe)
         async with self.host.lock:
             await self._reload_in_host(program, recipe, job)
-            return await self._ask_host(request, _HOST_EXITED, job, stop)
-
-    def find_extract(self, recipe: Recipe, nodes: tuple[str, ...]) -> int | None:
-        """Returns the number of the graph that was extracted from `nodes` of the graph of `recipe`, or `None`."""
-        program = self._programs.find(recipe)
-        return program.extract_of(recipe.graph, nodes) if program is not None else None
+            return await self._call_host(request, _HOST_EXITED, job, stop)
 
     def add_extract(self, recipe: Recipe, nodes: tuple[str, ...], data: CapturedGraphData) -> int:
         """Adds a graph that was extracted from the graph of `recipe` to its program; returns its number."""
-        program = self._programs.find(recipe)
+        program = self.programs.find(recipe)
         assert program is not None
-        self._keep_texts((data,))
+        self._store_texts((data,))
         program_with_extract = program.with_extract(recipe.graph, nodes, data)
-        self._programs.add(program_with_extract)
+        self.programs.add(program_with_extract)
         record = program_with_extract.graphs[-1]
         self._store.pin(
             ("fx", program_with_extract.key, len(program_with_extract.graphs)), [record.fx.text, record.info.code]
         )
         return len(program_with_extract.graphs) - 1
 
-    def graph_info(self, recipe: Recipe, number: int) -> GraphInfo:
-        program = self._programs.find(recipe)
-        assert program is not None
-        return program.graphs[number].info
-
-    def _keep_texts(self, graphs: Sequence[CapturedGraphData]) -> None:
+    def _store_texts(self, graphs: Sequence[CapturedGraphData]) -> None:
         for data in graphs:
             store_text(self._store, data.fx.text)
             store_text(self._store, data.code)
@@ -574,30 +479,30 @@ class EngineSession:
         reused that of an earlier session. Raises `JobFailed` if the graph of `recipe` has changed.
         """
         if self._in_host == (self.host.generation, program.key) and (only_runs or not self._is_reused):
-            self._check_same_graph(self._programs.latest(program.key) or program, program, recipe)
+            self._check_same_graph(self.programs.latest(program.key) or program, program, recipe)
             return
         reloaded = await self._load(program.key, job)
         for graph, nodes in program.extracts:
-            reply = await self._ask_host(ExtractNodes(graph, nodes), _HOST_EXITED, job)
+            reply = await self._call_host(ExtractNodes(graph, nodes), _HOST_EXITED, job)
             reloaded = reloaded.with_extract(graph, nodes, reply.graph)
         self._check_same_graph(reloaded, program, recipe)
         if program.is_restored:
-            self._programs.add(replace(program, is_restored=False))
+            self.programs.add(replace(program, is_restored=False))
 
     def _check_same_graph(self, loaded: OpenedProgram, program: OpenedProgram, recipe: Recipe) -> None:
         """Raises `JobFailed` if the graph of `recipe` in `program` is not the same as in `loaded`."""
-        key = _graph(program, recipe).key
+        key = program.graph_of(recipe).key
         keys = [record.key for record in loaded.graphs[recipe.graph : recipe.graph + 1]]
         # A graph with its import by another frontend has another key than the captured graph.
-        keys += [record.key for name in keys if (record := self._programs.imports.get(name)) is not None]
+        keys += [record.key for name in keys if (record := self.programs.imports.get(name)) is not None]
         if key not in keys:
             what = f"{program.key.source} now has other graphs than when it was opened"
             raise JobFailed(Diagnostic(what, program.key.source, "open it again, then compile and run"))
 
     # ---- helpers ------------------------------------------------------------------------------------------------
 
-    def _progress(self, job: Job, what: str, done: float = -1.0, part: Part | Literal[""] = "") -> None:
-        self._send(Progress(job.request, what, done, part))
+    def _progress(self, job: Job, activity: str, done: float = -1.0, part: Part | Literal[""] = "") -> None:
+        self._send(Progress(job.request, activity, done, part))
 
 
 # How long the start of the workers waits, so that the client can draw a program of an earlier session.
@@ -627,18 +532,6 @@ async def _alongside(
             await asyncio.wait([other])
 
 
-def _load_request(key: ProgramKey) -> LoadProgram:
-    return LoadProgram(key.source, key.arguments, key.directory, key.plugins, key.shapes, key.frontend, key.trusts)
-
-
 def _describe_load_crash(key: ProgramKey) -> Diagnostic:
     todo = "the script, or a library it uses, ended its process; see its printout, then open it again"
     return Diagnostic(f"{key.source} ended the process that runs it", key.source, todo)
-
-
-def _graph(program: OpenedProgram, recipe: Recipe) -> GraphRecord:
-    """Returns the graph of `program` that `recipe` compiles; raises `JobFailed` if the number is unknown."""
-    if 0 <= recipe.graph < len(program.graphs):
-        return program.graphs[recipe.graph]
-    what = f"there is no graph number {recipe.graph}: {program.key.source} has {len(program.graphs)}"
-    raise JobFailed(Diagnostic(what, "the recipe's graph", "choose one of them, counted from 0"))

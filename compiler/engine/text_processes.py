@@ -10,7 +10,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from buddy.compiler.protocol.errors import BuddyError
-from buddy.compiler.protocol.text.diff import Difference, How, difference
+from buddy.compiler.protocol.text.diff import Difference, DiffMode, difference
 from buddy.compiler.protocol.text.store import SearchHits, search_each
 from buddy.compiler.support.processes.interpreters import TookTooLong, call_in_process
 
@@ -31,7 +31,7 @@ class DiffRequest:
 
     before: str
     after: str
-    how: How
+    how: DiffMode
     language: str
 
 

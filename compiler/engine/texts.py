@@ -20,8 +20,8 @@ from buddy.compiler.protocol import (
     FetchCharacters,
     FetchLines,
     FetchText,
+    FindMainLine,
     FindNode,
-    FindPlace,
     FindRegion,
     FoundEach,
     Hits,
@@ -66,13 +66,13 @@ class TextHandler:
         self._store, self._send = store, send
         self._differences = DiffCache()
 
-    async def lines(self, frame: FetchLines, job: Job) -> None:
+    async def fetch_lines(self, frame: FetchLines, job: Job) -> None:
         text = self._find(frame.text)
         if not text.is_indexed and len(text.content) > _MAX_UNINDEXED_CHARACTERS:
             await asyncio.to_thread(lambda: text.ends)
         self._send(_window(job, frame.text, text, frame.start, min(frame.count, _MAX_WINDOW_LINES)))
 
-    async def place(self, frame: FindPlace, job: Job) -> None:
+    async def find_main_line(self, frame: FindMainLine, job: Job) -> None:
         """Sends the pages around the line that represents a node, then the number of the line."""
         text = self._find(frame.text)
         line = await asyncio.to_thread(_own_line, text, (frame.node, *frame.otherwise))
@@ -83,7 +83,7 @@ class TextHandler:
             self._send(_window(job, frame.text, text, number * page, page))
         self._send(SearchResult(job.request, frame.text, (line,) if line >= 0 else ()))
 
-    async def text(self, frame: FetchText, job: Job) -> None:
+    async def fetch_text(self, frame: FetchText, job: Job) -> None:
         self._send(Text(job.request, frame.text, self._find(frame.text).content))
 
     async def search(self, frame: Search, job: Job) -> None:
@@ -123,25 +123,25 @@ class TextHandler:
         if batch:
             yield batch
 
-    async def symbols(self, frame: ListSymbols, job: Job) -> None:
+    async def list_symbols(self, frame: ListSymbols, job: Job) -> None:
         symbols = await asyncio.to_thread(regions.symbols, self._find(frame.text), frame.language)
         self._send(Symbols(job.request, frame.text, tuple(Symbol(*symbol) for symbol in symbols)))
 
-    async def types(self, frame: ListTypes, job: Job) -> None:
+    async def list_types(self, frame: ListTypes, job: Job) -> None:
         types = await asyncio.to_thread(long_types, self._find(frame.text))
         self._send(Types(job.request, frame.text, tuple(types)))
 
-    async def region(self, frame: FindRegion, job: Job) -> None:
+    async def find_region(self, frame: FindRegion, job: Job) -> None:
         lines = await asyncio.to_thread(regions.region_at, self._find(frame.text), frame.line)
         self._send(Region(job.request, frame.text, *(lines or ())))
 
-    async def characters(self, frame: FetchCharacters, job: Job) -> None:
+    async def fetch_characters(self, frame: FetchCharacters, job: Job) -> None:
         text = self._find(frame.text)
         line = text.line(frame.line) if 0 <= frame.line < text.line_count else ""
         part = line[frame.start : frame.start + min(frame.count, _MAX_CHARACTERS)]
         self._send(Characters(job.request, frame.text, frame.line, frame.start, part, len(line)))
 
-    async def node(self, frame: FindNode, job: Job) -> None:
+    async def find_node(self, frame: FindNode, job: Job) -> None:
         text = self._find(frame.text)
         lines, more = await asyncio.to_thread(text.lines_of_node, frame.node, frame.limit)
         self._send(SearchResult(job.request, frame.text, tuple(lines), more))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from buddy.compiler.engine.connection import ListeningSocket, Peer
 from buddy.compiler.protocol import Diagnostic, Progress, Tune
 from buddy.compiler.protocol.tuning import SpaceError, space_of
-from buddy.compiler.protocol.worker_messages import BeginTuning, LogText
+from buddy.compiler.protocol.worker_messages import LogText, StartTuning
 from buddy.compiler.support.processes.jobs import Job, JobFailed
 from buddy.compiler.tools.tune.messages import TuningMessage, TuningRequest
 from buddy.compiler.tools.tune.precisions import PrecisionSearch
@@ -48,7 +48,7 @@ class TuneHandler:
         if frame.cluster:
             from buddy.compiler.tools.tune.cluster import cluster_tune_workers
 
-            load = self._session.load_request(frame.recipe)
+            load = self._session.programs.opened(frame.recipe).key.load_request()
             async with cluster_tune_workers(frame.cluster, load, frame.recipe.graph) as workers:
                 yield workers
             return
@@ -56,8 +56,8 @@ class TuneHandler:
             yield [await self._fork_worker(listening, frame, job) for _ in range(max(1, min(frame.jobs, _MAX_JOBS)))]
 
     async def _fork_worker(self, listening: ListeningSocket, frame: Tune, job: Job) -> TuneWorker:
-        begin = BeginTuning(frame.recipe.graph, listening.address)
-        await self._session.ask_of_program(frame.recipe, begin, job)
+        begin = StartTuning(frame.recipe.graph, listening.address)
+        await self._session.call_host_for(frame.recipe, begin, job)
         return _ForkedTuneWorker(await listening.peer())
 
 

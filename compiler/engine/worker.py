@@ -13,15 +13,16 @@ from buddy.compiler.protocol import Diagnostic, WorkerState
 from buddy.compiler.protocol.connection import WorkerEnd
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.wire import FrameDecoder, FrameError, encode
-from buddy.compiler.protocol.worker_messages import LogText, Message, Ready, Refused, Reply
+from buddy.compiler.protocol.worker_messages import FailureReply, LogText, Message, Ready, Reply
 from buddy.compiler.support.machine_load import main_thread_wait_seconds
+from buddy.compiler.support.processes.jobs import JobFailed
 from buddy.compiler.support.processes.worker_process import ProcessEvents, WorkerProcess
 
 _MAX_FALSE_STARTS = 3
 # The time in seconds in which a process has to reply to a request to stop.
 _STOP_SECONDS = 3.0
-# The time in seconds after which `give_up_start` replaces a process that has not started; a start takes a few seconds.
-# Time in which the process waits for a core does not count, because its replacement would wait as long.
+# The time in seconds after which `replace_if_unstarted` replaces a process that has not started; a start takes a few
+# seconds. Time in which the process waits for a core does not count, because its replacement would wait as long.
 START_SECONDS = 10.0
 _POLL_SECONDS = 0.005
 
@@ -37,20 +38,23 @@ class WorkerDied(BuddyError):
         self.worker, self.how, self.tail = worker, how, tail
 
 
-class RequestRefused(BuddyError):
+class WorkerRequestError(BuddyError):
     """The worker replied that the request failed."""
 
-    def __init__(self, refused: Refused) -> None:
-        super().__init__(refused.diagnostic)
-        self.refused = refused
+    def __init__(self, reply: FailureReply) -> None:
+        super().__init__(reply.diagnostic)
+        self.reply = reply
 
 
 @dataclass(frozen=True)
-class Listener:
-    """Receives the workers' states and output; `congested` says whether reading of output must wait."""
+class WorkerListener:
+    """Called with the workers' states (`on_state`) and with worker, stream and bytes of their output (`on_output`).
 
-    state: Callable[[WorkerState], None]
-    printed: Callable[[str, str, bytes], None]
+    While `congested` returns true, output is not read.
+    """
+
+    on_state: Callable[[WorkerState], None]
+    on_output: Callable[[str, str, bytes], None]
     congested: Callable[[], bool]
 
 
@@ -61,7 +65,7 @@ class EngineWorker:
     next. A caller that makes several calls to the same process holds `lock`.
     """
 
-    def __init__(self, name: str, function: str, replies: Any, listener: Listener) -> None:
+    def __init__(self, name: str, function: str, replies: Any, listener: WorkerListener) -> None:
         self.name = name
         self.lock = asyncio.Lock()
         self.generation = 0
@@ -91,7 +95,7 @@ class EngineWorker:
         self._set_state("starting")
         events = ProcessEvents(
             body=self._receive_body,
-            printed=lambda stream, data: self._listener.printed(self.name, stream, data),
+            printed=lambda stream, data: self._listener.on_output(self.name, stream, data),
             stopped=self._report_stop,
             ended=self._handle_exit,
             congested=self._listener.congested,
@@ -108,7 +112,7 @@ class EngineWorker:
             self._why_killed = why
             self._process.kill()
 
-    def give_up_start(self) -> None:
+    def replace_if_unstarted(self) -> None:
         """Replaces a process that has not started within `START_SECONDS`, or that a signal stopped while it started."""
         if not self.is_ready and (self.state.state == "stopped" or self._seconds_to_start() > START_SECONDS):
             self.kill("it did not start in time")
@@ -152,7 +156,7 @@ class EngineWorker:
         """Sends `request`, and returns the reply to it. Notes that come before the reply go to `handler`.
 
         If the call is cancelled, `stop` is sent, and the process is killed unless it replies within a few seconds.
-        Raises `WorkerDied` if the process exits, and `RequestRefused` if the reply is `Refused`.
+        Raises `WorkerDied` if the process exits, and `WorkerRequestError` if the reply is `FailureReply`.
         """
         await self.ready()
         assert self._process is not None
@@ -256,10 +260,10 @@ class EngineWorker:
             return "request"
         return "idle" if had_started else "start"
 
-    def _set_state(self, state: Any, what: str = "", end: WorkerEnd = "", again: bool = False) -> None:
-        self.state = WorkerState(self.name, state, what, end, again)
-        log.info("%s worker: %s %s", self.name, state, what)
-        self._listener.state(self.state)
+    def _set_state(self, state: Any, reason: str = "", end: WorkerEnd = "", again: bool = False) -> None:
+        self.state = WorkerState(self.name, state, reason, end, again)
+        log.info("%s worker: %s %s", self.name, state, reason)
+        self._listener.on_state(self.state)
 
 
 def describe_death(died: WorkerDied, what: str, where: str, todo: str) -> Diagnostic:
@@ -267,9 +271,37 @@ def describe_death(died: WorkerDied, what: str, where: str, todo: str) -> Diagno
     return Diagnostic(f"{what} ({died.how})", where, todo, detail=died.tail)
 
 
+async def wait_for_start(worker: EngineWorker, failure: Diagnostic) -> None:
+    """Waits until `worker` can be called. Raises `JobFailed` with `failure`, and how the process exited."""
+    try:
+        await worker.ready()
+    except WorkerDied as died:
+        raise JobFailed(_death_diagnostic(died, failure)) from died
+
+
+async def call_for_job(
+    worker: EngineWorker,
+    request: Message,
+    failure: Diagnostic,
+    handler: Handler | None = None,
+    stop: Message | None = None,
+) -> Any:
+    """Returns the result of `EngineWorker.call`. Raises `JobFailed`, with `failure` if the process exits."""
+    try:
+        return await worker.call(request, handler, stop)
+    except WorkerRequestError as error:
+        raise JobFailed(error.diagnostic) from error
+    except WorkerDied as died:
+        raise JobFailed(_death_diagnostic(died, failure)) from died
+
+
+def _death_diagnostic(died: WorkerDied, failure: Diagnostic) -> Diagnostic:
+    return describe_death(died, failure.what, failure.where, failure.todo)
+
+
 def _check_reply(reply: Reply) -> Reply:
-    if isinstance(reply, Refused):
-        raise RequestRefused(reply)
+    if isinstance(reply, FailureReply):
+        raise WorkerRequestError(reply)
     return reply
 
 

@@ -31,8 +31,8 @@ from buddy.compiler.protocol.recipe import (
     Precision,
     PrecisionChoice,
     Recipe,
-    access_claims,
     from_toml,
+    required_permissions,
 )
 from buddy.compiler.protocol.renamed import RECIPE_FIELDS, with_new_names
 from buddy.compiler.protocol.tuning import SpaceError, default_seconds, with_value
@@ -343,7 +343,7 @@ def _read_recipe(recipe_or_path: object) -> Recipe:
         raise ValueError(f"recipe: {recipe_or_path} cannot be read: {error.strerror or error}") from error
     except ValueError as error:
         raise ValueError(f"recipe: {recipe_or_path} is {error}") from error
-    permissions = access_claims(replace(recipe, plugins=()))
+    permissions = required_permissions(replace(recipe, plugins=()))
     if permissions:
         todo = "if you trust who wrote it, give the Recipe that buddy.compiler.protocol.recipe.from_toml makes of it"
         raise ValueError(f"recipe: {recipe_or_path} asks for {'; '.join(permissions)}; {todo}")

@@ -183,7 +183,14 @@ def attention_of_symbolic_width(
     keys, values = k.to(compute_type), v.to(compute_type)
     mask = attn_mask if attn_mask is None or attn_mask.dtype == torch.bool else attn_mask.to(compute_type)
     out, logarithms = attention(scaled, keys, values, dropout_p, is_causal, attn_mask=mask, scale=1.0)
-    return out.to(q.dtype), logarithms
+    return _store_like(out.to(q.dtype), q), logarithms
+
+
+def _store_like(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Returns `value` in the order of dims in memory that `torch.empty_like(like)` has; both have the same shape."""
+    strides = torch.empty_like(like).stride()
+    order = sorted(range(value.dim()), key=strides.__getitem__, reverse=True)
+    return value.permute(order).contiguous().permute([order.index(dim) for dim in range(value.dim())])
 
 
 def _sum_over_repeats(gradient: torch.Tensor, repeats: int) -> torch.Tensor:

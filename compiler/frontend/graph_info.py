@@ -61,24 +61,24 @@ def graph_info(name: str, conversion: Conversion, graph_break: GraphBreak = NO_B
     graph = conversion.graph
     pairs = zip(graph.body, conversion.fx_nodes, strict=True)
     positions = {node: index for index, node in enumerate(conversion.fx_nodes)}
-    places: dict[str, int] = {}
+    caller_locations: dict[str, int] = {}
     return GraphInfo(
         name,
-        tuple(_row(index, op, node, positions, places) for index, (op, node) in enumerate(pairs)),
+        tuple(_row(index, op, node, positions, caller_locations) for index, (op, node) in enumerate(pairs)),
         inputs=sum(kind is NodeType.InputNode for kind in graph.kinds),
         parameters=sum(kind is _PARAMETER for kind in graph.kinds),
         dtype=main_dtype(graph.operations),
         break_reason=graph_break.reason,
         break_line=graph_break.line,
         break_fix=graph_break.fix,
-        places=tuple(places),
+        caller_locations=tuple(caller_locations),
     )
 
 
 def _row(
-    index: int, op: Op, node: torch.fx.Node, positions: Mapping[torch.fx.Node, int], places: dict[str, int]
+    index: int, op: Op, node: torch.fx.Node, positions: Mapping[torch.fx.Node, int], caller_locations: dict[str, int]
 ) -> NodeRow:
-    """Returns the row of a node. Adds the lines that call it to `places`, each with its index."""
+    """Returns the row of a node. Adds the lines that call it to `caller_locations`, each with its index."""
     metas = [meta for meta in op.metas if meta is not None]
     result = node.meta.get("val")
     items = result if isinstance(result, (list, tuple)) else [result]
@@ -99,7 +99,9 @@ def _row(
         bytes=sum(_bytes(tensor) for tensor in tensors),
         # FX nodes of symbolic sizes have no Buddy node, and so no row: they are left out.
         inputs=tuple(positions[source] for source in node.all_input_nodes if source in positions),
-        callers=tuple(places.setdefault(line, len(places)) for line in python_frames(node)[:-1] if op.location),
+        callers=tuple(
+            caller_locations.setdefault(line, len(caller_locations)) for line in python_frames(node)[:-1] if op.location
+        ),
     )
 
 

@@ -26,7 +26,7 @@ from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.protocol.plain_values import ImportedIR
 from buddy.compiler.protocol.presets import IMPORTED
 from buddy.compiler.protocol.recipe import TORCH_MLIR
-from buddy.compiler.protocol.worker_messages import GraphImported, Refused
+from buddy.compiler.protocol.worker_messages import FailureReply, GraphImported
 from buddy.compiler.runtime import torch_ops
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.support.processes.channel import Channel
@@ -56,10 +56,10 @@ def import_captured(captured: CapturedGraph) -> ImportedIR:
     return captured.torch_dialect()
 
 
-def import_in_child(channel: Channel, captured: CapturedGraph) -> GraphImported | Refused:
+def import_in_child(channel: Channel, captured: CapturedGraph) -> GraphImported | FailureReply:
     """Imports a graph by torch-mlir in a child process, so that this process does not load MLIR."""
     reply = reply_in_child(channel, lambda _: GraphImported(import_captured(captured)), _IN_CHILD)
-    assert isinstance(reply, GraphImported | Refused)
+    assert isinstance(reply, GraphImported | FailureReply)
     return reply
 
 

@@ -466,4 +466,4 @@ def _inherit_origin(new: Op, node: Op) -> None:
 def symbols_of(graph: Graph) -> list[ArtifactSymbol]:
     """Returns where a call of `graph` finds the value of each symbol, with the index of the placeholder, or -1."""
     indices = {op.name: i for i, op in enumerate(graph.placeholders)}
-    return [ArtifactSymbol(symbol.name, indices.get(symbol.node, -1), symbol.place) for symbol in graph.symbols]
+    return [ArtifactSymbol(symbol.name, indices.get(symbol.node, -1), symbol.position) for symbol in graph.symbols]

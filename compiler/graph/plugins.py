@@ -97,8 +97,8 @@ DIALECTS = ("linalg", "math", "tosa")
 # Registries of modules that this one must not import, by module and function. Before the module is imported, a registry
 # has no entries.
 REGISTRIES: dict[Kind, tuple[str, str]] = {
-    "MLIR pass": ("passes.base", "registered"),
-    "preset": ("protocol.presets", "registered"),
+    "MLIR pass": ("passes.base", "registered_passes"),
+    "preset": ("protocol.presets", "plugin_preset_functions"),
     "backend": ("driver.backends", "plugin_backends"),
 }
 
@@ -142,9 +142,10 @@ def _all_entries() -> Iterator[tuple[Key, object]]:
         yield ("graph pass", name), transform
     for name, function in plugin_exporters().items():
         yield ("exporter", name), function
-    for kind, (module, registry_name) in REGISTRIES.items():
-        registry = getattr(sys.modules.get(_PACKAGE_PREFIX + module), registry_name, dict)
-        for name, entry in registry().items():
+    for kind, (module_name, function_name) in REGISTRIES.items():
+        module = sys.modules.get(_PACKAGE_PREFIX + module_name)
+        # Without a default: a function that has been renamed must not look like a registry without entries.
+        for name, entry in getattr(module, function_name)().items() if module is not None else ():
             yield (kind, name), entry
 
 
@@ -211,7 +212,7 @@ def plugin_presets(files: tuple[PluginFile, ...]) -> tuple[Preset, ...]:
     installed_plugins()
     for file in files:
         load_file(file)
-    return tuple(preset for name, preset in presets.presets().items() if name in presets.registered())
+    return tuple(preset for name, preset in presets.presets().items() if name in presets.plugin_preset_functions())
 
 
 def describe_installed() -> tuple[PluginInfo, ...]:

@@ -123,13 +123,13 @@ SIGNED_PREFIX = "i"
 class SymbolSource(NamedTuple):
     """Where a call finds the value of symbol `name`.
 
-    The value is the size of dim `place` of the placeholder `node`. If `node` is "", it is the integer argument number
-    `place` of the program.
+    The value is the size of dim `position` of the placeholder `node`. If `node` is "", it is the integer argument
+    number `position` of the program.
     """
 
     name: str
     node: str
-    place: int
+    position: int
 
 
 def symbol(name: str) -> Size:

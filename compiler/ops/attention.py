@@ -25,7 +25,7 @@ from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.attention_blocks import KeyTail, RowBlocks, block_sizes, split_rows
 from buddy.compiler.ops.attention_tiles import (
     Index,
-    Operand,
+    TileOperand,
     add,
     divide,
     emit_loop,
@@ -89,7 +89,7 @@ class _Attention:
     """The operands and options of one attention op.
 
     `k` and `v` consist of parts that are consecutive along the keys, so that the parts need not be concatenated.
-    `order` is the memory layout of the result, as in `Operand`. With `zero_masked_rows`, a fully masked row of the
+    `order` is the memory layout of the result, as in `TileOperand`. With `zero_masked_rows`, a fully masked row of the
     result is zeros, as in eager's fused kernel; otherwise it is NaN, as with a separate softmax. With `in_place`, each
     block of rows of the result overwrites the queries from which it is computed; these have no other reader.
 
@@ -97,10 +97,10 @@ class _Attention:
     `result_dtype` that of the result.
     """
 
-    q: Operand
-    k: tuple[Operand, ...]
-    v: tuple[Operand, ...]
-    mask: Operand | None
+    q: TileOperand
+    k: tuple[TileOperand, ...]
+    v: tuple[TileOperand, ...]
+    mask: TileOperand | None
     dtype: TensorDType
     operand_dtype: TensorDType
     result_dtype: TensorDType
@@ -161,7 +161,7 @@ class _Attention:
         sizes = [*batch, rows, width]
         memory_sizes = [sizes[self.order.index(dim)] for dim in range(len(sizes))]
         initial = self.q.value if self.in_place else empty(memory_sizes, self.result_dtype)
-        out = emit_parallel(batch, Operand(initial, self.result_dtype, self.order), [rows, width], self._emit_head)
+        out = emit_parallel(batch, TileOperand(initial, self.result_dtype, self.order), [rows, width], self._emit_head)
         return transpose(out, self.order, self.result_dtype)
 
     def _can_merge_heads(self) -> bool:
@@ -177,7 +177,7 @@ class _Attention:
         *batch, heads, rows, width = self.q.shape
         groups, identity = self.k[0].shape[-3], tuple(range(len(self.q.shape)))
         source = transpose(self.q.value, self.q.order, self.operand_dtype)
-        q = Operand(
+        q = TileOperand(
             reshape(source, (*batch, groups, heads // groups, width), self.operand_dtype), self.operand_dtype, identity
         )
         out = dataclasses.replace(self, q=q, causal=False, order=identity, in_place=False).emit()
@@ -209,7 +209,7 @@ class _Keys:
     If several blocks of rows read the keys, all full blocks of keys are transposed once, in advance, to `panels`.
     """
 
-    def __init__(self, attention: _Attention, k: Operand, v: Operand, group: list[Index], start: int) -> None:
+    def __init__(self, attention: _Attention, k: TileOperand, v: TileOperand, group: list[Index], start: int) -> None:
         self.attention, self.k, self.v, self.group, self.start = attention, k, v, group, start
         self.block_keys, (self.count, width) = attention.block_keys, k.shape[-2:]
         self.full_blocks, self.panels = self.count // self.block_keys, None
@@ -218,7 +218,7 @@ class _Keys:
             blocks = reshape(rows, (self.full_blocks, self.block_keys, width), attention.operand_dtype)
             self.panels = transpose(blocks, [0, 2, 1], attention.operand_dtype)
 
-    def _tile(self, operand: Operand, start: Index, rows: int) -> ir.Value:
+    def _tile(self, operand: TileOperand, start: Index, rows: int) -> ir.Value:
         ones, width = [1] * len(self.group), operand.shape[-1]
         return operand.tile([*self.group, start, 0], [*ones, rows, width])
 
@@ -228,7 +228,7 @@ class _Keys:
         if self.panels is None or (isinstance(block, int) and block >= self.full_blocks):
             keys = self._tile(self.k, multiply(block, self.block_keys), count)
             return contract(queries, keys, "md", "nd", "mn", dtype)
-        panels = Operand(self.panels, self.attention.operand_dtype, (0, 1, 2))
+        panels = TileOperand(self.panels, self.attention.operand_dtype, (0, 1, 2))
         width = self.k.shape[-1]
         return contract(queries, panels.tile([block, 0, 0], [1, width, count]), "md", "dn", "mn", dtype)
 
@@ -257,7 +257,7 @@ class _Block:
         self.attention, self.head, self.parts, self.rows, self.index = attention, head, parts, rows, index
         self.dtype = attention.dtype
         self.start = multiply(index, attention.block_rows)
-        self.out = Operand(out, attention.result_dtype, (0, 1))
+        self.out = TileOperand(out, attention.result_dtype, (0, 1))
         scale = attention.scale
         # The scale of scores in 16 bits is exact if it is a power of two; otherwise the scores are scaled in f32.
         scales_queries = attention.operand_dtype is self.dtype or frexp(scale)[0] == 0.5
@@ -386,7 +386,7 @@ def _lowest(dtype: TensorDType) -> float:
 # ---- operands --------------------------------------------------------------------------------------------------------
 
 
-def _operand(node: Op, symbol_table: SymbolTable) -> Operand:
+def _operand(node: Op, symbol_table: SymbolTable) -> TileOperand:
     """Returns q, k or v, with its memory layout.
 
     If `node` is a transpose that keeps rows before columns, reads the operand of the transpose, without a copy.
@@ -399,13 +399,13 @@ def _operand(node: Op, symbol_table: SymbolTable) -> Operand:
     if isinstance(node, (TransposeOp, PermuteOp)) and (node.args[0].name, 0) in symbol_table:
         order = permutation_of(node)
         if order[-2] < order[-1]:
-            return Operand(symbol_table[node.args[0].name, 0], dtype, tuple(order))
-    return Operand(value, dtype, tuple(range(rank)))
+            return TileOperand(symbol_table[node.args[0].name, 0], dtype, tuple(order))
+    return TileOperand(value, dtype, tuple(range(rank)))
 
 
 def _in_requested_precision(
-    q: Operand, k: tuple[Operand, ...], v: tuple[Operand, ...]
-) -> tuple[Operand, tuple[Operand, ...], tuple[Operand, ...], TensorDType]:
+    q: TileOperand, k: tuple[TileOperand, ...], v: tuple[TileOperand, ...]
+) -> tuple[TileOperand, tuple[TileOperand, ...], tuple[TileOperand, ...], TensorDType]:
     """Returns the operands rounded to bfloat16, if the recipe selects it, and their element type."""
     if q.shape[-2] == 1:
         refuse_precision("rounding keys and values for one row of queries takes longer than it saves")
@@ -421,7 +421,7 @@ def _in_requested_precision(
 
 def _keys_and_values(
     node: Op, symbol_table: SymbolTable, by_parts: bool
-) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
+) -> tuple[tuple[TileOperand, ...], tuple[TileOperand, ...]]:
     """Returns keys and values.
 
     With `by_parts`, reads the parts of concatenations (a cache and new keys) without concatenating them. With many
@@ -449,14 +449,14 @@ def _parts_of(node: Op, symbol_table: SymbolTable) -> tuple[Op, ...]:
     return parts if are_readable and not any(0 in part.tensor_meta.shape for part in parts) else ()
 
 
-def _mask(node: Op, symbol_table: SymbolTable, rank: int) -> Operand:
+def _mask(node: Op, symbol_table: SymbolTable, rank: int) -> TileOperand:
     """Returns the mask as an operand of rank `rank`, with leading dims of size 1 where it has fewer dims."""
     value, dtype = value_of(node, symbol_table), node.tensor_meta.dtype
     shape = shape_of(value)
-    return Operand(reshape(value, (*[1] * (rank - len(shape)), *shape), dtype), dtype, tuple(range(rank)))
+    return TileOperand(reshape(value, (*[1] * (rank - len(shape)), *shape), dtype), dtype, tuple(range(rank)))
 
 
-def _broadcast_tile(mask: Operand, offsets: Sequence[Index], rows: int, columns: int) -> ir.Value:
+def _broadcast_tile(mask: TileOperand, offsets: Sequence[Index], rows: int, columns: int) -> ir.Value:
     """Returns the tile [rows, columns] of a mask at `offsets`; a broadcast dim of the mask has size 1 in the tile."""
     sizes = [*[1] * (len(offsets) - 2), rows, columns]
     is_broadcast = [size == 1 for size in mask.shape]

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Operand:
+class TileOperand:
     """A logical tensor [batch..., rows, width]; its dim `i` is dim `order[i]` of the tensor `value` in memory."""
 
     value: Any
@@ -127,7 +127,7 @@ def emit_loop(
 
 
 def emit_parallel(
-    sizes: Sequence[int], out: Operand, tile: Sequence[int], body: Callable[[list[Index], ir.Value], ir.Value]
+    sizes: Sequence[int], out: TileOperand, tile: Sequence[int], body: Callable[[list[Index], ir.Value], ir.Value]
 ) -> ir.Value:
     """Emits a parallel loop nest with trip counts `sizes` over the batch dims of `out`. Returns the new `out`.
 

@@ -112,7 +112,7 @@ def call_eager_for_errors(node: Op, symbol_table: SymbolTable, condition: str) -
 
     `condition` says when the call is made.
     """
-    call = msgspec.structs.replace(_describe(node, (), _record_path(condition, has_results=False)), asks=True)
+    call = msgspec.structs.replace(_describe(node, (), _record_path(condition, has_results=False)), for_error=True)
     operands = [value_of(op, symbol_table) for op in _tensor_arguments(node) if 0 not in op.tensor_meta.shape]
     _declare(call, [value.type for value in operands], [])
     func.CallOp([], ir.FlatSymbolRefAttr.get(call.symbol), [*operands, *map(_symbol_value, call.symbols)])

@@ -64,7 +64,7 @@ def fold_positions(
     shape: Sequence[Dim], inner_shape: Sequence[int], initial: Sequence[tuple[int | float, TensorDType]],
     body: Callable[[Sequence[Scalar], Sequence[Scalar], Sequence[Scalar]], Sequence[Scalar]],
 ) -> list[ir.Value]:  # fmt: skip
-    """For each position in `shape`, reduces over the positions in `inner_shape`, in row-major order.
+    """Reduces, for each position in `shape`, over the positions in `inner_shape`, in row-major order.
 
     `body(indices, inner indices, accumulated values)` returns the next accumulated values. Returns a tensor of `shape`
     for each (initial value, type) in `initial`.

@@ -32,7 +32,7 @@ from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.rounded_operands import (
     GROUP_LETTER,
-    LIMIT,
+    INT8_LIMIT,
     Operand,
     is_parameter,
     owner_of,
@@ -49,7 +49,7 @@ from buddy.compiler.protocol.recipe import F32, GROUP_SIZES, Precision
 
 _F32, _BF16, _INT8, _INT32 = TensorDType.Float32, TensorDType.BFloat16, TensorDType.Int8, TensorDType.Int32
 # The largest number of products of two 8-bit integers whose sum fits into 32 bits.
-MAX_TERMS = (2**31 - 1) // LIMIT**2
+MAX_TERMS = (2**31 - 1) // INT8_LIMIT**2
 # A product with an operand of at most this many rows takes the time of reading the other operand. Its 4-bit weights are
 # therefore read as they are.
 _FEW_ROWS = 4

@@ -18,9 +18,9 @@ from buddy.compiler.ops.sums import cast_tensor
 
 _F32, _BF16, _INT8 = TensorDType.Float32, TensorDType.BFloat16, TensorDType.Int8
 # The largest 8-bit integer that is used: the range is symmetric.
-LIMIT = 127
+INT8_LIMIT = 127
 # The largest 4-bit integer that is used, for the same reason.
-LIMIT_OF_4_BITS = 7
+INT4_LIMIT = 7
 # The letter of the dim that `bf16x3` adds to both operands, over which their products are added.
 _PART = "p"
 # The letter of the dim over groups; the letter of K then stands for the place in a group.
@@ -100,8 +100,8 @@ def quantised(operand: Operand, out: str) -> tuple[Any, Operand]:
     existing = _existing_rounding(value, key)
     if existing is not None:
         return existing.results[0], Operand(existing.operands[1], kept_letters)
-    scale = _scale_of(value, [i for i in range(len(letters)) if i not in kept], LIMIT)
-    return _marked(_integers_of(value, scale, kept, LIMIT), key), Operand(scale, kept_letters)
+    scale = _scale_of(value, [i for i in range(len(letters)) if i not in kept], INT8_LIMIT)
+    return _marked(_integers_of(value, scale, kept, INT8_LIMIT), key), Operand(scale, kept_letters)
 
 
 def quantised_groups(operand: Operand, summed: str, group_size: int) -> tuple[Operand, Operand]:
@@ -119,8 +119,8 @@ def quantised_groups(operand: Operand, summed: str, group_size: int) -> tuple[Op
     existing = _existing_rounding(value, key)
     if existing is not None:
         return Operand(existing.results[0], grouped.letters), Operand(existing.operands[1], kept_letters)
-    scale = _scale_of(value, [summed_dim], LIMIT_OF_4_BITS)
-    integers = _marked(_integers_of(value, scale, kept, LIMIT_OF_4_BITS), key)
+    scale = _scale_of(value, [summed_dim], INT4_LIMIT)
+    integers = _marked(_integers_of(value, scale, kept, INT4_LIMIT), key)
     return Operand(integers, grouped.letters), Operand(scale, kept_letters)
 
 

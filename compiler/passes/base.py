@@ -112,6 +112,6 @@ def register(cls: type[MlirPass]) -> type[MlirPass]:
     return cls
 
 
-def registered() -> dict[str, type[MlirPass]]:
+def registered_passes() -> dict[str, type[MlirPass]]:
     """Returns the registered passes by name."""
     return dict(_REGISTRY)

@@ -31,7 +31,7 @@ class ChooseLayouts(MlirPass):
     """
 
     name: ClassVar[str] = "choose-layouts"
-    summary: ClassVar[str] = "convolutions, and the ops between them, work on tensors with channels last"
+    summary: ClassVar[str] = "convert convolutions, and the ops between them, to tensors with channels last"
 
     def run(self, root: ir.Operation, context: PassContext) -> None:
         if any(map(_has_dynamic_shape, collect(root))):

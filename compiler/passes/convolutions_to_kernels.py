@@ -58,7 +58,7 @@ class ConvolutionsToKernels(MlirPass):
 
     name: ClassVar[str] = "convolutions-to-kernels"
     summary: ClassVar[str] = (
-        "convolutions on channels-last memrefs become implicit matrix products, Winograd's or depthwise kernels"
+        "replace convolutions on channels-last memrefs by implicit matrix products, Winograd's or depthwise kernels"
     )
 
     pack_weights: bool = True

@@ -2,7 +2,7 @@
 
 Every registered name is a string in the bindings' libraries, so each string that has the form of a name is tried. The
 construction of a pass may crash, so a forked process tries the names. The result is cached on disk until the libraries
-change. The engine reads the cache itself, and calls `registered` in a one-shot process.
+change. The engine reads the cache itself, and calls `find_registered` in a one-shot process.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _CacheEntry(msgspec.Struct, frozen=True):
     result: RegisteredPasses
 
 
-def registered() -> RegisteredPasses:
+def find_registered() -> RegisteredPasses:
     """Returns the registered passes and dialects, from the cache if the libraries have not changed.
 
     If the bindings or their libraries cannot be read, the result has only `problem`.

@@ -22,7 +22,7 @@ class EpiloguesInPlace(MlirPass):
     """
 
     name: ClassVar[str] = "epilogues-in-place"
-    summary: ClassVar[str] = "epilogues overwrite a residual or gate that is not read again"
+    summary: ClassVar[str] = "make epilogues overwrite a residual or gate that is not read again"
 
     def run(self, root: ir.Operation, context: PassContext) -> None:
         for op in [op for op in collect(root) if EPILOGUE in op.attributes and op.name == "linalg.generic"]:

@@ -64,7 +64,7 @@ def _find_padded_fills(block: ir.Block) -> list[tuple[ir.Operation, ir.Operation
 def _overwritten_view(writer: ir.Operation, fill: ir.Operation) -> ir.Operation | None:
     """Returns the static subview of `fill`'s buffer that `writer` overwrites.
 
-    Returns `None` if the last operand of `writer` is no such view, or if `writer` reads the buffer.
+    Returns `None` if the last operand of `writer` is not such a view, or if `writer` reads the buffer.
     """
     buffer = fill.operands[1]
     *inputs, target = writer.operands

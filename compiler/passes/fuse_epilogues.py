@@ -27,8 +27,7 @@ _RESHAPES = frozenset({"memref.collapse_shape", "memref.expand_shape", "memref.c
 @register
 @dataclass(frozen=True)
 class FuseEpilogues(MlirPass):
-    """Makes the only reader of a contraction's result its epilogue, and the op that initialises the result its
-    prologue.
+    """Makes the only reader of a contraction's result its epilogue, and the result's initialiser its prologue.
 
     The pass marks both and moves them next to the contraction. A kernel then applies the epilogue to its sums while
     they are in registers, and starts from the prologue's values; without a kernel they stay ordinary ops. The options

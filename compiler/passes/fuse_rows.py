@@ -38,7 +38,7 @@ class FuseRows(MlirPass):
     """
 
     name: ClassVar[str] = "fuse-rows"
-    summary: ClassVar[str] = "softmax, norms and their neighbours become one loop over rows that stay in cache"
+    summary: ClassVar[str] = "fuse softmax, norms and their neighbours into one loop over rows that stay in cache"
 
     max_row_kib: int = 0
 

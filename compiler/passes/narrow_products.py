@@ -166,7 +166,7 @@ def _operands_of_convolution(op: ir.Operation) -> list[Bytes]:
         raise UnchangedError("its image is padded with other numbers than 0")
     x, weights = bytes_behind(pad.operands[0]), bytes_behind(op.operands[1])
     if isinstance(x.zero.value, ir.Value):
-        raise UnchangedError("its image is padded with a zero point that is no constant")
+        raise UnchangedError("its image is padded with a zero point that is not a constant")
     sizes, starts = list(pad.results[0].type.shape), list(ir.DenseI64ArrayAttr(pad.attributes["static_low"]))
     filled = st.filled(x.zero.value, sizes, x.dtype)
     inner = list(st.shape_of(x.value))

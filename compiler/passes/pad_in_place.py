@@ -19,7 +19,7 @@ class PadInPlace(MlirPass):
     """
 
     name: ClassVar[str] = "pad-in-place"
-    summary: ClassVar[str] = "generics whose results get padded write directly to the padded tensor"
+    summary: ClassVar[str] = "make generics whose results are padded write into the padded tensor"
 
     def run(self, root: ir.Operation, context: PassContext) -> None:
         redirected: set[Any] = set()

@@ -17,7 +17,7 @@ from buddy.compiler.mlir.bindings import ir, passmanager
 from buddy.compiler.mlir.mlir_tool import ToolError
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.passes import mlir_opt
-from buddy.compiler.passes.base import MlirPass, PassContext, PassError, registered
+from buddy.compiler.passes.base import MlirPass, PassContext, PassError, registered_passes
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.recipe import PassStep
 from buddy.compiler.support.stderr_capture import capture_stderr
@@ -48,7 +48,7 @@ class StepError(BuddyError):
 def own_passes() -> dict[str, type[MlirPass]]:
     """Returns the passes written in Python, by name: those of this folder, and those that plug-ins have registered."""
     _import_all()
-    return registered()
+    return registered_passes()
 
 
 @lru_cache(maxsize=1)

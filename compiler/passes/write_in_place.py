@@ -35,7 +35,7 @@ class WriteInPlace(MlirPass):
     """
 
     name: ClassVar[str] = "write-in-place"
-    summary: ClassVar[str] = "element-wise ops, copies and calls overwrite an operand that is not read again"
+    summary: ClassVar[str] = "make element-wise ops, copies and calls overwrite an operand that is not read again"
 
     def run(self, root: ir.Operation, context: PassContext) -> None:
         for op in find_ops(root, *_ELEMENTWISE_OPS):

@@ -44,7 +44,7 @@ from buddy.compiler.protocol.connection import Printout as Printout
 from buddy.compiler.protocol.connection import Progress as Progress
 from buddy.compiler.protocol.connection import Request as Request
 from buddy.compiler.protocol.connection import Shutdown as Shutdown
-from buddy.compiler.protocol.connection import Watch as Watch
+from buddy.compiler.protocol.connection import WatchFiles as WatchFiles
 from buddy.compiler.protocol.connection import Welcome as Welcome
 from buddy.compiler.protocol.connection import WorkerState as WorkerState
 from buddy.compiler.protocol.connection import answer_type as answer_type
@@ -121,18 +121,18 @@ from buddy.compiler.protocol.run_report import Divergence as Divergence
 from buddy.compiler.protocol.run_report import Element as Element
 from buddy.compiler.protocol.run_report import FetchValues as FetchValues
 from buddy.compiler.protocol.run_report import InputChoice as InputChoice
-from buddy.compiler.protocol.run_report import KeptTensor as KeptTensor
 from buddy.compiler.protocol.run_report import ListValues as ListValues
 from buddy.compiler.protocol.run_report import MachineLoad as MachineLoad
 from buddy.compiler.protocol.run_report import MapDifferences as MapDifferences
 from buddy.compiler.protocol.run_report import MemoryUse as MemoryUse
 from buddy.compiler.protocol.run_report import OutputReport as OutputReport
 from buddy.compiler.protocol.run_report import RunReport as RunReport
+from buddy.compiler.protocol.run_report import RunTensor as RunTensor
 from buddy.compiler.protocol.run_report import SideReport as SideReport
 from buddy.compiler.protocol.run_report import Timing as Timing
+from buddy.compiler.protocol.run_report import ValueKind as ValueKind
 from buddy.compiler.protocol.run_report import ValueList as ValueList
 from buddy.compiler.protocol.run_report import Values as Values
-from buddy.compiler.protocol.run_report import Which as Which
 from buddy.compiler.protocol.text.graph_breaks import BREAK_FIX as BREAK_FIX
 from buddy.compiler.protocol.texts import Characters as Characters
 from buddy.compiler.protocol.texts import CheckIr as CheckIr
@@ -142,8 +142,8 @@ from buddy.compiler.protocol.texts import DescribeOp as DescribeOp
 from buddy.compiler.protocol.texts import FetchCharacters as FetchCharacters
 from buddy.compiler.protocol.texts import FetchLines as FetchLines
 from buddy.compiler.protocol.texts import FetchText as FetchText
+from buddy.compiler.protocol.texts import FindMainLine as FindMainLine
 from buddy.compiler.protocol.texts import FindNode as FindNode
-from buddy.compiler.protocol.texts import FindPlace as FindPlace
 from buddy.compiler.protocol.texts import FindRegion as FindRegion
 from buddy.compiler.protocol.texts import FoundEach as FoundEach
 from buddy.compiler.protocol.texts import Hits as Hits
@@ -189,7 +189,7 @@ ClientFrame = (
     | Reprint
     | DescribeOp
     | FindNode
-    | FindPlace
+    | FindMainLine
     | Compare
     | CheckIr
     | TryPasses
@@ -206,7 +206,7 @@ ClientFrame = (
     | ListValues
     | FetchValues
     | MapDifferences
-    | Watch
+    | WatchFiles
     | ListPasses
     | ListOps
     | ListPresets

@@ -123,7 +123,7 @@ class EagerCall(msgspec.Struct, frozen=True):
     `arguments` and `keywords` are the op's arguments in the graph's plain form (see `graph.serialize`), in which `{"t":
     i}` stands for tensor argument `i` of the call. The symbol takes a pointer to each of `inputs`, then the values of
     `symbols` (an `i64` each) that occur in shapes and arguments, then a pointer to each of `results`. All tensors are
-    dense and row-major; empty ones are left out. A call with `asks` is made if compiled code finds values that the op
+    dense and row-major; empty ones are left out. A call `for_error` is made if compiled code finds values that the op
     rejects, so that eager raises its error; even if eager raises none, the results of the run are discarded.
     """
 
@@ -134,7 +134,7 @@ class EagerCall(msgspec.Struct, frozen=True):
     inputs: tuple[TensorSpec, ...]
     results: tuple[TensorSpec, ...]
     symbols: tuple[str, ...] = ()
-    asks: bool = False
+    for_error: bool = False
 
 
 class ArtifactSymbol(msgspec.Struct, frozen=True):
@@ -151,13 +151,13 @@ class ArtifactSymbol(msgspec.Struct, frozen=True):
 class TimedRegion(msgspec.Struct, frozen=True, omit_defaults=True):
     """A timed part of a function: the code that comes from `nodes`.
 
-    `what` names its first op, `@name` for a call. `parent` is the region of the call of the function, -1 in the entry
-    function.
+    `label` is the name of its first op, `@name` for a call. `parent` is the region of the call of the function, -1 in
+    the entry function.
     """
 
     nodes: tuple[str, ...]
     function: str
-    what: str
+    label: str
     parent: int = -1
 
 

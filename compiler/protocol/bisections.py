@@ -17,15 +17,15 @@ class Criterion(msgspec.Struct, frozen=True, omit_defaults=True):
     (`slower`), or either of the first two (`any`).
 
     `tolerance` is multiplied with the tolerance of each element type. `slower` is the minimum speedup that disabling a
-    pass must give for that pass to be the culprit. `each` is the limit in seconds for one step of a trial (a pass,
-    lowering, code generation, the run), `within` that for all trials.
+    pass must give for that pass to be the culprit. `step_seconds` is the limit for one step of a trial (a pass,
+    lowering, code generation, the run), `seconds` that for all trials.
     """
 
     kind: Wrong = "any"
     tolerance: float = 1.0
     slower: float = 1.1
-    each: float = 20.0
-    within: float = 300.0
+    step_seconds: float = 20.0
+    seconds: float = 300.0
 
 
 class Bisect(Request["Bisected"], frozen=True):
@@ -36,9 +36,9 @@ class Bisect(Request["Bisected"], frozen=True):
 
 
 class Culprit(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A responsible step of the recipe: its index (`place`), and the plug-in that it comes from (`origin`), if any."""
+    """A responsible step of the recipe: its `index`, and the plug-in that it comes from (`origin`), if any."""
 
-    place: int
+    index: int = msgspec.field(name="place")
     step: PassStep
     origin: str = ""
 
@@ -46,20 +46,20 @@ class Culprit(msgspec.Struct, frozen=True, omit_defaults=True):
 class WrongLowering(msgspec.Struct, frozen=True, omit_defaults=True):
     """A lowering that is wrong by itself: the lowering of op class `op` by `registry`, for these nodes.
 
-    `right` are the other lowerings with correct results.
+    `correct` are the other lowerings, which give correct results.
     """
 
     op: str
     registry: str
     nodes: tuple[str, ...]
     origin: str = ""
-    right: tuple[str, ...] = ()
+    correct: tuple[str, ...] = msgspec.field(default=(), name="right")
 
 
 class BisectionResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """The result of a bisection.
 
-    `told` summarises the result in a sentence. `wrong` describes the failure, if any. `steps` are the responsible
+    `summary` is the result in a sentence. `failure` describes the failure, if any. `steps` are the responsible
     passes; if no pass is responsible, `lowerings` are the responsible lowerings. `nodes` are those of the smallest
     subgraph that fails by itself on its real inputs; `in_eager` is the smallest set of nodes that must run in eager for
     the whole program to be right, where equal layers count as one. `recipe` gives right results; `confirmed` says that
@@ -67,9 +67,9 @@ class BisectionResult(msgspec.Struct, frozen=True, omit_defaults=True):
     of the pass, `functions` the functions in which the two differ, and `command` runs that pass on the file `name`.
     """
 
-    told: str
+    summary: str = msgspec.field(name="told")
     recipe: Recipe
-    wrong: str = ""
+    failure: str = msgspec.field(default="", name="wrong")
     steps: tuple[Culprit, ...] = ()
     lowerings: tuple[WrongLowering, ...] = ()
     nodes: tuple[str, ...] = ()

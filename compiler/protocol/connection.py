@@ -11,7 +11,7 @@ import msgspec
 from buddy.compiler.protocol.errors import Diagnostic
 from buddy.compiler.protocol.plain_values import Stage
 
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 MAX_FRAME = 1 << 30  # bytes
 
 
@@ -51,7 +51,7 @@ def subclasses(base: type[T]) -> Iterator[type[T]]:
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 # The states of a worker, and the situations in which it exits; `WorkerState` explains them.
-Standing = Literal["starting", "ready", "busy", "stopped", "dead"]
+WorkerStatus = Literal["starting", "ready", "busy", "stopped", "dead"]
 WorkerEnd = Literal["", "asked", "request", "idle", "start"]
 
 
@@ -122,13 +122,13 @@ Part = Literal["torch", "script", "capture", "compile", "run"]
 
 
 class Progress(Frame, frozen=True):
-    """The current activity of a request (`what`); `done` is the completed fraction, -1 if unknown.
+    """The current `activity` of a request; `done` is the completed fraction, -1 if unknown.
 
     `part` is the part that the activity belongs to; "" means that it is the same as before.
     """
 
     request: int
-    what: str
+    activity: str
     done: float = -1.0
     part: Part | Literal[""] = ""
 
@@ -150,7 +150,7 @@ class Failed(Frame, frozen=True):
 
 
 class WorkerState(Frame, frozen=True):
-    """A worker, such as `host`, `compiler` or `runner`, changed state; `what` gives the reason to the user.
+    """A worker, such as `host`, `compiler` or `runner`, changed state; `reason` tells the user why.
 
     The state `stopped` means stopped by a signal, such as SIGSTOP or a debugger's; the worker can be continued. `end`
     says when a `dead` worker exited: on request of the engine (`asked`), during a `request`, which fails, while `idle`,
@@ -158,16 +158,16 @@ class WorkerState(Frame, frozen=True):
     """
 
     worker: str
-    state: Standing
-    what: str = ""
+    state: WorkerStatus
+    reason: str = ""
     end: WorkerEnd = ""
     again: bool = False
 
 
-class Watch(Request["FilesChanged"], frozen=True):
+class WatchFiles(Request["FilesChanged"], frozen=True):
     """Wait until the content of one of `files` (relative to `directory`) differs from when the program was last opened.
 
-    Answered by `FilesChanged`; another `Watch` waits for the next change.
+    Answered by `FilesChanged`; another `WatchFiles` waits for the next change.
     """
 
     files: tuple[str, ...]
@@ -175,8 +175,8 @@ class Watch(Request["FilesChanged"], frozen=True):
 
 
 class FilesChanged(Frame, frozen=True):
-    """The names of the files whose content changed, or that have been missing for longer than an atomic save takes."""
+    """The names of the files that have changed, and of those missing for longer than an atomic save takes."""
 
     request: int
     changed: tuple[str, ...]
-    gone: tuple[str, ...] = ()
+    deleted: tuple[str, ...] = ()

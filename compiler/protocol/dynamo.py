@@ -17,7 +17,7 @@ class UserFrame(msgspec.Struct, frozen=True, omit_defaults=True):
     text: str = ""
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return f"{self.file}:{self.line}"
 
 
@@ -100,7 +100,7 @@ class DynamoCompile(msgspec.Struct, frozen=True, omit_defaults=True):
     calls: int = -1
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return f"{self.file}:{self.line}" if self.file else ""
 
 
@@ -108,7 +108,7 @@ class RecompileLimit(msgspec.Struct, frozen=True, omit_defaults=True):
     """Dynamo has compiled a function `limit` times, and now runs it in eager if no compiled code can be reused."""
 
     function: str
-    place: str
+    location: str = msgspec.field(name="place")
     setting: str
     limit: int
     compile: int = -1

@@ -1,8 +1,8 @@
 """Formats of the files that outlive a version of the program: recipes, sessions, settings and reproducers.
 
 Each file has the number of its format and the version that has written it. A file without a number is one of version
-0.1, or written by hand. A file of an older format is read; one of a later format is refused, because this version could
-misread it.
+0.1, or written by hand. A file of an older format is read. One of a later format is rejected, because this version
+could misread it.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class RecordScript(Message, frozen=True):
 
 
 class ReadTrace(Message, frozen=True):
-    """Read a trace or a log; answered by `TraceProgress`, then `TraceRead` or `TraceRefused`."""
+    """Read a trace or a log; answered by `TraceProgress`, then `TraceRead` or `TraceUnreadable`."""
 
     path: str
     directory: str = ""
@@ -112,7 +112,7 @@ class TraceRead(Message, frozen=True):
     report: DynamoReport
 
 
-class TraceRefused(Message, frozen=True):
+class TraceUnreadable(Message, frozen=True):
     """The trace cannot be read."""
 
     diagnostic: Diagnostic

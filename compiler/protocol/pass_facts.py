@@ -16,15 +16,15 @@ Lowers = Literal["", "structured-ops", "loops", "functions"]
 
 
 @dataclass(frozen=True)
-class Numbers:
+class NumericEffect:
     """How a pass changes results within rounding errors.
 
-    `without` is the option, and its value, that keeps the pass from changing results; if it is `None`, only disabling
-    the pass does.
+    `exact_option` is the option, and its value, that keeps the pass from changing results; if it is `None`, only
+    disabling the pass does.
     """
 
     how: str
-    without: tuple[str, Value] | None = None
+    exact_option: tuple[str, Value] | None = None
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class PassFacts:
     # Also applies to imported IR that starts with buffers and loops; an example is the pass that plans memory.
     works_on_buffers: bool = False
     # Lowers ops on scalars as well as on tensors, so it applies at every phase before the LLVM dialect.
-    works_on_numbers: bool = False
+    works_on_scalars: bool = False
     lowers: Lowers = ""
     # Assigns the memory of every function.
     plans_memory: bool = False
@@ -52,7 +52,7 @@ class PassFacts:
     simplifies: bool = False
     # Its option is a module as text, which replaces the input module.
     holds_ir: bool = False
-    numbers: Numbers | None = None
+    numerics: NumericEffect | None = None
     # The options that a search for the fastest recipe varies by default, with their values. The option "" stands for
     # whether the pass is enabled. With the value 0 or "auto" the pass chooses the value itself.
     tuned: tuple[tuple[str, tuple[Value, ...]], ...] = ()
@@ -60,7 +60,7 @@ class PassFacts:
 
 # The option of passes with `packs_weights`: false disables the packing.
 PACK_WEIGHTS = "pack-weights"
-# The option of passes with `limits_packing`: packs only if the weights have at most so many MiB; 0 is no limit.
+# The option of passes with `limits_packing`: packs only if the weights have at most so many MiB; 0 means no limit.
 PACK_LIMIT, DEFAULT_PACK_LIMIT = "pack-limit", 1024
 REPLACE_IR = "replace-ir"
 
@@ -73,35 +73,39 @@ PASSES: Mapping[str, PassFacts] = MappingProxyType({
     "contractions-to-kernels": PassFacts(
         packs_weights=True,
         limits_packing=True,
-        numbers=Numbers("sums of products are blocked and use fused multiply-add"),
+        numerics=NumericEffect("sums of products are blocked and use fused multiply-add"),
         tuned=(("rows", (0, 4, 6, 8, 12, 14)), ("vectors", (0, 1, 2, 3, 4)), ("depth", (0, 128, 256, 512))),
     ),
     "convolutions-to-kernels": PassFacts(
         packs_weights=True,
         limits_packing=True,
-        numbers=Numbers("3x3 convolutions use the Winograd algorithm", ("winograd", "never")),
+        numerics=NumericEffect("3x3 convolutions use the Winograd algorithm", ("winograd", "never")),
         tuned=(("winograd", ("auto", "never", "2")),),
     ),
-    "contractions-to-blas": PassFacts(numbers=Numbers("matrix products are BLAS calls"), tuned=(_OFF_OR_ON,)),
+    "contractions-to-blas": PassFacts(numerics=NumericEffect("matrix products are BLAS calls"), tuned=(_OFF_OR_ON,)),
     "flash-attention-prefill": PassFacts(
-        for_own_kernels=True, numbers=Numbers("attention is computed in blocks of keys"), tuned=(_ON_OR_OFF,)
+        for_own_kernels=True, numerics=NumericEffect("attention is computed in blocks of keys"), tuned=(_ON_OR_OFF,)
     ),
     "gqa-attention-fusion": PassFacts(
-        for_own_kernels=True, numbers=Numbers("attention reads shared heads in place")
+        for_own_kernels=True, numerics=NumericEffect("attention reads shared heads in place")
     ),
     "hoist-parameters": PassFacts(packs_weights=True),
     "choose-layouts": PassFacts(tuned=(_ON_OR_OFF,)),
     "fuse-epilogues": PassFacts(
-        numbers=Numbers("bias and activation are applied to sums in registers"), tuned=(_ON_OR_OFF,)
+        numerics=NumericEffect("bias and activation are applied to sums in registers"), tuned=(_ON_OR_OFF,)
     ),
-    "fuse-rows": PassFacts(numbers=Numbers("softmax and norms are fused into one loop over rows"), tuned=(_ON_OR_OFF,)),
+    "fuse-rows": PassFacts(
+        numerics=NumericEffect("softmax and norms are fused into one loop over rows"), tuned=(_ON_OR_OFF,)
+    ),
     "narrow-products": PassFacts(
-        numbers=Numbers("products of dequantised bytes are exact sums of integers, times both scales")
+        numerics=NumericEffect("products of dequantised bytes are exact sums of integers, times both scales")
     ),
-    "fuse-elementwise": PassFacts(numbers=Numbers("intermediates of element-wise ops are not rounded to memory")),
-    "vectorize-generics": PassFacts(numbers=Numbers("sums are accumulated in vector lanes")),
+    "fuse-elementwise": PassFacts(
+        numerics=NumericEffect("intermediates of element-wise ops are not rounded to memory")
+    ),
+    "vectorize-generics": PassFacts(numerics=NumericEffect("sums are accumulated in vector lanes")),
     "expand-math-to-polynomials": PassFacts(
-        works_on_numbers=True, numbers=Numbers("exp, erf, tanh and similar functions are polynomials")
+        works_on_scalars=True, numerics=NumericEffect("exp, erf, tanh and similar functions are polynomials")
     ),
     "results-to-out-params": PassFacts(works_on_buffers=True),
     "read-in-place": PassFacts(works_on_buffers=True),

@@ -1,4 +1,4 @@
-"""Plain values inside the frames: diagnostics, graphs, stages, imported IR. Imports neither torch nor MLIR."""
+"""Plain values inside the frames: graphs, nodes, stages, and entries of catalogues. Imports neither torch nor MLIR."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class NodeRow(msgspec.Struct, frozen=True, omit_defaults=True):
     `stable` is a name that does not change if nodes are renumbered. `shape` and `strides` are printed as `128x768`,
     those of several results joined by `, `. `bytes` is the size of all results, 0 if it is known only at the call.
     `inputs` are the indices of the nodes that the node reads. `location` is the Python line that computes the node,
-    `file:line`; `callers` are the lines that call it, the outermost first, as indices of `GraphInfo.places`.
+    `file:line`; `callers` are the lines that call it, the outermost first, as indices of `GraphInfo.caller_locations`.
     """
 
     index: int
@@ -120,7 +120,7 @@ class GraphInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `break_reason` says why Dynamo broke the graph, `break_line` where (`file:line`), `break_fix` how to avoid it.
     `strict` graphs come from a script that allows no fallback (`fallback="error"`). `code` names the text of the graph
-    as Python. `places` are the Python lines (`file:line`) from which nodes are called.
+    as Python. `caller_locations` are the Python lines (`file:line`) from which nodes are called.
 
     A graph that starts as IR enters the pipeline at the phase `entry_phase`, with ops of `dialects`. `compared` says
     whether its results can be compared with a reference.
@@ -140,7 +140,7 @@ class GraphInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     entry_phase: str = ""
     dialects: tuple[str, ...] = ()
     compared: bool = True
-    places: tuple[str, ...] = ()
+    caller_locations: tuple[str, ...] = msgspec.field(default=(), name="places")
 
     @property
     def is_dump(self) -> bool:

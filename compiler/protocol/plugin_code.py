@@ -139,7 +139,7 @@ def plugin_problem(subject: str, error: BaseException, home: str, todo: str = _E
         return Diagnostic(f"plug-in {error}", home, _CHANGED_HINT)
     position = _error_position(error, home)
     if isinstance(error, BuddyError) and error.todo:
-        problem, todo = f"was refused: {error.diagnostic.what}", error.todo
+        problem, todo = f"was rejected: {error.diagnostic.what}", error.todo
     elif isinstance(error, TimeIsUp):
         problem = "took too long, and was stopped"
     elif isinstance(error, ImportError) and error.name == PUBLIC_MODULE and sys.modules.get(PUBLIC_MODULE) is not None:

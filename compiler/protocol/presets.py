@@ -46,6 +46,9 @@ def step_of(phase: str, name: str, anchor: str = MODULE, options: dict[str, Opti
 IMPORTED, BACKEND, ONNX = "imported", "torch-backend", "onnx"
 ON_TENSORS: dict[Dialect, str] = {"linalg": "linalg-on-tensors", "tosa": "tosa", "stablehlo": "stablehlo"}
 
+# Dialects with loops, or with ops that become loops.
+_WITH_LOOPS = {"onnx", "torch", "vhlo", "stablehlo", "scf"}
+
 # Converts ONNX ops to torch ops: `torch-onnx-to-torch-backend-pipeline`, with its shape refinement as one step.
 FROM_ONNX = steps_of(
     IMPORTED,
@@ -366,7 +369,7 @@ def preset(name: str, summary: str) -> Callable[[Maker], Maker]:
     def register(make: Maker) -> Maker:
         made = make()
         recipe = made if isinstance(made, Recipe) else Recipe(steps=tuple(made))
-        check_registration("preset", name, registered().get(name), make)
+        check_registration("preset", name, plugin_preset_functions().get(name), make)
         if not BACKEND_NAME.search(name) or (name in presets() and name not in _PLUGIN_PRESETS):
             todo = "choose a new name of lower-case letters, digits and hyphens"
             raise BuddyError(f"a preset cannot be called {name!r}", make.__module__, todo)
@@ -376,7 +379,7 @@ def preset(name: str, summary: str) -> Callable[[Maker], Maker]:
     return register
 
 
-def registered() -> dict[str, Preset]:
+def plugin_preset_functions() -> dict[str, Preset]:
     """Returns the functions that have made the presets of plug-ins, by name."""
     return {name: make for name, (_, make) in _PLUGIN_PRESETS.items()}
 
@@ -455,6 +458,8 @@ def _import_steps(recipe: Recipe, dialects: Collection[str]) -> list[PassStep]:
         steps += steps_of(_IMPORT_PHASE, ("convert-complex-to-standard", FUNC))
     if "shape" in dialects:
         steps += steps_of(_IMPORT_PHASE, "shape-to-shape-lowering", "convert-shape-to-std")
+    if _WITH_LOOPS & set(dialects):
+        steps += steps_of(_IMPORT_PHASE, "copy-carried-tensors")
     return [msgspec.structs.replace(step, phase=_IMPORT_PHASE) for step in steps]
 
 
@@ -476,7 +481,7 @@ def _has_work(step: PassStep, entry_phase: str) -> bool:
     if entry_phase == "llvm":
         # The wrapper around a function in the LLVM dialect copies results by structured ops, which become loops.
         return phase_index >= _PHASES.index("llvm") or pass_facts.lowers == "structured-ops"
-    if pass_facts.works_on_numbers:
+    if pass_facts.works_on_scalars:
         return True
     if pass_facts.bufferizes or phase_index <= _PHASES.index("fused"):
         return False

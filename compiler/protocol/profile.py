@@ -32,7 +32,7 @@ class RegionTime(msgspec.Struct, frozen=True, omit_defaults=True):
 
     nodes: tuple[str, ...]
     function: str
-    what: str
+    label: str
     seconds: float
     parent: int = -1
 

@@ -52,20 +52,20 @@ class Open(Request["Captured"], frozen=True):
 class Compile(Request["Compiled"], frozen=True):
     """Compile a recipe; answered by `Assigned`, a `StageDone` per stage, then `Compiled` or `Failed`.
 
-    A newer `Compile` replaces one that has not started; a running one is finished unless cancelled. With `beside`, the
-    compilation is for a comparison with the recipe on the screen: it replaces no other `Compile`, and none replaces it.
+    A newer `Compile` replaces one that has not started; a running one is finished unless cancelled. A compilation
+    `for_comparison` with the recipe on the screen replaces no other `Compile`, and none replaces it.
     """
 
     recipe: Recipe
-    beside: bool = False
+    for_comparison: bool = False
 
 
 class Run(Request["Ran"], frozen=True):
     """Compile if needed, run, and compare with eager; answered by the frames of `Compile`, then `Ran` or `Failed`.
 
-    `beside` has the same meaning as in `Compile`. With `values`, `Ran` also carries inputs and outputs; with `keep`,
-    the engine stores them for `FetchValues` until the next run of the graph with `keep`. NaN counts as equal to NaN
-    only with `equal_nan`. `timeout` is in seconds. `repeats` is the number of timed runs; 0: 10, or at least 3 that
+    `for_comparison` is as in `Compile`. With `values`, `Ran` also carries inputs and outputs; with `store_values`, the
+    engine stores them for `FetchValues` until the next such run of the graph. NaN counts as equal to NaN only with
+    `equal_nan`. `timeout` is in seconds. `repeats` is the number of timed runs; 0: 10, or at least 3 that
     take one second together. `runtimes` names other runtimes to compare with, and `mark` the intermediate values of
     theirs that are compared; the run may then take five times `timeout`, for the export and the search. Without
     `stages`, those after `fx` may be missing: compiling without printing the IR takes half the time.
@@ -74,10 +74,10 @@ class Run(Request["Ran"], frozen=True):
     recipe: Recipe
     repeats: int = 0
     timeout: float = 120.0
-    beside: bool = False
+    for_comparison: bool = False
     inputs: InputChoice = InputChoice()
     values: bool = False
-    keep: bool = False
+    store_values: bool = False
     equal_nan: bool = False
     runtimes: tuple[str, ...] = ()
     mark: Mark = "auto"

@@ -412,14 +412,14 @@ _UNSAFE_FLAG = re.compile(
 _PLAIN_VALUE = re.compile(r"[\w.,:+\[\]=-]*")
 
 
-def access_claims(recipe: Recipe, allowed: Iterable[str] = ()) -> list[str]:
+def required_permissions(recipe: Recipe, allowed: Iterable[str] = ()) -> list[str]:
     """Returns a phrase for each plug-in, file or program that `recipe` may access only if the user trusts the recipe.
 
     Plug-ins whose paths are in `allowed` are left out.
     """
     paths = set(allowed)
     phrases = [f"plug-in {plugin.path}, which is Python code" for plugin in recipe.plugins if plugin.path not in paths]
-    phrases += [phrase for step in recipe.steps for phrase in _claims_of_step(step)]
+    phrases += [phrase for step in recipe.steps for phrase in _permissions_of_step(step)]
     phrases += [
         f"the flag {flag}, which may name files or programs" for flag in recipe.backend_flags if _is_unsafe_flag(flag)
     ]
@@ -427,11 +427,11 @@ def access_claims(recipe: Recipe, allowed: Iterable[str] = ()) -> list[str]:
 
 
 def rejection_text(phrases: Iterable[str]) -> str:
-    """Returns the error message for a recipe with these `access_claims`, and how to allow them, in one line."""
+    """Returns the error message for a recipe with these `required_permissions`, and how to allow them, in one line."""
     return f"it asks for {'; '.join(phrases)} · --trust allows it, if you trust who wrote it"
 
 
-def _claims_of_step(step: PassStep) -> Iterator[str]:
+def _permissions_of_step(step: PassStep) -> Iterator[str]:
     """Yields the claims of a step, even if it is disabled, because the user can enable it with a key."""
     if step.level != "mlir" or facts(step.name).holds_ir:
         return

@@ -32,9 +32,9 @@ OWN_INPUTS = InputChoice()
 
 
 class ErrorCheck(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A condition of a verdict: `error` is at most `allowed`. `what` names the error, `rule` explains the limit."""
+    """A condition of a verdict: `error` is at most `allowed`. `metric` names the error, `rule` explains the limit."""
 
-    what: str
+    metric: str = msgspec.field(name="what")
     error: float
     allowed: float
     rule: str = ""
@@ -226,7 +226,7 @@ class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """The result of running a graph and comparing it with eager.
 
     If the run was not compared (`compared` is false), the verdict of each output is `unchecked`. `ratio` is the time of
-    compiled code divided by that of eager. `beside` are the results of other backends in the same run. `equal_nan` says
+    compiled code divided by that of eager. `sides` are the results of other backends in the same run. `equal_nan` says
     whether NaN counts as equal to NaN; `load` is that of the machine during the timings. `slow_paths` and `error_paths`
     count the compiled nodes whose code may call eager (see `Assignment`).
     """
@@ -244,12 +244,17 @@ class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
     notes: tuple[str, ...] = ()
     memory: MemoryUse | None = None
     backend: Backend = NATIVE
-    beside: tuple[SideReport, ...] = ()
+    sides: tuple[SideReport, ...] = msgspec.field(default=(), name="beside")
     compared: bool = True
     load: MachineLoad | None = None
     equal_nan: bool = False
     slow_paths: int = 0
     error_paths: int = 0
+
+    @property
+    def beside(self) -> tuple[SideReport, ...]:
+        """The name of `sides` in version 0.1, for scripts."""
+        return self.sides
 
     @property
     def not_compared(self) -> str:
@@ -279,12 +284,12 @@ class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
         return not self.inputs_unchanged or any(output.verdict not in ("ok", "unchecked") for output in self.outputs)
 
 
-Which = Literal["input", "output", "eager", "difference"]
+ValueKind = Literal["input", "output", "eager", "difference"]
 Element = bool | int | float | str
 
 
 class ListValues(Request["ValueList"], frozen=True):
-    """List the tensors of the latest run of graph number `graph` with `keep`; answered by `ValueList`."""
+    """List the tensors of the latest run of graph number `graph` with `store_values`; answered by `ValueList`."""
 
     graph: int = 0
 
@@ -297,7 +302,7 @@ class FetchValues(Request["Values"], frozen=True):
     """
 
     graph: int
-    which: Which
+    kind: ValueKind
     name: str
     slices: str = ""
     row: int = 0
@@ -319,21 +324,21 @@ class MapDifferences(Request["DifferenceMap"], frozen=True):
     columns: int = 100
 
 
-class KeptTensor(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A tensor of a run. If it was too large to store, `kept` is false and its values cannot be fetched."""
+class RunTensor(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A tensor of a run. If it was too large to store, `is_stored` is false, and its values cannot be fetched."""
 
-    which: Which
+    kind: ValueKind
     name: str
     dtype: str
     shape: tuple[int, ...]
-    kept: bool = True
+    is_stored: bool = True
 
 
 class ValueList(Frame, frozen=True):
-    """The tensors of the latest run of a graph with `keep`."""
+    """The tensors of the latest run of a graph with `store_values`."""
 
     request: int
-    tensors: tuple[KeptTensor, ...]
+    tensors: tuple[RunTensor, ...]
 
 
 class Values(Frame, frozen=True):

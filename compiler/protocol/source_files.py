@@ -21,7 +21,7 @@ from buddy.compiler.protocol.errors import BuddyError
 if TYPE_CHECKING:
     import zipfile
 
-Kind = Literal["script", "mlir", "exported", "torchscript", "weights", "onnx", "dump", "other"]
+SourceKind = Literal["script", "mlir", "exported", "torchscript", "weights", "onnx", "dump", "other"]
 
 
 class SourceError(BuddyError):
@@ -49,9 +49,9 @@ def check_source(source: str) -> None:
     It raises for a missing file, a folder that is not a dump, a file that cannot be read or contains no program, and a
     script that is not valid Python.
     """
-    path = locate(source).path
+    path = locate_source(source).path
     if path is None or path.is_dir():
-        return  # `locate` accepts only folders that are dumps
+        return  # `locate_source` accepts only folders that are dumps
     try:
         detected = kind_of(path)
         content = path.read_bytes() if detected.kind == "script" else b""
@@ -71,7 +71,7 @@ def check_source(source: str) -> None:
 
 
 @dataclass(frozen=True)
-class Location:
+class SourceLocation:
     """Either `path` (a file, or the folder of a dump) or `module` (importable) is set.
 
     `name` selects an object in the file or module; "" selects all of it.
@@ -82,7 +82,7 @@ class Location:
     name: str = ""
 
 
-def locate(source: str) -> Location:
+def locate_source(source: str) -> SourceLocation:
     """Parses `script.py`, `script.py:name` or `package.module:name`, relative to the current folder.
 
     A file of another kind, or the folder of a dump, may take the place of the script. Raises `SourceError` for a
@@ -91,9 +91,9 @@ def locate(source: str) -> Location:
     head, separator, name = source.rpartition(":")
     if separator and _is_name(name) and not os.path.exists(source):
         if _looks_like_path(head):
-            return Location(path=_existing_path(head), name=name)
-        return Location(module=head, name=name)
-    return Location(path=_existing_path(source))
+            return SourceLocation(path=_existing_path(head), name=name)
+        return SourceLocation(module=head, name=name)
+    return SourceLocation(path=_existing_path(source))
 
 
 def _is_name(text: str) -> bool:
@@ -196,7 +196,7 @@ _MAX_UNPACK_RATIO, _EXTRA_BYTES = 4, 2 << 30
 class DetectedKind:
     """A kind, and for `other` a description of the file."""
 
-    kind: Kind
+    kind: SourceKind
     description: str = ""
 
 

@@ -199,7 +199,7 @@ class FindNode(Request["SearchResult"], frozen=True):
     limit: int = 10_000
 
 
-class FindPlace(Request["SearchResult"], frozen=True):
+class FindMainLine(Request["SearchResult"], frozen=True):
     """Find the line of `text` that represents a node best, and get the lines around it.
 
     This line comes from the node and from as few other nodes as possible. If no line comes from the node, or only lines
@@ -285,14 +285,14 @@ class CheckIr(Request["IrChecked"], frozen=True):
 class TryPasses(Request["TriedAll"], frozen=True):
     """Preview what each of `candidates` would change in the module that is the text `text`.
 
-    Answered by a `Tried` for each candidate, then `TriedAll`. One candidate may take `each` seconds, all candidates
-    together `timeout` seconds.
+    Answered by a `Tried` for each candidate, then `TriedAll`. One candidate may take `candidate_seconds`, all
+    candidates together `timeout` seconds.
     """
 
     text: str
     candidates: tuple[PassStep, ...]
     threads: int = 1
-    each: float = 5.0
+    candidate_seconds: float = 5.0
     timeout: float = 60.0
 
 

@@ -19,12 +19,12 @@ from buddy.compiler.protocol.recipe import PRECISIONS, OptionValue, PassStep, Pr
 class Variation(msgspec.Struct, frozen=True):
     """A parameter of a recipe, and the values to try.
 
-    `what` names the parameter: `PASS` (on or off), `PASS.OPTION`, `lowering:NODE`, `precision:NODE`, or one of the
+    `parameter` is one of: `PASS` (on or off), `PASS.OPTION`, `lowering:NODE`, `precision:NODE`, or one of the
     recipe's fields `threads`, `opt-level`, `dialect`, `partition`, `precision`; `PASS#2` is the second step of that
     name. The value "" stands for the pass's default, the dialect's default lowering, or the precision of all products.
     """
 
-    what: str
+    parameter: str
     values: tuple[OptionValue, ...]
 
 
@@ -33,7 +33,8 @@ class Tune(Request["Tuned"], frozen=True):
 
     Answered by an `Attempted` for each recipe that is tried, then `Tuned` or `Failed`. `jobs` processes try recipes,
     each on a copy of the program; with `cluster`, the address of a Dask scheduler, the workers of the cluster try them.
-    No recipe is started after `seconds` seconds; a recipe that takes more than `each` seconds is stopped.
+    No recipe is started after `seconds` seconds; a recipe that takes more than
+    `recipe_seconds` is stopped.
 
     `max_error` limits the error of the result: the root mean square of the differences of an output from eager,
     relative to that of eager's output. If `max_error` is set and there are no `variations`, the search chooses the
@@ -44,7 +45,7 @@ class Tune(Request["Tuned"], frozen=True):
     recipe: Recipe
     variations: tuple[Variation, ...] = ()
     seconds: float = 60.0
-    each: float = 30.0
+    recipe_seconds: float = 30.0
     jobs: int = 1
     cluster: str = ""
     seed: int = 0
@@ -182,12 +183,14 @@ class Space:
     def recipe(self, point: Point) -> Recipe:
         """Returns the recipe at a point."""
         chosen = zip(self.variations, point, strict=True)
-        return reduce(lambda recipe, pair: with_value(recipe, pair[0].what, pair[0].values[pair[1]]), chosen, self.base)
+        return reduce(
+            lambda recipe, pair: with_value(recipe, pair[0].parameter, pair[0].values[pair[1]]), chosen, self.base
+        )
 
     def words(self, point: Point) -> tuple[str, ...]:
         """Returns a text for each choice of a point, such as `contractions-to-kernels.rows=4`."""
         chosen = zip(self.variations, point, strict=True)
-        return tuple(f"{variation.what}={value_text(variation.values[index])}" for variation, index in chosen)
+        return tuple(f"{variation.parameter}={value_text(variation.values[index])}" for variation, index in chosen)
 
     @cached_property
     def size(self) -> int:
@@ -205,7 +208,7 @@ class Space:
 
 
 def _index_chosen_by_pass(variation: Variation) -> int:
-    if "." not in variation.what:
+    if "." not in variation.parameter:
         return 0
     for index, value in enumerate(variation.values):
         if any(_is_same(value, choice) for choice in _CHOSEN_BY_PASS):
@@ -219,17 +222,17 @@ def space_of(base: Recipe, variations: Sequence[Variation] = ()) -> Space:
     The value of `base` is added to each variation, as its first value. Raises `SpaceError`.
     """
     if not variations:
-        variations = [usual for usual in USUAL_VARIATIONS if _applies(base, usual.what)]
+        variations = [usual for usual in USUAL_VARIATIONS if _applies(base, usual.parameter)]
     if not variations:
         raise SpaceError("this recipe has none of the usual variations; name the parameters to vary")
     complete = {}
     for variation in variations:
-        if variation.what in complete:
-            raise SpaceError(f"{variation.what} is varied twice")
-        base_value = current_value(base, variation.what)
+        if variation.parameter in complete:
+            raise SpaceError(f"{variation.parameter} is varied twice")
+        base_value = current_value(base, variation.parameter)
         values = [base_value, *(value for value in variation.values if not _is_same(value, base_value))]
-        with_value(base, variation.what, values[-1])  # raises if the type of the values is wrong
-        complete[variation.what] = Variation(variation.what, tuple(values))
+        with_value(base, variation.parameter, values[-1])  # raises if the type of the values is wrong
+        complete[variation.parameter] = Variation(variation.parameter, tuple(values))
     return Space(base, tuple(complete.values()))
 
 
@@ -237,29 +240,29 @@ def _is_same(first: OptionValue, second: OptionValue) -> bool:
     return type(first) is type(second) and first == second
 
 
-def _applies(recipe: Recipe, what: str) -> bool:
+def _applies(recipe: Recipe, parameter: str) -> bool:
     try:
-        current_value(recipe, what)
+        current_value(recipe, parameter)
     except SpaceError:
         return False
-    return "." not in what or recipe.steps[_step_index(recipe, what)].enabled
+    return "." not in parameter or recipe.steps[_step_index(recipe, parameter)].enabled
 
 
-def current_value(recipe: Recipe, what: str) -> OptionValue:
-    """Returns the value of the parameter `what` in a recipe, `DEFAULT` if the recipe does not set it.
+def current_value(recipe: Recipe, parameter: str) -> OptionValue:
+    """Returns the value of `parameter` in a recipe, `DEFAULT` if the recipe does not set it.
 
     Raises `SpaceError` if the recipe has no such parameter.
     """
-    if what in _FIELDS:
-        field: OptionValue = getattr(recipe, _FIELDS[what])
+    if parameter in _FIELDS:
+        field: OptionValue = getattr(recipe, _FIELDS[parameter])
         return field
-    if what.startswith(LOWERING):
-        return recipe.choice_map().get(what.removeprefix(LOWERING), DEFAULT)
-    if what.startswith(PRECISION_OF):
-        node = what.removeprefix(PRECISION_OF)
+    if parameter.startswith(LOWERING):
+        return recipe.choice_map().get(parameter.removeprefix(LOWERING), DEFAULT)
+    if parameter.startswith(PRECISION_OF):
+        node = parameter.removeprefix(PRECISION_OF)
         return next((choice.precision for choice in recipe.precisions if choice.node == node), DEFAULT)
-    step = recipe.steps[_step_index(recipe, what)]
-    _, dot, option = what.partition(".")
+    step = recipe.steps[_step_index(recipe, parameter)]
+    _, dot, option = parameter.partition(".")
     return dict(step.options).get(option, DEFAULT) if dot else step.enabled
 
 
@@ -267,23 +270,25 @@ def current_value(recipe: Recipe, what: str) -> OptionValue:
 DEFAULT = ""
 
 
-def with_value(recipe: Recipe, what: str, value: OptionValue) -> Recipe:
-    """Returns the recipe with `what` set to `value`. Raises `SpaceError` for a value of the wrong type."""
-    if (what == PRECISION or what.startswith(PRECISION_OF)) and value not in (*PRECISIONS, DEFAULT):
-        raise SpaceError(f"{what}: unknown precision {value_text(value)}; known: {', '.join(PRECISIONS)}")
-    if what.startswith(PRECISION_OF):
-        return recipe.with_precision(what.removeprefix(PRECISION_OF), value or None)  # type: ignore[arg-type]
-    if what in _FIELDS:
-        current = current_value(recipe, what)
+def with_value(recipe: Recipe, parameter: str, value: OptionValue) -> Recipe:
+    """Returns the recipe with `parameter` set to `value`. Raises `SpaceError` for a value of the wrong type."""
+    if (parameter == PRECISION or parameter.startswith(PRECISION_OF)) and value not in (*PRECISIONS, DEFAULT):
+        raise SpaceError(f"{parameter}: unknown precision {value_text(value)}; known: {', '.join(PRECISIONS)}")
+    if parameter.startswith(PRECISION_OF):
+        return recipe.with_precision(parameter.removeprefix(PRECISION_OF), value or None)  # type: ignore[arg-type]
+    if parameter in _FIELDS:
+        current = current_value(recipe, parameter)
         if type(value) is not type(current):
-            raise SpaceError(f"{what} is {value_text(current)} in the recipe; {value_text(value)} has another type")
-        return replace(recipe, **{_FIELDS[what]: value})
-    if what.startswith(LOWERING):
-        return recipe.with_choice(what.removeprefix(LOWERING), str(value) or None)
-    index, (_, dot, option) = _step_index(recipe, what), what.partition(".")
+            raise SpaceError(
+                f"{parameter} is {value_text(current)} in the recipe; {value_text(value)} has another type"
+            )
+        return replace(recipe, **{_FIELDS[parameter]: value})
+    if parameter.startswith(LOWERING):
+        return recipe.with_choice(parameter.removeprefix(LOWERING), str(value) or None)
+    index, (_, dot, option) = _step_index(recipe, parameter), parameter.partition(".")
     if not dot:
         if not isinstance(value, bool):
-            raise SpaceError(f"{what} is on or off, not {value_text(value)}")
+            raise SpaceError(f"{parameter} is on or off, not {value_text(value)}")
         return recipe.with_step(index, enabled=value)
     return recipe.with_step(index, options=_with_option(recipe.steps[index], option, value))
 
@@ -293,18 +298,18 @@ def _with_option(step: PassStep, option: str, value: OptionValue) -> tuple[tuple
     return tuple((others if value == DEFAULT else others | {option: value}).items())
 
 
-def _step_index(recipe: Recipe, what: str) -> int:
-    """Returns the index of the step that `what` names: `PASS`, or `PASS#2` for the second of that name."""
-    name, _, number = what.partition(".")[0].partition("#")
+def _step_index(recipe: Recipe, parameter: str) -> int:
+    """Returns the index of the step that `parameter` names: `PASS`, or `PASS#2` for the second of that name."""
+    name, _, number = parameter.partition(".")[0].partition("#")
     indices = [index for index, step in enumerate(recipe.steps) if step.name == name]
     occurrence = int(number) - 1 if number.isdecimal() and int(number) else 0
     if occurrence < len(indices):
         return indices[occurrence]
     if indices:
-        raise SpaceError(f"{what}: {name} occurs only {len(indices)} times in the recipe")
+        raise SpaceError(f"{parameter}: {name} occurs only {len(indices)} times in the recipe")
     fields = ", ".join(_FIELDS)
     raise SpaceError(
-        f"{what}: the recipe has no such pass; {fields}, {LOWERING}NODE and {PRECISION_OF}NODE can be varied too"
+        f"{parameter}: the recipe has no such pass; {fields}, {LOWERING}NODE and {PRECISION_OF}NODE can be varied too"
     )
 
 

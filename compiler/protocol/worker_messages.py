@@ -1,8 +1,8 @@
 """The messages between the engine and its workers, encoded as frames by `buddy.compiler.protocol.wire`.
 
 The host worker runs the user's program, and the compiler worker compiles graphs without running user code. A worker
-answers each request with any number of notes and then exactly one `Reply`; `Refused` is the reply to a request that
-failed. The engine passes graphs and artifacts on as opaque bytes.
+answers each request with any number of notes and then exactly one `Reply`; `FailureReply` is the reply to a request
+that failed. The engine passes graphs and artifacts on as opaque bytes.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class StageData(msgspec.Struct, frozen=True):
 class LoadProgram(Message, frozen=True):
     """Load plug-ins, run a source and capture its graphs; answered by `ProgramLoaded`.
 
-    The fields up to `trusts` are those of `protocol.Open`. `known` is `ProgramLoaded.known` of an earlier load, or b"":
-    if the program still computes the same results, its graph is not captured again.
+    The fields up to `trusts` are those of `protocol.Open`. `known_graph` is `ProgramLoaded.known_graph` of an earlier
+    load, or b"": if the program still computes the same results, its graph is not captured again.
     """
 
     source: str
@@ -80,7 +80,7 @@ class LoadProgram(Message, frozen=True):
     shapes: tuple[str, ...] = ()
     frontend: Frontend = "dynamo"
     trusts: bool = False
-    known: bytes = b""
+    known_graph: bytes = b""
 
 
 class ImportGraph(Message, frozen=True):
@@ -102,9 +102,9 @@ class Execute(Message, frozen=True):
 
     Answered by `Executed`.
 
-    `keep` is the folder to save inputs and outputs in, or ""; with `values`, the answer contains them. If `backend` is
-    another compiler, `artifact` is its code, and `native` is this compiler's code, which runs interleaved with it.
-    `equal_nan`, `runtimes` and `mark` are those of `Run`.
+    `values_folder` is the folder to save inputs and outputs in, or ""; with `values`, the answer contains them. If
+    `backend` is another compiler, `artifact` is its code, and `native` is this compiler's code, which runs interleaved
+    with it. `equal_nan`, `runtimes` and `mark` are those of `Run`.
     """
 
     graph: int
@@ -116,7 +116,7 @@ class Execute(Message, frozen=True):
     timeout: float
     inputs: InputChoice = InputChoice()
     values: bool = False
-    keep: str = ""
+    values_folder: str = ""
     native: NativeCode | None = None
     equal_nan: bool = False
     runtimes: tuple[str, ...] = ()
@@ -136,8 +136,8 @@ class PrepareRun(Message, frozen=True):
     inputs: InputChoice = InputChoice()
 
 
-class Measure(Message, frozen=True):
-    """Profile graph number `graph` of the loaded program in a separate process; answered by `Measured`.
+class ProfileGraph(Message, frozen=True):
+    """Profile graph number `graph` of the loaded program in a separate process; answered by `GraphProfiled`.
 
     `plain` is the artifact without counters, `counted` the artifact with them.
     """
@@ -151,10 +151,10 @@ class Measure(Message, frozen=True):
     inputs: InputChoice = InputChoice()
 
 
-class WatchNodes(Message, frozen=True):
+class CompareGraphNodes(Message, frozen=True):
     """Compile graph number `graph` with instrumentation, run it and compare its nodes, in a separate process.
 
-    Answered by `Watched`. The other fields are those of `protocol.CompareNodes`.
+    Answered by `GraphNodesCompared`. The other fields are those of `protocol.CompareNodes`.
     """
 
     graph: int
@@ -174,7 +174,7 @@ class CompileInHost(Message, frozen=True):
 
     graph: int
     recipe: Recipe
-    known: tuple[str, ...]
+    known_texts: tuple[str, ...]
 
 
 class ExportProgram(Message, frozen=True):
@@ -211,7 +211,7 @@ class MakeScript(Message, frozen=True):
     graph: int
 
 
-class BeginBisection(Message, frozen=True):
+class StartBisection(Message, frozen=True):
     """Start a bisection of graph number `graph` in a separate process, which reports over the socket `address`.
 
     Answered by `Done` when the process has started.
@@ -223,7 +223,7 @@ class BeginBisection(Message, frozen=True):
     address: str
 
 
-class BeginTuning(Message, frozen=True):
+class StartTuning(Message, frozen=True):
     """Start a separate process that tries recipes on graph number `graph`, as requested over the socket `address`.
 
     Answered by `Done` when the process has started.
@@ -234,16 +234,16 @@ class BeginTuning(Message, frozen=True):
 
 
 class StopRunner(Message, frozen=True):
-    """Kill the runner; the request that it is executing, such as `Execute` or `CompileInHost`, is refused."""
+    """Kill the runner; the request that it is executing, such as `Execute` or `CompileInHost`, fails."""
 
 
-class UsePlugins(Message, frozen=True):
-    """Load plug-ins, in a process that has loaded no others; answered by `PluginsUsed`."""
+class LoadPlugins(Message, frozen=True):
+    """Load plug-ins, in a process that has loaded no others; answered by `PluginsLoaded`."""
 
     plugins: tuple[PluginFile, ...]
 
 
-class AddGraph(Message, frozen=True):
+class StoreGraph(Message, frozen=True):
     """Store an encoded graph under `key`; answered by `GraphsStored`. May evict the least recently used graph."""
 
     key: str
@@ -253,12 +253,13 @@ class AddGraph(Message, frozen=True):
 class CompileGraph(Message, frozen=True):
     """Compile graph `key`; answered by `Assignments`, a `StageNote` per stage, then `CompileDone`.
 
-    `known` names the texts that the engine already has. Without `stages`, there are none unless the compilation fails.
+    `known_texts` names the texts that the engine already has. Without `stages`, there are none unless the compilation
+    fails.
     """
 
     key: str
     recipe: Recipe
-    known: tuple[str, ...]
+    known_texts: tuple[str, ...]
     stages: bool = True
 
 
@@ -289,18 +290,18 @@ HostRequest = (
     | ImportGraph
     | Execute
     | PrepareRun
-    | Measure
-    | WatchNodes
+    | ProfileGraph
+    | CompareGraphNodes
     | CompileInHost
     | ExportProgram
     | CollectRemarksInHost
     | ExtractNodes
     | MakeScript
-    | BeginBisection
-    | BeginTuning
+    | StartBisection
+    | StartTuning
     | StopRunner
 )
-CompilerRequest = UsePlugins | AddGraph | CompileGraph | CollectRemarks | DescribePasses | DescribeOps
+CompilerRequest = LoadPlugins | StoreGraph | CompileGraph | CollectRemarks | DescribePasses | DescribeOps
 
 
 # ---- any worker to the engine ---------------------------------------------------------------------------------------
@@ -313,9 +314,9 @@ class Ready(Message, frozen=True):
 
 
 class Activity(Message, frozen=True):
-    """What the worker is doing for the request now; `done` and `part` are those of `Progress`."""
+    """The current activity of the worker for the request; the fields are those of `Progress`."""
 
-    what: str
+    activity: str
     done: float = -1.0
     part: Part | Literal[""] = ""
 
@@ -326,7 +327,7 @@ class LogText(Message, frozen=True):
     text: str
 
 
-class Refused(Reply, frozen=True):
+class FailureReply(Reply, frozen=True):
     """The request failed. `stages` are those that a compilation had completed."""
 
     diagnostic: Diagnostic
@@ -372,8 +373,8 @@ class ProgramLoaded(Reply, frozen=True):
     `registrations` is a hash of the code by which the script added to the registries, "" if it added nothing. `files`
     are the source files of the program, `texts` the Python code that nodes of the graphs come from.
 
-    `known` describes the graph for later loads; it is b"" if the graph must be captured each time. If `is_reused` is
-    set, the graph was not captured again, and the host can only run it.
+    `known_graph` describes the graph for later loads; it is b"" if the graph must be captured each time. If `is_reused`
+    is set, the graph was not captured again, and the host can only run it.
     """
 
     graphs: tuple[CapturedGraphData, ...]
@@ -382,14 +383,14 @@ class ProgramLoaded(Reply, frozen=True):
     registrations: str = ""
     files: tuple[str, ...] = ()
     texts: tuple[PythonText, ...] = ()
-    known: bytes = b""
+    known_graph: bytes = b""
     is_reused: bool = False
 
 
 class GraphImported(Reply, frozen=True):
     """A graph's import by another frontend."""
 
-    given: ImportedIR
+    imported: ImportedIR
 
 
 class GraphWithImport(Reply, frozen=True):
@@ -426,10 +427,10 @@ class BisectionDone(Reply, frozen=True):
 
 
 class RunnerState(Message, frozen=True):
-    """The runner started (`running`), exited, or was stopped by a signal."""
+    """The runner started (`running`), exited for a `reason`, or was stopped by a signal."""
 
     running: bool
-    what: str = ""
+    reason: str = ""
     stopped: bool = False
 
 
@@ -440,13 +441,13 @@ class Executed(Reply, frozen=True):
     values: bytes = b""
 
 
-class Watched(Reply, frozen=True):
+class GraphNodesCompared(Reply, frozen=True):
     """The comparison of nodes with the reference."""
 
     report: NumericsReport
 
 
-class Measured(Reply, frozen=True):
+class GraphProfiled(Reply, frozen=True):
     """The profile of a run."""
 
     report: ProfileReport
@@ -487,7 +488,7 @@ class CodeRemarks(Reply, frozen=True):
     remarks: tuple[tuple[str, str, str], ...]
 
 
-class PluginsUsed(Reply, frozen=True):
+class PluginsLoaded(Reply, frozen=True):
     """The errors of the plug-ins that failed to load, including plug-ins of installed packages."""
 
     problems: tuple[Diagnostic, ...]
@@ -522,8 +523,8 @@ HostMessage = (
     | RunnerState
     | ProgramLoaded
     | Executed
-    | Measured
-    | Watched
+    | GraphProfiled
+    | GraphNodesCompared
     | CompileDone
     | CodeRemarks
     | GraphWithImport
@@ -531,10 +532,10 @@ HostMessage = (
     | ProgramExported
     | ScriptMade
     | Done
-    | Refused
+    | FailureReply
 )
 # The messages of a bisection process.
-BisectionMessage = Activity | LogText | BisectionDone | Refused
+BisectionMessage = Activity | LogText | BisectionDone | FailureReply
 CompilerMessage = (
-    Ready | CompilerNote | CompileDone | CodeRemarks | PluginsUsed | PassList | OpList | GraphsStored | Refused
+    Ready | CompilerNote | CompileDone | CodeRemarks | PluginsLoaded | PassList | OpList | GraphsStored | FailureReply
 )

@@ -69,7 +69,7 @@ class EagerOps:
             if getattr(self._thread_local, "error", None) is None:
                 try:
                     run(addresses)
-                    if call.asks:
+                    if call.for_error:
                         raise UnsupportedValuesError(f"compiled code does not support these values of {call.target}")
                 except BaseException as error:
                     if not call.results and isinstance(error, Exception):

@@ -121,7 +121,7 @@ def run_and_compare(
         compiled_seconds, eager_seconds, *side_seconds = time_interleaved(calls, repeats, report_progress)
         machine_load = meter.load()
         after = fingerprints(captured.tensors)
-        beside = tuple(_side_reports(sides, captured, reference, expected, side_seconds, threads, equal_nan))
+        side_reports = tuple(_side_reports(sides, captured, reference, expected, side_seconds, threads, equal_nan))
     thread_notes = _thread_notes(artifact, program)
     report = make_report(
         captured, graph, outputs, summarize(compiled_seconds, 1 if thread_notes else threads),
@@ -133,7 +133,7 @@ def run_and_compare(
         compile_seconds=compile_seconds,
         load_seconds=load_seconds,
         memory=_memory(program, captured, artifact, first_peak, eager_peak),
-        beside=beside,
+        sides=side_reports,
         load=machine_load,
         equal_nan=equal_nan,
         slow_paths=nodes.slow_paths,

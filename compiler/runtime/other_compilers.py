@@ -85,7 +85,7 @@ def run_and_compare_with_native(
         compile_seconds=compile_seconds,
         load_seconds=load_seconds,
         backend=process.backend,
-        beside=(native_code.report(captured, reference, expected, seconds[1:-1], threads, equal_nan),),
+        sides=(native_code.report(captured, reference, expected, seconds[1:-1], threads, equal_nan),),
         load=machine_load,
         equal_nan=equal_nan,
     )

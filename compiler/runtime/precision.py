@@ -17,8 +17,8 @@ from buddy.compiler.ops.attention_blocks import RowBlocks, block_sizes, split_ro
 from buddy.compiler.protocol.recipe import GROUP_SIZES
 
 # The largest integers that 8-bit and 4-bit quantisation uses; the ranges are symmetric.
-LIMIT = 127
-LIMIT_OF_4_BITS = 7
+INT8_LIMIT = 127
+INT4_LIMIT = 7
 
 
 class _Product(NamedTuple):
@@ -153,7 +153,7 @@ def _split(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return high, (x - high).bfloat16().to(x.dtype)
 
 
-def quantise(x: torch.Tensor, letters: str, out: str, limit: int = LIMIT) -> tuple[torch.Tensor, torch.Tensor]:
+def quantise(x: torch.Tensor, letters: str, out: str, limit: int = INT8_LIMIT) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns `x` rounded to integers from `-limit` to `limit`, in the type of `x`, and their scales.
 
     `letters` has a letter for each dim. There is a scale for each index of the dims whose letters are in `out`; the
@@ -198,7 +198,7 @@ def _round_groups(weights: torch.Tensor, letters: str, out: str, group_size: int
     dim = next(i for i, letter in enumerate(letters) if letter not in out)
     grouped = weights.unflatten(dim, (-1, group_size))
     grouped_letters = f"{letters[:dim]}g{letters[dim:]}"
-    steps, scale = quantise(grouped, grouped_letters, f"{out}g", LIMIT_OF_4_BITS)
+    steps, scale = quantise(grouped, grouped_letters, f"{out}g", INT4_LIMIT)
     return (steps * scale).flatten(dim, dim + 1)
 
 

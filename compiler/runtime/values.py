@@ -136,7 +136,7 @@ _INTEGER_BY_BYTES = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 def named_values(
     captured: CapturedGraph, results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]
 ) -> Iterator[tuple[str, str, torch.Tensor]]:
-    """Yields `(which, name, tensor)`; `which` is "input", "eager" (its results) or "output" (of compiled code)."""
+    """Yields `(kind, name, tensor)`; `kind` is "input", "eager" (its results) or "output" (of compiled code)."""
     for position in input_positions(captured):
         yield "input", captured.graph.placeholders[position].stable, captured.tensors[position]
     if captured.eager is None:
@@ -152,7 +152,7 @@ def named_values(
 
 def values_file(captured: CapturedGraph, results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> bytes:
     """Returns a `.npz` of `input/NAME`, `output/NAME` of compiled code, and `eager/NAME`."""
-    arrays = {f"{which}/{name}": as_array(tensor) for which, name, tensor in named_values(captured, results, expected)}
+    arrays = {f"{kind}/{name}": as_array(tensor) for kind, name, tensor in named_values(captured, results, expected)}
     data = io.BytesIO()
     np.savez_compressed(data, **arrays)
     return data.getvalue()
@@ -178,14 +178,14 @@ def keep_values(
     """Writes a `.npy` of each tensor, and an index; tensors beyond `MAX_KEPT_BYTES` are only in the index."""
     entries: list[dict[str, Any]] = []
     remaining_bytes = MAX_KEPT_BYTES
-    for number, (which, name, tensor) in enumerate(named_values(captured, results, expected)):
+    for number, (kind, name, tensor) in enumerate(named_values(captured, results, expected)):
         size = tensor.numel() * tensor.element_size()
         file = f"{number}.npy" if size <= remaining_bytes else ""
         if file:
             remaining_bytes -= size
             np.save(folder / file, as_array(tensor))
         dtype = str(tensor.dtype).removeprefix("torch.")
-        entries.append({"which": which, "name": name, "dtype": dtype, "shape": list(tensor.shape), "file": file})
+        entries.append({"kind": kind, "name": name, "dtype": dtype, "shape": list(tensor.shape), "file": file})
     (folder / INDEX).write_text(json.dumps(entries), "utf-8")
 
 

@@ -1,1 +1,1 @@
-"""Utilities for all layers: disk caches, temporary folders, stderr capture, Dask clusters, BLAS, the target machine."""
+"""Utilities for all layers: caches, temporary files, processes, hooks, Dask clusters, BLAS, the target machine."""

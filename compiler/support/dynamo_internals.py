@@ -53,7 +53,7 @@ class PrivatePart(NamedTuple):
 PRIVATE_PARTS = (
     PrivatePart("backends.common.aot_autograd", "traces forward and backward graphs of ATen ops"),
     PrivatePart("eval_frame.OptimizedModule", "a module that torch.compile returned, in a script that is captured"),
-    PrivatePart("exc.RestartAnalysis", "is no error of the graph: Dynamo traces the function again"),
+    PrivatePart("exc.RestartAnalysis", "is not an error of the graph: Dynamo traces the function again"),
     PrivatePart("exc.TorchDynamoException", "is raised as it is, not turned into a graph that runs in eager"),
     PrivatePart("exc.UserError", "a module that torch.export cannot export"),
     PrivatePart("exc.UserErrorType.INVALID_INPUT", "the kind of that error"),
@@ -78,7 +78,7 @@ def aot_autograd(**options: Any) -> Callable[..., Any]:
 
 
 def outer_call() -> tuple[Any, list[Callable[[], None]] | None]:
-    """The object that stands for the `torch.compile` call whose function is called, and what Dynamo does at its end.
+    """Returns the object of the `torch.compile` call that is running, and the functions that Dynamo calls at its end.
 
     TorchDynamo calls a list of functions when a call returns or raises. It is a variable of a nested function,
     `eval_frame.compile_wrapper`, so the result is `None` where a version has no such list.
@@ -94,7 +94,7 @@ def outer_call() -> tuple[Any, list[Callable[[], None]] | None]:
 
 
 def entries_of(entries: CacheEntry | Sequence[CacheEntry] | None) -> Sequence[CacheEntry]:
-    """The cache entries of a function, the newest first: a list, or in PyTorch 2.11 the first of a chain."""
+    """Returns the cache entries of a function, the newest first: a list, or in PyTorch 2.11 the first of a chain."""
     if isinstance(entries, list | tuple):
         return entries
     chain, entry = list[Any](), cast("Any", entries)

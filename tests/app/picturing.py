@@ -50,7 +50,7 @@ def alike(
 ) -> Workbench:
     """A workbench on a small sample, with the recipe above."""
     kept = Workspace(source, (), store)
-    kept.begin(Recipe())
+    kept.load(Recipe())
     kept.edit(msgspec.structs.replace(kept.recipe, steps=steps), "the test's")
     return Workbench(source, store=store, settings=Settings(theme), **options)
 

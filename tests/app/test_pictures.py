@@ -46,7 +46,7 @@ from buddy.app.screens.search_results import SearchResultsScreen
 from buddy.app.screens.tables import FallbacksScreen, RecompilationsScreen, RunsScreen, TableScreen, TrialsScreen
 from buddy.app.screens.values import ValuesScreen
 from buddy.app.session.stages import StageRow
-from buddy.app.workbench.app import BenchScreen
+from buddy.app.workbench.app import MainScreen
 from buddy.app.workbench.key_sequences import Palette
 from buddy.app.workbench.start import StartScreen
 from buddy.app.workspace.sources import Program
@@ -94,7 +94,7 @@ class Shown:
     there; `back` are the keys that lead back where closing the screen does not.
     """
 
-    screen: type[Screen[Any]] = BenchScreen
+    screen: type[Screen[Any]] = MainScreen
     pane: str = "graph"
     keys: tuple[str, ...] = ()
     text: str = ""
@@ -110,7 +110,7 @@ FLAME = FlameNode("model", 1.0, inside={
     "head": FlameNode("head", 0.25, "mm.1"),
 })  # fmt: skip
 FINDING = BisectionResult(
-    "canonicalize is at fault", Recipe(), wrong="output 0 differs", nodes=("add",), confirmed=True,
+    "canonicalize is at fault", Recipe(), failure="output 0 differs", nodes=("add",), confirmed=True,
     name="add", before="func.func @add() {\n  return\n}", after="func.func @add() {\n}", trials=7, seconds=1.0,
 )  # fmt: skip
 PROGRAMS = [Program("samples/bert.py", ("--tiny",)), Program("models/resnet.onnx"), Program("package.module:net")]

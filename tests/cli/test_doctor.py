@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from buddy.app.cli.doctor import PARTS, abbreviate_home
+from buddy.app.cli.doctor import EXTRAS, abbreviate_home
 from buddy.app.cli.new import files_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -112,7 +112,7 @@ def test_as_json_it_is_one_object_even_where_the_engine_fails() -> None:
 def test_every_optional_part_is_told_of() -> None:
     text = (ROOT / "pyproject.toml").read_text("utf-8").partition("[project.optional-dependencies]")[2]
     extras = set(re.findall(r"^(\w+) = \[", text.partition("\n[")[0], re.MULTILINE))
-    assert set(PARTS) == extras - {"dev"}
+    assert set(EXTRAS) == extras - {"dev"}
 
 
 def test_the_home_folder_is_short_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -353,4 +353,4 @@ def test_without_the_package_one_line_names_the_extra(run_python: RunPython) -> 
 def test_a_path_that_cannot_be_resolved_is_refused(tmp_path: Path, path: str) -> None:
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(BuddyError):
-        Folder(tmp_path).existing(path)
+        Folder(tmp_path).existing_file(path)

@@ -154,7 +154,7 @@ def test_changes_are_printed_once_without_control_characters() -> None:
     for _ in range(2):
         state.apply(Progress(1, "importing torch"))
         changes.print_changes(state)
-    state.note(Diagnostic("the worker exited", "the host", "open it again", detail="a\nb"))
+    state.add_to_log(Diagnostic("the worker exited", "the host", "open it again", detail="a\nb"))
     changes.print_changes(state)
     changes.print_changes(state)
     assert out.getvalue().splitlines() == [

@@ -89,7 +89,7 @@ def test_the_time_of_the_command_is_listed_by_its_parts() -> None:
     clock = iter((0.0, 2.5, 2.5, 3.0, 3.0, 7.0))
     times = PartTimes(lambda: next(clock))
     for part in ("torch", "script", "run"):
-        times.note(part)
+        times.record(part)
     times.stop()
     assert part_seconds(times) == {"torch": 2.5, "script": 0.5, "run": 4.0}
     expected = "time 7.0 s: importing torch 2.5 s, running the script 0.5 s, running 4.0 s"
@@ -114,7 +114,7 @@ def _beside(divergence: Divergence | None, note: str = "") -> str:
         for k, name in enumerate(("mm.0", "gelu.0"))
     )
     timing = Timing(1e-3, 1e-3, 1e-3, 5)
-    report = RunReport(0, (), timing, Timing(4e-3, 4e-3, 4e-3, 5), 2, 0, 0.1, beside=(side,))
+    report = RunReport(0, (), timing, Timing(4e-3, 4e-3, 4e-3, 5), 2, 0, 0.1, sides=(side,))
     return as_text(GraphInfo("net", rows), report)
 
 

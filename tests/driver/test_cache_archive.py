@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from buddy.compiler.driver import cache_archive
-from buddy.compiler.driver.cache_archive import ArchiveError, Contents, Entry, Trust
+from buddy.compiler.driver.cache_archive import ArchiveContents, ArchiveEntry, ArchiveError, Trust
 from buddy.compiler.driver.program_cache import installation
 from buddy.compiler.support import disk_cache
 from buddy.compiler.support.disk_cache import CATALOGUES, COMPILATIONS, OBJECTS, PROGRAMS
@@ -180,7 +180,7 @@ def test_the_reason_names_the_features_of_the_other_cpu(caches: Path) -> None:
     here = installation()
     machine, *flags = here.cpu.split()
     other = msgspec.structs.replace(here, cpu=" ".join([machine, *flags[1:], "tables_in_the_sky"]))
-    why = cache_archive.misfit(other, here, "objects")
+    why = cache_archive.mismatch_reason(other, here, "objects")
     assert why == f"made on another CPU: this one lacks tables_in_the_sky, that one lacked {flags[0]}"
 
 
@@ -199,14 +199,14 @@ def test_objects_are_used_with_another_source_of_the_compiler_and_programs_are_n
 @pytest.mark.parametrize(("cache", "key"), [("objects", "../../evil"), ("objects", "key"), ("../x", FIRST)])
 def test_a_name_cannot_lead_out_of_the_caches(caches: Path, cache: str, key: str) -> None:
     path = caches / "bad"
-    cache_archive.write(path, Contents(installation(), (Entry(cache, key, b"x"),)))
+    cache_archive.write(path, ArchiveContents(installation(), (ArchiveEntry(cache, key, b"x"),)))
     assert "an entry that no cache has" in error_of(path, ANYONE)
 
 
 def test_a_small_file_cannot_unpack_to_more_than_the_caches_hold(caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_archive, "_MAX_BYTES", 1 << 20)
     path = caches / "bomb"
-    cache_archive.write(path, Contents(installation(), (Entry("objects", FIRST, bytes(2 << 20)),)))
+    cache_archive.write(path, ArchiveContents(installation(), (ArchiveEntry("objects", FIRST, bytes(2 << 20)),)))
     assert path.stat().st_size < 10_000
     assert "more than 1 MiB" in error_of(path, ANYONE)
 

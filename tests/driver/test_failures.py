@@ -141,7 +141,7 @@ class Faulty(MlirPass):
 @pytest.fixture
 def faulty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(base._REGISTRY, "faulty", Faulty)
-    monkeypatch.setattr("buddy.compiler.passes.pass_runner.own_passes", base.registered)
+    monkeypatch.setattr("buddy.compiler.passes.pass_runner.own_passes", base.registered_passes)
 
 
 @pytest.mark.usefixtures("faulty")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from buddy.compiler.driver import modules
+from buddy.compiler.driver import notebook
 from buddy.compiler.driver.compilation import Compilation
 from tests.programs import Line
 
@@ -118,12 +118,12 @@ def test_what_comes_from_the_program_is_escaped(line: Line) -> None:
 
 
 def test_long_texts_and_tables_are_cut(compilation: Compilation) -> None:
-    lines = modules.MAX_LINES + 7
-    found = outline(modules._text("x" * 1000 + "\n" + "y\n" * (lines - 1)))
+    lines = notebook.MAX_LINES + 7
+    found = outline(notebook._text("x" * 1000 + "\n" + "y\n" * (lines - 1)))
     assert "… 7 more lines" in "".join(found.words)
-    assert max(map(len, "".join(found.words).splitlines())) == modules.MAX_CHARACTERS + 1
-    rows = [(str(i),) for i in range(modules.MAX_ROWS + 3)]
-    assert "… 3 more" in "".join(outline(modules._table(("n",), rows)).words)
+    assert max(map(len, "".join(found.words).splitlines())) == notebook.MAX_CHARACTERS + 1
+    rows = [(str(i),) for i in range(notebook.MAX_ROWS + 3)]
+    assert "… 3 more" in "".join(outline(notebook._table(("n",), rows)).words)
 
 
 def test_a_compilation_prints_without_its_texts(compilation: Compilation) -> None:

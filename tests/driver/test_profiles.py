@@ -148,14 +148,14 @@ def test_threads_and_ops_in_eager_are_timed_where_they_are_waited_for() -> None:
 
 
 def test_a_group_is_told_at_the_node_that_works_most(line: Line, artifact: Artifact) -> None:
-    seconds = [1.0 if region.parent >= 0 or region.what != "@layers" else 4.0 for region in artifact.regions]
+    seconds = [1.0 if region.parent >= 0 or region.label != "@layers" else 4.0 for region in artifact.regions]
     told = attribute_time(line.program.graph, artifact.regions, seconds, {})
     times = {node.node: node for node in told.nodes}
     assert times["layers.1.up/addmm.0"].fused == ("layers.1/gelu.0",)
     assert times["layers.1/gelu.0"].into == "layers.1.up/addmm.0"
     assert times["layers.1.up/addmm.0"].seconds == 1.0
     assert told.outside == 3.0  # of each call's four, three are in its regions
-    assert told.inside == sum(1.0 for region in artifact.regions if region.what != "@layers")
+    assert told.inside == sum(1.0 for region in artifact.regions if region.label != "@layers")
 
 
 # ---- the counter -----------------------------------------------------------------------------------------------------

@@ -68,7 +68,7 @@ async def test_a_crash_is_of_the_pass_that_ran_wherever_graph_passes_stand(bench
     assert isinstance(failed, Failed)
     assert "the compiler crashed (SIGABRT" in failed.diagnostic.what
     assert (failed.diagnostic.where, failed.diagnostic.step) == ("pass broken-aborts (step 2)", 1)
-    told = [frame.what for frame in bench.seen if isinstance(frame, Progress) and frame.request == failed.request]
+    told = [frame.activity for frame in bench.seen if isinstance(frame, Progress) and frame.request == failed.request]
     on = sum(step.enabled for step in mixed.steps)
     assert told[-1] == f"pass {sum(step.enabled for step in graph) + 2}/{on} broken-aborts"
     assert told.index("lowering") < len(told) - 2
@@ -97,7 +97,7 @@ async def test_a_pass_that_never_ends_is_named_and_can_be_ended(bench: Bench, tm
     bench.client.send(compile_it)
     on = sum(step.enabled for step in recipe.steps) + 1
     named = f"pass {on}/{on} broken-never-ends"
-    await bench.until(lambda frame: isinstance(frame, Progress) and frame.what == named)
+    await bench.until(lambda frame: isinstance(frame, Progress) and frame.activity == named)
     compiler = bench.worker_pid("compiler")
     bench.client.send(Cancel(compile_it.request))
     assert (await bench.end_of(compile_it.request)).cancelled
@@ -108,7 +108,7 @@ async def test_a_pass_that_never_ends_is_named_and_can_be_ended(bench: Bench, tm
 async def test_a_search_that_is_stuck_in_a_pass_is_cancelled(bench: Bench, tmp_path: Path) -> None:
     recipe = await opened(bench, tmp_path)
     stuck = with_steps(recipe, *recipe.steps, PassStep("broken-never-ends"))
-    search = Bisect(bench.client.next_request(), stuck, Criterion(each=600.0))
+    search = Bisect(bench.client.next_request(), stuck, Criterion(step_seconds=600.0))
     bench.client.send(search)
     await bench.until(lambda frame: isinstance(frame, Progress) and frame.request == search.request)
     # No other step of so small a program takes that long.

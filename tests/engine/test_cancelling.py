@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from buddy.compiler.protocol import Failed
-from buddy.compiler.support.processes.jobs import CANCEL_SECONDS, Job, Jobs
+from buddy.compiler.support.processes.jobs import CANCEL_SECONDS, Job, RequestJobs
 
 
 async def test_a_request_that_takes_long_to_end_is_answered_before() -> None:
@@ -21,7 +21,7 @@ async def test_a_request_that_takes_long_to_end_is_answered_before() -> None:
             await asyncio.sleep(CANCEL_SECONDS * 5)
             ended.set()
 
-    jobs = Jobs(sent.append)
+    jobs = RequestJobs(sent.append)
     jobs.start(7, work)
     await asyncio.sleep(0)
     start = time.monotonic()
@@ -37,7 +37,7 @@ async def test_a_request_that_takes_long_to_end_is_answered_before() -> None:
 
 async def test_a_request_that_ends_at_once_is_answered_then() -> None:
     sent: list[Any] = []
-    jobs = Jobs(sent.append)
+    jobs = RequestJobs(sent.append)
     jobs.start(7, lambda job: asyncio.Event().wait())  # type: ignore[arg-type, return-value]
     await asyncio.sleep(0)
     jobs.cancel(7)
@@ -56,7 +56,7 @@ async def test_a_request_that_ends_with_its_answer_all_the_same_gets_no_other() 
         except asyncio.CancelledError:
             sent.append("the answer")
 
-    jobs = Jobs(sent.append)
+    jobs = RequestJobs(sent.append)
     jobs.start(7, work)
     await asyncio.sleep(0)
     jobs.cancel(7)

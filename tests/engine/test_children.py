@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from buddy.compiler.protocol import Diagnostic
-from buddy.compiler.protocol.worker_messages import Activity, Done, LogText, Refused, Reply
+from buddy.compiler.protocol.worker_messages import Activity, Done, FailureReply, LogText, Reply
 from buddy.compiler.support.processes.channel import Channel
 from buddy.compiler.support.processes.forks import Task, TaskEnd, run_in_child
 
@@ -19,7 +19,7 @@ from buddy.compiler.support.processes.forks import Task, TaskEnd, run_in_child
 @pytest.fixture
 def master() -> Iterator[Channel]:
     ends = os.pipe()
-    yield Channel(*ends, Refused)
+    yield Channel(*ends, FailureReply)
     for end in ends:
         os.close(end)
 
@@ -32,12 +32,12 @@ def ended(
 
     def note(message: object) -> None:
         if isinstance(message, Activity):
-            said.append(message.what)
+            said.append(message.activity)
 
     start = time.monotonic()
-    types = Activity | LogText | Done | Refused
+    types = Activity | LogText | Done | FailureReply
     found = run_in_child(
-        master, Task(work, lambda error: Refused(Diagnostic(str(error))), types, note, timeout, renewed)
+        master, Task(work, lambda error: FailureReply(Diagnostic(str(error))), types, note, timeout, renewed)
     )
     return found, said, time.monotonic() - start
 

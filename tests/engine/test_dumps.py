@@ -174,7 +174,7 @@ async def test_a_followed_log_sends_its_graphs_again_when_it_has_grown(bench: Be
     path.touch()
     request = bench.client.next_request()
     bench.client.send(Open(request, str(path), follows=True))
-    await bench.until(lambda frame: getattr(frame, "what", "").startswith("waiting for IR"))
+    await bench.until(lambda frame: getattr(frame, "activity", "").startswith("waiting for IR"))
     counts = []
     for cut in (len(content) // 3, len(content)):
         path.write_bytes(content[:cut])
@@ -185,6 +185,21 @@ async def test_a_followed_log_sends_its_graphs_again_when_it_has_grown(bench: Be
     full.write_bytes(content)
     await opened(bench, full)
     assert counts[1] == len((await compiled(bench, full)).stages)
+
+
+async def test_a_followed_log_that_is_rewritten_is_read_from_its_start(bench: Bench, tmp_path: Path) -> None:
+    path = tmp_path / "again.log"
+    path.write_bytes((unpack("mlir", tmp_path) / "after_all.log").read_bytes())
+    request = bench.client.next_request()
+    bench.client.send(Open(request, str(path), follows=True))
+    await bench.until(lambda frame: isinstance(frame, Captured) and frame.request == request)
+    old = (await compiled(bench, path)).stages
+    path.write_bytes(b"// -----// IR Dump After CSE (cse) //----- //\nmodule {\n}\n\n" + path.read_bytes())
+    await bench.until(lambda frame: isinstance(frame, Captured) and frame.request == request)
+    new = (await compiled(bench, path)).stages
+    assert [stage.name for stage in new] == ["cse", *(stage.name for stage in old)]
+    for stage in new:
+        assert (await bench.client.fetch_text(stage.text)).strip()
 
 
 async def test_the_first_stages_are_sent_before_the_rest_is_read(
@@ -284,7 +299,7 @@ async def test_steps_are_left_out_and_the_later_ones_run_again(tmp_path: Path, m
     sent.clear()
     await handler.compile(Compile(3, toggled), Job(3))
     assert sum(isinstance(frame, StageDone) for frame in sent) == len(sent[-1].stages) == len(recorded)
-    assert any("running 4 steps again" in frame.what for frame in sent if isinstance(frame, Progress))
+    assert any("running 4 steps again" in frame.activity for frame in sent if isinstance(frame, Progress))
     assert sent[-1].notes == ("4 steps run again by torch-mlir-opt",)
     skipped = [stage for stage in sent[-1].stages if stage.state == "skipped"]
     assert {(stage.name, stage.step) for stage in skipped} == {("loop-invariant-code-motion", step)}

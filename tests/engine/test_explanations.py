@@ -59,7 +59,7 @@ async def test_a_script_runs_as_python_runs_it(bench: Bench, script: Any) -> Non
     assert report.problem is None
     printed = "".join(frame.text for frame in bench.seen if isinstance(frame, Printout))
     assert "argument a b __main__" in printed
-    assert any(isinstance(frame, Progress) and "running" in frame.what for frame in bench.seen)
+    assert any(isinstance(frame, Progress) and "running" in frame.activity for frame in bench.seen)
 
 
 @pytest.mark.parametrize(

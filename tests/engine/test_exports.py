@@ -31,7 +31,7 @@ async def test_a_stopped_export_leaves_neither_a_folder_nor_a_process(
         await bench.open(add)
         request = bench.client.next_request()
         bench.client.send(Export(request, await bench.recipe(add), ("shared",), str(place / "out")))
-        await bench.until(lambda frame: isinstance(frame, Progress) and "library" in frame.what)
+        await bench.until(lambda frame: isinstance(frame, Progress) and "library" in frame.activity)
         while not told.exists() or not told.read_text():
             await bench.quiet()
         assert [path.name.startswith("buddy-export-") for path in place.iterdir()] == [True]

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from buddy.compiler.engine.backends import BackendWorkers
-from buddy.compiler.engine.worker import Listener
+from buddy.compiler.engine.worker import WorkerListener
 from buddy.compiler.protocol import (
     INDUCTOR_PHASES,
     NOT_APPLIED,
@@ -90,7 +90,7 @@ async def test_its_results_stand_beside_those_of_eager_and_of_this_compiler(engi
     assert isinstance(ran, Ran), ran
     assert ran.report.backend == INDUCTOR
     assert [output.verdict for output in ran.report.outputs] == ["ok"] * 3
-    (native,) = ran.report.beside
+    (native,) = ran.report.sides
     assert (native.name, native.problem) == (NATIVE, "")
     assert [output.verdict for output in native.outputs] == ["ok"] * 3
     compiled = next(frame for frame in engine.seen if isinstance(frame, Compiled))
@@ -133,7 +133,7 @@ async def test_a_cancelled_compilation_can_be_repeated(engine: Bench, script: Pa
     recipe = await by_inductor(engine, script, "--cpp.max_horizontal_fusion_size=3")
     request = engine.client.next_request()
     engine.client.send(Compile(request, recipe))
-    await engine.until(lambda frame: isinstance(frame, Progress) and frame.what.startswith("Inductor"))
+    await engine.until(lambda frame: isinstance(frame, Progress) and frame.activity.startswith("Inductor"))
     engine.client.send(Cancel(request))
     ended = await engine.end_of(request)
     assert isinstance(ended, Failed)
@@ -170,10 +170,10 @@ async def test_what_applies_to_own_code_is_rejected(engine: Bench, script: Path)
 
 async def test_a_missing_compiler_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
-    listener = Listener(lambda _state: None, lambda _name, _stream, _data: None, lambda: False)
+    listener = WorkerListener(lambda _state: None, lambda _name, _stream, _data: None, lambda: False)
     compilers = BackendWorkers(lambda _frame: None, listener)
     with pytest.raises(JobFailed, match=r"no-such-compiler.*apt install g\+\+"):
-        compilers.of(Recipe(backend=INDUCTOR))
+        compilers.compiler_of(Recipe(backend=INDUCTOR))
 
 
 async def test_ir_is_rejected(engine: Bench, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from buddy.app.session.client import EngineClient
 from buddy.compiler.engine import worker
-from buddy.compiler.engine.worker import EngineWorker, Listener
+from buddy.compiler.engine.worker import EngineWorker, WorkerListener
 from buddy.compiler.protocol import Bisect, Criterion, Open, Tune, Variation
 from buddy.compiler.protocol.recipe import PassStep, PluginFile, Recipe
 from buddy.compiler.protocol.worker_messages import CompilerMessage
@@ -85,12 +85,12 @@ class Holds(MlirPass):
 
 
 def bisection(request: int, recipe: Recipe) -> Bisect:
-    return Bisect(request, recipe, Criterion(each=3600.0, within=3600.0))
+    return Bisect(request, recipe, Criterion(step_seconds=3600.0, seconds=3600.0))
 
 
 def tuning(request: int, recipe: Recipe) -> Tune:
     vary = (Variation("contractions-to-kernels.rows", (2, 4)),)
-    return Tune(request, recipe, variations=vary, seconds=3600.0, each=3600.0, jobs=2)
+    return Tune(request, recipe, variations=vary, seconds=3600.0, recipe_seconds=3600.0, jobs=2)
 
 
 async def opened(bench: Bench, folder: Path) -> Recipe:
@@ -164,15 +164,15 @@ async def test_a_worker_that_does_not_come_up_is_replaced_when_it_is_given_up(
 ) -> None:
     (tmp_path / "says_nothing.py").write_text("import time\ntime.sleep(600)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    listener = Listener(lambda state: None, lambda *printed: None, lambda: False)
+    listener = WorkerListener(lambda state: None, lambda *printed: None, lambda: False)
     silent = EngineWorker("silent", "says_nothing:serve", CompilerMessage, listener)
     silent.start()
     monkeypatch.setattr(worker, "START_SECONDS", 600.0)
-    silent.give_up_start()
+    silent.replace_if_unstarted()
     await asyncio.sleep(0.5)
     assert silent.generation == 1, "it has not had its time"
     monkeypatch.setattr(worker, "START_SECONDS", 0.0)
-    silent.give_up_start()
+    silent.replace_if_unstarted()
     while silent.generation == 1:
         await asyncio.sleep(0.05)
     await silent.close()

@@ -64,8 +64,8 @@ def test_control_groups_limit_all_that_is_in_them(
 def test_a_process_at_its_cap_cannot_allocate_and_goes_before_the_workbench() -> None:
     code = """
 import pathlib, subprocess, sys
-from buddy.compiler.support.processes.lifetime import take_limits
-take_limits()
+from buddy.compiler.support.processes.lifetime import limit_memory
+limit_memory()
 print(pathlib.Path("/proc/self/oom_score_adj").read_text().strip())
 try:
     bytearray(2 << 30)
@@ -83,11 +83,11 @@ print(subprocess.run([sys.executable, "-c", "bytearray(2 << 30)"], stderr=subpro
 def test_a_lower_limit_and_a_higher_score_stay() -> None:
     code = """
 import pathlib, resource
-from buddy.compiler.support.processes.lifetime import take_limits
+from buddy.compiler.support.processes.lifetime import limit_memory
 score = pathlib.Path("/proc/self/oom_score_adj")
 score.write_text("900")
 resource.setrlimit(resource.RLIMIT_DATA, (3 << 30, resource.getrlimit(resource.RLIMIT_DATA)[1]))
-take_limits()
+limit_memory()
 print(resource.getrlimit(resource.RLIMIT_DATA)[0], score.read_text())
 """
     environment = {**os.environ, "BUDDY_MEMORY": "4"}

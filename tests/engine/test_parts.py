@@ -54,7 +54,7 @@ async def test_a_search_is_cancelled_and_the_engine_goes_on(bench: Bench, tmp_pa
     recipe = await bench.recipe(script)
     search = Bisect(bench.client.next_request(), recipe, Criterion("slower"))
     bench.client.send(search)
-    await bench.until(lambda f: isinstance(f, Progress) and f.request == search.request and "without" in f.what)
+    await bench.until(lambda f: isinstance(f, Progress) and f.request == search.request and "without" in f.activity)
     # It stands still, so it is under way for as long as the run takes, and hears nothing.
     searching = forked_from_host(bench.pid)
     assert searching

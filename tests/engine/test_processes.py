@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from buddy.compiler.protocol.worker_messages import Activity, Refused
+from buddy.compiler.protocol.worker_messages import Activity, FailureReply
 from buddy.compiler.support.processes.channel import Channel
 from buddy.compiler.support.processes.forks import ForkedWorker
 from buddy.compiler.support.processes.interpreters import (
@@ -59,9 +59,9 @@ def echo(channel: Channel) -> None:
     child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
     channel.send(Activity(f"{os.getpid()} {child.pid}"))
     while (message := channel.receive()) is not None:
-        if message.what == "die":
+        if message.activity == "die":
             os.abort()
-        if message.what != "silence":
+        if message.activity != "silence":
             channel.send(message)
 """
 WORDS = ("one", "three")
@@ -74,7 +74,7 @@ started = []
 thread = threading.Thread(target=lambda: started.append(BlockingWorker("others:echo", Activity)))
 thread.start()
 thread.join()
-print(started[0].receive().what, flush=True)
+print(started[0].receive().activity, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -145,10 +145,10 @@ def test_a_call_that_is_late_ends_with_all_that_it_started(others: Path) -> None
 
 def test_a_worker_answers_is_late_and_crashes(others: Path) -> None:
     worker = BlockingWorker("others:echo", Activity)
-    pids = list(map(int, worker.receive(240).what.split()))
+    pids = list(map(int, worker.receive(240).activity.split()))
     assert pids[0] == worker.pid
     worker.send(Activity("hello"))
-    assert worker.receive(240).what == "hello"
+    assert worker.receive(240).activity == "hello"
     worker.send(Activity("silence"))
     with pytest.raises(TimeoutError, match=r"silent for 0\.1 s"):
         worker.receive(0.1)
@@ -163,12 +163,12 @@ def test_a_worker_answers_is_late_and_crashes(others: Path) -> None:
 
 def test_a_worker_ends_with_its_pipes_and_is_not_a_forks(others: Path) -> None:
     worker = BlockingWorker("others:echo", Activity)
-    pids = list(map(int, worker.receive(240).what.split()))
+    pids = list(map(int, worker.receive(240).activity.split()))
     if not (fork := os.fork()):
         os._exit(worker.alive)
     assert os.waitpid(fork, 0)[1] == 0
     worker.send(Activity("hello"))
-    assert worker.receive(240).what == "hello"
+    assert worker.receive(240).activity == "hello"
     assert worker.end(patience=240) == 0
     until(lambda: not lives(pids[0]))
     os.kill(pids[1], signal.SIGKILL)
@@ -188,20 +188,20 @@ def test_a_fork_answers_is_late_and_crashes() -> None:
 
     def work(channel: Channel) -> None:
         while (message := channel.receive()) is not None:
-            if message.what == "raise":
-                raise ValueError(message.what)
-            if message.what == "die":
+            if message.activity == "raise":
+                raise ValueError(message.activity)
+            if message.activity == "die":
                 os.write(2, b"Assertion `true' failed\nand more\n")
                 os.abort()
-            if message.what != "silence":
+            if message.activity != "silence":
                 channel.send(Activity(told))
 
     def fork() -> ForkedWorker:
-        return ForkedWorker(work, Activity | Refused, Activity)
+        return ForkedWorker(work, Activity | FailureReply, Activity)
 
     one = fork()
     one.send(Activity("hello"))
-    assert one.receive(240).what == told
+    assert one.receive(240).activity == told
     one.send(Activity("silence"))
     with pytest.raises(TimeoutError):
         one.receive(0.1)

@@ -25,7 +25,12 @@ from buddy.compiler.engine.relay import (
     engines_folder,
     run_relay,
 )
-from buddy.compiler.protocol.wire import BEAT, SILENCE, UNANSWERED, refusal
+from buddy.compiler.protocol.resumable_stream import (
+    EXIT_UNANSWERED,
+    HEARTBEAT_SECONDS,
+    SILENCE_SECONDS,
+    encode_rejection,
+)
 
 REFUSAL = "is accessible to other users: remove it, or set TMPDIR to another folder"
 
@@ -113,11 +118,11 @@ def test_a_place_with_too_long_a_name_for_a_socket_is_refused(
     long.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(long))
     assert (run_relay("some-engine", 1.0, start=False), end_engine("some-engine")) == (1, 1)
-    assert capfd.readouterr().out.encode() == refusal("AF_UNIX path too long")
+    assert capfd.readouterr().out.encode() == encode_rejection("AF_UNIX path too long")
 
 
 def test_a_missing_heartbeat_is_reported_before_the_client_gives_up() -> None:
-    assert BEAT < _LATER_BEAT_SECONDS < SILENCE
+    assert HEARTBEAT_SECONDS < _LATER_BEAT_SECONDS < SILENCE_SECONDS
 
 
 def test_the_log_of_an_engine_says_why_it_ended_even_if_its_socket_is_gone(tmp_path: Path) -> None:
@@ -228,7 +233,7 @@ def test_an_engine_that_never_closes_after_the_clients_end_has_not_answered(rela
         engine, _ = listener.accept()
         with engine:
             assert process.communicate(timeout=LONG)[0] == b""
-            assert process.returncode == UNANSWERED
+            assert process.returncode == EXIT_UNANSWERED
 
 
 @pytest.mark.parametrize(("log", "reason"), [
@@ -244,7 +249,7 @@ def test_an_engine_that_ends_without_a_word_is_refused_with_the_end_of_its_log(
         relay.log.write_bytes(log)
     process, engine = relay.attach()
     engine.close()
-    assert ended(process) == (refusal(reason if reason.startswith("it ") else f"it ended: {reason}"), 1)
+    assert ended(process) == (encode_rejection(reason if reason.startswith("it ") else f"it ended: {reason}"), 1)
     assert not relay.log.exists()
     assert relay.path.exists() is (log is None), "with the log, the socket is removed"
 
@@ -262,7 +267,7 @@ def test_without_an_engine_the_reason_is_given(relay: Relay, is_left: bool) -> N
         relay.listen().close()
     process = relay.start()
     assert ended(process) == (
-        refusal("it had no connection for too long, or the machine was restarted"), 1
+        encode_rejection("it had no connection for too long, or the machine was restarted"), 1
     )  # fmt: skip
     ending = relay.start("end")
     assert ending.wait(LONG) == 0, "there is nothing to end"
@@ -271,7 +276,7 @@ def test_without_an_engine_the_reason_is_given(relay: Relay, is_left: bool) -> N
 def test_an_engine_that_accepts_no_connection_has_not_answered(relay: Relay) -> None:
     with relay.listen(0), socket.socket(socket.AF_UNIX) as waiting:
         waiting.connect(str(relay.path))
-        assert relay.start().wait(LONG) == UNANSWERED
+        assert relay.start().wait(LONG) == EXIT_UNANSWERED
 
 
 def test_an_engine_may_be_silent_before_the_client_speaks_and_not_after(relay: Relay) -> None:
@@ -283,7 +288,7 @@ def test_an_engine_may_be_silent_before_the_client_speaks_and_not_after(relay: R
         process.stdin.write(b"hello")
         process.stdin.flush()
         assert received(engine, 5) == b"hello"
-        assert process.wait(LONG) == UNANSWERED
+        assert process.wait(LONG) == EXIT_UNANSWERED
 
 
 def test_an_engine_that_was_heard_may_be_silent_for_another_time(relay: Relay) -> None:
@@ -292,7 +297,7 @@ def test_an_engine_that_was_heard_may_be_silent_for_another_time(relay: Relay) -
     with engine:
         engine.sendall(b"beat")
         assert process.stdout.read(4) == b"beat"
-        assert process.wait(LONG) == UNANSWERED
+        assert process.wait(LONG) == EXIT_UNANSWERED
 
 
 # ---- ending an engine, and what killed ones leave --------------------------------------------------------------------

@@ -42,9 +42,9 @@ class Far:
         self.program.write_text(f'#!/bin/sh\nexec {sys.executable} -m buddy.app.cli "$@"\n')
         self.program.chmod(0o700)
 
-    def remote(self, patience: float = 120.0, program: str = "", delay: float = 0.0) -> RemoteHost:
+    def remote(self, reconnect_seconds: float = 120.0, program: str = "", delay: float = 0.0) -> RemoteHost:
         ssh = (sys.executable, str(FAR), str(self.folder), str(delay))
-        return RemoteHost("far", ssh, program=program or str(self.program), patience=patience)
+        return RemoteHost("far", ssh, program=program or str(self.program), reconnect_seconds=reconnect_seconds)
 
     @contextlib.contextmanager
     def state(self, name: str) -> Iterator[None]:
@@ -129,7 +129,7 @@ async def test_a_dropped_link_comes_back_with_stages_intact(linked: Linked, far:
 @pytest.mark.full("waits for a quarter of a minute; through the workbench it is always tried")
 async def test_a_link_that_hangs_is_given_up(linked: Linked, far: Far, monkeypatch: pytest.MonkeyPatch) -> None:
     # Both sides' own limit is the same one; only the near side is made impatient, so that the test is.
-    monkeypatch.setattr("buddy.app.session.transport.SILENCE", 4.0)
+    monkeypatch.setattr("buddy.app.session.transport.SILENCE_SECONDS", 4.0)
     with far.state("hang"):
         await linked.hears(lambda what: "no data for 4 s" in what)
     await linked.hears(lambda what: what == "")
@@ -160,7 +160,7 @@ async def test_links_that_break_all_the_time_lose_nothing(linked: Linked, far: F
 @pytest.mark.asyncio(loop_scope="module")
 async def test_an_engine_without_a_link_ends_by_itself_and_the_client_is_told(far: Far, add: Path) -> None:
     told: list[str] = []
-    client = EngineClient(far.remote(patience=1.0), on_connection_change=told.append)
+    client = EngineClient(far.remote(reconnect_seconds=1.0), on_connection_change=told.append)
     bench = Bench(client)
     await client.start()
     pids = [bench.pid, *everything_below(bench.pid)]
@@ -239,7 +239,7 @@ def _words(pid: int) -> list[str]:
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_no_engine_outlives_a_killed_client_for_longer_than_it_waits(far: Far) -> None:
-    words = f"RemoteHost('far', {far.remote().ssh!r}, program={str(far.program)!r}, patience=1.0)"
+    words = f"RemoteHost('far', {far.remote().ssh!r}, program={str(far.program)!r}, reconnect_seconds=1.0)"
     code = (
         "import asyncio\nfrom buddy.app.session.client import EngineClient\n"
         "from buddy.app.session.remote_host import RemoteHost\n"

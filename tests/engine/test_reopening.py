@@ -115,7 +115,7 @@ async def test_graph_and_ir_come_before_torch_is_imported(script: Path) -> None:
         assert compiled.reused == len(compiled.stages) > 10
         for name in {stage.text for stage in compiled.stages}:
             assert isinstance(await bench.client.request(FetchText(0, name)), Text)
-        what = [frame.what for frame in bench.seen if isinstance(frame, Progress)]
+        what = [frame.activity for frame in bench.seen if isinstance(frame, Progress)]
         assert "running the script" not in what
         now = await bench.end_of(request)
         assert now.graphs == captured.graphs
@@ -335,7 +335,7 @@ async def test_a_request_that_needs_the_capture_captures(module: Path) -> None:
         recipe = await bench.recipe(module)
         compared = await bench.ask(CompareNodes(bench.client.next_request(), recipe))
         assert isinstance(compared, NodesCompared)
-        assert sum(isinstance(frame, Progress) and frame.what == "running the script" for frame in bench.seen) == 2
+        assert sum(isinstance(frame, Progress) and frame.activity == "running the script" for frame in bench.seen) == 2
 
 
 async def test_a_model_that_computes_something_else_is_captured(module: Path, data: Path) -> None:

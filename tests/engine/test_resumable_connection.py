@@ -13,7 +13,8 @@ import pytest_asyncio
 
 from buddy.compiler.engine.resumable_connection import ResumableConnection
 from buddy.compiler.protocol import Printout
-from buddy.compiler.protocol.wire import GoneError, GreetingReader, ResumableStream, encode, greeting
+from buddy.compiler.protocol.resumable_stream import GreetingReader, ResumableStream, ResumeError, encode_greeting
+from buddy.compiler.protocol.wire import encode
 
 # More than the buffers of a socket take.
 LONG = Printout("x" * (8 << 20))
@@ -32,7 +33,7 @@ class Engine:
 
     async def link(self, received: int = 0) -> Link:
         reader, writer = await asyncio.open_unix_connection(self._path)
-        writer.write(greeting(received))
+        writer.write(encode_greeting(received))
         return reader, writer
 
 
@@ -68,7 +69,7 @@ async def rest(link: Link) -> int:
 async def test_a_link_that_is_no_continuation_does_not_end_the_one_there_is(engine: Engine) -> None:
     good = await engine.link()
     await greeted(good)
-    with pytest.raises(GoneError, match="this side can resume at"):
+    with pytest.raises(ResumeError, match="this side can resume at"):
         await greeted(await engine.link(received=99))
     engine.connection.send(Printout("hello"))
     stream = ResumableStream()

@@ -6,7 +6,14 @@ import random
 
 import pytest
 
-from buddy.compiler.protocol.wire import GoneError, GreetingReader, ResumableStream, StreamError, greeting, refusal
+from buddy.compiler.protocol.resumable_stream import (
+    GreetingReader,
+    ResumableStream,
+    ResumeError,
+    StreamError,
+    encode_greeting,
+    encode_rejection,
+)
 
 
 def exchange(seed: int) -> None:
@@ -27,14 +34,14 @@ def exchange(seed: int) -> None:
             came[1 - me] += sides[1 - me].feed(bytes(wires[me][:size]))
             del wires[me][:size]
         elif act < 0.95:
-            wires[me] += sides[me].count()
+            wires[me] += sides[me].confirmation()
         else:
             wires = [bytearray(sides[k].resume(sides[1 - k].received)) for k in (0, 1)]
     for me in (0, 1):
         came[1 - me] += sides[1 - me].feed(bytes(wires[me]))
         assert came[1 - me] == sent[me]
     for me in (0, 1):
-        sides[me].feed(sides[1 - me].count())
+        sides[me].feed(sides[1 - me].confirmation())
         assert sides[me].unconfirmed == 0
 
 
@@ -47,7 +54,7 @@ def test_what_is_confirmed_is_no_longer_kept_and_what_is_not_is() -> None:
     here, there = ResumableStream(), ResumableStream()
     there.feed(here.write(b"first"))
     here.write(b"second")
-    here.feed(there.count())
+    here.feed(there.confirmation())
     assert here.unconfirmed == len(b"second")
     assert there.feed(here.resume(there.received)) == b"second"
 
@@ -55,10 +62,10 @@ def test_what_is_confirmed_is_no_longer_kept_and_what_is_not_is() -> None:
 def test_a_side_that_cannot_go_on_says_so() -> None:
     here, there = ResumableStream(), ResumableStream()
     there.feed(here.write(b"first"))
-    here.feed(there.count())
-    with pytest.raises(GoneError):
+    here.feed(there.confirmation())
+    with pytest.raises(ResumeError):
         here.resume(0)
-    with pytest.raises(GoneError):
+    with pytest.raises(ResumeError):
         here.resume(6)
 
 
@@ -81,7 +88,7 @@ def test_a_count_confirms_up_to_all_that_was_written_and_no_more() -> None:
         assert stream.unconfirmed == 8 - count
         with pytest.raises(StreamError, match="bytes confirmed, of 8 written"):
             stream.feed(b"A" + (9).to_bytes(8, "little"))
-        with pytest.raises(GoneError, match=f"this side can resume at {count} to 8$"):
+        with pytest.raises(ResumeError, match=f"this side can resume at {count} to 8$"):
             stream.resume(9)
 
 
@@ -98,22 +105,22 @@ def test_a_link_that_is_refused_changes_nothing_of_the_one_there_is() -> None:
     here, there = ResumableStream(), ResumableStream()
     record = here.write(b"whole")
     assert there.feed(record[:4]) == b""
-    with pytest.raises(GoneError):
+    with pytest.raises(ResumeError):
         there.resume(99)
     assert there.feed(record[4:]) == b"whole"
 
 
 def test_a_greeting_is_found_behind_what_a_shell_prints() -> None:
     greeted = GreetingReader()
-    stream = b"Welcome to Ubuntu\r\nbuddy is here\n" + greeting(42) + b"Dxyz"
+    stream = b"Welcome to Ubuntu\r\nbuddy is here\n" + encode_greeting(42) + b"Dxyz"
     for k in range(0, len(stream) - 4):
         assert greeted.feed(stream[k : k + 1]) is None or k == len(stream) - 5
     assert GreetingReader().feed(stream) == (42, b"Dxyz")
 
 
 def test_greetings_that_lead_nowhere_say_why() -> None:
-    with pytest.raises(GoneError, match="it ended: out of memory"):
-        GreetingReader().feed(refusal("it ended:\nout of memory"))
+    with pytest.raises(ResumeError, match="it ended: out of memory"):
+        GreetingReader().feed(encode_rejection("it ended:\nout of memory"))
     with pytest.raises(StreamError, match="version 7"):
         GreetingReader().feed(b"buddy-link 7 0\n")
     with pytest.raises(StreamError, match="is not a greeting"):

@@ -54,7 +54,7 @@ async def test_stages_come_one_by_one_and_then_whole(bench: Bench, add: Path) ->
     assert [stage.name for stage in compiled.stages[: len(before)]] == before
     assert [stage.language for stage in compiled.stages][-2:] == ["llvm", "asm"]
     assert any(isinstance(frame, Assigned) for frame in bench.seen)
-    assert any(isinstance(frame, Progress) and frame.what.startswith("pass ") for frame in bench.seen)
+    assert any(isinstance(frame, Progress) and frame.activity.startswith("pass ") for frame in bench.seen)
 
 
 async def test_a_program_of_more_graphs_than_the_compiler_keeps_can_be_gone_through_again(

@@ -13,17 +13,17 @@ import pytest
 
 from buddy.compiler.engine import file_watching
 from buddy.compiler.engine.file_watching import WatchHandler
-from buddy.compiler.protocol import FilesChanged, Watch
+from buddy.compiler.protocol import FilesChanged, WatchFiles
 from buddy.compiler.support.processes.jobs import Job
 
 
 class Waiting:
-    """A `Watch` on the files of a folder that is under way."""
+    """A `WatchFiles` on the files of a folder that is under way."""
 
     def __init__(self, folder: Path, *names: str) -> None:
         self.sent: list[Any] = []
         self._names, self._watching = names, WatchHandler(self.sent.append)
-        self._watch = self._watching.watch(Watch(1, names, str(folder)), Job(1))
+        self._watch = self._watching.watch(WatchFiles(1, names, str(folder)), Job(1))
 
     async def __aenter__(self) -> Waiting:
         self.task = asyncio.ensure_future(self._watch)
@@ -45,7 +45,7 @@ class Waiting:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(file_watching, "_POLL_SECONDS", 0.05)
-    monkeypatch.setattr(file_watching, "_GONE_SECONDS", 0.5)
+    monkeypatch.setattr(file_watching, "_DELETED_SECONDS", 0.5)
     (tmp_path / "a.py").write_text("a = 1\n")
     (tmp_path / "b.py").write_text("b = 1\n")
     return tmp_path
@@ -64,7 +64,7 @@ async def test_a_file_that_is_written_or_replaced_is_told(folder: Path) -> None:
 async def test_a_file_that_is_touched_or_away_for_a_moment_has_not_changed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_watching, "_GONE_SECONDS", 60.0)
+    monkeypatch.setattr(file_watching, "_DELETED_SECONDS", 60.0)
     async with Waiting(folder, "a.py") as waiting:
         os.utime(folder / "a.py", (1, 1))
         await asyncio.sleep(0.3)
@@ -123,12 +123,12 @@ async def test_what_is_written_after_the_program_was_opened_and_before_it_is_wat
     watching = WatchHandler((sent := []).append)
 
     async def answer() -> FilesChanged:
-        await asyncio.wait_for(watching.watch(Watch(1, ("a.py", "b.py"), str(folder)), Job(1)), 120)
+        await asyncio.wait_for(watching.watch(WatchFiles(1, ("a.py", "b.py"), str(folder)), Job(1)), 120)
         return sent.pop()
 
     async def nothing_more() -> None:
         with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(watching.watch(Watch(2, ("a.py", "b.py"), str(folder)), Job(2)), 0.5)
+            await asyncio.wait_for(watching.watch(WatchFiles(2, ("a.py", "b.py"), str(folder)), Job(2)), 0.5)
         assert sent == []
 
     await asyncio.sleep(0.05)
@@ -157,6 +157,6 @@ async def test_what_the_program_writes_each_time_it_is_opened_is_no_change_but_f
         await asyncio.sleep(0.05)
         (folder / "a.py").write_text("a = 6\n")
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(watching.watch(Watch(1, ("a.py",), str(folder)), Job(1)), patience)
+            await asyncio.wait_for(watching.watch(WatchFiles(1, ("a.py",), str(folder)), Job(1)), patience)
         assert sent == expected
         sent.clear()

@@ -17,16 +17,13 @@ from buddy.compiler.protocol import (
     answer_type,
     wire,
 )
+from buddy.compiler.protocol.resumable_stream import GreetingReader, ResumableStream, StreamError, encode_greeting
 from buddy.compiler.protocol.wire import (
     FrameBuffer,
     FrameDecoder,
     FrameError,
-    GreetingReader,
-    ResumableStream,
-    StreamError,
     WireError,
     encode,
-    greeting,
 )
 
 FRAMES = [Hello(), Open(1, "a.py", ("--tiny",)), FetchLines(2, "text", 0, 50)]
@@ -102,7 +99,7 @@ def test_a_shell_may_print_64_kib_before_the_greeting() -> None:
     assert reader.feed(noise) is None
     with pytest.raises(StreamError, match="not from an engine"):
         reader.feed(b"n")
-    assert GreetingReader().feed(noise + greeting(7) + b"rest") == (7, b"rest")
+    assert GreetingReader().feed(noise + encode_greeting(7) + b"rest") == (7, b"rest")
 
 
 @pytest.mark.parametrize("message", [{"type": "Dance"}, {"type": "Open", "request": "one"}, {"no": "type"}])

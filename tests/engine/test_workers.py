@@ -13,7 +13,7 @@ import pytest
 
 from buddy.app.session.client import EngineClient, EngineLost
 from buddy.app.session.log_file import LogOptions
-from buddy.compiler.engine.worker import EngineWorker, Listener
+from buddy.compiler.engine.worker import EngineWorker, WorkerListener
 from buddy.compiler.protocol import (
     Cancel,
     Captured,
@@ -26,7 +26,7 @@ from buddy.compiler.protocol import (
     Ran,
     Run,
     StageDone,
-    Watch,
+    WatchFiles,
     WorkerState,
 )
 from buddy.compiler.protocol.recipe import PassStep, PluginFile
@@ -70,7 +70,7 @@ async def test_a_compiler_that_dies_fails_its_request_and_keeps_its_stages(
     request = bench.client.next_request()
     bench.client.send(Compile(request, msgspec.structs.replace(recipe, steps=steps)))
     done = await bench.until(lambda frame: isinstance(frame, StageDone) and frame.stage.name == "lower")
-    await bench.until(lambda frame: isinstance(frame, Progress) and frame.what.endswith("stand-still"))
+    await bench.until(lambda frame: isinstance(frame, Progress) and frame.activity.endswith("stand-still"))
     os.kill(bench.worker_pid("compiler"), how)
     dead = await bench.state("compiler", "dead")
     assert (dead.end, dead.again) == ("request", True)
@@ -90,7 +90,7 @@ async def test_a_stopped_compiler_is_said_and_cancel_brings_a_new_one(bench: Ben
     old = bench.worker_pid("compiler")
     os.kill(old, signal.SIGSTOP)
     stopped = await bench.state("compiler", "stopped")
-    assert "suspended by a signal" in stopped.what
+    assert "suspended by a signal" in stopped.reason
     request = bench.client.next_request()
     bench.client.send(Compile(request, recipe))
     await bench.presets()  # what is answered after it was begun after it
@@ -108,13 +108,13 @@ async def test_the_end_of_an_idle_worker_is_told_as_such(bench: Bench, add: Path
     os.kill(bench.worker_pid(worker), signal.SIGSEGV)
     dead = await bench.state(worker, "dead")
     assert (dead.end, dead.again) == ("idle", True)
-    assert dead.what.startswith("SIGSEGV, ")
+    assert dead.reason.startswith("SIGSEGV, ")
     await bench.state(worker, "ready")
 
 
 async def test_a_worker_that_does_not_start_is_told_each_time_until_it_is_given_up() -> None:
     told: list[WorkerState] = []
-    listener = Listener(told.append, lambda *printed: None, lambda: False)
+    listener = WorkerListener(told.append, lambda *printed: None, lambda: False)
     worker = EngineWorker("compiler", "buddy.compiler.engine.nowhere:serve", CompilerMessage, listener)
     worker.start()
     while len(told) < 6:
@@ -122,7 +122,7 @@ async def test_a_worker_that_does_not_start_is_told_each_time_until_it_is_given_
     assert {state.state for state in told[::2]} == {"starting"}
     dead = told[1::2]
     assert [(state.end, state.again) for state in dead] == [("start", True), ("start", True), ("start", False)]
-    assert {state.what for state in dead} == {"exit code 1"}
+    assert {state.reason for state in dead} == {"exit code 1"}
     await worker.close()
 
 
@@ -137,7 +137,7 @@ async def test_a_host_killed_after_capture_is_loaded_again_for_the_next_run(benc
     await bench.open(add)
     os.kill(bench.worker_pid("host"), signal.SIGKILL)
     dead = await bench.state("host", "dead")
-    assert "SIGKILL" in dead.what
+    assert "SIGKILL" in dead.reason
     ran = await bench.ask(Run(bench.client.next_request(), await bench.recipe(add), repeats=2))
     assert isinstance(ran, Ran)
     assert ran.report.ok
@@ -292,7 +292,7 @@ async def test_what_nobody_waits_for_any_more_is_stopped(tmp_path: Path) -> None
     await client.start()
     try:
         number = client.next_request()
-        waiting = asyncio.create_task(client.request(Watch(number, (str(file),))))
+        waiting = asyncio.create_task(client.request(WatchFiles(number, (str(file),))))
         await client.request(ListPresets(0))
         waiting.cancel()
         frames = client.frames()
@@ -300,7 +300,7 @@ async def test_what_nobody_waits_for_any_more_is_stopped(tmp_path: Path) -> None
         assert (failed.request, failed.cancelled) == (number, True)
     finally:
         await client.close()
-    assert f"DEBUG request {number}: Watch" in (tmp_path / "log").read_text()
+    assert f"DEBUG request {number}: WatchFiles" in (tmp_path / "log").read_text()
 
 
 async def test_recipes_of_programs_that_are_not_open_are_refused(bench: Bench, add: Path) -> None:

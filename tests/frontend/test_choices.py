@@ -129,7 +129,7 @@ def test_verification_is_by_the_arithmetic_of_the_precision(monkeypatch: pytest.
         model = nn.Linear(256, 64).eval()
         torch.compile(model, backend="buddy", options={"precision": "int8", "verify": True})(x)
         torch._dynamo.reset()
-        monkeypatch.setattr(rounded_operands, "LIMIT", 126)
+        monkeypatch.setattr(rounded_operands, "INT8_LIMIT", 126)
         monkeypatch.setattr(backend.program_cache, "find_program", lambda *_: None)
         monkeypatch.setattr(backend.program_cache, "store_program", lambda *_: None)
         with pytest.raises(VerificationError):

@@ -148,6 +148,13 @@ def test_one_compilation_serves_every_size(group: str, made: list[Artifact]) -> 
     assert [artifact.results_of_eager for artifact in made] == [False]
 
 
+@pytest.mark.parametrize("by_token", [False, True], ids=["by head", "by token"])
+def test_attention_of_any_width_is_stored_like_its_queries(by_token: bool) -> None:
+    q = torch.randn(2, 6, 4, 8).transpose(1, 2) if by_token else torch.randn(2, 4, 6, 8)
+    result = torch.compile(attention, backend="buddy", dynamic=True)(q)
+    torch.testing.assert_close(result, attention(q), check_stride=True)
+
+
 def test_images_of_any_number(made: list[Artifact]) -> None:
     def f(x: Tensor) -> Tensor:
         return nn.functional.max_pool2d(nn.functional.conv2d(x, KERNEL, padding=1).relu(), 2)

@@ -324,6 +324,23 @@ def test_a_log_that_was_replaced_is_another_one(dumps: Path, tmp_path: Path) -> 
         read_text(scan.dump, scan.dump.stages[-1])
 
 
+@pytest.mark.parametrize("added", [b"", b"// and more\n"], ids=["of equal size", "longer"])
+def test_a_log_that_was_rewritten_is_another_one(added: bytes, dumps: Path, tmp_path: Path) -> None:
+    content = (dumps / "mlir/threads.log").read_bytes()
+    path = tmp_path / "a.log"
+    path.write_bytes(content)
+    scan = DumpScan(path, "log")
+    for _ in scan.index():
+        pass
+    changed = scan.dump.stages[len(scan.dump.stages) // 2]
+    middle = changed.offset + changed.length // 2
+    with path.open("r+b") as file:  # the same inode, as after `mlir-opt … 2> a.log`
+        file.write(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :] + added)
+    assert not scan.can_continue()
+    with pytest.raises(OSError, match="rewritten"):
+        read_text(scan.dump, changed)
+
+
 # ---- bad input -------------------------------------------------------------------------------------------------------
 
 

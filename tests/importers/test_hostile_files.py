@@ -22,7 +22,7 @@ from buddy.app.reports.reproducer import (
 from buddy.compiler.frontend.backend_settings import BackendSettings
 from buddy.compiler.importers.sources import SourceError, load_program
 from buddy.compiler.protocol import file_formats
-from buddy.compiler.protocol.recipe import PassStep, PluginFile, Recipe, access_claims, to_toml
+from buddy.compiler.protocol.recipe import PassStep, PluginFile, Recipe, required_permissions, to_toml
 from buddy.compiler.protocol.run_report import InputChoice
 from buddy.compiler.protocol.source_files import archive_too_large, kind_of
 from buddy.compiler.runtime.values import InputError, _read_file
@@ -131,7 +131,7 @@ HARMFUL = {
 
 @pytest.mark.parametrize("what", HARMFUL)
 def test_what_a_recipe_asks_for_beyond_computing_is_named(what: str) -> None:
-    (claim,) = access_claims(HARMFUL[what])
+    (claim,) = required_permissions(HARMFUL[what])
     assert what in claim
 
 
@@ -143,8 +143,8 @@ def test_plain_recipes_ask_for_nothing() -> None:
     steps = (PassStep("replace-ir", options=(("ir", text),)), PassStep("one-shot-bufferize", options=(("copy", True),)))
     ours = (preset.recipe for preset in presets().values())
     for recipe in (default_recipe(), *ours, Recipe(steps=steps), Recipe(backend="iree", backend_flags=DEFAULTS)):
-        assert access_claims(recipe) == []
-    assert access_claims(HARMFUL["plug-in /tmp/x.py"], ["/tmp/x.py"]) == []
+        assert required_permissions(recipe) == []
+    assert required_permissions(HARMFUL["plug-in /tmp/x.py"], ["/tmp/x.py"]) == []
 
 
 def test_torch_compile_takes_no_such_recipe_from_a_file(tmp_path: Path) -> None:

@@ -67,6 +67,27 @@ def test_a_model_is_a_graph_of_its_nodes_that_gives_what_onnx_says(tmp_path: Pat
         torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(("op", "gates"), [("RNN", 1), ("GRU", 3), ("LSTM", 4)])
+def test_a_recurrent_layer_of_several_steps_gives_what_onnx_says(tmp_path: Path, op: str, gates: int) -> None:
+    torch.manual_seed(0)
+    steps, batch, width, hidden = 5, 2, 4, 3
+    stored = {
+        "w": torch.randn(1, gates * hidden, width),
+        "r": torch.randn(1, gates * hidden, hidden),
+        "b": torch.randn(1, 2 * gates * hidden),
+    }
+    node = helper.make_node(op, ["x", *stored], ["y", "last"], hidden_size=hidden)
+    model = _model(node, results=("y", "last"), **stored)
+    model.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", FLOAT, [steps, batch, width]))
+    for value, shape in zip(model.graph.output, ([steps, 1, batch, hidden], [1, batch, hidden]), strict=True):
+        value.CopyFrom(helper.make_tensor_value_info(value.name, FLOAT, shape))
+    (captured,) = load_program(_saved(tmp_path, model)).graphs
+    assert captured.eager is not None
+    for mine, other in zip(_compiled(captured), captured.eager(captured.tensors), strict=True):
+        # Five steps of sums of seven products of numbers about 1, in f32.
+        torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-5)
+
+
 _NUMBERS = {
     "xs": torch.tensor(0.02), "xz": torch.tensor(113, dtype=torch.uint8), "ws": torch.tensor(0.01),
     "wz": torch.tensor(0, dtype=torch.int8), "ys": torch.tensor(0.05), "yz": torch.tensor(100, dtype=torch.uint8),
@@ -187,7 +208,7 @@ def test_a_scale_that_the_model_computes_is_refused_with_its_node(tmp_path: Path
     model = _quantised_convolution()
     model.graph.node.insert(0, helper.make_node("Abs", ["ws"], ["computed"]))
     model.graph.node[1].input[4] = "computed"
-    with pytest.raises(SourceError, match="computed of its node /layer/Conv is no constant"):
+    with pytest.raises(SourceError, match="computed of its node /layer/Conv is not a constant"):
         load_program(_saved(tmp_path, model))
 
 

@@ -57,9 +57,9 @@ def test_the_graph_of_a_model_is_used_again_with_its_present_weights_and_inputs(
 ) -> None:
     first = load_program(source)
     data.write_text(options)
-    second = load_program(source, known=first.known)
+    second = load_program(source, known_graph=first.known_graph)
     assert second.is_reused
-    assert second.known == first.known
+    assert second.known_graph == first.known_graph
     (ours,), (theirs,) = second.graphs, load_program(source).graphs
     assert serialize.to_bytes(ours.graph) == serialize.to_bytes(theirs.graph)
     assert (ours.info, ours.table, ours.code) == (theirs.info, theirs.table, theirs.code)
@@ -81,15 +81,15 @@ def test_the_graph_of_a_model_is_used_again_with_its_present_weights_and_inputs(
     ],
 )
 def test_a_changed_model_is_captured(source: str, data: Path, options: str) -> None:
-    known = load_program(source).known
+    known = load_program(source).known_graph
     assert known
     data.write_text(options)
-    program = load_program(source, known=known)
+    program = load_program(source, known_graph=known)
     assert not program.is_reused
     (graph,) = program.graphs
     (fresh,) = load_program(source).graphs
     assert graph.code == fresh.code
-    assert program.known != known
+    assert program.known_graph != known
 
 
 IN_MODULE = """
@@ -116,9 +116,9 @@ model = Model()
 def test_what_cannot_be_checked_is_captured_each_time(tmp_path: Path, text: str) -> None:
     path = tmp_path / "program.py"
     path.write_text(f"import torch\n{text}\nexample_inputs = (torch.ones(3, 2),)\n")
-    assert load_program(str(path)).known == b""
+    assert load_program(str(path)).known_graph == b""
 
 
 @pytest.mark.parametrize("known", [b"", b"x", b"\x80"])
 def test_a_damaged_description_is_ignored(source: str, known: bytes) -> None:
-    assert not load_program(source, known=known).is_reused
+    assert not load_program(source, known_graph=known).is_reused

@@ -131,7 +131,7 @@ from buddy.compiler.passes import discovery
 known = discovery.cached_passes()
 assert "torch_mlir" not in sys.modules
 assert known is not None
-assert known == discovery.registered()
+assert known == discovery.find_registered()
 """
 CHANGING = """\
 import sys
@@ -142,8 +142,8 @@ from buddy.compiler.passes import discovery
 for text in (b"\\0arith.addf\\0", b"\\0arith.addf\\0tensor.empty\\0"):
     Path(sys.argv[1]).write_bytes(text)
     assert discovery.cached_passes() is None
-    print(*(info.name for info in discovery.registered().dialects))
-    assert discovery.cached_passes() == discovery.registered()
+    print(*(info.name for info in discovery.find_registered().dialects))
+    assert discovery.cached_passes() == discovery.find_registered()
 """
 
 

@@ -137,7 +137,7 @@ def test_what_is_told_nothing_new_of_is_not_taken_apart() -> None:
 
 def test_calls_may_count_as_one_region() -> None:
     found = regions(compiled(inside_calls=False))
-    assert [region.what for region in found] == ["@pair", "linalg.fill", "@pair", "@single"]
+    assert [region.label for region in found] == ["@pair", "linalg.fill", "@pair", "@single"]
 
 
 def test_without_order_the_counter_is_read_at_once() -> None:
@@ -197,7 +197,7 @@ RECURSIVE = f"""
 )
 def test_a_function_stays_one_region_if_it_is(text: str, expected: list[tuple[str, str]]) -> None:
     found = Compiled(text, [CountCycles()], nodes=NODES)
-    assert [(region.function, region.what) for region in regions(found)] == expected
+    assert [(region.function, region.label) for region in regions(found)] == expected
 
 
 def test_without_an_entry_it_says_where_it_stands() -> None:

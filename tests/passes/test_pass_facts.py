@@ -35,10 +35,11 @@ def test_options_that_facts_name_are_those_of_the_pass() -> None:
     own = own_passes()
     for name, found in PASSES.items():
         named = {option for option, _ in found.tuned if option}
-        named |= {found.numbers.without[0]} if found.numbers and found.numbers.without else set()
+        effect = found.numerics
+        named |= {effect.exact_option[0]} if effect and effect.exact_option else set()
         assert named <= set(own[name].options() if name in own else ()), name
 
 
 def test_what_a_search_varies_is_in_the_default_recipe() -> None:
     names = {step.name for step in presets()["default"].recipe.steps}
-    assert {variation.what.partition(".")[0] for variation in USUAL_VARIATIONS} - names == {"opt-level"}
+    assert {variation.parameter.partition(".")[0] for variation in USUAL_VARIATIONS} - names == {"opt-level"}

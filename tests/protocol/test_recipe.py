@@ -14,13 +14,13 @@ from buddy.compiler.protocol.recipe import (
     PrecisionChoice,
     Recipe,
     RecipeError,
-    access_claims,
     digest,
     file_option,
     from_toml,
     prefix_keys,
     preset_of,
     rejection_text,
+    required_permissions,
     to_toml,
 )
 
@@ -282,7 +282,7 @@ def test_the_preset_of_a_frontend_and_a_dialect() -> None:
 
 
 def claims_of(name: str = "p", level: str = "mlir", anchor: str = "builtin.module", **options: object) -> list[str]:
-    return access_claims(Recipe(steps=(PassStep(name, level, anchor, tuple(options.items())),)))  # type: ignore[arg-type]
+    return required_permissions(Recipe(steps=(PassStep(name, level, anchor, tuple(options.items())),)))  # type: ignore[arg-type]
 
 
 def test_plain_passes_claim_nothing() -> None:
@@ -333,7 +333,7 @@ def test_names_with_other_characters_are_claimed() -> None:
     ("--iree-opt-level=3", False), ("--dump-to=x", True), ("--x=/etc", True), ("--x=~", True), ("--plugin", True),
 ])  # fmt: skip
 def test_flags_that_may_name_files_are_claimed(flag: str, is_claimed: bool) -> None:
-    found = access_claims(Recipe(backend="iree", backend_flags=(flag,)))
+    found = required_permissions(Recipe(backend="iree", backend_flags=(flag,)))
     assert found == [f"the flag {flag}, which may name files or programs"] * is_claimed
 
 
@@ -343,21 +343,23 @@ def test_flags_that_may_name_files_are_claimed(flag: str, is_claimed: bool) -> N
 ])  # fmt: skip
 def test_each_word_for_a_file_or_a_program_in_the_name_of_a_flag_is_claimed(word: str) -> None:
     for flag in (f"--{word}", f"-{word}=x", f"--iree-{word}=x"):
-        assert len(access_claims(Recipe(backend="iree", backend_flags=(flag,)))) == 1, flag
-    assert access_claims(Recipe(backend="iree", backend_flags=(f"--iree-opt={word}",))) == [], "a value is not a name"
+        assert len(required_permissions(Recipe(backend="iree", backend_flags=(flag,)))) == 1, flag
+    assert required_permissions(Recipe(backend="iree", backend_flags=(f"--iree-opt={word}",))) == [], (
+        "a value is not a name"
+    )
 
 
 @pytest.mark.parametrize("character", "/~\\ $;|&'\"`*?(\n")
 def test_a_value_of_a_flag_has_no_characters_of_paths_or_shells(character: str) -> None:
     for value in (character, f"a{character}", f"{character}a"):
-        assert len(access_claims(Recipe(backend="iree", backend_flags=(f"--x={value}",)))) == 1
-    assert access_claims(Recipe(backend="iree", backend_flags=("--x=a.b,c:d+e[0]=f-1",))) == []
+        assert len(required_permissions(Recipe(backend="iree", backend_flags=(f"--x={value}",)))) == 1
+    assert required_permissions(Recipe(backend="iree", backend_flags=("--x=a.b,c:d+e[0]=f-1",))) == []
 
 
 def test_only_other_plugins_than_the_allowed_are_claimed() -> None:
     recipe = Recipe(plugins=(PluginFile("a.py"), PluginFile("b.py")))
-    assert access_claims(recipe, ["a.py"]) == ["plug-in b.py, which is Python code"]
-    assert rejection_text(access_claims(recipe)) == (
+    assert required_permissions(recipe, ["a.py"]) == ["plug-in b.py, which is Python code"]
+    assert rejection_text(required_permissions(recipe)) == (
         "it asks for plug-in a.py, which is Python code; plug-in b.py, which is Python code"
         " · --trust allows it, if you trust who wrote it"
     )

@@ -63,7 +63,7 @@ def test_the_option_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_the_parameter_of_a_search() -> None:
     with pytest.warns(FutureWarning, match="'dialect'"):
-        assert read_variation("flavour=linalg,tosa").what == "dialect"
+        assert read_variation("flavour=linalg,tosa").parameter == "dialect"
 
 
 def test_the_key_of_a_renamed_action(tmp_path: Path) -> None:

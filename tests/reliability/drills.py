@@ -163,7 +163,7 @@ class Session:
         if any(fault.kind == "disk of the workbench" for fault in struck):
             return
         workspace = Workspace(self._app.workspace.source, (), self._store, plugins=self._app.workspace.plugins)
-        workspace.begin(self._app.workspace._preset)
+        workspace.load(self._app.workspace._preset)
         workspace.show(self._app.workspace.graph)
         if workspace.recipe != self._app.workspace.recipe:
             self._fault("lost", "the recipe on disk is another than that on the screen")

@@ -30,7 +30,7 @@ def elsewhere() -> Iterator[RemoteHost]:
         program.chmod(0o700)
         with patch.dict(os.environ, {"TMPDIR": folder}), patch.object(tempfile, "tempdir", None):
             yield RemoteHost(
-                "far", (sys.executable, str(FAR), folder, str(DELAY)), program=str(program), patience=120.0
+                "far", (sys.executable, str(FAR), folder, str(DELAY)), program=str(program), reconnect_seconds=120.0
             )
 
 

@@ -27,9 +27,9 @@ from buddy.compiler.codegen.iree import options
 from buddy.compiler.engine.plugin_files import resolve_plugins
 from buddy.compiler.engine.server import ClientRejected, greeting_of, request_of
 from buddy.compiler.graph.sizes import BadSizeError, parse_size
-from buddy.compiler.protocol import file_formats, programs, recipe, wire, worker_messages
+from buddy.compiler.protocol import file_formats, programs, recipe, resumable_stream, worker_messages
 from buddy.compiler.protocol.presets import default_recipe
-from buddy.compiler.protocol.source_files import SourceError, kind_of, locate
+from buddy.compiler.protocol.source_files import SourceError, kind_of, locate_source
 from buddy.compiler.protocol.text.diff import difference
 from buddy.compiler.protocol.text.line_keys import line_keys
 from buddy.compiler.protocol.text.lines import IndexedText, elide, jumps, line_ends
@@ -213,7 +213,7 @@ def _flagged(text: str) -> None:
 
 def _linked(data: bytes) -> None:
     """A greeting over a connection and what follows it, in pieces."""
-    greeted, stream = wire.GreetingReader(), wire.ResumableStream()
+    greeted, stream = resumable_stream.GreetingReader(), resumable_stream.ResumableStream()
     stream.write(b"x" * 100)
     found = None
     for at in range(0, len(data), 1 + len(data) // 3):
@@ -226,7 +226,7 @@ def _linked(data: bytes) -> None:
             piece = found[1]
         stream.feed(piece)
     if found is None:
-        raise wire.StreamError("no greeting")
+        raise resumable_stream.StreamError("no greeting")
     assert 0 <= stream.received <= len(data)
 
 
@@ -246,7 +246,7 @@ def _kept_program(data: bytes) -> None:
     parts = data.split(b"\n%%\n") if data.count(b"\n%%\n") == 2 else [data[:recipe_at], data[recipe_at:edits_at], data]
     for suffix, part in zip((".toml", ".edits", ".graph"), parts, strict=True):
         written(bench.path_of(0).with_suffix(suffix), part)
-    bench.begin(SMALL)
+    bench.load(SMALL)
     assert bench.recipe.source == "a.py"
     bench.undo(), bench.redo()
     if bench.problem:
@@ -289,8 +289,8 @@ KEPT = session_file.SavedScreen(
 )
 _SESSION = b"\n%%\n".join((recipe.to_toml(SMALL).encode(), msgspec.msgpack.encode(EDITS), b"1\n"))
 _RECIPES = (recipe.to_toml(SMALL).encode(), recipe.to_toml(msgspec.structs.replace(SMALL, steps=STEPS[:6])).encode())
-_LINK = wire.greeting(40) + b"D\x03\0\0\0abc" + b"A" + (100).to_bytes(8, "little")
-_NOISY_LINK = b"Welcome!\r\n" + wire.greeting(100) + b"D\x01\0\0\0a"
+_LINK = resumable_stream.encode_greeting(40) + b"D\x03\0\0\0abc" + b"A" + (100).to_bytes(8, "little")
+_NOISY_LINK = b"Welcome!\r\n" + resumable_stream.encode_greeting(100) + b"D\x01\0\0\0a"
 
 
 def _encoded(types: Any) -> tuple[bytes, ...]:
@@ -324,8 +324,8 @@ READERS: dict[str, Reader] = {
     ),
     "link to an engine elsewhere": Reader(
         _linked,
-        (wire.StreamError, wire.GoneError),
-        (_LINK, _NOISY_LINK, wire.refusal("it ended")),
+        (resumable_stream.StreamError, resumable_stream.ResumeError),
+        (_LINK, _NOISY_LINK, resumable_stream.encode_rejection("it ended")),
         "bytes",
         60,
     ),
@@ -372,7 +372,7 @@ READERS: dict[str, Reader] = {
     "shape": Reader(_text(programs.shape_word), (ValueError,), (b"x=1x128xi64", b"0=?x4", b"ids=3"), weight=20),
     "size": Reader(_text(parse_size), (BadSizeError,), (b"s0*4 + 2*s1 - 3", b"max(s0, (s1 + 1)//2) % 8"), weight=20),
     "source": Reader(
-        _text(locate),
+        _text(locate_source),
         (SourceError,),
         (b"package.module:name", b"a.py:model", b"/etc/hosts", b"/dev/null"),
         weight=20,

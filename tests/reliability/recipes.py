@@ -159,7 +159,7 @@ class Bench:
 
     def _note(self, frame: Any) -> None:
         if isinstance(frame, Progress):
-            self._doing = frame.what
+            self._doing = frame.activity
 
 
 class Batch:

@@ -159,10 +159,13 @@ class Recovery:
         if key == "r":
             self._ran = True
             state.of(state.graph).run_recipe = None
-        {"R": app.start_over, "ctrl+c": app.cancel_jobs, "u": app.context.edits.undo, "r": app.run_program}[key]()
+        engine = app.engine_commands
+        {"R": engine.start_over, "ctrl+c": engine.cancel_jobs, "u": app.context.edits.undo, "r": engine.run_program}[
+            key
+        ]()
         # Opening the program is not delayed by a broken pass.
         if key == "u" and state.busy and "open" not in state.jobs.values():
-            app.cancel_jobs()
+            engine.cancel_jobs()
         if key == "R":
             self.absence.begin()
         elif key == "ctrl+c":

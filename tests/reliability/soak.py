@@ -29,7 +29,7 @@ from textual.geometry import Size
 from textual.widgets import Input, TextArea
 
 from buddy.app import actions
-from buddy.app.workbench.app import BenchScreen
+from buddy.app.workbench.app import MainScreen
 from buddy.app.workspace import history, session_file
 from buddy.app.workspace.settings import Settings
 from buddy.compiler.engine.ir_requests import MAX_FORMS
@@ -284,7 +284,7 @@ class Day:
         await self._settled()
         if self._user.typing:
             await self._type(self._chance.choice(_TYPED), "escape" if self._chance.random() < 0.3 else "enter")
-        elif not isinstance(self.app.screen, BenchScreen):
+        elif not isinstance(self.app.screen, MainScreen):
             await self._press("down", "down", "pagedown", "up")
             if self._in_field:
                 await self._press("x", "backspace")

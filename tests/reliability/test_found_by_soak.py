@@ -24,12 +24,12 @@ from buddy.app.screens.values import ValuesScreen
 from buddy.app.session.stages import MAX_PAGES, LineCache
 from buddy.app.session.state import MAX_CACHED_FORMS, MAX_LOG_ENTRIES, State, keep_newest
 from buddy.app.workbench import app
-from buddy.app.workbench.app import BenchScreen, Workbench
+from buddy.app.workbench.app import MainScreen, Workbench
 from buddy.app.workbench.terminal import is_disconnected
 from buddy.app.workspace.command_line import ScreenState, command
 from buddy.app.workspace.settings import Settings
 from buddy.compiler.engine.ir_requests import MAX_FORMS, ReprintHandler
-from buddy.compiler.protocol import Diagnostic, Failed, KeptTensor, Lines
+from buddy.compiler.protocol import Diagnostic, Failed, Lines, RunTensor
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.text.lines import IndexedText
 from buddy.compiler.protocol.text.store import TextStore
@@ -50,7 +50,7 @@ async def test_keys_that_come_at_once_answer_a_screen_once(tmp_path: Path) -> No
             await pilot.pause(0.05)
         await pilot.pause(0.2)
         assert app.is_running
-        assert isinstance(app.screen, BenchScreen)
+        assert isinstance(app.screen, MainScreen)
         assert len(answers) == 1
 
 
@@ -89,7 +89,7 @@ async def test_an_editor_answers_once(tmp_path: Path) -> None:
         while not answers:
             await pilot.pause(0.05)
         assert app.is_running
-        assert isinstance(app.screen, BenchScreen)
+        assert isinstance(app.screen, MainScreen)
         assert answers == [None]
 
 
@@ -212,7 +212,7 @@ async def test_a_worker_that_another_replaces_before_it_begins_leaves_nothing(
     async with app.run_test(size=(80, 24)) as pilot:
         app.push_screen(screen := ValuesScreen(0, (), app.session))
         await pilot.pause()
-        screen._tensors = viewed_tensors((KeptTensor("input", "x", "f32", (2, 2)),))
+        screen._tensors = viewed_tensors((RunTensor("input", "x", "f32", (2, 2)),))
         screen._request_missing()
         screen._request_missing()
         await pilot.pause()

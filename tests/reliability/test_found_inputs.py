@@ -28,7 +28,7 @@ from buddy.compiler.importers.sources.pickles import without_running_code
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.protocol import Variation
 from buddy.compiler.protocol.recipe import PluginFile
-from buddy.compiler.protocol.source_files import SourceError, locate
+from buddy.compiler.protocol.source_files import SourceError, locate_source
 from buddy.compiler.support.processes.jobs import JobFailed
 from buddy.themes.palette import read_theme
 
@@ -62,7 +62,7 @@ def test_a_plug_in_is_a_regular_file(path: str) -> None:
 @pytest.mark.parametrize("source", ["x" * 300, "x" * 5000 + "/a.py", "a\0b.py"])
 def test_a_source_that_no_system_can_have_is_no_traceback(source: str) -> None:
     with pytest.raises(SourceError):
-        locate(source)
+        locate_source(source)
 
 
 def test_an_archive_with_names_that_are_no_text_is_damaged(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from buddy.app.screens.editor import EditorScreen
 from buddy.app.session.state import Topic
 from buddy.app.widgets.prompt import Prompt
 from buddy.app.workbench import app
-from buddy.app.workbench.app import BenchScreen, Workbench
+from buddy.app.workbench.app import MainScreen, Workbench
 from tests.reliability.processes import waited
 
 _THREAD = "thread-self"
@@ -54,7 +54,7 @@ class Drilled(Workbench):
 
     def session_changed(self, topics: frozenset[Topic]) -> None:
         super().session_changed(topics)
-        for cells in (self._header_cells(120), self._status_cells(120)):
+        for cells in (self.edges.header_cells(120), self.edges.status_cells(120)):
             text = "".join(text for text, _ in cells).strip()
             if text not in self.told[-6:]:
                 self.told.append(text)
@@ -130,7 +130,7 @@ class User:
         if self.typing:
             digit = next(self._digits)
             return digit, lambda: (self.typing, "".join(self.unsaved).count(digit))
-        key = "tab" if isinstance(self.app.screen, BenchScreen) else "escape"
+        key = "tab" if isinstance(self.app.screen, MainScreen) else "escape"
         return key, lambda: (self.typing, self.app.context.layout.pane_id, len(self.app.screen_stack))
 
     @property
@@ -142,7 +142,7 @@ class User:
         for _ in range(6):
             if self._prompt.display:
                 await self.press("escape")
-            elif not isinstance(self.app.screen, BenchScreen):
+            elif not isinstance(self.app.screen, MainScreen):
                 await self.press(*(("ctrl+c", "ctrl+c") if isinstance(self.app.screen, EditorScreen) else ("escape",)))
             else:
                 return
@@ -197,8 +197,8 @@ class User:
         await self.press("w")
 
     async def _bisect(self) -> None:
-        if self.app.state.captured and not self.app.subgraph_commands.bisection.running:
-            self.app.subgraph_commands._begin_bisection("differs", "1, 20 s")
+        if self.app.state.captured and not self.app.bisect_commands.job.running:
+            self.app.bisect_commands._begin_bisection("differs", "1, 20 s")
 
     async def _edit_ir(self) -> None:
         self.app.context.layout.show_pane("ir")

@@ -55,10 +55,10 @@ def test_a_right_program_whose_roundings_grow_is_right(deep: CapturedGraph) -> N
     assert 0 < report.max_abs <= MULTIPLE * report.spread
     assert report.tolerance.endswith(f", at least {MULTIPLE * report.spread:.2g}")
     largest, rms = report.checks[:2]
-    assert (largest.what, largest.error) == ("max abs error", report.max_abs)
+    assert (largest.metric, largest.error) == ("max abs error", report.max_abs)
     assert largest.rule == f"4 x spread {report.spread:.1e}"
     assert largest.allowed == MULTIPLE * report.spread
-    assert (rms.what, rms.error) == ("rms error", report.rms)
+    assert (rms.metric, rms.error) == ("rms error", report.rms)
 
 
 def test_another_order_of_sums_is_right(deep: CapturedGraph) -> None:
@@ -276,7 +276,7 @@ def test_a_fault_of_one_channel_is_wrong_that_neither_all_elements_nor_the_worst
     assert report.verdict == "mismatch"
     assert report.rms < MULTIPLE * spread < 3e-6
     (failed,) = [check for check in report.checks if not check.ok]
-    assert failed.what == "rms error of [:, 5]"
+    assert failed.metric == "rms error of [:, 5]"
     assert failed.error == pytest.approx(3e-6, rel=0.1)
 
 
@@ -295,7 +295,7 @@ def test_results_of_few_numbers_are_judged_by_their_element_types_tolerance() ->
     assert report.verdict == "ok"
     (check,) = report.checks
     assert re.fullmatch(r"1e-05 x max\(1, rms \d\.\d+\) \+ 1\.3e-06 x \|eager\|", check.rule)
-    assert re.fullmatch(r"abs error at \[\d+\]", check.what)
+    assert re.fullmatch(r"abs error at \[\d+\]", check.metric)
     assert 0 < check.error <= report.max_abs
 
 

@@ -22,7 +22,7 @@ _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable
 
 
 def find_browser() -> str:
-    """The path of a browser that these tests can drive; "" without one."""
+    """Returns the path of a browser that these tests can drive; "" without one."""
     return next((path for name in _NAMES if (path := shutil.which(name))), "")
 
 
@@ -78,7 +78,7 @@ class Browser:
             time.sleep(0.05)
 
     def evaluate(self, expression: str) -> Any:
-        """The value of an expression; that of a promise is awaited. Raises `AssertionError` with its exception."""
+        """Returns the value of an expression; a promise is awaited. Raises `AssertionError` with its exception."""
         answer = self._call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         details = answer.get("exceptionDetails")
         assert details is None, details.get("exception", details).get("description", details)
@@ -116,7 +116,7 @@ class Browser:
         path.write_bytes(base64.b64decode(self._call("Page.captureScreenshot", format="png")["data"]))
 
     def print(self) -> bytes:
-        """The printed page as PDF."""
+        """Returns the printed page as PDF."""
         return base64.b64decode(self._call("Page.printToPDF", printBackground=True)["data"])
 
     # ---- the protocol --------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ _MULTIPLY = re.compile(r"x86\.amx\.tile_mul([fi]) (%\w+)( zext)?, (%\w+)( zext)?
 
 
 def _function(name: str, group: int, lanes: int) -> str:
-    """An MLIR function that computes an intrinsic: the products of each group of elements, added to the sums."""
+    """Returns an MLIR function that computes an intrinsic: products of each group of elements, added to the sums."""
     is_of_bytes = _BYTES in name.replace("_", "")
     element = "bf16" if "bf16" in name else "i8" if group == 4 or is_of_bytes else "i16"
     total = "f32" if element == "bf16" else "i16" if is_of_bytes else "i32"
@@ -102,7 +102,7 @@ class _Tiles:
 
 
 def _without_tiles(text: str) -> str:
-    """`text` with calls of the functions of `_Tiles` in place of ops on tiles, which become handles."""
+    """Returns `text` with calls of the functions of `_Tiles` in place of ops on tiles, which become handles."""
     text = _TILE.sub("i64", text)
     text = _CAST.sub(r"arith.bitcast \1 : i64 to i64", text)
     text = text.replace("x86.amx.tile_zero : i64", "func.call @tile_zero() : () -> i64")

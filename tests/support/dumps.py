@@ -54,7 +54,7 @@ PIPELINE = (
 
 
 def mlir_opt() -> str:
-    """The `torch-mlir-opt` of torch-mlir's wheel, which has the passes and the interface of `mlir-opt`."""
+    """Returns the `torch-mlir-opt` of torch-mlir's wheel, which has the passes and the interface of `mlir-opt`."""
     spec = importlib.util.find_spec("torch_mlir")
     assert spec is not None
     folders = spec.submodule_search_locations

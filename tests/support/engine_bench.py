@@ -22,7 +22,7 @@ PATIENCE = 240.0
 
 @asynccontextmanager
 async def started() -> AsyncIterator[Bench]:
-    """A started engine; nothing of it may be left at the end."""
+    """Starts an engine; at the end, closes it and checks that all its processes have ended."""
     client = EngineClient()
     await client.start()
     found = Bench(client)
@@ -42,7 +42,7 @@ class Bench:
         self.seen: list[Any] = []
 
     async def until(self, wanted: Callable[[Any], bool]) -> Any:
-        """The next frame that `wanted` accepts."""
+        """Returns the next frame that `wanted` accepts."""
 
         async def look() -> Any:
             async for frame in self.client.frames():
@@ -53,12 +53,12 @@ class Bench:
         return await asyncio.wait_for(look(), PATIENCE)
 
     async def ask(self, frame: Any) -> Any:
-        """The frame that ends the request: its answer, or `Failed`."""
+        """Returns the frame that ends the request: its answer, or `Failed`."""
         self.client.send(frame)
         return await self.end_of(frame.request, isinstance(frame, Run))
 
     async def end_of(self, request: int, run: bool = False) -> Any:
-        """The frame that ends `request`; a run includes a compilation before its end."""
+        """Returns the frame that ends `request`; a run includes a compilation before its end."""
         interim = (Progress, StageDone, Assigned, *(Compiled,) * run)
         return await self.until(lambda f: getattr(f, "request", 0) == request and not isinstance(f, interim))
 
@@ -89,12 +89,12 @@ class Bench:
         return self.client.welcome.pid
 
     def worker_pid(self, module: str) -> int:
-        """The process of `buddy.compiler.engine.<module>`."""
+        """Returns the process of `buddy.compiler.engine.<module>`."""
         (pid,) = (child for child in children(self.pid) if f"engine.{module}" in command(child))
         return pid
 
     async def runner_pid(self) -> int:
-        """The process forked to run compiled code, as soon as it exists."""
+        """Returns the process forked to run compiled code, as soon as it exists."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             if found := children(self.worker_pid("host")):

@@ -30,8 +30,9 @@ def command(pid: int) -> str:
 
 
 def forked_from_host(engine: int) -> list[int]:
-    """The processes that search or try recipes for an engine, and their children: they have its host's command line,
-    and another parent than the engine.
+    """Returns the processes that search or try recipes for an engine, and their children.
+
+    They have the command line of its host, and another parent than the engine.
     """
     found = []
     for pid in sorted(map(int, filter(str.isdigit, os.listdir("/proc")))):
@@ -49,7 +50,7 @@ def lives(pid: int) -> bool:
 
 
 async def gone(*pids: int, within: float = 240.0) -> bool:
-    """Whether all of `pids` have exited in time."""
+    """Returns whether all of `pids` have exited in time."""
     deadline = time.monotonic() + within
     while any(map(lives, pids)):
         if time.monotonic() > deadline:

@@ -41,7 +41,7 @@ SIZES = (1, 2, 3, 7, 13, 17, 31, 33, 63, 65, 127, 129)
 
 
 def random_array(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
-    """Normally distributed numbers in f32."""
+    """Returns normally distributed numbers in f32."""
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
@@ -67,7 +67,7 @@ TO_BUFFERS = [Upstream(BUFFERIZE), ResultsToOutParams(), CopiesToLoops()]
 
 @cache
 def _soft_float() -> Library:
-    """The conversion functions for processors without the instructions."""
+    """Returns the conversion functions for processors without the instructions."""
     return Library(
         (), {}, support=soft_float_ir([name.encode() for name in SOFT_FLOAT_NAMES]), exported=SOFT_FLOAT_NAMES
     )
@@ -99,7 +99,7 @@ class Compiled:
         self._engine: Any = None
 
     def nodes_of(self, function: str) -> set[str]:
-        """The nodes that the ops in the body of `function` come from."""
+        """Returns the nodes that the ops in the body of `function` come from."""
         found: set[str] = set()
         with self.context:
             for op in self.module.body.operations:
@@ -113,7 +113,7 @@ class Compiled:
         self.bound(function, *arrays)()
 
     def bound(self, function: str, *arrays: np.ndarray[Any, Any]) -> Callable[[], None]:
-        """That call, with its arguments prepared."""
+        """Returns the call, with its arguments prepared."""
         if self._engine is None:
             with self.context, ir.Location.unknown():
                 passmanager.PassManager.parse(LOWER).run(self.module.operation)

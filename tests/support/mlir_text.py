@@ -14,7 +14,7 @@ def memref(*shape: int, element: str = "f32") -> str:
 
 
 def entry_function(arguments: str, body: str, name: str = "f") -> str:
-    """A function without results that `mlir_jit.Compiled` can call."""
+    """Returns a function without results that `mlir_jit.Compiled` can call."""
     return f"""
     func.func @{name}({arguments}) attributes {{llvm.emit_c_interface}} {{
       {body}
@@ -23,7 +23,7 @@ def entry_function(arguments: str, body: str, name: str = "f") -> str:
 
 
 def from_node(node: int, function: str) -> str:
-    """The function, with node number `node` as the location of its last op before the return."""
+    """Returns the function, with node number `node` as the location of its last op before the return."""
     return function.replace("\n      return", f' loc("graph":{node}:0)\n      return')
 
 
@@ -37,7 +37,7 @@ def generic(
     yields: str = "%r",
     results: str = "",
 ) -> str:
-    """A `linalg.generic` over `loops`, each named by one letter; those in `reductions` are reduction loops.
+    """Returns a `linalg.generic` over `loops`, each named by one letter; those in `reductions` are reduction loops.
 
     The block arguments are %in0, %in1, ... and %out0, %out1, ... in the order of the operands. `body` defines the
     values that `yields` names.
@@ -61,14 +61,14 @@ def generic(
 
 
 def elementwise_function(body: str, count: int, element: str = "f32", inputs: int = 1) -> str:
-    """An entry function that computes the value %r of `body` for each element of `inputs` vectors."""
+    """Returns an entry function that computes the value %r of `body` for each element of `inputs` vectors."""
     vectors = [(name, memref(count, element=element), "i") for name in [*(f"%x{i}" for i in range(inputs)), "%y"]]
     arguments = ", ".join(f"{name}: {type_}" for name, type_, _ in vectors)
     return entry_function(arguments, generic("i", vectors[:-1], vectors[-1:], body))
 
 
 def _element(type_: str) -> str:
-    """The element type of a memref or tensor type."""
+    """Returns the element type of a memref or tensor type."""
     found = re.match(r"\w+<(?:[\d?]+x)*(\w+)", type_)
     assert found, type_
     return found[1]

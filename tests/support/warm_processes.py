@@ -82,7 +82,7 @@ def warm_processes() -> Iterator[list[str]]:
 
 
 def connecting(address: str) -> list[str]:
-    """The command that asks the warm process at `address` for a fork."""
+    """Returns the command that asks the warm process at `address` for a fork."""
     return [sys.executable, "-I", "-S", str(CONNECT), address]
 
 
@@ -98,7 +98,7 @@ class Server:
         self._forks: dict[int, tuple[socket.socket, int, int]] = {}
 
     def serve(self) -> Job | None:
-        """The job of a fork, in the fork; `None` at the end, in this process."""
+        """Returns the job of a fork, in the fork; `None` at the end, in this process."""
         self._line.send(b"+")
         while True:
             told = select.select([self._line, self._listening, *self._forks], [], [])[0]
@@ -236,7 +236,7 @@ def _forked(
     stdout: int, _err: int, stderr: int, _pipe_in: int, pipe_out: int, _signals: bool, session: bool, _group: int,
     _gid: Any, _gids: Any, _uid: Any, _umask: int, before: Callable[[], None] | None, _vfork: bool,
 ) -> int:  # fmt: skip
-    """`_posixsubprocess.fork_exec` with the arguments that workers use.
+    """Calls `_posixsubprocess.fork_exec` with the arguments that workers use.
 
     Forks and runs a module instead of a program.
     """

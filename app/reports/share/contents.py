@@ -221,7 +221,7 @@ async def _collect_graph(
         progress(f"reading stage {number}/{len(graph.stages)} {stage.name}")
         stages.append(_stage_values(stage, graph.recipe, await graph_texts.add(stage.text, stage.language)))
     progress("reading the Python code")
-    shared = [path for path in PythonLines(graph.info.rows, graph.info.places).paths if is_shared(path)]
+    shared = [path for path in PythonLines(graph.info.rows, graph.info.caller_locations).paths if is_shared(path)]
     paths, files = await _collect_python(graph, shared, graph_texts, send)
     return {
         "name": graph.info.name,
@@ -274,7 +274,7 @@ def _node_values(graph: SharedGraph, paths: Sequence[str]) -> dict[str, list[obj
     """The columns of the graph table. A node's `file` is the index of its Python file, -1 without one."""
     rows, assignments = graph.info.rows, {assignment.node: assignment for assignment in graph.assignments}
     lowered = [assignments.get(row.stable) for row in rows]
-    places = [row.location.rpartition(":") for row in rows]
+    locations = [row.location.rpartition(":") for row in rows]
     files = {path: number for number, path in enumerate(paths)}
     columns: dict[str, list[Any]] = {
         "name": [row.display_name for row in rows],
@@ -283,8 +283,8 @@ def _node_values(graph: SharedGraph, paths: Sequence[str]) -> dict[str, list[obj
         "lowering": [assignment.lowering if assignment else "" for assignment in lowered],
         "function": [assignment.function if assignment else "" for assignment in lowered],
         "reason": [assignment.reason if assignment else "" for assignment in lowered],
-        "file": [files.get(path, -1) for path, _, _ in places],
-        "line": [int(line) - 1 if line.isdecimal() else -1 for _, _, line in places],
+        "file": [files.get(path, -1) for path, _, _ in locations],
+        "line": [int(line) - 1 if line.isdecimal() else -1 for _, _, line in locations],
         "location": [shown_path(row.location) for row in rows],
     }
     if graph.profile is not None:

@@ -55,7 +55,7 @@ def _results(graph: SharedGraph) -> Iterator[Table]:
     rows = [_output_row(output) for output in report.outputs]
     bad = [number for number, output in enumerate(report.outputs) if output.verdict not in ("ok", "unchecked")]
     yield {**_table("Outputs", heading, rows, ("max abs", "max rel")), "badRows": bad}
-    yield _table("Figures", ("", ""), list(_figures(report)))
+    yield _table("Measurements", ("", ""), list(_measurements(report)))
     if report.notes:
         yield _table("Notes", ("",), [(note,) for note in report.notes])
 
@@ -69,7 +69,7 @@ def _output_row(output: OutputReport) -> tuple[object, ...]:
     return output.name, shape, output.dtype, output.verdict, *errors, "; ".join(text for text in texts if text)
 
 
-def _figures(report: RunReport) -> Iterator[tuple[str, str]]:
+def _measurements(report: RunReport) -> Iterator[tuple[str, str]]:
     yield "result", f"not compared: {report.not_compared}" if report.not_compared else report.word
     counts = [f"{report.nodes_compiled} compiled", f"{report.nodes_eager} in eager"]
     yield "nodes", ", ".join([*counts, *formatting.eager_path_texts(report)])
@@ -77,7 +77,7 @@ def _figures(report: RunReport) -> Iterator[tuple[str, str]]:
     if not report.not_compared:
         yield "eager", _timing_text(report.eager)
         yield "ratio", f"{report.ratio:.2f} x the time of eager"
-    for side in report.beside:
+    for side in report.sides:
         yield side.name, side.problem or f"{_timing_text(side.timing)}, {side.verdict}"
     yield "compiled in", formatting.seconds(report.compile_seconds)
     yield "loaded in", formatting.seconds(report.load_seconds)

@@ -12,8 +12,7 @@ from itertools import accumulate
 from typing import Literal, NamedTuple
 
 from buddy.app.reports.text.folds import TextFold
-
-Hunk = tuple[int, int, int, int]
+from buddy.app.reports.text.unified import CONTEXT, Hunk
 
 
 class HiddenLines(NamedTuple):
@@ -135,13 +134,11 @@ def _hide_under(head: DiffPart, part: DiffPart) -> DiffPart:
     return head._replace(hidden=HiddenLines(lines + new_count, added + new_count, removed + old_count))
 
 
-# The number of equal lines that are shown above and below a change.
-CONTEXT = 3
 # The minimum number of equal lines that are folded.
 MIN_FOLDED_LINES = 4
 
-Kind = Literal["same", "fold", "removed", "added", "changed"]
-Layout = Literal["unified", "beside"]
+DiffRowKind = Literal["same", "fold", "removed", "added", "changed"]
+DiffLayout = Literal["unified", "side-by-side"]
 
 
 class DiffRow(NamedTuple):
@@ -153,7 +150,7 @@ class DiffRow(NamedTuple):
     the other text for a removed or added line, -1 for none.
     """
 
-    kind: Kind
+    kind: DiffRowKind
     before: int
     after: int
     folded: int = 0
@@ -169,7 +166,7 @@ class _Run(NamedTuple):
     `hidden` are the lines that are folded under its last line.
     """
 
-    kind: Kind
+    kind: DiffRowKind
     before: int
     removed: int
     after: int
@@ -191,14 +188,14 @@ class DiffRows:
     """
 
     def __init__(
-        self, hunks: Sequence[Hunk], before_lines: int, after_lines: int, layout: Layout = "unified",
+        self, hunks: Sequence[Hunk], before_lines: int, after_lines: int, layout: DiffLayout = "unified",
         aliases: tuple[tuple[str, str], ...] = (),
     ) -> None:  # fmt: skip
         self.aliases = aliases
         self._whole = DiffSection(list(hunks), (0, 0), (before_lines, after_lines))
         self._section = self._whole
         self._functions: list[TextFold] = []
-        self.layout: Layout = layout
+        self.layout: DiffLayout = layout
         # The origins of the equal lines that are not folded.
         self._unfolded: set[int] = set()
         self._update_runs()
@@ -212,7 +209,7 @@ class DiffRows:
     def count(self) -> int:
         return self._starts[-1]
 
-    def arrange(self, layout: Layout) -> None:
+    def arrange(self, layout: DiffLayout) -> None:
         """Change the layout. Unfolded runs stay unfolded."""
         if layout != self.layout:
             self.layout = layout
@@ -354,7 +351,7 @@ class DiffRows:
                 head = CONTEXT if k and parts[k - 1].hidden is None else 0
                 tail = CONTEXT if k + 1 < len(parts) and parts[k + 1].hidden is None else 0
                 yield from self._equal_runs(part, head, tail)
-            elif self.layout == "beside":
+            elif self.layout == "side-by-side":
                 yield _Run("changed", *part.lines, hidden=part.hidden)
             else:
                 yield _Run("removed", *part.lines)

@@ -24,7 +24,7 @@ _REQUESTS_PER_WORKER = 2
 # A function takes about 0.1 s. A worker without output for this long hangs, and its modules are compiled elsewhere.
 _HANG_SECONDS = 60.0
 # The signals of a process that ends by its own fault, which the module may cause, so this process must not compile it.
-# Other ends are no crash: the system sends SIGKILL, and an idle worker exits with 0.
+# Other ends are not crashes: the system sends SIGKILL, and an idle worker exits with 0.
 _CRASH_SIGNALS = {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGTRAP}
 # The maximum time between the end of a worker's output and its exit: it may write a core file.
 _EXIT_SECONDS = 10.0

@@ -46,7 +46,7 @@ def slice_parts(graph: Graph) -> list[Note]:
 def _containing_part(node: Op) -> tuple[Op, int, int] | None:
     """Returns the concatenated tensor that contains a slice, with the slice's start and end in that tensor.
 
-    Returns `None` if `node` is no such slice, or spans several tensors.
+    Returns `None` if `node` is not such a slice, or spans several tensors.
     """
     if not isinstance(node, SliceOp) or not isinstance(node.args[0], CatOp) or argument(node, 4, "step", 1) != 1:
         return None

@@ -19,7 +19,7 @@ _MAX_NAMED = 5
 _MAX_HEADER_BYTES = 16 << 10
 
 
-class StageFile(NamedTuple):
+class DumpFile(NamedTuple):
     """A file that has the IR of one stage. Stages are sorted by `order`; if `anchor` is "", the IR determines it."""
 
     path: Path
@@ -54,7 +54,7 @@ class FolderScan:
         note_names(dump, sorted(others), "no IR of a stage")
         note_names(dump, unreadable, "cannot be read")
 
-    def _read(self, stage: StageFile) -> Iterator[None]:
+    def _read(self, stage: DumpFile) -> Iterator[None]:
         dump = self._dump
         read = StageHash(stage.language, dump.size <= MAX_COUNTED_BYTES)
         with stage.path.open("rb") as file:
@@ -97,67 +97,67 @@ def _natural(text: str) -> tuple[tuple[int, str], ...]:
 _TREE = re.compile(r"(?P<numbers>\d+(?:_\d+)*)_(?P<name>[\w.-]+)\.mlir")
 
 
-def _read_mlir_tree_name(folder: Path, path: Path) -> StageFile | None:
+def _read_mlir_tree_name(folder: Path, path: Path) -> DumpFile | None:
     """Reads the name `1_3_cse.mlir`, with the pass number at each level of nesting; the folders name the ops."""
     match = _TREE.fullmatch(path.name)
     if match is None:
         return None
     numbers = tuple(map(int, match["numbers"].split("_")))
-    return StageFile(path, (path.relative_to(folder).parts[0], numbers), match["name"], "mlir", "mlir")
+    return DumpFile(path, (path.relative_to(folder).parts[0], numbers), match["name"], "mlir", "mlir")
 
 
 _PHASE = re.compile(r"(?P<program>.*)\.(?P<number>\d+)\.(?P<phase>[\w-]+)\.mlir")
 
 
-def _read_iree_phase_name(_folder: Path, path: Path) -> StageFile | None:
+def _read_iree_phase_name(_folder: Path, path: Path) -> DumpFile | None:
     """Reads the name `program.3.flow.mlir`, with the number of the phase."""
     match = _PHASE.fullmatch(path.name)
     if match is None:
         return None
     order = match["program"], int(match["number"])
-    return StageFile(path, order, match["phase"], match["phase"], "mlir", match["program"])
+    return DumpFile(path, order, match["phase"], match["phase"], "mlir", match["program"])
 
 
 _TRITON = (".source", ".ttir", ".ttgir", ".llir", ".ptx", ".amdgcn", ".sass")
 
 
-def _read_triton_name(_folder: Path, path: Path) -> StageFile | None:
+def _read_triton_name(_folder: Path, path: Path) -> DumpFile | None:
     """Reads the name `kernel.ttir`, whose suffix is the level; the folder is named after a hash of the kernel."""
     if path.suffix not in _TRITON:
         return None
     level = path.suffix[1:]
     anchor = f"{path.stem} {path.parent.name[:6]}" if len(path.parent.name) > 40 else path.stem
     order = path.parent.name, path.stem, _TRITON.index(path.suffix)
-    return StageFile(path, order, level, level, IR_SUFFIXES.get(path.suffix, "mlir"), anchor)
+    return DumpFile(path, order, level, level, IR_SUFFIXES.get(path.suffix, "mlir"), anchor)
 
 
 _XLA = re.compile(r"(?P<module>module_\d+\.[^.]*)\.(?P<rest>.*)")
 _XLA_PASS = re.compile(r"(?P<number>\d+)\.(?P<pipeline>.+?)\.after_(?P<pass>.+?)(?:\.before_.*)?\.txt")
 
 
-def _read_xla_name(_folder: Path, path: Path) -> StageFile | None:
+def _read_xla_name(_folder: Path, path: Path) -> DumpFile | None:
     """Reads the name `module_0001.jit_f.0003.pipeline.after_X.before_Y.txt`, or that of a module outside of passes."""
     match = _XLA.fullmatch(path.name)
     if match is None and path.name == "module.mlir" and path.parent.name.startswith("module_"):
         # The module that a frontend passed to XLA.
-        return StageFile(path, (path.parent.name, 0, 0, ""), "stablehlo", "stablehlo", "mlir", path.parent.name)
+        return DumpFile(path, (path.parent.name, 0, 0, ""), "stablehlo", "stablehlo", "mlir", path.parent.name)
     if match is None:
         return None
     module, rest = match["module"], match["rest"]
     in_pass = _XLA_PASS.fullmatch(rest)
     if in_pass is not None:
         title = f"{in_pass['pipeline']}/{in_pass['pass']}"
-        return StageFile(path, (module, 1, int(in_pass["number"]), ""), title, "hlo", "hlo", module)
+        return DumpFile(path, (module, 1, int(in_pass["number"]), ""), title, "hlo", "hlo", module)
     title, suffix = os.path.splitext(rest)
     if suffix in (".ll", ".ptx", ".s"):
         phase = "llvm" if suffix == ".ll" else suffix[1:]
         is_late = phase != "llvm" or "with-opt" in title
-        return StageFile(path, (module, 3, is_late, title), title, phase, IR_SUFFIXES[suffix], module)
+        return DumpFile(path, (module, 3, is_late, title), title, phase, IR_SUFFIXES[suffix], module)
     if suffix != ".txt":
         return None
     if re.fullmatch(r"(?:\w+_)?(?:before|after)_optimizations", title):
-        return StageFile(path, (module, 0.5 if "before" in title else 2, 0, title), title, "hlo", "hlo", module)
-    return StageFile(path, (module, 4, 0, title), title, "reports", "text", module)
+        return DumpFile(path, (module, 0.5 if "before" in title else 2, 0, title), title, "hlo", "hlo", module)
+    return DumpFile(path, (module, 4, 0, title), title, "reports", "text", module)
 
 
 _INDUCTOR: dict[str, tuple[str, Language]] = {
@@ -170,29 +170,29 @@ _INDUCTOR: dict[str, tuple[str, Language]] = {
 }
 
 
-def _read_inductor_name(_folder: Path, path: Path) -> StageFile | None:
+def _read_inductor_name(_folder: Path, path: Path) -> DumpFile | None:
     """Reads one of the names in `_INDUCTOR`; the folder names the graph."""
     if path.name not in _INDUCTOR:
         return None
     phase, language = _INDUCTOR[path.name]
     order = path.parent.name, list(_INDUCTOR).index(path.name)
-    return StageFile(path, order, path.stem, phase, language, path.parent.name)
+    return DumpFile(path, order, path.stem, phase, language, path.parent.name)
 
 
-def _read_ir_name(folder: Path, path: Path) -> StageFile | None:
+def _read_ir_name(folder: Path, path: Path) -> DumpFile | None:
     """Reads any name with the suffix of an IR; stages are ordered by name."""
     language = "mlir" if path.suffix == ".mlir" else IR_SUFFIXES.get(path.suffix)
     if language is None:
         return None
-    return StageFile(path, _natural(str(path.relative_to(folder))), path.stem, language, language)
+    return DumpFile(path, _natural(str(path.relative_to(folder))), path.stem, language, language)
 
 
-def _single_file(_folder: Path, path: Path) -> StageFile:
+def _single_file(_folder: Path, path: Path) -> DumpFile:
     language = IR_SUFFIXES.get(path.suffix, "text")
-    return StageFile(path, (), path.stem, language, language)
+    return DumpFile(path, (), path.stem, language, language)
 
 
-_READERS: dict[DumpFormat, Callable[[Path, Path], StageFile | None]] = {
+_READERS: dict[DumpFormat, Callable[[Path, Path], DumpFile | None]] = {
     "mlir-tree": _read_mlir_tree_name,
     "iree-phases": _read_iree_phase_name,
     "triton": _read_triton_name,

@@ -20,6 +20,9 @@ from buddy.compiler.protocol.dump_files import language_of_text
 CHUNK_BYTES = 1 << 20
 # The maximum lengths of the start of a stage, in which its anchor is found, and of a line that may be a header.
 _HEAD_BYTES, _MAX_HEADER_BYTES = 64 << 10, 16 << 10
+_DIGEST_DIGITS = 24
+# A grown log is told from a rewritten one by evenly spaced samples of its bytes: all bytes of logs up to 256 KiB.
+_SAMPLES, _SAMPLE_BYTES = 64, 4 << 10
 # Ops are counted in dumps up to this size: counting is much slower than reading.
 MAX_COUNTED_BYTES = 16 << 20
 _OPS = {
@@ -46,6 +49,21 @@ def lines_from(file: BinaryIO, position: int) -> Iterator[bytes]:
         yield data[:cut] if cut else data
     if rest:
         yield rest
+
+
+def _hash_samples(file: BinaryIO, end: int) -> bytes:
+    """Returns the hash of `_SAMPLES` pieces of the first `end` bytes of a file; the last piece ends at `end`."""
+    state = hashlib.sha1(usedforsecurity=False)
+    length = min(_SAMPLE_BYTES, -(-end // _SAMPLES))
+    for number in range(_SAMPLES):
+        file.seek((end - length) * number // (_SAMPLES - 1))
+        state.update(file.read(length))
+    return state.digest()
+
+
+def digest_of(data: bytes) -> str:
+    """Returns the `digest` of a `StageHash` to which `data` was added."""
+    return hashlib.sha1(data.rstrip(b"\r\n"), usedforsecurity=False).hexdigest()[:_DIGEST_DIGITS]
 
 
 class StageHash:
@@ -81,7 +99,7 @@ class StageHash:
 
     @property
     def digest(self) -> str:
-        return self._state.hexdigest()[:24]
+        return self._state.hexdigest()[:_DIGEST_DIGITS]
 
     @property
     def total_lines(self) -> int:
@@ -105,6 +123,7 @@ class LogScan:
         # number of stages before it.
         self._resume, self._stages_before = 0, 0
         self._inode = 0
+        self._sampled = b""
         self._headers_without_ir = 0
 
     def scan(self) -> Iterator[None]:
@@ -122,6 +141,7 @@ class LogScan:
                 reader.add(data)
                 dump.scanned = reader.position
                 yield
+            self._sampled = _hash_samples(file, reader.position)
         self._resume, self._stages_before = reader.resume, reader.stages_before
         reader.finish()
         self._headers_without_ir += reader.headers_without_ir
@@ -132,12 +152,16 @@ class LogScan:
         yield
 
     def has_grown(self) -> bool:
-        """Returns whether the file is the scanned one and not shorter. A replaced or shorter file is another dump."""
+        """Returns whether text was appended to the scanned file. A replaced or rewritten file is another dump."""
+        scanned = self._dump.scanned
         try:
-            status = self._path.stat()
+            with self._path.open("rb") as file:
+                status = os.fstat(file.fileno())
+                if status.st_ino != self._inode or status.st_size <= scanned:
+                    return False
+                return _hash_samples(file, scanned) == self._sampled
         except OSError:
             return False
-        return status.st_ino == self._inode and status.st_size >= self._dump.scanned
 
 
 class _LogReader:

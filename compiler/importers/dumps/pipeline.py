@@ -24,7 +24,7 @@ _INNER_PASSES = {"inline": "canonicalize"}
 _PARENTS = {"gpu.func": "gpu.module", "spirv.func": "spirv.module"}
 
 
-class PipelineError(BuddyError):
+class DumpPipelineError(BuddyError):
     """The steps of a dump cannot be run again; the text is the reason."""
 
 
@@ -80,7 +80,7 @@ def _symbol(stage: DumpStage) -> str:
 
 
 @dataclass
-class Step:
+class PipelineStep:
     """A pass of the pipeline, which runs on each op with the name `op`. `stages` are the numbers of its stages."""
 
     title: str
@@ -105,9 +105,9 @@ class Pipeline:
     """
 
     def __init__(self, stages: Sequence[DumpStage], inner: Collection[int]) -> None:
-        """Raises `PipelineError` if the functions of the dump have run different passes."""
+        """Raises `DumpPipelineError` if the functions of the dump have run different passes."""
         self._stages = stages
-        self.steps: list[Step] = []
+        self.steps: list[PipelineStep] = []
         self.inner = frozenset(inner)
         self.is_before = _shows_before(stages)
         self._by_stage: dict[int, int] = {}
@@ -115,7 +115,7 @@ class Pipeline:
 
     def _read(self) -> None:
         positions, numbers = _Positions(), dict[tuple[int, str, int], int]()
-        steps: list[Step] = []
+        steps: list[PipelineStep] = []
         for number, stage in enumerate(self._stages):
             if number in self.inner or not is_step(stage) or stage.before != self.is_before:
                 continue
@@ -123,11 +123,11 @@ class Pipeline:
             if position not in numbers:
                 numbers[position] = len(steps)
                 spelling = re.sub(r"\s+", " ", stage.pipeline).replace(" }", "}").replace("{ ", "{")
-                steps.append(Step(_title(stage), stage.op, spelling, position[0]))
+                steps.append(PipelineStep(_title(stage), stage.op, spelling, position[0]))
             step = steps[numbers[position]]
             if step.title != _title(stage):
                 what = f"{step.title} and {_title(stage)} (stage {number}) ran at the same place on different functions"
-                raise PipelineError(f"the pipeline is not known: {what}, or the dump lacks stages")
+                raise DumpPipelineError(f"the pipeline is not known: {what}, or the dump lacks stages")
             step.stages.append(number)
         # Functions that run in several threads are interleaved.
         self.steps = [steps[numbers[position]] for position in sorted(numbers)]
@@ -135,13 +135,13 @@ class Pipeline:
         self._reject_different_functions()
 
     def _reject_different_functions(self) -> None:
-        """Raises `PipelineError` if a pass ran on some functions only. The last passes may not have ended."""
+        """Raises `DumpPipelineError` if a pass ran on some functions only. The last passes may not have ended."""
         for step, following in pairwise(self.steps):
             is_last = following.group == self.steps[-1].group
             same = (step.group, step.op) == (following.group, following.op)
             if same and not is_last and len(step.stages) != len(following.stages):
                 shown = f"{step.title} ran on {len(step.stages)} functions and {following.title} on "
-                raise PipelineError(f"the pipeline is not known: {shown}{len(following.stages)}")
+                raise DumpPipelineError(f"the pipeline is not known: {shown}{len(following.stages)}")
 
     def step_of(self, stage: int) -> int | None:
         """Returns the index of the step that stage number `stage` belongs to; `None` if it belongs to none."""
@@ -150,7 +150,7 @@ class Pipeline:
     def start_before(self, first: int) -> Start:
         """Returns the latest start before step `first` at which the dump has the whole module.
 
-        Raises `PipelineError` if the dump has no such text.
+        Raises `DumpPipelineError` if the dump has no such text.
         """
         for index in range(first if self.is_before else first - 1, -1, -1):
             whole = self._whole_text(index)
@@ -161,7 +161,7 @@ class Pipeline:
         # Passes on functions may print each function alone, before any pass on the module.
         if self.steps[0].op != MODULE_OP and index <= first and not any(is_whole(self._stages[one]) for one in parts):
             return Start(parts, index)
-        raise PipelineError(
+        raise DumpPipelineError(
             f"the dump has no text of the whole module before {self.steps[first].title} "
             f"(step {first + 1} of {len(self.steps)})"
         )
@@ -247,15 +247,15 @@ class Pipeline:
 
 
 def readings(stages: Sequence[DumpStage]) -> Iterator[Pipeline]:
-    """Yields the pipelines that the stages may be of. Raises `PipelineError` if no pipeline is found.
+    """Yields the pipelines that the stages may be of. Raises `DumpPipelineError` if no pipeline is found.
 
     They differ in the stages that they attribute to inner pipelines, such as that of the inliner. Such stages look like
     those of the outer pipeline, so only a re-run shows which pipeline is right.
     """
     if not any(map(is_step, stages)):
-        raise PipelineError("the dump does not name the passes of an MLIR pipeline")
+        raise DumpPipelineError("the dump does not name the passes of an MLIR pipeline")
     seen: set[frozenset[int]] = set()
-    problem: PipelineError | None = None
+    problem: DumpPipelineError | None = None
     found = False
     for choose in _CHOICES:
         inner = frozenset(_inner_stages(stages, choose))
@@ -264,7 +264,7 @@ def readings(stages: Sequence[DumpStage]) -> Iterator[Pipeline]:
         seen.add(inner)
         try:
             pipeline = Pipeline(stages, inner)
-        except PipelineError as error:
+        except DumpPipelineError as error:
             problem = problem or error
             continue
         found = True

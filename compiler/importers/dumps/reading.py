@@ -13,13 +13,13 @@ from pathlib import Path
 
 from buddy.compiler.importers.dumps.folders import FolderScan
 from buddy.compiler.importers.dumps.locations import MAX_LOCATED_CHARACTERS, line_places
-from buddy.compiler.importers.dumps.logs import LogScan
+from buddy.compiler.importers.dumps.logs import LogScan, digest_of
 from buddy.compiler.importers.dumps.records import Dump, DumpStage
 from buddy.compiler.importers.dumps.torch_logs import TORCH_PREFIX, TorchLogScan
 from buddy.compiler.protocol.dump_files import DumpFormat, files_in
 from buddy.compiler.protocol.text.lines import IndexedText
 
-# Longer texts are cut: a terminal has no use for them, and they would fill the memory.
+# Longer texts are truncated, because they would fill the memory.
 MAX_TEXT_BYTES = 192 << 20
 # The bytes of control characters but tab and newline, and the pictures that Unicode has for them. The first byte of
 # those beyond ASCII is the last of the list.
@@ -31,7 +31,7 @@ _PICTURES |= dict.fromkeys(range(0x80, 0xA0), "\ufffd")
 def read_text(dump: Dump, stage: DumpStage) -> str:
     """Returns the text of a stage. Invalid UTF-8 is replaced, and control characters are shown as pictures.
 
-    Raises `OSError` if the file cannot be read, or has become shorter.
+    Raises `OSError` if the file cannot be read, or another text stands there now.
     """
     path = dump.files[stage.file]
     with path.open("rb") as file:
@@ -43,6 +43,8 @@ def read_text(dump: Dump, stage: DumpStage) -> str:
         data = TORCH_PREFIX.sub(b"", data)
     elif stage.strip == "tab":
         data = re.sub(rb"^\t", b"", data, flags=re.MULTILINE)
+    if stage.length <= MAX_TEXT_BYTES and digest_of(data) != stage.digest:
+        raise OSError(f"{path} was rewritten since it was opened")
     text = data.decode("utf-8", "replace")
     if len(data.translate(None, _CONTROL_BYTES)) < len(data):
         text = text.replace("\r\n", "\n").translate(_PICTURES)

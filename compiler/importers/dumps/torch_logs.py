@@ -63,7 +63,9 @@ class TorchLogScan:
                 yield
         reader.end()
         if self._ignored:
-            self._dump.notes.append(f"{self._ignored} lines or entries of {self._path.name} are no graphs and no code")
+            self._dump.notes.append(
+                f"{self._ignored} lines or entries of {self._path.name} are neither graphs nor code"
+            )
 
     def _read_log(self, reader: _TextReader, data: bytes, position: int) -> None:
         for line in data.splitlines(keepends=True):
@@ -128,7 +130,7 @@ class _TextReader:
 
 
 def _trace_start(line: bytes) -> _Start | None:
-    """Returns what the payload after a line of TORCH_TRACE is; `None` if it is no graph and no code."""
+    """Returns what the payload after a line of TORCH_TRACE is; `None` if it is neither a graph nor code."""
     match = _TRACE_HEADER.match(line)
     try:
         entry = json.loads(match["json"]) if match is not None else None

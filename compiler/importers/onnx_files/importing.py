@@ -1,11 +1,11 @@
-"""Imports an ONNX model into the torch dialect: the client of the process that runs `importer`."""
+"""Imports an ONNX model into the torch dialect: the client of the process that runs `import_process`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from buddy.compiler.importers.onnx_files.importer import ImportedModel
+from buddy.compiler.importers.onnx_files.import_process import ImportedModel
 from buddy.compiler.protocol.source_files import source_error
 from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLong, call_and_wait
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # Time limit in seconds; printing the text of a large model takes several.
 SECONDS = 120.0
-_IMPORTER = "buddy.compiler.importers.onnx_files.importer:import_model"
+_IMPORTER = "buddy.compiler.importers.onnx_files.import_process:import_model"
 
 
 def import_onnx(model: onnx.ModelProto, path: Path) -> str:

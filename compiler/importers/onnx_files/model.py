@@ -125,7 +125,7 @@ def _check_model(onnx: ModuleType, model: onnx.ModelProto, path: Path) -> None:
 
 
 def _rewrite_quantised_operators(model: onnx.ModelProto, path: Path, opset: int) -> None:
-    """Replaces ops on quantised tensors, for some of which torch-mlir makes wrong numbers, and which ONNX has not."""
+    """Replaces ops on quantised tensors: torch-mlir computes some wrongly, and rejects those of ONNX Runtime."""
     todo = "quantise the model with QuantizeLinear and DequantizeLinear (format QDQ)"
     node = next((node for node in model.graph.node if node.op_type == "QLinearConv"), None)
     if node is not None and opset < MIN_OPSET:

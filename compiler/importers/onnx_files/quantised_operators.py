@@ -43,7 +43,7 @@ def rewrite_quantised_operators(model: onnx.ModelProto) -> None:
 
 
 def pool_bytes_as_floats(model: onnx.ModelProto) -> bool:
-    """Converts unsigned bytes to floats around each max pool of a model with inferred types; returns if there is one.
+    """Converts unsigned bytes to floats around each max pool of a model; returns whether there is one.
 
     torch-mlir compares them as signed bytes. The largest of floats that are small integers is the same integer.
     """
@@ -156,7 +156,7 @@ class _Rewriting:
         import onnx.numpy_helper
 
         if name not in self._constants:
-            raise UnknownScaleError(f"{name} of its node {self._stem(node)} is no constant")
+            raise UnknownScaleError(f"{name} of its node {self._stem(node)} is not a constant")
         array: np.ndarray = onnx.numpy_helper.to_array(self._constants[name])
         return array
 

@@ -35,7 +35,7 @@ from buddy.compiler.importers.sources.script import (
 )
 from buddy.compiler.importers.sources.tape import Tape
 from buddy.compiler.protocol.recipe import Frontend
-from buddy.compiler.protocol.source_files import Location, SourceError, kind_of, locate, source_error
+from buddy.compiler.protocol.source_files import SourceError, SourceLocation, kind_of, locate_source, source_error
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.support.dynamo_internals import TorchDynamoException
 
@@ -56,7 +56,7 @@ def load_program(
     shapes: tuple[str, ...] = (),
     frontend: Frontend = "dynamo",
     trusts: bool = False,
-    known: bytes = b"",
+    known_graph: bytes = b"",
 ) -> CapturedProgram:
     """Runs `source` and captures its graphs, or opens it if it is a model file.
 
@@ -65,20 +65,20 @@ def load_program(
     Otherwise they are the first of these that exist: the graphs that the script itself compiles (`torch.compile`,
     `DynamoCompiler`); those of its `model` on its `example_inputs`; those of its outermost module calls. `shapes`
     (`x=4x128`) replace the shapes of the tensors that a defined or named model is called with. With the frontend
-    `export`, called, defined and named models are captured by `torch.export`. `known` are those of an earlier load of
-    the same source: a model that still computes the same is not captured again.
+    `export`, called, defined and named models are captured by `torch.export`. `known_graph` is that of an earlier
+    load of the same source: a model that still computes the same is not captured again.
 
     The kind of a file that is not a script is determined by its content (`opening.py`); nothing in it is executed
     unless the user `trusts` it. Raises `SourceError`.
     """
     with _folder(directory):
         report = on_progress or (lambda _text: None)
-        location = locate(source)
+        location = locate_source(source)
         if location.path is not None and (file_kind := kind_of(location.path)).kind != "script":
             title = source.removesuffix(f":{location.name}") if location.name else source
             opening = Opening(location.path, location.name, title, shapes, frontend, trusts, report)
             return open_file(opening, file_kind)
-        return _Loading(location, source, arguments, report, shapes, frontend, known).run()
+        return _Loading(location, source, arguments, report, shapes, frontend, known_graph).run()
 
 
 @contextmanager
@@ -98,8 +98,8 @@ class _Loading:
     """Loads one source."""
 
     def __init__(
-        self, location: Location, source: str, arguments: tuple[str, ...], report: OnProgress, shapes: tuple[str, ...],
-        frontend: Frontend, known: bytes,
+        self, location: SourceLocation, source: str, arguments: tuple[str, ...], report: OnProgress,
+        shapes: tuple[str, ...], frontend: Frontend, known_graph: bytes,
     ) -> None:  # fmt: skip
         self._shapes, self._has_applied_shapes = shapes, False
         self._location = location
@@ -107,7 +107,7 @@ class _Loading:
         self._arguments = arguments
         self._report = report
         self._names: Mapping[str, Any] = {}
-        self._known, self._is_reused = known if frontend == "dynamo" else b"", False
+        self._known_graph, self._is_reused = known_graph if frontend == "dynamo" else b"", False
         # The call that was captured at the end of the script, and the structure of its module before it.
         self._call: tuple[Call, str] | None = None
         self._tape = Tape(skip_calls=lambda: defines_both(self._names), frontend=frontend)
@@ -138,9 +138,9 @@ class _Loading:
             notes.append(
                 f"{graphs[0].info.name} was not captured again: it gives the results of its known graph exactly"
             )
-        known = self._known if self._is_reused else self._describe(graphs)
+        known_graph = self._known_graph if self._is_reused else self._describe(graphs)
         files = program_files(self._location.path)
-        return CapturedProgram(graphs, list(dict.fromkeys(notes)), files, known, self._is_reused)
+        return CapturedProgram(graphs, list(dict.fromkeys(notes)), files, known_graph, self._is_reused)
 
     def _open_module(self, module: ir.Module, notes: list[str]) -> CapturedProgram:
         """Opens an MLIR module that the script has made."""
@@ -196,9 +196,9 @@ class _Loading:
             function, args, kwargs = call_of(target, inputs, where)
             if self._shapes:
                 args, kwargs = self._change_shapes(function, args, kwargs)
-            if self._known and not self._tape.requested:
+            if self._known_graph and not self._tape.requested:
                 with self._tape.pause_recording():
-                    graph = restore(self._known, function, args, kwargs)
+                    graph = restore(self._known_graph, function, args, kwargs)
                 if graph is not None:
                     self._tape.requested.append(graph)
                     self._is_reused = True
@@ -223,7 +223,7 @@ class _Loading:
     def _change_shapes(
         self, function: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
     ) -> tuple[tuple[object, ...], dict[str, object]]:
-        """The call with the shapes that the user set, after a test run in eager."""
+        """Returns the call with the shapes that the user set, after a test run in eager."""
         args, kwargs = apply_shapes(function, args, kwargs, self._shapes)
         try:
             with torch.no_grad():

@@ -22,14 +22,14 @@ from buddy.compiler.runtime.captured import CapturedGraph
 class CapturedProgram:
     """The graphs of a program in the order in which they ran, notes for the user, and the program's files.
 
-    `known` describes its graph for a later load that need not capture it (`reuse.py`), b"" if that is impossible.
+    `known_graph` describes its graph for a later load that need not capture it (`reuse.py`), b"" if that is impossible.
     `is_reused` says whether the graph itself was made from such a description.
     """
 
     graphs: list[CapturedGraph] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     files: tuple[str, ...] = ()
-    known: bytes = b""
+    known_graph: bytes = b""
     is_reused: bool = False
 
 
@@ -83,7 +83,11 @@ def python_texts(graphs: Sequence[GraphInfo], files: Sequence[str], started_at: 
 
 def _paths_of(graphs: Sequence[GraphInfo]) -> list[str]:
     """Returns the files of nodes' locations, of lines that call nodes, and of graph breaks, without repetition."""
-    lines = (line for info in graphs for line in (*(row.location for row in info.rows), *info.places, info.break_line))
+    lines = (
+        line
+        for info in graphs
+        for line in (*(row.location for row in info.rows), *info.caller_locations, info.break_line)
+    )
     return list(dict.fromkeys(path for line in lines if (path := line.rpartition(":")[0])))
 
 
@@ -100,7 +104,7 @@ def _file_text(path: str, started_at: float) -> PythonText:
 
 
 def _text_without_file(path: str) -> PythonText:
-    """Code that was registered under a name, as cells of a notebook are."""
+    """Returns code that was registered under a name, as cells of a notebook are."""
     content = _registered_code(path)
     if content:
         return PythonText(path, content.replace("\r\n", "\n").replace("\r", "\n"), is_file=False)
@@ -125,7 +129,7 @@ def _registered_code(path: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _resolve_links(folder: str) -> str:
-    """`folder` with links resolved.
+    """Returns `folder` with links resolved.
 
     Cached, since thousands of modules share a few hundred folders and each link is a system call.
     """

@@ -180,7 +180,7 @@ class Tape:
     def _call_and_name(
         self, function: Callable[..., object], args: Sequence[torch.Tensor], kwargs: Mapping[str, object]
     ) -> torch.Tensor:
-        """The result of a call; the graphs that it runs for the first time name their results as the result does."""
+        """Returns the result of a call; graphs that it runs for the first time name their results like this one."""
         outer, self._runs = self._runs, []
         try:
             result = function(*args, **kwargs)
@@ -268,7 +268,7 @@ class Tape:
     def _note_first_run(
         self, forward: Callable[..., Any], graphs: list[CapturedGraph]
     ) -> Callable[..., Sequence[torch.Tensor]]:
-        """`forward` of a Dynamo graph, which notes the results of its first run."""
+        """Returns the `forward` of a Dynamo graph, which notes the results of its first run."""
         has_run = False
 
         def run(*args: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -320,7 +320,7 @@ def _quiet_logs() -> Iterator[None]:
 
 
 def _is_tracing() -> bool:
-    """Whether PyTorch itself is tracing (export, jit, fx, functorch): its calls are not calls of the program."""
+    """Returns whether PyTorch itself is tracing (export, jit, fx, functorch), so that calls are not the program's."""
     return (
         torch.compiler.is_compiling()
         or torch.jit.is_tracing()

@@ -78,7 +78,7 @@ class KernelCalls:
 
     With `pack_weights`, parameters are packed once, before the program is called, unless the weights of the module have
     more than `pack_limit` MiB: the copies would need as much again. Copies that the runtime prepares are packed in any
-    case, because the packed weights replace them. 0 is no limit.
+    case, because the packed weights replace them. 0 means no limit.
     """
 
     def __init__(self, root: ir.Operation, locations: LocationSets, pack_weights: bool, pack_limit: int = 0) -> None:
@@ -226,7 +226,7 @@ def invariant_loop(op: ir.Operation, value: ir.Value, module: ir.Operation) -> i
 
 
 def _is_named_once(root: ir.Value) -> bool:
-    """True if a loop that writes the buffer `root` uses `root` itself: it is no argument or result of a loop."""
+    """True if `root` is a function's argument, an allocation or a global, not an argument or result of a loop."""
     if isinstance(root, ir.BlockArgument):
         return bool(root.owner.owner.operation.name == "func.func")
     return root.owner.operation.name in ("memref.alloc", "memref.alloca", "memref.get_global")

@@ -187,7 +187,7 @@ def _walk_back(trail: list[dict[int, int]], n: int, m: int) -> list[Pair]:
     return pairs[::-1]
 
 
-How = Literal["line", "structural"]
+DiffMode = Literal["line", "structural"]
 
 
 class Difference(NamedTuple):
@@ -202,7 +202,7 @@ class Difference(NamedTuple):
     aliases: tuple[tuple[str, str], ...] = ()
 
 
-def difference(before: str, after: str, how: How = "line", language: str = "mlir") -> Difference:
+def difference(before: str, after: str, how: DiffMode = "line", language: str = "mlir") -> Difference:
     """Returns what to change in the text `before` to get `after`.
 
     A structural difference ignores lines that differ only by renamed values and aliases, order of attributes, locations
@@ -267,7 +267,7 @@ class _Alignment:
         return self._pairs
 
     def _slide(self, index: int, side: int) -> None:
-        """Move the lines before pair `index` that only text `side` has, up or down, if more names agree then."""
+        """Moves the lines before pair `index` that only text `side` has, up or down, if more names agree then."""
         pairs = self._pairs
         size = pairs[index][side] - (pairs[index - 1][side] if index else -1) - 1
         best, best_gain = 0, 0
@@ -297,7 +297,7 @@ class _Alignment:
         return abs(one[0] - other[0]) == abs(one[1] - other[1]) == 1
 
     def _moved(self, place: int, side: int, by: int) -> Pair | None:
-        """Pair number `place` with another line of text `side`; `None` if that line has another key."""
+        """Returns pair number `place` with another line of text `side`; `None` if that line has another key."""
         if not 0 <= place < len(self._pairs):
             return None
         x, y = self._pairs[place]
@@ -307,7 +307,7 @@ class _Alignment:
         return moved if self._keys[0][moved[0]] == self._keys[1][moved[1]] else None
 
     def _agreement(self, pair: Pair, current: Pair) -> int:
-        """Returns how many other lines say that the names of a pair stand for each other.
+        """Returns the votes of other pairs of lines for the names of a pair.
 
         `current` is the pair before it is moved; its own votes do not count.
         """
@@ -325,7 +325,7 @@ class _Alignment:
 
     @cached_property
     def _votes(self) -> Counter[tuple[int, str, str]]:
-        """How many pairs say that two names of a function stand for each other."""
+        """Returns how many pairs of lines have two names of a function in the same position."""
         return Counter(names for pair in self._pairs for names in self._names(pair))
 
 
@@ -342,7 +342,7 @@ class _Renaming:
         `line` is the text of `one`. A name that it defines may correspond to another name than before.
         """
         if one.starts_scope:
-            self._begin_function()
+            self._forget_local_names()
         forth, back = self._other_name
         if len(one.names) != len(other.names):
             return False
@@ -377,7 +377,7 @@ class _Renaming:
         if b in back:
             forth.pop(back.pop(b), None)
 
-    def _begin_function(self) -> None:
+    def _forget_local_names(self) -> None:
         """Removes the names of values and labels, which are local to a function. Aliases and metadata are not."""
         for names in self._other_name:
             for name in [name for name in names if name[0] in "%^"]:

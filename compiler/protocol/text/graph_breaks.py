@@ -84,5 +84,5 @@ def read_break(message: str) -> BreakMessage:
 
 
 def _hints(text: str) -> list[str]:
-    """Dynamo's hints, each in one line. A hint ends at the next one, or at an empty line."""
+    """Returns Dynamo's hints, each in one line. A hint ends at the next one, or at an empty line."""
     return [" ".join(hint.partition("\n\n")[0].split()) for hint in text.split(_HINT)[1:]]

@@ -13,7 +13,7 @@ from buddy.compiler.protocol.plain_values import Assignment
 from buddy.compiler.protocol.programs import NOT_APPLIED
 from buddy.compiler.protocol.recipe import F32, INDUCTOR, Recipe
 from buddy.compiler.protocol.text.lines import Origins, StageText
-from buddy.compiler.protocol.worker_messages import Activity, Assignments, CompileDone, Refused, Reply
+from buddy.compiler.protocol.worker_messages import Activity, Assignments, CompileDone, FailureReply, Reply
 from buddy.compiler.runtime.graph_interpreter import symbols_at
 from buddy.compiler.runtime.inductor.compiling import InductorStage, compile_program
 from buddy.compiler.runtime.inductor.program import InductorError, fx_program
@@ -45,14 +45,14 @@ def compile_captured(channel: Channel, captured: CapturedGraph, recipe: Recipe, 
     try:
         problem = _unsupported(captured)
         if problem is not None:
-            return Refused(problem)
+            return FailureReply(problem)
         program = fx_program(captured.graph, symbols_at(captured.graph, captured.tensors, captured.numbers))
         artifact = compile_program(
             program, captured.tensors, recipe.backend_flags, recipe.threads, report_stage,
             lambda what, done: channel.send(Activity(what, done)),
         )  # fmt: skip
     except InductorError as error:
-        return Refused(msgspec.structs.replace(error.diagnostic, node=error.node, detail=error.detail))
+        return FailureReply(msgspec.structs.replace(error.diagnostic, node=error.node, detail=error.detail))
     seconds = time.perf_counter() - started
     data = msgspec.msgpack.encode(artifact)
     return CompileDone(packer.stages(tuple(stages)), data, assignments, _remarks(recipe), seconds, 0)

@@ -28,16 +28,16 @@ from buddy.compiler.protocol.worker_messages import (
     CompilerNote,
     Done,
     Executed,
+    FailureReply,
     GraphImported,
+    GraphNodesCompared,
+    GraphProfiled,
     LogText,
-    Measured,
     Message,
     ProgramExported,
-    Refused,
     Reply,
     RunnerState,
     StopRunner,
-    Watched,
 )
 from buddy.compiler.support.processes.channel import Channel, MessagePipe, traceback_of
 from buddy.compiler.support.processes.lifetime import describe_exit, die_with_parent, die_with_socket
@@ -55,11 +55,11 @@ _REPLIES = (
     | GraphImported
     | CodeRemarks
     | Executed
-    | Measured
-    | Watched
+    | GraphProfiled
+    | GraphNodesCompared
     | ProgramExported
     | Done
-    | Refused
+    | FailureReply
 )
 
 EndKind = Literal["replied", "crashed", "late", "stopped"]
@@ -202,7 +202,7 @@ def run_in_child(requester: Channel, task: Task) -> TaskEnd:
 
         def work() -> None:
             os.close(read_fd)
-            channel = Channel(requester.read_fd, write_fd, Refused)
+            channel = Channel(requester.read_fd, write_fd, FailureReply)
             _redirect(output.fileno())
             channel.send(_run_task(channel, task))
 
@@ -323,8 +323,9 @@ def reply_in_child(
 ) -> Reply:
     """Runs `work` in a child, whose notes are sent over `channel`.
 
-    Returns the child's reply, or a `Refused` if it failed, crashed, was cancelled, or took more than `timeout` seconds.
-    The process at the other end of `channel` is notified when a signal stops the child, and may cancel the work.
+    Returns the child's reply, or a `FailureReply` if it failed, crashed, was cancelled, or took more than `timeout`
+    seconds. The process at the other end of `channel` is notified when a signal stops the child, and may cancel the
+    work.
     """
     was_stopped = False
 
@@ -335,7 +336,7 @@ def reply_in_child(
 
     task = Task(
         work,
-        lambda error: Refused(diagnostic_of(error, messages.failed, "a forked process", "see the log")),
+        lambda error: FailureReply(diagnostic_of(error, messages.failed, "a forked process", "see the log")),
         _REPLIES,
         channel.send,
         timeout,
@@ -348,13 +349,13 @@ def reply_in_child(
         return result.reply
     if result.how == "crashed":
         what = f"{messages.crashed.what} ({result.status})"
-        return Refused(msgspec.structs.replace(messages.crashed, what=what, detail=result.tail))
-    return Refused(_too_slow(timeout) if result.how == "late" else Diagnostic("it was cancelled", severity="note"))
+        return FailureReply(msgspec.structs.replace(messages.crashed, what=what, detail=result.tail))
+    return FailureReply(_too_slow(timeout) if result.how == "late" else Diagnostic("it was cancelled", severity="note"))
 
 
 def _too_slow(timeout: float) -> Diagnostic:
     what = f"the run took longer than {timeout:g} s and was stopped"
-    todo = "allow more time (--timeout, or Time of a run in the palette) or fewer repeats"
+    todo = "allow more time (--timeout, or Time limit of a run in the palette) or fewer repeats"
     return Diagnostic(what, "the runner", todo)
 
 

@@ -48,7 +48,7 @@ class Job:
             self.task.cancel()
 
 
-class Jobs:
+class RequestJobs:
     """All running requests."""
 
     def __init__(self, send: Send) -> None:

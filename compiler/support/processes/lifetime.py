@@ -39,7 +39,7 @@ ENGINE_OOM_SCORE, WORKER_OOM_SCORE = 300, 600
 log = logging.getLogger("buddy.engine")
 
 
-def take_limits() -> None:
+def limit_memory() -> None:
     """Limits the memory of this process and its children to `BUDDY_MEMORY` in GiB, or to a share of the machine's.
 
     If `BUDDY_MEMORY` is 0, sets no limit. `RLIMIT_DATA` counts private writable memory, not files that are mapped for

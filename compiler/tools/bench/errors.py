@@ -29,7 +29,7 @@ _NEGLIGIBLE = 1e-4
 
 
 @dataclass(frozen=True)
-class StepError:
+class StepDifference:
     """The result of a training step with the largest error relative to the allowed error.
 
     `error` and `spread` are norms of differences, relative to the norm of the result.
@@ -80,13 +80,13 @@ def largest_error(results: Sequence[torch.Tensor], expected: Sequence[torch.Tens
 
 def step_error(
     names: Sequence[str], results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], spreads: Sequence[float]
-) -> StepError:
+) -> StepDifference:
     """Returns the error of the result that has the largest error relative to the allowed error.
 
     `results` are the loss and the gradients, with their `names`; `spreads` are those of `gradient_spreads`.
     """
     errors = _step_errors(results, expected)
-    found = [StepError(*each) for each in zip(names, errors, spreads, strict=True)]
+    found = [StepDifference(*each) for each in zip(names, errors, spreads, strict=True)]
     return max(found, key=lambda each: (bool(each.problem), each.error / each.allowed))
 
 

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 
 from buddy.compiler.protocol.recipe import GROUP_SIZES
-from buddy.compiler.runtime.precision import LIMIT, LIMIT_OF_4_BITS, quantise
+from buddy.compiler.runtime.precision import INT4_LIMIT, INT8_LIMIT, quantise
 from buddy.compiler.tools.bench.plan import BenchPrecision
 from buddy.compiler.tools.bench.subjects import LoadedModel, results_of
 
-# The precisions that round weights alone.
-OF_WEIGHTS: frozenset[BenchPrecision] = frozenset({"int8-weights", "int4-weights"})
+# The precisions that round only weights.
+WEIGHT_PRECISIONS: frozenset[BenchPrecision] = frozenset({"int8-weights", "int4-weights"})
 # The largest error of a rounded matrix, relative to its norm: 4 bits in groups of 128 have 0.1 to 0.15 if the weights
 # are normally distributed, and two unrelated matrices 1.4.
 _MAX_ROUNDING = 0.3
@@ -39,13 +39,13 @@ def rounded(model: torch.nn.Module, precision: BenchPrecision) -> list[torch.Ten
 def _rounded(weight: torch.Tensor, depth_dim: int, precision: BenchPrecision) -> torch.Tensor:
     channels = "nk" if depth_dim else "kn"
     if precision == "int8-weights":
-        steps, scale = quantise(weight, channels, "n", LIMIT)
+        steps, scale = quantise(weight, channels, "n", INT8_LIMIT)
         return steps * scale
     group_size = GROUP_SIZES["int4-weights"]
     if weight.shape[depth_dim] % group_size:
         return weight
     steps, scale = quantise(
-        weight.unflatten(depth_dim, (-1, group_size)), channels.replace("k", "gk"), "ng", LIMIT_OF_4_BITS
+        weight.unflatten(depth_dim, (-1, group_size)), channels.replace("k", "gk"), "ng", INT4_LIMIT
     )
     return (steps * scale).flatten(depth_dim, depth_dim + 1)
 

@@ -19,7 +19,7 @@ from buddy.compiler.support import files
 from buddy.compiler.support.files import scratch_folder
 from buddy.compiler.support.target import has_features
 from buddy.compiler.tools.bench.plan import BenchPrecision
-from buddy.compiler.tools.bench.rounded_weights import OF_WEIGHTS
+from buddy.compiler.tools.bench.rounded_weights import WEIGHT_PRECISIONS
 from buddy.compiler.tools.bench.subjects import FlatModel, LoadedModel, SideError, SubjectCall
 from buddy.compiler.tools.runtimes import sessions
 from buddy.compiler.tools.runtimes.onnx_model import as_array, as_tensor, quiet
@@ -79,10 +79,10 @@ def prepare_runtime(name: str, loaded: LoadedModel, precision: BenchPrecision, t
         if name == ONNX_RUNTIME:
             made, note = _quantize_onnx(path, precision, arrays[0]), ""
             run = sessions.load_onnx_runtime(made, threads)
-            matrices = list(_weights_of_onnx(made)) if precision in OF_WEIGHTS else []
+            matrices = list(_weights_of_onnx(made)) if precision in WEIGHT_PRECISIONS else []
         else:
             run, note, matrices = _load_openvino(path, precision, arrays[0], threads)
-    if precision in OF_WEIGHTS and not matrices:
+    if precision in WEIGHT_PRECISIONS and not matrices:
         # ONNX Runtime's takes `MatMul`, and not `Gemm`, which products of tensors of two dims are exported as.
         raise SideError(f"its tool rounds no weights of this model, so it has no {precision}")
     return PreparedRuntime(lambda: [[as_tensor(value) for value in run(inputs)] for inputs in arrays], note, matrices)
@@ -186,7 +186,7 @@ def _load_openvino(
 
     def change(model: Any) -> Any:
         compressed = _compress(model, precision, inputs)
-        if precision in OF_WEIGHTS:
+        if precision in WEIGHT_PRECISIONS:
             matrices.extend(_weights_of_openvino(compressed))
         return compressed
 

@@ -107,7 +107,7 @@ def prepare_side(side: str, loaded: LoadedModel, precision: BenchPrecision, thre
 
 def _matrices(converted: LoadedModel, precision: BenchPrecision) -> list[torch.Tensor]:
     """Returns the weights of a model that `in_precision` converted, if only they are rounded."""
-    if precision not in rounded_weights.OF_WEIGHTS or not isinstance(converted.model, torch.nn.Module):
+    if precision not in rounded_weights.WEIGHT_PRECISIONS or not isinstance(converted.model, torch.nn.Module):
         return []
     return rounded_weights.dequantised(converted.model)
 
@@ -117,7 +117,7 @@ def _prepare_ours(side: str, loaded: LoadedModel, precision: BenchPrecision) -> 
     matrices: list[torch.Tensor] = []
     if precision in _OPTION_PRECISIONS:
         options["precision"] = precision
-        if precision in rounded_weights.OF_WEIGHTS and isinstance(loaded.model, torch.nn.Module):
+        if precision in rounded_weights.WEIGHT_PRECISIONS and isinstance(loaded.model, torch.nn.Module):
             matrices = rounded_weights.rounded(loaded.model, precision)
     else:
         loaded = in_precision(loaded, precision, side)

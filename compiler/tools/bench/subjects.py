@@ -13,7 +13,7 @@ from buddy.compiler.importers.sources.inputs import INPUTS, MODEL, call_of
 from buddy.compiler.importers.sources.pretrained import offline_models
 from buddy.compiler.importers.sources.script import execute, prepare, script_environment
 from buddy.compiler.protocol.errors import BuddyError
-from buddy.compiler.protocol.source_files import locate
+from buddy.compiler.protocol.source_files import locate_source
 from buddy.compiler.tools.bench.plan import EAGER, BenchPrecision, Task
 
 SubjectCall = Callable[[], Any]
@@ -83,7 +83,7 @@ class LoadedModel:
 
 def load(source: str, arguments: tuple[str, ...], task: Task = "inference") -> LoadedModel:
     """Runs the script and returns its `model` and `example_inputs`. Raises `SourceError` and `SideError`."""
-    location, notes = locate(source), list[str]()
+    location, notes = locate_source(source), list[str]()
     assert location.path is not None
     with script_environment(location.path, arguments), offline_models(notes):
         module = prepare(location.path, "subject")

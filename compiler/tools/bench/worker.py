@@ -76,7 +76,9 @@ def _prepare(request: PrepareSide) -> tuple[Callable[[], Any], dict[str, Any]]:
     if request.task == "training":
         names = loaded.names_of_results()
         spreads = gradient_spreads(lambda: results_of(loaded.results()), loaded.floats(), expected)
-    rounds_weights = request.precision in rounded_weights.OF_WEIGHTS and isinstance(loaded.model, torch.nn.Module)
+    rounds_weights = request.precision in rounded_weights.WEIGHT_PRECISIONS and isinstance(
+        loaded.model, torch.nn.Module
+    )
     original = copy.deepcopy(loaded) if rounds_weights else None
     prepared = prepare_side(request.side, loaded, request.precision, request.threads)
     call = prepared.call

@@ -77,17 +77,17 @@ def _first_registry(name: str, recipe: Recipe) -> str:
 
 
 def repair_lowerings(recipe: Recipe, wrong: Sequence[WrongLowering]) -> Recipe:
-    """Returns the recipe with the nodes of each wrong lowering lowered by the first one that is right."""
+    """Returns the recipe with the nodes of each wrong lowering lowered by the first correct one."""
     for lowering in wrong:
         for node in lowering.nodes:
-            recipe = recipe.with_choice(node, lowering.right[0])
+            recipe = recipe.with_choice(node, lowering.correct[0])
     return recipe
 
 
 def lowering_text(wrong: WrongLowering) -> str:
     origin = f" ({wrong.origin})" if wrong.origin else ""
     count = len(wrong.nodes)
-    other = f"{', '.join(wrong.right[:-1])} and eager are" if len(wrong.right) > 1 else "eager is"
+    other = f"{', '.join(wrong.correct[:-1])} and eager are" if len(wrong.correct) > 1 else "eager is"
     return f"the lowering of {wrong.op} by {wrong.registry}{origin} is at fault ({count} nodes); {other} right"
 
 

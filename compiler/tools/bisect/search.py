@@ -45,7 +45,7 @@ def bisect(
     """Finds what makes `captured` under `recipe` wrong by `criterion`.
 
     Every trial runs in a separate process. It is stopped if one of its steps takes more than a limit of at most
-    `criterion.each` seconds. After `criterion.within` seconds, no trial starts that would only reduce the failing
+    `criterion.step_seconds`. After `criterion.seconds`, no trial starts that would only reduce the failing
     subgraph further. Raises `Stopped` when the client stops the bisection or disconnects.
     """
     trials = RecipeTrials(requester, criterion, captured.user_lowerings)
@@ -164,7 +164,7 @@ class _Bisection:
         If the program never ends, each failing trial takes the whole time limit of a step, so the reduction gets less
         time.
         """
-        half = (self.trials.criterion.within - self.trials.seconds) / 2
+        half = (self.trials.criterion.seconds - self.trials.seconds) / 2
         deadline = self.trials.seconds + (min(half, _MAX_HANG_REDUCTION_SECONDS) if failure.kind == "hangs" else half)
         judge = self._judge(failure, recipe)
         # If the failing pass succeeds on a subgraph, the rest of the pipeline need not run.

@@ -56,7 +56,7 @@ def measure_ratio(
             programs = [LoadedProgram(from_bytes(data), frozen=True) for data in (first, second)]
             return time_pairs([partial(program, part.tensors, part.numbers) for program in programs], bound)
 
-    reply = trials.run_in_child(work, TimeRatio, seconds=_LOADING_STEPS * trials.criterion.each + _MAX_SECONDS)
+    reply = trials.run_in_child(work, TimeRatio, seconds=_LOADING_STEPS * trials.criterion.step_seconds + _MAX_SECONDS)
     return reply if isinstance(reply, TimeRatio) else None
 
 

@@ -147,7 +147,7 @@ class RecipeTrials:
 
     @property
     def time_is_up(self) -> bool:
-        return self.seconds > self.criterion.within
+        return self.seconds > self.criterion.seconds
 
     def has_outcome(self, subject: TrialSubject, recipe: Recipe, until: int = TO_END) -> bool:
         """Returns whether the outcome is cached."""
@@ -189,7 +189,9 @@ class RecipeTrials:
         """
         nodes = len(subject.subgraph.graph.operations)
         self._largest = max(self._largest, nodes)
-        return min(self.criterion.each, _BASE_STEP_SECONDS + self.criterion.each * nodes / self._largest)
+        return min(
+            self.criterion.step_seconds, _BASE_STEP_SECONDS + self.criterion.step_seconds * nodes / self._largest
+        )
 
     def run_in_child(
         self,
@@ -204,7 +206,7 @@ class RecipeTrials:
         Returns a failed `TrialResult` if `work` raises, and `None` if the child crashes or exceeds the time limit. The
         limit is `seconds`; if that is 0, it is the limit for a step of a trial of `subject`, if given.
         """
-        limit = seconds or (self._step_limit(subject) if subject is not None else self.criterion.each)
+        limit = seconds or (self._step_limit(subject) if subject is not None else self.criterion.step_seconds)
         ended = run_in_child(
             self.requester, Task(work, _error_result, types | TrialResult | LogText, on_message, limit)
         )

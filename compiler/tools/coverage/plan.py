@@ -13,7 +13,7 @@ from buddy.compiler.protocol.worker_messages import Message
 
 Outcome = Literal["compiled", "torch-mlir", "eager", "refused", "wrong", "error", "crash", "timeout"]
 
-# From best to worst. "refused", a rejection by Dynamo, is no fault of the compiler, so every other outcome is worse.
+# From best to worst. "refused", a rejection by Dynamo, is not a fault of the compiler, so every other outcome is worse.
 ORDER: tuple[Outcome, ...] = ("refused", "compiled", "torch-mlir", "eager", "wrong", "error", "timeout", "crash")
 # Outcomes with right results; the others have none, or wrong ones.
 RIGHT: frozenset[Outcome] = frozenset({"refused", "compiled", "torch-mlir", "eager"})

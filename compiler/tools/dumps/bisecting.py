@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from buddy.compiler.importers.dumps.headers import MODULE
-from buddy.compiler.importers.dumps.pipeline import Pipeline, PipelineError, Start, readings
+from buddy.compiler.importers.dumps.pipeline import DumpPipelineError, Pipeline, Start, readings
 from buddy.compiler.importers.dumps.reading import DumpScan, read_text
 from buddy.compiler.importers.dumps.records import ALL_STAGES, Dump, DumpStage
 from buddy.compiler.mlir.mlir_tool import ToolError, tool
@@ -183,7 +183,7 @@ class StageBisection:
         passes: tuple[str, ...] = (bad.stage.title,)
         try:
             pipeline, start, end = self._steps_between(good, bad)
-        except PipelineError:
+        except DumpPipelineError:
             return self._finding(bad, good, passes)
         if end - start.step <= 0:
             return self._finding(bad, good, passes)
@@ -210,7 +210,7 @@ class StageBisection:
         first, last = pipeline.step_of(good.number), pipeline.step_of(bad.number)
         of_functions = good.stage.anchor != MODULE or good.stage.ran_on not in ("", MODULE)
         if first is None or last is None or pipeline.is_before or of_functions:
-            raise PipelineError("the texts are those of single functions")
+            raise DumpPipelineError("the texts are those of single functions")
         return pipeline, Start([good.number], first + 1), last
 
     async def _run_again(self, pipeline: Pipeline, start: Start, end: int) -> list[Suspect]:

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from buddy.compiler.importers.dumps.pipeline import (
     MODULE_OP,
+    DumpPipelineError,
     Pipeline,
-    PipelineError,
     Start,
     StepNumbers,
     is_whole,
@@ -68,7 +68,7 @@ class Rerun:
 
 
 @dataclass
-class Execution:
+class RerunExecution:
     """A run of `mlir-opt`: the stages in its log, its diagnostics, and its exit code."""
 
     dump: Dump
@@ -104,7 +104,7 @@ class Rerunner:
         folder = scratch_folder("rerun")
         try:
             return await self._run(mlir_opt, skipped, Path(folder.name), folder, report)
-        except PipelineError as error:
+        except DumpPipelineError as error:
             what = f"the steps cannot be run again: {error}"
             raise RerunError(
                 what, str(self._dump.path), "print with --mlir-print-ir-module-scope, or choose a later step"
@@ -160,10 +160,12 @@ class Rerunner:
                 break
         if best is None:
             titles = ", ".join(self._dump.stages[number].title for number in skipped if number < len(self._dump.stages))
-            raise PipelineError(f"{titles} is not a step of the pipeline itself, but of a pass that runs it")
+            raise DumpPipelineError(f"{titles} is not a step of the pipeline itself, but of a pass that runs it")
         return best
 
-    def _difference(self, pipeline: Pipeline, start: Start, skipped: Collection[int], done: Execution) -> int | None:
+    def _difference(
+        self, pipeline: Pipeline, start: Start, skipped: Collection[int], done: RerunExecution
+    ) -> int | None:
         def equal(recorded: DumpStage, again: DumpStage) -> bool:
             if recorded.digest == again.digest:
                 return True
@@ -215,7 +217,7 @@ async def execute_steps(
     skipped: Collection[int],
     path: Path,
     whole: bool = False,
-) -> Execution:
+) -> RerunExecution:
     """Runs the steps from `start` on in a process, and scans its log. If it is cancelled, the process is killed.
 
     With `whole`, it prints the whole module after each step, even if the dump does not.
@@ -244,7 +246,7 @@ async def execute_steps(
     raw.unlink()
     scan = DumpScan(log, "log")
     await asyncio.to_thread(lambda: sum(1 for _ in scan.index()))
-    return Execution(scan.dump, messages, process.returncode)
+    return RerunExecution(scan.dump, messages, process.returncode)
 
 
 def _texts_at(dump: Dump, start: Start) -> list[str]:
@@ -295,12 +297,12 @@ def _split_messages(raw: Path, log: Path) -> str:
     return messages.decode("utf-8", "replace")
 
 
-def _first_error(done: Execution) -> str:
+def _first_error(done: RerunExecution) -> str:
     found = _ERROR.search(done.messages)
     return found[1].strip() if found is not None else describe_exit(done.code)
 
 
-def _input_problem(mlir_opt: MlirTool, dump: Dump, start: Start, done: Execution) -> Diagnostic:
+def _input_problem(mlir_opt: MlirTool, dump: Dump, start: Start, done: RerunExecution) -> Diagnostic:
     stage, error = dump.stages[start.stages[0]], _first_error(done)
     if "PassPipeline" in done.messages or "Pass-Options-Parser" in done.messages:
         what = f"{mlir_opt.name} does not know the pipeline of the dump: {error}"
@@ -310,7 +312,7 @@ def _input_problem(mlir_opt: MlirTool, dump: Dump, start: Start, done: Execution
     return Diagnostic(what, str(dump.path), todo, detail=done.messages)
 
 
-def _failure_diagnostic(mlir_opt: MlirTool, done: Execution) -> Diagnostic | None:
+def _failure_diagnostic(mlir_opt: MlirTool, done: RerunExecution) -> Diagnostic | None:
     if not done.code:
         return None
     failed = next((stage for stage in reversed(done.dump.stages) if stage.failed), done.dump.stages[-1])

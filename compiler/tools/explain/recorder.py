@@ -31,7 +31,7 @@ import torch
 
 from buddy.compiler.protocol.errors import Diagnostic, diagnostic_of
 from buddy.compiler.protocol.one_shot_messages import RecordScript, ScriptEnded, TraceRecord
-from buddy.compiler.protocol.source_files import kind_of, locate
+from buddy.compiler.protocol.source_files import kind_of, locate_source
 from buddy.compiler.support.dynamo_internals import convert_frame, entries_of
 from buddy.compiler.support.dynamo_internals import guards as dynamo_guards
 from buddy.compiler.support.processes.channel import Channel, serves
@@ -80,7 +80,7 @@ def _run(request: RecordScript) -> Diagnostic | None:
 
     try:
         os.chdir(request.directory or os.getcwd())
-        location = locate(request.source)
+        location = locate_source(request.source)
         if location.path is not None and (found := kind_of(location.path)).kind != "script":
             what = f"{request.source} is not a script ({found.kind}): no function is compiled when it is opened"
             return Diagnostic(what, request.source, "pass a script that calls functions of torch.compile")

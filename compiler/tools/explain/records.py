@@ -157,7 +157,7 @@ def tidy(frame: UserFrame) -> UserFrame:
 
 def without_repetitions(frames: Sequence[UserFrame]) -> tuple[UserFrame, ...]:
     """Returns the frames, without repetitions of a line: a compiled function and its wrapper."""
-    return tuple(frame for n, frame in enumerate(frames) if not n or frames[n - 1].place != frame.place)
+    return tuple(frame for n, frame in enumerate(frames) if not n or frames[n - 1].location != frame.location)
 
 
 def stack_of(reason: str) -> list[UserFrame]:
@@ -173,13 +173,13 @@ def size_text(value: Sequence[int | str] | None) -> str:
 
 
 def with_size(sizes: str, index: int, size: str) -> str:
-    """`[3, 4]` for the sizes `[*, 4]`, the index 0 and the size 3."""
+    """Returns `[3, 4]` for the sizes `[*, 4]`, the index 0 and the size 3."""
     parts = sizes.strip("[]").split(", ")
     return f"[{', '.join([*parts[:index], size, *parts[index + 1 :]])}]" if index < len(parts) else sizes
 
 
 def value_texts(before: ValueFields, after: ValueFields, kind: str = "") -> tuple[str, str]:
-    """Two values that our hooks have described, as texts that differ."""
+    """Returns two values that our hooks have described, as texts that differ."""
     tensors = [value["tensor"] for value in (before, after) if "tensor" in value]
     if not kind and len(tensors) == 2:
         names = [n for n in ("dtype", "size", "stride", "requires_grad", "device") if tensors[0][n] != tensors[1][n]]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence, Set
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -22,11 +21,9 @@ from buddy.compiler.protocol.dynamo import (
 from buddy.compiler.protocol.errors import Diagnostic
 from buddy.compiler.protocol.one_shot_messages import TraceRecord
 from buddy.compiler.protocol.text.graph_breaks import BREAK_FIX, read_break
+from buddy.compiler.tools.explain.compilations import RecordedCompile, checked_values
 from buddy.compiler.tools.explain.guards import (
-    GuardTree,
-    Reason,
     TensorFacts,
-    differing_keys,
     fix_for,
     is_library_source,
     plain,
@@ -48,7 +45,6 @@ from buddy.compiler.tools.explain.records import (
     StartFields,
     SymbolFields,
     TensorFields,
-    ValueFields,
     ValuesFields,
     error_of,
     function_title,
@@ -59,7 +55,6 @@ from buddy.compiler.tools.explain.records import (
     stack_of,
     tidy,
     value_texts,
-    with_size,
     without_repetitions,
 )
 
@@ -78,44 +73,13 @@ _SKIPS = "which results in a skip"
 _TRACEBACK_TITLES = ("User code traceback:", "in the following user code:")
 
 
-@dataclass
-class _Values:
-    """The recorded values of a compilation, by source as the user writes it.
-
-    `tensors` and `numbers` come from Dynamo's trace, and `own` from this project's hooks, which record more.
-    """
-
-    tensors: dict[str, TensorFacts] = field(default_factory=dict)
-    numbers: dict[str, str] = field(default_factory=dict)
-    own: dict[str, ValueFields] = field(default_factory=dict)
-
-
-@dataclass
-class _Compile:
-    """A compilation that is being recorded."""
-
-    index: int
-    info: DynamoCompile
-    process: str
-    tree: GuardTree = field(default_factory=GuardTree)
-    values: _Values = field(default_factory=_Values)
-    reasons: list[FailureFields] = field(default_factory=list)
-    frames: dict[str, UserFrame] = field(default_factory=dict)
-    closure: frozenset[str] = frozenset()
-    counts: tuple[int, int] = (-1, -1)
-    failed: dict[str, int] = field(default_factory=dict)
-    tensor_sources: dict[tuple[int, int], str] = field(default_factory=dict)
-    tensor_facts: dict[tuple[int, int], TensorFacts] = field(default_factory=dict)
-    closed: bool = False
-
-
 class ReportBuilder:
     """Builds a report from records: `take` adds the next record, `report` returns the report of the records so far."""
 
     def __init__(self) -> None:
-        self._compiles: list[_Compile] = []
-        self._by_id: dict[tuple[str, str], _Compile] = {}
-        self._serials: dict[int, _Compile] = {}
+        self._compiles: list[RecordedCompile] = []
+        self._by_id: dict[tuple[str, str], RecordedCompile] = {}
+        self._serials: dict[int, RecordedCompile] = {}
         self._breaks: list[DynamoBreak] = []
         self._limits: list[RecompileLimit] = []
         self._strings: dict[tuple[str, int], str] = {}
@@ -154,14 +118,14 @@ class ReportBuilder:
 
     # ---- records ----
 
-    def _compile_of(self, record: TraceRecord) -> _Compile:
+    def _compile_of(self, record: TraceRecord) -> RecordedCompile:
         """Returns the compilation of a record; a record after its end starts another one, because Dynamo was reset."""
         key = (record.process, record.compile)
         known = self._by_id.get(key)
         if known is None or known.closed:
             name = f"{record.process} {record.compile}".strip() or "?"
             number = int(record.compile.rpartition("/")[2] or 0) + 1 if record.compile else 1
-            known = _Compile(len(self._compiles), DynamoCompile(name, "", number=number), record.process)
+            known = RecordedCompile(len(self._compiles), DynamoCompile(name, "", number=number), record.process)
             self._compiles.append(known)
             self._by_id[key] = known
         return known
@@ -298,11 +262,11 @@ class ReportBuilder:
             named = FunctionFields(function=fields["function"], file=fields["file"], line=fields["line"])
             self._take_function(record, named)
         info, index = self._with_function(self._compile_of(record)), self._compile_of(record).index
-        limit = RecompileLimit(info.function, info.place, fields["setting"], int(fields["limit"]), index)
-        if (limit.function, limit.place) not in {(known.function, known.place) for known in self._limits}:
+        limit = RecompileLimit(info.function, info.location, fields["setting"], int(fields["limit"]), index)
+        if (limit.function, limit.location) not in {(known.function, known.location) for known in self._limits}:
             self._limits.append(limit)
 
-    def _with_function(self, compile_: _Compile) -> DynamoCompile:
+    def _with_function(self, compile_: RecordedCompile) -> DynamoCompile:
         """Returns the compilation, with the function of an earlier one if its own records do not name it."""
         info, earlier = compile_.info, self._earlier_compiles(compile_)
         if info.function or not earlier:
@@ -310,9 +274,9 @@ class ReportBuilder:
         named = earlier[0].info
         return msgspec.structs.replace(info, function=named.function, file=named.file, line=named.line)
 
-    def _earlier_compiles(self, compile_: _Compile) -> list[_Compile]:
+    def _earlier_compiles(self, compile_: RecordedCompile) -> list[RecordedCompile]:
         """Returns the earlier compilations of the same function, the newest first."""
-        function, earlier = compile_.info.id.rpartition("/")[0], list[_Compile]()
+        function, earlier = compile_.info.id.rpartition("/")[0], list[RecordedCompile]()
         if compile_.info.number == 1:
             return earlier
         for other in reversed(self._compiles[: compile_.index]):
@@ -348,7 +312,7 @@ class ReportBuilder:
             self._take_error(compile_, fields)
         self._close(record, fields)
 
-    def _take_error(self, compile_: _Compile, metrics: MetricsFields) -> None:
+    def _take_error(self, compile_: RecordedCompile, metrics: MetricsFields) -> None:
         """Adds the graph break that ended a compilation with `fullgraph=True`: Dynamo records it as an error alone."""
         if not str(metrics["fail_type"]).rstrip("'>").endswith("Unsupported"):
             return
@@ -382,7 +346,7 @@ class ReportBuilder:
             problem,
         )  # fmt: skip
 
-    def _compiled(self, compile_: _Compile) -> DynamoCompile:
+    def _compiled(self, compile_: RecordedCompile) -> DynamoCompile:
         failures = tuple(self._failure(compile_, fields) for fields in compile_.reasons)
         calls = compile_.counts[1] + 1 if compile_.counts[1] >= 0 else -1  # the first call checks no guard
         info = self._with_function(compile_)
@@ -391,14 +355,14 @@ class ReportBuilder:
             info = msgspec.structs.replace(info, function=module["type"])
         return msgspec.structs.replace(info, failures=failures, calls=calls)
 
-    def _failure(self, compile_: _Compile, fields: FailureFields) -> GuardFailure:
+    def _failure(self, compile_: RecordedCompile, fields: FailureFields) -> GuardFailure:
         reason = read_reason(fields["reason"])
         entry = self._by_entry(compile_, fields)
         source, scope = plain(reason.source), ""
         if entry is not None:
             line = next((line for line in entry.tree.lines if line.key == source), None)
             scope = scope_of(line.source if line else reason.dynamo_source, entry.closure)
-        before, after = self._change(reason, entry, compile_, fields)
+        before, after = checked_values(reason, entry, compile_, fields)
         frames = [tidy(UserFrame(*frame)) for frame in fields.get("frames", ())] or stack_of(fields["reason"])
         user = self._user_frames(frames)
         frame = user[-1] if user else self._line_of(entry, source)
@@ -417,51 +381,14 @@ class ReportBuilder:
             fix, tuple((name, *value_texts(*change)) for name, change in changes.items()),
         )  # fmt: skip
 
-    def _by_entry(self, compile_: _Compile, fields: FailureFields) -> _Compile | None:
+    def _by_entry(self, compile_: RecordedCompile, fields: FailureFields) -> RecordedCompile | None:
         if "serial" in fields:
             return self._serials.get(fields["serial"])
         return next(
             (other for other in self._earlier_compiles(compile_) if other.info.id.endswith(fields["entry"])), None
         )
 
-    def _change(self, reason: Reason, entry: _Compile | None, now: _Compile, fields: FailureFields) -> tuple[str, str]:
-        """Returns the checked value before and after, as far as it is known."""
-        source, before, after = plain(reason.source), reason.before, reason.after
-        own = next((change for name, change in fields.get("changes", {}).items() if plain(name) == source), None)
-        if own is not None:
-            texts = value_texts(own[0], own[1], reason.kind)
-            return (before or texts[0], texts[1]) if reason.kind in ("value", "keys", "length") else texts
-        if reason.kind in ("size", "rank", "stride", "dtype", "requires_grad", "device", "tensor"):
-            if entry is not None and (facts := _facts(entry, source)) is not None:
-                before = facts.of(reason.kind) or before
-            if (facts := _facts(now, source)) is not None:
-                after = facts.of(reason.kind) or after
-            if "*" in after and (index := re.match(r"\w+\((\d+)\)", reason.expression)):
-                after = with_size(after, int(index[1]), reason.after)
-            return differing_keys(before, after) if reason.kind == "device" else (before, after)
-        if reason.kind == "symbolic size" and (
-            match := re.search(r"([\w.\[\]'\"]+\.size\(\)\[\d+\])", reason.expression)
-        ):
-            owner, _, rest = match[1].partition(".size()[")
-            dimension = int(rest.rstrip("]"))
-            return _size_at(_facts(entry, owner), dimension), _size_at(_facts(now, owner), dimension)
-        if reason.kind == "global state" and entry is not None:
-            return entry.tree.state.get(source, ""), now.tree.state.get(source, "")
-        if not after:
-            after = self._value_now(now, source)
-        return before, after
-
-    def _value_now(self, now: _Compile, source: str) -> str:
-        """Returns the value of `source` in a compilation, from its symbols and guards; "" if unknown."""
-        if source in now.values.numbers:
-            return now.values.numbers[source]
-        expressions = (
-            line.expression for line in now.tree.lines if line.key == source and line.kind in ("value", "length")
-        )
-        reasons = [read_reason(expression) for expression in expressions]
-        return next((reason.before for reason in reasons if reason.before), "")
-
-    def _line_of(self, compile_: _Compile | None, source: str) -> UserFrame | None:
+    def _line_of(self, compile_: RecordedCompile | None, source: str) -> UserFrame | None:
         """Returns the user's line that reads `source`, from the guards of a compilation."""
         if compile_ is None or not source:
             return None
@@ -476,7 +403,7 @@ class ReportBuilder:
         path = next((path for path in self._files if path.endswith(frame.file)), frame.file)
         return tidy(msgspec.structs.replace(frame, file=path))
 
-    def _guards(self, compile_: _Compile, known: Set[tuple[int, str, str]]) -> Iterable[DynamoGuard]:
+    def _guards(self, compile_: RecordedCompile, known: Set[tuple[int, str, str]]) -> Iterable[DynamoGuard]:
         """Yields the guards of a compilation, with the numbers of their failures.
 
         Dynamo counts failures by value. `known` are (compilation, value, kind) of failed guards: they determine which
@@ -492,17 +419,3 @@ class ReportBuilder:
                 index, line.kind, line.expression, line.key, scope_of(line.source, compile_.closure), frame,
                 checked, failed, line.library,
             )  # fmt: skip
-
-
-def _facts(compile_: _Compile | None, source: str) -> TensorFacts | None:
-    if compile_ is None:
-        return None
-    guarded, described = compile_.tree.tensors.get(source), compile_.values.tensors.get(source)
-    if described is not None and guarded is not None:
-        return replace(described, keys=guarded.keys, stride=described.stride or guarded.stride)
-    return described or guarded
-
-
-def _size_at(facts: TensorFacts | None, index: int) -> str:
-    sizes = facts.size.strip("[]").split(", ") if facts is not None and facts.size else []
-    return sizes[index] if index < len(sizes) and sizes[index] != "*" else ""

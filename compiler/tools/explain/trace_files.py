@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from buddy.compiler.protocol.dynamo import DynamoReport
 from buddy.compiler.protocol.errors import BuddyError
-from buddy.compiler.protocol.one_shot_messages import ReadTrace, TraceProgress, TraceRead, TraceRecord, TraceRefused
+from buddy.compiler.protocol.one_shot_messages import ReadTrace, TraceProgress, TraceRead, TraceRecord, TraceUnreadable
 from buddy.compiler.support.processes.channel import Channel, serves
 from buddy.compiler.tools.explain.report import READ_ARTIFACTS, READ_RECORDS, ReportBuilder
 
@@ -59,7 +59,7 @@ def serve(channel: Channel) -> None:
         path = Path(request.directory, request.path)
         channel.send(TraceRead(read_trace(path, lambda done: channel.send(TraceProgress(done)))))
     except TraceError as error:
-        channel.send(TraceRefused(error.diagnostic))
+        channel.send(TraceUnreadable(error.diagnostic))
 
 
 def read_trace(path: Path, on_progress: Callable[[float], None] = lambda done: None) -> DynamoReport:

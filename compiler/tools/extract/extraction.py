@@ -232,7 +232,7 @@ def extract(captured: CapturedGraph, names: Sequence[str]) -> CapturedGraph:
         inputs=kinds.count(NodeType.InputNode),
         parameters=kinds.count(NodeType.FakeNode),
         dtype=main_dtype(graph.operations),
-        places=captured.info.places,
+        caller_locations=captured.info.caller_locations,
     )
     parameters = frozenset(place for place, kind in enumerate(kinds) if kind is NodeType.FakeNode)
     eager = partial(results_of, graph)

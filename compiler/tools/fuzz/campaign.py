@@ -52,19 +52,19 @@ def run(
     plan: FuzzPlan,
     known: Collection[int] = (),
     crash_log: Path | None = None,
-    deadly: CrashingStatements = MappingProxyType({}),
+    crashing: CrashingStatements = MappingProxyType({}),
 ) -> Iterator[FuzzBatch]:
     """Runs the batches of `plan` except for those with `known` seeds, and yields their results.
 
     While eager runs a statement, the file `crash_log` contains the seed of the batch and the statement. Statements in
-    `deadly` are left out of the programs of their batch.
+    `crashing` are left out of the programs of their batch.
     """
     statement_log = CrashLog(crash_log)
     with RestartableProcess("buddy.compiler.tools.fuzz.checking", "check") as worker:
         _check_plan(plan, worker)
         for number in plan.seeds():
             if number not in known:
-                yield _BatchRun(plan, worker, number, statement_log, tuple(deadly.get(number, ()))).batch()
+                yield _BatchRun(plan, worker, number, statement_log, tuple(crashing.get(number, ()))).batch()
 
 
 def _check_plan(plan: FuzzPlan, worker: RestartableProcess) -> None:
@@ -82,11 +82,11 @@ class _BatchRun:
     """One running batch."""
 
     def __init__(
-        self, plan: FuzzPlan, worker: RestartableProcess, number: int, crash_log: CrashLog, deadly: tuple[str, ...]
+        self, plan: FuzzPlan, worker: RestartableProcess, number: int, crash_log: CrashLog, crashing: tuple[str, ...]
     ) -> None:
         self._plan, self._worker, self._number = plan, worker, number
-        self._programs = scripts(plan.statements, lambda text: crash_log.record(text and f"{number} {text}"), deadly)
-        self._deadly = deadly
+        self._programs = scripts(plan.statements, lambda text: crash_log.record(text and f"{number} {text}"), crashing)
+        self._crashing = crashing
         self._outcomes: Counter[str] = Counter()
         self._kinds: Counter[str] = Counter()
         self._reasons: Counter[str] = Counter()
@@ -108,7 +108,7 @@ class _BatchRun:
         seconds = round(time.perf_counter() - start, 2)
         conditions = self._plan.conditions(self._number)
         faults = tuple(self._faults)
-        return FuzzBatch(self._number, conditions, dict(self._outcomes), seconds, faults, self._deadly, drawn)
+        return FuzzBatch(self._number, conditions, dict(self._outcomes), seconds, faults, self._crashing, drawn)
 
     def _find_fault(self, name: str, max_programs: int) -> list[FuzzFault]:
         """Tries up to `max_programs` programs until one fails in a new way; returns the reduced one, or nothing."""
@@ -178,5 +178,5 @@ def serve(channel: Channel) -> None:
     """Runs the batches of a request, in a separate process."""
     request = channel.receive()
     checking.disable_guard_timing()
-    for batch in run(request.plan, request.known, Path(request.crash_log), request.deadly):
+    for batch in run(request.plan, request.known, Path(request.crash_log), request.crashing):
         channel.send(BatchDone(batch))

@@ -89,7 +89,7 @@ Inputs = list[tuple[torch.Tensor, ...]]
 CallOutcome = tuple[list[Any], Inputs]
 
 
-class ProgramRun(NamedTuple):
+class CheckedRun(NamedTuple):
     """The results of a program, `None` if it raised an error, and their difference from eager, "" if they agree."""
 
     results: Any
@@ -115,15 +115,15 @@ class _ProgramTrial:
                 self._expected = self._call(model)
             del self._inputs[len(self._expected[0]) :]
 
-    def run(self, backend: Backend) -> ProgramRun:
+    def run(self, backend: Backend) -> CheckedRun:
         """Runs the program compiled by `backend`."""
         torch._dynamo.reset()
         try:
             results = self._call(torch.compile(self._model, backend=backend, dynamic=self._dynamic))
         except Exception as error:
             error = getattr(error, "inner_exception", error)  # Dynamo wraps the exceptions of backends
-            return ProgramRun(None, f"{RAISED} {type(error).__name__}: {_first_line(error)}")
-        return ProgramRun(results, self.describe_difference(results, self._expected))
+            return CheckedRun(None, f"{RAISED} {type(error).__name__}: {_first_line(error)}")
+        return CheckedRun(results, self.describe_difference(results, self._expected))
 
     def describe_difference(self, results: CallOutcome, other: CallOutcome) -> str:
         """Returns a description of the difference between the results of two runs, "" if they agree."""
@@ -181,7 +181,7 @@ def _verdict(trial: _ProgramTrial, recorder: CoverageRecorder) -> Verdict:
     return Verdict("eager", next(iter(recorder.reasons))) if recorder.reasons else Verdict("compiled")
 
 
-def _attribute_fault(trial: _ProgramTrial, ours: ProgramRun) -> Verdict:
+def _attribute_fault(trial: _ProgramTrial, ours: CheckedRun) -> Verdict:
     """Returns the verdict on a difference: "refused" if capture or decomposition by PyTorch causes the same one."""
     captured = trial.run("aot_eager")
     if captured.difference and _explains(trial, ours, captured):
@@ -193,7 +193,7 @@ def _attribute_fault(trial: _ProgramTrial, ours: ProgramRun) -> Verdict:
     return Verdict("error" if ours.results is None else "wrong", f"{words}{ours.difference}")
 
 
-def _explains(trial: _ProgramTrial, ours: ProgramRun, other: ProgramRun) -> bool:
+def _explains(trial: _ProgramTrial, ours: CheckedRun, other: CheckedRun) -> bool:
     """Returns whether `other` explains a difference of `ours`: it has the same results, or raised an error."""
     return other.results is None or (
         ours.results is not None and not trial.describe_difference(ours.results, other.results)

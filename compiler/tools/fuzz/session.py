@@ -53,9 +53,8 @@ class FuzzPlan(msgspec.Struct, frozen=True):
 
     The batches may be divided into parts: `shard` is the number of the part to run, from 1, and the number of parts. A
     program has at most `statements` statements, and may take `timeout` seconds. `options` are those of the
-    `torch.compile` backend. With `dynamic`,
-    sizes are symbolic; with `gradients`, backward graphs are compiled too. `extensions` are Python files that are run
-    first and may define op classes, lowerings and passes.
+    `torch.compile` backend. With `dynamic`, sizes are symbolic; with `gradients`, backward graphs are compiled too.
+    `extensions` are Python files that are run first and may define op classes, lowerings and passes.
     """
 
     count: int
@@ -107,7 +106,7 @@ class FuzzFault(msgspec.Struct, frozen=True):
 class FuzzBatch(msgspec.Struct, frozen=True):
     """The results of one batch: the number of programs per outcome, and the smallest program for each kind of failure.
 
-    `conditions` is the hash of its plan for its seed. `deadly` are the statements that crashed eager, which its
+    `conditions` is the hash of its plan for its seed. `crashing` are the statements that crashed eager, which its
     programs do not contain. `drawn` counts the kinds of statements, what reached the compiler, and reasons of verdicts.
     """
 
@@ -116,7 +115,7 @@ class FuzzBatch(msgspec.Struct, frozen=True):
     outcomes: dict[str, int]
     seconds: float
     faults: tuple[FuzzFault, ...] = ()
-    deadly: tuple[str, ...] = ()
+    crashing: tuple[str, ...] = msgspec.field(default=(), name="deadly")  # the name in files of results
     drawn: Histogram = {}
 
 
@@ -146,14 +145,14 @@ def merged(histograms: Iterable[Histogram]) -> Histogram:
 class RunBatches(Message, frozen=True):
     """Run the batches of `plan` except for those with `known` seeds; answered by a `BatchDone` for each.
 
-    `crash_log` is the path of the file that records the running statement. `deadly` maps the seed of a batch to the
+    `crash_log` is the path of the file that records the running statement. `crashing` maps the seed of a batch to the
     statements that crashed eager; the programs of the batch will not contain them.
     """
 
     plan: FuzzPlan
     crash_log: str
     known: Collection[int]
-    deadly: Mapping[int, Collection[str]]
+    crashing: Mapping[int, Collection[str]]
 
 
 class BatchDone(Message, frozen=True):
@@ -174,15 +173,15 @@ def run(plan: FuzzPlan, known: Collection[int] = ()) -> Iterator[FuzzBatch]:
 
     If a statement crashes eager, and with it the process, its batch is started again without the statement.
     """
-    done, deadly = set(known), dict[int, list[str]]()
+    done, crashing = set(known), dict[int, list[str]]()
     with tempfile.TemporaryDirectory(prefix="buddy-fuzz-") as folder:
         crash_log, log = Path(folder, "statement"), Path(folder, "log")
         while True:
-            code = yield from _run_process(plan, crash_log, log, done, deadly)
+            code = yield from _run_process(plan, crash_log, log, done, crashing)
             number, _, statement = read_crash_log(crash_log).partition(" ")
-            if code >= 0 or not statement or statement in deadly.get(int(number), ()):
+            if code >= 0 or not statement or statement in crashing.get(int(number), ()):
                 break
-            deadly.setdefault(int(number), []).append(statement)
+            crashing.setdefault(int(number), []).append(statement)
             crash_log.unlink()
         if code:
             lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
@@ -190,7 +189,7 @@ def run(plan: FuzzPlan, known: Collection[int] = ()) -> Iterator[FuzzBatch]:
 
 
 def _run_process(
-    plan: FuzzPlan, crash_log: Path, log: Path, done: set[int], deadly: Mapping[int, Collection[str]]
+    plan: FuzzPlan, crash_log: Path, log: Path, done: set[int], crashing: Mapping[int, Collection[str]]
 ) -> Generator[FuzzBatch, None, int]:
     """Yields the batches of one process, whose seeds are added to `done`; returns the process's exit status."""
     # A separate cache, because cached artifacts must not affect a campaign. All files of the process are in the folder
@@ -200,7 +199,7 @@ def _run_process(
         process = BlockingWorker("buddy.compiler.tools.fuzz.campaign:serve", BatchDone, log_file, environment)
     try:
         with contextlib.suppress(BrokenPipeError):
-            process.send(RunBatches(plan, str(crash_log), sorted(done), deadly))
+            process.send(RunBatches(plan, str(crash_log), sorted(done), crashing))
         while (message := process.receive()) is not None:
             done.add(message.batch.seed)
             yield message.batch

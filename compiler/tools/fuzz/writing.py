@@ -49,7 +49,7 @@ OnStatement = Callable[[str], object]
 
 
 def ignore_statement(text: str) -> None:
-    """An `OnStatement` that does nothing."""
+    """Does nothing; this is an `OnStatement`."""
 
 
 class GeneratedProgram(NamedTuple):

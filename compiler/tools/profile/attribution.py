@@ -67,7 +67,7 @@ def attribute_time(
         group.nodes |= dict.fromkeys(region.nodes)
     nodes = _node_times(graph, groups, operations, symbols)
     times = tuple(
-        RegionTime(region.nodes, region.function, region.what, region_seconds, region.parent)
+        RegionTime(region.nodes, region.function, region.label, region_seconds, region.parent)
         for region, region_seconds in zip(regions, seconds, strict=True)
     )
     return Attribution(nodes, times, sum(group.seconds for group in groups.values()), outside)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple, TypeVar
 
-from buddy.compiler.tools.reduce.generic_ir import Block, GenericModule, Op, Region, Scanner, Value, split_list
+from buddy.compiler.tools.reduce.generic_ir import Block, GenericModule, IrOp, IrRegion, Scanner, Value, split_list
 
 Item = TypeVar("Item")
 
@@ -39,7 +39,7 @@ class Signature(NamedTuple):
         return f"({inputs}) -> {self.results[0] if single else '(' + ', '.join(self.results) + ')'}"
 
 
-def signature_of(function: Op) -> Signature | None:
+def signature_of(function: IrOp) -> Signature | None:
     """Returns the signature of a function, `None` for other ops and functions of variable arguments."""
     text = function.properties.get(_FUNCTION_TYPE) or function.attributes.get(_FUNCTION_TYPE, "")
     scanner = Scanner(text.removeprefix(_LLVM_FUNCTION))
@@ -60,12 +60,12 @@ def signature_of(function: Op) -> Signature | None:
     return Signature(inputs, split_list(scanner.balanced("")))
 
 
-def _set_signature(function: Op, signature: Signature) -> None:
+def _set_signature(function: IrOp, signature: Signature) -> None:
     entries = function.properties if _FUNCTION_TYPE in function.properties else function.attributes
     entries[_FUNCTION_TYPE] = str(signature)
 
 
-def _edit_list(function: Op, name: str, edit: Callable[[list[str]], None]) -> None:
+def _edit_list(function: IrOp, name: str, edit: Callable[[list[str]], None]) -> None:
     """Edits the list attribute `name` of an op, such as the attributes of a function's arguments."""
     for entries in (function.properties, function.attributes):
         text = entries.get(name, "")
@@ -75,11 +75,11 @@ def _edit_list(function: Op, name: str, edit: Callable[[list[str]], None]) -> No
             entries[name] = f"[{', '.join(items)}]"
 
 
-def parents(module: GenericModule) -> dict[Op, Op | None]:
+def parents(module: GenericModule) -> dict[IrOp, IrOp | None]:
     """Returns the op around each op."""
-    result: dict[Op, Op | None] = dict.fromkeys(module.ops)
+    result: dict[IrOp, IrOp | None] = dict.fromkeys(module.ops)
 
-    def visit(op: Op) -> None:
+    def visit(op: IrOp) -> None:
         for block in op.blocks:
             for nested in block.ops:
                 result[nested] = op
@@ -100,16 +100,16 @@ class Rewriter:
 
     def __init__(self, module: GenericModule) -> None:
         self.module, self.parents = module, parents(module)
-        self._added: dict[tuple[Op, Value], Value] = {}
+        self._added: dict[tuple[IrOp, Value], Value] = {}
 
-    def function_around(self, op: Op) -> Op | None:
+    def function_around(self, op: IrOp) -> IrOp | None:
         """Returns the innermost function with a body around `op`."""
-        current: Op | None = op
+        current: IrOp | None = op
         while current is not None and not (current.regions and signature_of(current) is not None):
             current = self.parents.get(current)
         return current
 
-    def remove(self, removed: Collection[Op]) -> bool:
+    def remove(self, removed: Collection[IrOp]) -> bool:
         """Removes ops with all that they contain; arguments replace the values that are still used."""
         all_removed = {nested for op in removed for nested in op.walk()}
         values = {value for op in all_removed for value in op.results}
@@ -130,14 +130,14 @@ class Rewriter:
                     op.operands[number] = self._argument(function, value)
         return True
 
-    def _argument(self, function: Op, value: Value) -> Value:
+    def _argument(self, function: IrOp, value: Value) -> Value:
         key = (function, value)
         if key not in self._added:
             self._added[key] = argument = Value(value.type, added=True)
             self._append_argument(function, argument, value)
         return self._added[key]
 
-    def _append_argument(self, function: Op, argument: Value, value: Value) -> None:
+    def _append_argument(self, function: IrOp, argument: Value, value: Value) -> None:
         """Appends an argument that stands for `value` to a function; its callers get such an argument too."""
         signature = signature_of(function)
         assert signature is not None
@@ -152,12 +152,12 @@ class Rewriter:
                 call.operands.append(self._argument(caller, value))
                 _resize_segment(call, len(call.operands) - 1, +1)
 
-    def calls_of(self, function: Op) -> list[Op]:
+    def calls_of(self, function: IrOp) -> list[IrOp]:
         symbol = (function.properties.get("sym_name") or function.attributes.get("sym_name", "")).strip('"')
         names = {f"@{symbol}", f'@"{symbol}"'}
         return [op for op in self.module.walk() if op.properties.get(_CALLEE, op.attributes.get(_CALLEE)) in names]
 
-    def remove_arguments(self, function: Op, numbers: Collection[int]) -> bool:
+    def remove_arguments(self, function: IrOp, numbers: Collection[int]) -> bool:
         """Removes the unused arguments `numbers` of a function, and the operands of its calls."""
         signature = signature_of(function)
         if signature is None or not numbers:
@@ -176,7 +176,7 @@ class Rewriter:
                 del call.operands[number : number + 1]
         return True
 
-    def remove_function_result(self, function: Op, number: int) -> bool:
+    def remove_function_result(self, function: IrOp, number: int) -> bool:
         """Removes a result of a function from its type, its returns and its calls."""
         signature = signature_of(function)
         if signature is None or number >= len(signature.results):
@@ -191,7 +191,7 @@ class Rewriter:
         lost = [call.results.pop(number) for call in self.calls_of(function)]
         return self.replace_by_arguments(lost)
 
-    def remove_result(self, op: Op, number: int, *, carried: bool) -> bool:
+    def remove_result(self, op: IrOp, number: int, *, carried: bool) -> bool:
         """Removes a result of an op, and the operand of the terminators of its regions that yields it.
 
         If it is `carried`, the operand and the block arguments at the same distance from the end are removed too, as in
@@ -215,12 +215,12 @@ class Rewriter:
                     lost.append(arguments.pop(len(arguments) - count + number))
         return self.replace_by_arguments(lost)
 
-    def remove_operand(self, op: Op, number: int) -> bool:
+    def remove_operand(self, op: IrOp, number: int) -> bool:
         _resize_segment(op, number, -1)
         del op.operands[number]
         return True
 
-    def unwrap(self, op: Op, region: Region) -> bool:
+    def unwrap(self, op: IrOp, region: IrRegion) -> bool:
         """Replaces an op by the ops of a region's only block, without the terminator."""
         block = self._block_of(op)
         if block is None or len(region.blocks) != 1:
@@ -238,7 +238,7 @@ class Rewriter:
             self._substitute(dict(zip(op.results, ended.operands, strict=True)))
         return self.replace_by_arguments({*op.results, *body.arguments})
 
-    def jump_to(self, op: Op, successor: Block) -> bool:
+    def jump_to(self, op: IrOp, successor: Block) -> bool:
         """Replaces a branch by an unconditional one to `successor`, whose arguments become function arguments."""
         values = list(successor.arguments)
         op.name, op.operands, op.successors = op.name.partition(".")[0] + ".br", [], [successor]
@@ -268,7 +268,7 @@ class Rewriter:
             self._join_blocks(region)
         return self.replace_by_arguments(lost)
 
-    def _join_blocks(self, region: Region) -> None:
+    def _join_blocks(self, region: IrRegion) -> None:
         for block in list(region.blocks):
             while block.ops and len(block.ops[-1].successors) == 1 and block in region.blocks:
                 (target,) = block.ops[-1].successors
@@ -286,7 +286,7 @@ class Rewriter:
         for op in self.module.walk():
             op.operands = [replacements.get(value, value) for value in op.operands]
 
-    def _block_of(self, op: Op) -> Block | None:
+    def _block_of(self, op: IrOp) -> Block | None:
         return next((block for block in all_blocks(self.module) if op in block.ops), None)
 
 
@@ -301,11 +301,11 @@ def remove_unused_added(module: GenericModule) -> None:
             rewriter.remove_arguments(function, unused)
 
 
-def _is_terminator(op: Op) -> bool:
+def _is_terminator(op: IrOp) -> bool:
     return bool(op.successors or _YIELD.search(op.name) or _RETURN.search(op.name))
 
 
-def _resize_segment(op: Op, position: int, change: int) -> None:
+def _resize_segment(op: IrOp, position: int, change: int) -> None:
     """Changes the size of the segment that operand number `position` belongs to."""
     for entries in (op.properties, op.attributes):
         found = _SEGMENT_SIZES.fullmatch(entries.get(_SEGMENTS, ""))

@@ -59,7 +59,7 @@ class Failure(msgspec.Struct, frozen=True):
         return [*self.command, path]
 
 
-class Execution(msgspec.Struct, frozen=True):
+class CommandExecution(msgspec.Struct, frozen=True):
     """How a command ended: its exit code, negative for a signal, `None` after a timeout; and its output."""
 
     code: int | None
@@ -74,7 +74,7 @@ class Execution(msgspec.Struct, frozen=True):
         return how + (f": {lines[0][:200]}" if lines else "")
 
 
-def execute(failure: Failure, path: str) -> Execution:
+def execute(failure: Failure, path: str) -> CommandExecution:
     """Runs the command on the file at `path`; kills it and all its children at the time limit. Raises `OSError`."""
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
@@ -89,10 +89,10 @@ def execute(failure: Failure, path: str) -> Execution:
         finally:
             kill_group(process.pid)
             process.wait()
-        return Execution(code, _tail(output))
+        return CommandExecution(code, _tail(output))
 
 
-def execute_in_fork(failure: Failure, path: str) -> Execution:
+def execute_in_fork(failure: Failure, path: str) -> CommandExecution:
     """Like `execute`, for a `failure` that forks. This process must have one thread."""
     _, _, module, *words = failure.words(path)
     run = _warm_main(module)
@@ -108,7 +108,7 @@ def execute_in_fork(failure: Failure, path: str) -> Execution:
         if status is None:
             kill_group(process)
             os.waitpid(process, 0)
-        return Execution(None if status is None else os.waitstatus_to_exitcode(status), _tail(output))
+        return CommandExecution(None if status is None else os.waitstatus_to_exitcode(status), _tail(output))
 
 
 @lru_cache(maxsize=1)
@@ -144,7 +144,7 @@ def _tail(output: IO[bytes]) -> str:
     return output.read().decode(errors="replace")
 
 
-def shows(failure: Failure, result: Execution) -> bool:
+def shows(failure: Failure, result: CommandExecution) -> bool:
     """True if the command has failed as `failure` says."""
     if result.code is None:
         return failure.hang_fails
@@ -157,18 +157,18 @@ def shows(failure: Failure, result: Execution) -> bool:
     return result.code != 0 and (error_message(result.output) == failure.text if failure.text else _has_error(result))
 
 
-def is_crash(result: Execution) -> bool:
+def is_crash(result: CommandExecution) -> bool:
     """True if a signal, a failed assertion or a fatal error has ended the command."""
     if result.code is None:
         return False
     return result.code < 0 or result.code > _SIGNAL_CODES or _ASSERTION.search(result.output) is not None
 
 
-def _has_error(result: Execution) -> bool:
+def _has_error(result: CommandExecution) -> bool:
     return _ERROR.search(result.output) is not None
 
 
-def with_message(failure: Failure, original: Execution) -> Failure:
+def with_message(failure: Failure, original: CommandExecution) -> Failure:
     """Returns `failure` with the message of the original run, so that a reduction does not end at another failure."""
     if failure.kind == "crash":
         return msgspec.structs.replace(failure, text=crash_message(original.output))

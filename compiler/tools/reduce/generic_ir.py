@@ -42,16 +42,16 @@ class Value:
 @dataclass(eq=False)
 class Block:
     arguments: list[Value] = field(default_factory=list)
-    ops: list[Op] = field(default_factory=list)
+    ops: list[IrOp] = field(default_factory=list)
 
 
 @dataclass(eq=False)
-class Region:
+class IrRegion:
     blocks: list[Block] = field(default_factory=list)
 
 
 @dataclass(eq=False)
-class Op:
+class IrOp:
     """An op; properties and attributes map names to the text of their value, "" for a unit attribute."""
 
     name: str
@@ -60,14 +60,14 @@ class Op:
     successors: list[Block] = field(default_factory=list)
     properties: dict[str, str] = field(default_factory=dict)
     attributes: dict[str, str] = field(default_factory=dict)
-    regions: list[Region] = field(default_factory=list)
+    regions: list[IrRegion] = field(default_factory=list)
 
     @property
     def blocks(self) -> Iterator[Block]:
         """Returns the blocks of all regions."""
         return (block for region in self.regions for block in region.blocks)
 
-    def walk(self) -> Iterator[Op]:
+    def walk(self) -> Iterator[IrOp]:
         """Returns this op and all nested ones, in pre-order."""
         yield self
         for block in self.blocks:
@@ -79,11 +79,11 @@ class Op:
 class GenericModule:
     """The top-level ops of a file, with the definitions of aliases before them and the resources after them."""
 
-    ops: list[Op] = field(default_factory=list)
+    ops: list[IrOp] = field(default_factory=list)
     aliases: list[str] = field(default_factory=list)
     resources: str = ""
 
-    def walk(self) -> Iterator[Op]:
+    def walk(self) -> Iterator[IrOp]:
         """Returns all ops in pre-order."""
         for op in self.ops:
             yield from op.walk()
@@ -120,19 +120,19 @@ class _Cloner:
     def _block(self, block: Block) -> Block:
         return self._blocks.setdefault(block, Block())
 
-    def _op(self, op: Op) -> Op:
-        return Op(
+    def _op(self, op: IrOp) -> IrOp:
+        return IrOp(
             op.name, [self._value(value) for value in op.operands], [self._value(value) for value in op.results],
             [self._block(block) for block in op.successors], dict(op.properties), dict(op.attributes),
             [self._region(region) for region in op.regions],
         )  # fmt: skip
 
-    def _region(self, region: Region) -> Region:
+    def _region(self, region: IrRegion) -> IrRegion:
         blocks = [self._block(block) for block in region.blocks]
         for copy, block in zip(blocks, region.blocks, strict=True):
             copy.arguments = [self._value(value) for value in block.arguments]
             copy.ops = [self._op(op) for op in block.ops]
-        return Region(blocks)
+        return IrRegion(blocks)
 
 
 # ---- printing --------------------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ class _Printer:
             self._names.setdefault(value, name if len(values) == 1 else f"{name}#{index}")
         return name if len(values) == 1 else f"{name}:{len(values)}"
 
-    def _op(self, op: Op, indent: str) -> None:
+    def _op(self, op: IrOp, indent: str) -> None:
         parts = [f'{indent}"{op.name}"']
         parts.append(f"({', '.join(map(self._name, op.operands))})")
         if op.results:
@@ -202,7 +202,7 @@ class _Printer:
     def _label(self, block: Block) -> str:
         return self._labels.setdefault(block, f"^bb{len(self._labels)}")
 
-    def _region(self, region: Region, indent: str) -> None:
+    def _region(self, region: IrRegion, indent: str) -> None:
         for number, block in enumerate(region.blocks):
             if number or block.arguments:
                 arguments = ", ".join(f"{self._define([value], 'arg')}: {value.type}" for value in block.arguments)
@@ -317,7 +317,7 @@ class _Scope:
         self._parent = parent
         self._values: dict[str, list[Value]] = {}
         self._blocks: dict[str, Block] = {}
-        self._uses: list[tuple[Op, int, str]] = []
+        self._uses: list[tuple[IrOp, int, str]] = []
 
     def define(self, name: str, values: list[Value]) -> None:
         self._values[name] = values
@@ -325,7 +325,7 @@ class _Scope:
     def block(self, name: str) -> Block:
         return self._blocks.setdefault(name, Block())
 
-    def use(self, op: Op, number: int, name: str) -> None:
+    def use(self, op: IrOp, number: int, name: str) -> None:
         self._uses.append((op, number, name))
 
     def resolve(self) -> None:
@@ -358,7 +358,7 @@ class _Parser(Scanner):
         module.aliases = [alias for alias in module.aliases if not alias.startswith("#loc")]
         return module
 
-    def _op(self, scope: _Scope) -> Op:
+    def _op(self, scope: _Scope) -> IrOp:
         defined = []
         if self.peek("%"):
             while True:
@@ -368,7 +368,7 @@ class _Parser(Scanner):
                 if not self.take(","):
                     break
             self.expect("=")
-        op = Op(self.require(_STRING, "an op in generic form")[1:-1])
+        op = IrOp(self.require(_STRING, "an op in generic form")[1:-1])
         self.expect("(")
         uses = []
         while not self.take(")"):
@@ -424,8 +424,8 @@ class _Parser(Scanner):
         self.expect(")")
         return inputs, outputs
 
-    def _region(self, parent: _Scope) -> Region:
-        scope, region = _Scope(parent), Region()
+    def _region(self, parent: _Scope) -> IrRegion:
+        scope, region = _Scope(parent), IrRegion()
         self.expect("{")
         while not self.take("}"):
             name = self.match(_BLOCK)

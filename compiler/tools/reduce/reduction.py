@@ -21,7 +21,7 @@ from buddy.compiler.support.delta import smallest_failing_by
 from buddy.compiler.support.processes.interpreters import BlockingWorker
 from buddy.compiler.tools.reduce import steps
 from buddy.compiler.tools.reduce.failure import (
-    Execution,
+    CommandExecution,
     Failure,
     describe,
     execute,
@@ -30,7 +30,7 @@ from buddy.compiler.tools.reduce.failure import (
     with_message,
 )
 from buddy.compiler.tools.reduce.generic_ir import GenericFormError, GenericModule, parse
-from buddy.compiler.tools.reduce.worker import Form, Generic, ToGeneric, Tried, TryModule
+from buddy.compiler.tools.reduce.worker import Form, Generic, ModuleTried, ToGeneric, TryModule
 
 _WORKER = "buddy.compiler.tools.reduce.worker:serve"
 # A worker that has not answered this long after the time limit of the command has been stopped from outside.
@@ -44,7 +44,7 @@ class ReductionError(BuddyError):
 
 
 @dataclass
-class Progress:
+class ReductionProgress:
     """The state of a reduction: the sizes of the original and of the smallest module so far, in `unit`, and its costs.
 
     `tests` counts the commands that were run, `rejected` the candidates that the bindings found invalid, and `hits` the
@@ -110,13 +110,13 @@ class IrSubject:
         return levels[level] if level < len(levels) else []
 
     def without(self, numbers: Sequence[int]) -> Subject | None:
-        return self._after(steps.Step("", partial(steps.remove_ops, numbers)))
+        return self._after(steps.ReductionStep("", partial(steps.remove_ops, numbers)))
 
     def single_steps(self) -> Iterator[Iterator[Attempt]]:
         for kind in steps.KINDS:
             yield (Attempt(step.what, partial(self._after, step)) for step in kind(self.module))
 
-    def _after(self, step: steps.Step) -> Subject | None:
+    def _after(self, step: steps.ReductionStep) -> Subject | None:
         module = steps.after(self.module, step)
         return None if module is None else IrSubject(module)
 
@@ -189,10 +189,10 @@ class _Pool(GenericType[Item]):
         for _ in range(count):
             self._idle.put(None)
 
-    def submit(self, request: TryModule | ToGeneric) -> Future[Tried | Generic | None]:
+    def submit(self, request: TryModule | ToGeneric) -> Future[ModuleTried | Generic | None]:
         return self._executor.submit(self._ask, request)
 
-    def _ask(self, request: TryModule | ToGeneric) -> Tried | Generic | None:
+    def _ask(self, request: TryModule | ToGeneric) -> ModuleTried | Generic | None:
         worker = self._idle.get()
         try:
             if self._closed:
@@ -200,7 +200,9 @@ class _Pool(GenericType[Item]):
             if worker is None or not worker.alive:
                 worker = self._start()
             worker.send(request)
-            answer: Tried | Generic | None = worker.receive(self.failure.timeout + _EXTRA_SECONDS + _START_SECONDS)
+            answer: ModuleTried | Generic | None = worker.receive(
+                self.failure.timeout + _EXTRA_SECONDS + _START_SECONDS
+            )
         except (OSError, TimeoutError):
             answer = None
         if answer is None and worker is not None:
@@ -210,7 +212,7 @@ class _Pool(GenericType[Item]):
         return answer
 
     def _start(self) -> BlockingWorker:
-        worker = BlockingWorker(_WORKER, Tried | Generic)
+        worker = BlockingWorker(_WORKER, ModuleTried | Generic)
         with self._lock:
             self._workers.add(worker)
         return worker
@@ -238,7 +240,7 @@ class Reduction:
     failure: Failure
     jobs: int = 0
     generic: Callable[[], str] = lambda: ""
-    report: Callable[[Progress], None] = lambda progress: None
+    report: Callable[[ReductionProgress], None] = lambda progress: None
     best: str = field(init=False, default="")
     minimal: bool = field(init=False, default=False)
 
@@ -247,7 +249,7 @@ class Reduction:
         self._pool: _Pool[object] = _Pool(self.failure, self.jobs)
         self._known: dict[bytes, bool] = {}
         self._began = time.monotonic()
-        self.progress = Progress(0, 0, "", "")
+        self.progress = ReductionProgress(0, 0, "", "")
         self._form: Form = "plain"
 
     def __enter__(self) -> Reduction:
@@ -258,7 +260,7 @@ class Reduction:
 
     # ---- start
 
-    def start(self, original: Execution) -> None:
+    def start(self, original: CommandExecution) -> None:
         """Chooses the representation in which the module still fails. `original` is the command's result on `text`.
 
         Raises `ReductionError` if the command does not fail again on the same text.
@@ -268,7 +270,7 @@ class Reduction:
             self._form = form
             tried = self._pool.submit(TryModule(subject.text, form, self.failure)).result()
             self.progress.tests += 1
-            if isinstance(tried, Tried) and tried.fails:
+            if isinstance(tried, ModuleTried) and tried.fails:
                 self._subject: Subject = subject
                 self.best = tried.written
                 size, unit = subject.size, getattr(subject, "unit", "")
@@ -358,7 +360,7 @@ class Reduction:
 
     def _first_failing(self, attempts: Iterable[tuple[Attempt, Item]]) -> tuple[Attempt, Item] | None:
         """Tries `attempts` in parallel; makes the first of them that fails the current module, and returns it."""
-        waiting: deque[tuple[Attempt, Item, Subject, Future[Tried | Generic | None]]] = deque()
+        waiting: deque[tuple[Attempt, Item, Subject, Future[ModuleTried | Generic | None]]] = deque()
         source = iter(attempts)
         try:
             while True:
@@ -381,7 +383,7 @@ class Reduction:
             for *_, future in waiting:
                 future.cancel()
 
-    def _submit(self, attempt: Attempt) -> tuple[Subject, Future[Tried | Generic | None]] | None:
+    def _submit(self, attempt: Attempt) -> tuple[Subject, Future[ModuleTried | Generic | None]] | None:
         """Starts a test of the changed module, unless the step changes nothing or the result is known."""
         subject = attempt.make()
         if subject is None or subject.text == self._subject.text:
@@ -391,16 +393,16 @@ class Reduction:
             return None
         return subject, self._pool.submit(TryModule(subject.text, self._form, self.failure))
 
-    def _fails(self, subject: Subject, future: Future[Tried | Generic | None]) -> bool:
+    def _fails(self, subject: Subject, future: Future[ModuleTried | Generic | None]) -> bool:
         tried = future.result()
-        fails = isinstance(tried, Tried) and tried.fails
-        if isinstance(tried, Tried) and tried.execution is None:
+        fails = isinstance(tried, ModuleTried) and tried.fails
+        if isinstance(tried, ModuleTried) and tried.execution is None:
             self.progress.rejected += 1
         else:
             self.progress.tests += 1
         self._known[_key(subject.text)] = fails
         if fails:
-            assert isinstance(tried, Tried)
+            assert isinstance(tried, ModuleTried)
             self.best = tried.written
         return fails
 
@@ -413,7 +415,7 @@ def _key(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
-def original_execution(text: str, failure: Failure, folder: str, name: str) -> Execution:
+def original_execution(text: str, failure: Failure, folder: str, name: str) -> CommandExecution:
     """Returns the result of the command on the original module, called `name` in messages.
 
     Raises `ReductionError` if it does not show the failure, and `OSError` if the command cannot run.
@@ -434,7 +436,7 @@ def original_execution(text: str, failure: Failure, folder: str, name: str) -> E
     return result
 
 
-def execute_on(text: str, failure: Failure, folder: str) -> Execution:
+def execute_on(text: str, failure: Failure, folder: str) -> CommandExecution:
     """Runs the command on a file with `text` in `folder`. Raises `OSError`."""
     path = os.path.join(folder, "candidate.mlir")
     with open(path, "w", encoding="utf-8") as file:

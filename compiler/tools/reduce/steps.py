@@ -12,7 +12,7 @@ from functools import partial
 from typing import NamedTuple
 
 from buddy.compiler.tools.reduce.edits import Rewriter, remove_unused_added, signature_of
-from buddy.compiler.tools.reduce.generic_ir import GenericModule, Op, Value
+from buddy.compiler.tools.reduce.generic_ir import GenericModule, IrOp, Value
 
 # Attributes whose removal alone makes a module invalid.
 _NEEDED = frozenset({"function_type", "sym_name", "operandSegmentSizes", "resultSegmentSizes", "callee"})
@@ -26,7 +26,7 @@ _FLOAT_ELEMENT = re.compile(r"x?(?:f|bf|tf)\d+[\w]*(?:,|>)")
 _SIZE_LIST = re.compile(r"array<i(?:32|64): [-\d, ]+>")
 
 
-class Step(NamedTuple):
+class ReductionStep(NamedTuple):
     """A change of a module, and its description. `apply` returns False if it does not apply."""
 
     what: str
@@ -34,10 +34,10 @@ class Step(NamedTuple):
 
 
 # A kind of step: returns the steps of this kind on a module.
-Kind = Callable[[GenericModule], Iterator[Step]]
+Kind = Callable[[GenericModule], Iterator[ReductionStep]]
 
 
-def after(module: GenericModule, step: Step) -> GenericModule | None:
+def after(module: GenericModule, step: ReductionStep) -> GenericModule | None:
     """Returns a changed copy of `module`, or `None` if the step does not apply."""
     copy = module.clone()
     if not step.apply(copy):
@@ -54,7 +54,7 @@ def removable_by_depth(module: GenericModule) -> list[list[int]]:
     levels: list[list[int]] = []
     numbers = {op: number for number, op in enumerate(module.walk())}
 
-    def visit(ops: Sequence[Op], depth: int, *, in_block: bool) -> None:
+    def visit(ops: Sequence[IrOp], depth: int, *, in_block: bool) -> None:
         if len(levels) <= depth:
             levels.append([])
         kept = ops[:-1] if in_block and ops and is_terminator(ops[-1]) else ops
@@ -67,7 +67,7 @@ def removable_by_depth(module: GenericModule) -> list[list[int]]:
     return [level for level in levels if level]
 
 
-def is_terminator(op: Op) -> bool:
+def is_terminator(op: IrOp) -> bool:
     """True for an op that must end its block, judging by its name and successors."""
     return bool(op.successors) or op.name.rpartition(".")[2] in _TERMINATORS
 
@@ -81,19 +81,19 @@ def remove_ops(numbers: Iterable[int], module: GenericModule) -> bool:
     return bool(chosen) and Rewriter(module).remove([op for n, op in enumerate(module.walk()) if n in chosen])
 
 
-def _ops(module: GenericModule) -> Iterator[Step]:
+def _ops(module: GenericModule) -> Iterator[ReductionStep]:
     # The users are before the ops that define their operands, so that chains disappear in one pass.
     ops = list(module.walk())
     for level in reversed(removable_by_depth(module)):
         for number in reversed(level):
-            yield Step(f"remove {ops[number].name}", partial(remove_ops, [number]))
+            yield ReductionStep(f"remove {ops[number].name}", partial(remove_ops, [number]))
     for number, op in enumerate(ops):
         # Blocks may end with an op that is unknown here, or need no terminator.
         if is_terminator(op) and not op.results:
-            yield Step(f"remove {op.name}", partial(remove_ops, [number]))
+            yield ReductionStep(f"remove {op.name}", partial(remove_ops, [number]))
 
 
-def _regions(module: GenericModule) -> Iterator[Step]:
+def _regions(module: GenericModule) -> Iterator[ReductionStep]:
     for number, op in enumerate(module.walk()):
         for index, region in enumerate(op.regions):
             if region.blocks and number:
@@ -103,30 +103,30 @@ def _regions(module: GenericModule) -> Iterator[Step]:
                 yield _on_op(number, f"empty a region of {op.name}", partial(_empty_region, index))
 
 
-def _unwrap(index: int, rewriter: Rewriter, op: Op) -> bool:
+def _unwrap(index: int, rewriter: Rewriter, op: IrOp) -> bool:
     return rewriter.unwrap(op, op.regions[index])
 
 
-def _empty_region(index: int, rewriter: Rewriter, op: Op) -> bool:
+def _empty_region(index: int, rewriter: Rewriter, op: IrOp) -> bool:
     op.regions[index].blocks = []
     return True
 
 
-def _blocks(module: GenericModule) -> Iterator[Step]:
+def _blocks(module: GenericModule) -> Iterator[ReductionStep]:
     for number, op in enumerate(module.walk()):
         if len(op.successors) > 1:
             for index in range(len(op.successors)):
                 yield _on_op(number, f"always take branch {index} of {op.name}", partial(_jump, index))
 
 
-def _jump(index: int, rewriter: Rewriter, op: Op) -> bool:
+def _jump(index: int, rewriter: Rewriter, op: IrOp) -> bool:
     return rewriter.jump_to(op, op.successors[index])
 
 
 # ---- values ----------------------------------------------------------------------------------------------------------
 
 
-def _unused_arguments(module: GenericModule) -> Iterator[Step]:
+def _unused_arguments(module: GenericModule) -> Iterator[ReductionStep]:
     used = {value for op in module.walk() for value in op.operands}
     for number, op in enumerate(module.walk()):
         signature = signature_of(op)
@@ -140,11 +140,11 @@ def _unused_arguments(module: GenericModule) -> Iterator[Step]:
             yield _on_op(number, f"remove argument {index} of {op.name}", partial(_remove_arguments, [index]))
 
 
-def _remove_arguments(numbers: list[int], rewriter: Rewriter, op: Op) -> bool:
+def _remove_arguments(numbers: list[int], rewriter: Rewriter, op: IrOp) -> bool:
     return rewriter.remove_arguments(op, numbers)
 
 
-def _equal_arguments(module: GenericModule) -> Iterator[Step]:
+def _equal_arguments(module: GenericModule) -> Iterator[ReductionStep]:
     for number, op in enumerate(module.walk()):
         if signature_of(op) is None or not op.regions or not op.regions[0].blocks:
             continue
@@ -155,14 +155,14 @@ def _equal_arguments(module: GenericModule) -> Iterator[Step]:
                 yield _on_op(number, f"use argument {first[value.type]} of {op.name} for {index}", merge)
 
 
-def _merge_arguments(target: int, index: int, rewriter: Rewriter, op: Op) -> bool:
+def _merge_arguments(target: int, index: int, rewriter: Rewriter, op: IrOp) -> bool:
     arguments = op.regions[0].blocks[0].arguments
     for user in op.walk():
         user.operands = [arguments[target] if value is arguments[index] else value for value in user.operands]
     return rewriter.remove_arguments(op, [index])
 
 
-def _results(module: GenericModule) -> Iterator[Step]:
+def _results(module: GenericModule) -> Iterator[ReductionStep]:
     used = {value for op in module.walk() for value in op.operands}
     for number, op in enumerate(module.walk()):
         signature = signature_of(op)
@@ -176,32 +176,32 @@ def _results(module: GenericModule) -> Iterator[Step]:
                     yield _on_op(number, f"remove result {index} of {op.name}", removal)
 
 
-def _remove_function_result(index: int, rewriter: Rewriter, op: Op) -> bool:
+def _remove_function_result(index: int, rewriter: Rewriter, op: IrOp) -> bool:
     return rewriter.remove_function_result(op, index)
 
 
-def _remove_result(index: int, carried: bool, rewriter: Rewriter, op: Op) -> bool:
+def _remove_result(index: int, carried: bool, rewriter: Rewriter, op: IrOp) -> bool:
     return rewriter.remove_result(op, index, carried=carried)
 
 
-def _operands(module: GenericModule) -> Iterator[Step]:
+def _operands(module: GenericModule) -> Iterator[ReductionStep]:
     for number, op in enumerate(module.walk()):
         for index in reversed(range(len(op.operands))):
             yield _on_op(number, f"remove operand {index} of {op.name}", partial(_remove_operand, index))
 
 
-def _remove_operand(index: int, rewriter: Rewriter, op: Op) -> bool:
+def _remove_operand(index: int, rewriter: Rewriter, op: IrOp) -> bool:
     return rewriter.remove_operand(op, index)
 
 
 # ---- attributes and types --------------------------------------------------------------------------------------------
 
 
-def _all_attributes(module: GenericModule) -> Iterator[Step]:
+def _all_attributes(module: GenericModule) -> Iterator[ReductionStep]:
     if any(op.attributes.keys() - _NEEDED for op in module.walk()):
-        yield Step("remove all attributes that are not properties", _remove_attributes_of_all)
+        yield ReductionStep("remove all attributes that are not properties", _remove_attributes_of_all)
     if module.resources:
-        yield Step("remove the resources", _remove_resources)
+        yield ReductionStep("remove the resources", _remove_resources)
 
 
 def _remove_attributes_of_all(module: GenericModule) -> bool:
@@ -215,19 +215,19 @@ def _remove_resources(module: GenericModule) -> bool:
     return True
 
 
-def _attributes(module: GenericModule) -> Iterator[Step]:
+def _attributes(module: GenericModule) -> Iterator[ReductionStep]:
     for number, op in enumerate(module.walk()):
         for name in [name for name in (*op.attributes, *op.properties) if name not in _NEEDED]:
             yield _on_op(number, f"remove {name} of {op.name}", partial(_remove_attribute, name))
 
 
-def _remove_attribute(name: str, rewriter: Rewriter, op: Op) -> bool:
+def _remove_attribute(name: str, rewriter: Rewriter, op: IrOp) -> bool:
     op.attributes.pop(name, None)
     op.properties.pop(name, None)
     return True
 
 
-def _constants(module: GenericModule) -> Iterator[Step]:
+def _constants(module: GenericModule) -> Iterator[ReductionStep]:
     for number, op in enumerate(module.walk()):
         for name, text in (*op.properties.items(), *op.attributes.items()):
             for simpler in _simpler_constants(text):
@@ -249,12 +249,12 @@ def _simpler_constants(text: str) -> list[str]:
     return choices[: choices.index(text)] if text in choices else choices
 
 
-def _set_attribute(name: str, text: str, rewriter: Rewriter, op: Op) -> bool:
+def _set_attribute(name: str, text: str, rewriter: Rewriter, op: IrOp) -> bool:
     (op.properties if name in op.properties else op.attributes)[name] = text
     return True
 
 
-def _sizes(module: GenericModule) -> Iterator[Step]:
+def _sizes(module: GenericModule) -> Iterator[ReductionStep]:
     sizes: Counter[int] = Counter()
     types = {value.type for op in module.walk() for value in _values(op)}
     for type_ in types:
@@ -264,12 +264,14 @@ def _sizes(module: GenericModule) -> Iterator[Step]:
             if 0 < smaller < size:
                 for everywhere in (False, True):
                     where = "types and attributes" if everywhere else "types"
-                    yield Step(f"size {size} becomes {smaller} in {where}", partial(_resize, size, smaller, everywhere))
+                    yield ReductionStep(
+                        f"size {size} becomes {smaller} in {where}", partial(_resize, size, smaller, everywhere)
+                    )
     for type_ in sorted(types):
         for size in sorted({int(w) for shape in _SHAPE.findall(type_) for w in _SIZE.findall(shape)}, reverse=True):
             if size > 1:
                 changed = _resize_type(type_, size, 1)
-                yield Step(f"{type_} becomes {changed}", partial(_replace_type, type_, changed))
+                yield ReductionStep(f"{type_} becomes {changed}", partial(_replace_type, type_, changed))
 
 
 def _resize_type(text: str, size: int, smaller: int) -> str:
@@ -305,21 +307,21 @@ def _change_texts(module: GenericModule, change: Callable[[str], str]) -> None:
             value.type = change(value.type)
 
 
-def _values(op: Op) -> Iterator[Value]:
+def _values(op: IrOp) -> Iterator[Value]:
     """Returns the values that an op defines: its results and the arguments of its blocks."""
     yield from op.results
     for block in op.blocks:
         yield from block.arguments
 
 
-def _on_op(number: int, what: str, edit: Callable[[Rewriter, Op], bool]) -> Step:
+def _on_op(number: int, what: str, edit: Callable[[Rewriter, IrOp], bool]) -> ReductionStep:
     """Returns a step that edits the op with this number."""
 
     def apply(module: GenericModule) -> bool:
         op = next(op for n, op in enumerate(module.walk()) if n == number)
         return edit(Rewriter(module), op)
 
-    return Step(what, apply)
+    return ReductionStep(what, apply)
 
 
 # All kinds of steps, in the order in which they are tried: first those that remove most.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from buddy.compiler.protocol.worker_messages import Message
 from buddy.compiler.support.processes.channel import Channel, serves
-from buddy.compiler.tools.reduce.failure import Execution, Failure, execute, execute_in_fork, shows
+from buddy.compiler.tools.reduce.failure import CommandExecution, Failure, execute, execute_in_fork, shows
 
 if TYPE_CHECKING:
     from buddy.compiler.mlir.bindings import ir
@@ -23,14 +23,14 @@ Form = Literal["printed", "checked", "plain"]
 
 
 class TryModule(Message, frozen=True):
-    """Run the command of `failure` on the module `text`, written in `form`; answered by `Tried`."""
+    """Run the command of `failure` on the module `text`, written in `form`; answered by `ModuleTried`."""
 
     text: str
     form: Form
     failure: Failure
 
 
-class Tried(Message, frozen=True):
+class ModuleTried(Message, frozen=True):
     """The result for a module: whether it shows the failure, the text that was tested, and how the command ended.
 
     `execution` is `None` if the bindings reject the module, so that the command was not run; `problem` has the reason.
@@ -38,7 +38,7 @@ class Tried(Message, frozen=True):
 
     fails: bool
     written: str = ""
-    execution: Execution | None = None
+    execution: CommandExecution | None = None
     problem: str = ""
 
 
@@ -64,12 +64,12 @@ def serve(channel: Channel) -> None:
             channel.send(_print_generic(request) if isinstance(request, ToGeneric) else _try_module(request, path))
 
 
-def _try_module(request: TryModule, path: Path) -> Tried:
+def _try_module(request: TryModule, path: Path) -> ModuleTried:
     text = request.text
     if request.form != "plain":
         module, problem = _parse(text)
         if module is None:
-            return Tried(False, problem=problem)
+            return ModuleTried(False, problem=problem)
         if request.form == "printed":
             text = f"{module.operation.get_asm(assume_verified=True).rstrip()}\n"
     path.write_text(text, encoding="utf-8")
@@ -77,8 +77,8 @@ def _try_module(request: TryModule, path: Path) -> Tried:
         run = execute_in_fork if request.failure.forks else execute
         execution = run(request.failure, str(path))
     except OSError as error:
-        return Tried(False, text, problem=f"{request.failure.command[0]}: {error.strerror or error}")
-    return Tried(shows(request.failure, execution), text, execution)
+        return ModuleTried(False, text, problem=f"{request.failure.command[0]}: {error.strerror or error}")
+    return ModuleTried(shows(request.failure, execution), text, execution)
 
 
 def _print_generic(request: ToGeneric) -> Generic:

@@ -120,8 +120,8 @@ def autotune(
         try:
             if trier.load_problem:
                 raise RuntimeError(trier.load_problem)
-            each = min(_MAX_RECIPE_SECONDS, max(_MIN_RECIPE_SECONDS, seconds))
-            frame = Tune(0, recipe, seconds=seconds, each=each, max_error=max_error)
+            recipe_seconds = min(_MAX_RECIPE_SECONDS, max(_MIN_RECIPE_SECONDS, seconds))
+            frame = Tune(0, recipe, seconds=seconds, recipe_seconds=recipe_seconds, max_error=max_error)
             if max_error is not None:
                 search = PrecisionSearch(frame, _log_attempt)
                 return _run_on_loop(search.run([_BlockingWorker(trier)]), trier)

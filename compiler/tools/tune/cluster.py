@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from buddy.compiler.protocol.worker_messages import LoadProgram, LogText, Refused
+from buddy.compiler.protocol.worker_messages import FailureReply, LoadProgram, LogText
 from buddy.compiler.support.cluster import (
     CONNECT_TIMEOUT,
     RETRIES,
@@ -77,12 +77,12 @@ class RecipeTrier:
     @property
     def load_problem(self) -> str:
         """The reason why the process could not load the program, "" if it has loaded it."""
-        return str(self._load_reply.diagnostic) if isinstance(self._load_reply, Refused) else ""
+        return str(self._load_reply.diagnostic) if isinstance(self._load_reply, FailureReply) else ""
 
     def ask(self, request: TuningRequest) -> Any:
         """Returns the answer to a request, of the type in `ANSWERS`."""
-        reply = self._load_reply if isinstance(self._load_reply, Refused) else self._send_and_receive(request)
-        if isinstance(reply, Refused):
+        reply = self._load_reply if isinstance(self._load_reply, FailureReply) else self._send_and_receive(request)
+        if isinstance(reply, FailureReply):
             return ANSWERS[type(request)](problem=str(reply.diagnostic))
         return reply
 

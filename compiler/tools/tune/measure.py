@@ -15,7 +15,7 @@ from buddy.compiler.driver.diagnosis import CompilationError
 from buddy.compiler.ops.lowering import LoweredModule
 from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.recipe import Recipe
-from buddy.compiler.protocol.worker_messages import LogText, Refused, Reply
+from buddy.compiler.protocol.worker_messages import FailureReply, LogText, Reply
 from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.runtime.graph_interpreter import SEED
 from buddy.compiler.runtime.measure import error_of_results, time_call, with_threads
@@ -60,8 +60,8 @@ def serve_attempts(channel: Channel, captured: CapturedGraph) -> None:
 
 
 def _time_in_child(channel: Channel, captured: CapturedGraph, request: TimeNodes) -> Reply:
-    end = _run_in_child(channel, lambda _: time_products(captured, request), NodesTimed, request.each)
-    return end.reply if isinstance(end.reply, NodesTimed) else NodesTimed(problem=_failure_reason(end, request.each))
+    end = _run_in_child(channel, lambda _: time_products(captured, request), NodesTimed, request.timeout)
+    return end.reply if isinstance(end.reply, NodesTimed) else NodesTimed(problem=_failure_reason(end, request.timeout))
 
 
 def _measure_errors(meter: ErrorMeter, request: MeasureErrors) -> Reply:
@@ -73,19 +73,21 @@ def _measure_errors(meter: ErrorMeter, request: MeasureErrors) -> Reply:
 
 
 def _try_in_child(channel: Channel, captured: CapturedGraph, request: TryRecipe) -> Reply:
-    end = _run_in_child(channel, lambda _: try_recipe(captured, request), RecipeTried, request.each)
-    return end.reply if isinstance(end.reply, RecipeTried) else RecipeTried(problem=_failure_reason(end, request.each))
+    end = _run_in_child(channel, lambda _: try_recipe(captured, request), RecipeTried, request.timeout)
+    return (
+        end.reply if isinstance(end.reply, RecipeTried) else RecipeTried(problem=_failure_reason(end, request.timeout))
+    )
 
 
 def _compare_in_child(channel: Channel, captured: CapturedGraph, request: CompareRecipes) -> Reply:
-    end = _run_in_child(channel, lambda _: _compare_recipes(captured, request), RecipesCompared, request.each)
+    end = _run_in_child(channel, lambda _: _compare_recipes(captured, request), RecipesCompared, request.timeout)
     if isinstance(end.reply, RecipesCompared):
         return end.reply
-    return RecipesCompared(problem=_failure_reason(end, request.each))
+    return RecipesCompared(problem=_failure_reason(end, request.timeout))
 
 
 def _run_in_child(channel: Channel, work: Callable[[Channel], Reply], kind: Any, seconds: float) -> TaskEnd:
-    types = kind | Refused | LogText
+    types = kind | FailureReply | LogText
     return run_in_child(channel, Task(work, _error_reply(kind), types, lambda _: None, seconds))
 
 

@@ -7,18 +7,18 @@ from typing import Any
 import msgspec
 
 from buddy.compiler.protocol.recipe import Recipe
-from buddy.compiler.protocol.worker_messages import Done, LoadProgram, LogText, Message, Refused, Reply
+from buddy.compiler.protocol.worker_messages import Done, FailureReply, LoadProgram, LogText, Message, Reply
 
 
 class LoadForTuning(Message, frozen=True):
-    """Load a program to try recipes on its graph number `graph`; answered by `Done`, or `Refused` with the reason."""
+    """Load a program to try recipes on its graph number `graph`; answered by `Done` or `FailureReply`."""
 
     load: LoadProgram
     graph: int
 
 
 class LoadBundle(Message, frozen=True):
-    """Read a graph and its tensors from `folder`, which `write_bundle` wrote; answered by `Done` or `Refused`."""
+    """Read a graph and its tensors from `folder`, which `write_bundle` wrote; answered by `Done` or `FailureReply`."""
 
     folder: str
 
@@ -26,13 +26,13 @@ class LoadBundle(Message, frozen=True):
 class TryRecipe(Message, frozen=True):
     """Compile a recipe, run it and compare it with eager; answered by `RecipeTried`.
 
-    The time limit is `each` seconds. `bound` is the best ratio to eager so far, infinity for the first recipe. Eager
+    The time limit is `timeout` seconds. `bound` is the best ratio to eager so far, infinity for the first recipe. Eager
     always uses `eager_threads` threads, so that the ratios of all recipes are comparable. A recipe whose results differ
     from eager's by more than `max_error` is not timed.
     """
 
     recipe: Recipe
-    each: float
+    timeout: float
     bound: float
     eager_threads: int = 1
     max_error: float | None = None
@@ -57,7 +57,7 @@ class CompareRecipes(Message, frozen=True):
 
     first: Recipe
     second: Recipe
-    each: float
+    timeout: float
 
 
 class RecipesCompared(Reply, frozen=True):
@@ -76,7 +76,7 @@ class TimeNodes(Message, frozen=True):
     """Compile a recipe with counters and run it for about `seconds`; answered by `NodesTimed`."""
 
     recipe: Recipe
-    each: float
+    timeout: float
     seconds: float = 1.0
 
 
@@ -128,7 +128,7 @@ class ErrorsMeasured(Reply, frozen=True):
 
 LoadMessage = LoadForTuning | LoadBundle
 TuningRequest = TryRecipe | CompareRecipes | TimeNodes | MeasureErrors
-TuningMessage = Done | RecipeTried | RecipesCompared | NodesTimed | ErrorsMeasured | LogText | Refused
+TuningMessage = Done | RecipeTried | RecipesCompared | NodesTimed | ErrorsMeasured | LogText | FailureReply
 ANSWERS: dict[type[Message], Any] = {
     TryRecipe: RecipeTried, CompareRecipes: RecipesCompared, TimeNodes: NodesTimed, MeasureErrors: ErrorsMeasured,
 }  # fmt: skip

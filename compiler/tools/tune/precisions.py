@@ -57,7 +57,7 @@ _MARGIN = 0.95
 _FRONT_PARTS = (1 / 3, 1 / 10)
 
 
-class Step(NamedTuple):
+class PrecisionStep(NamedTuple):
     """One step of the greedy choice: a precision for a node, which adds `squared_error` and saves `saved` seconds."""
 
     node: str
@@ -66,7 +66,7 @@ class Step(NamedTuple):
     saved: float
 
 
-def greedy_steps(nodes: Sequence[NodePrecision]) -> list[Step]:
+def greedy_steps(nodes: Sequence[NodePrecision]) -> list[PrecisionStep]:
     """Returns the steps from f32 to the fastest precisions, by decreasing time saved per squared error.
 
     The steps of a node are the upper convex hull of its precisions: each saves less time per error than the one before.
@@ -75,16 +75,16 @@ def greedy_steps(nodes: Sequence[NodePrecision]) -> list[Step]:
     return sorted(steps, key=_gain, reverse=True)
 
 
-def _gain(step: Step) -> float:
+def _gain(step: PrecisionStep) -> float:
     return step.saved / step.squared_error if step.squared_error else math.inf
 
 
-def _steps_of(node: NodePrecision) -> Iterator[Step]:
+def _steps_of(node: NodePrecision) -> Iterator[PrecisionStep]:
     options = [effect for effect in node.effects if 0 <= effect.error < math.inf and effect.saved > 0]
     error, saved = 0.0, 0.0
     while True:
         further = [
-            Step(node.node, effect.precision, max(0.0, effect.error**2 - error), effect.saved - saved)
+            PrecisionStep(node.node, effect.precision, max(0.0, effect.error**2 - error), effect.saved - saved)
             for effect in options
             if effect.saved > saved
         ]
@@ -95,7 +95,7 @@ def _steps_of(node: NodePrecision) -> Iterator[Step]:
         error, saved = error + step.squared_error, saved + step.saved
 
 
-def choose_within(steps: Sequence[Step], budget: float) -> dict[str, Precision]:
+def choose_within(steps: Sequence[PrecisionStep], budget: float) -> dict[str, Precision]:
     """Returns the precision of each node that the greedy choice changes within an error of `budget`.
 
     A step that does not fit is omitted, with the later steps of its node.
@@ -112,7 +112,7 @@ def choose_within(steps: Sequence[Step], budget: float) -> dict[str, Precision]:
     return chosen
 
 
-def estimated_front(steps: Sequence[Step]) -> tuple[FrontPoint, ...]:
+def estimated_front(steps: Sequence[PrecisionStep]) -> tuple[FrontPoint, ...]:
     """Returns the estimates of all prefixes of `steps`."""
     errors = accumulate((step.squared_error for step in steps), initial=0.0)
     savings = accumulate((step.saved for step in steps), initial=0.0)
@@ -173,7 +173,9 @@ class PrecisionSearch:
                 self.notes.append(f"not enough time to measure {', '.join(_ORDER[number:])}")
                 break
             self._report_progress(f"timing products in {precision}", number / len(_ORDER))
-            result = await self._ask(TimeNodes(replace(self.plain, precision=precision), self.frame.each), NodesTimed)
+            result = await self._ask(
+                TimeNodes(replace(self.plain, precision=precision), self.frame.recipe_seconds), NodesTimed
+            )
             if result.problem:
                 self.notes.append(f"products in {precision} were not timed: {result.problem}")
             else:
@@ -225,7 +227,7 @@ class PrecisionSearch:
 
     # ---- recipes -----------------------------------------------------------------------------------------------------
 
-    async def _search_budget(self, steps: Sequence[Step]) -> None:
+    async def _search_budget(self, steps: Sequence[PrecisionStep]) -> None:
         """Tries choices within varying budgets until the error is near the limit, then some within smaller budgets."""
         budget, passed, failed = _MARGIN * self.limit, 0.0, math.inf
         tried: list[dict[str, Precision]] = [{}]
@@ -275,7 +277,7 @@ class PrecisionSearch:
     async def _try(self, recipe: Recipe, words: tuple[str, ...]) -> RecipeTried:
         self._report_progress(f"recipe {self.count + 1}: {', '.join(words)}")
         start = self.elapsed
-        request = TryRecipe(recipe, self.frame.each, math.inf, self.frame.recipe.threads, self.limit)
+        request = TryRecipe(recipe, self.frame.recipe_seconds, math.inf, self.frame.recipe.threads, self.limit)
         result = await self._ask(request, RecipeTried)
         self.max_trial_seconds = max(self.max_trial_seconds, self.elapsed - start)
         self.report(
@@ -288,7 +290,9 @@ class PrecisionSearch:
         self.count += 1
         return result
 
-    async def _finish(self, first: RecipeTried, nodes: Sequence[NodePrecision], steps: Sequence[Step]) -> Tuned:
+    async def _finish(
+        self, first: RecipeTried, nodes: Sequence[NodePrecision], steps: Sequence[PrecisionStep]
+    ) -> Tuned:
         chosen, final = self.chosen or {}, RecipesCompared(1.0, 1.0, 1.0)
         best = self._recipe(chosen) if chosen or first.problem else self.frame.recipe
         if math.isinf(self.best_ratio):
@@ -296,8 +300,8 @@ class PrecisionSearch:
             raise JobFailed(Diagnostic("no recipe is within the error", "tuning", todo))
         if best != self.frame.recipe:
             self._report_progress("comparing the best recipe with the first one")
-            each = FINAL_SECONDS + 2 * self.frame.each
-            final = await self._ask(CompareRecipes(self.frame.recipe, best, each), RecipesCompared)
+            timeout = FINAL_SECONDS + 2 * self.frame.recipe_seconds
+            final = await self._ask(CompareRecipes(self.frame.recipe, best, timeout), RecipesCompared)
         recipe, notes = chosen_recipe(self.frame.recipe, best, final)
         is_best = recipe != self.frame.recipe
         final = final if is_best else RecipesCompared(1.0, 1.0, 1.0)

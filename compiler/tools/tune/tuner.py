@@ -144,7 +144,7 @@ class Tuner:
             try:
                 start, threads = self.elapsed, self.space.base.threads
                 best, max_error = self.search.best_score, self.frame.max_error
-                request = TryRecipe(self.space.recipe(point), self.frame.each, best, threads, max_error)
+                request = TryRecipe(self.space.recipe(point), self.frame.recipe_seconds, best, threads, max_error)
                 result = await worker.ask(request)
             except ConnectionError as error:
                 self.search.retry(point)
@@ -193,8 +193,8 @@ class Tuner:
             raise JobFailed(Diagnostic("no recipe of the space gives eager's results", "tuning", todo))
         final = RecipesCompared(1.0, 1.0, 1.0)
         if best != first:
-            each = FINAL_SECONDS + 2 * self.frame.each
-            comparison = CompareRecipes(self.space.recipe(first), self.space.recipe(best), each)
+            timeout = FINAL_SECONDS + 2 * self.frame.recipe_seconds
+            comparison = CompareRecipes(self.space.recipe(first), self.space.recipe(best), timeout)
             final = await ask_any(workers, comparison, RecipesCompared, self._record_loss)
         recipe, notes = chosen_recipe(self.frame.recipe, self.space.recipe(best), final)
         chosen = best if recipe is not self.frame.recipe else first

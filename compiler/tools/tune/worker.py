@@ -17,7 +17,7 @@ from buddy.compiler.graph.graph import Graph
 from buddy.compiler.protocol import Diagnostic, GraphInfo
 from buddy.compiler.protocol.errors import diagnostic_of
 from buddy.compiler.protocol.recipe import OWN_FRONTENDS
-from buddy.compiler.protocol.worker_messages import Done, LogText, Refused
+from buddy.compiler.protocol.worker_messages import Done, FailureReply, LogText
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.graph_interpreter import results_of
 from buddy.compiler.runtime.torch_values import resolve_lazy
@@ -78,7 +78,7 @@ def _load_graph(channel: Channel, load_message: LoadMessage) -> Any:
     except Exception as error:
         channel.send(LogText(traceback_of(error)))
         where = load_message.load.source if isinstance(load_message, LoadForTuning) else load_message.folder
-        channel.send(Refused(diagnostic_of(error, "the program could not be loaded", where)))
+        channel.send(FailureReply(diagnostic_of(error, "the program could not be loaded", where)))
     return None
 
 
@@ -99,13 +99,13 @@ def _load_program(channel: Channel, load_message: LoadForTuning) -> Any:
         load.source, load.arguments, load.directory, shapes=shapes, frontend=frontend, trusts=load.trusts
     ).graphs
     if load_message.graph >= len(graphs):
-        channel.send(Refused(Diagnostic(f"there is no graph {load_message.graph} of {load.source} here")))
+        channel.send(FailureReply(Diagnostic(f"there is no graph {load_message.graph} of {load.source} here")))
         return None
     captured = graphs[load_message.graph]
     if frontend not in OWN_FRONTENDS and captured.graph.imported_ir is None:
         reply = import_in_child(channel, captured)
-        if isinstance(reply, Refused):
+        if isinstance(reply, FailureReply):
             channel.send(reply)
             return None
-        captured.graph.imported_ir = reply.given
+        captured.graph.imported_ir = reply.imported
     return captured

@@ -83,7 +83,7 @@ def test_an_edit_of_a_changed_recipe_is_saved_to_a_file(tmp_path: Path, monkeypa
     said: list[str] = []
     app = Workbench("x.py", store=tmp_path / "state", settings=Settings())
     monkeypatch.setattr(app.context.status, "say", said.append)
-    app.workspace.begin(Recipe())
+    app.workspace.load(Recipe())
     row = StageRow(Stage(0, "cse", "top", "text", 1), ("cse", 0))
     for recipe in (Recipe(threads=2), app.workspace.recipe):
         app.text_edit_commands._apply_ir(recipe, row, "before", "after")

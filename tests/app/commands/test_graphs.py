@@ -42,7 +42,7 @@ def state() -> State:
 @pytest.fixture
 def workspace(tmp_path: Path, recipe: Recipe) -> Workspace:
     made = Workspace("two.py", (), tmp_path)
-    made.begin(recipe)
+    made.load(recipe)
     return made
 
 

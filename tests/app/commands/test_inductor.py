@@ -41,7 +41,7 @@ async def test_nodes_lead_to_the_generated_code_and_a_run_shows_inductor_and_bud
         await bench.until(lambda: app.state.graph_state.report is not None, "the run")
         await bench.settled()
         assert app.state.graph_state.report.backend == "inductor"
-        assert [side.name for side in app.state.graph_state.report.beside] == ["native"]
+        assert [side.name for side in app.state.graph_state.report.sides] == ["native"]
         await bench.press("B")
         await bench.opened(PickerScreen)
         await bench.sees("backend native")

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from buddy.app.panes.node_list import NodeFacts, read_filter
 from buddy.app.reports import numerics
 from buddy.app.reports.numerics import variants_without
-from buddy.app.reports.results import Node
+from buddy.app.reports.results import GoToNode
 from buddy.app.screens.numerics import NumericsScreen
 from buddy.app.screens.results import ResultRows, ResultScreen
 from buddy.compiler.protocol import GraphInfo, NodeRow
@@ -128,7 +128,7 @@ async def test_the_list_opens_a_page_by_op_module_and_line_and_the_log_keeps_it(
         node = rows.entry.answer
         await bench.press("enter")
         await bench.until(lambda: len(app.screen_stack) == 1, "the panes")
-        assert isinstance(node, Node)
+        assert isinstance(node, GoToNode)
         assert app.graph.current.stable == node.name
         for column in ("err", "own"):
             app.graph.order.sort_by(app.graph._columns, column)

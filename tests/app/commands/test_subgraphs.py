@@ -23,7 +23,7 @@ Open = Callable[..., Any]
 FOUND = BisectionResult(
     "flip-one-sign (plug.py) is at fault",
     Recipe(steps=(PassStep("flip-one-sign", enabled=False),)),
-    wrong="its results differ from eager's",
+    failure="its results differ from eager's",
     steps=(Culprit(0, PassStep("flip-one-sign"), "plug.py"),),
     nodes=("norm/native_layer_norm.0",),
     confirmed=True,
@@ -60,7 +60,7 @@ async def test_an_extract_is_a_separate_graph_with_a_way_back(workbench: Open, t
         )
         assert "torch.float32" in said.stdout
 
-        bench.app.subgraph_commands._begin_bisection("any", "1, 200 s")
+        bench.app.bisect_commands._begin_bisection("any", "1, 200 s")
         await bench.until(lambda: isinstance(bench.app.screen, ResultScreen), "the answer")
         await bench.until(lambda: bench.shows("nothing to search for"), "its text")
         await bench.press("q", "g", "b")
@@ -73,9 +73,9 @@ def app(tmp_path: Path) -> Workbench:
     app = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings())
     app.state.graphs = graphs("forward", "extract")
     app.state.graph = 1
-    commands, extract = app.subgraph_commands, app.state.graphs[1]
-    commands._origins[1] = extract, 0
-    commands._bisected = replace(FOUND, recipe=replace(FOUND.recipe, graph=1)), extract
+    extract = app.state.graphs[1]
+    app.subgraph_commands._origins[1] = extract, 0
+    app.bisect_commands._bisected = replace(FOUND, recipe=replace(FOUND.recipe, graph=1)), extract
     return app
 
 
@@ -85,15 +85,15 @@ def graphs(*names: str) -> tuple[GraphInfo, ...]:
 
 @pytest.mark.parametrize("names", [("forward",), ("forward", "extract")])
 def test_extracts_and_results_are_of_the_program_that_is_open(app: Workbench, names: tuple[str, ...]) -> None:
-    commands = app.subgraph_commands
-    assert commands.is_extract
-    assert commands._bisection_result is not None
+    subgraphs, bisections = app.subgraph_commands, app.bisect_commands
+    assert subgraphs.is_extract
+    assert bisections._bisection_result is not None
     app.state.apply(Captured(0, graphs(*names)))
-    assert not commands.is_extract
-    assert commands._bisection_result is None
+    assert not subgraphs.is_extract
+    assert bisections._bisection_result is None
     said: list[str] = []
     app.context.status.say = said.append  # type: ignore[method-assign]
-    commands._use_answer(USE)
+    bisections._use_answer(USE)
     assert said == ["the program was opened again: the result of the bisection is out of date"]
 
 
@@ -103,14 +103,14 @@ def test_saving_a_result_asks_before_it_overwrites(app: Workbench, tmp_path: Pat
     app.context.status.say = lambda message: None  # type: ignore[method-assign]
     folder = tmp_path / "bisected"
     for _ in range(2):
-        app.subgraph_commands._save_result(str(folder))
+        app.bisect_commands._save_result(str(folder))
     assert asked == [f"{folder} already has right.toml and reduced.mlir and reduced.after.mlir. Overwrite?"]
     assert len(list(folder.iterdir())) == 3
 
 
 def test_a_criterion_is_two_numbers() -> None:
-    assert parse_criterion("differs", "10, 5 s") == Criterion("differs", tolerance=10.0, each=5.0)
-    assert parse_criterion("slower", "1.5 20") == Criterion("slower", slower=1.5, each=20.0)
+    assert parse_criterion("differs", "10, 5 s") == Criterion("differs", tolerance=10.0, step_seconds=5.0)
+    assert parse_criterion("slower", "1.5 20") == Criterion("slower", slower=1.5, step_seconds=20.0)
     for text in ("", "much", "1", "0 3", "1 inf", "nan 2"):
         with pytest.raises(ValueError, match="number"):
             parse_criterion("any", text)

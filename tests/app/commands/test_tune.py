@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from buddy.app.commands.run import parse_tune_request
+from buddy.app.commands.tune import parse_tune_request
 from buddy.app.panes.graph import GraphPane
 from buddy.app.reports.numerics import PrecisionGain, precision_gain
 from buddy.app.reports.results import precisions_result

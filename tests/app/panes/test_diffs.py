@@ -201,7 +201,7 @@ async def test_side_by_side_where_the_pane_is_wide_enough(workbench: Open) -> No
         assert ir.document.diff.layout == "unified"
         line = ir.line_number
         await press(bench, "+")
-        assert ir.document.diff.layout == "beside"
+        assert ir.document.diff.layout == "side-by-side"
         assert ir.line_number == line
         assert "changed" in signs(bench)
         await press(bench, "+")

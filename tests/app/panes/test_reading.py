@@ -94,7 +94,7 @@ async def test_names_are_picked_underlined_and_followed(workbench: Open) -> None
         place = next(k for k in range(ir.row_count) if "linalg.fill" in ir.line_at(k).text)
         ir.move_to(place)
         await bench.press("l", "l")
-        value = ir.names.value
+        value = ir.names.current
         assert value not in defined_values(text_at(bench))
         underlined = {
             segment.text
@@ -114,9 +114,9 @@ async def test_names_are_picked_underlined_and_followed(workbench: Open) -> None
         ir.move_to(
             next(k for k in range(ir.row_count) if "#map" in ir.line_at(k).text and "generic" in ir.line_at(k).text)
         )
-        while not ir.names.value.startswith("#map"):
+        while not ir.names.current.startswith("#map"):
             await bench.press("l")
-        alias = ir.names.value
+        alias = ir.names.current
         await bench.press("g", "d")
         await bench.until(lambda: text_at(bench).startswith(f"{alias} ="), "the alias")
         await bench.press("asterisk")
@@ -133,13 +133,13 @@ async def test_uses_are_those_of_the_name_asked_for_wherever_the_cursor_has_gone
         await bench.drawn()
         ir.move_to(next(k for k in range(ir.row_count) if "linalg.fill" in ir.line_at(k).text))
         await bench.press("l", "l")
-        value, last = ir.names.value, ir.row_count - 1
+        value, last = ir.names.current, ir.row_count - 1
         answered = questions.search_each
 
         async def and_the_cursor_moves(*arguments: Any) -> Any:
             found = await answered(*arguments)
             ir.move_to(last)
-            assert ir.names.value == ""
+            assert ir.names.current == ""
             return found
 
         monkeypatch.setattr(questions, "search_each", and_the_cursor_moves)

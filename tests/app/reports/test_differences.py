@@ -10,11 +10,11 @@ from buddy.app.panes.ir_comparison import change_counts, no_change_badge
 from buddy.app.panes.ir_document import IrContent
 from buddy.app.panes.ir_painter import highlight_changes
 from buddy.app.reports import formatting
-from buddy.app.reports.text.differences import CONTEXT, DiffRow, DiffRows, Hunk, Layout
+from buddy.app.reports.text.differences import CONTEXT, DiffLayout, DiffRow, DiffRows, Hunk
 from buddy.app.reports.text.folds import TextFold
 from buddy.app.reports.text.unified import changed_words
 
-LAYOUTS: tuple[Layout, ...] = ("unified", "beside")
+LAYOUTS: tuple[DiffLayout, ...] = ("unified", "side-by-side")
 
 
 def random_hunks(seed: int) -> tuple[list[Hunk], int, int]:
@@ -37,7 +37,7 @@ def rows_of(diff: DiffRows) -> list[tuple[str, int, int, int]]:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("seed", range(40))
-def test_every_line_of_both_texts_has_one_row_in_order(seed: int, layout: Layout) -> None:
+def test_every_line_of_both_texts_has_one_row_in_order(seed: int, layout: DiffLayout) -> None:
     hunks, before_lines, after_lines = random_hunks(seed)
     diff = DiffRows(hunks, before_lines, after_lines, layout)
     for _ in range(2):
@@ -57,7 +57,7 @@ def test_every_line_of_both_texts_has_one_row_in_order(seed: int, layout: Layout
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("seed", range(40))
-def test_lines_map_to_rows_and_back(seed: int, layout: Layout) -> None:
+def test_lines_map_to_rows_and_back(seed: int, layout: DiffLayout) -> None:
     hunks, before_lines, after_lines = random_hunks(seed)
     diff = DiffRows(hunks, before_lines, after_lines, layout)
     for line in range(after_lines):
@@ -95,7 +95,7 @@ def test_two_equal_texts_are_one_fold_and_empty_ones_nothing() -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_changes_go_round_at_both_ends(layout: Layout) -> None:
+def test_changes_go_round_at_both_ends(layout: DiffLayout) -> None:
     diff = DiffRows([(10, 2, 10, 2), (40, 0, 40, 1), (50, 3, 51, 0)], 60, 58, layout)
     first, second, third = diff.changes
     assert [diff.change_after(row) for row in (0, first, second, third)] == [first, second, third, first]
@@ -104,7 +104,7 @@ def test_changes_go_round_at_both_ends(layout: Layout) -> None:
 
 
 def test_side_by_side_has_both_lines_in_one_row() -> None:
-    diff = DiffRows([(1, 2, 1, 1)], 4, 3, "beside")
+    diff = DiffRows([(1, 2, 1, 1)], 4, 3, "side-by-side")
     assert rows_of(diff) == [("same", 0, 0, 0), ("changed", 1, 1, 0), ("changed", 2, -1, 0), ("same", 3, 2, 0)]
 
 
@@ -143,7 +143,7 @@ def test_words_are_marked_if_only_numbering_changed() -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("seed", range(40))
-def test_a_part_of_a_diff_holds_each_line_of_that_part_once(seed: int, layout: Layout) -> None:
+def test_a_part_of_a_diff_holds_each_line_of_that_part_once(seed: int, layout: DiffLayout) -> None:
     hunks, before_lines, after_lines = random_hunks(seed)
     if after_lines < 3:
         return
@@ -176,7 +176,7 @@ def test_lines_removed_at_the_ends_of_a_part_are_not_in_it() -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_changed_functions_fold_to_one_line_with_change_counts(layout: Layout) -> None:
+def test_changed_functions_fold_to_one_line_with_change_counts(layout: DiffLayout) -> None:
     # Lines 2-11 and 40-59 are functions that changed, 20-29 one that did not; 40 itself changed, too.
     hunks = [(5, 2, 5, 3), (39, 4, 40, 6), (50, 0, 53, 2)]
     diff = DiffRows(hunks, 70, 74, layout)

@@ -7,12 +7,12 @@ import pytest
 from buddy.app.reports.python_lines import (
     N_COLOURS,
     LineTimes,
-    Place,
     PythonLines,
+    PythonLocation,
     facts_text,
     line_facts,
     missing_nodes_text,
-    read_place,
+    parse_location,
 )
 from buddy.compiler.protocol import NodeRow, NodeTime
 from buddy.compiler.protocol.provenance import PythonStructure
@@ -50,13 +50,13 @@ ROWS = (
 LINES = PythonLines(ROWS, ("/m.py:13", "/m.py:6"))
 
 
-def at(line: int, path: str = "/m.py") -> Place:
-    return Place(path, line - 1)
+def at(line: int, path: str = "/m.py") -> PythonLocation:
+    return PythonLocation(path, line - 1)
 
 
 def test_a_line_has_the_nodes_that_it_computes_or_calls() -> None:
-    assert LINES.place_of("mm.1") == at(5)
-    assert LINES.place_of("w") is None
+    assert LINES.location_of("mm.1") == at(5)
+    assert LINES.location_of("w") is None
     assert LINES.nodes_of(at(5)) == ("mm.0", "mm.1")
     assert LINES.nodes_of(at(13)) == ("mm.0", "exp.0", "mm.1", "exp.1")
     assert LINES.nodes_of(at(6)) == ("exp.0", "exp.1"), "own nodes, not those that the line calls"
@@ -66,7 +66,7 @@ def test_a_line_has_the_nodes_that_it_computes_or_calls() -> None:
 
 @pytest.mark.parametrize("text", ["", "m.py", ":3", "m.py:x", "m.py:"])
 def test_other_texts_are_no_places(text: str) -> None:
-    assert read_place(text) is None
+    assert parse_location(text) is None
 
 
 def test_a_colour_belongs_to_a_line() -> None:

@@ -13,8 +13,8 @@ from buddy.app.reports.results import (
     SAVE,
     TOP,
     USE,
-    Node,
-    Perform,
+    GoToNode,
+    PerformAction,
     bisection_result,
     numerics_result,
     profile_result,
@@ -36,11 +36,11 @@ def test_a_profile_is_summed_by_op_kind_module_and_source_line() -> None:
         ("aten.sort", "3.000 ms", 0.375), ("aten.mm", "2.000 ms", 0.25), ("aten.exp", "1.000 ms", 0.125),
     ]  # fmt: skip
     assert [(entry.name, entry.answer) for entry in modules.entries] == [
-        ("down", Node("sort.0")), ("up.deep", Node("mm.0")), ("(none)", Node("exp.0")),
+        ("down", GoToNode("sort.0")), ("up.deep", GoToNode("mm.0")), ("(none)", GoToNode("exp.0")),
     ]  # fmt: skip
     # On the same line are mm and exp, of which mm is slower.
     assert [(entry.name, entry.share, entry.answer) for entry in places.entries] == [
-        ("model.py:9", 0.375, Node("sort.0")), ("model.py:7", 0.375, Node("mm.0")),
+        ("model.py:9", 0.375, GoToNode("sort.0")), ("model.py:7", 0.375, GoToNode("mm.0")),
     ]  # fmt: skip
     assert all(entry.change == "" for entry in kinds.entries), "there is no other profile"
 
@@ -63,7 +63,7 @@ def test_only_the_ten_largest_are_listed() -> None:
 def test_a_profile_says_which_keys_show_more() -> None:
     following = profile_result(REPORT, None, INFO).next
     assert [entry.answer for entry in following] == [
-        Perform(name) for name in ("profile.modules", "profile.roofline", "profile.hot")
+        PerformAction(name) for name in ("profile.modules", "profile.roofline", "profile.hot")
     ]
     assert [f"g {entry.key}" for entry in following] == [BY_ID[entry.answer.action].key for entry in following]  # type: ignore[union-attr]
 

@@ -200,7 +200,7 @@ def test_the_report_has_every_stage_as_the_engine_has_it(report: Path, cli: RunP
         assert lines_of(contents, stage["text"]) == file.read_text().removesuffix("\n").split("\n"), stage["name"]
         assert_coloured(contents, stage["text"], stage["language"])
     titles = {table["title"] for table in graph["tables"]}
-    assert {"Outputs", "Figures", "Slowest nodes", "Nodes with the largest errors", "Recipe"} <= titles
+    assert {"Outputs", "Measurements", "Slowest nodes", "Nodes with the largest errors", "Recipe"} <= titles
     assert [file["path"] for file in graph["files"]] == ["block.py"]
     gelu = graph["nodes"]["name"].index("gelu.0")
     assert graph["nodes"]["location"][gelu] == "block.py:12"

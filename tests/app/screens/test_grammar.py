@@ -16,7 +16,7 @@ from buddy.app.screens.modal import AnsweringScreen, ConfirmScreen, ListScreen, 
 from buddy.app.screens.picker import ChoiceList, PickerScreen
 from buddy.app.screens.tables import TableScreen
 from buddy.app.widgets.prompt import Prompt
-from buddy.app.workbench.app import BenchScreen
+from buddy.app.workbench.app import MainScreen
 from buddy.app.workbench.key_sequences import Palette
 from tests.app.picturing import compiled, passed_on, until
 from tests.app.test_pictures import SCREENS, Shown, every_screen, show
@@ -27,7 +27,7 @@ BESIDE = Shown(
 )
 # One way to open each screen.
 OPENED = {shown.screen: shown for shown in (*SCREENS.values(), BESIDE)}
-DIALOGS = [screen for screen in every_screen() if screen is not BenchScreen]
+DIALOGS = [screen for screen in every_screen() if screen is not MainScreen]
 
 
 def test_every_screen_can_be_opened_here() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from buddy.app.reports.value_pages import BLOCK_COLUMNS, BLOCK_ROWS, ValuePages, role_of, value_text, viewed_tensors
 from buddy.app.screens.values import ValuesScreen
-from buddy.compiler.protocol import KeptTensor, Values
+from buddy.compiler.protocol import RunTensor, Values
 
 SCRIPT = """
 import torch
@@ -35,9 +35,9 @@ def test_a_value_fits_its_cell(value: Any, text: str) -> None:
 
 def test_an_output_of_another_shape_has_no_difference_and_inputs_come_last() -> None:
     tensors = (
-        KeptTensor("input", "x", "float32", (2,)), KeptTensor("eager", "a", "float32", (2,)),
-        KeptTensor("output", "a", "float32", (2,)), KeptTensor("eager", "b", "float32", (2,)),
-        KeptTensor("output", "b", "float32", (3,)), KeptTensor("eager", "c", "float32", (2,)),
+        RunTensor("input", "x", "float32", (2,)), RunTensor("eager", "a", "float32", (2,)),
+        RunTensor("output", "a", "float32", (2,)), RunTensor("eager", "b", "float32", (2,)),
+        RunTensor("output", "b", "float32", (3,)), RunTensor("eager", "c", "float32", (2,)),
     )  # fmt: skip
     found = [(entry.tensor.name, len(entry.sides)) for entry in viewed_tensors(tensors)]
     assert found == [("a", 3), ("b", 2), ("c", 1), ("x", 1)]

@@ -24,17 +24,17 @@ class Clock:
 def test_the_remaining_time_is_extrapolated_from_steady_progress() -> None:
     clock = Clock()
     pace = ProgressRate(clock)
-    pace.note(7, 0.0)
+    pace.record(7, 0.0)
     assert pace.seconds_left() is None
     clock.now = 10.0
-    pace.note(7, 0.25)
+    pace.record(7, 0.25)
     assert pace.seconds_left() == pytest.approx(30)
     clock.now = 15.0
     assert pace.seconds_left() == pytest.approx(25)
-    pace.note(8, 0.0)
+    pace.record(8, 0.0)
     assert pace.seconds_left() is None
     clock.now = 30.0
-    pace.note(8, -1.0)
+    pace.record(8, -1.0)
     assert pace.seconds_left() is None
 
 
@@ -43,16 +43,16 @@ def test_parts_are_timed_and_start_again_with_the_first_one() -> None:
     times = PartTimes(clock)
     for now, part in ((1.0, "torch"), (4.0, ""), (5.0, "script"), (7.0, "capture"), (8.0, "compile")):
         clock.now = now
-        times.note(part)
+        times.record(part)
     clock.now = 8.5
     assert (times.part, times.seconds("compile")) == ("compile", 0.5)
     times.stop()
     clock.now = 20.0
     assert [times.seconds(part) for part in ("torch", "script", "capture", "compile", "run")] == [4, 2, 1, 0.5, 0]
-    times.note("compile")
+    times.record("compile")
     clock.now = 21.0
     assert times.seconds("compile") == 1.5, "of two graphs"
-    times.note("torch")
+    times.record("torch")
     assert (times.part, times.seconds("script")) == ("torch", 0.0)
 
 

@@ -44,7 +44,7 @@ def far() -> Iterator[Path]:
 
 def remote(far: Path) -> RemoteHost:
     ssh = (sys.executable, str(ROOT / "benchmarks" / "support" / "far.py"), str(far), str(DELAY))
-    return RemoteHost("far", ssh, program=str(far / "buddy-tui"), folder=str(ROOT), patience=120.0)
+    return RemoteHost("far", ssh, program=str(far / "buddy-tui"), folder=str(ROOT), reconnect_seconds=120.0)
 
 
 async def compiled(bench: Any) -> None:

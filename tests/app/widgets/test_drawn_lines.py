@@ -15,7 +15,7 @@ from benchmarks.support.terminal import TerminalScreen
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.drawn_lines import DrawnRows, FramedLines
 from buddy.app.widgets.look import Cells
-from buddy.app.workbench.app import BenchScreen
+from buddy.app.workbench.app import MainScreen
 from buddy.app.workbench.changed_cells import TerminalCells
 
 WIDTH, HEIGHT = 40, 24
@@ -60,7 +60,7 @@ class Lists(App[None]):
         self._console = Console(color_system="truecolor", force_terminal=True)
 
     def get_default_screen(self) -> Screen[None]:
-        return BenchScreen(id="_default")
+        return MainScreen(id="_default")
 
     def compose(self) -> ComposeResult:
         yield from self.lists

@@ -109,18 +109,18 @@ async def test_other_runtimes_run_beside_and_edits_leave_them_out(workbench: Ope
         await bench.type("ONNX Runtime")
         await bench.press("enter")
         await bench.until(lambda: bench.app.state.report is not None, "the run")
-        (side,) = bench.app.state.report.beside
+        (side,) = bench.app.state.report.sides
         assert (side.name, side.problem, side.verdict) == ("onnxruntime", "", "ok")
         await bench.sees("ORT")
         bench.app.session.auto_run = True
         bench.app.session.build()
         await bench.until(lambda: len(bench.app.state.runs) == 2, "the run after an edit")
-        assert bench.app.state.report.beside == ()
+        assert bench.app.state.report.sides == ()
         await bench.press("g", "V")
         await bench.type("none")
         await bench.press("enter")
         await bench.until(lambda: len(bench.app.state.runs) == 3, "the run")
-        assert bench.app.state.report.beside == ()
+        assert bench.app.state.report.sides == ()
         assert bench.app.session.runtimes == ()
 
 
@@ -238,26 +238,26 @@ def test_unreadable_data_is_reported_and_kept(tmp_path: Path, recipe: Recipe, ju
     assert kept.pane == "graph"
     assert "could not be read" in problem
     one = Workspace("x.py", (), tmp_path)
-    one.begin(recipe)
+    one.load(recipe)
     one.edit(one.recipe.toggled(0), "off")
     edits = one.path.with_suffix(".edits").read_bytes()
     bad = edits.replace(b"off", b"\xff\xff\xff")
     assert bad != edits
     one.path.with_suffix(".edits").write_bytes(bad if junk != b"junk" else junk)
     again = Workspace("x.py", (), tmp_path)
-    again.begin(recipe)
+    again.load(recipe)
     assert again.recipe == one.recipe, "the recipe itself does not depend on its history"
     assert "could not be read" in again.problem
 
 
 def test_undo_and_redo_survive_the_session(tmp_path: Path, recipe: Recipe) -> None:
     one = Workspace("x.py", (), tmp_path)
-    one.begin(recipe)
+    one.load(recipe)
     for k in range(3):
         one.edit(one.recipe.toggled(k), f"pass {k}")
     one.undo()
     again = Workspace("x.py", (), tmp_path)
-    again.begin(recipe)
+    again.load(recipe)
     assert again.redo() == "pass 2"
     assert [again.undo() for _ in range(4)] == ["pass 2", "pass 1", "pass 0", ""]
     assert again.recipe == again.preset

@@ -47,7 +47,7 @@ def typing_elsewhere(recipe: Path, text: str) -> Iterator[subprocess.Popen[str]]
 
 def opened(store: Path, recipe: Recipe) -> Workspace:
     workspace = Workspace("model.py", (), store)
-    workspace.begin(recipe)
+    workspace.load(recipe)
     return workspace
 
 
@@ -172,7 +172,7 @@ def test_edits_are_found_for_any_path_of_the_program(
     workspace = opened(tmp_path / "kept", recipe)
     workspace.edit(workspace.recipe.toggled(0), "off")
     again = Workspace(str(tmp_path / "model.py"), (), tmp_path / "kept")
-    again.begin(recipe)
+    again.load(recipe)
     assert (again.undo(), again.recipe) == ("off", again.preset)
 
 
@@ -205,7 +205,7 @@ async def test_a_second_workbench_reports_the_first_and_lists_its_edits(tmp_path
         assert "also open in another workbench" in two.context.status.message
         assert "open in another workbench" not in one.context.status.message
         for app in (one, two):
-            app.workspace.begin(recipe)
+            app.workspace.load(recipe)
         one.workspace.edit(one.workspace.recipe.toggled(0), "off in one")
         await pilot.press("U")
         while not any("off in one" in text and "another workbench" in text for text in _lines(two.screen)):

@@ -127,12 +127,12 @@ def test_completions_depend_on_the_position() -> None:
 @pytest.mark.parametrize("text", ["9" * 23, "-" + "9" * 23, "9" * 5000, "nan", "inf", "-inf", "1e999"])
 def test_a_number_beyond_the_range_of_a_recipe_stays_text_and_can_be_saved(text: str, tmp_path: Path) -> None:
     workspace = Workspace("x.py", (), tmp_path)
-    workspace.begin(Recipe())
+    workspace.load(Recipe())
     workspace.edit(Recipe(steps=steps_of(parse(f"canonicalize{{max-iterations={text}}},"), ())), "by hand")
     assert workspace.recipe.steps[0].options == (("max-iterations", text),)
     assert workspace.problem == ""
     again = Workspace("x.py", (), tmp_path)
-    again.begin(Recipe())
+    again.load(Recipe())
     assert again.recipe == workspace.recipe
     assert again.undo() == "by hand"
 

@@ -18,7 +18,7 @@ from buddy.app.workspace.session_file import (
     Bookmark,
     Bookmarks,
     RunRecord,
-    SavedPlace,
+    SavedCursor,
     SavedScreen,
     SessionFile,
     make_record,
@@ -128,9 +128,9 @@ def test_an_unreadable_session_is_renamed_by_the_first_write(tmp_path: Path) -> 
 
 def test_a_run_is_saved_without_images_of_its_values() -> None:
     output = OutputReport("out0", (4,), "float32", 0.1, 0.1, "mismatch", histogram=(1, 2), map=((0.1,),), mean=0.5)
-    report = RunReport(0, (output,), TIMING, TIMING, 1, 0, 0.0, beside=(SideReport("iree", (output,)),))
+    report = RunReport(0, (output,), TIMING, TIMING, 1, 0, 0.0, sides=(SideReport("iree", (output,)),))
     kept = make_record(1.0, Recipe(), report, InputChoice()).report
-    for (found,) in (kept.outputs, kept.beside[0].outputs):
+    for (found,) in (kept.outputs, kept.sides[0].outputs):
         assert (found.verdict, found.mean, found.histogram, found.map) == ("mismatch", 0.5, (), ())
 
 
@@ -143,7 +143,7 @@ async def test_changes_are_written_while_the_workbench_runs(tmp_path: Path) -> N
         path = app.session_commands._path
         app.state.runs = list(runs(1.0))
         app.context.bookmarks.marks = Bookmarks.from_data(marks(7)).marks
-        app.update_chrome()
+        app.update_edge_lines()
         assert Bookmarks.from_data(app.context.bookmarks.to_data()).marks == app.context.bookmarks.marks
         await until(
             pilot,
@@ -226,15 +226,15 @@ async def test_saved_state_that_is_not_restored_yet_stays_saved(
     path = opened(tmp_path).session_commands._path
     chosen = InputChoice("file", title=str(tmp_path / "x.npz"))
     _, file = of_file(path)
-    place = SavedPlace("hash", 7, 3, "  %0 = linalg.matmul", "mm")
-    file.set_session(SavedScreen("passes", stage=("cse", 1), node="mm", inputs=chosen, place=place))
+    place = SavedCursor("hash", 7, 3, "  %0 = linalg.matmul", "mm")
+    file.set_session(SavedScreen("passes", stage=("cse", 1), node="mm", inputs=chosen, cursor=place))
     file.write()
     app = opened(tmp_path)
     async with app.run_test(size=(100, 24)) as pilot:
         await pilot.press("tab")
         await until(pilot, lambda: read_session(path)[0].pane == app.context.layout.pane_id != "passes", "the pane")
         kept = read_session(path)[0]
-        assert (kept.stage, kept.node, kept.inputs, kept.place) == (("cse", 1), "mm", chosen, place)
+        assert (kept.stage, kept.node, kept.inputs, kept.cursor) == (("cse", 1), "mm", chosen, place)
         app.run_commands._use_input_kind("script")
         go_on.set()
         await until(pilot, lambda: not any(each.group == "inputs" for each in app.workers), "the file")

@@ -98,9 +98,9 @@ def test_help_shows_remapped_keys_and_clashes_are_reported() -> None:
     assert BY_ID["graph.toggle"].keys == ("x", "ctrl+g")
     assert keymap.action_for("x", "graph") is BY_ID["graph.toggle"]
     assert keymap.action_for("x", "passes") is None
-    assert keymap.is_dead("space", "graph")
-    assert not keymap.is_dead("space", "passes")
-    assert keymap.is_dead("q", "ir")
+    assert keymap.is_unassigned("space", "graph")
+    assert not keymap.is_unassigned("space", "passes")
+    assert keymap.is_unassigned("q", "ir")
     taken = [action for action in ACTIONS if action.pane == "graph" and "x" in action.default_keys]
     assert len([clash for clash in describe_clashes() if clash.startswith("x: ")]) == len(taken)
 

@@ -32,7 +32,7 @@ def clock() -> Clock:
 @pytest.fixture
 def workspace(tmp_path: Path, recipe: Recipe, clock: Clock) -> Workspace:
     made = Workspace("model.py", ("--tiny",), tmp_path, clock)
-    made.begin(recipe)
+    made.load(recipe)
     return made
 
 
@@ -102,7 +102,7 @@ def test_slow_edits_of_one_kind_are_undone_one_by_one(workspace: Workspace, cloc
 def test_every_edit_is_saved_and_restored(workspace: Workspace, tmp_path: Path, recipe: Recipe) -> None:
     workspace.edit(workspace.recipe.toggled(1), "off")
     later = Workspace("model.py", ("--tiny",), tmp_path)
-    later.begin(recipe)
+    later.load(recipe)
     assert (later.recipe, later.origin) == (workspace.recipe, "restored")
 
 
@@ -117,7 +117,7 @@ def test_a_reset_to_the_preset_deletes_the_saved_recipe(workspace: Workspace) ->
 def test_other_arguments_have_a_separate_recipe(workspace: Workspace, tmp_path: Path, recipe: Recipe) -> None:
     workspace.edit(workspace.recipe.toggled(1), "off")
     other = Workspace("model.py", (), tmp_path)
-    other.begin(recipe)
+    other.load(recipe)
     assert other.origin == "preset"
 
 
@@ -133,7 +133,7 @@ def test_an_unreadable_saved_recipe_is_reported_and_kept(tmp_path: Path, recipe:
     workspace = Workspace("model.py", (), tmp_path)
     workspace.path.parent.mkdir(parents=True)
     workspace.path.write_text("graph = 'seven'")
-    workspace.begin(recipe)
+    workspace.load(recipe)
     assert workspace.origin == "preset"
     assert "graph" in workspace.problem
 
@@ -142,7 +142,7 @@ def test_a_read_only_folder_is_reported_and_the_edit_stays(tmp_path: Path, recip
     blocked = tmp_path / "file"
     blocked.write_text("")
     workspace = Workspace("model.py", (), blocked)
-    workspace.begin(recipe)
+    workspace.load(recipe)
     workspace.edit(workspace.recipe.toggled(0), "off")
     assert "could not be saved" in workspace.problem
     assert not workspace.recipe.steps[0].enabled
@@ -161,7 +161,7 @@ def test_each_graph_has_its_own_recipe_history_and_file(workspace: Workspace, tm
     assert not workspace.can_undo
     workspace.edit(workspace.recipe.with_choice("mm", "eager"), "eager")
     later = Workspace("model.py", ("--tiny",), tmp_path)
-    later.begin(recipe)
+    later.load(recipe)
     assert later.graph == 2
     assert [later.recipe_of(number) for number in (0, 2)] == [first, workspace.recipe]
     assert later.recipe_of(1).steps == recipe.steps
@@ -174,7 +174,7 @@ def test_an_invalid_number_of_the_last_graph_is_ignored(workspace: Workspace, re
     workspace.show(1)
     workspace.path_of(0).with_suffix(".graph").write_text("first")
     later = Workspace("model.py", ("--tiny",), workspace.path.parent.parent)
-    later.begin(recipe)
+    later.load(recipe)
     assert later.graph == 0
 
 
@@ -186,7 +186,7 @@ def test_thread_choices_include_the_cores_and_the_current_number() -> None:
 
 def test_recipes_name_the_plugins_as_the_engine_has_loaded_them(tmp_path: Path) -> None:
     workspace = Workspace("model.py", (), tmp_path, plugins=(PluginFile("plug.py"),))
-    workspace.begin(Recipe(steps=(PassStep("canonicalize"),)))
+    workspace.load(Recipe(steps=(PassStep("canonicalize"),)))
     workspace.plugins = (PluginFile("/home/plug.py", "first"),)
     assert workspace.recipe.plugins == workspace.plugins
     assert workspace.origin == "preset"

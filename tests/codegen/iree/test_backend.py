@@ -115,7 +115,7 @@ async def test_its_phases_are_stages_and_its_results_stand_beside_eagers_and_our
     assert report.backend == IREE
     assert [output.verdict for output in report.outputs] == ["ok"] * 7
     assert report.compiled.runs == report.eager.runs == 2
-    (native,) = report.beside
+    (native,) = report.sides
     assert (native.name, native.problem) == (NATIVE, "")
     assert [output.verdict for output in native.outputs] == ["ok"] * 7
     assert native.timing.runs == 2

@@ -10,7 +10,7 @@ from buddy.compiler.codegen.iree import installed
 from buddy.compiler.codegen.iree.compiler import parse_help
 from buddy.compiler.codegen.iree.options import DEFAULTS, driver, flag_problem, merge_flags, targets
 from buddy.compiler.engine.backends import BackendWorkers
-from buddy.compiler.engine.worker import Listener
+from buddy.compiler.engine.worker import WorkerListener
 from buddy.compiler.protocol import GraphInfo, OutputReport, RunReport, SideReport, Timing
 from buddy.compiler.protocol.recipe import IREE, NATIVE, PassStep, Recipe, from_toml, to_toml
 from buddy.compiler.support.processes.jobs import JobFailed
@@ -76,7 +76,7 @@ def test_a_report_of_three_sides_tells_of_each() -> None:
     wrong = OutputReport("y", (2,), "float32", 0.5, 1.0, "mismatch")
     eager, ours, theirs = Timing(4e-3, 4e-3, 4e-3, 5), Timing(2e-3, 2e-3, 2e-3, 5), Timing(1e-3, 1e-3, 1e-3, 5)
     side = SideReport(NATIVE, (wrong,), theirs, compile_seconds=2.5)
-    report = RunReport(0, (output,), ours, eager, 3, 0, 1.0, ratio=0.5, backend=IREE, beside=(side,))
+    report = RunReport(0, (output,), ours, eager, 3, 0, 1.0, ratio=0.5, backend=IREE, sides=(side,))
     assert report.ok
     told = as_json(GraphInfo("model", ()), report)
     assert told["backend"] == IREE
@@ -87,9 +87,9 @@ def test_a_report_of_three_sides_tells_of_each() -> None:
     for verdict, words in (("nan", "; NaN where eager has NaN,"), ("unchecked", "; not compared,")):
         other = replace(side, outputs=(output, replace(wrong, verdict=verdict)) if verdict == "nan" else ())
         assert other.verdict == verdict
-        assert words in as_text(GraphInfo("model", ()), replace(report, beside=(other,)))
+        assert words in as_text(GraphInfo("model", ()), replace(report, sides=(other,)))
     assert replace(side, outputs=(replace(wrong, verdict="nan"), wrong)).verdict == "mismatch"
-    failed = replace(report, beside=(SideReport(NATIVE, problem="a pass failed"),))
+    failed = replace(report, sides=(SideReport(NATIVE, problem="a pass failed"),))
     assert "not run: a pass failed" in as_text(GraphInfo("model", ()), failed)
     assert as_json(GraphInfo("model", ()), failed)["beside"] == [{"name": NATIVE, "problem": "a pass failed"}]
 
@@ -114,21 +114,21 @@ def test_a_recipe_file_of_before_is_one_of_this_compiler() -> None:
 
 
 def compilers() -> BackendWorkers:
-    listener = Listener(lambda _state: None, lambda _name, _stream, _data: None, lambda: False)
+    listener = WorkerListener(lambda _state: None, lambda _name, _stream, _data: None, lambda: False)
     return BackendWorkers(lambda _frame: None, listener)
 
 
 def test_a_target_is_not_taken_for_the_code_of_another_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installed, "_is_importable", lambda name: True)
     with pytest.raises(JobFailed, match="target aarch64 applies to the native backend only"):
-        compilers().of(Recipe(backend=IREE, target="aarch64"))
-    compilers().of(Recipe(target="aarch64"))
-    compilers().of(Recipe(backend=IREE))
+        compilers().compiler_of(Recipe(backend=IREE, target="aarch64"))
+    compilers().compiler_of(Recipe(target="aarch64"))
+    compilers().compiler_of(Recipe(backend=IREE))
 
 
 def test_what_is_not_installed_is_said_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installed, "_is_importable", lambda name: name != "iree.compiler")
     assert installed.missing_packages() == "IREE is not installed (iree.compiler)"
     with pytest.raises(JobFailed, match=r"buddy-tui\[iree\]"):
-        compilers().of(Recipe(backend=IREE))
-    compilers().of(Recipe())
+        compilers().compiler_of(Recipe(backend=IREE))
+    compilers().compiler_of(Recipe())

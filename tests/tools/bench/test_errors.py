@@ -9,7 +9,7 @@ import torch
 
 from buddy.compiler.tools.bench.errors import (
     MIN_ALLOWED,
-    StepError,
+    StepDifference,
     gradient_spreads,
     largest_error,
     relative_error,
@@ -104,5 +104,5 @@ def test_nan_in_place_of_a_number_is_infinitely_wrong(wrong: float) -> None:
 
 
 def test_what_changes_by_itself_is_no_reference() -> None:
-    assert "of eager itself changes by 5.0e-01" in StepError("the loss", 0.4, 0.5).problem
-    assert StepError("the loss", 0.0, math.inf).problem
+    assert "of eager itself changes by 5.0e-01" in StepDifference("the loss", 0.4, 0.5).problem
+    assert StepDifference("the loss", 0.0, math.inf).problem

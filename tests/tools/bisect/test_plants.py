@@ -20,7 +20,7 @@ from buddy.compiler.ops.registry import Registry
 from buddy.compiler.protocol import BisectionResult, Criterion
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import LOWERING_STEP, PassStep
-from buddy.compiler.protocol.worker_messages import Refused
+from buddy.compiler.protocol.worker_messages import FailureReply
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.support.processes.channel import Channel
 from buddy.compiler.tools.bisect import Stopped, bisect, steps
@@ -57,7 +57,7 @@ def program() -> CapturedGraph:
 def master() -> Iterator[Channel]:
     """One who waits for the answer."""
     ends = os.pipe()
-    yield Channel(*ends, Refused)
+    yield Channel(*ends, FailureReply)
     for end in ends:
         os.close(end)
 
@@ -99,8 +99,8 @@ EACH_PLANT = sampled(
 def test_a_plant_is_found_by_name(master: Channel, program: CapturedGraph, plant: Plant) -> None:
     # What never ends uses all the time of each trial; the others do not come near it.
     each, thorough = 8.0 if plant.file == "never_end" else 60.0, plant.file in THOROUGHLY
-    finding = found_by(master, program, plant, each=each, **({} if thorough else {"within": AT_ONCE}))
-    assert plant.is_found_by(finding), finding.told
+    finding = found_by(master, program, plant, step_seconds=each, **({} if thorough else {"seconds": AT_ONCE}))
+    assert plant.is_found_by(finding), finding.summary
     assert finding.confirmed
     if thorough:
         assert len(finding.nodes) <= 2
@@ -115,7 +115,7 @@ def test_a_pass_that_makes_loops_scalar_is_found_by_name(master: Channel) -> Non
     # Loops of scalars take five times as long for the one op that has all the time.
     mostly_gelu = captured(lambda x, y: (torch.nn.functional.gelu(x), y + 1), torch.randn(256, 512), torch.randn(4))
     finding = found_by(master, mostly_gelu, plant, slower=1.5)
-    assert plant.is_found_by(finding), finding.told
+    assert plant.is_found_by(finding), finding.summary
     assert finding.confirmed
     assert finding.nodes == ("gelu.0",)
 
@@ -126,12 +126,12 @@ def test_without_knowing_whose_a_pass_is_it_is_found_all_the_same(
 ) -> None:
     monkeypatch.setattr(steps, "origin", lambda step: "")
     plant = next(plant for plant in PLANTS if plant.file == "drop_addend")
-    assert [culprit.step.name for culprit in found_by(master, program, plant, within=AT_ONCE).steps] == [plant.name]
+    assert [culprit.step.name for culprit in found_by(master, program, plant, seconds=AT_ONCE).steps] == [plant.name]
 
 
 def test_a_right_program_has_nothing_to_look_for(master: Channel, program: CapturedGraph) -> None:
     finding = bisect(master, program, default_recipe(), Criterion())
-    assert finding.told == "nothing to search for: it matches eager"
+    assert finding.summary == "nothing to search for: it matches eager"
     assert finding.recipe == default_recipe()
     assert finding.trials == 1
 
@@ -140,7 +140,7 @@ def test_a_search_that_nobody_waits_for_stops(program: CapturedGraph) -> None:
     read_end, write_end = os.pipe()
     os.close(write_end)
     with pytest.raises(Stopped):
-        bisect(Channel(read_end, -1, Refused), program, default_recipe(), Criterion())
+        bisect(Channel(read_end, -1, FailureReply), program, default_recipe(), Criterion())
     os.close(read_end)
 
 
@@ -181,5 +181,5 @@ def test_options_at_their_defaults_may_be_what_is_right(master: Channel, program
     wanted = next(number for number, step in enumerate(recipe.steps) if step.name == "cse" and step.phase == "buffers")
     recipe = recipe.with_step(wanted, options=(("no-such-option", True),))
     finding = bisect(master, program, recipe, Criterion())
-    assert [culprit.place for culprit in finding.steps] == [wanted]
+    assert [culprit.index for culprit in finding.steps] == [wanted]
     assert any("options at their defaults" in note for note in finding.notes)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from buddy.compiler.importers.dumps.pipeline import Pipeline, PipelineError, StepNumbers, readings
+from buddy.compiler.importers.dumps.pipeline import DumpPipelineError, Pipeline, StepNumbers, readings
 from buddy.compiler.importers.dumps.reading import DumpScan, read_text
 from buddy.compiler.importers.dumps.records import Dump
 from buddy.compiler.mlir import mlir_tool
@@ -242,13 +242,13 @@ def test_the_functions_of_a_dump_must_run_the_same_passes(tmp_path: Path) -> Non
     module = "// -----// IR Dump After X (inline) //----- //\nmodule {\n}\n\n"
     path = tmp_path / "a.log"
     path.write_text(stage.format("cse", "f") + stage.format("sccp", "g") + module + module)
-    with pytest.raises(PipelineError, match="ran at the same place on different functions"):
+    with pytest.raises(DumpPipelineError, match="ran at the same place on different functions"):
         next(readings(scanned(path).stages))
     path.write_text(stage.format("cse", "f") + stage.format("sccp", "f") + stage.format("cse", "g") + module + module)
-    with pytest.raises(PipelineError, match="cse ran on 2 functions and sccp on 1"):
+    with pytest.raises(DumpPipelineError, match="cse ran on 2 functions and sccp on 1"):
         next(readings(scanned(path).stages))
     llvm = scanned(unpack("llvm", tmp_path) / "after_all.log")
-    with pytest.raises(PipelineError, match="does not name the passes"):
+    with pytest.raises(DumpPipelineError, match="does not name the passes"):
         next(readings(llvm.stages))
 
 

@@ -344,7 +344,7 @@ def test_the_recompile_limit_is_reported() -> None:
     report = recorded(act)
     (limit,) = report.limits
     assert (limit.setting, limit.limit) == ("recompile_limit", 3)
-    assert limit.place == f"{HERE}:{act.__code__.co_firstlineno + 1}"
+    assert limit.location == f"{HERE}:{act.__code__.co_firstlineno + 1}"
     assert [compile_.number for compile_ in report.compiles] == [1, 2, 3, 4]
     assert report.compiles[3].function == "<lambda>"
     changes = [failure.before for failure in report.compiles[3].failures]

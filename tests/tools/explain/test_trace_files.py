@@ -39,7 +39,7 @@ def test_a_trace_says_what_a_run_did(path: Path) -> None:
     report = read_trace(path)
     assert changes(report) == CHANGES
     assert [found.reason for found in report.breaks] == ["Failed to trace builtin operator", "Data-dependent branching"]
-    stack = [(frame.place, frame.function, frame.text) for frame in report.breaks[0].frames]
+    stack = [(frame.location, frame.function, frame.text) for frame in report.breaks[0].frames]
     assert stack == [
         (f"{MODEL}:43", "<module>", "main()"),
         (f"{MODEL}:30", "main", "net(torch.ones(2, 4))"),
@@ -48,12 +48,12 @@ def test_a_trace_says_what_a_run_did(path: Path) -> None:
     assert "torch.where" in report.breaks[1].fixes[0]
     assert report.breaks[0].link.endswith("gb0059.html")
     (limit,) = report.limits
-    assert (limit.function, limit.place, limit.setting, limit.limit) == ("step", f"{MODEL}:21", "recompile_limit", 2)
+    assert (limit.function, limit.location, limit.setting, limit.limit) == ("step", f"{MODEL}:21", "recompile_limit", 2)
     guards = {guard.expression: guard for guard in reversed(report.guards) if not guard.library}
     assert guards["x is float32 [2, 4], stride [4, 1]"].kind == "tensor"
     scale = guards["SCALE == 3"]
     assert scale.frame is not None
-    assert (scale.kind, scale.scope, scale.frame.place, scale.checked) == ("value", "global", f"{MODEL}:14", -1)
+    assert (scale.kind, scale.scope, scale.frame.location, scale.checked) == ("value", "global", f"{MODEL}:14", -1)
     assert scale.frame.text == "y = self.linear(x) * SCALE"
     assert report.notes == ()
 
@@ -63,7 +63,7 @@ def test_a_structured_trace_has_times_and_callers() -> None:
     assert report.torch.startswith("2.")
     calls = {(compiled.function, compiled.number): compiled.call for compiled in report.compiles}
     assert calls["forward", 2] is not None
-    assert calls["forward", 2].place == f"{MODEL}:31"
+    assert calls["forward", 2].location == f"{MODEL}:31"
     assert all(compiled.seconds > 0 for compiled in report.compiles)
     ids = [compiled.id for compiled in report.compiles]
     assert ids == ["0/0", "1/0", "2/0", "0/1", "1/1", "3/0", "3/1", "3/2", "4/0", "4/1"]

@@ -11,10 +11,10 @@ import torch
 
 from buddy.compiler.tools.fuzz import roundings
 
-Program = Callable[[torch.Tensor], Any]
+RandomProgram = Callable[[torch.Tensor], Any]
 
 
-def said(program: Program, other: Program, x: torch.Tensor) -> str:
+def said(program: RandomProgram, other: RandomProgram, x: torch.Tensor) -> str:
     """What is found where `other` stands in for compiled code."""
     with torch.no_grad():
         shaken = roundings.run_perturbed(program, lambda: copy.deepcopy(x))
@@ -87,7 +87,7 @@ def gradient_of_relu6_by_another_kernel(x: torch.Tensor) -> torch.Tensor:
         "gradient of NaN",
     ],
 )
-def test_another_order_of_sums_is_right(program: Program, other: Program) -> None:
+def test_another_order_of_sums_is_right(program: RandomProgram, other: RandomProgram) -> None:
     torch.manual_seed(0)
     assert said(program, other, torch.randn(1000, 7)) == ""
 
@@ -106,6 +106,6 @@ def test_another_order_of_sums_is_right(program: Program, other: Program) -> Non
     ],
     ids=["scale", "dim", "comparison", "index", "nan for inf", "order", "a real number's conjugate", "nothing is left"],
 )
-def test_another_computation_is_wrong(program: Program, other: Program) -> None:
+def test_another_computation_is_wrong(program: RandomProgram, other: RandomProgram) -> None:
     torch.manual_seed(0)
     assert said(program, other, torch.randn(1000, 7)).startswith("result 0: ")

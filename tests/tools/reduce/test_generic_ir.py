@@ -57,10 +57,10 @@ def test_the_removal_of_ops_keeps_the_module_valid(context: Any) -> None:
     tree = parse(generic(BRANCHES, context))
     names = [op.name for op in tree.walk()]
     for name in ("some.pair", "arith.addi", "some.set", "llvm.load"):
-        changed = steps.after(tree, steps.Step("", partial(steps.remove_ops, [names.index(name)])))
+        changed = steps.after(tree, steps.ReductionStep("", partial(steps.remove_ops, [names.index(name)])))
         assert changed is not None
         assert name not in generic(str(changed), context)
-    without_pair = steps.after(tree, steps.Step("", partial(steps.remove_ops, [names.index("some.pair")])))
+    without_pair = steps.after(tree, steps.ReductionStep("", partial(steps.remove_ops, [names.index("some.pair")])))
     assert without_pair is not None
     signatures = [signature_of(op) for op in without_pair.walk()]
     assert [len(signature.inputs) for signature in signatures if signature is not None] == [4, 4, 2]

@@ -106,7 +106,7 @@ def beside(
             captured, artifact, repeats=3, threads=1, nodes=NodeCounts(1, 0), compile_seconds=0.0, sides=sides
         )
     assert report.ok
-    return report.beside
+    return report.sides
 
 
 @pytest.mark.slow

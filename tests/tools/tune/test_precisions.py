@@ -29,7 +29,7 @@ from buddy.compiler.tools.tune.messages import (
 )
 from buddy.compiler.tools.tune.precisions import (
     PrecisionSearch,
-    Step,
+    PrecisionStep,
     choose_within,
     estimated_front,
     greedy_steps,
@@ -54,7 +54,7 @@ def test_steps_are_in_the_order_of_time_per_squared_error() -> None:
 
 def test_a_precision_that_another_one_beats_is_no_step() -> None:
     (step,) = greedy_steps([product("a", bf16x3=(1.0, 0.2), bf16=(4.0, 0.1))])
-    assert step == Step("a", "bf16", pytest.approx(0.01), 4.0)
+    assert step == PrecisionStep("a", "bf16", pytest.approx(0.01), 4.0)
     assert greedy_steps([product("a", bf16=(-1.0, 0.1), int8=(3.0, math.inf), bf16x3=(2.0, -1.0))]) == []
 
 
@@ -140,7 +140,7 @@ def test_the_true_error_decides_whatever_the_estimate_says(factor: float) -> Non
     assert found.gain == 1.5
     precisions = {node.node: node.precision for node in found.nodes}
     assert precisions == {name: found.recipe.precision_of(name) for name in program.names}
-    said = [frame.what for frame in frames if isinstance(frame, Progress)]
+    said = [frame.activity for frame in frames if isinstance(frame, Progress)]
     assert "timing products in bf16" in said
     assert "errors of single products, 5/16" in said
     assert any(what.startswith("recipe 2: ") for what in said)

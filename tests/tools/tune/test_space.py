@@ -57,9 +57,9 @@ def test_what_the_recipe_has_nothing_for_is_refused(variation: Variation, reason
 
 
 def test_what_is_usual_is_what_the_recipe_has() -> None:
-    varied = {variation.what for variation in space_of(BASE).variations}
+    varied = {variation.parameter for variation in space_of(BASE).variations}
     assert ROWS in varied
-    assert {variation.what for variation in space_of(default_recipe(preset="upstream")).variations} < varied
+    assert {variation.parameter for variation in space_of(default_recipe(preset="upstream")).variations} < varied
 
 
 def test_variations_are_read_as_they_are_written() -> None:

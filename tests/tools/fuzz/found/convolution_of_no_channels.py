@@ -9,7 +9,7 @@ def weight(*shape):
     return torch.nn.Parameter(torch.randn(shape) * 0.5)
 
 
-class Program(torch.nn.Module):
+class RandomProgram(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.w0 = weight(1, 0, 3, 3)
@@ -25,4 +25,4 @@ example_inputs = (
     torch.randint(-9, 10, (), dtype=torch.int64),
     torch.randn((0, 1, 1)),
 )
-model = Program().eval()
+model = RandomProgram().eval()

@@ -9,7 +9,7 @@ def weight(*shape):
     return torch.nn.Parameter(torch.randn(shape) * 0.5)
 
 
-class Program(torch.nn.Module):
+class RandomProgram(torch.nn.Module):
     def __init__(self):
         super().__init__()
 
@@ -22,4 +22,4 @@ class Program(torch.nn.Module):
 
 
 example_inputs = ((torch.randn((6,)))[..., ::2],)
-model = Program().eval()
+model = RandomProgram().eval()

@@ -1,0 +1,20 @@
+"""A scrollbar that needs no glyphs for parts of a cell."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.scrollbar import ScrollBar, ScrollBarRender
+
+
+class WholeCellScrollBar(ScrollBarRender):
+    """A scrollbar of whole cells: the glyphs for parts of a cell are missing in some terminals."""
+
+    VERTICAL_BARS: ClassVar[list[str]] = [" "]
+
+    @staticmethod
+    def first_cell(bar: ScrollBar, position: float) -> int:
+        """The first cell of the thumb of `bar` at a position."""
+        hidden, size = bar.window_virtual_size - bar.window_size, bar.size.height
+        thumb = max(1, bar.window_size * size / max(bar.window_virtual_size, 1))
+        return int((size - thumb) * position / hidden) if hidden > 0 else 0

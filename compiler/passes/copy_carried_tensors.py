@@ -1,0 +1,86 @@
+"""`copy-carried-tensors`: makes loops end each iteration in the buffers that they began it with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from buddy.compiler.mlir.bindings import bufferization, ir
+from buddy.compiler.mlir.walk import find_ops
+from buddy.compiler.passes.base import MlirPass, PassContext, register
+
+# The number of the operand whose buffer holds the result, for ops that write to a tensor; those of the dialect linalg
+# have theirs after the inputs.
+_DESTINATIONS = {"tensor.insert_slice": 1, "tensor.insert": 1, "bufferization.materialize_in_destination": 1}
+
+
+@register
+@dataclass(frozen=True)
+class CopyCarriedTensors(MlirPass):
+    """Copies tensors that a loop computes for its next iteration into those of this iteration.
+
+    One-shot bufferization rejects a loop that yields another buffer than that of its argument. A tensor that is
+    computed in its argument, such as one into which slices are inserted, is left as it is if nothing else reads the
+    argument.
+    """
+
+    name: ClassVar[str] = "copy-carried-tensors"
+    summary: ClassVar[str] = "copy tensors that a loop computes for its next iteration into those of this iteration"
+
+    def run(self, root: ir.Operation, context: PassContext) -> None:
+        for loop in list(find_ops(root, "scf.for", "scf.while")):
+            copied = sum(_carry(*each) for each in _carried(loop))
+            if copied:
+                tensors = "tensor" if copied == 1 else "tensors"
+                context.remark(self.name, loop.location, f"{copied} carried {tensors} copied in each iteration")
+
+
+def _carried(loop: ir.Operation) -> Iterator[tuple[ir.Operation, int, ir.Value, Sequence[ir.Value]]]:
+    """Yields the terminator, the number of its operand, its argument, and all arguments, for each carried tensor."""
+    # The induction variable of `scf.for`, and the condition of the first region of `scf.while`, are not carried.
+    is_for = loop.name == "scf.for"
+    for number, region in enumerate(loop.regions):
+        block = region.blocks[0]
+        terminator = block.operations[len(block.operations) - 1].operation
+        arguments = list(block.arguments)[is_for:]
+        first = int(not is_for and number == 0)
+        for index, argument in enumerate(arguments):
+            operand = first + index
+            if operand < len(terminator.operands) and _is_same_tensor(terminator.operands[operand], argument):
+                yield terminator, operand, argument, arguments
+
+
+def _is_same_tensor(value: ir.Value, argument: ir.Value) -> bool:
+    return isinstance(value.type, ir.RankedTensorType) and value.type == argument.type
+
+
+def _carry(terminator: ir.Operation, operand: int, argument: ir.Value, arguments: Sequence[ir.Value]) -> bool:
+    """Copies an operand of `terminator` into `argument`; returns whether that was necessary."""
+    value = terminator.operands[operand]
+    if value == argument or (_is_computed_in(value, argument) and len(list(argument.uses)) == 1):
+        return False
+    with ir.InsertionPoint(terminator), terminator.location:
+        if value in arguments:  # The argument may be overwritten before it is read.
+            value = bufferization.alloc_tensor(value.type, [], copy=value)
+        terminator.operands[operand] = bufferization.materialize_in_destination(value.type, value, argument)
+    return True
+
+
+def _is_computed_in(value: ir.Value, argument: ir.Value) -> bool:
+    """Returns whether each op from `argument` to `value` writes to the tensor that the op before it returns."""
+    while value != argument:
+        if not isinstance(value.owner, ir.Operation | ir.OpView):
+            return False
+        op: Any = value.owner.operation
+        number = ir.OpResult(value).result_number
+        if op.name in _DESTINATIONS:
+            destination = _DESTINATIONS[op.name]
+        elif op.name.startswith("linalg."):
+            destination = len(op.operands) - len(op.results) + number
+        elif op.name == "scf.for":
+            destination = 3 + number  # after the bounds and the step
+        else:
+            return False
+        value = op.operands[destination]
+    return True

@@ -1,0 +1,102 @@
+"""A recorded compilation, and the values that a guard checked when it was compiled and when the guard failed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+
+from buddy.compiler.protocol.dynamo import DynamoCompile, UserFrame
+from buddy.compiler.tools.explain.guards import GuardTree, Reason, TensorFacts, differing_keys, plain, read_reason
+from buddy.compiler.tools.explain.records import FailureFields, ValueFields, value_texts, with_size
+
+
+@dataclass
+class RecordedValues:
+    """The recorded values of a compilation, by source as the user writes it.
+
+    `tensors` and `numbers` come from Dynamo's trace, and `own` from this project's hooks, which record more.
+    """
+
+    tensors: dict[str, TensorFacts] = field(default_factory=dict)
+    numbers: dict[str, str] = field(default_factory=dict)
+    own: dict[str, ValueFields] = field(default_factory=dict)
+
+
+@dataclass
+class RecordedCompile:
+    """A compilation that is being recorded.
+
+    `info` is its entry in the report, `tree` its guards, `reasons` are those for which earlier code was not reused.
+    `frames` are the user's lines that read each source, and `closure` the variables of enclosing functions. `counts`
+    are the checks of its guards and the calls of its code, -1 if unknown; `failed` counts failures by source.
+    """
+
+    index: int
+    info: DynamoCompile
+    process: str
+    tree: GuardTree = field(default_factory=GuardTree)
+    values: RecordedValues = field(default_factory=RecordedValues)
+    reasons: list[FailureFields] = field(default_factory=list)
+    frames: dict[str, UserFrame] = field(default_factory=dict)
+    closure: frozenset[str] = frozenset()
+    counts: tuple[int, int] = (-1, -1)
+    failed: dict[str, int] = field(default_factory=dict)
+    tensor_sources: dict[tuple[int, int], str] = field(default_factory=dict)
+    tensor_facts: dict[tuple[int, int], TensorFacts] = field(default_factory=dict)
+    closed: bool = False
+
+
+def checked_values(
+    reason: Reason, entry: RecordedCompile | None, now: RecordedCompile, fields: FailureFields
+) -> tuple[str, str]:
+    """Returns the value that a failed guard checked, before and after, as far as it is known.
+
+    `entry` is the compilation whose guard failed, and `now` the one that followed. `fields` may have further values.
+    """
+    source, before, after = plain(reason.source), reason.before, reason.after
+    own = next((change for name, change in fields.get("changes", {}).items() if plain(name) == source), None)
+    if own is not None:
+        texts = value_texts(own[0], own[1], reason.kind)
+        return (before or texts[0], texts[1]) if reason.kind in ("value", "keys", "length") else texts
+    if reason.kind in ("size", "rank", "stride", "dtype", "requires_grad", "device", "tensor"):
+        if entry is not None and (facts := _facts(entry, source)) is not None:
+            before = facts.of(reason.kind) or before
+        if (facts := _facts(now, source)) is not None:
+            after = facts.of(reason.kind) or after
+        if "*" in after and (index := re.match(r"\w+\((\d+)\)", reason.expression)):
+            after = with_size(after, int(index[1]), reason.after)
+        return differing_keys(before, after) if reason.kind == "device" else (before, after)
+    if reason.kind == "symbolic size" and (match := re.search(r"([\w.\[\]'\"]+\.size\(\)\[\d+\])", reason.expression)):
+        owner, _, rest = match[1].partition(".size()[")
+        dimension = int(rest.rstrip("]"))
+        return _size_at(_facts(entry, owner), dimension), _size_at(_facts(now, owner), dimension)
+    if reason.kind == "global state" and entry is not None:
+        return entry.tree.state.get(source, ""), now.tree.state.get(source, "")
+    if not after:
+        after = _value_now(now, source)
+    return before, after
+
+
+def _value_now(now: RecordedCompile, source: str) -> str:
+    """Returns the value of `source` in a compilation, from its symbols and guards; "" if unknown."""
+    if source in now.values.numbers:
+        return now.values.numbers[source]
+    expressions = (
+        line.expression for line in now.tree.lines if line.key == source and line.kind in ("value", "length")
+    )
+    reasons = [read_reason(expression) for expression in expressions]
+    return next((reason.before for reason in reasons if reason.before), "")
+
+
+def _facts(compile_: RecordedCompile | None, source: str) -> TensorFacts | None:
+    if compile_ is None:
+        return None
+    guarded, described = compile_.tree.tensors.get(source), compile_.values.tensors.get(source)
+    if described is not None and guarded is not None:
+        return replace(described, keys=guarded.keys, stride=described.stride or guarded.stride)
+    return described or guarded
+
+
+def _size_at(facts: TensorFacts | None, index: int) -> str:
+    sizes = facts.size.strip("[]").split(", ") if facts is not None and facts.size else []
+    return sizes[index] if index < len(sizes) and sizes[index] != "*" else ""
