@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from buddy.compiler.graph.node import Op
+from buddy.compiler.graph.plugins import check_op_name
 
 if TYPE_CHECKING:
     from buddy.compiler.driver.backends import Code
@@ -22,11 +23,15 @@ def lowering(
 
     The function takes a node and the symbol table, and returns the MLIR value of the node's result, an op, or a list of
     values. It raises `LoweringError` for a case that it does not support; other registries and eager are tried then.
+    Raises `BuddyError` for an op class of other code that has the name of one of this package.
     """
     name = op if isinstance(op, str) else op.__name__
 
     def register(function: Function) -> Function:
-        import_module(f"buddy.compiler.ops.{dialect}").ops_registry.lowering(name)(function)
+        registry = import_module(f"buddy.compiler.ops.{dialect}").ops_registry
+        if isinstance(op, type):
+            check_op_name(op)
+        registry.lowering(name)(function)
         return function
 
     return register

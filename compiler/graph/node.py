@@ -11,6 +11,7 @@ from enum import Enum
 from functools import partial
 from operator import is_
 from typing import Any, ClassVar
+from weakref import WeakSet
 
 import msgspec
 
@@ -294,16 +295,31 @@ def map_nodes(value: object, function: Any) -> Any:
     return value
 
 
+# Op classes that are not found by name or target, because a plug-in gave them a name that is taken.
+_hidden: WeakSet[type[Op]] = WeakSet()
+
+
+def hide_op_class(cls: type[Op]) -> None:
+    """Makes `op_classes` and `default_ops_map` leave out an op class. A class cannot be removed from its base."""
+    _hidden.add(cls)
+
+
 def _subclasses(base: type[Op]) -> Iterator[type[Op]]:
-    """Yields all direct and indirect subclasses."""
+    """Yields all direct and indirect subclasses but the hidden ones."""
     for subclass in base.__subclasses__():
-        yield subclass
+        if subclass not in _hidden:
+            yield subclass
         yield from _subclasses(subclass)
 
 
 def op_classes() -> dict[str, type[Op]]:
     """Returns every op class by name, including user-defined ones."""
     return {cls.__name__: cls for cls in _subclasses(Op)}
+
+
+def list_op_classes() -> list[type[Op]]:
+    """Returns every op class. Several may have the same name: one of this package, and others of users."""
+    return list(_subclasses(Op))
 
 
 def default_ops_map() -> dict[str, type[Op]]:

@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from buddy.compiler.graph.node import op_classes
+from buddy.compiler.graph.node import Op, hide_op_class, list_op_classes, op_classes
 from buddy.compiler.graph.transform import transforms
 from buddy.compiler.protocol import EXPORT_KINDS, Diagnostic, Preset
 from buddy.compiler.protocol.errors import BuddyError, check_registration
@@ -42,12 +42,13 @@ def decomposition(*targets: str) -> Callable[[Rule], Rule]:
 
     Targets are spelled as in op classes: those of ATen without `aten.`, others in full: `"demo.squareplus.default"`.
     The function takes the op's arguments, including tensors, and returns its results in terms of other ops, or
-    `NotImplemented` for a case that it does not handle.
+    `NotImplemented` for a case that it does not handle. Raises `BuddyError` if other code has registered a target.
     """
 
     def decorate(rule: Rule) -> Rule:
         for target in targets:
-            _RULES[target] = rule
+            check_registration("decomposition", target, _RULES.get(target), rule)
+        _RULES.update(dict.fromkeys(targets, rule))
         return rule
 
     return decorate
@@ -110,6 +111,17 @@ def plugin_registrations() -> dict[Key, object]:
 def is_built_in(entry: object) -> bool:
     """True if a class or function is defined in this package."""
     return str(getattr(entry, "__module__", "")).startswith(_PACKAGE_PREFIX)
+
+
+def check_op_name(cls: type[Op]) -> None:
+    """Raises `BuddyError` if an op class of other code has the name of one of this package.
+
+    Lowerings are registered by the name of the class, so a lowering of `cls` would also be used for nodes of the other.
+    """
+    namesakes = (other for other in list_op_classes() if other.__name__ == cls.__name__)
+    if not is_built_in(cls) and any(map(is_built_in, namesakes)):
+        what = f"the op class {cls.__name__!r} has the name of an op class of buddy-tui"
+        raise BuddyError(what, cls.__module__, "choose another name: lowerings are found by the name of the class")
 
 
 def code_hash(entries: Iterable[object]) -> str:
@@ -235,7 +247,7 @@ def registered_since(before: dict[Key, object]) -> dict[Key, object]:
 
 def _load(name: str, load: Callable[[], object], home: str) -> Plugin:
     """Loads a plug-in by calling `load`, and records the entries that it registers. `home` is its file or folder."""
-    before = plugin_registrations()
+    before, classes_before = plugin_registrations(), set(list_op_classes())
     problem = None
     try:
         with limited_time(import_seconds()):
@@ -244,6 +256,7 @@ def _load(name: str, load: Callable[[], object], home: str) -> Plugin:
         raise
     except BaseException as error:
         problem = plugin_problem(f"plug-in {name}", error, home)
+    problem = _hide_taken_names(set(list_op_classes()) - classes_before, name, home) or problem
     added = registered_since(before)
     replaced = {key: _origins[key][0] for key in added if key in before and _origins.get(key, (name,))[0] != name}
     if replaced and problem is None:
@@ -251,6 +264,18 @@ def _load(name: str, load: Callable[[], object], home: str) -> Plugin:
         problem = Diagnostic(f"plug-in {name} replaces {what}", home, _REPLACED_HINT)
     _origins.update({key: (name, entry) for key, entry in added.items()})
     return Plugin(name, problem)
+
+
+def _hide_taken_names(added: Iterable[type[Op]], name: str, home: str) -> Diagnostic | None:
+    """Hides the op classes of a plug-in that have the name of one of this package; returns the error for one."""
+    problem = None
+    for cls in added:
+        try:
+            check_op_name(cls)
+        except BuddyError as error:
+            hide_op_class(cls)
+            problem = Diagnostic(f"plug-in {name}: {error.diagnostic.what}", home, error.todo)
+    return problem
 
 
 def _importer(point: metadata.EntryPoint) -> Callable[[], object]:

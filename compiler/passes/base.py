@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from functools import lru_cache
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from buddy.compiler import passes
 from buddy.compiler.codegen.machines import target_of
 from buddy.compiler.mlir.provenance import LocationSets
-from buddy.compiler.protocol.errors import BuddyError, check_registration
+from buddy.compiler.protocol.errors import BuddyError, check_registration, taken_name
 from buddy.compiler.protocol.recipe import OptionValue, Recipe, typed_options
 from buddy.compiler.support.target import Target, host
 
@@ -82,13 +85,28 @@ class PassError(BuddyError):
 
 
 _REGISTRY: dict[str, type[MlirPass]] = {}
+# The passes that are in the module of another pass.
+_IN_OTHER_MODULES = ("chain-packings",)
+
+
+@lru_cache(maxsize=1)
+def own_pass_names() -> frozenset[str]:
+    """Returns the names of this package's passes, from those of the modules: importing these may be too early.
+
+    A plug-in is also loaded where there is no MLIR, and often before any pass is needed.
+    """
+    modules = (module.name.replace("_", "-") for module in iter_modules(passes.__path__))
+    return frozenset((*modules, *_IN_OTHER_MODULES))
 
 
 def register(cls: type[MlirPass]) -> type[MlirPass]:
     """Class decorator: adds a pass to the catalogue under its name.
 
-    Raises `BuddyError` if another class has registered the name.
+    Raises `BuddyError` if another class has registered the name, or if a class from outside has the name of a pass of
+    this package.
     """
+    if not cls.__module__.startswith(f"{passes.__name__}.") and cls.name in own_pass_names():
+        raise taken_name("pass", cls.name, passes.__name__, cls.__module__)
     check_registration("pass", cls.name, _REGISTRY.get(cls.name), cls)
     _REGISTRY[cls.name] = cls
     return cls

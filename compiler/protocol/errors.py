@@ -69,11 +69,21 @@ def diagnostic_of(error: BaseException, what: str, where: str, todo: str = "") -
     return Diagnostic(f"{what}: {type(error).__name__}: {error}", where, todo)
 
 
+def _identity(code: Any) -> tuple[str, str]:
+    """Returns the module and the name of a class or function; other callables, such as a `partial`, have no name."""
+    return code.__module__, getattr(code, "__qualname__", "")
+
+
 def check_registration(kind: str, name: str, first: Any, second: Any) -> None:
     """Raises `BuddyError` if `first`, which has registered `name`, is other code than `second`.
 
     The same code may register again: a notebook's cell that runs twice, or a file that is loaded again.
     """
-    if first is not None and (first.__module__, first.__qualname__) != (second.__module__, second.__qualname__):
-        what = f"the {kind} {name!r} is registered twice: by {first.__module__} and by {second.__module__}"
-        raise BuddyError(what, second.__module__, "choose another name, or load only one of them")
+    if first is not None and _identity(first) != _identity(second):
+        raise taken_name(kind, name, first.__module__, second.__module__)
+
+
+def taken_name(kind: str, name: str, first: str, second: str) -> BuddyError:
+    """Returns the error of a second registration of a name, by the module `second` after the module `first`."""
+    what = f"the {kind} {name!r} is registered twice: by {first} and by {second}"
+    return BuddyError(what, second, "choose another name, or load only one of them")

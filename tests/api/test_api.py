@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,22 @@ import pytest
 import torch
 
 import buddy.api
-from buddy.api import BuddyError, PassStep, capture_program, exporter, open_program, preset, presets, register_pass
-from buddy.compiler.graph.plugins import load_file, plugin_problems
+from buddy.api import (
+    BuddyError,
+    PassStep,
+    capture_program,
+    exporter,
+    graph_pass,
+    open_program,
+    preset,
+    presets,
+    register_pass,
+)
+from buddy.compiler.graph import plugins
+from buddy.compiler.graph.node import default_ops_map, op_classes
+from buddy.compiler.graph.plugins import load_file, plugin_decompositions, plugin_problems
+from buddy.compiler.graph.transform import transforms
+from buddy.compiler.ops import linalg
 from buddy.compiler.protocol.recipe import PluginFile
 from tests.api.signatures import FILE, signatures
 
@@ -78,6 +93,57 @@ def test_a_plugin_that_replaces_a_part_of_another_one_is_named(tmp_path: Path) -
     assert "the one that is loaded last is used" in second.problem.todo
 
 
+EARLY = """
+import sys
+from buddy.compiler.graph.plugins import load_file
+from buddy.compiler.protocol.recipe import PluginFile
+
+print(load_file(PluginFile(sys.argv[1])).problem)
+from buddy.compiler.passes.base import own_pass_names
+from buddy.compiler.passes.pass_runner import own_passes
+print(own_passes()["chain-packings"].__module__, *sorted(set(own_passes()) - own_pass_names()))
+"""
+
+
+def test_a_plugin_that_is_loaded_before_the_passes_takes_none_of_their_names(
+    tmp_path: Path, run_python: Callable[..., Any]
+) -> None:
+    """The module of the package's own pass could not be imported, so that nothing would compile."""
+    text = "from buddy.api import MlirPass, register_pass\n\n\n@register_pass\nclass Chain(MlirPass):\n"
+    (tmp_path / "early.py").write_text(text + "    name = 'chain-packings'\n    summary = ''\n")
+    done = run_python("-c", EARLY, str(tmp_path / "early.py"))
+    problem, own = done.stdout.splitlines()
+    assert "the pass 'chain-packings' is registered twice: by buddy.compiler.passes and by buddy_plugin" in problem
+    assert own == "buddy.compiler.passes.hoist_parameters", "and every pass of the package is among the names"
+
+
+@pytest.mark.parametrize(
+    ("name", "has_lowering"), [("SinOp", True), ("SinOp", False), ("MeanOp", False)], ids=["lowered", "plain", "other"]
+)
+def test_an_op_class_with_the_name_of_one_of_this_package_is_refused(
+    name: str, has_lowering: bool, tmp_path: Path
+) -> None:
+    """Its lowering would be used for the package's op as well: sine would be computed as the square.
+
+    Classes are found in the order of their bases, so `MeanOp`, which is a `ReduceOp` here, comes after the other one.
+    """
+    built_in, lowered = op_classes()[name], linalg.ops_registry[name]
+    text = "from buddy.api import ElementwiseOp, lowering, lower_expression\n\n\n"
+    text += f"class {name}(ElementwiseOp):\n    targets = ('of_this.squared.default',)\n\n\n"
+    if has_lowering:
+        text += f"@lowering({name})\ndef square(node, table):\n"
+        text += "    return lower_expression(node, table, lambda x: x * x)\n"
+    (tmp_path / "taken.py").write_text(text)
+    problem = load_file(PluginFile(str(tmp_path / "taken.py"))).problem
+    assert problem is not None
+    assert problem.what == f"plug-in taken.py: the op class '{name}' has the name of an op class of buddy-tui"
+    assert problem.todo.startswith("choose another name")
+    assert (op_classes()[name], linalg.ops_registry[name]) == (built_in, lowered)
+    assert "of_this.squared.default" not in default_ops_map()
+    x = torch.linspace(-2, 2, 9)
+    torch.testing.assert_close(capture_program(torch.sin, x).graphs[0].compile()(x)[0], torch.sin(x))
+
+
 def test_a_file_that_loops_is_stopped_and_the_next_one_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,7 +188,7 @@ def test_a_file_that_sleeps_is_stopped_by_a_signal(
     assert after == "True (0.0, 0.0)"
 
 
-def test_a_name_is_registered_by_one_definition_only() -> None:
+def test_a_name_is_registered_by_one_definition_only(monkeypatch: pytest.MonkeyPatch) -> None:
     def steps() -> list[PassStep]:
         return [PassStep("cse")]
 
@@ -144,4 +210,20 @@ def test_a_name_is_registered_by_one_definition_only() -> None:
     stranger = type("Cse", (buddy.api.MlirPass,), {"name": "copies-to-loops", "summary": ""})
     with pytest.raises(BuddyError, match="the pass 'copies-to-loops' is registered twice"):
         register_pass(stranger)
+
+    def drop_identities(graph: Any) -> None:
+        """A graph pass with a name of this package."""
+
+    before = transforms()["drop-identities"]
+    with pytest.raises(BuddyError, match="the graph pass 'drop-identities' is registered twice"):
+        graph_pass(drop_identities)
+    assert transforms()["drop-identities"] is before
+    monkeypatch.setattr(plugins, "_RULES", {})
+    assert buddy.api.decomposition("of_this.test.default")(write) is write
+    buddy.api.decomposition("of_this.test.default")(write)
+    with pytest.raises(BuddyError, match=r"the decomposition 'of_this\.test\.default' is registered twice"):
+        buddy.api.decomposition("of_this.other.default", "of_this.test.default")(drop_identities)
+    assert plugin_decompositions()["of_this.test.default"] is write
+    assert "of_this.other.default" not in plugin_decompositions(), "nothing is registered by halves"
+    assert buddy.api.decomposition("of_this.partial.default")(rule := partial(write)) is rule
     assert plugin_problems(()) == ()

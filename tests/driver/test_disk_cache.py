@@ -74,9 +74,16 @@ def test_an_entry_sealed_with_another_key_is_refused(place: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["objects", "objects/one", KEY_FILE, "."])
-def test_what_others_may_write_to_is_not_read(place: Path, name: str) -> None:
-    (place / name).chmod(0o777)
+@pytest.mark.parametrize("mode", [0o777, 0o720, 0o702], ids=oct)
+def test_what_others_may_write_to_is_not_read(place: Path, name: str, mode: int) -> None:
+    (place / name).chmod(mode)
     assert OBJECTS.read("one") is None
+
+
+@pytest.mark.parametrize("name", ["objects", "objects/one", KEY_FILE, "."])
+def test_what_others_may_only_read_is_read(place: Path, name: str) -> None:
+    (place / name).chmod(0o755)
+    assert OBJECTS.read("one") == DATA
 
 
 @pytest.mark.parametrize("name", ["objects", "objects/one", KEY_FILE, "."])

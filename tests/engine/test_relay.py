@@ -17,7 +17,14 @@ from pathlib import Path
 import pytest
 
 from buddy.compiler.engine.relay import _ENGINE as ENGINE
-from buddy.compiler.engine.relay import _LATER_BEAT_SECONDS, RelayError, end_engine, engines_folder, run_relay
+from buddy.compiler.engine.relay import (
+    _LATER_BEAT_SECONDS,
+    RelayError,
+    _exit_reason,
+    end_engine,
+    engines_folder,
+    run_relay,
+)
 from buddy.compiler.protocol.resumable_stream import (
     EXIT_UNANSWERED,
     HEARTBEAT_SECONDS,
@@ -116,6 +123,12 @@ def test_a_place_with_too_long_a_name_for_a_socket_is_refused(
 
 def test_a_missing_heartbeat_is_reported_before_the_client_gives_up() -> None:
     assert HEARTBEAT_SECONDS < _LATER_BEAT_SECONDS < SILENCE_SECONDS
+
+
+def test_the_log_of_an_engine_says_why_it_ended_even_if_its_socket_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "peer.log").write_text("first\nout of memory\n")
+    assert _exit_reason(tmp_path / "peer") == "it ended: out of memory"
+    assert not list(tmp_path.iterdir())
 
 
 # ---- relaying, with a peer in the place of an engine -----------------------------------------------------------------

@@ -77,6 +77,19 @@ def test_what_is_no_record_is_told_of(junk: bytes) -> None:
     stream.write(b"12345678")
     with pytest.raises(StreamError):
         stream.feed(junk)
+    assert stream.unconfirmed == 8, "nothing that was not confirmed is dropped"
+
+
+def test_a_count_confirms_up_to_all_that_was_written_and_no_more() -> None:
+    for count in (3, 8):
+        stream = ResumableStream()
+        stream.write(b"12345678")
+        stream.feed(b"A" + count.to_bytes(8, "little"))
+        assert stream.unconfirmed == 8 - count
+        with pytest.raises(StreamError, match="bytes confirmed, of 8 written"):
+            stream.feed(b"A" + (9).to_bytes(8, "little"))
+        with pytest.raises(ResumeError, match=f"this side can resume at {count} to 8$"):
+            stream.resume(9)
 
 
 def test_what_comes_before_junk_is_not_lost() -> None:

@@ -6,8 +6,25 @@ from typing import get_args
 
 import pytest
 
-from buddy.compiler.protocol import MAX_FRAME, ClientFrame, EngineFrame, FetchLines, Hello, Open, Request, answer_type
-from buddy.compiler.protocol.wire import FrameBuffer, FrameDecoder, FrameError, WireError, encode
+from buddy.compiler.protocol import (
+    MAX_FRAME,
+    ClientFrame,
+    EngineFrame,
+    FetchLines,
+    Hello,
+    Open,
+    Request,
+    answer_type,
+    wire,
+)
+from buddy.compiler.protocol.resumable_stream import GreetingReader, ResumableStream, StreamError, encode_greeting
+from buddy.compiler.protocol.wire import (
+    FrameBuffer,
+    FrameDecoder,
+    FrameError,
+    WireError,
+    encode,
+)
 
 FRAMES = [Hello(), Open(1, "a.py", ("--tiny",)), FetchLines(2, "text", 0, 50)]
 
@@ -40,6 +57,49 @@ def test_a_stream_that_ends_inside_a_frame_says_how_much_is_missing() -> None:
 def test_what_is_no_frame_is_told_at_once(garbage: bytes) -> None:
     with pytest.raises(WireError, match="not a frame"):
         FrameBuffer().feed(garbage)
+
+
+def test_a_frame_may_have_the_largest_length_and_begins_with_a_map() -> None:
+    """The length is checked before the body is there, so that nobody makes this side keep more than one frame."""
+    for length in (1, MAX_FRAME):
+        assert FrameBuffer().feed(length.to_bytes(4, "little")) == []
+    maps = {*range(0x80, 0x90), 0xDE, 0xDF}  # fixmap, map 16 and map 32 of MessagePack
+    for first in range(256):
+        buffer = FrameBuffer()
+        if first in maps:
+            assert buffer.feed(b"\2\0\0\0" + bytes([first])) == []
+        else:
+            with pytest.raises(WireError, match="not a frame"):
+                buffer.feed(b"\2\0\0\0" + bytes([first]))
+
+
+def test_a_frame_that_the_other_side_would_refuse_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = len(encode(FRAMES[1])) - 4
+    monkeypatch.setattr(wire, "MAX_FRAME", size)
+    assert len(encode(FRAMES[1])) == size + 4
+    monkeypatch.setattr(wire, "MAX_FRAME", size - 1)
+    with pytest.raises(FrameError, match=f"a frame of {size} bytes exceeds the limit of {size - 1} bytes"):
+        encode(FRAMES[1])
+
+
+def test_a_record_has_at_most_64_kib() -> None:
+    here, there = ResumableStream(), ResumableStream()
+    records = here.write(b"x" * (1 << 16) + b"y")
+    assert records.count(b"D") == 2
+    assert there.feed(records) == b"x" * (1 << 16) + b"y"
+    for length in (0, (1 << 16) + 1):
+        with pytest.raises(StreamError, match=f"a record of {length:,} bytes is not valid"):
+            ResumableStream().feed(b"D" + length.to_bytes(4, "little"))
+    assert ResumableStream().feed(b"D" + (1 << 16).to_bytes(4, "little")) == b""
+
+
+def test_a_shell_may_print_64_kib_before_the_greeting() -> None:
+    noise = b"n" * (1 << 16)
+    reader = GreetingReader()
+    assert reader.feed(noise) is None
+    with pytest.raises(StreamError, match="not from an engine"):
+        reader.feed(b"n")
+    assert GreetingReader().feed(noise + encode_greeting(7) + b"rest") == (7, b"rest")
 
 
 @pytest.mark.parametrize("message", [{"type": "Dance"}, {"type": "Open", "request": "one"}, {"no": "type"}])

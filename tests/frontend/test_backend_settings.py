@@ -127,7 +127,15 @@ def test_a_search_takes_the_seconds_of_the_option_of_the_mode_or_of_the_error() 
         refused({"tune": seconds}, f"tune is {seconds!r}; give the number of seconds")
     for error in (-0.1, float("inf"), False, "1e-2"):
         refused({"max_error": error, "freeze": True}, f"max_error is {error!r}; give the largest error")
+    refused({"max_error": 1e-2}, "max_error chooses precisions, whose weights are rounded once: set freeze=True")
     refused({}, "the buddy backend has no mode 'fast'; it has default and max-autotune", mode="fast")
+
+
+def test_sizes_are_specialised_after_a_number_of_calls_from_0() -> None:
+    assert BackendSettings.of({}).specialise == backend_settings.SPECIALISE_CALLS == 8
+    assert [BackendSettings.of({"specialise": calls}).specialise for calls in (0, 1, 99)] == [0, 1, 99]
+    for calls in (-1, True, None, 2.0, "2"):
+        refused({"specialise": calls}, f"specialise is {calls!r}; give the number of calls")
 
 
 @pytest.mark.parametrize("options", [

@@ -15,6 +15,7 @@ from buddy.compiler.protocol.recipe import (
     Recipe,
     RecipeError,
     digest,
+    file_option,
     from_toml,
     prefix_keys,
     preset_of,
@@ -50,7 +51,10 @@ def test_only_torch_mlir_lowers_to_stablehlo() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("dialect = 'stablehlo'", "$.dialect"),
+        (
+            "dialect = 'stablehlo'",
+            "needs the frontend torch-mlir, but the recipe has dynamo - at `$.dialect`",
+        ),
         ("threads = 'two'", "$.threads"),
         ("threads = 0", "$.threads"),
         ("threads = 1000000", "$.threads"),
@@ -302,6 +306,22 @@ def test_options_that_name_files_are_claimed() -> None:
     assert phrase == f"path={'x' * 55} of the pass {'p' * 60}, which names a file"
 
 
+@pytest.mark.parametrize("name", [
+    "file", "filename", "path", "paths", "dir", "directory", "library", "libraries", "toolkit", "plugin", "link-files",
+    "l", "opts", "cmd-options",
+])  # fmt: skip
+def test_each_word_for_a_file_or_a_program_is_claimed_alone_and_at_the_end_of_a_name(name: str) -> None:
+    for option in (name, f"some-{name}", f"some_{name}"):
+        assert claims_of(**{option: "x"}) == [f"{option}=x of the pass p, which names a file"]
+        assert claims_of(pipeline=f"inner{{{option}=x}}") == [f"{option}=x of the pass p, which names a file"]
+    assert claims_of(**{f"{name}-count": "x"}) == [], "the word is not the last of the name"
+
+
+def test_the_option_of_a_spelt_pass_that_names_a_file_is_found() -> None:
+    assert file_option("p{size=2 dump-file=x}") == "dump-file=x"
+    assert file_option("p{size=2 name=x}") == ""
+
+
 def test_names_with_other_characters_are_claimed() -> None:
     long = "a b" * 30
     assert claims_of(long) == [f"the pass {long[:60]}, with {long[:60]!r} as a name"]
@@ -315,6 +335,25 @@ def test_names_with_other_characters_are_claimed() -> None:
 def test_flags_that_may_name_files_are_claimed(flag: str, is_claimed: bool) -> None:
     found = required_permissions(Recipe(backend="iree", backend_flags=(flag,)))
     assert found == [f"the flag {flag}, which may name files or programs"] * is_claimed
+
+
+@pytest.mark.parametrize("word", [
+    "dump", "path", "file", "dir", "plugin", "toolkit", "linker", "command", "load", "preprocess", "compile-to",
+    "compile-to-phase", "bitcode", "save", "trace",
+])  # fmt: skip
+def test_each_word_for_a_file_or_a_program_in_the_name_of_a_flag_is_claimed(word: str) -> None:
+    for flag in (f"--{word}", f"-{word}=x", f"--iree-{word}=x"):
+        assert len(required_permissions(Recipe(backend="iree", backend_flags=(flag,)))) == 1, flag
+    assert required_permissions(Recipe(backend="iree", backend_flags=(f"--iree-opt={word}",))) == [], (
+        "a value is not a name"
+    )
+
+
+@pytest.mark.parametrize("character", "/~\\ $;|&'\"`*?(\n")
+def test_a_value_of_a_flag_has_no_characters_of_paths_or_shells(character: str) -> None:
+    for value in (character, f"a{character}", f"{character}a"):
+        assert len(required_permissions(Recipe(backend="iree", backend_flags=(f"--x={value}",)))) == 1
+    assert required_permissions(Recipe(backend="iree", backend_flags=("--x=a.b,c:d+e[0]=f-1",))) == []
 
 
 def test_only_other_plugins_than_the_allowed_are_claimed() -> None:

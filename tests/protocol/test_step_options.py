@@ -32,3 +32,13 @@ def test_what_is_spelled_otherwise_means_the_same(key: str, value: OptionValue, 
 def test_what_an_option_does_not_take_is_told(key: str, value: OptionValue, said: str) -> None:
     with pytest.raises(ValueError, match=said.replace("(", r"\(")):
         typed_options("p", KNOWN, {key: value})
+
+
+def test_a_text_option_keeps_its_letters_and_a_switch_is_spelt_as_mlir_does() -> None:
+    assert typed_options("p", {"kind": ""}, {"kind": "Up"}) == {"kind": "Up"}
+    assert typed_options("p", {"kind": ""}, {"kind": True}) == {"kind": "true"}
+
+
+def test_a_pass_without_options_says_so() -> None:
+    with pytest.raises(ValueError, match=r"^p has no option 'size'; it has none$"):
+        typed_options("p", {}, {"size": 1})

@@ -22,6 +22,7 @@ from buddy.compiler.graph.transform.simplification import (
     maxpool2d_simplify,
     slice_parts,
 )
+from buddy.compiler.protocol.errors import check_registration
 from buddy.compiler.protocol.recipe import OptionValue, typed_options
 
 __all__ = [
@@ -66,8 +67,13 @@ _PLUGIN_PASSES: dict[str, Transform] = {}
 
 
 def graph_pass(transform: Transform) -> Transform:
-    """Decorator that registers a graph pass for recipes, under the function's name with `-` for `_`."""
-    _PLUGIN_PASSES[_name(transform)] = transform
+    """Decorator that registers a graph pass for recipes, under the function's name with `-` for `_`.
+
+    Raises `BuddyError` if other code has registered the name.
+    """
+    name = _name(transform)
+    check_registration("graph pass", name, transforms().get(name), transform)
+    _PLUGIN_PASSES[name] = transform
     return transform
 
 
