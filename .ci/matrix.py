@@ -31,6 +31,7 @@ TESTS = (
     "tests/frontend/test_backend_use.py",
     "tests/frontend/test_aliasing.py",
     "tests/frontend/test_direct_calls.py",
+    "tests/frontend/test_direct_gradients.py",
     "tests/frontend/test_dynamic.py",
     "tests/frontend/test_left_to_eager.py",
     "tests/frontend/test_quantised_tensors.py",
