@@ -46,7 +46,7 @@ def parse_criterion(kind: str, text: str) -> Criterion:
     if not (0 < limit < math.inf and 0 < seconds < math.inf):
         raise ValueError(f"{text.strip()!r}: both numbers must be more than 0")
     field = "slower" if kind == "slower" else "tolerance"
-    return msgspec.convert({"kind": kind, field: limit, "each": seconds}, Criterion)
+    return msgspec.convert({"kind": kind, field: limit, "step_seconds": seconds}, Criterion)
 
 
 def bisection_lines(result: BisectionResult) -> list[str]:
