@@ -30,6 +30,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=inspect.getdoc(sys.modules[__name__]))
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a page is out of date")
     options = parser.parse_args()
+    imported, own = Path(import_module("buddy.compiler").__path__[0]).resolve(), FOLDER.parent.parent / "compiler"
+    if imported != own:
+        print(
+            f"`buddy.compiler` is imported from {imported}, not from {own}: set PYTHONPATH=build/tree", file=sys.stderr
+        )
+        return 2
     stale = [name for name, text in pages().items() if current(name) != text]
     for name in stale:
         print(f"{'out of date' if options.check else 'written'}: docs/reference/{name}")
