@@ -146,11 +146,11 @@ class _Once(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(_: Any, run: NativeFunction, __: torch.Tensor, *inputs: torch.Tensor) -> Any:
+    def forward(_: object, run: NativeFunction, __: torch.Tensor, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return tuple(run(*inputs))
 
     @staticmethod
-    def backward(_: Any, *gradients: torch.Tensor) -> Any:
+    def backward(_: object, *gradients: torch.Tensor) -> None:
         raise RuntimeError(_DOUBLE_BACKWARD)
 
 

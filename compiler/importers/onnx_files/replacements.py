@@ -15,6 +15,9 @@ from buddy.compiler.protocol.errors import BuddyError
 if TYPE_CHECKING:
     import onnx
 
+    # The element type and the shape of each value, by name.
+    Types = dict[str, onnx.TypeProto.Tensor]
+
 _DOMAIN = "buddy"
 # Models of older operator sets are converted to this one if they have such an op: torch-mlir lowers only its present
 # semantics, and ONNX's text of a replacement has operands that were attributes before.
@@ -94,7 +97,7 @@ def _inlined(model: onnx.ModelProto, texts: dict[int, str], opset: int) -> onnx.
     return onnx.inliner.inline_local_functions(result)
 
 
-def _type_of(tensor: onnx.TensorProto) -> Any:
+def _type_of(tensor: onnx.TensorProto) -> onnx.TypeProto.Tensor:
     import onnx.helper
 
     return onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims)).tensor_type
@@ -110,7 +113,7 @@ def _attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _shape(value_type: Any) -> list[int]:
+def _shape(value_type: onnx.TypeProto.Tensor) -> list[int]:
     return [size.dim_value for size in value_type.shape.dim]
 
 
@@ -126,7 +129,7 @@ def _check_old_ops(model: onnx.ModelProto) -> None:
             _refuse(node, "linear interpolation of an operator set before 10")
 
 
-def _check_recurrent(node: onnx.NodeProto, types: dict[str, Any], constants: dict[str, onnx.TensorProto]) -> None:
+def _check_recurrent(node: onnx.NodeProto, types: Types, constants: dict[str, onnx.TensorProto]) -> None:
     """Raises `UnsupportedNodeError` for a recurrent layer with a part that torch-mlir ignores."""
     import onnx.numpy_helper
 
@@ -158,7 +161,7 @@ def _number(element_type: int, value: float) -> str:
     return f"Constant <value = {_FLOATS[element_type]} {{{value!r}}}> ()"
 
 
-def _lp_normalization(node: onnx.NodeProto, types: dict[str, Any]) -> str:
+def _lp_normalization(node: onnx.NodeProto, types: Types) -> str:
     """A vector of norm 0 stays 0; it became NaN."""
     axis, p = _attribute(node, "axis", -1), _attribute(node, "p", 2)
     powers = "Abs (x0)" if p == 1 else "Mul (x0, x0)"
@@ -176,7 +179,7 @@ def _lp_normalization(node: onnx.NodeProto, types: dict[str, Any]) -> str:
         y0 = Div (x0, divisor)"""
 
 
-def _space_to_depth(node: onnx.NodeProto, types: dict[str, Any]) -> str:
+def _space_to_depth(node: onnx.NodeProto, types: Types) -> str:
     """Blocks are columns, rows, depth in the mode CRD, which was computed as DCR."""
     if _attribute(node, "mode", "DCR") != "CRD":
         return ""
@@ -191,7 +194,7 @@ def _space_to_depth(node: onnx.NodeProto, types: dict[str, Any]) -> str:
         y0 = Reshape (moved, joined)"""
 
 
-def _dequantize(node: onnx.NodeProto, types: dict[str, Any]) -> str:
+def _dequantize(node: onnx.NodeProto, types: Types) -> str:
     """Zero points of unsigned bytes by channel were read as signed."""
     import onnx
 
@@ -214,7 +217,7 @@ def _dequantize(node: onnx.NodeProto, types: dict[str, Any]) -> str:
         y0 = Mul (floats, scales)"""
 
 
-def _grid_sample(node: onnx.NodeProto, types: dict[str, Any]) -> str:
+def _grid_sample(node: onnx.NodeProto, types: Types) -> str:
     """Points between two pixels were rounded up, and pixels outside of the image read whatever stood in memory.
 
     Follows the definition of GridSample in ONNX's documentation of operators, for images.
@@ -327,7 +330,7 @@ def _corner(u: str, v: str, name: str, *, weighted: bool, image_type: int) -> It
         {name}_part = Mul ({name}_values, {name}_factors)"""
 
 
-_REPLACEMENTS: dict[str, Callable[[Any, dict[str, Any]], str]] = {
+_REPLACEMENTS: dict[str, Callable[[onnx.NodeProto, Types], str]] = {
     "LpNormalization": _lp_normalization,
     "SpaceToDepth": _space_to_depth,
     "DequantizeLinear": _dequantize,
