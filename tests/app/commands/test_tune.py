@@ -182,6 +182,7 @@ async def test_a_result_waits_while_the_user_types(workbench: Open, messages: Ca
         app.context.layout.show_pane("passes")
         await bench.press("f")
         prompt = app.screen.query_one("Prompt Input")
+        await bench.until(lambda: app.focused is prompt, "the prompt")
         prompt.value = "2 threads=1,2"
         await bench.press("enter")
         await bench.until(lambda: app.tune_commands._search_job.running, "the search")

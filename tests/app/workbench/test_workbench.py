@@ -181,6 +181,7 @@ async def test_the_second_keys_are_listed_after_a_pause_in_pages_and_by_mouse(wo
         assert not app.key_sequences.pending
         await bench.press("g")
         await bench.until(lambda: which_key.display, "the list again")
+        await bench.sees("i Backend")
         y, line = next((y, line) for y, line in enumerate(bench.screen) if "i Backend" in line)
         await bench.pilot.click(offset=(line.index("i Backend"), y))
         await bench.opened(PickerScreen)

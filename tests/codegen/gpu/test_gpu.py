@@ -409,7 +409,7 @@ def test_a_fork_of_a_process_with_torch_starts_a_new_interpreter(emulate: Callab
     )
     answer = fork.receive()
     assert answer is not None, fork.output()
-    assert answer.what == "[0, 1, 2, 3, 4, 5, 6]"
+    assert answer.activity == "[0, 1, 2, 3, 4, 5, 6]"
     fork.end()
 
 
