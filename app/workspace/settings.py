@@ -91,7 +91,7 @@ def apply_settings(path: Path) -> tuple[Settings, list[str]]:
 
 
 def _parse_settings(text: str) -> Settings:
-    """Parse the text of a settings file. Raises `TomlError` for invalid TOML, or for an invalid setting or key."""
+    """Parse the text of a settings file. Raises `TomlError` for invalid TOML, settings or key bindings."""
     data = parse_toml(text)
     try:
         file_formats.SETTINGS.check(data.pop(file_formats.FORMAT, 1), data.pop(file_formats.WRITER, ""))
@@ -118,7 +118,12 @@ def _as_toml_error(message: str, text: str, data: Mapping[str, Any]) -> TomlErro
         return TomlError(f"unknown setting {unknown[1]!r}; known: {', '.join(FIELDS)}", line_of(text, [unknown[1]]))
     if path and path[0].startswith("keys["):
         # msgspec does not name the key of an invalid value.
-        invalid = [key for key, value in data["keys"].items() if not isinstance(value, str | list)]
+        invalid = [key for key, value in data["keys"].items() if not _is_key_binding(value)]
         path = ["keys", invalid[0]] if invalid else ["keys"]
     name = ".".join(path)
     return TomlError(f"{name}: {problem[:1].lower()}{problem[1:]}", line_of(text, path) if path else 0)
+
+
+def _is_key_binding(value: object) -> bool:
+    """Whether `value` has the type of an entry of `keys`: a string or a list of strings."""
+    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(key, str) for key in value))

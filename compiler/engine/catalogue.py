@@ -12,7 +12,7 @@ import msgspec
 
 from buddy.compiler.engine.plugin_files import resolve_plugins
 from buddy.compiler.passes import discovery
-from buddy.compiler.passes.discovery import RegisteredPasses
+from buddy.compiler.passes.discovery import RegisteredNames
 from buddy.compiler.protocol import ListOps, ListPasses, Ops, Passes
 from buddy.compiler.protocol.plain_values import PassInfo, Preset
 from buddy.compiler.protocol.recipe import PLUGIN_GROUP, PluginFile
@@ -34,9 +34,9 @@ class PassDiscovery:
     """Finds the passes that the bindings have registered, once per engine: in a cache, or by a separate process."""
 
     def __init__(self) -> None:
-        self._task: asyncio.Task[RegisteredPasses] | None = None
+        self._task: asyncio.Task[RegisteredNames] | None = None
 
-    async def registered_passes(self) -> RegisteredPasses:
+    async def registered_passes(self) -> RegisteredNames:
         if self._task is None:
             self._task = asyncio.create_task(_load_or_discover())
         return await asyncio.shield(self._task)
@@ -46,17 +46,17 @@ class PassDiscovery:
             self._task.cancel()
 
 
-async def _load_or_discover() -> RegisteredPasses:
+async def _load_or_discover() -> RegisteredNames:
     if (cached := discovery.cached_passes()) is not None:
         return cached
     try:
         return await call_in_process(
-            "buddy.compiler.passes.discovery:find_registered", None, RegisteredPasses, _SEARCH_SECONDS
+            "buddy.compiler.passes.discovery:find_registered", None, RegisteredNames, _SEARCH_SECONDS
         )
     except TookTooLong as error:
-        return RegisteredPasses(problem=f"the bindings' libraries could not be searched: {error}")
+        return RegisteredNames(problem=f"the bindings' libraries could not be searched: {error}")
     except CallFailed:
-        return RegisteredPasses(problem="the process that searches the bindings' libraries exited without an answer")
+        return RegisteredNames(problem="the process that searches the bindings' libraries exited without an answer")
 
 
 async def presets_of_plugins(plugins: tuple[PluginFile, ...]) -> tuple[tuple[Preset, ...], tuple[str, ...]]:

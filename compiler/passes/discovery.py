@@ -1,17 +1,20 @@
 """Finds the passes and dialects that the MLIR bindings register: the bindings can check a name but not list the names.
 
-Every registered name is a string in the bindings' libraries, so each string that has the form of a name is tried. The
-construction of a pass may crash, so a forked process tries the names. The result is cached on disk until the libraries
-change. The engine reads the cache itself, and calls `find_registered` in a one-shot process.
+Every registered name is in the bindings' libraries: as a string, or as the end of a longer one, with which the linker
+has merged it. So each string and each of its suffixes that has the form of a name is tried. The construction of a pass
+may crash, so a forked process tries the names. The result is cached on disk until the libraries change. The engine
+reads the cache itself, and calls `find_registered` in a one-shot process.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import mmap
 import os
 import re
+import struct
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -21,18 +24,18 @@ from buddy.compiler.protocol.plain_values import BindingsInfo, DialectInfo, Pass
 from buddy.compiler.protocol.recipe import digest
 from buddy.compiler.protocol.worker_messages import Message
 from buddy.compiler.support.disk_cache import CATALOGUES
-from buddy.compiler.support.processes.channel import Channel
 from buddy.compiler.support.processes.forks import ForkedWorker
 
-# Zero-terminated strings after a zero byte: a name of a pass, and the name of an op as dialect and rest.
-_PASS_NAME = re.compile(rb"(?<![^\0])[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*(?=\0)")
-_OP_NAME = re.compile(rb"(?<![^\0])([a-z][a-z0-9_]*)((?:\.[a-z][A-Za-z0-9_]*)+)(?=\0)")
+# NUL-terminated strings, perhaps after other text: the name of a pass; the name of an op, `dialect.rest`.
+_PASS_NAME = re.compile(rb"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*(?=\0)")
+_OP_NAME = re.compile(rb"[a-z][a-z0-9_]*(?:\.[a-z][A-Za-z0-9_]*)+(?=\0)")
 _MAX_NAME_LENGTH = 80  # longer strings are not tried
+_INDEX = struct.Struct("=q")
 _UNKNOWN_PASS = "does not refer to a registered"  # in the error of MLIR's pipeline parser
 _SUMMARY = "registered in {package}, which has no description of it"
 
 
-class RegisteredPasses(msgspec.Struct, frozen=True):
+class RegisteredNames(msgspec.Struct, frozen=True):
     """The passes and dialects that the bindings register. `problem` says why the search failed."""
 
     passes: tuple[PassInfo, ...] = ()
@@ -47,10 +50,10 @@ class _CacheEntry(msgspec.Struct, frozen=True):
     version: str
     folders: tuple[str, ...]
     states: tuple[tuple[str, int, int], ...]
-    result: RegisteredPasses
+    result: RegisteredNames
 
 
-def find_registered() -> RegisteredPasses:
+def find_registered() -> RegisteredNames:
     """Returns the registered passes and dialects, from the cache if the libraries have not changed.
 
     If the bindings or their libraries cannot be read, the result has only `problem`.
@@ -63,11 +66,11 @@ def find_registered() -> RegisteredPasses:
             entry = _CacheEntry(version, folders, _states(libraries), _search_libraries(libraries))
             CATALOGUES.write(key, msgspec.msgpack.encode(entry))
     except (bindings.BindingsError, OSError) as error:
-        return RegisteredPasses(problem=str(error))
+        return RegisteredNames(problem=str(error))
     return msgspec.structs.replace(entry.result, bindings=_bindings_info(entry))
 
 
-def cached_passes() -> RegisteredPasses | None:
+def cached_passes() -> RegisteredNames | None:
     """Returns the cached result without loading the bindings or running a tool.
 
     Returns `None` if there is no cached result, if the libraries have changed, or if the user has an `mlir-opt`.
@@ -125,10 +128,16 @@ def _tool_state() -> tuple[str, str]:
     return tool.path, mlir_opt.problem()
 
 
-def _search_libraries(libraries: list[Path]) -> RegisteredPasses:
+def _search_libraries(libraries: list[Path]) -> RegisteredNames:
     texts = [_read_constants(path) for path in libraries]
-    names = {name.decode() for text in texts for name in _PASS_NAME.findall(text) if len(name) <= _MAX_NAME_LENGTH}
-    return RegisteredPasses(tuple(_find_passes(sorted(names))), _find_dialects(texts))
+    return RegisteredNames(tuple(_find_passes(sorted(_possible_names(texts, _PASS_NAME)))), _find_dialects(texts))
+
+
+def _possible_names(texts: Iterable[bytes], form: re.Pattern[bytes]) -> set[str]:
+    """Returns the strings in `texts` that match `form`, and their suffixes that start with a lowercase letter."""
+    longest = {name.decode() for text in texts for name in form.findall(text)}
+    suffixes = (name[start:] for name in longest for start, letter in enumerate(name) if letter.islower())
+    return {name for name in suffixes if len(name) <= _MAX_NAME_LENGTH}
 
 
 def _read_constants(library: Path) -> bytes:
@@ -148,65 +157,75 @@ def _read_constants(library: Path) -> bytes:
 # ---- passes ----------------------------------------------------------------------------------------------------------
 
 
-class _NextPass(Message, frozen=True):
-    """The fork will read the details of the pass with index `number`; after the last pass, the number of names."""
-
-    number: int
-
-
 class _PassDetails(Message, frozen=True):
     info: PassInfo
 
 
+class _SharedIndex:
+    """The index of the name that a fork tries, in memory that it shares with its parent: the fork may crash.
+
+    It is -1 before the first name, and the number of names after the last.
+    """
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, _INDEX.size)
+        self.value = -1
+
+    @property
+    def value(self) -> int:
+        return int(_INDEX.unpack_from(self._memory)[0])
+
+    @value.setter
+    def value(self, index: int) -> None:
+        _INDEX.pack_into(self._memory, 0, index)
+
+
 def _find_passes(names: list[str]) -> Iterator[PassInfo]:
-    """Yields the passes among `names`. A pass that crashes the fork is registered too, but has no details."""
-    start = 0
-    while start < len(names):
-        current, is_complete = len(names), True
-        for message in _fork_messages(names[start:]):
-            if isinstance(message, _PassDetails):
-                yield message.info
-                is_complete = True
-            else:
-                current = start + message.number
-                is_complete = current == len(names)
-        if not is_complete:
-            yield PassInfo(names[current], "mlir", _SUMMARY.format(package=bindings.PACKAGE))
-        start = current + 1
+    """Yields the passes among `names`. A pass that crashes the fork is registered too, but has no details.
+
+    After a crash, a new fork continues behind the name that crashed. Raises `BindingsError` if a fork ends before it
+    tries a name.
+    """
+    while names:
+        crashed_at = yield from _try_in_fork(names)
+        if crashed_at is None:
+            return
+        yield PassInfo(names[crashed_at], "mlir", _SUMMARY.format(package=bindings.PACKAGE))
+        names = names[crashed_at + 1 :]
 
 
-def _fork_messages(names: list[str]) -> Iterator[_NextPass | _PassDetails]:
-    """Yields the messages of a fork that tries `names`."""
-
-    def work(channel: Channel) -> None:
-        _try_names(names, channel.send)
-        channel.send(_NextPass(len(names)))
-
-    fork = ForkedWorker(work, Message, _NextPass | _PassDetails)
+def _try_in_fork(names: list[str]) -> Generator[PassInfo, None, int | None]:
+    """Yields the passes among `names` up to a crash; returns the index of the name that crashed, or `None`."""
+    index = _SharedIndex()
+    fork = ForkedWorker(lambda channel: _try_names(names, index, channel.send), Message, _PassDetails)
     try:
         while (message := fork.receive()) is not None:
-            yield message
+            yield message.info
+        if index.value < 0:
+            what = f"the process that tries the names of passes ended before the first name: {fork.cause()}"
+            raise bindings.BindingsError(what, "report this bug")
     finally:
         fork.end()
+    return None if index.value == len(names) else index.value
 
 
-def _try_names(names: Iterable[str], send: Callable[[Message], None]) -> None:
-    """Sends the index of each registered pass before its details are read, and then the details."""
+def _try_names(names: Sequence[str], index: _SharedIndex, send: Callable[[Message], None]) -> None:
+    """Sends the details of each registered pass. Sets `index` before MLIR parses a name, which constructs the pass."""
     from buddy.compiler.mlir.bindings import ir, passmanager
     from buddy.compiler.passes.catalogue import pass_as_registered
 
     with ir.Context() as context:
         context.allow_unregistered_dialects = True
-        for number, name in enumerate(names):
+        for index.value, name in enumerate(names):
             try:
                 passmanager.PassManager.parse(f"builtin.module({name})")
             except (ValueError, ir.MLIRError) as error:
                 if _UNKNOWN_PASS in str(error):
                     continue
-            send(_NextPass(number))
             info = pass_as_registered(name, _SUMMARY.format(package=bindings.PACKAGE))
             if info is not None:
                 send(_PassDetails(info))
+        index.value = len(names)
 
 
 # ---- dialects --------------------------------------------------------------------------------------------------------
@@ -216,13 +235,14 @@ def _find_dialects(texts: Iterable[bytes]) -> tuple[DialectInfo, ...]:
     """Returns the registered dialects, each with the number of its ops whose names occur in the libraries."""
     from buddy.compiler.mlir.bindings import ir
 
-    candidates = {(d.decode(), (d + rest).decode()) for text in texts for d, rest in _OP_NAME.findall(text)}
+    candidates = [(name.partition(".")[0], name) for name in _possible_names(texts, _OP_NAME) if "." in name]
     context = ir.Context()
-    registered_dialects = {dialect for dialect, _ in candidates if _is_registered(context, dialect)}
+    possible_dialects = {dialect for dialect, _ in candidates}
+    registered_dialects = {dialect for dialect in possible_dialects if _is_registered(context, dialect)}
     ops = Counter(
         dialect for dialect, op in candidates if dialect in registered_dialects and context.is_registered_operation(op)
     )
-    return tuple(DialectInfo(name, ops[name], _module_of(name)) for name in sorted(registered_dialects))
+    return tuple(DialectInfo(name, ops[name], _python_module_of(name)) for name in sorted(registered_dialects))
 
 
 def _is_registered(context: object, name: str) -> bool:
@@ -233,7 +253,7 @@ def _is_registered(context: object, name: str) -> bool:
     return True
 
 
-def _module_of(dialect: str) -> str:
+def _python_module_of(dialect: str) -> str:
     name = f"{bindings.PACKAGE}.dialects.{dialect}"
     try:
         return name if importlib.util.find_spec(name) is not None else ""

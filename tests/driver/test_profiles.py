@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import mmap
+import os
+import threading
+import time
 from array import array
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -259,6 +264,58 @@ def test_where_nothing_can_be_sampled_it_is_said(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(hot, "_open_event", refused)
     assert hot.sample_instructions(lambda: None, [], 1).problem == "not here"
+
+
+@pytest.fixture
+def tiny_buffer(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Buffers of one page; returns the number of samples of 16 bytes that fit. Skips where nothing can be sampled."""
+    monkeypatch.setattr(hot, "_BUFFER_PAGES", 1)
+    try:
+        hot.Sampler().close()
+    except SamplingError as error:
+        pytest.skip(str(error))
+    return mmap.PAGESIZE // 16
+
+
+def work_until(is_enough: Callable[[], bool]) -> None:
+    """Uses the CPU until `is_enough()`, for at most 30 s of this thread's CPU time."""
+    deadline = time.thread_time() + 30
+    while not is_enough() and time.thread_time() < deadline:
+        sum(range(1000))
+
+
+def test_the_buffer_of_samples_is_emptied_during_a_long_call(tiny_buffer: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hot, "_DRAIN_SECONDS", 0.01)
+    with closing(hot.Sampler()) as sampler, sampler.running():
+        work_until(lambda: sampler.addresses.total() > 2 * tiny_buffer)
+    assert sampler.addresses.total() > 2 * tiny_buffer
+
+
+def test_samples_that_find_a_full_buffer_count_as_lost(tiny_buffer: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel writes no record of them if the buffer stays full to the end."""
+    monkeypatch.setattr(hot, "_DRAIN_SECONDS", 600.0)
+    with closing(hot.Sampler()) as sampler:
+        states = [os.read(fd, 16) for fd, _ in sampler._rings]
+        if len(states[0]) < 16:
+            pytest.skip("the kernel does not count lost samples before Linux 6.0")
+        with sampler.running():
+            work_until(lambda: sum(hot._WORD.unpack_from(os.read(fd, 16), 8)[0] for fd, _ in sampler._rings) > 10)
+    assert sampler.lost > 10
+    assert 0 < sampler.addresses.total() <= tiny_buffer * len(states)
+
+
+def test_a_thread_that_ends_before_its_event_is_opened_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        hot.Sampler().close()
+    except SamplingError as error:
+        pytest.skip(str(error))
+    thread = threading.Thread(target=lambda: None)
+    thread.start()
+    thread.join()
+    listed = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: [str(thread.native_id), *listed(path)])
+    with closing(hot.Sampler()) as sampler:
+        assert len(sampler._rings) >= 1
 
 
 def test_addresses_belong_to_the_function_that_they_are_in() -> None:

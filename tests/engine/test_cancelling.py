@@ -35,6 +35,28 @@ async def test_a_request_that_takes_long_to_end_is_answered_before() -> None:
     assert [(answer.request, answer.cancelled) for answer in sent] == [(7, True)], "there is one answer"
 
 
+async def test_a_replaced_request_that_takes_long_to_end_is_answered_before() -> None:
+    sent: list[Any] = []
+    ended = asyncio.Event()
+
+    async def work(job: Job) -> None:
+        if job.request == 7:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await ended.wait()
+
+    jobs = RequestJobs(sent.append)
+    jobs.start(7, work, slot="graph 0")
+    await asyncio.sleep(0)
+    jobs.start(8, work, slot="graph 0")
+    await asyncio.sleep(CANCEL_SECONDS * 4)
+    assert [(answer.request, answer.diagnostic.what) for answer in sent] == [(7, "replaced by a newer edit")]
+    ended.set()
+    await jobs.close()
+    assert len(sent) == 1, "there is one answer"
+
+
 async def test_a_request_that_ends_at_once_is_answered_then() -> None:
     sent: list[Any] = []
     jobs = RequestJobs(sent.append)

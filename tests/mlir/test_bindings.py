@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from buddy.compiler.mlir import bindings
-from buddy.compiler.passes import catalogue
+from buddy.compiler.passes import catalogue, discovery
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 CLI = ("-m", "buddy.app.cli")
@@ -109,9 +109,31 @@ def test_what_is_registered_beyond_the_list_is_in_the_catalogue(run_python: Run)
     done = run_python(*CLI, "passes", "--json")
     listed = {info["name"]: info for info in json.loads(done.stdout)}
     assert listed[UNLISTED]["anchor"] == "builtin.module"
+    assert listed["fold-memref-alias-ops"]["anchor"] == "builtin.module"
     assert {info.name for info in catalogue.catalogue()} <= listed.keys()
     options = {option["name"]: option["default"] for option in listed["convert-vector-to-scf"]["options"]}
     assert options["full-unroll"] == "false"
+
+
+def test_a_pass_that_crashes_in_the_parse_hides_no_other() -> None:
+    """It is listed without details, and the names after it are tried too."""
+    depth = 100_000  # MLIR parses nested pipelines by recursion, so this one overflows the stack
+    crashing = "func.func(" * depth + "cse" + ")" * depth
+    names = ["aa", "canonicalize", "inline", crashing, "mem2reg", "zz"]
+    found = [info.name for info in discovery._find_passes(names)]
+    assert found == ["canonicalize", "inline", crashing, "mem2reg"]
+
+
+def test_names_are_found_that_the_linker_has_merged_with_the_ends_of_longer_strings() -> None:
+    """In the installed bindings, these three are only the ends of `…-fold-memref-alias-ops`, `f…` and `…_cse`."""
+    texts = [discovery._read_constants(path) for path in bindings.libraries()]
+    possible = discovery._possible_names(texts, discovery._PASS_NAME)
+    assert {"fold-memref-alias-ops", "canonicalize", "cse"} <= possible
+    found = discovery._possible_names([b"CSE\0enable_constant_cse\0not one\0"], discovery._PASS_NAME)
+    assert found >= {"constant_cse", "cse", "one"}
+    assert "not one" not in found
+    possible = discovery._possible_names([b"transform.gpu.launch\0"], discovery._OP_NAME)
+    assert {"transform.gpu.launch", "gpu.launch"} <= possible
 
 
 def test_registered_dialects_are_listed_with_their_ops(run_python: Run) -> None:

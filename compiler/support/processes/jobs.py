@@ -1,6 +1,6 @@
-"""Runs each request of the client as a task, which is cancelled by the number of the request.
+"""Runs each request of the client as an asyncio task. The client cancels it by the request's number.
 
-A newer request replaces those in its slot that have not started.
+Requests with the same `slot` (compilations of one graph) replace each other until they have started.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CANCEL_SECONDS = 0.1
 
 
 class JobFailed(BuddyError):
-    """A request failed; the diagnostic is sent to the client."""
+    """A request failed; the diagnostic is sent to the client, with the `stages` compiled before the failure."""
 
     def __init__(self, diagnostic: Diagnostic, stages: tuple[Stage, ...] = ()) -> None:
         super().__init__(diagnostic)
@@ -30,7 +30,7 @@ class JobFailed(BuddyError):
 
 @dataclass
 class Job:
-    """A running request. While `started` is false, a newer request with the same `slot`, if any, replaces it.
+    """A request with its task. The handler sets `started` when its work can no longer be replaced.
 
     `answered` is set when `Failed` has been sent, although the task is still ending.
     """
@@ -49,7 +49,7 @@ class Job:
 
 
 class RequestJobs:
-    """All running requests."""
+    """All requests whose tasks have not ended."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -72,8 +72,7 @@ class RequestJobs:
         """
         for job in list(self._jobs.values()):
             if target in (0, job.request) and job.task is not None and not job.task.done():
-                job.cancel()
-                asyncio.get_running_loop().call_later(CANCEL_SECONDS, self._answer_cancelled, job)
+                self._cancel(job)
 
     async def close(self) -> None:
         """Cancels all requests and waits until they have ended."""
@@ -84,7 +83,12 @@ class RequestJobs:
     def _replace(self, slot: Hashable) -> None:
         for job in list(self._jobs.values()):
             if job.slot == slot and not job.started:
-                job.cancel("replaced by a newer edit")
+                self._cancel(job, "replaced by a newer edit")
+
+    def _cancel(self, job: Job, why: str = "cancelled") -> None:
+        """Cancels a task, and answers its request after `CANCEL_SECONDS` if the task has not ended by then."""
+        job.cancel(why)
+        asyncio.get_running_loop().call_later(CANCEL_SECONDS, self._answer_cancelled, job)
 
     def _report_end(self, job: Job, task: asyncio.Task[None]) -> None:
         """Answers a request with `Failed` if its task ended without an answer."""

@@ -6,13 +6,16 @@ external tool, and no privilege if `kernel.perf_event_paranoid` is 2 or less.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import errno
 import fcntl
 import mmap
 import os
 import platform
 import struct
 import sys
+import threading
 import time
 from bisect import bisect_right
 from collections import Counter
@@ -28,9 +31,10 @@ from buddy.compiler.runtime.openmp import library_at
 # The system call number of perf_event_open(2), by machine.
 _SYSCALLS = {"x86_64": 298, "aarch64": 241}
 _KERNEL_SETTINGS = Path("/proc/sys/kernel")
-# The first version of `perf_event_attr`: a software event, the CPU time of the thread, sampled by frequency; only the
-# address is recorded.
-_SOFTWARE, _TASK_CLOCK, _SAMPLE_IP = 1, 1, 1
+# `_ATTRIBUTES` is `perf_event_attr` in its first size (PERF_ATTR_SIZE_VER0, 64 bytes). The event is the software event
+# task-clock, by frequency; only the instruction pointer is recorded. A read of the event also returns the number of
+# lost samples (PERF_FORMAT_LOST, since Linux 6.0).
+_SOFTWARE, _TASK_CLOCK, _SAMPLE_IP, _READ_LOST = 1, 1, 1, 1 << 4
 _DISABLED, _EXCLUDE_KERNEL, _EXCLUDE_HYPERVISOR, _BY_FREQUENCY = 1 << 0, 1 << 5, 1 << 6, 1 << 10
 _ATTRIBUTES = struct.Struct("=IIQQQQQIIQ")
 _CLOSE_ON_EXEC = 8
@@ -42,6 +46,8 @@ _RECORD_HEADER = struct.Struct("=IHH")
 _SAMPLE_RECORD, _LOST_RECORD = 9, 2
 _WORD = struct.Struct("=Q")
 _HERTZ = 4000
+# At `_HERTZ`, pages of 4 KiB and 16 bytes for each sample, the buffer of a thread is full after 4 seconds.
+_DRAIN_SECONDS = 1.0
 
 
 class SamplingError(BuddyError):
@@ -49,10 +55,10 @@ class SamplingError(BuddyError):
 
 
 class Sampler:
-    """Samples the threads that this process has now, while `running`.
+    """Samples the threads that exist when the sampler is created, inside the context `running`.
 
     `addresses` counts the samples by instruction address in user space; `lost` is the number of samples that did not
-    fit into the buffer. Raises `SamplingError`.
+    fit into the buffer. Before Linux 6.0, it does not include those at the end of a run. Raises `SamplingError`.
     """
 
     def __init__(self) -> None:
@@ -63,21 +69,27 @@ class Sampler:
         number = _syscall_number()
         try:
             for thread in os.listdir("/proc/self/task"):
-                self._open(number, int(thread))
+                with contextlib.suppress(ProcessLookupError):  # the thread has ended
+                    self._open(number, int(thread))
         except BaseException:
             self.close()
             raise
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Samples the code inside the context; the samples are counted at the end."""
+        """Samples the code inside the context. `addresses` and `lost` are complete at the end."""
+        has_ended = threading.Event()
+        drainer = threading.Thread(target=self._drain_until, args=(has_ended,), name="drain samples", daemon=True)
+        drainer.start()
         self._control(_ENABLE)
         try:
             yield
         finally:
             self._control(_DISABLE)
-            for _, ring in self._rings:
-                self._drain(ring)
+            has_ended.set()
+            drainer.join()
+            self._drain()
+            self._read_lost()
 
     def close(self) -> None:
         for fd, ring in self._rings:
@@ -98,7 +110,25 @@ class Sampler:
         for fd, _ in self._rings:
             fcntl.ioctl(fd, request, 0)
 
-    def _drain(self, ring: mmap.mmap) -> None:
+    def _drain_until(self, has_ended: threading.Event) -> None:
+        """Drains the buffers before they are full: one call may take longer than that."""
+        while not has_ended.wait(_DRAIN_SECONDS):
+            self._drain()
+
+    def _drain(self) -> None:
+        for _, ring in self._rings:
+            self._drain_ring(ring)
+
+    def _read_lost(self) -> None:
+        """Sets `lost` to the kernel's numbers, if it has them.
+
+        It writes a record of lost samples only once there is space again, so those at the end have no record.
+        """
+        states = [os.read(fd, 2 * _WORD.size) for fd, _ in self._rings]
+        if all(len(state) == 2 * _WORD.size for state in states):
+            self.lost = sum(_WORD.unpack_from(state, _WORD.size)[0] for state in states)
+
+    def _drain_ring(self, ring: mmap.mmap) -> None:
         """Counts the new records of the kernel, and releases their space."""
         (head,), (tail,) = _WORD.unpack_from(ring, _HEAD_OFFSET), _WORD.unpack_from(ring, _TAIL_OFFSET)
         data, size = memoryview(ring)[mmap.PAGESIZE :], _BUFFER_PAGES * mmap.PAGESIZE
@@ -133,18 +163,30 @@ def _syscall_number() -> int:
 
 
 def _open_event(number: int, thread: int, hertz: int) -> int:
-    """Returns a file descriptor that samples a thread. Raises `SamplingError`."""
+    """Returns a file descriptor that samples a thread.
+
+    Raises `ProcessLookupError` if the thread has ended, else `SamplingError`.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    for read_format in (_READ_LOST, 0):
+        attributes = _attributes(hertz, read_format)
+        fd = libc.syscall(number, ctypes.c_char_p(attributes), thread, -1, -1, _CLOSE_ON_EXEC)
+        if fd >= 0:
+            return int(fd)
+        if ctypes.get_errno() != errno.EINVAL:
+            break
+    why = os.strerror(ctypes.get_errno())
+    if ctypes.get_errno() == errno.ESRCH:
+        raise ProcessLookupError(errno.ESRCH, why)
+    paranoid = _kernel_setting("perf_event_paranoid", -1)
+    advice = f"; kernel.perf_event_paranoid is {paranoid}, sampling needs 2 or less" if paranoid > 2 else ""
+    raise SamplingError(f"this system does not let a process sample itself ({why}{advice})")
+
+
+def _attributes(hertz: int, read_format: int) -> bytes:
     flags = _DISABLED | _EXCLUDE_KERNEL | _EXCLUDE_HYPERVISOR | _BY_FREQUENCY
     size = _ATTRIBUTES.size
-    attributes = _ATTRIBUTES.pack(_SOFTWARE, size, _TASK_CLOCK, hertz, _SAMPLE_IP, 0, flags, 0, 0, 0)
-    libc = ctypes.CDLL(None, use_errno=True)
-    fd = libc.syscall(number, ctypes.c_char_p(attributes), thread, -1, -1, _CLOSE_ON_EXEC)
-    if fd < 0:
-        why = os.strerror(ctypes.get_errno())
-        paranoid = _kernel_setting("perf_event_paranoid", -1)
-        advice = f"; kernel.perf_event_paranoid is {paranoid}, sampling needs 2 or less" if paranoid > 2 else ""
-        raise SamplingError(f"this system does not let a process sample itself ({why}{advice})")
-    return int(fd)
+    return _ATTRIBUTES.pack(_SOFTWARE, size, _TASK_CLOCK, hertz, _SAMPLE_IP, read_format, flags, 0, 0, 0)
 
 
 def _kernel_setting(setting: str, default: int) -> int:

@@ -67,6 +67,13 @@ def test_an_invalid_file_is_reported_with_its_line_and_ignored(path: Path, text:
     assert what in problem
 
 
+def test_a_wrong_element_in_a_list_of_keys_is_reported_with_its_action(path: Path) -> None:
+    path.write_text('[keys]\nquit = "q"\nrun = ["r", 1]\n')
+    settings, problem = read_settings(path)
+    assert settings == Settings()
+    assert problem.startswith(f"{path}, line 3: keys.run: expected `str`, got `int`")
+
+
 def test_the_timeout_must_be_positive(path: Path) -> None:
     path.write_text("timeout = 2.5\n")
     assert read_settings(path) == (Settings(timeout=2.5), "")
