@@ -1,8 +1,8 @@
-"""Rules for reductions of complex numbers, and for products, convolutions and other bilinear ops."""
+"""Rules for reductions of complex numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,61 +15,6 @@ if TYPE_CHECKING:
 
 
 aten = torch.ops.aten
-
-Bilinear = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-
-
-def _product(op: Bilinear, x: Operand, y: Operand) -> ComplexPair:
-    """Uses four real products: the algorithm with three loses digits if the parts differ in magnitude."""
-    a, b = pair_of(x), pair_of(y)
-    if not isinstance(a.im, torch.Tensor) or not isinstance(b.im, torch.Tensor):
-        raise TypeError("a bilinear op has two complex operands")
-    return ComplexPair(op(a.re, b.re) - op(a.im, b.im), op(a.re, b.im) + op(a.im, b.re))
-
-
-def _bilinear_rule(op: torch._ops.OpOverload) -> Rule:
-    return lambda out, x, y: _product(op, x, y)
-
-
-for _op in (aten.mm.default, aten.bmm.default, aten.mv.default, aten.dot.default):
-    RULES[_op] = _bilinear_rule(_op)
-
-
-@rule(aten.vdot.default)
-def vdot(out: torch.Tensor, x: ComplexPair, y: ComplexPair) -> ComplexPair:
-    return _product(aten.dot.default, x.conj(), y)
-
-
-def _addend_rule(op: torch._ops.OpOverload, summed: bool = False) -> Rule:
-    """Returns the rule of `beta * addend + alpha * op(x, y)`; an addend times 0 is not read, as in eager."""
-
-    def apply(
-        out: torch.Tensor, addend: ComplexPair, x: ComplexPair, y: ComplexPair, beta: Operand = 1, alpha: Operand = 1
-    ) -> ComplexPair:
-        product = _product(op, x, y)
-        product = product.map(lambda part: part.sum(0)) if summed else product
-        product = product if alpha == 1 else product * alpha
-        if beta == 0:
-            return product
-        return product + (addend if beta == 1 else addend * beta)
-
-    return apply
-
-
-RULES[aten.addmm.default] = _addend_rule(aten.mm.default)
-RULES[aten.baddbmm.default] = _addend_rule(aten.bmm.default)
-RULES[aten.addmv.default] = _addend_rule(aten.mv.default)
-RULES[aten.addbmm.default] = _addend_rule(aten.bmm.default, summed=True)
-
-
-@rule(aten.convolution.default)
-def convolution(
-    out: torch.Tensor, x: ComplexPair, weight: ComplexPair, bias: ComplexPair | None, *rest: object
-) -> ComplexPair:
-    product = _product(lambda a, b: aten.convolution.default(a, b, None, *rest), x, weight)
-    if bias is None:
-        return product
-    return product + bias.map(lambda part: part.reshape([-1] + [1] * (out.dim() - 2)))
 
 
 def _linear_rule(op: torch._ops.OpOverload) -> Rule:
@@ -92,15 +37,15 @@ for _op in (aten.sum.default, aten.sum.dim_IntList, aten.cumsum.default):
 
 
 def _mean_rule(op: torch._ops.OpOverload) -> Rule:
-    """Returns the rule of a mean: as in eager, an infinity or NaN makes both parts NaN.
+    """Returns the rule of a mean.
 
-    Eager divides the sum by a complex count.
+    As in eager, which divides by a complex count: an infinite part makes the other part NaN; a NaN makes both NaN.
     """
     mean_of_parts = _linear_rule(op)
 
     def apply(out: torch.Tensor, x: Operand, *args: object, dtype: torch.dtype | None = None) -> object:
         mean = mean_of_parts(out, x, *args)
-        if not isinstance(mean, ComplexPair) or not isinstance(mean.im, torch.Tensor):
+        if not isinstance(mean, ComplexPair):
             return mean
         return ComplexPair(mean.re + mean.im * 0.0, mean.im - mean.re * 0.0)
 
@@ -113,7 +58,7 @@ for _op in (aten.mean.default, aten.mean.dim):
 
 @rule(aten.var.correction)
 def var(out: torch.Tensor, x: ComplexPair, *args: object, **kwargs: object) -> torch.Tensor:
-    """Returns the mean square distance: the sum of both parts' variances."""
+    """Returns the variance: the sum of the variances of both parts."""
     return torch.var(x.re, *args, **kwargs) + torch.var(x.im, *args, **kwargs)
 
 
@@ -144,7 +89,7 @@ def vector_norm(
     keepdim: bool = False,
     dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    return torch.linalg.vector_norm(modulus(x).to(out.dtype), ord, dim, keepdim)
+    return torch.linalg.vector_norm(modulus(pair_of(x, out.dtype)), ord, dim, keepdim)
 
 
 @rule(aten.prod.default)
@@ -165,7 +110,7 @@ def prod_of_dim(
 
 
 def _multiply_by_one(x: ComplexPair) -> ComplexPair:
-    """Multiplies by complex 1, as eager's products do: an infinite imaginary part makes the real part NaN."""
+    """Multiplies by complex 1, as eager's products do: an infinite part makes the other part NaN."""
     return x * ComplexPair(1.0, 0.0)
 
 

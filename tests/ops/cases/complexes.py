@@ -91,7 +91,8 @@ OF_SPECIAL: dict[str, Callable[..., Any]] = {
     "sub of a number": in_parts(lambda x, y: 2 - x),
     "products of one": in_parts(lambda x, y: x.reshape(-1, 1).prod(1)),
     "norm of one": lambda x, y: torch.linalg.vector_norm(x.reshape(-1, 1), 2, 1),
-    "mean": in_parts(lambda x, y: x.reshape(-1, 10).mean(0)),
+    "mean of one": in_parts(lambda x, y: x.reshape(-1, 1).mean(1)),
+    "mean of reals": in_parts(lambda x, y: x.real.reshape(-1, 10).mean(1, dtype=torch.complex128)),
     "cumprod": in_parts(lambda x, y: x.reshape(-1, 10).cumprod(1)),
 }
 OF_SPECIAL_PAIRS: dict[str, Callable[..., Any]] = {
@@ -132,6 +133,9 @@ MOVED: dict[str, Callable[..., Any]] = {
     "cumprod whose later factors overflow": lambda x, m: (x * torch.tensor([1e-30, 1e30, 1e30, 1e-30])).cumprod(1),
     "var": lambda x, m: x.var(1),
     "norm": lambda x, m: torch.linalg.vector_norm(x, 3, 1),
+    "norm in double precision": lambda x, m: torch.linalg.vector_norm(
+        x * 0 + (3e38 + 3e38j), 2, 1, dtype=torch.complex128
+    ),
     "mm": lambda x, m: x @ m,
     "mm of a conjugate": lambda x, m: x.conj() @ x.mT,
     "addmm": lambda x, m: torch.addmm(m[0], x, m, beta=1j, alpha=2),
