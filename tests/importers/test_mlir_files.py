@@ -236,6 +236,36 @@ def test_a_result_that_is_an_argument_of_a_later_block_shifts_no_other(tmp_path:
     assert [[parent.name for parent in result.parents] for result in captured.graph.results] == [[], ["negf"]]
 
 
+RETURNS = """func.func @f(%c: i1, %x: f32) -> f32 {{
+  cf.cond_br %c, ^bb1, ^bb2
+^bb1:
+  %a = arith.addf %x, %x : f32
+  {first}
+^bb2:
+  %m = arith.mulf %x, %x : f32
+  {second}
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "parents"),
+    [
+        ("return %a : f32", "return %m : f32", ["addf", "mulf"]),
+        ("return %a : f32", "cf.br ^bb1", ["addf"]),
+        ("cf.br ^bb2", "return %x : f32", ["arg1"]),
+        ("return %x : f32", "return %x : f32", ["arg1"]),
+    ],
+)
+def test_a_result_has_the_values_of_every_return_as_parents(
+    first: str, second: str, parents: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "returns.mlir").write_text(RETURNS.format(first=first, second=second))
+    (captured,) = load_program(str(tmp_path / "returns.mlir")).graphs
+    (result,) = captured.graph.results
+    assert [parent.name for parent in result.parents] == parents
+
+
 def test_open_sizes_are_said(file: Path) -> None:
     program = load_program(f"{file}:open", shapes=("arg0=3x5", "arg1=5x8"))
     assert [tuple(tensor.shape) for tensor in program.graphs[0].tensors] == [(3, 5), (5, 8)]

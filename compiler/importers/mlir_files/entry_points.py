@@ -6,6 +6,7 @@ import resource
 from collections.abc import Iterator
 
 from buddy.compiler.graph.serialize import to_bytes
+from buddy.compiler.importers.mlir_files.module_graph import FUNCTIONS, ModuleGraphBuilder
 from buddy.compiler.importers.mlir_files.read_request import EntryPoint, ReadAnswer, ReadRequest
 from buddy.compiler.importers.mlir_files.reading import ModulePart, UnreadableError, new_context, parts_of
 from buddy.compiler.importers.mlir_files.signatures import (
@@ -18,9 +19,9 @@ from buddy.compiler.importers.mlir_files.signatures import (
     phase_of,
     values_of,
 )
-from buddy.compiler.importers.mlir_files.table import FUNCTIONS, ModuleTable, name_of
 from buddy.compiler.importers.mlir_files.wrapping import WRAPPER, FunctionSignature, wrap
 from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.mlir.walk import symbol_of
 from buddy.compiler.mlir.write_effects import WriteEffects
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.protocol.plain_values import ImportedIR
@@ -78,7 +79,7 @@ def _open_entries(request: ReadRequest, parts: list[ModulePart], words: list[Sha
 
 
 def _arity(module: ir.Module, name: str) -> int:
-    entry = next(function for function in _functions(module) if name_of(function) == name)
+    entry = next(function for function in _functions(module) if symbol_of(function) == name)
     return len(entry.regions[0].blocks[0].arguments)
 
 
@@ -95,7 +96,7 @@ def _is_public(function: ir.Operation) -> bool:
 
 def _entry_names(module: ir.Module, entry: str) -> list[str]:
     """Returns the names of the functions to open: `entry`, or all public ones; those without callers come first."""
-    names = [name_of(function) for function in _functions(module) if entry or _is_public(function)]
+    names = [symbol_of(function) for function in _functions(module) if entry or _is_public(function)]
     if entry:
         return [name for name in names if name == entry]
     called = _called_functions(module)
@@ -115,7 +116,7 @@ def _called_functions(module: ir.Module) -> set[str]:
 
 
 def _missing_entry(request: ReadRequest, parts: list[ModulePart]) -> Diagnostic:
-    functions = [name_of(function) for part in parts for function in _functions(part.module)]
+    functions = [symbol_of(function) for part in parts for function in _functions(part.module)]
     if not functions:
         what = f"{request.title} has no function with a body"
         return Diagnostic(what, request.title, "give a file with a func.func or llvm.func to call")
@@ -130,12 +131,12 @@ def _open_entry(part: ModulePart, name: str, title: str, request: ReadRequest, w
     """Opens one function as a program, in a copy of its module."""
     module = _copy_module(part.module)
     text, dialects, entry_phase = str(part.module), dialects_of(module), phase_of(module)
-    entry = next(function for function in _functions(module) if name_of(function) == name)
+    entry = next(function for function in _functions(module) if symbol_of(function) == name)
     notes: list[str] = []
     try:
         signature = _signature(entry, module, name, words)
         arguments, notes = fix_sizes(signature.arguments), _default_size_notes(signature)
-        table = ModuleTable(module, entry, arguments, request.title, part.lines_before)
+        builder = ModuleGraphBuilder(module, entry, arguments, request.title, part.lines_before)
         results, callee = signature.results, name
         if not signature.needs_no_wrapper:
             shapes = [tuple(map(_static_size, value.shape)) for value in arguments]
@@ -143,9 +144,10 @@ def _open_entry(part: ModulePart, name: str, title: str, request: ReadRequest, w
     except NotRunnableError as error:
         notes = [f"@{name} cannot be run: {error}"]
         module = _copy_module(part.module)
-        entry = next(function for function in _functions(module) if name_of(function) == name)
-        table, results, callee = ModuleTable(module, entry, (), request.title, part.lines_before), (), name
-    graph = table.graph(title, results)
+        entry = next(function for function in _functions(module) if symbol_of(function) == name)
+        builder = ModuleGraphBuilder(module, entry, (), request.title, part.lines_before)
+        results, callee = (), name
+    graph = builder.graph(title, results)
     located_text = module.operation.get_asm(enable_debug_info=True, assume_verified=True)
     graph.imported_ir = ImportedIR(located_text, entry_phase, callee)
     return EntryPoint(title, to_bytes(graph), entry_phase, dialects, text, tuple(notes))

@@ -1,4 +1,4 @@
-"""Represents a module's functions and their ops as the nodes of a graph, and sets each op's location to its node."""
+"""Represents a module's functions and their ops as nodes of a graph, and sets each op's location to its node's name."""
 
 from __future__ import annotations
 
@@ -13,26 +13,22 @@ from buddy.compiler.graph.types import NodeType, TensorDType, TensorMeta
 from buddy.compiler.importers.mlir_files.reading import line_of
 from buddy.compiler.importers.mlir_files.signatures import SignatureValue
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.mlir.walk import collect
+from buddy.compiler.mlir.walk import attributes_of, collect, symbol_of
 
 # If the functions have more ops than this, each function becomes one node.
 MAX_NODES = 20_000
 FUNCTIONS = frozenset({"func.func", "llvm.func"})
 _TERMINATORS = frozenset({"func.return", "llvm.return"})
-# Maximum length of an attribute in a table, in characters.
+# The longest attribute text shown for a node, in characters.
 _MAX_ATTRIBUTE_CHARS = 60
 _DTYPES = {dtype.value: dtype for dtype in TensorDType}
 
 
-def name_of(function: ir.Operation) -> str:
-    return str(ir.StringAttr(function.attributes["sym_name"]).value)
-
-
-class ModuleTable:
+class ModuleGraphBuilder:
     """The nodes of a module as it was written; `entry` is the function to call.
 
-    Create it before a function that adapts the signature of `entry` is added to the module. `title` is the name of the
-    file in locations, and `lines_before` the number of its lines before this module.
+    Create it before `wrapping.wrap` adds its wrapper function to the module. `title` is the name of the file in
+    locations, and `lines_before` the number of its lines before this module.
     """
 
     def __init__(
@@ -56,7 +52,7 @@ class ModuleTable:
         # Locations are set last, because an op's hash includes its location.
         with module.context:
             for op, node in self._node_of_op.items():
-                _locate(op, ir.Location.name(node.stable))
+                _set_location(op, ir.Location.name(node.stable))
             for value, node in zip(self._entry_arguments, self._inputs, strict=False):
                 value.set_location(ir.Location.name(node.stable))
 
@@ -70,7 +66,7 @@ class ModuleTable:
         results = []
         for index, out in enumerate(outs):
             if index < len(self._returned_nodes):
-                parents = [node for node in self._returned_nodes[index : index + 1] if node is not None]
+                parents = self._returned_nodes[index]
             else:
                 parents = [op for op in self._inputs if op.name == out.name]
             is_argument = any(op.name == out.name for op in self._inputs)
@@ -84,7 +80,7 @@ class ModuleTable:
         if op.name not in FUNCTIONS:
             self._add(op, "")
             return
-        name = name_of(op)
+        name = symbol_of(op)
         if self._one_node_per_function:
             self._add(op, name)
             return
@@ -128,11 +124,18 @@ class ModuleTable:
         inputs = zip(self._entry_arguments, self._inputs, strict=False)
         return next((node for argument, node in inputs if argument == value), None)
 
-    def _find_returned_nodes(self, entry: ir.Operation) -> list[Op | None]:
-        """Returns the node of each value that `entry` returns; `None` for an argument of a block but the first."""
-        last = list(entry.regions[0].blocks[len(entry.regions[0].blocks) - 1].operations)[-1].operation
-        is_return = last.name in _TERMINATORS and not self._one_node_per_function
-        return [self._producer(value) for value in last.operands] if is_return else []
+    def _find_returned_nodes(self, entry: ir.Operation) -> list[list[Op]]:
+        """Returns for each result of `entry` the nodes of the values that its returns give it, without duplicates.
+
+        An argument of a block but the first has no node. The list is empty if no block returns, or if each function is
+        one node.
+        """
+        if self._one_node_per_function:
+            return []
+        last_ops = (list(block.operations)[-1].operation for block in entry.regions[0].blocks)
+        operands = [list(op.operands) for op in last_ops if op.name in _TERMINATORS]
+        producers = (map(self._producer, values) for values in zip(*operands, strict=True))
+        return [list(dict.fromkeys(node for node in nodes if node is not None)) for nodes in producers]
 
 
 def _functions(module: ir.Module) -> Iterator[ir.Operation]:
@@ -145,7 +148,7 @@ def _ops_of(function: ir.Operation) -> Iterator[ir.Operation]:
     return (op.operation for block in blocks for op in block.operations if op.operation.name not in _TERMINATORS)
 
 
-def _locate(op: ir.Operation, location: ir.Location) -> None:
+def _set_location(op: ir.Operation, location: ir.Location) -> None:
     """Sets the location of an op and of all ops inside."""
 
     def visit(nested: ir.Operation) -> ir.WalkResult:
@@ -172,7 +175,7 @@ def _meta(mlir_type: ir.Type) -> TensorMeta | None:
 
 def _attributes(op: ir.Operation) -> dict[str, str]:
     """Returns an op's attributes, with long ones truncated: weights may be among them."""
-    return {name: _short(op.attributes[name]) for name in op.attributes if name != "operandSegmentSizes"}
+    return {name: _short(attribute) for name, attribute in attributes_of(op).items() if name != "operandSegmentSizes"}
 
 
 def _short(attribute: ir.Attribute) -> str:
