@@ -183,8 +183,7 @@ class _SharedIndex:
 def _find_passes(names: list[str]) -> Iterator[PassInfo]:
     """Yields the passes among `names`. A pass that crashes the fork is registered too, but has no details.
 
-    After a crash, a new fork continues behind the name that crashed. Raises `BindingsError` if a fork ends before it
-    tries a name.
+    After a crash, a new fork continues behind the name that crashed.
     """
     while names:
         crashed_at = yield from _try_in_fork(names)
@@ -201,12 +200,10 @@ def _try_in_fork(names: list[str]) -> Generator[PassInfo, None, int | None]:
     try:
         while (message := fork.receive()) is not None:
             yield message.info
-        if index.value < 0:
-            what = f"the process that tries the names of passes ended before the first name: {fork.cause()}"
-            raise bindings.BindingsError(what, "report this bug")
     finally:
         fork.end()
-    return None if index.value == len(names) else index.value
+    # A fork that ends before the first name cannot load the bindings' pass manager: they register no passes.
+    return index.value if 0 <= index.value < len(names) else None
 
 
 def _try_names(names: Sequence[str], index: _SharedIndex, send: Callable[[Message], None]) -> None:
