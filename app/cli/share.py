@@ -30,7 +30,7 @@ def make_parser() -> arguments.Parser:
     parser.add_argument("-o", "--output", type=Path, metavar="FILE.html", required=True, help=text)
     parser.add_argument("--force", action="store_true", help="replace any existing file")
     group = parser.add_argument_group("contents")
-    group.add_argument("--no-run", action="store_true", help="do not run the program: stages and graph only")
+    group.add_argument("--no-run", action="store_true", help="do not run the compiled graphs: no outputs, no timings")
     group.add_argument("--profile", action="store_true", help="add the time of each node")
     group.add_argument("--numerics", action="store_true", help="add the error of each node")
     arguments.add_repeats_option(group)
@@ -44,6 +44,8 @@ def make_parser() -> arguments.Parser:
 def main(words: Sequence[str]) -> int:
     parser = make_parser()
     options, script = arguments.parse_program(parser, words)
+    if options.no_run and (options.profile or options.numerics):
+        parser.error("--profile and --numerics run the compiled graphs: leave them out, or leave out --no-run")
     try:
         if not (options.force or is_page(options.output)):
             parser.error(
@@ -55,9 +57,12 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _share(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    """Share all graphs. A failure of one is part of the report, and the exit code says so."""
+    """Write the report on the selected graphs.
+
+    If one fails, the report contains its error and the exit code is FAILURE.
+    """
     recipes = await engine.open_program(options, script)
-    graphs = [await _measure(engine, options, recipe) for recipe in recipes]
+    graphs = [await _collect_graph(engine, options, recipe) for recipe in recipes]
     page = await encode_report(graphs, engine.client.request, engine.client.welcome, engine.console.progress)
     with reporting_write_errors(options.output):
         write_whole_bytes(options.output, page)
@@ -67,7 +72,7 @@ async def _share(engine: Headless, options: argparse.Namespace, script: tuple[st
     return FAILURE if any(graph.problem for graph in graphs) else 0
 
 
-async def _measure(engine: Headless, options: argparse.Namespace, recipe: Recipe) -> SharedGraph:
+async def _collect_graph(engine: Headless, options: argparse.Namespace, recipe: Recipe) -> SharedGraph:
     """Compile a graph, run it, and measure what the options ask for."""
     problem: Diagnostic | None = None
     inputs = inputs_of(options)

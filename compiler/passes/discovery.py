@@ -129,8 +129,12 @@ def _tool_state() -> tuple[str, str]:
 
 
 def _search_libraries(libraries: list[Path]) -> RegisteredNames:
-    texts = [_read_constants(path) for path in libraries]
-    return RegisteredNames(tuple(_find_passes(sorted(_possible_names(texts, _PASS_NAME)))), _find_dialects(texts))
+    texts, problem = [_read_constants(path) for path in libraries], ""
+    try:
+        passes = tuple(_find_passes(sorted(_possible_names(texts, _PASS_NAME))))
+    except bindings.BindingsError as error:
+        passes, problem = (), str(error)
+    return RegisteredNames(passes, _find_dialects(texts), problem)
 
 
 def _possible_names(texts: Iterable[bytes], form: re.Pattern[bytes]) -> set[str]:
@@ -183,7 +187,8 @@ class _SharedIndex:
 def _find_passes(names: list[str]) -> Iterator[PassInfo]:
     """Yields the passes among `names`. A pass that crashes the fork is registered too, but has no details.
 
-    After a crash, a new fork continues behind the name that crashed.
+    After a crash, a new fork continues behind the name that crashed. Raises `BindingsError` if a fork ends before it
+    tries a name.
     """
     while names:
         crashed_at = yield from _try_in_fork(names)
@@ -200,10 +205,12 @@ def _try_in_fork(names: list[str]) -> Generator[PassInfo, None, int | None]:
     try:
         while (message := fork.receive()) is not None:
             yield message.info
+        if index.value < 0:
+            what = f"the passes are not known: the process that tries their names did not start ({fork.cause()})"
+            raise bindings.BindingsError(what, "check that the bindings have a pass manager")
     finally:
         fork.end()
-    # A fork that ends before the first name cannot load the bindings' pass manager: they register no passes.
-    return index.value if 0 <= index.value < len(names) else None
+    return None if index.value == len(names) else index.value
 
 
 def _try_names(names: Sequence[str], index: _SharedIndex, send: Callable[[Message], None]) -> None:

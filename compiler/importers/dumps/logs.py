@@ -21,7 +21,7 @@ CHUNK_BYTES = 1 << 20
 # The maximum lengths of the start of a stage, in which its anchor is found, and of a line that may be a header.
 _HEAD_BYTES, _MAX_HEADER_BYTES = 64 << 10, 16 << 10
 _DIGEST_DIGITS = 24
-# A grown log is told from a rewritten one by evenly spaced samples of its bytes: all bytes of logs up to 256 KiB.
+# Evenly spaced samples of a log show whether it has grown or was rewritten: all bytes of logs up to 256 KiB.
 _SAMPLES, _SAMPLE_BYTES = 64, 4 << 10
 # Ops are counted in dumps up to this size: counting is much slower than reading.
 MAX_COUNTED_BYTES = 16 << 20

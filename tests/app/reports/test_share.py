@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from buddy.app.cli import share
+from buddy.app.cli import USAGE_ERROR, share
 from buddy.app.cli.headless import CollectedCompilation
 from buddy.app.cli.recipes import UsageError
 from buddy.app.reports.share.contents import SYNTAX_LETTERS, SharedGraph, _Texts, collect
@@ -173,6 +173,17 @@ async def test_only_errors_of_the_file_are_reported_as_errors_of_writing(
     options = share.make_parser().parse_args(["a.py", "-o", str(folder), "--no-run"])
     with pytest.raises(error or UsageError, match=None if error else "cannot write to"):
         await share._share(engine, options, ())
+
+
+@pytest.mark.parametrize("option", ["--profile", "--numerics"])
+def test_measurements_of_a_graph_that_does_not_run_are_refused(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.py").write_text(PROGRAM)
+    with pytest.raises(SystemExit) as ended:
+        share.main([str(tmp_path / "a.py"), "-o", str(tmp_path / "r.html"), "--no-run", option])
+    assert ended.value.code == USAGE_ERROR
+    assert "leave out --no-run" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

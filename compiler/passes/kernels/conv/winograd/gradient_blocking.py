@@ -155,7 +155,7 @@ class GradientBlocking:
 
 
 def analyse_gradient(conv: Convolution) -> KernelGradient:
-    """Returns `conv` as the gradient of a 3x3 kernel. Raises `UnsupportedError` if it is none that is supported.
+    """Returns `conv` as the gradient of a 3x3 kernel. Raises `UnsupportedError` for other convolutions.
 
     It needs floats, no groups, stride 1 and no dilation, and each operand has contiguous channels or pixels.
     """
