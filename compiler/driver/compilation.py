@@ -218,7 +218,7 @@ class Compiler:
 
     def _keys(self, recipe: Recipe) -> PrefixKeys:
         """Returns the cache keys of snapshots. They include the user's `mlir-opt`, which may be rebuilt at any time."""
-        tool = mlir_tool.identity()
+        tool = mlir_tool.tool_identity()
         return prefix_keys(recipe, digest(self._hash, tool) if tool else self._hash)
 
     # ---- graph and top-level IR --------------------------------------------------------------------------------------

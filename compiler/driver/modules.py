@@ -104,7 +104,7 @@ def runnable(lowered: TopLevelModule, graph: Graph) -> Run:
     results = [_spec(op.tensor_meta) for op in graph.results if isinstance(op, Op)]
     images = [image.data for image in objects]
     program = LoadedProgram(
-        calling_convention.artifact(
+        calling_convention.make_artifact(
             name, entry, module.operation, images, arguments, results, calls, recipe.threads, _symbols(lowered, graph)
         )
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from buddy.compiler.mlir.bindings import func, ir
-from buddy.compiler.mlir.walk import collect, unique_symbol, zero_fill_before
+from buddy.compiler.mlir.walk import nested_ops, unique_symbol, zero_fill_before
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import UnsupportedError
 from buddy.compiler.passes.kernels.calls import declare, emit_blas_wrapper, passed_values, product_of, set_location
@@ -31,7 +31,7 @@ class ContractionsToBlas(MlirPass):
         library = blas.find()
         nodes = frozenset(name.strip() for name in self.nodes.split(",") if name.strip())
         rewriter = _Rewriter(root, context, library) if library is not None else None
-        for op in [op for op in collect(root) if op.name.startswith("linalg.") and not len(op.results)]:
+        for op in [op for op in nested_ops(root) if op.name.startswith("linalg.") and not len(op.results)]:
             if not is_contraction(op) or not _is_selected(op, nodes, context):
                 continue
             try:

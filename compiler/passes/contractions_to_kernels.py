@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from buddy.compiler.mlir.walk import collect, zero_fill_before
+from buddy.compiler.mlir.walk import nested_ops, zero_fill_before
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import UnsupportedError
 from buddy.compiler.passes.kernels.blocking import GemmBlocking, RequestedBlocking, choose_blocking, reads_in_place
@@ -62,7 +62,7 @@ class ContractionsToKernels(MlirPass):
         requested = RequestedBlocking(self.rows, self.vectors, self.depth)
         calls = KernelCalls(root, context.locations, self.pack_weights, self.pack_limit)
         # The lists are complete before the first rewrite, which may erase neighbouring ops.
-        ops = [op for op in collect(root) if op.name.startswith("linalg.") and not len(op.results)]
+        ops = [op for op in nested_ops(root) if op.name.startswith("linalg.") and not len(op.results)]
         grouped_products = [op for op in ops if is_grouped_product(op)]
         for op, is_supported in [
             (op, is_contraction(op)) for op in ops if op.name in NAMED_CONTRACTIONS or is_contraction(op)

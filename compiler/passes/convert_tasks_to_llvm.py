@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from buddy.compiler.mlir.bindings import ir, llvm
-from buddy.compiler.mlir.walk import collect, symbol_of
+from buddy.compiler.mlir.walk import nested_ops, symbol_of
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.parallel_to_tasks import THREADS
 from buddy.compiler.protocol.artifact import FORK
@@ -36,7 +36,7 @@ class ConvertTasksToLlvm(MlirPass):
         tasks = {symbol_of(op): op for op in functions if THREADS in op.attributes}
         if not tasks:
             return
-        calls = [op for op in collect(root) if op.name == "llvm.call" and _callee(op) in tasks]
+        calls = [op for op in nested_ops(root) if op.name == "llvm.call" and _callee(op) in tasks]
         for call in calls:
             task = tasks[_callee(call)]
             threads = ir.IntegerAttr(task.attributes[THREADS]).value

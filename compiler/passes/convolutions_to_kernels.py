@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from buddy.compiler.mlir.walk import collect
+from buddy.compiler.mlir.walk import nested_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import UnsupportedError
 from buddy.compiler.passes.kernels.calls import KernelCalls, check_pack_limit
@@ -79,7 +79,7 @@ class ConvolutionsToKernels(MlirPass):
     def run(self, root: ir.Operation, context: PassContext) -> None:
         calls = KernelCalls(root, context.locations, self.pack_weights, self.pack_limit)
         # The list is complete before the first rewrite, which may erase neighbouring ops.
-        generics = [op for op in collect(root) if op.name == "linalg.generic" and not len(op.results)]
+        generics = [op for op in nested_ops(root) if op.name == "linalg.generic" and not len(op.results)]
         for op in [op for op in generics if is_contraction(op) and not reads_loops(op)]:
             try:
                 self._rewrite(op, calls, context)

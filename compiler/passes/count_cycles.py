@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from buddy.compiler.codegen.calling_convention import REGIONS, entry_of, regions_attribute
+from buddy.compiler.codegen.calling_convention import REGIONS_ATTRIBUTE, entry_of, regions_attribute
 from buddy.compiler.mlir.bindings import func, ir, llvm
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.mlir.walk import callee_of, calls_in, symbol_of
@@ -57,7 +57,7 @@ class CountCycles(MlirPass):
         context.locations.fill(root)
         functions = _Functions(root, context.locations, self.inside_calls)
         frame = functions.frame(entry)
-        root.attributes[REGIONS] = regions_attribute(list(frame.regions(-1, None)))
+        root.attributes[REGIONS_ATTRIBUTE] = regions_attribute(list(frame.regions(-1, None)))
         cycle_counter = cycle_counter if self.ordered else _unordered(cycle_counter)
         with ir.InsertionPoint.at_block_begin(root.regions[0].blocks[0]):
             func.FuncOp(COUNTERS, ([], [_pointer()]), visibility="private")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from buddy.compiler.mlir.bindings import ir, linalg, tensor
-from buddy.compiler.mlir.walk import collect
+from buddy.compiler.mlir.walk import nested_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import groups_without
 from buddy.compiler.passes.kernels.contraction import indexing_maps, is_contraction, reads_loops, rebuilt
@@ -30,7 +30,7 @@ class DropUnitLoops(MlirPass):
 
     def run(self, root: ir.Operation, context: PassContext) -> None:
         # The list is complete before the first op is erased: ops inside an erased op are invalid.
-        for op in [op for op in collect(root) if _is_static_linalg_op(op)]:
+        for op in [op for op in nested_ops(root) if _is_static_linalg_op(op)]:
             if is_contraction(op) and reads_loops(op):
                 dropped = _unit_loops(op)
                 if any(_source_without(value, _dims_of(map_, dropped)) is not None for value, map_ in _inputs(op)):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from buddy.compiler.mlir.bindings import arith, ir
-from buddy.compiler.mlir.walk import attributes_of, collect
+from buddy.compiler.mlir.walk import attributes_of, nested_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.contraction import converted
 from buddy.compiler.passes.kernels.emit import element_of
@@ -40,7 +40,7 @@ class ExpandBfloat16(MlirPass):
     def run(self, root: ir.Operation, context: PassContext) -> None:
         if context.target.rounds_to_bfloat16:
             return
-        for op in collect(root):
+        for op in nested_ops(root):
             if _is_arithmetic(op.name) and any(_is_bfloat16(value) for value in (*op.results, *op.operands)):
                 context.remark(self.name, op.location, f"{op.name} of bfloat16 is computed in f32")
                 _replace(op)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from buddy.compiler.mlir.bindings import arith, ir
-from buddy.compiler.mlir.walk import collect
+from buddy.compiler.mlir.walk import nested_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.emit import element_of
 from buddy.compiler.passes.kernels.functions.activations import Activation, activation_around
@@ -29,7 +29,7 @@ class ExpandMathToPolynomials(MlirPass):
     )
 
     def run(self, root: ir.Operation, context: PassContext) -> None:
-        for op in collect(root):
+        for op in nested_ops(root):
             if op.name == "math.roundeven" and (rounding := byte_rounding_of(op)):
                 context.remark(self.name, op.location, "math.roundeven of 8-bit integers became an addition")
                 _replace(rounding)

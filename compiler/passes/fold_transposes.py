@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from buddy.compiler.mlir.bindings import ir, linalg, tensor
-from buddy.compiler.mlir.walk import collect
+from buddy.compiler.mlir.walk import nested_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.contraction import indexing_maps, is_contraction, reads_loops, rebuilt
 
@@ -24,12 +24,12 @@ class FoldTransposes(MlirPass):
     summary: ClassVar[str] = "fold transposes into the indexing maps of the contractions and generics that use them"
 
     def run(self, root: ir.Operation, context: PassContext) -> None:
-        for op in [op for op in collect(root) if op.name.startswith("linalg.") and _has_tensor_results(op)]:
+        for op in [op for op in nested_ops(root) if op.name.startswith("linalg.") and _has_tensor_results(op)]:
             if is_contraction(op) and reads_loops(op):
                 self._fold_contraction(op, context)
             elif op.name == "linalg.generic":
                 self._fold_generic(op, context)
-        for op in reversed([op for op in collect(root) if op.name == "linalg.transpose"]):
+        for op in reversed([op for op in nested_ops(root) if op.name == "linalg.transpose"]):
             if _has_tensor_results(op) and not _uses(op.results[0]):
                 op.erase()
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from buddy.compiler.mlir.bindings import arith, ir, linalg
-from buddy.compiler.mlir.walk import clone_body, collect
+from buddy.compiler.mlir.walk import clone_body, nested_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import through_unit_reshapes
 from buddy.compiler.passes.kernels.contraction import indexing_maps, is_contraction
@@ -26,7 +26,7 @@ class FuseElementwise(MlirPass):
 
     def run(self, root: ir.Operation, context: PassContext) -> None:
         # The list is complete before the first rewrite: ops in the body of an erased op are invalid.
-        generics = [op for op in collect(root) if op.name == "linalg.generic" and _works_on_tensors(op)]
+        generics = [op for op in nested_ops(root) if op.name == "linalg.generic" and _works_on_tensors(op)]
         for op in generics:
             if not is_contraction(op):
                 self._fuse_into(op, context)

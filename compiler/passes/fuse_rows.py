@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.mlir.walk import NO_ACCESS, VIEWS, collect, enclosing_entry_block
+from buddy.compiler.mlir.walk import NON_ACCESSING_OPS, VIEW_OPS, enclosing_entry_block, nested_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import UnsupportedError
 from buddy.compiler.passes.kernels.emit import KernelEmitter
@@ -44,7 +44,7 @@ class FuseRows(MlirPass):
 
     def run(self, root: ir.Operation, context: PassContext) -> None:
         limit = self.max_row_kib << 10 or context.target.l2 // 2
-        blocks = {op.block: op for op in collect(root) if op.name in STRUCTURED_OPS}
+        blocks = {op.block: op for op in nested_ops(root) if op.name in STRUCTURED_OPS}
         for block, op in blocks.items():
             if (enclosing := enclosing_entry_block(op)) is None:
                 continue
@@ -84,7 +84,7 @@ def _runs(block: ir.Block) -> list[list[_Op]]:
         structured = _analyse(operation)
         if structured is not None:
             runs[-1].append(_Op(operation, structured))
-        elif operation.name not in NO_ACCESS and not operation.name.startswith("arith."):
+        elif operation.name not in NON_ACCESSING_OPS and not operation.name.startswith("arith."):
             runs.append([])
     return [run for run in runs if len(run) > 1]
 
@@ -240,7 +240,7 @@ def _users(value: ir.Value) -> Iterator[ir.Operation]:
     """Yields the ops that use a buffer, directly or through views."""
     for use in value.uses:
         owner = use.owner.operation
-        if owner.name in VIEWS:
+        if owner.name in VIEW_OPS:
             yield from _users(owner.results[0])
         else:
             yield owner

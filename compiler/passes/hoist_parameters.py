@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from buddy.compiler.codegen.calling_convention import PREPARE, entry_of
+from buddy.compiler.codegen.calling_convention import PREPARE_ATTRIBUTE, entry_of
 from buddy.compiler.mlir.bindings import func, ir, memref
 from buddy.compiler.mlir.walk import (
     RUNS_ONCE,
@@ -19,7 +19,7 @@ from buddy.compiler.mlir.walk import (
     bytes_of,
     callee_of,
     calls_in,
-    collect,
+    nested_ops,
     symbol_of,
     unique_symbol,
 )
@@ -166,7 +166,7 @@ class _ParameterHoister:
         with ir.InsertionPoint(block):
             for op in _slice(value, parameter):
                 clone = op.clone()
-                for nested in (clone.operation, *collect(clone)):
+                for nested in (clone.operation, *nested_ops(clone)):
                     for i, operand in enumerate(nested.operands):
                         if operand in values:
                             nested.operands[i] = values[operand]
@@ -186,7 +186,7 @@ class _ParameterHoister:
             attributes = argument_attributes(function.op)
             for number, prepare in function.added:
                 old = {named.name: named.attr for named in attributes[number]}
-                of_entry = {PREPARE: ir.StringAttr.get(prepare)} if name == self.entry else {}
+                of_entry = {PREPARE_ATTRIBUTE: ir.StringAttr.get(prepare)} if name == self.entry else {}
                 attributes.append(ir.DictAttr.get({**old, **of_entry}))
             results = ir.FunctionType(ir.TypeAttr(function.op.attributes["function_type"]).value).results
             inputs = [argument.type for argument in function.block.arguments]
@@ -266,7 +266,7 @@ def _operands(op: ir.Operation) -> Iterator[ir.Value]:
     yield from op.operands
     if len(op.regions):
         blocks = [block for region in op.regions for block in region.blocks]
-        for nested in collect(op):
+        for nested in nested_ops(op):
             for value in nested.operands:
                 owner = value.owner
                 if isinstance(owner, ir.Block):
@@ -333,12 +333,14 @@ class ChainPackings(MlirPass):
         functions = {symbol_of(op.operation): op.operation for op in _functions_with_body(root)}
         attributes, chained = argument_attributes(entry), dict[tuple[str, str], str]()
         for number, attribute in enumerate(attributes):
-            if PREPARE not in attribute or PACK not in attribute:
+            if PREPARE_ATTRIBUTE not in attribute or PACK not in attribute:
                 continue
-            names = ir.StringAttr(attribute[PREPARE]).value, ir.StringAttr(attribute[PACK]).value
+            names = ir.StringAttr(attribute[PREPARE_ATTRIBUTE]).value, ir.StringAttr(attribute[PACK]).value
             if names not in chained:
                 chained[names] = _chain(root, *(functions[name] for name in names))
-            other_attributes = {named.name: named.attr for named in attribute if named.name not in (PREPARE, PACK)}
+            other_attributes = {
+                named.name: named.attr for named in attribute if named.name not in (PREPARE_ATTRIBUTE, PACK)
+            }
             attributes[number] = ir.DictAttr.get({**other_attributes, PACK: ir.StringAttr.get(chained[names])})
         entry.attributes["arg_attrs"] = ir.ArrayAttr.get(attributes)
 

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, ir, tensor
-from buddy.compiler.mlir.walk import collect
+from buddy.compiler.mlir.walk import nested_ops
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.convolutions import ConvolutionSetup, slide
 from buddy.compiler.ops.scalar import Scalar, cast
@@ -61,7 +61,7 @@ class NarrowProducts(MlirPass):
         rewrites: dict[str, Callable[[ir.Operation], ir.Value]] = {
             **dict.fromkeys(_PRODUCTS, _narrow_product), **dict.fromkeys(_CONVOLUTIONS, _narrow_convolution),
         }  # fmt: skip
-        for op in [op for op in collect(root) if op.name in rewrites and _is_static(op)]:
+        for op in [op for op in nested_ops(root) if op.name in rewrites and _is_static(op)]:
             try:
                 with ir.InsertionPoint(op), op.location:
                     result = rewrites[op.name](op)

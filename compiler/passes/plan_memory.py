@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from buddy.compiler.codegen.arena import ALIGNMENT, ArenaSlot, Span, aligned, place_spans
-from buddy.compiler.codegen.calling_convention import ARENA, entry_of
+from buddy.compiler.codegen.calling_convention import ARENA_BYTES_ATTRIBUTE, entry_of
 from buddy.compiler.mlir.bindings import func, ir, memref
 from buddy.compiler.mlir.walk import (
-    RESULT,
-    accesses,
+    OUT_PARAMETER,
+    accessing_ops,
     aliases_operand,
     attributes_of,
     bytes_of,
@@ -105,7 +105,7 @@ def _buffers(
         if block_positions is None or (positions is None and op.block != block):
             block, block_positions = op.block, _positions_in(op.block)
         type_ = ir.MemRefType(op.results[0].type)
-        users = list(accesses(op.results[0]))
+        users = list(accessing_ops(op.results[0]))
         if type_.has_static_shape is not static or any(map(aliases_operand, users)):
             continue
         frees = tuple(user for user in users if user.name == "memref.dealloc")
@@ -220,8 +220,8 @@ def _result_spans(function: ir.Operation, positions: dict[ir.Operation, int]) ->
     attributes: Iterable[ir.Attribute] = ir.ArrayAttr(function.attributes["arg_attrs"]) if has_attributes else []
     spans = []
     for argument, attribute in zip(function.regions[0].blocks[0].arguments, attributes, strict=False):
-        if RESULT in ir.DictAttr(attribute) and ir.MemRefType(argument.type).has_static_shape:
-            first = min((_position(user, positions) for user in accesses(argument)), default=0)
+        if OUT_PARAMETER in ir.DictAttr(attribute) and ir.MemRefType(argument.type).has_static_shape:
+            first = min((_position(user, positions) for user in accessing_ops(argument)), default=0)
             spans.append((argument, Span(bytes_of(argument.type), first, len(positions))))
     return spans
 
@@ -233,7 +233,7 @@ def _add_arena_argument(function: ir.Operation, size: int, is_entry: bool) -> ir
     attributes = [ir.DictAttr.get({})] * len(old.inputs)
     if "arg_attrs" in function.attributes:
         attributes = list(ir.ArrayAttr(function.attributes["arg_attrs"]))
-    arena = {ARENA: ir.IntegerAttr.get(ir.IntegerType.get_signless(64), size)} if is_entry else {}
+    arena = {ARENA_BYTES_ATTRIBUTE: ir.IntegerAttr.get(ir.IntegerType.get_signless(64), size)} if is_entry else {}
     function.attributes["function_type"] = ir.TypeAttr.get(new)
     function.attributes["arg_attrs"] = ir.ArrayAttr.get([*attributes, ir.DictAttr.get(arena)])
     return function.regions[0].blocks[0].add_argument(byte_type(size), function.location)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from buddy.compiler.codegen.calling_convention import entry_of
 from buddy.compiler.mlir.bindings import ir, memref
 from buddy.compiler.mlir.walk import (
-    accesses,
+    accessing_ops,
     aliases_operand,
     callee_of,
     element_bytes,
@@ -112,7 +112,7 @@ class _Readers:
 
 def _uses(value: ir.Value) -> Iterator[tuple[ir.Operation, int]]:
     """Yields the ops that access the memory of `value`, each with the number of the operand."""
-    users = set(accesses(value))
+    users = set(accessing_ops(value))
     for user in users:
         for number, operand in enumerate(user.operands):
             if isinstance(operand.type, ir.MemRefType) and root_of(operand) == value:

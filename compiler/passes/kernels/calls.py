@@ -12,7 +12,7 @@ from typing import Any
 
 from buddy.compiler.mlir.bindings import arith, func, ir, memref
 from buddy.compiler.mlir.provenance import LocationSets
-from buddy.compiler.mlir.walk import collect, has_identity_layout, root_of, unique_symbol
+from buddy.compiler.mlir.walk import has_identity_layout, nested_ops, root_of, unique_symbol
 from buddy.compiler.mlir.write_effects import WriteEffects
 from buddy.compiler.passes.kernels.access import UnsupportedError, flat_type, flatten, layout_of
 from buddy.compiler.passes.kernels.contraction import Contraction
@@ -234,7 +234,7 @@ def _is_named_once(root: ir.Value) -> bool:
 
 def set_location(function: ir.Operation, location: ir.Location) -> None:
     """Sets the location of a function and of every op in it."""
-    for op in [function.operation, *collect(function.operation)]:
+    for op in [function.operation, *nested_ops(function.operation)]:
         op.location = location
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from buddy.compiler.codegen.calling_convention import PREPARE, STREAMED
+from buddy.compiler.codegen.calling_convention import PREPARE_ATTRIBUTE, STREAMED_ATTRIBUTE
 from buddy.compiler.mlir.bindings import func, ir
 from buddy.compiler.mlir.walk import (
     argument_attributes,
@@ -96,7 +96,7 @@ class PackedWeights:
             for function in self.functions.values()
             if function.is_public
             for argument, attributes in zip(function.block.arguments, argument_attributes(function.op), strict=True)
-            if PARAMETER in attributes and PREPARE not in attributes and _is_contiguous(argument)
+            if PARAMETER in attributes and PREPARE_ATTRIBUTE not in attributes and _is_contiguous(argument)
         )
 
     def is_prepared(self, parameter: ArgumentId) -> bool:
@@ -104,7 +104,7 @@ class PackedWeights:
         name, number = parameter
         function = self.functions[name]
         if function.is_public:
-            return PREPARE in argument_attributes(function.op)[number]
+            return PREPARE_ATTRIBUTE in argument_attributes(function.op)[number]
         passed = [self.parameter(call.operands[number]) for call in function.calls]
         return all(argument is not None and self.is_prepared(argument) for argument in passed)
 
@@ -282,5 +282,5 @@ def mark_streamed(weights: PackedWeights, parameter: ArgumentId) -> None:
         return
     attributes = list(ir.ArrayAttr(function.op.attributes["arg_attrs"]))
     old = {named.name: named.attr for named in ir.DictAttr(attributes[number])}
-    attributes[number] = ir.DictAttr.get({**old, STREAMED: ir.UnitAttr.get()})
+    attributes[number] = ir.DictAttr.get({**old, STREAMED_ATTRIBUTE: ir.UnitAttr.get()})
     function.op.attributes["arg_attrs"] = ir.ArrayAttr.get(attributes)

@@ -17,7 +17,7 @@ from buddy.compiler.importers.dumps.headers import MODULE
 from buddy.compiler.importers.dumps.pipeline import DumpPipelineError, Pipeline, Start, readings
 from buddy.compiler.importers.dumps.reading import DumpScan, read_text
 from buddy.compiler.importers.dumps.records import ALL_STAGES, Dump, DumpStage
-from buddy.compiler.mlir.mlir_tool import ToolError, tool
+from buddy.compiler.mlir.mlir_tool import ToolError, find_tool
 from buddy.compiler.protocol.dump_files import dump_format
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.plain_values import LANGUAGES
@@ -215,7 +215,7 @@ class StageBisection:
 
     async def _run_again(self, pipeline: Pipeline, start: Start, end: int) -> list[Suspect]:
         """Returns the module after each pass of a run from `start` to step `end`."""
-        mlir_opt = tool()
+        mlir_opt = find_tool()
         if mlir_opt is None:
             raise ToolError("no mlir-opt was found to run them again")
         self._report(f"running {end + 1 - start.step} passes again by {mlir_opt.name}")
