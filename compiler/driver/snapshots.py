@@ -22,7 +22,7 @@ from buddy.compiler.graph.types import GraphError
 from buddy.compiler.mlir.printing import op_counts, print_mlir, print_with_locations
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.passes.base import Remark
-from buddy.compiler.passes.pass_runner import StepError
+from buddy.compiler.passes.pass_runner import PassRunError
 from buddy.compiler.protocol import Stage
 from buddy.compiler.protocol.recipe import PassStep, Recipe, digest
 from buddy.compiler.protocol.text.lines import Origins, StageText
@@ -251,12 +251,12 @@ class _StageObserver(Observer[_Copy]):
 
 
 def _transform(copy: _Copy, numbered: NumberedStep) -> list[Remark]:
-    """Runs a graph pass in place. Raises `StepError` with the pass's message, or with the traceback of its bug."""
+    """Runs a graph pass in place. Raises `PassRunError` with the pass's message, or with the traceback of its bug."""
     try:
         notes = run_transform(copy.graph, numbered.step.name, dict(numbered.step.options))
     except (TransformError, GraphError) as error:
-        raise StepError(str(error)) from error
+        raise PassRunError(str(error)) from error
     except Exception as error:
         traceback = "".join(format_exception(error))
-        raise StepError(f"a fault in the pass itself, {type(error).__name__}: {error}", traceback) from error
+        raise PassRunError(f"a fault in the pass itself, {type(error).__name__}: {error}", traceback) from error
     return [Remark(numbered.step.name, (note.node,), note.text) for note in notes]

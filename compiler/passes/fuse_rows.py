@@ -17,10 +17,10 @@ from buddy.compiler.passes.kernels.rows.kernel import (
     Bounds,
     OperandAccess,
     RowOp,
-    conflict,
     leading_rows,
     refine_bounds,
     row_bytes,
+    row_conflict,
     split_rows,
 )
 from buddy.compiler.passes.kernels.rows.stages import RowLoop, RowStage, stages_of
@@ -169,7 +169,7 @@ def _try_add(group: _Group, op: _Op, is_before: bool, limit: int) -> str:
         return str(reason)
     if row_bytes(new) > limit:
         return "the neighbour's rows do not stay in cache"
-    reason_not_added = next((text for other in (*rows, new) if (text := conflict(new, other, bounds))), "")
+    reason_not_added = next((text for other in (*rows, new) if (text := row_conflict(new, other, bounds))), "")
     if not reason_not_added:
         index = 0 if is_before else len(rows)
         group.bounds, group.row_ops = bounds, [*rows[:index], new, *rows[index:]]

@@ -20,7 +20,7 @@ from buddy.compiler.passes.kernels.emit import Index, KernelEmitter
 from buddy.compiler.protocol.recipe import MAX_THREADS
 
 # Attribute of a task: the number of threads among which the range of each call is divided.
-THREADS = "buddy.threads"
+THREADS_ATTRIBUTE = "buddy.threads"
 
 
 @register
@@ -110,7 +110,7 @@ def _outline(root: ir.Operation, op: ir.Operation, threads: int) -> int:
     index = ir.IndexType.get()
     with ir.InsertionPoint(parent), op.location:
         task = func.FuncOp(name, ([index, index, *(value.type for value in passed)], []), visibility="private")
-        task.operation.attributes[THREADS] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), threads)
+        task.operation.attributes[THREADS_ATTRIBUTE] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), threads)
         entry = task.add_entry_block([op.location] * (2 + len(passed)))
     trip_count = math.prod(r.size for r in ranges)
     with ir.InsertionPoint(op), op.location:

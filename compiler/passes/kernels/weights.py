@@ -23,7 +23,7 @@ from buddy.compiler.mlir.walk import (
     symbol_of,
     unique_symbol,
 )
-from buddy.compiler.passes.kernels.packing import Packing, pack_function
+from buddy.compiler.passes.kernels.packing import Packing, emit_pack_function
 
 # Attributes of arguments: weights of the model; packed weights, with the name of the packing function.
 PARAMETER = "buddy.parameter"
@@ -204,7 +204,7 @@ class PackedWeights:
             name = unique_symbol(self.module, f"pack_{len(self.pack_functions)}")
             types = unpacked.type, packed_type(packing, ir.MemRefType(unpacked.type))
             with ir.InsertionPoint(self.module.regions[0].blocks[0]), unpacked.location:
-                self.pack_functions[key] = (name, pack_function(name, *types, packing))
+                self.pack_functions[key] = (name, emit_pack_function(name, *types, packing))
         return self.pack_functions[key][0]
 
 

@@ -128,7 +128,7 @@ def _buffer_and_offset(value: ir.Value) -> tuple[ir.Value, int]:
     return value, layout.offset
 
 
-def conflict(left: RowOp, right: RowOp, bounds: Bounds) -> str | None:
+def row_conflict(left: RowOp, right: RowOp, bounds: Bounds) -> str | None:
     """Returns why `left` and `right` may not be executed one after the other for each row; `None` if they may."""
     sizes = [b // a for a, b in pairwise(bounds)]
     for a, b in _writing_pairs(left.accesses, right.accesses):
