@@ -140,6 +140,11 @@ def has_identity_layout(type_: ir.Type) -> bool:
     return bool(memref.layout == ir.AffineMapAttr.get(identity))
 
 
+def defining_op(value: ir.Value) -> ir.Operation | None:
+    """Returns the op that computes `value`, or `None` for an argument of a block."""
+    return value.owner.operation if isinstance(value, ir.OpResult) else None
+
+
 def root_of(value: ir.Value) -> ir.Value:
     """Returns the buffer that `value` is a view of, through any number of views."""
     while isinstance(value, ir.OpResult) and (value.owner.name in VIEW_OPS or value.owner.name == _BASE):

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, ir, tensor
-from buddy.compiler.mlir.walk import nested_ops
+from buddy.compiler.mlir.walk import defining_op, nested_ops
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.convolutions import ConvolutionSetup, slide
 from buddy.compiler.ops.scalar import Scalar, cast
@@ -26,7 +26,6 @@ from buddy.compiler.passes.quantised_operands import (
     QuantisationParameter,
     QuantisedTensor,
     UnchangedError,
-    defining_op,
     differs_along,
     is_zero,
     quantised_source,

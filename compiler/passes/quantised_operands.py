@@ -8,6 +8,7 @@ from typing import Any
 
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.mlir.walk import defining_op
 from buddy.compiler.passes.kernels.contraction import indexing_maps
 from buddy.compiler.protocol.errors import BuddyError
 
@@ -145,11 +146,6 @@ def _is_elementwise(owner: ir.Operation) -> bool:
     """True if a generic reads its first operand, and writes its result, in the order of its loops."""
     maps = indexing_maps(owner)
     return len(owner.results) == 1 and all(m == ir.AffineMap.get_identity(m.n_dims) for m in (maps[0], maps[-1]))
-
-
-def defining_op(value: ir.Value) -> ir.Operation | None:
-    """Returns the op that computes `value`, or `None` for an argument of a block."""
-    return value.owner.operation if isinstance(value, ir.OpResult) else None
 
 
 def _constant(value: ir.Value) -> ir.Attribute | None:
