@@ -67,7 +67,7 @@ def prepare_runtime(name: str, loaded: LoadedModel, precision: BenchPrecision, t
     Parameters are constants of the model. Raises `SideError`.
     """
     if problem := sessions.missing_packages(name):
-        raise SideError(f"{problem}: {sessions.TODO}")
+        raise SideError(f"{problem}: {sessions.INSTALL_COMMAND}")
     flat = FlatModel(loaded)
     with quiet(), torch.no_grad():
         program = torch.onnx.export(flat.export(), dynamo=True, verbose=False)

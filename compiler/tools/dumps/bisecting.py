@@ -23,7 +23,7 @@ from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.plain_values import LANGUAGES
 from buddy.compiler.support.files import scratch_folder
 from buddy.compiler.tools.dumps.rerun import execute_steps, unsafe_steps
-from buddy.compiler.tools.reduce.failure import Failure, describe, execute, shows, with_message
+from buddy.compiler.tools.reduce.failure import Failure, describe, execute, shows_failure, with_message
 
 Report = Callable[[str], object]
 
@@ -143,7 +143,7 @@ class StageBisection:
         """Runs the command on the last text. From then on, the failure is that with the same message."""
         path = self._write(last, folder)
         result = execute(self._failure, str(path))
-        if not shows(self._failure, result):
+        if not shows_failure(self._failure, result):
             what = f"the last text does not show the failure: the command {result.describe()}"
             todo = "check the command, or choose another graph with --graph"
             raise BisectionError(what, _position_text(last), todo, result.output)
@@ -167,7 +167,9 @@ class StageBisection:
     def _shows(self, suspect: Suspect, folder: Path) -> bool:
         digest = suspect.stage.digest
         if digest not in self._known:
-            self._known[digest] = shows(self._failure, execute(self._failure, str(self._write(suspect, folder))))
+            self._known[digest] = shows_failure(
+                self._failure, execute(self._failure, str(self._write(suspect, folder)))
+            )
         return self._known[digest]
 
     def _write(self, suspect: Suspect, folder: Path) -> Path:
