@@ -124,3 +124,10 @@ def test_the_weighted_mean_of_losses_is_refused(tmp_path: Path) -> None:
     stored = {"labels": np.array([0, 2], np.int64), "weights": np.array([1, 2, 3], np.float32)}
     with pytest.raises(SourceError, match=r"loss .* has class weights with the reduction `mean`"):
         load_program(str(saved(tmp_path, node, 13, {"x": np.ones((2, 3), np.float32)}, stored)))
+
+
+def test_circular_padding_is_refused(tmp_path: Path) -> None:
+    node = helper.make_node("Pad", ["x", "pads"], ["y"], mode="wrap")
+    path = saved(tmp_path, node, 19, {"x": np.ones((3, 4), np.float32)}, {"pads": np.array([1, 0, 0, 2])})
+    with pytest.raises(SourceError, match=r"\(Pad\) has the mode `wrap`"):
+        load_program(str(path))

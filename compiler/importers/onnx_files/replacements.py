@@ -65,6 +65,8 @@ def replace_nodes(model: onnx.ModelProto) -> onnx.ModelProto:
             if len(node.input) > 2 and _attribute(node, "reduction", "mean") == "mean":
                 # torch-mlir divides by the number of the losses instead of the sum of their weights.
                 _refuse(node, "class weights with the reduction `mean`")
+        elif node.op_type == "Pad" and _attribute(node, "mode", "constant") == "wrap":
+            _refuse(node, "the mode `wrap`")  # torch-mlir's lowering never ends
         elif replacement := _REPLACEMENTS.get(node.op_type):
             text = replacement(node, types)
             if text:
