@@ -8,8 +8,8 @@ from math import prod
 from typing import Any
 
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.mlir.walk import callee_of, calls_in, collect, symbol_of
-from buddy.compiler.passes.kernels.contraction import indexing_maps, is_contraction, reads_loops
+from buddy.compiler.mlir.walk import callee_of, calls_in, nested_ops, symbol_of
+from buddy.compiler.passes.kernels.contraction import has_plain_indices, indexing_maps, is_contraction
 from buddy.compiler.passes.kernels.conv.tap_sums import MAX_CHANNELS, READ_STEPS
 from buddy.compiler.passes.kernels.weights import PARAMETER
 from buddy.compiler.passes.layouts.values import Order, ValueLayouts, identity_order, rank_of
@@ -21,7 +21,7 @@ _MAX_UNTRANSPOSED_CHANNELS = 4
 
 def is_convolution(op: ir.Operation) -> bool:
     """True if a generic on tensors is a convolution: it sums products under a sliding window."""
-    return op.name == "linalg.generic" and len(op.results) == 1 and is_contraction(op) and not reads_loops(op)
+    return op.name == "linalg.generic" and len(op.results) == 1 and is_contraction(op) and not has_plain_indices(op)
 
 
 # ---- convolutions ----------------------------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ def _rewrite(op: ir.Operation, layouts: ValueLayouts, operands: Sequence[ir.Valu
     kinds = op.attributes["iterator_types"]
     op.attributes["indexing_maps"] = ir.ArrayAttr.get(maps)
     op.attributes["iterator_types"] = ir.ArrayAttr.get([kinds[loop] for loop in loops])
-    for inner in collect(op):
+    for inner in nested_ops(op):
         if inner.name == "linalg.index":
             dim = loops.index(int(ir.IntegerAttr(inner.attributes["dim"]).value))
             inner.attributes["dim"] = ir.IntegerAttr.get(inner.attributes["dim"].type, dim)
