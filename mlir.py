@@ -12,6 +12,6 @@ _builds = [os.path.join(entry or os.curdir, "mlir") for entry in sys.path]
 __path__ = [folder for folder in _builds if os.path.isfile(os.path.join(folder, "ir.py"))]
 
 if not __path__:
-    from buddy.compiler.mlir.bindings import install
+    from buddy.compiler.mlir.bindings import install_alias
 
-    sys.modules[__name__] = install(__name__)
+    sys.modules[__name__] = install_alias(__name__)

@@ -49,11 +49,11 @@ def optimized_llvm_ir(llvm_ir: str, target: str = "", opt_level: int = 2) -> str
 
     Raises `BuddyError` for an unknown target, and `RuntimeError` if LLVM rejects the text.
     """
-    from buddy.compiler.codegen.machines import machine_of, optimise, parse_module
+    from buddy.compiler.codegen.machines import machine_of, parse_module, run_pipeline
 
     machine = machine_of(target)
     module = parse_module(llvm_ir, machine)
-    optimise(module, opt_level, machine)
+    run_pipeline(module, opt_level, machine)
     return str(module)
 
 

@@ -153,7 +153,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="only cases whose name contains one of these")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    machine = {**printing.machine(), "peak_gflops": round(limits.measure(1)["gflops"], 1)}
+    machine = {**printing.machine(), "peak_gflops": round(limits.measure_peak_rates(1)["gflops"], 1)}
     found = {name: measure(window, options.repeats, machine["peak_gflops"]) for name, window in chosen(options).items()}
     heading = [
         "convolution",

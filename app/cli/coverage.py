@@ -101,7 +101,7 @@ def _make_plan(options: argparse.Namespace) -> CoveragePlan:
 def _read_results(path: Path, plan: CoveragePlan) -> dict[OpDtypePair, PairResult]:
     """The results in FILE. Raises `UsageError`."""
     try:
-        return session.read(path, plan.backward)
+        return session.read_results(path, plan.backward)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
 
@@ -119,7 +119,7 @@ def _check(options: argparse.Namespace, plan: CoveragePlan, console: Console) ->
                 files.append_json_line(options.output, result)
         console.progress(f"{number}/{count} {result.op} {result.dtype}: {result.outcome}")
         if not options.json and result.outcome != "compiled":
-            console.print_output(report.line(result) + "\n")
+            console.print_output(report.pair_line(result) + "\n")
 
     listing = session.run(plan, results, options.again.split(","), record_result, options.cluster)
     console.clear_progress()
@@ -129,6 +129,6 @@ def _check(options: argparse.Namespace, plan: CoveragePlan, console: Console) ->
             options.report.write_text(report.markdown(listed, listing, plan))
     summary = report.summary(listed, listing.core)
     summary |= {"reasons": report.top_reasons(listed), "changed": report.changes(before, listed)}
-    text = "\n\n".join(filter(None, (report.text(summary), report.conclusions(summary))))
+    text = "\n\n".join(filter(None, (report.statistics_text(summary), report.conclusions(summary))))
     print(json.dumps(summary, indent=2) if options.json else text)
     return 0 if all(result.outcome in (*RIGHT, "skipped") for result in listed) else FAILURE

@@ -15,7 +15,7 @@ from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.support import files
 from buddy.compiler.tools.coverage.plan import CoveragePlanError, parse_shard
 from buddy.compiler.tools.fuzz import session
-from buddy.compiler.tools.fuzz.session import BATCH, FAULTS, FuzzBatch, FuzzPlan, merged, read, total
+from buddy.compiler.tools.fuzz.session import BATCH, FAULTS, FuzzBatch, FuzzPlan, merge_histograms, read_batches, total
 
 EPILOG = f"""
 Programs are generated in batches of {BATCH}. Each batch has its own seed, so that a campaign can be repeated, split and
@@ -78,7 +78,7 @@ def main(words: Sequence[str]) -> int:
         console.error(Diagnostic(str(error)))
         return USAGE_ERROR
     except session.CampaignError as error:
-        todo = "pip install 'buddy-tui[fuzz]'" if session.MISSING in str(error) else ""
+        todo = "pip install 'buddy-tui[fuzz]'" if session.HYPOTHESIS_MISSING in str(error) else ""
         console.error(Diagnostic(f"the campaign process ended: {error}", todo=todo))
         return FAILURE
     console.clear_progress()
@@ -109,7 +109,7 @@ def _read_batches(options: argparse.Namespace, plan: FuzzPlan) -> dict[int, Fuzz
     """The batches of FILE that need not run again, by seed. Raises `UsageError`."""
     path = options.output
     try:
-        batches = read(path, plan) if path is not None else {}
+        batches = read_batches(path, plan) if path is not None else {}
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
     return {seed: batch for seed, batch in batches.items() if not (options.again and batch.faults)}
@@ -148,7 +148,7 @@ def _save_faults(folder: Path, batch: FuzzBatch, console: Console) -> None:
 
 
 def _report(batches: Sequence[FuzzBatch], options: argparse.Namespace, console: Console) -> int:
-    outcomes, drawn = total(batches), merged(batch.drawn for batch in batches)
+    outcomes, drawn = total(batches), merge_histograms(batch.drawn for batch in batches)
     n_faults = sum(outcomes[name] for name in FAULTS)
     if options.json:
         faults = [

@@ -146,9 +146,11 @@ def _tool(path: str | None) -> str:
     """The `mlir-opt` to run. Raises `UsageError` if none is found."""
     if path:
         return os.path.expanduser(path)
-    tool = mlir_tool.tool()
+    tool = mlir_tool.find_tool()
     if tool is None:
-        raise UsageError(f"no mlir-opt on the path: give --command, or --mlir-opt PATH, or set {mlir_tool.VARIABLE}")
+        raise UsageError(
+            f"no mlir-opt on the path: give --command, or --mlir-opt PATH, or set {mlir_tool.TOOL_VARIABLE}"
+        )
     return tool.path
 
 

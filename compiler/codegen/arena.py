@@ -30,7 +30,7 @@ def aligned(size: int) -> int:
 
 @dataclass(frozen=True)
 class ArenaSlot:
-    """The position of a span: a byte offset in the arena, or in the existing buffer number `buffer`."""
+    """The position of a span: a byte offset in the existing buffer number `buffer`, in the arena if that is `None`."""
 
     offset: int
     buffer: int | None = None

@@ -42,8 +42,8 @@ _JUMPS = {
     capstone.CS_ARCH_RISCV: re.compile(r"(?:c\.)?(?:j|b(?:eq|ne|lt|ge|gt|le)[uz]?)"),
 }
 
-# The maximum number of bytes of an instruction.
-_MAX_SIZE = 16
+# At least the maximum size of an instruction in bytes: 15 on x86, 4 on AArch64 and RISC-V.
+_MAX_INSTRUCTION_BYTES = 16
 # The opcodes of map 1 with VEX or EVEX that have an immediate: shifts, shuffles, comparisons, inserts and extracts.
 _OPCODES_WITH_IMMEDIATE = frozenset({0x70, 0x71, 0x72, 0x73, 0xC2, 0xC4, 0xC5, 0xC6})
 
@@ -273,7 +273,7 @@ def _instructions(start: int, code: bytes, mode: tuple[int, int]) -> Iterator[tu
             yield instruction
             offset = instruction[0] - start + instruction[1]
         if offset < len(code):
-            unknown = code[offset : offset + _unknown_size(mode[0], code[offset : offset + _MAX_SIZE])]
+            unknown = code[offset : offset + _unknown_size(mode[0], code[offset : offset + _MAX_INSTRUCTION_BYTES])]
             yield start + offset, len(unknown), ".byte", ", ".join(f"{byte:#04x}" for byte in unknown)
             offset += len(unknown)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from buddy.compiler.graph.sizes import plain_size
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.mlir.walk import RESULT, bytes_of
+from buddy.compiler.mlir.walk import OUT_PARAMETER, bytes_of
 from buddy.compiler.ops.sizes import SIZES, read_sizes, symbols_of
 from buddy.compiler.protocol.artifact import (
     FORK,
@@ -21,13 +21,13 @@ from buddy.compiler.protocol.artifact import (
 )
 
 # Attribute of the entry's last argument, the arena: its size in bytes.
-ARENA = "buddy.arena"
+ARENA_BYTES_ATTRIBUTE = "buddy.arena"
 # Attribute of an argument that is computed from a weight before the calls: the name of the function that computes it.
-PREPARE = "buddy.prepare"
+PREPARE_ATTRIBUTE = "buddy.prepare"
 # Attribute of a weight that kernels read sequentially and in place.
-STREAMED = "buddy.streamed"
-# Attribute of a module: the regions that its cycle counters count.
-REGIONS = "buddy.regions"
+STREAMED_ATTRIBUTE = "buddy.streamed"
+# Attribute of a module: the regions that its cycle counters measure.
+REGIONS_ATTRIBUTE = "buddy.regions"
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def entry_of(module: ir.Operation) -> ir.Operation | None:
     return next((operation for operation in functions if _is_entry(operation)), None)
 
 
-def of_module(module: ir.Operation) -> EntryConvention | None:
+def read_entry_convention(module: ir.Operation) -> EntryConvention | None:
     """Returns the calling convention of the entry.
 
     Returns `None` if `module` has no entry in the `func` dialect, or if the entry has other arguments than memrefs and
@@ -77,14 +77,21 @@ def of_module(module: ir.Operation) -> EntryConvention | None:
         return None
     function_type = ir.FunctionType(ir.TypeAttr(operation.attributes["function_type"]).value)
     types = function_type.inputs
+    # Results become out-parameters in a pass; before it, the convention is not final.
     if function_type.results or not all(isinstance(t, (ir.MemRefType, ir.IndexType)) for t in types):
         return None
     argument_attributes = map(ir.DictAttr, ir.ArrayAttr(operation.attributes["arg_attrs"]))
     pairs = list(zip(types, argument_attributes, strict=True))
     inputs = (_argument(t, attributes) for t, attributes in pairs)
-    arena = sum(ir.IntegerAttr(attributes[ARENA]).value for _, attributes in pairs if ARENA in attributes)
+    arena = sum(
+        ir.IntegerAttr(attributes[ARENA_BYTES_ATTRIBUTE]).value
+        for _, attributes in pairs
+        if ARENA_BYTES_ATTRIBUTE in attributes
+    )
     symbols = symbols_of(operation, types)
-    results = tuple(bytes_of(t) if t.has_static_shape else None for t, attributes in pairs if RESULT in attributes)
+    results = tuple(
+        bytes_of(t) if t.has_static_shape else None for t, attributes in pairs if OUT_PARAMETER in attributes
+    )
     return EntryConvention(
         tuple(argument for argument in inputs if argument is not None), arena, tuple(symbols), results
     )
@@ -104,7 +111,7 @@ class ConventionReader:
             return
         signature = operation.attributes["function_type"], operation.attributes["arg_attrs"]
         if signature != self._last_signature:
-            self.last, self._last_signature = of_module(module) or self.last, signature
+            self.last, self._last_signature = read_entry_convention(module) or self.last, signature
 
 
 def _is_entry(operation: ir.Operation) -> bool:
@@ -118,16 +125,16 @@ def _argument(type_: ir.Type, attributes: ir.Attribute) -> EntryArgument | None:
     """Returns the entry's argument with `type_` and `attributes`, or `None` if it is for no graph input."""
     if "buddy.source" not in attributes:
         return None
-    functions = [ir.StringAttr(attributes[key]).value for key in ("buddy.pack", PREPARE) if key in attributes]
+    functions = [ir.StringAttr(attributes[key]).value for key in ("buddy.pack", PREPARE_ATTRIBUTE) if key in attributes]
     source = ir.IntegerAttr(attributes["buddy.source"]).value
     memref = ir.MemRefType(type_)
     shape = tuple(map(plain_size, read_sizes(attributes[SIZES]))) if SIZES in attributes else memref.shape
     element = str(memref.element_type)
     pack = functions[0] if functions else ""
-    return EntryArgument(source, pack, tuple(shape), element, STREAMED in attributes, len(functions) < 2)
+    return EntryArgument(source, pack, tuple(shape), element, STREAMED_ATTRIBUTE in attributes, len(functions) < 2)
 
 
-def arguments(entry: EntryConvention, placeholders: Sequence[TensorSpec]) -> tuple[Argument, ...]:
+def artifact_arguments(entry: EntryConvention, placeholders: Sequence[TensorSpec]) -> tuple[Argument, ...]:
     """Returns the artifact's arguments.
 
     An argument that is not packed has the shape and dtype of its placeholder, which has the signedness of integers; a
@@ -139,7 +146,7 @@ def arguments(entry: EntryConvention, placeholders: Sequence[TensorSpec]) -> tup
     )
 
 
-def words_of(module: ir.Operation, name: str) -> int:
+def count_word_arguments(module: ir.Operation, name: str) -> int:
     """Returns the number of arguments of function `name` in a module of the LLVM dialect.
 
     Returns -1 if the function does not exist, or if it has arguments other than pointers and 64-bit integers.
@@ -159,7 +166,7 @@ def uses_threads(module: ir.Operation) -> bool:
 
 
 def regions_attribute(regions: Sequence[TimedRegion]) -> ir.Attribute:
-    """Returns `regions` as an attribute, for the module whose counters count them."""
+    """Returns `regions` as the attribute `REGIONS_ATTRIBUTE` of the module whose cycle counters measure them."""
     return ir.ArrayAttr.get([_region_attribute(region) for region in regions])
 
 
@@ -171,10 +178,10 @@ def _region_attribute(region: TimedRegion) -> ir.Attribute:
 
 
 def regions_of(module: ir.Operation) -> tuple[TimedRegion, ...]:
-    """Returns the regions that the counters of a module count; empty if it has none."""
-    if REGIONS not in module.attributes:
+    """Returns the regions that the cycle counters of a module measure; empty if it has no counters."""
+    if REGIONS_ATTRIBUTE not in module.attributes:
         return ()
-    return tuple(_region(ir.DictAttr(attributes)) for attributes in ir.ArrayAttr(module.attributes[REGIONS]))
+    return tuple(_region(ir.DictAttr(attributes)) for attributes in ir.ArrayAttr(module.attributes[REGIONS_ATTRIBUTE]))
 
 
 def _region(attributes: ir.Attribute) -> TimedRegion:
@@ -183,7 +190,7 @@ def _region(attributes: ir.Attribute) -> TimedRegion:
     return TimedRegion(nodes, function, label, ir.IntegerAttr(attributes["parent"]).value)
 
 
-def artifact(
+def make_artifact(
     name: str, entry: EntryConvention, module: ir.Operation, objects: Sequence[bytes],
     placeholders: Sequence[TensorSpec], results: Sequence[TensorSpec],
     calls: Sequence[EagerCall], threads: int, symbols: Sequence[ArtifactSymbol] = (),
@@ -196,7 +203,7 @@ def artifact(
     return Artifact(
         name,
         tuple(objects),
-        arguments(entry, placeholders),
+        artifact_arguments(entry, placeholders),
         tuple(results),
         tuple(calls),
         entry.arena,

@@ -13,13 +13,13 @@ from typing import Any
 
 import msgspec
 
-from buddy.compiler.codegen.machines import codegen_version, machine_of, object_of
-from buddy.compiler.codegen.objects import CompiledObject, new_context, objects_of
-from buddy.compiler.codegen.objects.remarks import OPTIONS, ObjectRemark, remarks_of
+from buddy.compiler.codegen.machines import codegen_version, compile_module, machine_of
+from buddy.compiler.codegen.objects import CompiledObject, compile_objects, new_context
+from buddy.compiler.codegen.objects.remarks import REMARK_OPTIONS, ObjectRemark, remarks_of
 from buddy.compiler.mlir.bindings import PACKAGE, ir, llvm, version
 from buddy.compiler.mlir.printing import to_llvm_ir
 from buddy.compiler.mlir.provenance import FILE, LocationSets
-from buddy.compiler.mlir.walk import RUNS_ONCE
+from buddy.compiler.mlir.walk import RUNS_ONCE, symbol_of
 from buddy.compiler.protocol.recipe import digest
 from buddy.compiler.support.disk_cache import OBJECTS
 from buddy.compiler.support.target import host_features
@@ -67,7 +67,7 @@ def compile_functions(
     keys = [_cache_key(function, opt_level, target) for function in functions]
     objects = {key: data for key in keys if (data := OBJECTS.read(key)) is not None}
     missing = {key: function.code for key, function in zip(keys, functions, strict=True) if key not in objects}
-    compile_modules = partial(_objects_for_target, target=target) if target else objects_of
+    compile_modules = partial(_objects_for_target, target=target) if target else compile_objects
     compiled = dict(zip(missing, compile_modules(list(missing.values()), opt_level), strict=True))
     for key, (data, _) in compiled.items():
         OBJECTS.write(key, data)
@@ -101,7 +101,7 @@ def code_remarks(operation: ir.Operation, locations: LocationSets, opt_level: in
     Raises `RemarksError` if LLVM cannot print them.
     """
     functions = separate_functions(operation, locations)
-    keys = [digest(_cache_key(function, opt_level), OPTIONS) for function in functions]
+    keys = [digest(_cache_key(function, opt_level), REMARK_OPTIONS) for function in functions]
     cached = {key: data for key in keys if (data := OBJECTS.read(key))}
     remarks = {key: msgspec.msgpack.decode(data, type=list[ObjectRemark]) for key, data in cached.items()}
     missing = {key: function.code for key, function in zip(keys, functions, strict=True) if key not in remarks}
@@ -124,7 +124,7 @@ def _set_of_line(function: FunctionModule, line: int) -> int:
 def separate_functions(operation: ir.Operation, locations: LocationSets) -> list[FunctionModule]:
     """Returns each function with a body as a separate module."""
     block = operation.regions[0].blocks[0]
-    symbols = {_name(op): op.operation for op in block if "sym_name" in op.operation.attributes}
+    symbols = {symbol_of(op): op.operation for op in block if "sym_name" in op.operation.attributes}
     bodies = {name: op for name, op in symbols.items() if op.name == "llvm.func" and _has_body(op)}
     with operation.context, ir.Location.unknown():
         return [
@@ -148,13 +148,9 @@ def _objects_for_target(modules: Sequence[bytes], opt_level: int, target: str) -
         start = time.perf_counter()
         with context, ir.Location.unknown():
             text = to_llvm_ir(ir.Module.parse(module).operation)
-        data = object_of(text, opt_level, machine)
+        data = compile_module(text, opt_level, machine)
         objects.append(CompiledObject(data, time.perf_counter() - start))
     return objects
-
-
-def _name(op: ir.Operation) -> str:
-    return ir.StringAttr(op.operation.attributes["sym_name"]).value
 
 
 def _has_body(op: ir.Operation) -> bool:
@@ -175,7 +171,7 @@ def _separate_module(
         _access_bfloat16_as_integers(copy)
         used_symbols, sets = _renumber(copy, locations)
         for name in used_symbols:
-            if name == _name(function) or name not in symbols:
+            if name == symbol_of(function) or name not in symbols:
                 continue
             if symbols[name].name == "llvm.func":
                 _declare(symbols[name])

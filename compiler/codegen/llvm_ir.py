@@ -1,4 +1,4 @@
-"""LLVM IR as text: trampolines to functions of any number of pointers, and conversion to an older LLVM.
+"""Writes LLVM IR as text: converts floats for older versions of LLVM, and emits trampolines to functions.
 
 LLVM 24 and later print floats as their shortest decimals, or as the bits of their type (`f0x3F80`). LLVM 23 and earlier
 versions cannot parse this.
@@ -91,7 +91,7 @@ def trampoline_name(name: str) -> str:
 def trampolines(arities: Mapping[str, int]) -> str:
     """Returns the LLVM IR of a trampoline for each function in `arities`, which has its number of arguments.
 
-    A trampoline loads the arguments, which are pointers, from the block of memory at its only argument.
+    A trampoline loads the arguments, which are pointers, from the array that its only argument points to.
     """
     return "\n".join(_trampoline(name, arity) for name, arity in arities.items())
 

@@ -11,7 +11,7 @@ from difflib import SequenceMatcher
 from buddy.compiler.codegen.functions import FunctionModule, FunctionObject, separate_functions
 from buddy.compiler.codegen.machines import machine_of
 from buddy.compiler.codegen.objects import new_context
-from buddy.compiler.codegen.objects.optimiser import LlvmPass, OptimisedFunction, optimise
+from buddy.compiler.codegen.objects.optimiser import LlvmPass, OptimisedFunction, optimise_functions
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.printing import print_llvm, stage_text, to_llvm_ir
 from buddy.compiler.mlir.provenance import LocationSets
@@ -47,23 +47,23 @@ def compile_by_pass(
     target: str,
     disabled: Sequence[str],
     *,
-    prints: bool,
+    with_stages: bool,
 ) -> StagedObjects:
     """Compiles each function of a module of the LLVM dialect without the passes of LLVM that are named in `disabled`.
 
-    With `prints`, also returns the stages. Raises `OptimiserError` if LLVM fails.
+    With `with_stages`, also returns the stages. Raises `OptimiserError` if LLVM fails.
     """
     functions = separate_functions(operation, locations)
     context = new_context()
     with context, ir.Location.unknown():
         texts = [to_llvm_ir(ir.Module.parse(function.code).operation) for function in functions]
-    results = optimise(texts, opt_level, machine_of(target), disabled, prints)
+    results = optimise_functions(texts, opt_level, machine_of(target), disabled, with_stages)
     objects = [
         FunctionObject(f.name, result.data, f.sets, function_set=f.function_set, seconds=result.seconds)
         for f, result in zip(functions, results, strict=True)
     ]
     pass_names = frozenset(name for result in results for name in result.names)
-    stages = _stages(functions, results, locations) if prints and functions else []
+    stages = _stages(functions, results, locations) if with_stages and functions else []
     return StagedObjects(objects, stages, pass_names)
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from llvmlite.binding import ContextRef, ModuleRef, TargetMachine
 
 
-SYNTAX = "NAME, NAME:CPU or NAME:CPU:FEATURES"
+TARGET_SYNTAX = "NAME, NAME:CPU or NAME:CPU:FEATURES"
 
 _LINUX = "unknown-linux-gnu"
 # Levels of the x86-64 psABI (https://gitlab.com/x86-psABIs/x86-64-ABI, "Micro-Architecture Levels") are CPUs in LLVM.
@@ -35,7 +35,7 @@ _X86 = {name: (f"x86_64-{_LINUX}", name, "") for name in ("x86-64", "x86-64-v2",
 # The baseline of Linux distributions (RV64GC); `riscv64::+v` adds vectors.
 _RV64GC = "+m,+a,+f,+d,+c"
 # The short names of targets, each with triple, CPU and features.
-NAMES = {
+TARGET_NAMES = {
     **_X86,
     "aarch64": (f"aarch64-{_LINUX}", "generic", ""),
     "riscv64": (f"riscv64-{_LINUX}", "generic-rv64", _RV64GC),
@@ -125,9 +125,9 @@ def machine_of(target: str) -> Machine:
     name, _, rest = target.partition(":")
     cpu, _, features = rest.partition(":")
     default_cpu, default_features = _DEFAULT_CPUS.get(_architecture(name), ("generic", ""))
-    triple, default_cpu, default_features = NAMES.get(name, (name, default_cpu, default_features))
+    triple, default_cpu, default_features = TARGET_NAMES.get(name, (name, default_cpu, default_features))
     if _architecture(triple) not in _ARCHITECTURES.values() or "linux" not in triple:
-        names = ", ".join(NAMES)
+        names = ", ".join(TARGET_NAMES)
         raise MachineError(f"unknown target {name!r}", f"choose one of {names}, or a triple of these on Linux")
     machine = Machine(triple, cpu or default_cpu, ",".join(filter(None, (default_features, features))))
     _check_parts(machine, target)
@@ -176,10 +176,10 @@ def check_runs_here(target: str) -> None:
         raise MachineError(f"{what} on vectors of {vector_bytes} bytes", todo)
 
 
-def object_of(text: str, opt_level: int, machine: Machine) -> bytes:
+def compile_module(text: str, opt_level: int, machine: Machine) -> bytes:
     """Returns the object of a module in LLVM IR, optimised as the bindings do, as position-independent code."""
     module = parse_module(text, machine)
-    optimise(module, opt_level, machine)
+    run_pipeline(module, opt_level, machine)
     data: bytes = target_machine(machine, opt_level).emit_object(module)
     return data
 
@@ -200,7 +200,7 @@ def new_context() -> ContextRef:
     return _llvm().create_context()
 
 
-def optimise(module: ModuleRef, opt_level: int, machine: Machine) -> None:
+def run_pipeline(module: ModuleRef, opt_level: int, machine: Machine) -> None:
     """Runs LLVM's pipeline of level `opt_level`, with the options that the bindings' `ExecutionEngine` sets."""
     llvm = _llvm()
     options = llvm.create_pipeline_tuning_options(opt_level)
@@ -245,9 +245,11 @@ def _check_parts(machine: Machine, target: str) -> None:
     try:
         kind, name = _unsupported_part(machine)
     except RuntimeError as error:
-        raise MachineError(f"LLVM has no code for {target}: {error}", f"choose one of {', '.join(NAMES)}") from error
+        raise MachineError(
+            f"LLVM has no code for {target}: {error}", f"choose one of {', '.join(TARGET_NAMES)}"
+        ) from error
     if kind:
-        todo = f"write {SYNTAX}, with names that `clang --target={machine.triple} --print-supported-cpus` lists"
+        todo = f"write {TARGET_SYNTAX}, with names that `clang --target={machine.triple} --print-supported-cpus` lists"
         raise MachineError(f"LLVM has no {kind} {name!r} for {machine.triple}", todo)
 
 

@@ -17,7 +17,7 @@ import msgspec
 from buddy.compiler.codegen import assembly, calling_convention, functions, llvm_stages
 from buddy.compiler.codegen.calling_convention import EntryConvention
 from buddy.compiler.codegen.functions import FunctionObject
-from buddy.compiler.codegen.gpu.kernels import DeviceError, device_code, holds_kernels
+from buddy.compiler.codegen.gpu.kernels import DeviceError, device_code, has_kernels
 from buddy.compiler.codegen.iree.options import IreeProgram
 from buddy.compiler.codegen.iree.program import IreeUnsupportedError, program_of
 from buddy.compiler.codegen.machines import MachineError, machine_of
@@ -93,7 +93,7 @@ def check_code(
     # Empty results are not passed.
     passed = [(number, op, spec_of(op)) for number, op in enumerate(results) if 0 not in spec_of(op).shape]
     arity = len(entry.arguments) + len(entry.symbols) + len(passed) + bool(entry.arena)
-    if calling_convention.words_of(module, graph._func_name) != arity:
+    if calling_convention.count_word_arguments(module, graph._func_name) != arity:
         raise CompilationError(diagnosis.wrong_convention(graph._func_name, arity))
     for (number, op, spec), written in zip(passed, entry.results, strict=False):
         buffer_bytes = spec.bytes
@@ -110,7 +110,7 @@ def artifact_of(
     placeholders = [spec_of(op) for op in graph.placeholders]
     results = [spec_of(op) for op in graph.results if isinstance(op, Op)]
     images = [function_object.data for function_object in objects]
-    return calling_convention.artifact(
+    return calling_convention.make_artifact(
         graph._func_name, entry, module, images, placeholders, results, calls, recipe.threads, symbols_of(graph),
         observed_nodes(graph), recipe.target,
     )  # fmt: skip
@@ -232,7 +232,7 @@ def _compile_by_pass(code: Code, on_phase: OnPhase | None) -> list[FunctionObjec
     prints = on_phase is not None and recipe.llvm_stages
     try:
         result = llvm_stages.compile_by_pass(
-            code.module, code.locations, recipe.opt_level, recipe.target, recipe.llvm_disabled, prints=prints
+            code.module, code.locations, recipe.opt_level, recipe.target, recipe.llvm_disabled, with_stages=prints
         )
     except OptimiserError as error:
         raise CompilationError(diagnosis.of_optimiser(error)) from error
@@ -269,7 +269,7 @@ class _Gpu:
             on_phase(snapshots.of_text("codegen", "ptx", kernels.ptx, kernels.ptx_seconds, "ptx"))
         graph = code.graph
         assert code.entry is not None
-        arguments = calling_convention.arguments(code.entry, [spec_of(op) for op in graph.placeholders])
+        arguments = calling_convention.artifact_arguments(code.entry, [spec_of(op) for op in graph.placeholders])
         results = tuple(spec_of(op) for op in graph.results if isinstance(op, Op))
         return Artifact(graph._func_name, (), arguments, results, device=kernels.program)
 
@@ -358,7 +358,7 @@ def backend_of(recipe: Recipe, module: ir.Operation) -> Backend[Artifact]:
     `CompilationError` like `backend_named`.
     """
     backend = backend_named(recipe.backend)
-    return GPU_BACKEND if backend is NATIVE_BACKEND and holds_kernels(module) else backend
+    return GPU_BACKEND if backend is NATIVE_BACKEND and has_kernels(module) else backend
 
 
 @contextmanager

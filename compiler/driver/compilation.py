@@ -37,7 +37,7 @@ from buddy.compiler.ops.func import eager_calls
 from buddy.compiler.ops.lowering import LoweredModule, new_context
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.passes.base import Remark
-from buddy.compiler.passes.pass_runner import StepError
+from buddy.compiler.passes.pass_runner import PassRunError
 from buddy.compiler.protocol import FOLDED, LLVM, NOT_APPLIED, Assignment, Stage
 from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.recipe import CODE_STEP, LOWERING_STEP, PrefixKeys, Recipe, digest, prefix_keys
@@ -218,7 +218,7 @@ class Compiler:
 
     def _keys(self, recipe: Recipe) -> PrefixKeys:
         """Returns the cache keys of snapshots. They include the user's `mlir-opt`, which may be rebuilt at any time."""
-        tool = mlir_tool.identity()
+        tool = mlir_tool.tool_identity()
         return prefix_keys(recipe, digest(self._hash, tool) if tool else self._hash)
 
     # ---- graph and top-level IR --------------------------------------------------------------------------------------
@@ -329,7 +329,7 @@ class _StageObserver(Observer[Any]):
             )
         self._store(numbered, snapshot, reused=False)
 
-    def failure(self, numbered: NumberedStep, state: ir.Operation, error: StepError) -> CompilationError:
+    def failure(self, numbered: NumberedStep, state: ir.Operation, error: PassRunError) -> CompilationError:
         """Returns an error with the IR at the failure, that names the pass that last changed the op, and converters."""
         with self._context, self._locations.unmapped_location(self._context):
             failed = [snapshots.at_failure(state, self._locations, numbered.step, numbered.number)]

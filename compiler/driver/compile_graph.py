@@ -47,7 +47,7 @@ def compile_graph(
     check_target(recipe)
     backend = backend_named(recipe.backend)
     if len(graph.body) >= MIN_NODES and not recipe.target:
-        objects.start()
+        objects.start_workers()
     with collector_paused():
         rewritten = snapshots.graph_after(graph, recipe, on_step)
         is_trusted = overrides is None and on_step is None and is_ours(graph, recipe)

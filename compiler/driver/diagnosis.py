@@ -16,7 +16,7 @@ from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.ops.lowering import NodeError
 from buddy.compiler.passes.base import PassContext
-from buddy.compiler.passes.pass_runner import StepError, run_step
+from buddy.compiler.passes.pass_runner import PassRunError, run_pass
 from buddy.compiler.protocol import Diagnostic, Stage
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.pass_facts import facts
@@ -62,7 +62,7 @@ def no_lowerings(dialect: str) -> Diagnostic:
 
 
 def of_step(
-    error: StepError, step: PassStep, index: int, converters: Sequence[str] = (), rewriter: str = ""
+    error: PassRunError, step: PassStep, index: int, converters: Sequence[str] = (), rewriter: str = ""
 ) -> Diagnostic:
     """Returns the diagnostic of a failed step.
 
@@ -78,7 +78,7 @@ def of_step(
     return Diagnostic(error.message, where, todo, detail=error.detail, step=index, node=error.node)
 
 
-def converters_of(error: StepError, module: ir.Operation, recipe: Recipe, locations: LocationSets) -> list[str]:
+def converters_of(error: PassRunError, module: ir.Operation, recipe: Recipe, locations: LocationSets) -> list[str]:
     """Returns the passes that would convert the op on which a conversion failed, in the input `module`."""
     match = _FAILED_LEGALIZATION.search(error.message)
     return _converters(module, match.group(1), recipe, locations) if match else []
@@ -258,7 +258,7 @@ def _count_after(module: ir.Operation, name: str, step: PassStep, locations: Loc
     with module.context, ir.Location.unknown():
         clone = module.clone()
         try:
-            run_step(clone, step, PassContext(locations))
-        except StepError:
+            run_pass(clone, step, PassContext(locations))
+        except PassRunError:
             return _count_foreign_ops(module, locations)[0][name]
         return _count_foreign_ops(clone, locations)[0][name]

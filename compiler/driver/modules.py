@@ -41,17 +41,19 @@ class TopLevelModule(NamedTuple):
     arguments: tuple[TensorMeta, ...]
 
 
-def top_level(graph: Graph, pack: bool, parts: Partition | None = None) -> TopLevelModule:
+def top_level(graph: Graph, pack: bool, partition: Partition | None = None) -> TopLevelModule:
     """Lowers `graph` to a top-level module. With `pack`, its parameters become one 1-D tensor for each element type.
 
-    `parts` lists the nodes that are calls of functions in other modules. Raises `GraphError` for a graph that cannot be
-    executed and `CompilationError` for a node that can neither be compiled nor run in eager.
+    The functions of `partition` without nodes are in other modules, and only declared. Raises `GraphError` for a graph
+    that cannot be executed and `CompilationError` for a node that can neither be compiled nor run in eager.
     """
     graph.check()
     settings = graph.settings
     recipe = Recipe(dialect=settings.dialect, partition="whole")
     try:
-        lowered = lower(graph, recipe, graph._ctx, graph._locations, settings.user_registry(), parts, settings.on_node)
+        lowered = lower(
+            graph, recipe, graph._ctx, graph._locations, settings.user_registry(), partition, settings.on_node
+        )
     except NodeError as error:
         raise CompilationError(diagnosis.of_node(error)) from error
     if graph.device is not DeviceType.CPU:
@@ -104,7 +106,7 @@ def runnable(lowered: TopLevelModule, graph: Graph) -> Run:
     results = [_spec(op.tensor_meta) for op in graph.results if isinstance(op, Op)]
     images = [image.data for image in objects]
     program = LoadedProgram(
-        calling_convention.artifact(
+        calling_convention.make_artifact(
             name, entry, module.operation, images, arguments, results, calls, recipe.threads, _symbols(lowered, graph)
         )
     )

@@ -24,7 +24,7 @@ from buddy.compiler.graph.operations.effects import ObserveOp
 from buddy.compiler.graph.partition import Partition, PartitionCall
 from buddy.compiler.graph.transform.rewriting import AFTER_SEPARATOR, OBSERVER_PREFIX, is_observable
 from buddy.compiler.graph.types import NodeType
-from buddy.compiler.mlir.walk import collect
+from buddy.compiler.mlir.walk import nested_ops
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.protocol.artifact import to_bytes
 from buddy.compiler.protocol.numerics import NodeProgram, NodeUse, ObservedProgram, ValueState
@@ -132,7 +132,7 @@ def _find_fused_groups(program: compile_graph.GraphAfterPasses) -> Groups:
     Derived nodes are left out, since they do not indicate a fusion.
     """
     locations = program.locations
-    loops = [op for op in collect(program.lowered.module.operation) if op.name.startswith(("linalg.", "scf."))]
+    loops = [op for op in nested_ops(program.lowered.module.operation) if op.name.startswith(("linalg.", "scf."))]
     numbers = {locations.number_of(op.location) for op in loops}
     sets = ({*locations.sets[number]} - {*locations.derived.get(number, ())} for number in numbers)
     groups = (frozenset(name for name in names if not name.startswith(OBSERVER_PREFIX)) for names in sets)
@@ -312,7 +312,7 @@ def _compile(
     """Compiles the programs; adds to `why` the nodes of those that cannot be compiled."""
     compiled = []
     if len(programs) > 1:
-        objects.start()
+        objects.start_workers()
     for number, program in enumerate(programs):
         report(f"compiling nodes alone, {number + 1}/{len(programs)}", number / len(programs))
         try:

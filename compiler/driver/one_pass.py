@@ -16,7 +16,7 @@ from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.ops.lowering import new_context
 from buddy.compiler.passes.base import PassContext
-from buddy.compiler.passes.pass_runner import StepError, run_step
+from buddy.compiler.passes.pass_runner import PassRunError, run_pass
 from buddy.compiler.protocol.recipe import OptionValue, PassStep, PluginFile
 
 _SPELLING = re.compile(r"([\w-]+)(?:\{(.*)\})?")
@@ -47,7 +47,7 @@ def warm_up() -> None:
     plugins.installed_plugins()
     with new_context():
         module = ir.Module.parse("module {}").operation
-        run_step(module, PassStep("cse", "mlir", "builtin.module"), PassContext(LocationSets()))
+        run_pass(module, PassStep("cse", "mlir", "builtin.module"), PassContext(LocationSets()))
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -69,9 +69,9 @@ def main(words: Sequence[str] | None = None) -> int:
         step, text = parse_step(options.step, options.anchor), options.file.read_text("utf-8")
         with new_context():
             module = ir.Module.parse(text).operation
-            run_step(module, step, PassContext(LocationSets(), threads=options.threads))
+            run_pass(module, step, PassContext(LocationSets(), threads=options.threads))
             print(module.get_asm(assume_verified=True), end="")
-    except (OSError, ValueError, StepError, ir.MLIRError) as error:
+    except (OSError, ValueError, PassRunError, ir.MLIRError) as error:
         print(f"{options.file}: error: {error}", file=sys.stderr)
         return 1
     return 0

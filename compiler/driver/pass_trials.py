@@ -15,7 +15,7 @@ from buddy.compiler.mlir.printing import op_counts
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.ops.lowering import new_context
 from buddy.compiler.passes.base import PassContext
-from buddy.compiler.passes.pass_runner import StepError, run_step
+from buddy.compiler.passes.pass_runner import PassRunError, run_pass
 from buddy.compiler.passes.replace_ir import parse_problem
 from buddy.compiler.protocol.one_shot_messages import IrProblem, PassTrials, TrialOutcome, TrialStarted
 from buddy.compiler.protocol.recipe import PassStep
@@ -39,8 +39,8 @@ def try_pass(module: ir.Operation, before: str, number: int, step: PassStep, thr
         clone = module.clone(ip=False).operation
         start = time.perf_counter()
         try:
-            run_step(clone, step, PassContext(locations, threads=threads))
-        except StepError as error:
+            run_pass(clone, step, PassContext(locations, threads=threads))
+        except PassRunError as error:
             return TrialOutcome(number, problem=error.message.partition("\n")[0])
         milliseconds = (time.perf_counter() - start) * 1e3
         after = clone.get_asm(assume_verified=True)

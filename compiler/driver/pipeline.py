@@ -11,7 +11,7 @@ from buddy.compiler.driver import diagnosis
 from buddy.compiler.driver.diagnosis import CompilationError
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.passes.base import PassContext, Remark
-from buddy.compiler.passes.pass_runner import StepError, own_passes, run_step
+from buddy.compiler.passes.pass_runner import PassRunError, own_passes, run_pass
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Observer(Generic[State]):
     def after(self, numbered: NumberedStep, state: State, remarks: Sequence[Remark]) -> None:
         """Receives the state after a pass, and the pass's remarks."""
 
-    def failure(self, numbered: NumberedStep, state: State, error: StepError) -> CompilationError:
+    def failure(self, numbered: NumberedStep, state: State, error: PassRunError) -> CompilationError:
         """Returns the error to raise for a pass that has failed and left `state`."""
         return CompilationError(diagnosis.of_step(error, numbered.step, numbered.number))
 
@@ -86,7 +86,7 @@ def run_pipeline(
 ) -> State:
     """Runs all `steps` with `run`, which changes the state in place, and returns the last state.
 
-    If `run` raises a `StepError`, raises the observer's `CompilationError`; the state may then be half rewritten.
+    If `run` raises a `PassRunError`, raises the observer's `CompilationError`; the state may then be half rewritten.
     """
     for numbered in steps:
         cached_state = observer.cached_state(numbered)
@@ -96,7 +96,7 @@ def run_pipeline(
         state = observer.before(numbered, state)
         try:
             remarks = run(state, numbered)
-        except StepError as error:
+        except PassRunError as error:
             raise observer.failure(numbered, state, error) from error
         observer.after(numbered, state, remarks)
     return state
@@ -118,7 +118,7 @@ def run_mlir_passes(
         precedes_mlir_pass = name in own and next_pass.get(numbered.number, name) not in own
         context = PassContext.of(recipe, locations)
         verify = verification == "every" or (verification == "before-mlir" and precedes_mlir_pass)
-        run_step(module, numbered.step, context, verify)
+        run_pass(module, numbered.step, context, verify)
         return context.remarks
 
     return run_pipeline(operation, steps, run, observer)

@@ -65,7 +65,7 @@ class Installation(msgspec.Struct, frozen=True):
 def installation() -> Installation:
     """Returns what determines compiled code here. It has no paths and no times, unless MLIR is a local build."""
     return Installation(
-        host_features(), PACKAGE, version(), codegen_version(), source_hash(), mlir_tool.identity(), _packages()
+        host_features(), PACKAGE, version(), codegen_version(), source_hash(), mlir_tool.tool_identity(), _packages()
     )
 
 

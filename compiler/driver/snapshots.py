@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from buddy.compiler.codegen.calling_convention import EntryConvention, of_module
+from buddy.compiler.codegen.calling_convention import EntryConvention, read_entry_convention
 from buddy.compiler.driver.pipeline import NumberedStep, Observer, OnStep, enabled_steps, run_pipeline
 from buddy.compiler.graph import serialize
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.transform import TransformError, run_transform
 from buddy.compiler.graph.types import GraphError
-from buddy.compiler.mlir.printing import marked_text, op_counts, print_mlir
+from buddy.compiler.mlir.printing import op_counts, print_mlir, print_with_locations
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.passes.base import Remark
-from buddy.compiler.passes.pass_runner import StepError
+from buddy.compiler.passes.pass_runner import PassRunError
 from buddy.compiler.protocol import Stage
 from buddy.compiler.protocol.recipe import PassStep, Recipe, digest
 from buddy.compiler.protocol.text.lines import Origins, StageText
@@ -112,7 +112,7 @@ def of_top_level(
     operation: ir.Operation, locations: LocationSets, phase: str = "toplevel", name: str = "lower"
 ) -> Snapshot:
     """Returns the snapshot of the first module: the lowered nodes of the graph, or imported IR at any phase."""
-    marked, lost = marked_text(operation, locations)
+    marked, lost = print_with_locations(operation, locations)
     text = print_mlir(marked, locations)
     counts = op_counts(text.content)
     stage = Stage(0, name, phase, "", 0, ops=counts.total(), origins=text.origins, lost=lost)
@@ -124,7 +124,7 @@ def after_step(
     remarks: tuple[Remark, ...],
 ) -> Snapshot:  # fmt: skip
     """Returns the snapshot after a pass; if the pass changed nothing, its text is that of `before`."""
-    marked, lost = marked_text(operation, locations)
+    marked, lost = print_with_locations(operation, locations)
     mark = digest(marked)
     text = before.text if mark == before.mark else print_mlir(marked, locations)
     changed = text.content != before.text.content
@@ -135,13 +135,13 @@ def after_step(
         0, step.name, phase, "", 0, index, milliseconds, counts.total(), added, removed, changed, deltas=deltas,
         origins=text.origins, lost=lost,
     )  # fmt: skip
-    entry = of_module(operation) or before.entry
+    entry = read_entry_convention(operation) or before.entry
     return Snapshot(stage, text, counts, operation, entry, remarks, mark)
 
 
 def at_failure(operation: ir.Operation, locations: LocationSets, step: PassStep, index: int) -> tuple[Stage, StageText]:
     """Returns the stage of the module that a failed pass left, which may be invalid."""
-    text = print_mlir(marked_text(operation, locations).text, locations)
+    text = print_mlir(print_with_locations(operation, locations).text, locations)
     return Stage(0, step.name, step.phase, "", 0, index, ops=op_counts(text.content).total(), state="failed"), text
 
 
@@ -251,12 +251,12 @@ class _StageObserver(Observer[_Copy]):
 
 
 def _transform(copy: _Copy, numbered: NumberedStep) -> list[Remark]:
-    """Runs a graph pass in place. Raises `StepError` with the pass's message, or with the traceback of its bug."""
+    """Runs a graph pass in place. Raises `PassRunError` with the pass's message, or with the traceback of its bug."""
     try:
         notes = run_transform(copy.graph, numbered.step.name, dict(numbered.step.options))
     except (TransformError, GraphError) as error:
-        raise StepError(str(error)) from error
+        raise PassRunError(str(error)) from error
     except Exception as error:
         traceback = "".join(format_exception(error))
-        raise StepError(f"a fault in the pass itself, {type(error).__name__}: {error}", traceback) from error
+        raise PassRunError(f"a fault in the pass itself, {type(error).__name__}: {error}", traceback) from error
     return [Remark(numbered.step.name, (note.node,), note.text) for note in notes]

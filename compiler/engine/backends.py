@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from buddy.compiler.codegen.iree.installed import TODO, missing_packages
+from buddy.compiler.codegen.iree.installed import INSTALL_COMMAND, missing_packages
 from buddy.compiler.engine.compiling import CompilationRequest
 from buddy.compiler.engine.iree_messages import CheckIreeFlags, CompileByIree, DescribeIree, IreeMessage
 from buddy.compiler.engine.programs import CompileResult
@@ -148,7 +148,7 @@ class _Iree:
 
     def problem(self) -> Diagnostic | None:
         missing = missing_packages()
-        return Diagnostic(missing, "the recipe's backend", TODO) if missing else None
+        return Diagnostic(missing, "the recipe's backend", INSTALL_COMMAND) if missing else None
 
     async def close(self) -> None:
         await self._worker.close()

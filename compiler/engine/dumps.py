@@ -79,7 +79,7 @@ class _OpenedDump:
 
     async def rerun(self, skipped: tuple[int, ...], report: Callable[[str], object]) -> Rerun:
         """Runs the passes of the dump again without the `skipped` steps. Raises `RerunError`."""
-        key = mlir_tool.identity(), len(self.dump.stages), skipped
+        key = mlir_tool.tool_identity(), len(self.dump.stages), skipped
         if key not in self.reruns:
             if self._rerunner is None or len(self.dump.stages) != self._rerunner.count:
                 self._rerunner = Rerunner(self.dump)

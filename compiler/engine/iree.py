@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from buddy.compiler.codegen.iree import options as iree_flags
-from buddy.compiler.codegen.iree.installed import TODO, IreeMissingError, versions
+from buddy.compiler.codegen.iree.installed import INSTALL_COMMAND, IreeMissingError, versions
 from buddy.compiler.codegen.iree.options import IreeArtifact, program_from, to_bytes
 from buddy.compiler.engine.compiler import TextPacker
 from buddy.compiler.engine.iree_messages import (
@@ -58,7 +58,7 @@ class IreeWorker:
         try:
             return self._answers[type(request)](request)
         except IreeMissingError as error:
-            return FailureReply(Diagnostic(str(error), "the recipe's backend", TODO))
+            return FailureReply(Diagnostic(str(error), "the recipe's backend", INSTALL_COMMAND))
         except Exception as error:
             self._channel.send(LogText(traceback_of(error)))
             what = f"internal error in the IREE worker: {type(error).__name__}: {error}"
@@ -132,7 +132,9 @@ def _diagnostic(error: IreeError, nodes: tuple[str, ...]) -> Diagnostic:
 def _describe(_request: DescribeIree) -> Reply:
     from buddy.compiler.codegen.iree import compiler
 
-    return IreeDescribed(versions(), compiler.flags(), iree_flags.DEFAULTS, compiler.targets(), compiler.devices())
+    return IreeDescribed(
+        versions(), compiler.list_flags(), iree_flags.DEFAULT_FLAGS, compiler.list_targets(), compiler.list_devices()
+    )
 
 
 def _check(request: CheckIreeFlags) -> Reply:

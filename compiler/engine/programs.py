@@ -215,4 +215,4 @@ def identity_of(recipe: Recipe) -> bytes:
     These are the user's `mlir-opt`, and the recipe without the fields that name the program and the preset.
     """
     relevant = msgspec.structs.replace(recipe, source="", arguments=(), graph=0, preset="")
-    return msgspec.msgpack.encode((relevant, mlir_tool.identity()))
+    return msgspec.msgpack.encode((relevant, mlir_tool.tool_identity()))

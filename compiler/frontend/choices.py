@@ -87,9 +87,9 @@ def _knows_op(name: str) -> bool:
 
 def _check_registry(choice: OpChoice, dialect: str, has_user_registry: bool) -> list[str]:
     from buddy.compiler.ops import registries
-    from buddy.compiler.ops.lowering import USER
+    from buddy.compiler.ops.lowering import USER_REGISTRY
 
-    registry_names = [*([USER] if has_user_registry else []), *registries(dialect), TORCH_MLIR, EAGER]
+    registry_names = [*([USER_REGISTRY] if has_user_registry else []), *registries(dialect), TORCH_MLIR, EAGER]
     if choice.lowering not in registry_names:
         message = f"choices: unknown registry {choice.lowering!r} for {choice.node}"
         raise OptionError(

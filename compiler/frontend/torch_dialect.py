@@ -21,7 +21,7 @@ from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.formulas import attention
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import Op, OutputOp, PlaceholderOp
-from buddy.compiler.mlir.bindings import torch_dialect, torch_importer
+from buddy.compiler.mlir.bindings import fx_graph_importer, torch_dialect
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.protocol.plain_values import ImportedIR
 from buddy.compiler.protocol.presets import IMPORTED
@@ -159,7 +159,7 @@ def _decompose(module: GraphModule, inputs: Sequence[torch.Tensor]) -> GraphModu
 def _decompositions() -> dict[torch._ops.OpOverload, Callable[..., object]]:
     aten = torch.ops.aten
     replacements = {aten.view.default: _view, aten._scaled_dot_product_flash_attention_for_cpu.default: attention}
-    return {**torch_importer().decompositions(), **replacements, **torch_ops.DECOMPOSITIONS}
+    return {**fx_graph_importer().decompositions(), **replacements, **torch_ops.DECOMPOSITIONS}
 
 
 def _view(tensor: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
@@ -180,7 +180,7 @@ def _to_mlir(module: GraphModule, node_names: Sequence[str]) -> str:
     assert dialect is not None
     context = ir.Context()
     dialect.register_dialect(context)
-    importer = torch_importer().importer(context)
+    importer = fx_graph_importer().create(context)
     importer.import_stateless_graph(module.graph, func_name=_ENTRY)
     operation = importer.module.operation
 

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     tosa = dialects.tosa
     vector = dialects.vector
 
-VARIABLE = "BUDDY_MLIR_PACKAGE"
-PACKAGE = os.environ.get(VARIABLE) or "torch_mlir"
+PACKAGE_VARIABLE = "BUDDY_MLIR_PACKAGE"
+PACKAGE = os.environ.get(PACKAGE_VARIABLE) or "torch_mlir"
 
 _MODULES = ("ir", "passmanager", "execution_engine", "rewrite", "runtime")
 _DIALECTS = (
@@ -71,17 +71,23 @@ def _load(name: str) -> ModuleType:
 
 
 def _bindings_error(name: str, error: Exception) -> BindingsError:
-    package = f"{VARIABLE}={PACKAGE}" if os.environ.get(VARIABLE) else f"{PACKAGE}, the package of MLIR's bindings,"
+    package = (
+        f"{PACKAGE_VARIABLE}={PACKAGE}"
+        if os.environ.get(PACKAGE_VARIABLE)
+        else f"{PACKAGE}, the package of MLIR's bindings,"
+    )
     folder = _folder_of(PACKAGE)
     missing = isinstance(error, ModuleNotFoundError) and str(error.name).startswith(PACKAGE)
     if not folder:
-        what = f"{package} " + ("is not found by Python" if os.environ.get(VARIABLE) else "is not installed")
+        what = f"{package} " + ("is not found by Python" if os.environ.get(PACKAGE_VARIABLE) else "is not installed")
     elif missing:
         what = f"{package} is the package in {folder}, which has no module {name}"
     else:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         what = f"{package} is the package in {folder}, whose module {name} does not load: {reason}"
-    own_build = f"set {VARIABLE} to the import name of your build's bindings (mlir), and add their folder to PYTHONPATH"
+    own_build = (
+        f"set {PACKAGE_VARIABLE} to the import name of your build's bindings (mlir), and add their folder to PYTHONPATH"
+    )
     return BindingsError(what, f"{own_build}; or unset it to use torch-mlir's (`pip install torch-mlir`)")
 
 
@@ -159,17 +165,20 @@ def register_external_dialects(context: ir.Context) -> None:
         importlib.import_module(f"{PACKAGE}._mlir_libs._stablehlo").register_dialect(context)
 
 
-class TorchImporter(NamedTuple):
-    """torch-mlir's importer of FX graphs: a factory by MLIR context, and the decompositions that it expects."""
+class FxGraphImporter(NamedTuple):
+    """torch-mlir's importer of FX graphs, and the decompositions that it expects.
 
-    importer: Callable[[Any], Any]
+    `create` makes an importer for an MLIR context.
+    """
+
+    create: Callable[[Any], Any]
     decompositions: Callable[[], dict[Any, Any]]
 
 
-def torch_importer() -> TorchImporter:
+def fx_graph_importer() -> FxGraphImporter:
     """Returns the importer of FX graphs, which imports torch; only the `torch_mlir` package has it."""
     importer, table = _load("extras.fx_importer"), _load("extras.fx_decomp_util")
-    return TorchImporter(lambda context: importer.FxImporter(context=context), table.get_decomposition_table)
+    return FxGraphImporter(lambda context: importer.FxImporter(context=context), table.get_decomposition_table)
 
 
 def onnx_importer() -> ModuleType:
@@ -177,15 +186,15 @@ def onnx_importer() -> ModuleType:
     return _load("extras.onnx_importer")
 
 
-def torch_fx() -> ModuleType:
+def exported_program_importer() -> ModuleType:
     """Returns torch-mlir's importer of exported programs, which imports torch; only the `torch_mlir` package has it."""
     return _load("fx")
 
 
-def install(name: str) -> ModuleType:
+def install_alias(name: str) -> ModuleType:
     """Makes `name.x` an alias of module `x` of the bindings; returns the bindings' package.
 
-    Raises `ModuleNotFoundError`, with what to do, if the bindings are not found.
+    Raises `BindingsError` if the bindings are not found, and `ModuleNotFoundError` if `name` is the package itself.
     """
     if name == PACKAGE.partition(".")[0]:
         # `BUDDY_MLIR_PACKAGE` is this name, but Python has not found such a package.

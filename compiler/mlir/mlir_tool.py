@@ -12,7 +12,7 @@ from pathlib import Path
 
 from buddy.compiler.protocol.errors import BuddyError
 
-VARIABLE = "BUDDY_MLIR_OPT"
+TOOL_VARIABLE = "BUDDY_MLIR_OPT"
 _NAME = "mlir-opt"
 
 
@@ -45,24 +45,24 @@ class MlirTool:
         return f"{self.path} {self.state}"
 
 
-def tool() -> MlirTool | None:
+def find_tool() -> MlirTool | None:
     """Returns the tool in use, or `None`. Raises `ToolError` if `BUDDY_MLIR_OPT` does not name an executable."""
-    configured = os.environ.get(VARIABLE, "")
+    configured = os.environ.get(TOOL_VARIABLE, "")
     path = shutil.which(configured or _NAME)
     if path is None:
         if configured:
             raise ToolError(
-                f"{VARIABLE}={configured} is not executable: set it to the path of your mlir-opt, or unset it"
+                f"{TOOL_VARIABLE}={configured} is not executable: set it to the path of your mlir-opt, or unset it"
             )
         return None
     status = os.stat(path)
     return MlirTool(os.path.abspath(path), (status.st_size, status.st_mtime_ns))
 
 
-def identity() -> str:
+def tool_identity() -> str:
     """Returns a text that changes with the tool in use; "" if there is no tool or `BUDDY_MLIR_OPT` is invalid."""
     try:
-        current = tool()
+        current = find_tool()
     except ToolError:
         return ""
     return current.identity if current is not None else ""

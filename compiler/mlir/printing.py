@@ -38,7 +38,7 @@ class PrintedModule(NamedTuple):
     lost: int = 0
 
 
-def marked_text(operation: ir.Operation, locations: LocationSets) -> PrintedModule:
+def print_with_locations(operation: ir.Operation, locations: LocationSets) -> PrintedModule:
     """Prints the module with a location for each op; `LocationSets.fill` adds the locations that passes dropped."""
     text = operation.get_asm(enable_debug_info=True, assume_verified=True)
     if not _has_unlocated_ops(text):
@@ -63,7 +63,7 @@ def _alias_lines(marked: str) -> Iterator[str]:
 
 
 def print_mlir(marked: str, locations: LocationSets) -> StageText:
-    """Converts a module's `marked_text`: removes the locations from the text and returns them as sets of nodes."""
+    """Converts the text of `print_with_locations`: removes the locations and returns them as sets of nodes."""
     lines = marked.splitlines()
     aliases = _aliases(lines, locations)
     content: list[str] = []
@@ -141,33 +141,33 @@ def _expand(body: str, bodies: dict[str, str], depth: int) -> str:
 
 
 def print_llvm(
-    text: str, locations: LocationSets, line_sets: Sequence[int] | None = None, whole_set: int = 0
+    text: str, locations: LocationSets, line_sets: Sequence[int] | None = None, function_set: int = 0
 ) -> StageText:
     """Removes the debug metadata from LLVM IR, and returns it as the sets of nodes of each line.
 
     The line `n` of a debug location is the number of a set, or with `line_sets` that of the set `line_sets[n - 1]`.
-    `whole_set` is the set of a function without a line.
+    `function_set` is the set of each function then, whose debug location has no line.
     """
     lines = text.splitlines()
     numbers = {m.group(1): int(m.group(2)) for m in map(_LINE.match, lines) if m}
     functions = {m.group(1): int(m.group(2)) for m in map(_SUBPROGRAM.match, lines) if m}
     if line_sets is not None:
         numbers = {name: line_sets[n - 1] if 0 < n <= len(line_sets) else 0 for name, n in numbers.items()}
-        functions = dict.fromkeys(functions, whole_set)
-    content, sets, instructions, function_set = [], [], [], 0
+        functions = dict.fromkeys(functions, function_set)
+    content, sets, instructions, current_set = [], [], [], 0
     for line in lines:
         if _METADATA.match(line):
             continue
         debug_location = _DEBUG_LOCATION.search(line)
         if line.startswith("define"):
-            function_set = functions.get(debug_location.group(1), 0) if debug_location else 0
-            number = function_set
+            current_set = functions.get(debug_location.group(1), 0) if debug_location else 0
+            number = current_set
         else:
             number = numbers.get(debug_location.group(1), 0) if debug_location else 0
         number = number if number < len(locations.sets) else 0
         if line.startswith("  "):
             # An instruction without a location comes from all nodes of the function.
-            number = number or function_set
+            number = number or current_set
             instructions.append(number)
         content.append(_DEBUG_LOCATION.sub("", line))
         sets.append(number)
@@ -190,12 +190,12 @@ _TRANSLATE, _FREE = "mlirTranslateModuleToLLVMIRToString", "LLVMDisposeMessage"
 
 def to_llvm_ir(operation: ir.Operation) -> str:
     """Returns the LLVM IR of a module in the LLVM dialect. Raises `RuntimeError` if the translation fails."""
-    translate = translator()
+    translate = leak_free_translation()
     return str(llvm.translate_module_to_llvmir(operation)) if translate is None else translate(operation)
 
 
 @lru_cache(maxsize=1)
-def translator() -> Callable[[ir.Operation], str] | None:
+def leak_free_translation() -> Callable[[ir.Operation], str] | None:
     """Returns a translation that frees its text, or `None` if the bindings' library does not export the functions."""
     llvm.translate_module_to_llvmir  # noqa: B018 - loads the module of bindings that is looked up below
     module = sys.modules.get(f"{PACKAGE}._mlir_libs._mlirDialectsLLVM")

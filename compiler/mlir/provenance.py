@@ -1,4 +1,4 @@
-"""The graph nodes that an op comes from: interned sets of nodes, as MLIR file locations `loc("graph":number:0)`.
+"""Records which graph nodes an op comes from: interned sets of nodes, as MLIR file locations `loc("graph":number:0)`.
 
 A location has the number of one set, and is never a `FusedLoc` of several: LLVM turns such a location into line 0. In a
 set, a node is either direct (the op comes from it) or derived: taken from neighbouring ops, because a pass has dropped

@@ -1,4 +1,4 @@
-"""Queries on modules: nested ops, attributes, unused symbols, and properties of buffers that need no alias analysis."""
+"""Finds ops, attributes and symbols in modules, and determines properties of buffers that need no alias analysis."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from buddy.compiler.mlir.bindings import ir
 
 
-def collect(root: ir.Operation) -> list[ir.Operation]:
+def nested_ops(root: ir.Operation) -> list[ir.Operation]:
     """Returns all ops nested in `root`, in pre-order, without `root` itself."""
     ops: list[Any] = []
     append, advance = ops.append, ir.WalkResult.ADVANCE
@@ -55,12 +55,12 @@ def attributes_of(op: ir.Operation) -> dict[str, ir.Attribute]:
 
 
 def symbol_of(op: Any) -> str:
-    """Returns the symbol name of an op, such as a function."""
+    """Returns the name of the symbol that an op defines, such as a function."""
     return str(ir.StringAttr(op.attributes["sym_name"]).value)
 
 
 def callee_of(call: ir.Operation) -> str:
-    """Returns the name of the function that a `func.call` calls."""
+    """Returns the name of the function that a `func.call` or `llvm.call` calls."""
     return str(ir.FlatSymbolRefAttr(call.attributes["callee"]).value)
 
 
@@ -89,7 +89,7 @@ def clone_body(block: ir.Block, replacements: dict[ir.Value, ir.Value]) -> list[
     for op in body:
         clone = op.operation.clone()
         # Ops in nested regions, such as loop bodies, may use the values too.
-        for nested in (clone.operation, *(collect(clone) if len(clone.operation.regions) else ())):
+        for nested in (clone.operation, *(nested_ops(clone) if len(clone.operation.regions) else ())):
             for i, operand in enumerate(nested.operands):
                 if operand in replacements:
                     nested.operands[i] = replacements[operand]
@@ -100,10 +100,10 @@ def clone_body(block: ir.Block, replacements: dict[ir.Value, ir.Value]) -> list[
 # Attribute of a function that runs once for each parameter, such as one that packs weights: unrolling its loops would
 # cost more compile time than it saves.
 RUNS_ONCE = "buddy.once"
-# Attribute of an argument that is a buffer of the caller and overlaps no other buffer.
-RESULT = "buddy.result"
+# Attribute of an argument of the entry: a buffer of the caller for one result, which overlaps no other buffer.
+OUT_PARAMETER = "buddy.result"
 
-VIEWS = frozenset(
+VIEW_OPS = frozenset(
     {
         "memref.collapse_shape",
         "memref.expand_shape",
@@ -117,7 +117,7 @@ VIEWS = frozenset(
 # The op whose first result is the base buffer of its operand.
 _BASE = "memref.extract_strided_metadata"
 # Ops on buffers that do not access their elements.
-NO_ACCESS = VIEWS | {"memref.alloc", "memref.dim", "memref.get_global"}
+NON_ACCESSING_OPS = VIEW_OPS | {"memref.alloc", "memref.dim", "memref.get_global"}
 
 
 def element_bytes(type_: ir.Type) -> int:
@@ -127,10 +127,10 @@ def element_bytes(type_: ir.Type) -> int:
 
 def bytes_of(type_: ir.Type) -> int:
     """Returns the size in bytes of a memref of static shape."""
-    element, parts = type_.element_type, 1
+    element, scalars = type_.element_type, 1
     if isinstance(element, ir.ComplexType):
-        element, parts = element.element_type, 2
-    return math.prod(type_.shape, start=parts * element_bytes(element))
+        element, scalars = element.element_type, 2
+    return math.prod(type_.shape, start=scalars * element_bytes(element))
 
 
 def has_identity_layout(type_: ir.Type) -> bool:
@@ -140,19 +140,24 @@ def has_identity_layout(type_: ir.Type) -> bool:
     return bool(memref.layout == ir.AffineMapAttr.get(identity))
 
 
+def defining_op(value: ir.Value) -> ir.Operation | None:
+    """Returns the op that computes `value`, or `None` for an argument of a block."""
+    return value.owner.operation if isinstance(value, ir.OpResult) else None
+
+
 def root_of(value: ir.Value) -> ir.Value:
     """Returns the buffer that `value` is a view of, through any number of views."""
-    while isinstance(value, ir.OpResult) and (value.owner.name in VIEWS or value.owner.name == _BASE):
+    while isinstance(value, ir.OpResult) and (value.owner.name in VIEW_OPS or value.owner.name == _BASE):
         value = value.owner.operands[0]
     return value
 
 
-def accesses(value: ir.Value) -> Iterator[ir.Operation]:
+def accessing_ops(value: ir.Value) -> Iterator[ir.Operation]:
     """Yields the ops that read, write, free or forward the memory of `value`, also through views."""
     for use in value.uses:
         owner = use.owner.operation
-        if owner.name in VIEWS or owner.name == _BASE:
-            yield from accesses(owner.results[0])
+        if owner.name in VIEW_OPS or owner.name == _BASE:
+            yield from accessing_ops(owner.results[0])
         else:
             yield owner
 
@@ -182,16 +187,16 @@ def is_unaliased(root: ir.Value) -> bool:
     """True if only views of `root` overlap it: an allocation, or an out-parameter."""
     if isinstance(root, ir.OpResult):
         return root.owner.name in ("memref.alloc", "memref.alloca")
-    return isinstance(root, ir.BlockArgument) and RESULT in _attributes_of_argument(root)
+    return isinstance(root, ir.BlockArgument) and OUT_PARAMETER in _attributes_of_argument(root)
 
 
 def _attributes_of_argument(argument: ir.BlockArgument) -> Any:
     owner = argument.owner.owner.operation
     if owner.name != "func.func" or "arg_attrs" not in owner.attributes or argument.owner != owner.regions[0].blocks[0]:
         return ()
-    flags = ir.ArrayAttr(owner.attributes["arg_attrs"])
+    attributes = ir.ArrayAttr(owner.attributes["arg_attrs"])
     # An argument that `pack-weights` has just added has no attributes yet.
-    return ir.DictAttr(flags[argument.arg_number]) if argument.arg_number < len(flags) else ()
+    return ir.DictAttr(attributes[argument.arg_number]) if argument.arg_number < len(attributes) else ()
 
 
 def zero_fill_before(op: ir.Operation, buffer: ir.Value) -> ir.Operation | None:
@@ -200,7 +205,7 @@ def zero_fill_before(op: ir.Operation, buffer: ir.Value) -> ir.Operation | None:
     for candidate in reversed(preceding):
         if candidate.name == "linalg.fill" and candidate.operands[1] == buffer:
             return candidate if _is_zero(candidate.operands[0]) else None
-        if _may_touch(candidate, buffer):
+        if _may_access(candidate, buffer):
             return None
     return None
 
@@ -212,8 +217,8 @@ def _preceding_ops(op: ir.Operation) -> Iterator[ir.Operation]:
         yield other.operation
 
 
-def _may_touch(op: ir.Operation, buffer: ir.Value) -> bool:
-    if op.name in NO_ACCESS or op.name.startswith(("arith.", "math.")):
+def _may_access(op: ir.Operation, buffer: ir.Value) -> bool:
+    if op.name in NON_ACCESSING_OPS or op.name.startswith(("arith.", "math.")):
         return False
     if len(op.regions) and not op.name.startswith("linalg."):
         return True

@@ -1,9 +1,9 @@
-"""Which memory the functions of a module may write to."""
+"""Determines which memory the functions of a module may write to."""
 
 from __future__ import annotations
 
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.mlir.walk import is_inside
+from buddy.compiler.mlir.walk import callee_of, is_inside, symbol_of
 
 # Ops that only read their memory operands.
 _READING_OPS = frozenset({
@@ -26,7 +26,7 @@ class WriteEffects:
 
     def __init__(self, module: ir.Operation) -> None:
         self._functions = {
-            str(ir.StringAttr(op.operation.attributes["sym_name"]).value): op.operation
+            symbol_of(op.operation): op.operation
             for op in module.regions[0].blocks[0]
             if op.operation.name in ("func.func", "llvm.func")
         }
@@ -62,7 +62,7 @@ class WriteEffects:
     def _call_may_write(self, op: ir.Operation, operand_index: int) -> bool:
         if "callee" not in op.attributes:
             return True
-        name = str(ir.FlatSymbolRefAttr(op.attributes["callee"]).value)
+        name = callee_of(op)
         function = self._functions.get(name)
         if function is None or not len(function.regions[0].blocks):
             return function is None or not _declares_readonly(function, operand_index)

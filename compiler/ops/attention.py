@@ -26,16 +26,16 @@ from buddy.compiler.ops.attention_blocks import KeyTail, RowBlocks, block_sizes,
 from buddy.compiler.ops.attention_tiles import (
     Index,
     TileOperand,
-    add,
-    divide,
+    add_to_index,
+    divide_index,
     emit_loop,
     emit_parallel,
-    multiply,
+    multiply_index,
     reduce_rows,
     slice_arguments,
     update_in_place,
 )
-from buddy.compiler.ops.precision import narrowed, refuse_precision
+from buddy.compiler.ops.precision import refuse_precision, round_operands_if_requested
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.structured import (
@@ -186,7 +186,7 @@ class _Attention:
     def _emit_head(self, head: list[Index], out: ir.Value) -> ir.Value:
         """Writes the result of the head at the indices `head` to `out` [rows, width]; returns the new `out`."""
         heads_per_group = self.q.shape[-3] // self.k[0].shape[-3]
-        group = [*head[:-1], divide(head[-1], heads_per_group)]
+        group = [*head[:-1], divide_index(head[-1], heads_per_group)]
         keys = list(self._key_parts(group))
         for rows in split_rows(self.q.shape[-2], keys[0].count, self.block_rows, self.block_keys, self.causal):
 
@@ -226,7 +226,7 @@ class _Keys:
         """Returns the scores [rows, count] of `queries` [rows, width] for the first `count` keys of a block."""
         dtype = self.attention.dtype
         if self.panels is None or (isinstance(block, int) and block >= self.full_blocks):
-            keys = self._tile(self.k, multiply(block, self.block_keys), count)
+            keys = self._tile(self.k, multiply_index(block, self.block_keys), count)
             return contract(queries, keys, "md", "nd", "mn", dtype)
         panels = TileOperand(self.panels, self.attention.operand_dtype, (0, 1, 2))
         width = self.k.shape[-1]
@@ -234,7 +234,7 @@ class _Keys:
 
     def weighted_values(self, weights: ir.Value, block: Index, count: int, out: ir.Value | None = None) -> ir.Value:
         """Returns `weights` [rows, count] times the first `count` values of a block, added to `out` if not `None`."""
-        values = self._tile(self.v, multiply(block, self.block_keys), count)
+        values = self._tile(self.v, multiply_index(block, self.block_keys), count)
         rounded = cast_tensor(weights, self.attention.dtype, self.attention.operand_dtype)
         return contract(rounded, values, "mn", "nd", "md", self.attention.dtype, out)
 
@@ -256,7 +256,7 @@ class _Block:
     ) -> None:
         self.attention, self.head, self.parts, self.rows, self.index = attention, head, parts, rows, index
         self.dtype = attention.dtype
-        self.start = multiply(index, attention.block_rows)
+        self.start = multiply_index(index, attention.block_rows)
         self.out = TileOperand(out, attention.result_dtype, (0, 1))
         scale = attention.scale
         # The scale of scores in 16 bits is exact if it is a power of two; otherwise the scores are scaled in f32.
@@ -333,7 +333,7 @@ class _Block:
         mask = self.attention.mask
         inputs = []
         if mask is not None:
-            offsets = [*self.head, self.start, add(multiply(block, keys.block_keys), keys.start)]
+            offsets = [*self.head, self.start, add_to_index(multiply_index(block, keys.block_keys), keys.start)]
             inputs.append((_broadcast_tile(mask, offsets, self.rows.rows, count), mask.dtype))
         scale = self.score_scale
         if not inputs and not has_diagonal and scale == 1.0:
@@ -411,7 +411,7 @@ def _in_requested_precision(
         refuse_precision("rounding keys and values for one row of queries takes longer than it saves")
         return q, k, v, q.dtype
     operands = [q, *k, *v]
-    values, element = narrowed([operand.value for operand in operands], q.dtype, "attention")
+    values, element = round_operands_if_requested([operand.value for operand in operands], q.dtype, "attention")
     rounded = [
         dataclasses.replace(operand, value=value, dtype=element)
         for operand, value in zip(operands, values, strict=True)

@@ -85,19 +85,19 @@ def reduce_rows(
     return generic([value], [[0, 1]], [start], [[0, None]], [PARALLEL, REDUCTION], scalars)[0]
 
 
-def multiply(index: Index, factor: int) -> Index:
+def multiply_index(index: Index, factor: int) -> Index:
     if isinstance(index, int):
         return index * factor
     return index if factor == 1 else arith.muli(index, _constant(factor))
 
 
-def add(index: Index, number: int) -> Index:
+def add_to_index(index: Index, number: int) -> Index:
     if isinstance(index, int):
         return index + number
     return index if number == 0 else arith.addi(index, _constant(number))
 
 
-def divide(index: Index, divisor: int) -> Index:
+def divide_index(index: Index, divisor: int) -> Index:
     if isinstance(index, int):
         return index // divisor
     return index if divisor == 1 else arith.divui(index, _constant(divisor))

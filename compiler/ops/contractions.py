@@ -10,7 +10,7 @@ from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.bounds import fall_back_if_outside
 from buddy.compiler.ops.loops import LoopState, compare, element, minus, pick, plus, position, scalar_to_index
-from buddy.compiler.ops.precision import int4_product, product
+from buddy.compiler.ops.precision import emit_product, int4_product
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.structured import (
@@ -49,7 +49,7 @@ def _register_product(name: str, a_dims: str, b_dims: str, out_dims: str) -> Non
     @lowering(name)
     def lower(node: Op, symbol_table: SymbolTable) -> ir.Value:
         dtype = node.tensor_meta.dtype
-        sums, wide = product(*_operands(node, symbol_table), a_dims, b_dims, out_dims, dtype)
+        sums, wide = emit_product(*_operands(node, symbol_table), a_dims, b_dims, out_dims, dtype)
         return cast_tensor(sums, wide, dtype)
 
 
@@ -88,7 +88,7 @@ def _register_product_plus_addend(name: str, a_dims: str, b_dims: str, out_dims:
         addend = value_of(node.args[0], symbol_table)
         a, b = _operands(node, symbol_table, 1)
         alpha, beta = node.kwargs.get("alpha", 1), node.kwargs.get("beta", 1)
-        sums, wide = product(a, b, a_dims, b_dims, out_dims, meta.dtype)
+        sums, wide = emit_product(a, b, a_dims, b_dims, out_dims, meta.dtype)
 
         def body(x: Scalar, y: Scalar) -> Scalar:
             scaled = x if alpha == 1 else x * alpha
@@ -128,7 +128,7 @@ def trilinear(node: Op, symbol_table: SymbolTable) -> ir.Value:
 @lowering("TransposeAddMMFusedOp")
 def transposed_addmm(node: Op, symbol_table: SymbolTable) -> ir.Value:
     meta = node.tensor_meta
-    sums, wide = product(*_operands(node, symbol_table), "mk", "nk", "mn", meta.dtype)
+    sums, wide = emit_product(*_operands(node, symbol_table), "mk", "nk", "mn", meta.dtype)
     operands = [(sums, wide), (value_of(node.args[2], symbol_table), meta.dtype)]
     return pointwise(operands, meta.shape, meta.dtype, lambda x, y: cast(x + cast(y, wide), meta.dtype))
 

@@ -12,12 +12,12 @@ from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.ops import structured as st
-from buddy.compiler.ops.precision import narrowed
+from buddy.compiler.ops.precision import round_operands_if_requested
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.sums import accumulator_type, cast_tensor
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, value_of
-from buddy.compiler.ops.windows import SlidingWindow, pad_for_window, per_dim, place
+from buddy.compiler.ops.windows import SlidingWindow, insert_spaced, pad_for_window, per_dim
 
 ops_registry = Registry()
 lowering = ops_registry.lowering
@@ -32,7 +32,7 @@ def convolution(node: Op, symbol_table: SymbolTable) -> ir.Value:
         return st.empty(meta.shape, meta.dtype)
     wide = accumulator_type(meta.dtype)
     window, operands_of_node = _window(node, 3, weight), [value_of(op, symbol_table) for op in (x, weight)]
-    (value, kernel), dtype = narrowed(operands_of_node, meta.dtype, "a convolution")
+    (value, kernel), dtype = round_operands_if_requested(operands_of_node, meta.dtype, "a convolution")
     setup = ConvolutionSetup(window, groups, dtype)
     emit = convolve_transposed if node.args[6] else convolve
     sums = emit(value, kernel, setup, meta.shape)
@@ -215,7 +215,7 @@ def _convolve_phase(
     firsts, steps = [0, 0, *(p.first for p in phases)], [1, 1, *(p.step for p in phases)]
     kernel = _adjoint_kernel(st.slice_of(kernel, firsts, sizes, steps, sizes, dtype), setup)
     offsets, padded_sizes = [0, 0, *(p.offset for p in phases)], [*st.shape_of(value)[:2], *window.padded_sizes(counts)]
-    padded = place(value, offsets, [1] * len(padded_sizes), padded_sizes, 0, dtype)
+    padded = insert_spaced(value, offsets, [1] * len(padded_sizes), padded_sizes, 0, dtype)
     return slide(padded, kernel, replace(setup, window=window), [*leading, *counts])
 
 

@@ -48,9 +48,9 @@ from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.recipe import EAGER, F32, TORCH_MLIR, Recipe
 
 # The phase of nodes that have been lowered.
-LOWERED = "toplevel"
+TOP_LEVEL_PHASE = "toplevel"
 # The MLIR value of each result, by node name and result index.
-Table = dict[tuple[str, int], ir.Value]
+ValueTable = dict[tuple[str, int], ir.Value]
 # Called with each node and the MLIR ops that the node was lowered to, in order.
 OnNode = Callable[[Op, Sequence[ir.Operation]], None]
 
@@ -67,7 +67,7 @@ NO_LOWERING = (
 NOT_COMPLEX = "complex numbers are lowered as pairs of floats, which this op does not support"
 
 # The name of the registry of a script's lowerings, which is searched first.
-USER = "user"
+USER_REGISTRY = "user"
 
 
 class NodeError(BuddyError):
@@ -92,7 +92,7 @@ class LoweredModule:
     partition: Partition
     unapplied: tuple[tuple[str, str], ...] = ()
     transient: bool = False
-    phase: str = LOWERED
+    phase: str = TOP_LEVEL_PHASE
     is_imported: bool = False
 
 
@@ -139,14 +139,14 @@ class _Lowerer:
             return
         argument_locations = [self.locations.location([value[0].stable]) for value in arguments]
         block = op.add_entry_block([*argument_locations, *[all_nodes] * len(symbols)])
-        table: Table = {}
+        table: ValueTable = {}
         symbol_values: dict[str, ir.Value] = dict(zip(symbols, list(block.arguments)[len(arguments) :], strict=True))
         with ir.InsertionPoint(block), all_nodes, function_sizes(symbol_values):
             _bind(table, function.inputs, list(block.arguments)[: len(arguments)])
             self._lower_body(function, body, table)
             func.ReturnOp([table[op.name, index] for op, index in results])
 
-    def _lower_body(self, function: PartitionFunction, body: Sequence[Op | PartitionCall], table: Table) -> None:
+    def _lower_body(self, function: PartitionFunction, body: Sequence[Op | PartitionCall], table: ValueTable) -> None:
         positions = {op.name: i for i, op in enumerate(function.nodes)}
         for item in body:
             if isinstance(item, PartitionCall):
@@ -157,7 +157,7 @@ class _Lowerer:
                     assignment = self._lower_and_notify(item, table) if self.on_node else self._lower(item, table)
                 self._record_assignment(function, position, assignment)
 
-    def _lower_and_notify(self, node: Op, table: Table) -> Assignment:
+    def _lower_and_notify(self, node: Op, table: ValueTable) -> Assignment:
         operations = ir.InsertionPoint.current.block.operations
         old_count = len(operations)
         assignment = self._lower(node, table)
@@ -171,7 +171,7 @@ class _Lowerer:
             stable = site[position].stable
             self.assignments[stable] = msgspec.structs.replace(assignment, node=stable, function=function.name)
 
-    def _emit_call(self, call: PartitionCall, table: Table) -> None:
+    def _emit_call(self, call: PartitionCall, table: ValueTable) -> None:
         operands = [table[op.name, index] for op, index in _without_empty(call.inputs)]
         operands += [index_value(symbol(name)) for name in self.symbols[call.function]]
         results = _types(_without_empty(call.outputs))
@@ -179,7 +179,7 @@ class _Lowerer:
             op = func.CallOp(results, ir.FlatSymbolRefAttr.get(call.function), operands)
             _bind(table, call.outputs, op.results)
 
-    def _lower(self, node: Op, table: Table) -> Assignment:
+    def _lower(self, node: Op, table: ValueTable) -> Assignment:
         """Lowers a node by the registry that the recipe chooses, else by the first one that can, else by eager."""
         if isinstance(node, GetItemOp):
             table[node.name, 0] = table[node.args[0].name, node.args[1]]
@@ -227,15 +227,15 @@ class _Lowerer:
         """
         first = [choice] if choice else []
         if not choice and self.recipe.precision_of(node.stable) != F32:
-            first = [USER] * (USER in self.registries) + ["linalg"] * ("linalg" in self.registries)
+            first = [USER_REGISTRY] * (USER_REGISTRY in self.registries) + ["linalg"] * ("linalg" in self.registries)
         return list(dict.fromkeys([*first, *self.registries]))
 
     @property
     def _first_registry(self) -> str:
         """The name of the dialect's first registry; a missing lowering is reported for this registry only."""
-        return next(key for key in self.registries if key != USER)
+        return next(key for key in self.registries if key != USER_REGISTRY)
 
-    def _try_registry(self, key: str, node: Op, table: Table) -> LoweringError | None:
+    def _try_registry(self, key: str, node: Op, table: ValueTable) -> LoweringError | None:
         """Lowers `node` by the registry `key`. Returns `None` on success, otherwise the error."""
         registry, name = self.registries.get(key), type(node).__name__
         if registry is None:
@@ -254,7 +254,7 @@ class _Lowerer:
         return None
 
     def _call_eager(
-        self, node: Op, table: Table, choices: tuple[str, ...], reasons: list[str], rejections: Mapping[str, str]
+        self, node: Op, table: ValueTable, choices: tuple[str, ...], reasons: list[str], rejections: Mapping[str, str]
     ) -> Assignment:
         try:
             self._store_results(node, table, eager_call(node, table))
@@ -268,7 +268,7 @@ class _Lowerer:
         )  # fmt: skip
 
     @staticmethod
-    def _attempt(lowering: Lowering, node: Op, table: Table) -> Results:
+    def _attempt(lowering: Lowering, node: Op, table: ValueTable) -> Results:
         """Runs a lowering. If it fails, erases the ops that it has emitted, and raises `LoweringError`."""
         block = ir.InsertionPoint.current.block
         old_count = len(block.operations)
@@ -283,7 +283,7 @@ class _Lowerer:
             raise lowering_error from error
 
     @staticmethod
-    def _store_results(node: Op, table: Table, results: Results) -> None:
+    def _store_results(node: Op, table: ValueTable, results: Results) -> None:
         """Stores the result of a lowering (a value, an op, or a list of values) in the symbol table."""
         values: Sequence[Any]
         if isinstance(results, (list, tuple)):
@@ -375,7 +375,7 @@ def _types(values: Sequence[Value]) -> list[ir.Type]:
     return [meta_type(op.tensor_meta) for op, _ in values]
 
 
-def _bind(table: Table, values: Sequence[Value], mlir_values: Sequence[ir.Value]) -> None:
+def _bind(table: ValueTable, values: Sequence[Value], mlir_values: Sequence[ir.Value]) -> None:
     """Stores the `mlir_values` that a call passes for `values` in `table`; creates new tensors for empty ones."""
     passed = iter(mlir_values)
     for op, index in values:
@@ -419,33 +419,33 @@ def new_context() -> ir.Context:
 
 def lower(
     graph: Graph, recipe: Recipe, context: ir.Context, locations: LocationSets, user_registry: Registry | None = None,
-    parts: Partition | None = None, on_node: OnNode | None = None,
+    partition: Partition | None = None, on_node: OnNode | None = None,
 ) -> LoweredModule:  # fmt: skip
     """Lowers `graph` to top-level IR with `recipe`, in `context`.
 
-    `user_registry` is searched before all other registries. `parts` replaces the partition that the recipe selects;
-    functions of `parts` without nodes are only declared. `on_node` is called after each node. Raises `NodeError` for a
-    node that can be neither compiled nor called in eager.
+    `user_registry` is searched before all other registries. `partition` replaces the one that the recipe selects; its
+    functions without nodes are only declared. `on_node` is called after each node. Raises `NodeError` for a node that
+    can be neither compiled nor called in eager.
     """
-    if parts is None:
-        parts = by_layers(graph, recipe.node_settings()) if recipe.partition == "layers" else as_one_function(graph)
+    if partition is None:
+        partition = by_layers(graph, recipe.node_settings()) if recipe.partition == "layers" else as_one_function(graph)
     built_in = {**registries(recipe.dialect), TORCH_MLIR: torch_mlir.ops_registry}
-    search_order = {USER: user_registry, **built_in} if user_registry is not None else built_in
+    search_order = {USER_REGISTRY: user_registry, **built_in} if user_registry is not None else built_in
     lowerer = _Lowerer(search_order, recipe, recipe.choice_map(), locations, on_node)
     with context, locations.unmapped_location(context), value_checks(recipe.checks == "eager"):
         module = ir.Module.create()
         with ir.InsertionPoint(module.body):
-            for function in parts.functions:
+            for function in partition.functions:
                 lowerer.emit_function(function, function.nodes, public=False)
             main = main_function(graph, graph._func_name)
-            lowerer.emit_function(main, parts.body, public=True)
+            lowerer.emit_function(main, partition.body, public=True)
     node_assignments = (lowerer.assignments.get(op.stable) for op in graph.operations)
     assignments = tuple(assignment for assignment in node_assignments if assignment is not None)
     unapplied = (
         *_unapplied_choices(recipe.choice_map(), assignments, graph),
         *_unapplied_precisions(recipe, assignments, graph),
     )
-    return LoweredModule(module, assignments, parts, unapplied, lowerer.transient)
+    return LoweredModule(module, assignments, partition, unapplied, lowerer.transient)
 
 
 def _unapplied_choices(

@@ -13,12 +13,12 @@ from buddy.compiler.ops import loops
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.bounds import clamp_index
-from buddy.compiler.ops.moves import INDEX_TYPE, fold_positions, loop_indices, position_scalar, read
+from buddy.compiler.ops.data_movement import INDEX_TYPE, fold_positions, loop_indices, position_scalar, read
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.sums import accumulate_taps, accumulator_type, cast_tensor
 from buddy.compiler.ops.utils import SymbolTable, argument, value_of
-from buddy.compiler.ops.windows import SlidingWindow, pad_for_window, place, pool_window, spatial_dims
+from buddy.compiler.ops.windows import SlidingWindow, insert_spaced, pad_for_window, pool_window, spatial_dims
 
 ops_registry = Registry()
 lowering = ops_registry.lowering
@@ -166,7 +166,7 @@ def avg_pool_backward(node: Op, symbol_table: SymbolTable) -> ir.Value:
     offsets = [size - 1 - before for size, before in zip(window.size, window.padding, strict=True)]
     sizes = [size + n - 1 for size, n in zip(window.size, meta.shape[-spatial:], strict=True)]
     offsets, steps = [*(0 for _ in leading), *offsets], [*(1 for _ in leading), *window.stride]
-    spaced = place(quotients, offsets, steps, [*leading, *sizes], 0, wide)
+    spaced = insert_spaced(quotients, offsets, steps, [*leading, *sizes], 0, wide)
     dense = SlidingWindow(window.size, (1,) * spatial, (0,) * spatial, (1,) * spatial)
     return cast_tensor(_fold_windows(spaced, dense, meta.shape, 0, (wide, wide), lambda a, b: a + b), wide, meta.dtype)
 

@@ -29,16 +29,16 @@ from typing import Any
 
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, ir
+from buddy.compiler.mlir.walk import defining_op
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.rounded_operands import (
     GROUP_LETTER,
     INT8_LIMIT,
     Operand,
     is_parameter,
-    owner_of,
-    quantised,
-    quantised_groups,
-    rounded_to_bfloat16,
+    quantise,
+    quantise_groups,
+    round_to_bfloat16,
     split_dim,
     split_operand,
     transpose_permutation,
@@ -103,7 +103,7 @@ def requested_precision(precision: Precision) -> Iterator[PrecisionRequest]:
         _request.reset(token)
 
 
-def product(
+def emit_product(
     a: ir.Value, b: ir.Value, a_dims: str, b_dims: str, out_dims: str, dtype: TensorDType
 ) -> tuple[ir.Value, TensorDType]:
     """Emits a contraction of tensors of element type `dtype`, in the requested precision if that is possible.
@@ -130,7 +130,7 @@ def product(
 
 def _bytes_of_parameter(value: Any) -> Any:
     """Returns the parameter of signed bytes of which `value` is the conversion to floats; else `value` itself."""
-    owner = owner_of(value)
+    owner = defining_op(value)
     if owner is not None and owner.name == "linalg.transpose":
         operand = owner.operands[0]
         source = _bytes_of_parameter(operand)
@@ -151,8 +151,10 @@ def refuse_precision(reason: str) -> None:
         request.refusal = reason
 
 
-def narrowed(values: Sequence[ir.Value], dtype: TensorDType, what: str) -> tuple[list[ir.Value], TensorDType]:
-    """Returns the operands of `what` rounded to bfloat16, if that is requested, and their element type.
+def round_operands_if_requested(
+    values: Sequence[ir.Value], dtype: TensorDType, op_name: str
+) -> tuple[list[ir.Value], TensorDType]:
+    """Returns the operands of `op_name` rounded to bfloat16, if that is requested, and their element type.
 
     These are ops with products inside, such as convolutions, whose sums are then in f32.
     """
@@ -162,10 +164,10 @@ def narrowed(values: Sequence[ir.Value], dtype: TensorDType, what: str) -> tuple
     if dtype is not _F32:
         request.refusal = f"it multiplies {dtype.value}, and precisions apply to f32"
     elif request.precision != "bf16":
-        request.refusal = f"{what} in {_NAMES[request.precision]} is not supported"
+        request.refusal = f"{op_name} in {_NAMES[request.precision]} is not supported"
     else:
         request.is_applied = True
-        return [rounded_to_bfloat16(value) for value in values], _BF16
+        return [round_to_bfloat16(value) for value in values], _BF16
     return list(values), dtype
 
 
@@ -173,7 +175,7 @@ def narrowed(values: Sequence[ir.Value], dtype: TensorDType, what: str) -> tuple
 
 
 def _multiply_bfloat16(a: Operand, b: Operand, out: str) -> Any:
-    a_value, b_value = rounded_to_bfloat16(a.value), rounded_to_bfloat16(b.value)
+    a_value, b_value = round_to_bfloat16(a.value), round_to_bfloat16(b.value)
     return st.contract(a_value, b_value, a.letters, b.letters, out, _F32)
 
 
@@ -198,17 +200,17 @@ def _check_rows(a: Operand, b: Operand, out: str) -> None:
 
 def _multiply_integers(a: Operand, b: Operand, out: str) -> Any:
     _check_terms(a, b, out)
-    (a_integers, a_scale), (b_integers, b_scale) = (quantised(operand, out) for operand in (a, b))
+    (a_integers, a_scale), (b_integers, b_scale) = (quantise(operand, out) for operand in (a, b))
     sums = st.contract(a_integers, b_integers, a.letters, b.letters, out, _INT32)
     return _scaled(sums, _INT32, out, [a_scale, b_scale])
 
 
 def _multiply_integer_weights(a: Operand, b: Operand, out: str) -> Any:
     if is_parameter(b.value):
-        weights, scale = quantised(b, out)
+        weights, scale = quantise(b, out)
         sums = st.contract(a.value, weights, a.letters, b.letters, out, _F32)
     elif is_parameter(a.value):
-        weights, scale = quantised(a, out)
+        weights, scale = quantise(a, out)
         sums = st.contract(weights, b.value, a.letters, b.letters, out, _F32)
     else:
         raise _PrecisionError("neither of its operands is a parameter")
@@ -238,7 +240,7 @@ def _multiply_grouped_weights(group_size: int) -> Callable[[Operand, Operand, st
 
 def _grouped_product(x: Operand, weights: Operand, summed: str, group_size: int, out: str) -> Any:
     """Emits a product with 4-bit weights, whose dim `summed` has groups of `group_size` with a scale each."""
-    integers, scale = quantised_groups(weights, summed, group_size)
+    integers, scale = quantise_groups(weights, summed, group_size)
     return _multiply_groups(x, integers, scale, summed, out)
 
 

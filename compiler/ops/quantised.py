@@ -24,7 +24,7 @@ lowering = ops_registry.lowering
 
 _F32, _INT32 = TensorDType.Float32, TensorDType.Int32
 # A tensor and its element type; it is broadcast to the shape of the result.
-Operand = tuple[Any, TensorDType]
+TypedTensor = tuple[Any, TensorDType]
 
 
 @lowering("IntegerProductOp")
@@ -61,7 +61,7 @@ def convolve(node: Op, symbol_table: SymbolTable) -> Any:
         summed = _sum(kernel, weight.tensor_meta.dtype, list(range(1, 2 + len(size))))
         weight_sums = (st.reshape(summed, [shape[1], *[1] * len(size)], _INT32), _INT32)
     terms = epilogue.corrections(x_sums, weight_sums, prod(weight.tensor_meta.shape[1:]))
-    others: list[Operand] = []
+    others: list[TypedTensor] = []
     if bias is not None:
         per_channel = st.reshape(value_of(bias, symbol_table), [shape[1], *[1] * len(size)], bias.tensor_meta.dtype)
         others.append((per_channel, bias.tensor_meta.dtype))
@@ -106,11 +106,11 @@ class _Epilogue:
         self.b_zero = b_zero if zeros is None else self._vector(zeros, symbol_table, trailing)
 
     @staticmethod
-    def _vector(op: Op, symbol_table: SymbolTable, trailing: list[int]) -> Operand:
+    def _vector(op: Op, symbol_table: SymbolTable, trailing: list[int]) -> TypedTensor:
         dtype = op.tensor_meta.dtype
         return st.reshape(value_of(op, symbol_table), [*op.tensor_meta.shape, *trailing], dtype), dtype
 
-    def corrections(self, a_sums: Operand | None, b_sums: Operand | None, count: int) -> list[Any]:
+    def corrections(self, a_sums: TypedTensor | None, b_sums: TypedTensor | None, count: int) -> list[Any]:
         """Returns tensors of 32 bits that are to be subtracted from sums of `count` products.
 
         `a_sums` and `b_sums` are the sums of the integers; they are only needed if the other operand's zero point is
@@ -135,9 +135,9 @@ class _Epilogue:
     def _times(sums: Any, zero: int, excess: int = 0) -> Any:
         return st.pointwise([(sums, _INT32)], st.shape_of(sums), _INT32, lambda total: (total - excess) * zero)
 
-    def emit(self, sums: Any, terms: list[Any], others: list[Operand]) -> Any:
+    def emit(self, sums: Any, terms: list[Any], others: list[TypedTensor]) -> Any:
         """Returns `(sums - terms) * scale + others` in f32; the products of both scales are rounded to f32."""
-        operands: list[Operand] = [(sums, _INT32), *((term, _INT32) for term in terms)]
+        operands: list[TypedTensor] = [(sums, _INT32), *((term, _INT32) for term in terms)]
         if isinstance(self.b_scale, tuple):
             scales, dtype = self.b_scale
             operands.append(

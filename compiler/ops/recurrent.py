@@ -173,17 +173,17 @@ def _next_states(layer: _Layer, inputs: Any, states: Sequence[Any], active: Any 
         narrow = cast_tensor(projected, wide, dtype)
         results[0] = _merge(narrow, states[0], st.shape_of(projected)[0] if active is None else active)
     # A loop carries each state in one buffer. Passes may give the op another destination, which it does not read.
-    return into_buffers(results[: len(states)], states), results[len(states) :]
+    return copy_into_buffers(results[: len(states)], states), results[len(states) :]
 
 
-def into_buffers(values: Sequence[ir.Value], buffers: Sequence[ir.Value]) -> list[ir.Value]:
+def copy_into_buffers(values: Sequence[ir.Value], buffers: Sequence[ir.Value]) -> list[ir.Value]:
     """Returns `values` in the memory of `buffers`, tensors that a loop carries."""
     return [
         bufferization.materialize_in_destination(old.type, new, old) for new, old in zip(values, buffers, strict=True)
     ]
 
 
-def own_buffers(states: Sequence[ir.Value]) -> list[ir.Value]:
+def copy_to_own_buffers(states: Sequence[ir.Value]) -> list[ir.Value]:
     """Returns copies of the states before the first step: the loop writes into them."""
     return [bufferization.alloc_tensor(state.type, [], copy=state) for state in states]
 
@@ -195,7 +195,7 @@ def _run(layer: _Layer, steps: ir.Value, unroll: bool) -> list[ir.Value]:
     columns, width, first = st.shape_of(inputs)[-1], st.shape_of(layer.states[0])[-1], len(layer.states)
     widths = [*[width] * layer.kept_states, *[layer.saves * width] * (layer.saves > 0)]
     of_steps = [st.empty([count, batch, size], dtype) for size in widths]
-    state = LoopState([*own_buffers(layer.states), *of_steps])
+    state = LoopState([*copy_to_own_buffers(layer.states), *of_steps])
 
     def step(i: ir.Value) -> None:
         index = minus(minus(count, 1), i) if layer.reverse else i
@@ -238,7 +238,7 @@ def _run_packed(layer: _Layer, steps: ir.Value, sizes: ir.Value) -> list[ir.Valu
     inputs, columns = _input_sums(layer, padded), st.shape_of(layer.weights[0])[0]
     # Carries the first row of the steps so far, from the end, or the row after them, from the start.
     first = position(rows if layer.reverse else 0)
-    state = LoopState([*own_buffers(layer.states), st.filled(0, [rows + batch, width], dtype), first])
+    state = LoopState([*copy_to_own_buffers(layer.states), st.filled(0, [rows + batch, width], dtype), first])
 
     def step(i: ir.Value) -> None:
         index = minus(minus(count, 1), i) if layer.reverse else i

@@ -16,7 +16,7 @@ from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.loops import LoopState, minus
 from buddy.compiler.ops.precision import refuse_precision
-from buddy.compiler.ops.recurrent import insert_parts, into_buffers, own_buffers
+from buddy.compiler.ops.recurrent import copy_into_buffers, copy_to_own_buffers, insert_parts
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.sums import accumulator_type, cast_tensor
@@ -108,7 +108,7 @@ def loop_backwards(node: Op, table: SymbolTable) -> list[ir.Value]:
     refuse_precision("rounding errors of its products would add up from step to step")
     carried = [cast_tensor(value, dtype, wide) for value in values[1 : kind.states + 1]]
     sums = [st.empty([count, batch, kind.gates * width], dtype) for _ in range(kind.sums)]
-    state = LoopState([*own_buffers(carried), *sums])
+    state = LoopState([*copy_to_own_buffers(carried), *sums])
 
     def step(i: ir.Value) -> None:
         index = i if reverse else minus(minus(count, 1), i)
@@ -127,7 +127,7 @@ def loop_backwards(node: Op, table: SymbolTable) -> list[ir.Value]:
         start = skipping[0] if kind.skips == kind.states else None
         product = st.contract(row, weight, "mk", "kn", "mn", wide, start)
         after = [product, *skipping] if start is None else [product]
-        state.tensors = [*into_buffers(after, states), *sums]
+        state.tensors = [*copy_into_buffers(after, states), *sums]
 
     state.each(0, count, step)
     first = [cast_tensor(value, wide, dtype) for value in state.tensors[: kind.states]]

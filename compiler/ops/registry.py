@@ -17,12 +17,13 @@ class Registry(dict[str, Lowering]):
     """Lowerings by op class name. A lowering takes a node and the symbol table, and returns an MLIR value, an op,
     or a list of values.
 
-    `absent` maps op class names to the reason why the dialect has no lowering of it, which the table of nodes shows.
+    `absence_reasons` maps op class names to the reason why the dialect has no lowering of them, which the table of
+    nodes shows.
     """
 
     def __init__(self, *lowerings: dict[str, Lowering]) -> None:
         super().__init__()
-        self.absent: dict[str, str] = {}
+        self.absence_reasons: dict[str, str] = {}
         for mapping in lowerings:
             self.update(mapping)
 
@@ -38,4 +39,4 @@ class Registry(dict[str, Lowering]):
 
     def absence_reason(self, name: str) -> str:
         """Returns the reason why the registry has no lowering of the op class `name`."""
-        return self.absent.get(name, f"no lowering of {name}")
+        return self.absence_reasons.get(name, f"no lowering of {name}")

@@ -17,7 +17,7 @@ from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.ops import loops
 from buddy.compiler.ops import scalar as s
-from buddy.compiler.ops.moves import INDEX_TYPE
+from buddy.compiler.ops.data_movement import INDEX_TYPE
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.sums import accumulate_taps, accumulator_type

@@ -10,7 +10,7 @@ from typing import Any
 
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, ir
-from buddy.compiler.mlir.walk import argument_attributes
+from buddy.compiler.mlir.walk import argument_attributes, defining_op
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.scalar import Scalar, cast
@@ -40,16 +40,16 @@ ROUNDING = "buddy.rounding"
 _RESHAPES = ("tensor.collapse_shape", "tensor.expand_shape")
 
 
-def rounded_to_bfloat16(value: Any) -> Any:
+def round_to_bfloat16(value: Any) -> Any:
     """Returns `value` rounded to bfloat16.
 
     Transposes and reshapes move from before the rounding to after it, where passes fold them into the product.
     """
-    owner = owner_of(value)
+    owner = defining_op(value)
     if owner is not None and owner.name == "linalg.transpose":
-        return st.transpose(rounded_to_bfloat16(owner.operands[0]), transpose_permutation(owner), _BF16)
+        return st.transpose(round_to_bfloat16(owner.operands[0]), transpose_permutation(owner), _BF16)
     if owner is not None and owner.name in _RESHAPES:
-        return st.reshape(rounded_to_bfloat16(owner.operands[0]), st.shape_of(value), _BF16)
+        return st.reshape(round_to_bfloat16(owner.operands[0]), st.shape_of(value), _BF16)
     existing = _existing_rounding(value, "bf16")
     if existing is not None:
         return existing.results[0]
@@ -61,7 +61,7 @@ def split_operand(operand: Operand, out: str, side: str, low: int) -> Operand:
 
     The others are the high one. `side` is "left" or "right", and names the order.
     """
-    owner = owner_of(operand.value)
+    owner = defining_op(operand.value)
     if owner is not None and owner.name == "linalg.transpose":
         return split_operand(_before_transpose(operand, owner), out, side, low)
     value, letters = _shared_view(operand.value), operand.letters
@@ -86,12 +86,12 @@ def split_operand(operand: Operand, out: str, side: str, low: int) -> Operand:
     return Operand(_marked(parts, key), new_letters)
 
 
-def quantised(operand: Operand, out: str) -> tuple[Any, Operand]:
+def quantise(operand: Operand, out: str) -> tuple[Any, Operand]:
     """Returns `operand` as 8-bit integers, over the same letters, and a scale over those of its letters in `out`."""
-    owner = owner_of(operand.value)
+    owner = defining_op(operand.value)
     if owner is not None and owner.name == "linalg.transpose":
         permutation, source = transpose_permutation(owner), _before_transpose(operand, owner)
-        integers, scale = quantised(source, out)
+        integers, scale = quantise(source, out)
         return st.transpose(integers, permutation, _INT8), scale
     value, letters = _shared_view(operand.value), operand.letters
     kept = [i for i, letter in enumerate(letters) if letter in out]
@@ -104,11 +104,11 @@ def quantised(operand: Operand, out: str) -> tuple[Any, Operand]:
     return _marked(_integers_of(value, scale, kept, INT8_LIMIT), key), Operand(scale, kept_letters)
 
 
-def quantised_groups(operand: Operand, summed: str, group_size: int) -> tuple[Operand, Operand]:
+def quantise_groups(operand: Operand, summed: str, group_size: int) -> tuple[Operand, Operand]:
     """Returns `operand` as 4-bit integers in bytes, with a dim of groups before the dim `summed`, and their scales."""
-    owner = owner_of(operand.value)
+    owner = defining_op(operand.value)
     if owner is not None and owner.name == "linalg.transpose":
-        return quantised_groups(_before_transpose(operand, owner), summed, group_size)
+        return quantise_groups(_before_transpose(operand, owner), summed, group_size)
     whole = Operand(_shared_view(operand.value), operand.letters)
     grouped = split_dim(whole, summed, group_size)
     value = _shared_view(grouped.value)
@@ -170,11 +170,6 @@ def transpose_permutation(transpose: Any) -> list[int]:
     return list(ir.DenseI64ArrayAttr(transpose.attributes["permutation"]))
 
 
-def owner_of(value: Any) -> Any | None:
-    """Returns the op that defines `value`, or `None` for a function's argument."""
-    return value.owner if isinstance(value, ir.OpResult) else None
-
-
 def _marked(value: Any, key: str) -> Any:
     value.owner.attributes[ROUNDING] = ir.StringAttr.get(key)
     return value
@@ -192,7 +187,7 @@ def _existing_rounding(value: Any, key: str) -> Any | None:
 
 def _shared_view(value: Any) -> Any:
     """Returns the first of the equal reshapes of a tensor: the views of nodes that read the same tensor."""
-    owner = owner_of(value)
+    owner = defining_op(value)
     if owner is None or owner.name not in _RESHAPES:
         return value
     equal = (use.owner.operation for use in owner.operands[0].uses)
@@ -214,7 +209,7 @@ _PARAMETER = "buddy.parameter"
 
 def is_parameter(value: Any) -> bool:
     """True if `value` is a parameter of the model, or a view of one."""
-    while (owner := owner_of(value)) is not None:
+    while (owner := defining_op(value)) is not None:
         if owner.name != "linalg.transpose" and owner.name not in _RESHAPES:
             return False
         value = owner.operands[0]

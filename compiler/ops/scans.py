@@ -9,8 +9,8 @@ from buddy.compiler.graph.sizes import Dim
 from buddy.compiler.graph.types import TensorDType, TensorMeta
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.ops import scalar as s
+from buddy.compiler.ops.data_movement import compute_tensor
 from buddy.compiler.ops.loops import element, for_each, index_to_scalar, insert, number
-from buddy.compiler.ops.moves import compute_tensor
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.structured import empty, filled, reshape, shape_of

@@ -22,7 +22,7 @@ ops_registry = Registry()
 lowering = ops_registry.lowering
 
 
-def place(
+def insert_spaced(
     value: ir.Value, offsets: Sequence[int], steps: Sequence[int], shape: Sequence[Dim], fill: float, dtype: TensorDType
 ) -> ir.Value:
     """Returns a tensor of `shape` that has element `i` of each dim of `value` at `offset + i * step`, and else `fill`.
@@ -54,7 +54,7 @@ def constant_pad(node: Op, symbol_table: SymbolTable) -> ir.Value:
     for i, before in enumerate(pads[::2]):
         offsets[rank - 1 - i] = before
     fill = argument(node, 2, "value", 0) or 0
-    return place(value_of(node.args[0], symbol_table), offsets, [1] * rank, meta.shape, fill, meta.dtype)
+    return insert_spaced(value_of(node.args[0], symbol_table), offsets, [1] * rank, meta.shape, fill, meta.dtype)
 
 
 @lowering("ReplicationPadBackwardOp")
@@ -112,7 +112,7 @@ def pad_for_window(
     leading_sizes, sizes = list(shape[:-spatial]), shape[-spatial:]
     padded = [largest(r, p + n) for r, p, n in zip(window.padded_sizes(outputs), window.padding, sizes, strict=True)]
     offsets = [0] * len(leading_sizes) + list(window.padding)
-    return place(value, offsets, [1] * len(shape), [*leading_sizes, *padded], fill, dtype)
+    return insert_spaced(value, offsets, [1] * len(shape), [*leading_sizes, *padded], fill, dtype)
 
 
 def per_dim(values: Sequence[int] | int | None, count: int, default: Sequence[int] = ()) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Remark:
-    """What pass `pass_name` did to the op that comes from `nodes`, or why it did nothing."""
+    """A note of pass `pass_name` on the op that comes from `nodes`: what the pass changed, or why it did not."""
 
     pass_name: str
     nodes: tuple[str, ...]
@@ -30,7 +30,7 @@ class Remark:
 
 @dataclass
 class PassContext:
-    """What a pass may read besides the IR, and the remarks that it makes.
+    """The inputs of a pass besides the IR, and the remarks that the pass adds.
 
     `threads` is the recipe's number of threads; `protocol.pass_facts` says which passes read it.
     """
@@ -85,15 +85,15 @@ class PassError(BuddyError):
 
 
 _REGISTRY: dict[str, type[MlirPass]] = {}
-# The passes that are in the module of another pass.
+# The passes that are defined in the module of another pass.
 _IN_OTHER_MODULES = ("chain-packings",)
 
 
 @lru_cache(maxsize=1)
 def own_pass_names() -> frozenset[str]:
-    """Returns the names of this package's passes, from those of the modules: importing these may be too early.
+    """Returns the names of this package's passes, derived from the names of its modules, which are not imported.
 
-    A plug-in is also loaded where there is no MLIR, and often before any pass is needed.
+    A plug-in registers passes also in processes without MLIR, in which the modules cannot be imported.
     """
     modules = (module.name.replace("_", "-") for module in iter_modules(passes.__path__))
     return frozenset((*modules, *_IN_OTHER_MODULES))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from buddy.compiler.mlir.bindings import arith, ir
-from buddy.compiler.mlir.walk import collect
+from buddy.compiler.mlir.walk import nested_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
 # Ops that combine bytes 0 and 1 as they combine bools.
@@ -27,11 +27,11 @@ class BoolsToBytes(MlirPass):
     summary: ClassVar[str] = "convert buffers of i1 to buffers of i8, one byte per element, that vectors can load"
 
     def run(self, root: ir.Operation, context: PassContext) -> None:
-        for op in collect(root):
+        for op in nested_ops(root):
             if op.name in _REWRITES and any(_is_bools(value.type) for value in op.operands):
                 context.remark(self.name, op.location, f"{op.name} reads or writes bytes for bools")
                 _REWRITES[op.name](op)
-        for op in collect(root):
+        for op in nested_ops(root):
             _retype_buffers(op)
 
 

@@ -1,4 +1,4 @@
-"""The passes that a recipe may name, their options, and the values that each option accepts.
+"""Lists the passes that a recipe may name, their options, and the values that each option accepts.
 
 MLIR's passes are those of MLIR 20 to 22 (`Passes.td` of the dialects) that the installed bindings accept.
 """
@@ -32,7 +32,7 @@ _OPTION_WORDS: dict[str, tuple[str, ...]] = {
 }
 
 
-def words_of(name: str, anchor: str, option: str) -> tuple[str, ...]:
+def option_words(name: str, anchor: str, option: str) -> tuple[str, ...]:
     """Returns the words that `option` of the pass `name` accepts; () if it accepts other values.
 
     Needs a current MLIR context.
@@ -150,7 +150,7 @@ def _parse_options(pipeline: str, name: str, anchor: str) -> tuple[OptionInfo, .
         return ()
     body = pipeline[start + len(name) + 1 : _closing_brace(pipeline, start + len(name))]
     pairs = _OPTION.findall(body)
-    return tuple(OptionInfo(key, value, words=words_of(name, anchor, key)) for key, value in pairs)
+    return tuple(OptionInfo(key, value, words=option_words(name, anchor, key)) for key, value in pairs)
 
 
 def _closing_brace(text: str, start: int) -> int:

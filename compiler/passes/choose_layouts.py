@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.mlir.walk import collect
+from buddy.compiler.mlir.walk import nested_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.layouts.generics import (
     FunctionSignatures,
@@ -26,15 +26,16 @@ class ChooseLayouts(MlirPass):
     """Converts convolutions to channels last, and propagates the layout to the ops that depend on them.
 
     Two kinds keep their layout if no operand has another one: a matrix product (a window of one element) that no other
-    convolution depends on, and the gradient of a kernel in groups of few channels. Only the memory layout changes, not
-    the values.
+    convolution depends on, and the gradient of a kernel in groups of few channels. A convolution in groups of several
+    channels that no other convolution depends on has its channels last within each group. Only the memory layout
+    changes, not the values.
     """
 
     name: ClassVar[str] = "choose-layouts"
     summary: ClassVar[str] = "convert convolutions, and the ops between them, to tensors with channels last"
 
     def run(self, root: ir.Operation, context: PassContext) -> None:
-        if any(map(_has_dynamic_shape, collect(root))):
+        if any(map(_has_dynamic_shape, nested_ops(root))):
             context.remark(self.name, root.location, "layout unchanged: some sizes are dynamic")
             return
         signatures = FunctionSignatures(root)
@@ -64,7 +65,7 @@ class ChooseLayouts(MlirPass):
                 signatures.relayout_call(op, layouts)
             elif any(layouts.is_tracked(value) for value in op.operands if _is_tensor(value)):
                 _propagate(op, layouts)
-            _restore_operands(collect(op), layouts)
+            _restore_operands(nested_ops(op), layouts)
         _erase_unused(block)
 
 

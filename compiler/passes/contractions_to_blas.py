@@ -6,11 +6,17 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from buddy.compiler.mlir.bindings import func, ir
-from buddy.compiler.mlir.walk import collect, unique_symbol, zero_fill_before
+from buddy.compiler.mlir.walk import nested_ops, unique_symbol, zero_fill_before
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import UnsupportedError
-from buddy.compiler.passes.kernels.calls import declare, emit_blas_wrapper, passed_values, product_of, set_location
-from buddy.compiler.passes.kernels.contraction import Contraction, analyse, is_contraction
+from buddy.compiler.passes.kernels.calls import (
+    blas_product,
+    call_arguments,
+    declare_gemm,
+    emit_blas_wrapper,
+    set_location,
+)
+from buddy.compiler.passes.kernels.contraction import Contraction, analyse_contraction, is_contraction
 from buddy.compiler.support import blas
 
 
@@ -31,7 +37,7 @@ class ContractionsToBlas(MlirPass):
         library = blas.find()
         nodes = frozenset(name.strip() for name in self.nodes.split(",") if name.strip())
         rewriter = _Rewriter(root, context, library) if library is not None else None
-        for op in [op for op in collect(root) if op.name.startswith("linalg.") and not len(op.results)]:
+        for op in [op for op in nested_ops(root) if op.name.startswith("linalg.") and not len(op.results)]:
             if not is_contraction(op) or not _is_selected(op, nodes, context):
                 continue
             try:
@@ -57,14 +63,14 @@ class _Rewriter:
 
     def rewrite(self, op: ir.Operation) -> None:
         """Replaces `op`. Raises `UnsupportedError`, before anything is changed, if the library does not support it."""
-        contraction = analyse(op)
-        product = product_of(contraction)
+        contraction = analyse_contraction(op)
+        product = blas_product(contraction)
         fill = zero_fill_before(op, op.operands[2])
         name = self._function_for(op, contraction, fill is None)
         if fill is not None:
             fill.erase()
         with ir.InsertionPoint(op), op.location:
-            func.CallOp([], ir.FlatSymbolRefAttr.get(name), passed_values(list(op.operands)))
+            func.CallOp([], ir.FlatSymbolRefAttr.get(name), call_arguments(list(op.operands)))
         text = f"{product.m}x{product.n}x{product.k}: {self.library.package}"
         self.context.remark(ContractionsToBlas.name, op.location, text)
         op.erase()
@@ -76,7 +82,7 @@ class _Rewriter:
         if key not in self.functions:
             bits = self.library.index_bits
             with op.location:
-                callee = declare(self.root, contraction.element, bits)
+                callee = declare_gemm(self.root, contraction.element, bits)
                 name = unique_symbol(self.root, f"blas_{contraction.m.size}x{contraction.depth}x{contraction.n.size}")
                 with ir.InsertionPoint(self.root.regions[0].blocks[0]):
                     function = emit_blas_wrapper(name, types, contraction, callee, bits, accumulate)

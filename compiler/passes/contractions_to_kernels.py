@@ -5,12 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from buddy.compiler.mlir.walk import collect, zero_fill_before
+from buddy.compiler.mlir.walk import nested_ops, zero_fill_before
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import UnsupportedError
-from buddy.compiler.passes.kernels.blocking import GemmBlocking, RequestedBlocking, choose_blocking, reads_in_place
+from buddy.compiler.passes.kernels.blocking import GemmBlocking, RequestedBlocking, choose_gemm_blocking, reads_in_place
 from buddy.compiler.passes.kernels.calls import KernelCalls, check_pack_limit, invariant_loop
-from buddy.compiler.passes.kernels.contraction import NAMED_CONTRACTIONS, Contraction, analyse, is_contraction, split_at
+from buddy.compiler.passes.kernels.contraction import (
+    NAMED_CONTRACTIONS,
+    Contraction,
+    analyse_contraction,
+    is_contraction,
+    split_contraction,
+)
 from buddy.compiler.passes.kernels.epilogue import ResultSpec
 from buddy.compiler.passes.kernels.gemm import kernel_function
 from buddy.compiler.passes.kernels.gemm.fixed_point import (
@@ -62,7 +68,7 @@ class ContractionsToKernels(MlirPass):
         requested = RequestedBlocking(self.rows, self.vectors, self.depth)
         calls = KernelCalls(root, context.locations, self.pack_weights, self.pack_limit)
         # The lists are complete before the first rewrite, which may erase neighbouring ops.
-        ops = [op for op in collect(root) if op.name.startswith("linalg.") and not len(op.results)]
+        ops = [op for op in nested_ops(root) if op.name.startswith("linalg.") and not len(op.results)]
         grouped_products = [op for op in ops if is_grouped_product(op)]
         for op, is_supported in [
             (op, is_contraction(op)) for op in ops if op.name in NAMED_CONTRACTIONS or is_contraction(op)
@@ -114,7 +120,7 @@ def _rewrite_grouped(op: ir.Operation, calls: KernelCalls, context: PassContext)
 
 def _rewrite(op: ir.Operation, calls: KernelCalls, context: PassContext, requested: RequestedBlocking) -> None:
     """Replaces `op`, and the ops that its kernel absorbs, by a call. Raises `UnsupportedError` with the reason."""
-    fused = find_neighbours(op, analyse(op), split_at)
+    fused = find_neighbours(op, analyse_contraction(op), split_contraction)
     contraction, spec = fused.contraction, fused.spec
     first, second, result = op.operands
     inputs = [first, second]
@@ -127,7 +133,7 @@ def _rewrite(op: ir.Operation, calls: KernelCalls, context: PassContext, request
             calls.mark_streamed(read)
         parameter = None
     source: Literal["packed"] | None = None if parameter is None else "packed"
-    blocking = fixed_point or choose_blocking(contraction, context.target, source, requested)
+    blocking = fixed_point or choose_gemm_blocking(contraction, context.target, source, requested)
     if parameter is not None:
         packing = packing_of(contraction, blocking, bits=8) if fixed_point else panels_of(contraction, blocking)
         inputs[b_number] = calls.packed(parameter, packing, op.location)
@@ -138,7 +144,7 @@ def _rewrite(op: ir.Operation, calls: KernelCalls, context: PassContext, request
         known = calls.requested_packing(loop, b)
         if isinstance(known, Panels):
             requested = replace(requested, vectors=known.columns // known.lanes)
-        blocking = choose_blocking(contraction, context.target, "packed", requested)
+        blocking = choose_gemm_blocking(contraction, context.target, "packed", requested)
         inputs[b_number] = calls.pack_before_loop(loop, b, panels_of(contraction, blocking), location)
     calls.call(
         op, (contraction, blocking, spec.key), _symbol(contraction, spec), [*inputs, *spec.buffers(result)], location,

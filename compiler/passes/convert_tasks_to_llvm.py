@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from buddy.compiler.mlir.bindings import ir, llvm
-from buddy.compiler.mlir.walk import collect, symbol_of
+from buddy.compiler.mlir.walk import nested_ops, symbol_of
 from buddy.compiler.passes.base import MlirPass, PassContext, register
-from buddy.compiler.passes.parallel_to_tasks import THREADS
+from buddy.compiler.passes.parallel_to_tasks import THREADS_ATTRIBUTE
 from buddy.compiler.protocol.artifact import FORK
 
 # Attribute of a task whose last argument is scratch memory: the number of bytes for each thread.
-SLOT = "buddy.slot"
+SCRATCH_BYTES_ATTRIBUTE = "buddy.slot"
 
 _DYNAMIC = -(1 << 31)  # marks a GEP index that is an operand
 
@@ -33,13 +33,13 @@ class ConvertTasksToLlvm(MlirPass):
 
     def run(self, root: ir.Operation, context: PassContext) -> None:
         functions = [op.operation for op in root.regions[0].blocks[0] if op.operation.name == "llvm.func"]
-        tasks = {symbol_of(op): op for op in functions if THREADS in op.attributes}
+        tasks = {symbol_of(op): op for op in functions if THREADS_ATTRIBUTE in op.attributes}
         if not tasks:
             return
-        calls = [op for op in collect(root) if op.name == "llvm.call" and _callee(op) in tasks]
+        calls = [op for op in nested_ops(root) if op.name == "llvm.call" and _callee(op) in tasks]
         for call in calls:
             task = tasks[_callee(call)]
-            threads = ir.IntegerAttr(task.attributes[THREADS]).value
+            threads = ir.IntegerAttr(task.attributes[THREADS_ATTRIBUTE]).value
             context.remark(self.name, call.location, f"up to {threads} threads call @{symbol_of(task)}, a share each")
             _replace_by_fork(call, task)
         for task in tasks.values():
@@ -86,7 +86,7 @@ def _replace_by_fork(call: ir.Operation, task: ir.Operation) -> None:
         for number, value in enumerate(call.operands):
             llvm.store(value, _field_address(data, type_, number))
         address = llvm.mlir_addressof(_pointer(), symbol_of(task))
-        threads = _constant(ir.IntegerAttr(task.attributes[THREADS]).value, 32)
+        threads = _constant(ir.IntegerAttr(task.attributes[THREADS_ATTRIBUTE]).value, 32)
         _emit_call(FORK, [address, data, threads])
     call.erase()
 
@@ -106,7 +106,11 @@ def _restrict_to_share(task: ir.Operation) -> None:
     A new entry block loads the arguments, of which the range and the scratch memory are those of the thread.
     """
     type_, body = _data_type(task), task.regions[0].blocks[0]
-    slot_bytes = ir.IntegerAttr(task.attributes[SLOT]).value if SLOT in task.attributes else 0
+    slot_bytes = (
+        ir.IntegerAttr(task.attributes[SCRATCH_BYTES_ATTRIBUTE]).value
+        if SCRATCH_BYTES_ATTRIBUTE in task.attributes
+        else 0
+    )
     entry = body.create_before(_pointer(), _integer(32), _integer(32), arg_locs=[task.location] * 3)
     data, thread, threads = entry.arguments
     with ir.InsertionPoint(entry), task.location:
@@ -118,7 +122,7 @@ def _restrict_to_share(task: ir.Operation) -> None:
             fields[-1] = llvm.getelementptr(_pointer(), fields[-1], [offset], [_DYNAMIC], ir.TypeAttr.get(byte), [])
         llvm.br(fields, body)
     task.attributes["function_type"] = ir.TypeAttr.get(ir.Type.parse("!llvm.func<void (ptr, i32, i32)>"))
-    for name in (THREADS, SLOT, "arg_attrs"):
+    for name in (THREADS_ATTRIBUTE, SCRATCH_BYTES_ATTRIBUTE, "arg_attrs"):
         if name in task.attributes:
             del task.attributes[name]
 

@@ -7,19 +7,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from buddy.compiler.mlir.walk import collect
+from buddy.compiler.mlir.walk import nested_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import UnsupportedError
 from buddy.compiler.passes.kernels.calls import KernelCalls, check_pack_limit
-from buddy.compiler.passes.kernels.contraction import is_contraction, reads_loops
-from buddy.compiler.passes.kernels.conv.kernel import (
+from buddy.compiler.passes.kernels.contraction import has_plain_indices, is_contraction
+from buddy.compiler.passes.kernels.conv.selection import (
     BlockedConvolution,
     choose_direct,
     choose_winograd,
     choose_winograd_gradient,
-    kernel_function,
+    emit_conv_function,
 )
-from buddy.compiler.passes.kernels.conv.shape import Convolution, analyse
+from buddy.compiler.passes.kernels.conv.shape import Convolution, analyse_convolution
 from buddy.compiler.passes.kernels.conv.winograd.transforms import TILE_SIZES
 from buddy.compiler.passes.kernels.stages import find_neighbours
 from buddy.compiler.passes.kernels.weights import drop_dead_views
@@ -79,8 +79,8 @@ class ConvolutionsToKernels(MlirPass):
     def run(self, root: ir.Operation, context: PassContext) -> None:
         calls = KernelCalls(root, context.locations, self.pack_weights, self.pack_limit)
         # The list is complete before the first rewrite, which may erase neighbouring ops.
-        generics = [op for op in collect(root) if op.name == "linalg.generic" and not len(op.results)]
-        for op in [op for op in generics if is_contraction(op) and not reads_loops(op)]:
+        generics = [op for op in nested_ops(root) if op.name == "linalg.generic" and not len(op.results)]
+        for op in [op for op in generics if is_contraction(op) and not has_plain_indices(op)]:
             try:
                 self._rewrite(op, calls, context)
             except UnsupportedError as reason:
@@ -88,7 +88,7 @@ class ConvolutionsToKernels(MlirPass):
         calls.finish()
 
     def _rewrite(self, op: ir.Operation, calls: KernelCalls, context: PassContext) -> None:
-        conv = analyse(op)
+        conv = analyse_convolution(op)
         if conv.is_product:
             raise UnsupportedError("it is a plain matrix product")
         fused = find_neighbours(op, conv, _uncut)
@@ -108,7 +108,7 @@ class ConvolutionsToKernels(MlirPass):
         calls.call(
             op, (chosen, spec.key, parameter is None), chosen.symbol + ("_epilogue" if spec.epilogue else ""),
             [image, *arguments, *spec.buffers(result)], location,
-            lambda name, types: kernel_function(name, types, chosen, spec, parameter is not None),
+            lambda name, types: emit_conv_function(name, types, chosen, spec, parameter is not None),
         )  # fmt: skip
         context.remark(self.name, location, ", ".join([chosen.describe(), *notes, *fused.notes]))
         op.erase()

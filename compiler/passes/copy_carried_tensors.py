@@ -1,4 +1,4 @@
-"""`copy-carried-tensors`: makes loops end each iteration in the buffers that they began it with."""
+"""`copy-carried-tensors`: makes loops yield loop-carried tensors in the buffers of their iteration arguments."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _DESTINATIONS = {"tensor.insert_slice": 1, "tensor.insert": 1, "bufferization.ma
 @register
 @dataclass(frozen=True)
 class CopyCarriedTensors(MlirPass):
-    """Copies tensors that a loop computes for its next iteration into those of this iteration.
+    """Copies each loop-carried tensor that an iteration yields into the tensor that the iteration received.
 
     One-shot bufferization rejects a loop that yields another buffer than that of its argument. A tensor that is
-    computed in its argument, such as one into which slices are inserted, is left as it is if nothing else reads the
-    argument.
+    computed in place in its argument, such as one into which slices are inserted, is not copied if nothing else reads
+    the argument.
     """
 
     name: ClassVar[str] = "copy-carried-tensors"
@@ -30,13 +30,13 @@ class CopyCarriedTensors(MlirPass):
 
     def run(self, root: ir.Operation, context: PassContext) -> None:
         for loop in list(find_ops(root, "scf.for", "scf.while")):
-            copied = sum(_carry(*each) for each in _carried(loop))
+            copied = sum(_copy_into_argument(*carried) for carried in _carried_tensors(loop))
             if copied:
                 tensors = "tensor" if copied == 1 else "tensors"
                 context.remark(self.name, loop.location, f"{copied} carried {tensors} copied in each iteration")
 
 
-def _carried(loop: ir.Operation) -> Iterator[tuple[ir.Operation, int, ir.Value, Sequence[ir.Value]]]:
+def _carried_tensors(loop: ir.Operation) -> Iterator[tuple[ir.Operation, int, ir.Value, Sequence[ir.Value]]]:
     """Yields the terminator, the number of its operand, its argument, and all arguments, for each carried tensor."""
     # The induction variable of `scf.for`, and the condition of the first region of `scf.while`, are not carried.
     is_for = loop.name == "scf.for"
@@ -55,8 +55,10 @@ def _is_same_tensor(value: ir.Value, argument: ir.Value) -> bool:
     return isinstance(value.type, ir.RankedTensorType) and value.type == argument.type
 
 
-def _carry(terminator: ir.Operation, operand: int, argument: ir.Value, arguments: Sequence[ir.Value]) -> bool:
-    """Copies an operand of `terminator` into `argument`; returns whether that was necessary."""
+def _copy_into_argument(
+    terminator: ir.Operation, operand: int, argument: ir.Value, arguments: Sequence[ir.Value]
+) -> bool:
+    """Copies operand number `operand` of `terminator` into `argument`; returns whether a copy was necessary."""
     value = terminator.operands[operand]
     if value == argument or (_is_computed_in(value, argument) and len(list(argument.uses)) == 1):
         return False

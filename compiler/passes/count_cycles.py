@@ -1,4 +1,4 @@
-"""`count-cycles`: instruments functions to count the cycles of each part, by the nodes that the part comes from.
+"""`count-cycles`: instruments functions to count the cycles of each region, by the nodes that the region comes from.
 
 A function's body is divided into regions: consecutive ops that come from the same nodes, with the ops that prepare
 their operands (constants, views). After each region the processor's cycle counter is read, and the difference to the
@@ -15,12 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from buddy.compiler.codegen.calling_convention import REGIONS, entry_of, regions_attribute
+from buddy.compiler.codegen.calling_convention import REGIONS_ATTRIBUTE, entry_of, regions_attribute
 from buddy.compiler.mlir.bindings import func, ir, llvm
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.mlir.walk import callee_of, calls_in, symbol_of
 from buddy.compiler.passes.base import MlirPass, PassContext, PassError, register
-from buddy.compiler.passes.parallel_to_tasks import THREADS
+from buddy.compiler.passes.parallel_to_tasks import THREADS_ATTRIBUTE
 from buddy.compiler.protocol.artifact import COUNTERS, TimedRegion
 from buddy.compiler.support.target import CycleCounter, counter
 
@@ -57,13 +57,13 @@ class CountCycles(MlirPass):
         context.locations.fill(root)
         functions = _Functions(root, context.locations, self.inside_calls)
         frame = functions.frame(entry)
-        root.attributes[REGIONS] = regions_attribute(list(frame.regions(-1, None)))
+        root.attributes[REGIONS_ATTRIBUTE] = regions_attribute(list(frame.timed_regions(-1, None)))
         cycle_counter = cycle_counter if self.ordered else _unordered(cycle_counter)
         with ir.InsertionPoint.at_block_begin(root.regions[0].blocks[0]):
             func.FuncOp(COUNTERS, ([], [_pointer()]), visibility="private")
         for function_frame in functions.frames.values():
             _CodeEmitter(function_frame, cycle_counter, is_entry=function_frame is frame).emit()
-            text = f"{len(function_frame.parts)} regions of @{function_frame.name}"
+            text = f"{len(function_frame.regions)} regions of @{function_frame.name}"
             context.remark(self.name, function_frame.function.location, text)
 
 
@@ -86,10 +86,10 @@ def _word() -> ir.Type:
 
 
 @dataclass
-class _Part:
+class _Region:
     """A region: consecutive ops of one function that come from `nodes`.
 
-    `call` is the frame of the called function, if the region is a call whose parts are counted separately.
+    `call` is the frame of the called function, if the region is a call whose regions are counted separately.
     """
 
     ops: list[Any]
@@ -105,10 +105,10 @@ class _Part:
 
 @dataclass
 class _Frame:
-    """The counters of one call of `function`: those of its parts, then those of each call in it."""
+    """The counters of one call of `function`: those of its regions, then those of each call in it."""
 
     function: Any
-    parts: list[_Part] = field(default_factory=list)
+    regions: list[_Region] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -117,30 +117,30 @@ class _Frame:
     @property
     def size(self) -> int:
         """Returns the number of counters."""
-        return len(self.parts) + sum(part.call.size for part in self.parts if part.call)
+        return len(self.regions) + sum(region.call.size for region in self.regions if region.call)
 
-    def calls(self) -> Iterator[tuple[_Part, int]]:
-        """Yields the parts that are calls, each with the offset of the call's first counter in this frame."""
-        offset = len(self.parts)
-        for part in self.parts:
-            if part.call is not None:
-                yield part, offset
-                offset += part.call.size
+    def calls(self) -> Iterator[tuple[_Region, int]]:
+        """Yields the regions that are calls, each with the offset of the call's first counter in this frame."""
+        offset = len(self.regions)
+        for region in self.regions:
+            if region.call is not None:
+                yield region, offset
+                offset += region.call.size
 
-    def regions(self, parent: int, site: frozenset[str] | None, first: int = 0) -> Iterator[TimedRegion]:
+    def timed_regions(self, parent: int, site: frozenset[str] | None, first: int = 0) -> Iterator[TimedRegion]:
         """Yields the region of each counter of one call, in order.
 
         `parent` is the number of the region that makes the call, `site` has the nodes of this call (`None` for the
         entry), and `first` is the number of the first counter.
         """
-        nodes_of_parts = [_nodes_at_site(site, part.nodes) for part in self.parts]
-        for part, nodes in zip(self.parts, nodes_of_parts, strict=True):
-            yield TimedRegion(nodes, self.name, part.op_name, parent)
-        numbers = {id(part): number for number, part in enumerate(self.parts)}
-        for part, offset in self.calls():
-            assert part.call is not None
-            number = numbers[id(part)]
-            yield from part.call.regions(first + number, frozenset(nodes_of_parts[number]), first + offset)
+        nodes_of_regions = [_nodes_at_site(site, region.nodes) for region in self.regions]
+        for region, nodes in zip(self.regions, nodes_of_regions, strict=True):
+            yield TimedRegion(nodes, self.name, region.op_name, parent)
+        numbers = {id(region): number for number, region in enumerate(self.regions)}
+        for region, offset in self.calls():
+            assert region.call is not None
+            number = numbers[id(region)]
+            yield from region.call.timed_regions(first + number, frozenset(nodes_of_regions[number]), first + offset)
 
 
 def _nodes_at_site(site: frozenset[str] | None, nodes: tuple[str, ...]) -> tuple[str, ...]:
@@ -150,7 +150,7 @@ def _nodes_at_site(site: frozenset[str] | None, nodes: tuple[str, ...]) -> tuple
 
 
 class _Functions:
-    """Divides functions into parts, and keeps the frame of each. Functions called from a loop or a task have no frame.
+    """Divides functions into regions, and keeps the frame of each; functions called from loops or tasks have no frame.
 
     Unless `inside_calls`, only the entry is divided.
     """
@@ -166,14 +166,14 @@ class _Functions:
         """Returns the frame of `function`; the first call creates it, with the frames of its callees."""
         name = symbol_of(function)
         if name not in self.frames:
-            parts = list(self._parts(function))
-            self.frames[name] = _Frame(function, parts)
+            regions = list(self._divide(function))
+            self.frames[name] = _Frame(function, regions)
         return self.frames[name]
 
-    def _parts(self, function: ir.Operation) -> Iterator[_Part]:
-        """Yields the parts of the body without its terminator; ops that take no time belong to the next part."""
+    def _divide(self, function: ir.Operation) -> Iterator[_Region]:
+        """Yields the regions of the body without its terminator; ops that take no time belong to the next region."""
         pending: list[Any] = []
-        last: _Part | None = None
+        last: _Region | None = None
         *body, _ = function.regions[0].blocks[0].operations
         for op in (view.operation for view in body):
             pending.append(op)
@@ -186,7 +186,7 @@ class _Functions:
             else:
                 if last is not None:
                     yield last
-                last = _Part(pending, nodes, call)
+                last = _Region(pending, nodes, call)
             pending = []
         if last is not None:
             last.ops += pending
@@ -195,13 +195,13 @@ class _Functions:
     def _callee_frame(self, op: ir.Operation) -> _Frame | None:
         """Returns the frame of the function that `op` calls.
 
-        Returns `None` if `op` is not a call, or if the function is not divided or has one part without calls.
+        Returns `None` if `op` is not a call, or if the function is not divided or has one region without calls.
         """
         name = callee_of(op) if op.name == "func.call" else ""
         if name not in self._bodies or name in self._undivided:
             return None
         body = self._bodies[name]
-        if not calls_in(body) and len(list(self._parts(body))) < 2:
+        if not calls_in(body) and len(list(self._divide(body))) < 2:
             return None
         return self.frame(body)
 
@@ -212,12 +212,12 @@ def _takes_time(op: ir.Operation) -> bool:
 
 
 def _undivided_functions(bodies: Mapping[str, ir.Operation]) -> set[str]:
-    """Returns the functions that are not divided into parts.
+    """Returns the functions that are not divided into regions.
 
     These are tasks, functions that are called in a loop or from a function that is not divided, and functions that
     reach a recursive function, which would need an unlimited number of counters.
     """
-    undivided = {name for name, op in bodies.items() if THREADS in op.attributes}
+    undivided = {name for name, op in bodies.items() if THREADS_ATTRIBUTE in op.attributes}
     calls = [(caller, call) for caller, op in bodies.items() for call in calls_in(op)]
     undivided |= {callee_of(call) for caller, call in calls if call.parent.operation != bodies[caller]}
     callees = {name: [callee_of(call) for caller, call in calls if caller == name] for name in bodies}
@@ -251,7 +251,7 @@ class _CodeEmitter:
         self._frame, self._cycle_counter, self._is_entry = frame, cycle_counter, is_entry
 
     def emit(self) -> None:
-        if not self._frame.parts:
+        if not self._frame.regions:
             return
         function = self._frame.function
         with ir.InsertionPoint.at_block_begin(function.regions[0].blocks[0]), function.location:
@@ -260,12 +260,12 @@ class _CodeEmitter:
             counters = _element(memory, first)
             last_reading = self._read_cycles()
         *_, terminator = function.regions[0].blocks[0].operations
-        next_ops = [*(part.ops[0] for part in self._frame.parts[1:]), terminator]
-        for number, (part, next_op) in enumerate(zip(self._frame.parts, next_ops, strict=True)):
-            with ir.InsertionPoint(next_op), part.ops[-1].location:
+        next_ops = [*(region.ops[0] for region in self._frame.regions[1:]), terminator]
+        for number, (region, next_op) in enumerate(zip(self._frame.regions, next_ops, strict=True)):
+            with ir.InsertionPoint(next_op), region.ops[-1].location:
                 last_reading = self._add_cycles(counters, number, last_reading)
-        for part, offset in self._frame.calls():
-            (call,) = (op for op in part.ops if op.name == "func.call")
+        for region, offset in self._frame.calls():
+            (call,) = (op for op in region.ops if op.name == "func.call")
             with ir.InsertionPoint(call), call.location:
                 llvm.store(llvm.add(first, _constant(offset), _flags()), memory)
 

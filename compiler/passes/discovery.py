@@ -77,7 +77,9 @@ def cached_passes() -> RegisteredNames | None:
     """
     try:
         entry = (
-            _read_cache(_cache_key()) if bindings.package_folder() is not None and mlir_tool.tool() is None else None
+            _read_cache(_cache_key())
+            if bindings.package_folder() is not None and mlir_tool.find_tool() is None
+            else None
         )
         if entry is None or entry.states != _states(bindings.libraries_in(map(Path, entry.folders))):
             return None
@@ -109,14 +111,14 @@ def _read_cache(key: str) -> _CacheEntry | None:
 
 def _bindings_info(entry: _CacheEntry) -> BindingsInfo:
     folder = str(Path(entry.folders[0]).parent) if entry.folders else ""
-    is_configured = bool(os.environ.get(bindings.VARIABLE))
+    is_configured = bool(os.environ.get(bindings.PACKAGE_VARIABLE))
     return BindingsInfo(bindings.PACKAGE, entry.version, folder, is_configured, *_tool_state())
 
 
 def _tool_state() -> tuple[str, str]:
     """Returns the path of the user's `mlir-opt`, and why it cannot be used ("" if it can)."""
     try:
-        tool = mlir_tool.tool()
+        tool = mlir_tool.find_tool()
     except mlir_tool.ToolError as error:
         return "", str(error)
     if tool is None:

@@ -11,10 +11,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from buddy.compiler.mlir.bindings import ir, linalg, tensor
-from buddy.compiler.mlir.walk import collect
+from buddy.compiler.mlir.walk import nested_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
-from buddy.compiler.passes.kernels.access import groups_without
-from buddy.compiler.passes.kernels.contraction import indexing_maps, is_contraction, reads_loops, rebuilt
+from buddy.compiler.passes.kernels.access import reassociation_without
+from buddy.compiler.passes.kernels.contraction import (
+    has_plain_indices,
+    indexing_maps,
+    is_contraction,
+    rebuild_contraction,
+)
 
 
 @register
@@ -30,8 +35,8 @@ class DropUnitLoops(MlirPass):
 
     def run(self, root: ir.Operation, context: PassContext) -> None:
         # The list is complete before the first op is erased: ops inside an erased op are invalid.
-        for op in [op for op in collect(root) if _is_static_linalg_op(op)]:
-            if is_contraction(op) and reads_loops(op):
+        for op in [op for op in nested_ops(root) if _is_static_linalg_op(op)]:
+            if is_contraction(op) and has_plain_indices(op):
                 dropped = _unit_loops(op)
                 if any(_source_without(value, _dims_of(map_, dropped)) is not None for value, map_ in _inputs(op)):
                     text = f"dropped {len(dropped)} loop{'s' if len(dropped) > 1 else ''} of one iteration"
@@ -79,8 +84,8 @@ def _drop(op: ir.Operation, loops: frozenset[int]) -> None:
     maps, result = indexing_maps(op), op.results[0]
     with ir.InsertionPoint(op), op.location:
         operands = [_drop_dims(value, _dims_of(map_, loops)) for value, map_ in zip(op.operands, maps, strict=True)]
-        new = rebuilt(op, operands, [_drop_loops(m, loops) for m in maps])
-        groups = groups_without(result.type.shape, _dims_of(maps[2], loops))
+        new = rebuild_contraction(op, operands, [_drop_loops(m, loops) for m in maps])
+        groups = reassociation_without(result.type.shape, _dims_of(maps[2], loops))
         expanded = tensor.expand_shape(result.type, new, groups, [], list(result.type.shape))
     result.replace_all_uses_with(expanded)
     op.erase()
@@ -97,7 +102,7 @@ def _drop_dims(value: ir.Value, dims: list[int]) -> ir.Value:
     type_ = ir.RankedTensorType.get(remaining_sizes, value.type.element_type)
     if isinstance(value, ir.OpResult) and value.owner.name == "linalg.fill":
         return linalg.fill(value.owner.operands[0], outs=[tensor.empty(remaining_sizes, value.type.element_type)])
-    return tensor.collapse_shape(type_, value, groups_without(value.type.shape, dims))
+    return tensor.collapse_shape(type_, value, reassociation_without(value.type.shape, dims))
 
 
 def _drop_loops(map_: ir.AffineMap, loops: frozenset[int]) -> ir.AffineMap:

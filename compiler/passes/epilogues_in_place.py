@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.mlir.walk import accesses, collect, root_of
+from buddy.compiler.mlir.walk import accessing_ops, nested_ops, root_of
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.epilogue import EPILOGUE
 from buddy.compiler.passes.write_in_place import elementwise_pairs, share_buffer
@@ -25,7 +25,7 @@ class EpiloguesInPlace(MlirPass):
     summary: ClassVar[str] = "make epilogues overwrite a residual or gate that is not read again"
 
     def run(self, root: ir.Operation, context: PassContext) -> None:
-        for op in [op for op in collect(root) if EPILOGUE in op.attributes and op.name == "linalg.generic"]:
+        for op in [op for op in nested_ops(root) if EPILOGUE in op.attributes and op.name == "linalg.generic"]:
             reserved = _contraction_buffers(op)
             if share_buffer(op, (pair for pair in elementwise_pairs(op) if root_of(pair[0]) not in reserved)):
                 context.remark(self.name, op.location, "the result overwrites an operand")
@@ -36,6 +36,6 @@ class EpiloguesInPlace(MlirPass):
 def _contraction_buffers(op: ir.Operation) -> set[ir.Value]:
     """Returns the buffer with the contraction's sums, which the epilogue `op` reads, and the contraction's inputs."""
     sums = root_of(op.operands[ir.IntegerAttr(op.attributes[EPILOGUE]).value])
-    producers = [user for user in accesses(sums) if user != op]
+    producers = [user for user in accessing_ops(sums) if user != op]
     operands = [value for producer in producers for value in producer.operands]
     return {root_of(value) for value in operands if isinstance(value.type, ir.MemRefType)}

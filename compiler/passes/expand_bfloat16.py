@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from buddy.compiler.mlir.bindings import arith, ir
-from buddy.compiler.mlir.walk import attributes_of, collect
+from buddy.compiler.mlir.walk import attributes_of, nested_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
-from buddy.compiler.passes.kernels.contraction import converted
-from buddy.compiler.passes.kernels.emit import element_of
+from buddy.compiler.passes.kernels.contraction import convert_elements
+from buddy.compiler.passes.kernels.emit import element_type
 
 # Ops that do not depend on the meaning of the bits, and stay as they are.
 _UNCHANGED_OPS = frozenset({"arith.bitcast", "arith.constant"})
@@ -40,7 +40,7 @@ class ExpandBfloat16(MlirPass):
     def run(self, root: ir.Operation, context: PassContext) -> None:
         if context.target.rounds_to_bfloat16:
             return
-        for op in collect(root):
+        for op in nested_ops(root):
             if _is_arithmetic(op.name) and any(_is_bfloat16(value) for value in (*op.results, *op.operands)):
                 context.remark(self.name, op.location, f"{op.name} of bfloat16 is computed in f32")
                 _replace(op)
@@ -51,7 +51,7 @@ def _is_arithmetic(name: str) -> bool:
 
 
 def _is_bfloat16(value: ir.Value) -> bool:
-    return isinstance(element_of(value.type), ir.BF16Type)
+    return isinstance(element_type(value.type), ir.BF16Type)
 
 
 def _replace(op: ir.Operation) -> None:
@@ -68,7 +68,7 @@ def _replace(op: ir.Operation) -> None:
             is_exact = op.name in _CHOOSING_OPS
             if op.name in _CONVERSIONS:
                 is_exact = is_exact or _is_exact(operands[0])
-                new = converted(operands[0], element_of(type_))
+                new = convert_elements(operands[0], element_type(type_))
             else:
                 new = ir.Operation.create(op.name, [type_], operands, attributes_of(op)).result
             if _is_bfloat16(result):
@@ -79,7 +79,7 @@ def _replace(op: ir.Operation) -> None:
 
 def _is_exact(value: ir.Value) -> bool:
     """True if the f32 `value` is a number of bfloat16, or chosen from such numbers."""
-    if not isinstance(value, ir.OpResult) or not isinstance(element_of(value.type), ir.F32Type):
+    if not isinstance(value, ir.OpResult) or not isinstance(element_type(value.type), ir.F32Type):
         return False
     op = value.owner
     if op.name == "arith.constant":
@@ -153,5 +153,5 @@ def _constant(type_: ir.Type, number: int) -> ir.Value:
 
 
 def _number(type_: ir.Type, number: int) -> ir.Attribute:
-    value = ir.IntegerAttr.get(element_of(type_), number)
+    value = ir.IntegerAttr.get(element_type(type_), number)
     return ir.DenseElementsAttr.get_splat(type_, value) if isinstance(type_, ir.VectorType) else value

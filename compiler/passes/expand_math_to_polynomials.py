@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from buddy.compiler.mlir.bindings import arith, ir
-from buddy.compiler.mlir.walk import collect
+from buddy.compiler.mlir.walk import nested_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
-from buddy.compiler.passes.kernels.emit import element_of
+from buddy.compiler.passes.kernels.emit import element_type
 from buddy.compiler.passes.kernels.functions.activations import Activation, activation_around
 from buddy.compiler.passes.kernels.functions.roundings import ByteRounding, byte_rounding_of
 from buddy.compiler.passes.kernels.functions.table import DOUBLE_EXPANSIONS, EXPANSIONS
@@ -29,7 +29,7 @@ class ExpandMathToPolynomials(MlirPass):
     )
 
     def run(self, root: ir.Operation, context: PassContext) -> None:
-        for op in collect(root):
+        for op in nested_ops(root):
             if op.name == "math.roundeven" and (rounding := byte_rounding_of(op)):
                 context.remark(self.name, op.location, "math.roundeven of 8-bit integers became an addition")
                 _replace(rounding)
@@ -39,7 +39,7 @@ class ExpandMathToPolynomials(MlirPass):
                     context.remark(self.name, op.location, f"{op.name} left to the math library")
                 continue
             location = op.location
-            activation = activation_around(op) if str(element_of(op.operands[0].type)) == "f32" else None
+            activation = activation_around(op) if str(element_type(op.operands[0].type)) == "f32" else None
             text = _replace_activation(activation, op.name) if activation else _expand(op)
             context.remark(self.name, location, text)
 
@@ -64,7 +64,7 @@ def _replace(pattern: Activation | ByteRounding) -> None:
 def _expand(op: ir.Operation) -> str:
     """Replaces `op` if its type has an expansion; returns the text of the remark."""
     value = op.operands[0]
-    element = str(element_of(value.type))
+    element = str(element_type(value.type))
     expansions = DOUBLE_EXPANSIONS if element == "f64" else EXPANSIONS
     if element not in ("f64", "f32", "f16", "bf16") or op.name not in expansions:
         return f"{op.name} left to the math library: no polynomial for {value.type}"

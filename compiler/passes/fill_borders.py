@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from buddy.compiler.mlir.bindings import ir, linalg, memref
-from buddy.compiler.mlir.walk import VIEWS, collect, is_unaliased, root_of
+from buddy.compiler.mlir.walk import VIEW_OPS, is_unaliased, nested_ops, root_of
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.contraction import indexing_maps
 
@@ -24,7 +24,7 @@ class FillBorders(MlirPass):
     summary: ClassVar[str] = "fill only the border of a padded buffer whose interior is written next"
 
     def run(self, root: ir.Operation, context: PassContext) -> None:
-        for op in collect(root):
+        for op in nested_ops(root):
             if op.name == "memref.copy" and op.operands[0] == op.operands[1]:
                 op.erase()
         for fill, view in [pair for block in _blocks(root) for pair in _find_padded_fills(block)]:
@@ -35,7 +35,7 @@ class FillBorders(MlirPass):
 
 def _blocks(root: ir.Operation) -> list[ir.Block]:
     """Returns the blocks below `root`, without the bodies of linalg ops, which compute scalars."""
-    owners = [op for op in (root, *collect(root)) if not op.name.startswith("linalg.")]
+    owners = [op for op in (root, *nested_ops(root)) if not op.name.startswith("linalg.")]
     return [block for op in owners for region in op.regions for block in region.blocks]
 
 
@@ -46,7 +46,7 @@ def _find_padded_fills(block: ir.Block) -> list[tuple[ir.Operation, ir.Operation
     for op in [op.operation for op in block.operations]:
         if len(op.regions) and not op.name.startswith("linalg."):
             fills.clear()  # accesses in the regions of `op` are not analysed
-        if op.name in VIEWS:
+        if op.name in VIEW_OPS:
             continue
         accessed = [root for root in dict.fromkeys(map(root_of, op.operands)) if root in fills]
         if accessed and _overwrites_last_operand(op):

@@ -7,9 +7,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from buddy.compiler.mlir.bindings import ir, linalg, tensor
-from buddy.compiler.mlir.walk import collect
+from buddy.compiler.mlir.walk import nested_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
-from buddy.compiler.passes.kernels.contraction import indexing_maps, is_contraction, reads_loops, rebuilt
+from buddy.compiler.passes.kernels.contraction import (
+    has_plain_indices,
+    indexing_maps,
+    is_contraction,
+    rebuild_contraction,
+)
 
 
 @register
@@ -26,10 +31,10 @@ class FoldTransposes(MlirPass):
 
     def run(self, root: ir.Operation, context: PassContext) -> None:
         # First: of two transposes of a result that cancel each other, the contraction would take one.
-        for op in [op for op in collect(root) if op.name == "linalg.transpose" and _has_tensor_results(op)]:
+        for op in [op for op in nested_ops(root) if op.name == "linalg.transpose" and _has_tensor_results(op)]:
             self._compose(op, context)
-        for op in [op for op in collect(root) if op.name.startswith("linalg.") and _has_tensor_results(op)]:
-            if is_contraction(op) and reads_loops(op):
+        for op in [op for op in nested_ops(root) if op.name.startswith("linalg.") and _has_tensor_results(op)]:
+            if is_contraction(op) and has_plain_indices(op):
                 self._fold_contraction(op, context)
             elif op.name == "linalg.generic":
                 self._fold_generic(op, context)
@@ -71,11 +76,11 @@ class FoldTransposes(MlirPass):
                 permutation = _permutation(result_transpose)
                 init = _transposed_fill(init, permutation)
                 c_map = _with_results(c_map, [c_map.results[p] for p in permutation])
-            new = rebuilt(op, [a, b, init], [a_map, b_map, c_map])
+            new = rebuild_contraction(op, [a, b, init], [a_map, b_map, c_map])
         replaced.results[0].replace_all_uses_with(new)
         if result_transpose is not None:
             result_transpose.erase()
-        context.remark(self.name, op.location, _describe(folded, result_transpose is not None))
+        context.remark(self.name, op.location, _describe(folded, has_result=result_transpose is not None))
         op.erase()
 
     def _fold_generic(self, op: ir.Operation, context: PassContext) -> None:
@@ -90,11 +95,11 @@ class FoldTransposes(MlirPass):
                 folded += 1
         if folded:
             op.attributes["indexing_maps"] = ir.ArrayAttr.get([ir.AffineMapAttr.get(map_) for map_ in maps])
-            context.remark(self.name, op.location, _describe(folded, False))
+            context.remark(self.name, op.location, _describe(folded, has_result=False))
 
 
 def _erase_unused(root: ir.Operation) -> None:
-    for op in reversed([op for op in collect(root) if op.name == "linalg.transpose"]):
+    for op in reversed([op for op in nested_ops(root) if op.name == "linalg.transpose"]):
         if _has_tensor_results(op) and not _uses(op.results[0]):
             op.erase()
 

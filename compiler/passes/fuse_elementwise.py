@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from buddy.compiler.mlir.bindings import arith, ir, linalg
-from buddy.compiler.mlir.walk import clone_body, collect
+from buddy.compiler.mlir.walk import clone_body, nested_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
-from buddy.compiler.passes.kernels.access import through_unit_reshapes
+from buddy.compiler.passes.kernels.access import skip_unit_reshapes
 from buddy.compiler.passes.kernels.contraction import indexing_maps, is_contraction
 
 
@@ -26,7 +26,7 @@ class FuseElementwise(MlirPass):
 
     def run(self, root: ir.Operation, context: PassContext) -> None:
         # The list is complete before the first rewrite: ops in the body of an erased op are invalid.
-        generics = [op for op in collect(root) if op.name == "linalg.generic" and _works_on_tensors(op)]
+        generics = [op for op in nested_ops(root) if op.name == "linalg.generic" and _works_on_tensors(op)]
         for op in generics:
             if not is_contraction(op):
                 self._fuse_into(op, context)
@@ -154,7 +154,7 @@ def _find_fusion(consumer: ir.Operation) -> _Fusion | None:
     """Returns the fusion of the first producer that can be fused into `consumer`, or `None`."""
     loops = _nontrivial_loops(consumer)
     for number, (value, map_) in enumerate(_inputs_of(consumer)):
-        source, source_map = through_unit_reshapes(value, map_)
+        source, source_map = skip_unit_reshapes(value, map_)
         if not _is_elementwise(source) or not _has_single_use(value, source):
             continue
         if loops <= _single_loops([source_map]):
@@ -168,7 +168,7 @@ def _unfused_producers(consumer: ir.Operation) -> Iterator[tuple[ir.Operation, s
     """Yields the element-wise producers that are not fused into `consumer`, each with the reason."""
     loops = _nontrivial_loops(consumer)
     for value, map_ in _inputs_of(consumer):
-        source, source_map = through_unit_reshapes(value, map_)
+        source, source_map = skip_unit_reshapes(value, map_)
         if not _is_elementwise(source):
             continue
         if not _has_single_use(value, source):

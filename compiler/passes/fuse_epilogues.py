@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.mlir.walk import NO_ACCESS, VIEWS, collect, root_of, surely_disjoint
+from buddy.compiler.mlir.walk import NON_ACCESSING_OPS, VIEW_OPS, nested_ops, root_of, surely_disjoint
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import UnsupportedError
 from buddy.compiler.passes.kernels.contraction import is_contraction
@@ -41,7 +41,7 @@ class FuseEpilogues(MlirPass):
     prologues: bool = True
 
     def run(self, root: ir.Operation, context: PassContext) -> None:
-        for op in [op for op in collect(root) if op.name.startswith("linalg.") and _is_product(op)]:
+        for op in [op for op in nested_ops(root) if op.name.startswith("linalg.") and _is_product(op)]:
             for is_enabled, fuse in ((self.prologues, _fuse_prologue), (self.epilogues, _fuse_epilogue)):
                 if is_enabled:
                     try:
@@ -174,7 +174,7 @@ def _accesses(root: ir.Value) -> list[ir.Operation] | None:
             if users_of_view is None:
                 return None
             users += [user for user in users_of_view if user not in users]
-        elif owner.name in VIEWS:
+        elif owner.name in VIEW_OPS:
             return None
         elif owner not in users:
             users.append(owner)
@@ -192,7 +192,7 @@ def _ops_between(first: ir.Operation, last: ir.Operation) -> Iterator[ir.Operati
 
 
 def _may_write(op: ir.Operation, buffer: ir.Value) -> bool:
-    if op.name in NO_ACCESS or op.name.startswith(("arith.", "math.")):
+    if op.name in NON_ACCESSING_OPS or op.name.startswith(("arith.", "math.")):
         return False
     memrefs = [value for value in op.operands if isinstance(value.type, ir.MemRefType)]
     if op.name.startswith("linalg."):

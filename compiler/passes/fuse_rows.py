@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.mlir.walk import NO_ACCESS, VIEWS, collect, enclosing_entry_block
+from buddy.compiler.mlir.walk import NON_ACCESSING_OPS, VIEW_OPS, enclosing_entry_block, nested_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import UnsupportedError
 from buddy.compiler.passes.kernels.emit import KernelEmitter
@@ -17,10 +17,10 @@ from buddy.compiler.passes.kernels.rows.kernel import (
     Bounds,
     OperandAccess,
     RowOp,
-    conflict,
     leading_rows,
     refine_bounds,
     row_bytes,
+    row_conflict,
     split_rows,
 )
 from buddy.compiler.passes.kernels.rows.stages import RowLoop, RowStage, stages_of
@@ -44,7 +44,7 @@ class FuseRows(MlirPass):
 
     def run(self, root: ir.Operation, context: PassContext) -> None:
         limit = self.max_row_kib << 10 or context.target.l2 // 2
-        blocks = {op.block: op for op in collect(root) if op.name in STRUCTURED_OPS}
+        blocks = {op.block: op for op in nested_ops(root) if op.name in STRUCTURED_OPS}
         for block, op in blocks.items():
             if (enclosing := enclosing_entry_block(op)) is None:
                 continue
@@ -84,7 +84,7 @@ def _runs(block: ir.Block) -> list[list[_Op]]:
         structured = _analyse(operation)
         if structured is not None:
             runs[-1].append(_Op(operation, structured))
-        elif operation.name not in NO_ACCESS and not operation.name.startswith("arith."):
+        elif operation.name not in NON_ACCESSING_OPS and not operation.name.startswith("arith."):
             runs.append([])
     return [run for run in runs if len(run) > 1]
 
@@ -169,7 +169,7 @@ def _try_add(group: _Group, op: _Op, is_before: bool, limit: int) -> str:
         return str(reason)
     if row_bytes(new) > limit:
         return "the neighbour's rows do not stay in cache"
-    reason_not_added = next((text for other in (*rows, new) if (text := conflict(new, other, bounds))), "")
+    reason_not_added = next((text for other in (*rows, new) if (text := row_conflict(new, other, bounds))), "")
     if not reason_not_added:
         index = 0 if is_before else len(rows)
         group.bounds, group.row_ops = bounds, [*rows[:index], new, *rows[index:]]
@@ -240,7 +240,7 @@ def _users(value: ir.Value) -> Iterator[ir.Operation]:
     """Yields the ops that use a buffer, directly or through views."""
     for use in value.uses:
         owner = use.owner.operation
-        if owner.name in VIEWS:
+        if owner.name in VIEW_OPS:
             yield from _users(owner.results[0])
         else:
             yield owner

@@ -1,4 +1,4 @@
-"""`hoist-parameters` and `chain-packings`: compute values that depend on one weight alone once, before the calls.
+"""`hoist-parameters` and `chain-packings`: compute values that depend only on one weight once, before all calls.
 
 `hoist-parameters` moves the ops of such values, for example the rounding of a weight to bfloat16, to functions of the
 module. Their results become arguments of the entry, which the runtime computes when it packs weights. Kernels may pack
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from buddy.compiler.codegen.calling_convention import PREPARE, entry_of
+from buddy.compiler.codegen.calling_convention import PREPARE_ATTRIBUTE, entry_of
 from buddy.compiler.mlir.bindings import func, ir, memref
 from buddy.compiler.mlir.walk import (
     RUNS_ONCE,
@@ -19,7 +19,7 @@ from buddy.compiler.mlir.walk import (
     bytes_of,
     callee_of,
     calls_in,
-    collect,
+    nested_ops,
     symbol_of,
     unique_symbol,
 )
@@ -29,17 +29,17 @@ from buddy.compiler.passes.kernels.contraction import is_contraction
 from buddy.compiler.passes.kernels.weights import PACK, PARAMETER
 
 # Ops that only move elements, or create tensors.
-_MOVES = frozenset({
+_DATA_MOVEMENT_OPS = frozenset({
     "linalg.transpose", "linalg.broadcast", "linalg.copy", "tensor.collapse_shape", "tensor.expand_shape",
     "tensor.extract_slice", "tensor.cast",
 })  # fmt: skip
-_CREATES = frozenset({"tensor.empty", "linalg.fill", "arith.constant"})
+_CREATION_OPS = frozenset({"tensor.empty", "linalg.fill", "arith.constant"})
 
 
 @register
 @dataclass(frozen=True)
 class HoistParameters(MlirPass):
-    """Element-wise ops, reductions and data movement are moved, unless their result has more bytes than the weight.
+    """Moves element-wise ops, reductions and data movement, unless their result has more bytes than the weight.
 
     Reading a larger result would cost more than computing it again, except for operands of products, which are written
     to memory anyway: those that are rounded in a precision of the recipe are always moved. Without `pack_weights`,
@@ -166,7 +166,7 @@ class _ParameterHoister:
         with ir.InsertionPoint(block):
             for op in _slice(value, parameter):
                 clone = op.clone()
-                for nested in (clone.operation, *collect(clone)):
+                for nested in (clone.operation, *nested_ops(clone)):
                     for i, operand in enumerate(nested.operands):
                         if operand in values:
                             nested.operands[i] = values[operand]
@@ -186,7 +186,7 @@ class _ParameterHoister:
             attributes = argument_attributes(function.op)
             for number, prepare in function.added:
                 old = {named.name: named.attr for named in attributes[number]}
-                of_entry = {PREPARE: ir.StringAttr.get(prepare)} if name == self.entry else {}
+                of_entry = {PREPARE_ATTRIBUTE: ir.StringAttr.get(prepare)} if name == self.entry else {}
                 attributes.append(ir.DictAttr.get({**old, **of_entry}))
             results = ir.FunctionType(ir.TypeAttr(function.op.attributes["function_type"]).value).results
             inputs = [argument.type for argument in function.block.arguments]
@@ -221,7 +221,7 @@ def _values_to_move(derived: dict[ir.Value, int | None], arguments: ir.BlockArgu
             continue
         op = value.owner.operation
         is_small = number is not None and _is_small(value.type, arguments[number].type)
-        if number is not None and _computes(op) and (is_small or ROUNDING in op.attributes):
+        if number is not None and _does_arithmetic(op) and (is_small or ROUNDING in op.attributes):
             moved.append((value, number))
         else:
             needed.add(value)
@@ -244,7 +244,7 @@ def _parameters_of(
     hoister: _ParameterHoister, name: str, op: ir.Operation, derived: dict[ir.Value, int | None]
 ) -> set[int] | None:
     """Returns the numbers of the parameters that `op` depends on; `None` if it depends on anything else."""
-    is_known = op.name in _MOVES or op.name in _CREATES or op.name == "linalg.generic"
+    is_known = op.name in _DATA_MOVEMENT_OPS or op.name in _CREATION_OPS or op.name == "linalg.generic"
     if not is_known or len(op.results) != 1 or is_contraction(op):
         return None
     if op.name != "arith.constant" and not _is_static_tensor(op.results[0].type):
@@ -266,7 +266,7 @@ def _operands(op: ir.Operation) -> Iterator[ir.Value]:
     yield from op.operands
     if len(op.regions):
         blocks = [block for region in op.regions for block in region.blocks]
-        for nested in collect(op):
+        for nested in nested_ops(op):
             for value in nested.operands:
                 owner = value.owner
                 if isinstance(owner, ir.Block):
@@ -276,7 +276,7 @@ def _operands(op: ir.Operation) -> Iterator[ir.Value]:
                     yield value
 
 
-def _computes(op: ir.Operation) -> bool:
+def _does_arithmetic(op: ir.Operation) -> bool:
     """True if `op` does more than move elements."""
     return op.name == "linalg.generic" and len(op.regions[0].blocks[0].operations) > 1
 
@@ -333,12 +333,14 @@ class ChainPackings(MlirPass):
         functions = {symbol_of(op.operation): op.operation for op in _functions_with_body(root)}
         attributes, chained = argument_attributes(entry), dict[tuple[str, str], str]()
         for number, attribute in enumerate(attributes):
-            if PREPARE not in attribute or PACK not in attribute:
+            if PREPARE_ATTRIBUTE not in attribute or PACK not in attribute:
                 continue
-            names = ir.StringAttr(attribute[PREPARE]).value, ir.StringAttr(attribute[PACK]).value
+            names = ir.StringAttr(attribute[PREPARE_ATTRIBUTE]).value, ir.StringAttr(attribute[PACK]).value
             if names not in chained:
                 chained[names] = _chain(root, *(functions[name] for name in names))
-            other_attributes = {named.name: named.attr for named in attribute if named.name not in (PREPARE, PACK)}
+            other_attributes = {
+                named.name: named.attr for named in attribute if named.name not in (PREPARE_ATTRIBUTE, PACK)
+            }
             attributes[number] = ir.DictAttr.get({**other_attributes, PACK: ir.StringAttr.get(chained[names])})
         entry.attributes["arg_attrs"] = ir.ArrayAttr.get(attributes)
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 import msgspec
 
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.mlir.mlir_tool import MlirTool, ToolError, tool
+from buddy.compiler.mlir.mlir_tool import MlirTool, ToolError, find_tool
 from buddy.compiler.mlir.provenance import FILE, LocationSets
 from buddy.compiler.passes.replace_ir import replace_contents
 from buddy.compiler.protocol.plain_values import OptionInfo, PassInfo
@@ -36,7 +36,7 @@ _LOCATION_PREFIX = re.compile(r"^loc\((?:[^()]|\([^()]*\))*\): ")
 def passes() -> tuple[PassInfo, ...]:
     """Returns the passes that the tool lists, with its descriptions; empty if there is no tool, or it fails."""
     try:
-        mlir_opt = tool()
+        mlir_opt = find_tool()
         return tuple(_list_passes(mlir_opt).values()) if mlir_opt is not None else ()
     except ToolError:
         return ()
@@ -50,7 +50,7 @@ def has(name: str) -> bool:
 def problem() -> str:
     """Returns why the tool cannot be used; "" if it can, or if there is no tool."""
     try:
-        mlir_opt = tool()
+        mlir_opt = find_tool()
         if mlir_opt is not None:
             _list_passes(mlir_opt)
     except ToolError as error:
@@ -98,7 +98,7 @@ def run(operation: ir.Operation, step: PassStep, locations: LocationSets) -> Non
 
     Raises `ToolError` if the pass fails or its output cannot be read; the module is then unchanged.
     """
-    mlir_opt = tool()
+    mlir_opt = find_tool()
     assert mlir_opt is not None
     text = operation.get_asm(print_generic_op_form=True, enable_debug_info=True, assume_verified=True)
     nested = step.spelling() if step.anchor == "builtin.module" else f"{step.anchor}({step.spelling()})"

@@ -16,20 +16,19 @@ from typing import ClassVar
 
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, ir, tensor
-from buddy.compiler.mlir.walk import collect
+from buddy.compiler.mlir.walk import defining_op, nested_ops
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.convolutions import ConvolutionSetup, slide
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.windows import SlidingWindow
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.quantised_operands import (
-    Bytes,
-    Parameter,
+    QuantisationParameter,
+    QuantisedTensor,
     UnchangedError,
-    bytes_behind,
     differs_along,
     is_zero,
-    owner_of,
+    quantised_source,
 )
 
 _INT8, _INT32, _F32 = TensorDType.Int8, TensorDType.Int32, TensorDType.Float32
@@ -61,7 +60,7 @@ class NarrowProducts(MlirPass):
         rewrites: dict[str, Callable[[ir.Operation], ir.Value]] = {
             **dict.fromkeys(_PRODUCTS, _narrow_product), **dict.fromkeys(_CONVOLUTIONS, _narrow_convolution),
         }  # fmt: skip
-        for op in [op for op in collect(root) if op.name in rewrites and _is_static(op)]:
+        for op in [op for op in nested_ops(root) if op.name in rewrites and _is_static(op)]:
             try:
                 with ir.InsertionPoint(op), op.location:
                     result = rewrites[op.name](op)
@@ -78,7 +77,7 @@ def _is_static(op: ir.Operation) -> bool:
     return all(isinstance(type_, ir.RankedTensorType) and type_.has_static_shape for type_ in types)
 
 
-def _operands(op: ir.Operation) -> list[Bytes]:
+def _operands(op: ir.Operation) -> list[QuantisedTensor]:
     """Returns the operands of a product as bytes, with their zero points if these are operands of the op.
 
     Raises `UnchangedError` if they are not known to be made of bytes.
@@ -87,11 +86,11 @@ def _operands(op: ir.Operation) -> list[Bytes]:
     for number in range(2):
         value = op.operands[number]
         if ir.RankedTensorType(value.type).element_type != ir.IntegerType.get_signless(8):
-            found.append(bytes_behind(value))
+            found.append(quantised_source(value))
         elif len(op.operands) == 5 and not is_zero(op.operands[2 + number]):
-            found.append(Bytes(value, _INT8, Parameter(op.operands[2 + number])))
+            found.append(QuantisedTensor(value, _INT8, QuantisationParameter(op.operands[2 + number])))
         else:
-            found.append(Bytes(value, _INT8))
+            found.append(QuantisedTensor(value, _INT8))
     return found
 
 
@@ -118,17 +117,17 @@ def _narrow_product(op: ir.Operation) -> ir.Value:
     if a.has_zero:
         b_sums = _sums(b, [b_depth])
         if b.has_zero:
-            factors = [Parameter(b_sums), zeros[1]]
+            factors = [QuantisationParameter(b_sums), zeros[1]]
             less = st.shape_of(b_sums)
             b_sums = _pointwise(factors, less, _INT32, lambda total, zero: total - _wide(zero) * depth)
-        corrections += [zeros[0], Parameter(b_sums)]
+        corrections += [zeros[0], QuantisationParameter(b_sums)]
     if b.has_zero:
-        corrections += [zeros[1], Parameter(_sums(a, [a_depth]))]
+        corrections += [zeros[1], QuantisationParameter(_sums(a, [a_depth]))]
     scales = [_placed(x.scale, st.shape_of(x.value)) for x in (a, b)]
     return _finished(op, _corrected(sums, corrections, shape), scales)
 
 
-def _sums(operand: Bytes, axes: Sequence[int]) -> ir.Value:
+def _sums(operand: QuantisedTensor, axes: Sequence[int]) -> ir.Value:
     """Returns the sums of the bytes over dims, which remain with size 1."""
     return st.reduce(
         [(operand.value, operand.dtype)], st.shape_of(operand.value), list(axes), True, 0, _INT32,
@@ -150,21 +149,21 @@ def _narrow_convolution(op: ir.Operation) -> ir.Value:
     stride, dilation = (tuple(ir.DenseIntElementsAttr(op.attributes[name])) for name in ("strides", "dilations"))
     window = SlidingWindow(tuple(kernel[2:]), stride, (0, 0), dilation)
     sums = slide(x.value, weights.value, ConvolutionSetup(window, 1, x.dtype, weights.dtype, _INT32), shape)
-    channels, corrections = [kernel[0], 1, 1], list[Parameter]()
+    channels, corrections = [kernel[0], 1, 1], list[QuantisationParameter]()
     if x.has_zero:
-        corrections = [x.zero, Parameter(st.reshape(_sums(weights, [1, 2, 3]), channels, _INT32))]
+        corrections = [x.zero, QuantisationParameter(st.reshape(_sums(weights, [1, 2, 3]), channels, _INT32))]
     return _finished(op, _corrected(sums, corrections, shape), [x.scale, _placed(weights.scale, channels)])
 
 
-def _operands_of_convolution(op: ir.Operation) -> list[Bytes]:
+def _operands_of_convolution(op: ir.Operation) -> list[QuantisedTensor]:
     """Returns the operands as bytes. An image that is padded with zeros after its conversion is padded before it."""
-    pad = owner_of(op.operands[0])
+    pad = defining_op(op.operands[0])
     if pad is None or pad.name != "tensor.pad" or len(op.operands) == 5:
         return _operands(op)
     body = pad.regions[0].blocks[0].operations
     if len(pad.operands) != 1 or len(body) != 1 or not is_zero(body[0].operands[0]):
         raise UnchangedError("its image is padded with other numbers than 0")
-    x, weights = bytes_behind(pad.operands[0]), bytes_behind(op.operands[1])
+    x, weights = quantised_source(pad.operands[0]), quantised_source(op.operands[1])
     if isinstance(x.zero.value, ir.Value):
         raise UnchangedError("its image is padded with a zero point that is not a constant")
     sizes, starts = list(pad.results[0].type.shape), list(ir.DenseI64ArrayAttr(pad.attributes["static_low"]))
@@ -177,7 +176,7 @@ def _operands_of_convolution(op: ir.Operation) -> list[Bytes]:
 # ---- results ---------------------------------------------------------------------------------------------------------
 
 
-def _placed(parameter: Parameter, sizes: Sequence[int]) -> Parameter:
+def _placed(parameter: QuantisationParameter, sizes: Sequence[int]) -> QuantisationParameter:
     """Returns a parameter that broadcasts to the result, as the operand of shape `sizes` does."""
     if not parameter.is_tensor:
         return parameter
@@ -185,7 +184,7 @@ def _placed(parameter: Parameter, sizes: Sequence[int]) -> Parameter:
     return replace(parameter, value=st.reshape(parameter.value, shape, parameter.dtype))
 
 
-def _corrected(sums: ir.Value, corrections: Sequence[Parameter], shape: Sequence[int]) -> ir.Value:
+def _corrected(sums: ir.Value, corrections: Sequence[QuantisationParameter], shape: Sequence[int]) -> ir.Value:
     """Returns `sums` less the products of each pair of `corrections`, a zero point and sums of the other operand."""
 
     def subtract(total: Scalar, *factors: Scalar) -> Scalar:
@@ -193,23 +192,23 @@ def _corrected(sums: ir.Value, corrections: Sequence[Parameter], shape: Sequence
             total = total - others * _wide(zero)
         return total
 
-    return _pointwise([Parameter(sums), *corrections], shape, _INT32, subtract) if corrections else sums
+    return _pointwise([QuantisationParameter(sums), *corrections], shape, _INT32, subtract) if corrections else sums
 
 
-def _finished(op: ir.Operation, total: ir.Value, scales: Sequence[Parameter]) -> ir.Value:
+def _finished(op: ir.Operation, total: ir.Value, scales: Sequence[QuantisationParameter]) -> ir.Value:
     """Returns `total`, in 32 bits, times both scales if the result of `op` has floats, plus its initial sums."""
     result, start = ir.RankedTensorType(op.results[0].type), op.operands[len(op.operands) - 1]
-    shape, fill = list(result.shape), owner_of(start)
+    shape, fill = list(result.shape), defining_op(start)
     has_start = fill is None or fill.name != "linalg.fill" or not is_zero(fill.operands[0])
     if isinstance(result.element_type, ir.FloatType):
-        others = [Parameter(start, _F32)] if has_start else []
+        others = [QuantisationParameter(start, _F32)] if has_start else []
 
         def scale(total: Scalar, left: Scalar | float, right: Scalar | float, *start: Scalar) -> Scalar:
             factor = right * left if isinstance(right, Scalar) else left * right
             value = cast(total, _F32) * factor
             return value + start[0] if start else value
 
-        return _pointwise([Parameter(total), *scales, *others], shape, _F32, scale)
+        return _pointwise([QuantisationParameter(total), *scales, *others], shape, _F32, scale)
     loops = list(range(len(shape)))
 
     def widen(total: ir.Value, out: ir.Value) -> list[ir.Value]:
@@ -222,7 +221,7 @@ def _finished(op: ir.Operation, total: ir.Value, scales: Sequence[Parameter]) ->
 
 
 def _pointwise(
-    operands: Sequence[Parameter], shape: Sequence[int], dtype: TensorDType, body: Callable[..., Scalar]
+    operands: Sequence[QuantisationParameter], shape: Sequence[int], dtype: TensorDType, body: Callable[..., Scalar]
 ) -> ir.Value:
     """Like `structured.pointwise`, for numbers and scalars beside tensors, of which there is one at least."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from buddy.compiler.mlir.bindings import ir, linalg, tensor
-from buddy.compiler.mlir.walk import collect
+from buddy.compiler.mlir.walk import nested_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
 
@@ -23,7 +23,7 @@ class PadInPlace(MlirPass):
 
     def run(self, root: ir.Operation, context: PassContext) -> None:
         redirected: set[Any] = set()
-        for op in [op for op in collect(root) if op.name == "tensor.insert_slice"]:
+        for op in [op for op in nested_ops(root) if op.name == "tensor.insert_slice"]:
             producer = _producer(op)
             if producer is None or producer in redirected:
                 context.remark(self.name, op.location, "copied into the padded tensor: no generic could write it there")

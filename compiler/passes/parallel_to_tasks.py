@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from buddy.compiler.mlir.bindings import arith, func, ir, scf
-from buddy.compiler.mlir.walk import callee_of, calls_in, collect, symbol_of, unique_symbol
+from buddy.compiler.mlir.walk import callee_of, calls_in, nested_ops, symbol_of, unique_symbol
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import UnsupportedError, layout_of
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter
 from buddy.compiler.protocol.recipe import MAX_THREADS
 
 # Attribute of a task: the number of threads among which the range of each call is divided.
-THREADS = "buddy.threads"
+THREADS_ATTRIBUTE = "buddy.threads"
 
 
 @register
@@ -99,7 +99,7 @@ def _outline(root: ir.Operation, op: ir.Operation, threads: int) -> int:
     be a task.
     """
     ranges = _ranges(op)
-    loop_ops = {op, *collect(op)}
+    loop_ops = {op, *nested_ops(op)}
     captured = _captured_values(op, loop_ops)
     constants = [value for value in captured if _is_constant(value)]
     passed = [value for value in captured if not _is_constant(value)]
@@ -110,7 +110,7 @@ def _outline(root: ir.Operation, op: ir.Operation, threads: int) -> int:
     index = ir.IndexType.get()
     with ir.InsertionPoint(parent), op.location:
         task = func.FuncOp(name, ([index, index, *(value.type for value in passed)], []), visibility="private")
-        task.operation.attributes[THREADS] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), threads)
+        task.operation.attributes[THREADS_ATTRIBUTE] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), threads)
         entry = task.add_entry_block([op.location] * (2 + len(passed)))
     trip_count = math.prod(r.size for r in ranges)
     with ir.InsertionPoint(op), op.location:
@@ -155,7 +155,7 @@ def _captured_values(loop: ir.Operation, loop_ops: set[ir.Operation]) -> list[ir
     """
     blocks = {block for op in loop_ops for region in op.regions for block in region.blocks}
     captured: dict[Any, None] = {}
-    for op in collect(loop):
+    for op in nested_ops(loop):
         for value in op.operands:
             owner = value.owner
             is_inside = owner in blocks if isinstance(owner, ir.Block) else owner.operation in loop_ops

@@ -33,7 +33,7 @@ _OP_IN_MESSAGE = re.compile(r"'[a-z]\w*\.[\w.]+'")
 _UNREGISTERED_PASS = re.compile(r"does not refer to a registered pass")
 
 
-class StepError(BuddyError):
+class PassRunError(BuddyError):
     """A pass failed. `message` is its first error, `detail` all of its output.
 
     `node` is the stable name of the first graph node that the op with the error comes from, and `node_set` the number
@@ -58,11 +58,11 @@ def _import_all() -> None:
         import_module(f"{passes.__name__}.{module.name}")
 
 
-def run_step(operation: ir.Operation, step: PassStep, context: PassContext, verify: bool = True) -> None:
+def run_pass(operation: ir.Operation, step: PassStep, context: PassContext, verify: bool = True) -> None:
     """Runs `step` on a module, in place.
 
-    Raises `StepError` if the pass is unknown, has wrong options, fails or raises, or (with `verify`) if its result does
-    not verify. The module may then be partially rewritten.
+    Raises `PassRunError` if the pass is unknown, has wrong options, fails or raises, or (with `verify`) if its result
+    does not verify. The module may then be partially rewritten.
     """
     with _Diagnostics(operation.context, context.locations) as diagnostics:
         try:
@@ -73,17 +73,17 @@ def run_step(operation: ir.Operation, step: PassStep, context: PassContext, veri
                     _verify(operation, diagnostics)
             else:
                 _run_mlir_pass(operation, step, context, verify)
-        except StepError:
+        except PassRunError:
             raise
         except ToolError as error:
             raise _tool_error(error, context.locations) from error
         except PassError as error:
-            raise StepError(str(error)) from error
+            raise PassRunError(str(error)) from error
         except (ir.MLIRError, ValueError) as error:
             raise diagnostics.error(error) from error
         except Exception as error:
             # A bug in a Python pass is reported like any failure, so that the IR before the pass can be inspected.
-            raise StepError(f"a fault in the pass itself, {type(error).__name__}: {error}", format_exc()) from error
+            raise PassRunError(f"a fault in the pass itself, {type(error).__name__}: {error}", format_exc()) from error
 
 
 def _run_mlir_pass(operation: ir.Operation, step: PassStep, context: PassContext, verify: bool) -> None:
@@ -98,10 +98,10 @@ def _run_mlir_pass(operation: ir.Operation, step: PassStep, context: PassContext
         manager.run(operation)
 
 
-def _tool_error(error: ToolError, locations: LocationSets) -> StepError:
+def _tool_error(error: ToolError, locations: LocationSets) -> PassRunError:
     """Converts an error of the user's `mlir-opt`, and adds the first node that the op with the error comes from."""
     nodes = locations.sets[error.node_set] if error.node_set < len(locations.sets) else ()
-    return StepError(str(error), error.detail, next(iter(nodes), ""), error.node_set)
+    return PassRunError(str(error), error.detail, next(iter(nodes), ""), error.node_set)
 
 
 def _run_python_pass(python_pass: MlirPass, operation: ir.Operation, step: PassStep, context: PassContext) -> None:
@@ -113,13 +113,13 @@ def _run_python_pass(python_pass: MlirPass, operation: ir.Operation, step: PassS
 
 
 def _verify(operation: ir.Operation, diagnostics: _Diagnostics) -> None:
-    """Raises `StepError` if a Python pass has produced invalid IR."""
+    """Raises `PassRunError` if a Python pass has produced invalid IR."""
     try:
         operation.verify()
     except ir.MLIRError as error:
         verifier = diagnostics.error(error)
         message = f"its result does not verify: {verifier.message}"
-        raise StepError(message, verifier.detail, verifier.node, verifier.node_set) from error
+        raise PassRunError(message, verifier.detail, verifier.node, verifier.node_set) from error
 
 
 def _parse_pipeline(step: PassStep, context: ir.Context, verify: bool) -> Any:
@@ -195,16 +195,16 @@ class _Diagnostics:
             self.node, self.node_set = self.locations.sets[number][0], number
         return True
 
-    def error(self, error: Exception) -> StepError:
+    def error(self, error: Exception) -> PassRunError:
         """Returns the error to show: the first diagnostic, otherwise the first line of `error`."""
         for diagnostic in getattr(error, "error_diagnostics", ()):
             self._collect(diagnostic)
         text = str(error)
         if _UNREGISTERED_PASS.search(text):
-            return StepError("unknown pass", text)
+            return PassRunError("unknown pass", text)
         first = self.messages[0] if self.messages else next(iter(text.strip().splitlines()), type(error).__name__)
         # This text of MLIR's dialect conversion is followed by the op in generic form, which may be very long.
         message = first.partition(" that was explicitly marked illegal")[0]
         if message == _NO_MESSAGE:
             message = "it failed without a message"
-        return StepError(message, "\n".join(dict.fromkeys([*self.messages, text])), self.node, self.node_set)
+        return PassRunError(message, "\n".join(dict.fromkeys([*self.messages, text])), self.node, self.node_set)

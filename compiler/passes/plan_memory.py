@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from buddy.compiler.codegen.arena import ALIGNMENT, ArenaSlot, Span, aligned, place_spans
-from buddy.compiler.codegen.calling_convention import ARENA, entry_of
+from buddy.compiler.codegen.calling_convention import ARENA_BYTES_ATTRIBUTE, entry_of
 from buddy.compiler.mlir.bindings import func, ir, memref
 from buddy.compiler.mlir.walk import (
-    RESULT,
-    accesses,
+    OUT_PARAMETER,
+    accessing_ops,
     aliases_operand,
     attributes_of,
     bytes_of,
@@ -21,9 +21,9 @@ from buddy.compiler.mlir.walk import (
     symbol_of,
 )
 from buddy.compiler.passes.base import MlirPass, PassContext, PassError, register
-from buddy.compiler.passes.convert_tasks_to_llvm import SLOT
-from buddy.compiler.passes.kernels.access import as_bytes, byte_type, byte_view
-from buddy.compiler.passes.parallel_to_tasks import THREADS
+from buddy.compiler.passes.convert_tasks_to_llvm import SCRATCH_BYTES_ATTRIBUTE
+from buddy.compiler.passes.kernels.access import byte_type, byte_view, retype_as_bytes
+from buddy.compiler.passes.parallel_to_tasks import THREADS_ATTRIBUTE
 
 
 @register
@@ -105,7 +105,7 @@ def _buffers(
         if block_positions is None or (positions is None and op.block != block):
             block, block_positions = op.block, _positions_in(op.block)
         type_ = ir.MemRefType(op.results[0].type)
-        users = list(accesses(op.results[0]))
+        users = list(accessing_ops(op.results[0]))
         if type_.has_static_shape is not static or any(map(aliases_operand, users)):
             continue
         frees = tuple(user for user in users if user.name == "memref.dealloc")
@@ -174,7 +174,9 @@ class _ArenaPlanner:
         # Only the entry's results are scratch memory: calls of other functions pass results of fixed memref types.
         results = _result_spans(function, positions) if name == self.entry else []
         slots, size = place_spans([*(buffer.span for buffer in buffers), *call_spans], [span for _, span in results])
-        result_bytes = {number: as_bytes(function, results[number][0]) for number in sorted(_used_results(slots))}
+        result_bytes = {
+            number: retype_as_bytes(function, results[number][0]) for number in sorted(_used_results(slots))
+        }
         self.needs[name] = self._place_buffers(function, buffers, calls, slots, result_bytes, max(1, size))
 
     def _place_buffers(
@@ -187,13 +189,19 @@ class _ArenaPlanner:
         scratch memory, as bytes. Returns the bytes that a call of `function` needs: 0 if the function allocates its
         arena.
         """
-        threads = ir.IntegerAttr(function.attributes[THREADS]).value if THREADS in function.attributes else 1
+        threads = (
+            ir.IntegerAttr(function.attributes[THREADS_ATTRIBUTE]).value
+            if THREADS_ATTRIBUTE in function.attributes
+            else 1
+        )
         need = aligned(size) * threads if threads > 1 else size
         is_entry = symbol_of(function) == self.entry
         takes_arena = "sym_visibility" in function.attributes or is_entry
         arena = _add_arena_argument(function, need, is_entry) if takes_arena else _allocate_arena(function, size)
         if threads > 1:
-            function.attributes[SLOT] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), aligned(size))
+            function.attributes[SCRATCH_BYTES_ATTRIBUTE] = ir.IntegerAttr.get(
+                ir.IntegerType.get_signless(64), aligned(size)
+            )
         for buffer, slot in zip(buffers, slots, strict=False):
             _replace_by_view(buffer, arena if slot.buffer is None else result_bytes[slot.buffer], slot.offset)
         for call, slot in zip(calls, slots[len(buffers) :], strict=True):
@@ -220,8 +228,8 @@ def _result_spans(function: ir.Operation, positions: dict[ir.Operation, int]) ->
     attributes: Iterable[ir.Attribute] = ir.ArrayAttr(function.attributes["arg_attrs"]) if has_attributes else []
     spans = []
     for argument, attribute in zip(function.regions[0].blocks[0].arguments, attributes, strict=False):
-        if RESULT in ir.DictAttr(attribute) and ir.MemRefType(argument.type).has_static_shape:
-            first = min((_position(user, positions) for user in accesses(argument)), default=0)
+        if OUT_PARAMETER in ir.DictAttr(attribute) and ir.MemRefType(argument.type).has_static_shape:
+            first = min((_position(user, positions) for user in accessing_ops(argument)), default=0)
             spans.append((argument, Span(bytes_of(argument.type), first, len(positions))))
     return spans
 
@@ -233,7 +241,7 @@ def _add_arena_argument(function: ir.Operation, size: int, is_entry: bool) -> ir
     attributes = [ir.DictAttr.get({})] * len(old.inputs)
     if "arg_attrs" in function.attributes:
         attributes = list(ir.ArrayAttr(function.attributes["arg_attrs"]))
-    arena = {ARENA: ir.IntegerAttr.get(ir.IntegerType.get_signless(64), size)} if is_entry else {}
+    arena = {ARENA_BYTES_ATTRIBUTE: ir.IntegerAttr.get(ir.IntegerType.get_signless(64), size)} if is_entry else {}
     function.attributes["function_type"] = ir.TypeAttr.get(new)
     function.attributes["arg_attrs"] = ir.ArrayAttr.get([*attributes, ir.DictAttr.get(arena)])
     return function.regions[0].blocks[0].add_argument(byte_type(size), function.location)

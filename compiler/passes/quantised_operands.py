@@ -1,4 +1,4 @@
-"""What passes know of operands that were converted from bytes: the bytes, zero points and scales behind a tensor."""
+"""Finds the bytes, zero points and scales from which the generics before an operand compute its values."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.mlir.walk import defining_op
 from buddy.compiler.passes.kernels.contraction import indexing_maps
 from buddy.compiler.protocol.errors import BuddyError
 
@@ -22,7 +23,7 @@ class UnchangedError(BuddyError):
 
 
 @dataclass(frozen=True)
-class Parameter:
+class QuantisationParameter:
     """A scale or a zero point: a number, a value of a scalar type, or a tensor with the dims `dims` of the operand."""
 
     value: Any
@@ -34,17 +35,17 @@ class Parameter:
         return isinstance(self.value, ir.Value) and isinstance(self.value.type, ir.RankedTensorType)
 
 
-_NO_ZERO, _UNIT = Parameter(0), Parameter(1.0, TensorDType.Float32)
+_NO_ZERO, _UNIT = QuantisationParameter(0), QuantisationParameter(1.0, TensorDType.Float32)
 
 
 @dataclass(frozen=True)
-class Bytes:
+class QuantisedTensor:
     """A tensor whose elements are `(value - zero) * scale`; `value` has 8 bits, signed or not as `dtype` says."""
 
     value: ir.Value
     dtype: TensorDType
-    zero: Parameter = _NO_ZERO
-    scale: Parameter = _UNIT
+    zero: QuantisationParameter = _NO_ZERO
+    scale: QuantisationParameter = _UNIT
 
     @property
     def has_zero(self) -> bool:
@@ -52,9 +53,9 @@ class Bytes:
         return isinstance(self.zero.value, ir.Value) or self.zero.value != 0
 
 
-def bytes_behind(value: ir.Value) -> Bytes:
+def quantised_source(value: ir.Value) -> QuantisedTensor:
     """Returns the bytes that the generics before `value` convert. Raises `UnchangedError` if these are not known."""
-    owner = owner_of(value)
+    owner = defining_op(value)
     if owner is None or owner.name != "linalg.generic" or not _is_elementwise(owner):
         raise UnchangedError("an operand is not made of bytes")
     if (found := _conversion(owner)) is not None:
@@ -63,13 +64,13 @@ def bytes_behind(value: ir.Value) -> Bytes:
     subtraction = body.op_of(body.result, "arith.subi")
     if subtraction is None or not body.is_input(subtraction.operands[0], 0):
         raise UnchangedError("an operand is not made of bytes")
-    inner = bytes_behind(owner.operands[0])
+    inner = quantised_source(owner.operands[0])
     if inner.has_zero or inner.scale != _UNIT:
         raise UnchangedError("an operand has two zero points")
     return replace(inner, zero=body.integer(subtraction.operands[1]))
 
 
-def _conversion(owner: ir.Operation) -> Bytes | None:
+def _conversion(owner: ir.Operation) -> QuantisedTensor | None:
     """Returns what a generic on bytes computes, if it is `extended`, less a zero point, converted, times a scale."""
     source = owner.operands[0]
     if ir.RankedTensorType(source.type).element_type != ir.IntegerType.get_signless(8):
@@ -88,7 +89,7 @@ def _conversion(owner: ir.Operation) -> Bytes | None:
     extension = body.op_of(value, *_EXTENSIONS)
     if extension is None or not body.is_input(extension.operands[0], 0):
         return None
-    return Bytes(source, _EXTENSIONS[extension.name], zero, scale)
+    return QuantisedTensor(source, _EXTENSIONS[extension.name], zero, scale)
 
 
 class _Body:
@@ -103,31 +104,31 @@ class _Body:
 
     def op_of(self, value: ir.Value, *names: str) -> ir.Operation | None:
         """Returns the op in the body that computes `value` if it has one of `names`."""
-        owner = owner_of(value)
+        owner = defining_op(value)
         return owner if owner is not None and owner in self._ops and owner.name in names else None
 
     def is_input(self, value: ir.Value, number: int) -> bool:
         return bool(value == self._arguments[number])
 
-    def integer(self, value: ir.Value) -> Parameter:
+    def integer(self, value: ir.Value) -> QuantisationParameter:
         """Returns a zero point. Raises `UnchangedError` for one that the body computes in another way."""
         constant = _constant(value)
         if isinstance(constant, ir.IntegerAttr):
-            return Parameter(int(constant.value))
+            return QuantisationParameter(int(constant.value))
         extension = self.op_of(value, "arith.extui", "arith.extsi")
         if extension is not None:
             return self._argument(extension.operands[0], _EXTENSIONS[extension.name])
         return self._argument(value, _INT32)
 
-    def float(self, value: ir.Value) -> Parameter:
+    def float(self, value: ir.Value) -> QuantisationParameter:
         """Returns a scale. Raises `UnchangedError` for one that the body computes in another way."""
         rounding = self.op_of(value, "arith.truncf")
         constant = _constant(value if rounding is None else rounding.operands[0])
         if isinstance(constant, ir.FloatAttr):
-            return Parameter(constant.value, TensorDType.Float32)
+            return QuantisationParameter(constant.value, TensorDType.Float32)
         return self._argument(value, TensorDType.Float32)
 
-    def _argument(self, value: ir.Value, dtype: TensorDType) -> Parameter:
+    def _argument(self, value: ir.Value, dtype: TensorDType) -> QuantisationParameter:
         """Returns the operand of which `value` is an element, whose dims are those of the first operand."""
         number = next((i for i, argument in enumerate(self._arguments) if argument == value), -1)
         expressions = list(self._maps[number].results)
@@ -138,7 +139,7 @@ class _Body:
             return _NO_ZERO
         if len(expressions) > 1:
             raise UnchangedError("scales or zero points differ along several dims")
-        return Parameter(operand, dtype, tuple(ir.AffineDimExpr(e).position for e in expressions))
+        return QuantisationParameter(operand, dtype, tuple(ir.AffineDimExpr(e).position for e in expressions))
 
 
 def _is_elementwise(owner: ir.Operation) -> bool:
@@ -147,13 +148,8 @@ def _is_elementwise(owner: ir.Operation) -> bool:
     return len(owner.results) == 1 and all(m == ir.AffineMap.get_identity(m.n_dims) for m in (maps[0], maps[-1]))
 
 
-def owner_of(value: ir.Value) -> ir.Operation | None:
-    """Returns the op that computes `value`, or `None` for an argument of a block."""
-    return value.owner.operation if isinstance(value, ir.OpResult) else None
-
-
 def _constant(value: ir.Value) -> ir.Attribute | None:
-    owner = owner_of(value)
+    owner = defining_op(value)
     return owner.attributes["value"] if owner is not None and owner.name == "arith.constant" else None
 
 
@@ -165,6 +161,6 @@ def is_zero(value: ir.Value) -> bool:
     return isinstance(constant, (ir.IntegerAttr, ir.FloatAttr)) and constant.value == 0
 
 
-def differs_along(dims: Sequence[int], *parameters: Parameter) -> bool:
+def differs_along(dims: Sequence[int], *parameters: QuantisationParameter) -> bool:
     """True if one of the parameters has a value for each index of a dim in `dims`."""
     return any(dim in parameter.dims for parameter in parameters for dim in dims)

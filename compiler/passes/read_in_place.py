@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from buddy.compiler.codegen.calling_convention import entry_of
 from buddy.compiler.mlir.bindings import ir, memref
 from buddy.compiler.mlir.walk import (
-    accesses,
+    accessing_ops,
     aliases_operand,
     callee_of,
     element_bytes,
@@ -19,7 +19,7 @@ from buddy.compiler.mlir.walk import (
     symbol_of,
 )
 from buddy.compiler.passes.base import MlirPass, PassContext, register
-from buddy.compiler.passes.kernels.access import UnsupportedError, as_bytes, byte_view, layout_of
+from buddy.compiler.passes.kernels.access import UnsupportedError, byte_view, layout_of, retype_as_bytes
 from buddy.compiler.passes.write_in_place import is_after, is_allocated, is_before, is_function
 
 _COPIES = ("linalg.copy", "memref.copy")
@@ -112,7 +112,7 @@ class _Readers:
 
 def _uses(value: ir.Value) -> Iterator[tuple[ir.Operation, int]]:
     """Yields the ops that access the memory of `value`, each with the number of the operand."""
-    users = set(accesses(value))
+    users = set(accessing_ops(value))
     for user in users:
         for number, operand in enumerate(user.operands):
             if isinstance(operand.type, ir.MemRefType) and root_of(operand) == value:
@@ -192,7 +192,7 @@ def _view_at_start(
                 return byte_view(root, offset, type_)
             assert isinstance(root, ir.BlockArgument)
             assert entry is not None
-            return byte_view(as_bytes(entry, root), offset, type_)
+            return byte_view(retype_as_bytes(entry, root), offset, type_)
         if source.type == type_:
             return source
         strides, _ = type_.get_strides_and_offset()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.mlir.printing import marked_text, print_mlir
+from buddy.compiler.mlir.printing import print_mlir, print_with_locations
 from buddy.compiler.mlir.provenance import FILE, LocationSets
 from buddy.compiler.passes.base import MlirPass, PassContext, PassError, register
 from buddy.compiler.protocol.pass_facts import REPLACE_IR
@@ -49,7 +49,7 @@ class ReplaceIr(MlirPass):
 
 def _sets_of_lines(root: ir.Operation, text: str, locations: LocationSets) -> list[int]:
     """Returns the number of the set of graph nodes for each line of `text`, which is an edit of the text of `root`."""
-    printed = print_mlir(marked_text(root, locations).text, locations)
+    printed = print_mlir(print_with_locations(root, locations).text, locations)
     old_sets = list(printed.line_sets)
     new_sets: list[int] = []
     next_old = 0

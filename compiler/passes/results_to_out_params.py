@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from buddy.compiler.graph.sizes import Dim, Size
 from buddy.compiler.mlir.bindings import func, ir, memref
-from buddy.compiler.mlir.walk import RESULT, callee_of, calls_in, symbol_of
+from buddy.compiler.mlir.walk import OUT_PARAMETER, callee_of, calls_in, symbol_of
 from buddy.compiler.ops.sizes import SIZES, emit_size, read_sizes, result_attributes, symbols_of
 from buddy.compiler.passes.base import MlirPass, PassContext, PassError, register
 
@@ -89,7 +89,7 @@ def _extend_argument_attributes(function: ir.Operation, inputs: int, numbers: Se
     empty = ir.DictAttr.get({})
     attributes = result_attributes(function)
     sizes = ({SIZES: attributes[number]} if len(attributes[number]) else {} for number in numbers)
-    results = [ir.DictAttr.get({RESULT: ir.UnitAttr.get(), **shape}) for shape in sizes]
+    results = [ir.DictAttr.get({OUT_PARAMETER: ir.UnitAttr.get(), **shape}) for shape in sizes]
     old = (
         list(ir.ArrayAttr(function.attributes["arg_attrs"])) if "arg_attrs" in function.attributes else [empty] * inputs
     )

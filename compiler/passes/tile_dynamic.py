@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
 from buddy.compiler.mlir.bindings import arith, ir, linalg, memref, scf
-from buddy.compiler.mlir.walk import collect
+from buddy.compiler.mlir.walk import nested_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import UnsupportedError
 from buddy.compiler.passes.kernels.contraction import NAMED_CONTRACTIONS, is_contraction
@@ -51,13 +51,13 @@ class TileDynamic(MlirPass):
     summary: ClassVar[str] = "tile ops on buffers with ? dims to loops around ops of static size"
 
     def run(self, root: ir.Operation, context: PassContext) -> None:
-        for op in [op for op in collect(root) if op.name == "memref.copy" and is_dynamic(op)]:
+        for op in [op for op in nested_ops(root) if op.name == "memref.copy" and is_dynamic(op)]:
             with ir.InsertionPoint(op), op.location:
                 linalg.copy(op.operands[0], outs=[op.operands[1]])
             op.erase()
         pending = [
             op
-            for op in collect(root)
+            for op in nested_ops(root)
             if op.name in STRUCTURED_OPS | NAMED_CONTRACTIONS and not len(op.results) and is_dynamic(op)
         ]
         while pending:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from buddy.compiler.mlir.bindings import ir, linalg, tensor
-from buddy.compiler.mlir.walk import clone_body, collect
+from buddy.compiler.mlir.walk import clone_body, nested_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
 # Prefixes of the named ops that have a window.
@@ -22,7 +22,7 @@ class WindowsToGenerics(MlirPass):
     summary: ClassVar[str] = "convert convolutions and pools to generics, and tensor.pad to a slice of a filled tensor"
 
     def run(self, root: ir.Operation, context: PassContext) -> None:
-        for op in [op for op in collect(root) if op.name.startswith(_WINDOW_OPS) or op.name == "tensor.pad"]:
+        for op in [op for op in nested_ops(root) if op.name.startswith(_WINDOW_OPS) or op.name == "tensor.pad"]:
             if not len(op.results) or not all(_is_static_tensor(v.type) for v in (*op.operands, *op.results)):
                 reason = "an operand or its result is not a tensor of static shape"
                 context.remark(self.name, op.location, f"{op.name} unchanged: {reason}")

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from buddy.compiler.mlir.bindings import ir, memref
 from buddy.compiler.mlir.walk import (
-    accesses,
+    accessing_ops,
     aliases_operand,
     callee_of,
     calls_in,
@@ -129,9 +129,9 @@ class _Functions:
         """True if all accesses to the argument `read` are before those to the argument `written`."""
         block = read.owner
         positions = {op.operation: number for number, op in enumerate(block.operations)}
-        users = [*accesses(read), *accesses(written)]
-        readers = {_enclosing_op(user, block) for user in accesses(read)}
-        writers = {_enclosing_op(user, block) for user in accesses(written)}
+        users = [*accessing_ops(read), *accessing_ops(written)]
+        readers = {_enclosing_op(user, block) for user in accessing_ops(read)}
+        writers = {_enclosing_op(user, block) for user in accessing_ops(written)}
         if not readers or not writers or None in readers | writers or any(map(aliases_operand, users)):
             return False
         last, first = max(positions[op] for op in readers), min(positions[op] for op in writers)
@@ -188,7 +188,7 @@ def _may_share_buffer(op: ir.Operation, operand: ir.Value, result: ir.Value) -> 
         return False
     if isinstance(target, ir.OpResult) and target.owner.operation.block != op.block:
         return False
-    source_users, target_users = list(accesses(source)), list(accesses(target))
+    source_users, target_users = list(accessing_ops(source)), list(accessing_ops(target))
     if any(map(aliases_operand, (*source_users, *target_users))):
         return False  # an alias may be read at any time
     return all(user == op or is_before(user, op) for user in source_users) and all(

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from buddy.compiler.codegen.iree import options as iree_flags
-from buddy.compiler.codegen.iree.options import SCOPE, WRAPPER_NAME, IreeArtifact
+from buddy.compiler.codegen.iree.options import PARAMETER_SCOPE, WRAPPER_NAME, IreeArtifact
 from buddy.compiler.protocol.artifact import TensorSpec
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.recipe import IREE
@@ -47,7 +47,10 @@ class IreeProcess(ForkedProgram):
 
     def notes(self) -> list[str]:
         artifact = self._artifact
-        targets, driver = iree_flags.targets(artifact.flags), iree_flags.driver(artifact.flags, self._threads)
+        targets, driver = (
+            iree_flags.selected_targets(artifact.flags),
+            iree_flags.runtime_driver(artifact.flags, self._threads),
+        )
         notes = [f"IREE's code is for {', '.join(targets)}, on its driver {driver}"]
         if artifact.convention.unchecked:
             ops = ", ".join(artifact.convention.unchecked)
@@ -93,8 +96,8 @@ class _Program:
         convention = artifact.convention
         # Kept alive, including weights that were made dense: the module reads them in place.
         self._weights = {key: np.asarray(dense_bytes(tensors[index])) for key, index in convention.parameters.items()}
-        driver = iree_flags.driver(artifact.flags, threads)
-        self._module = IreeModule(artifact.module, WRAPPER_NAME, driver, threads, self._weights, SCOPE)
+        driver = iree_flags.runtime_driver(artifact.flags, threads)
+        self._module = IreeModule(artifact.module, WRAPPER_NAME, driver, threads, self._weights, PARAMETER_SCOPE)
         inputs = [self._module.on_device(_to_array(tensors[index])) for index in convention.inputs]
         self._arguments = [*inputs, *(symbols[symbol.name] for symbol in convention.symbols)]
 

@@ -24,9 +24,9 @@ from buddy.compiler.tools.bench.plan import (
     BenchSubject,
     check_sides,
     read_suite,
-    why_not,
+    unsupported_reason,
 )
-from buddy.compiler.tools.bench.report import geometric_mean, interval
+from buddy.compiler.tools.bench.report import bootstrap_interval, geometric_mean
 from buddy.compiler.tools.runtimes import sessions
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -250,11 +250,11 @@ def test_the_models_to_train_have_gradients(tmp_path: Path, name: str) -> None:
 
 def test_reasons_that_the_kind_of_a_side_tells() -> None:
     model = BenchSubject("m", "m.py")
-    assert why_not("onnxruntime", BenchCase(model, "bf16", 1)) == (
+    assert unsupported_reason("onnxruntime", BenchCase(model, "bf16", 1)) == (
         "onnxruntime has no bf16: its kernels for CPUs have no bfloat16"
     )
-    assert why_not("freezing", BenchCase(BenchSubject("t", "t.py", task="training"), "f32", 1))
-    assert all(not why_not(side, BenchCase(model, "f32", 1)) for side in SIDES)
+    assert unsupported_reason("freezing", BenchCase(BenchSubject("t", "t.py", task="training"), "f32", 1))
+    assert all(not unsupported_reason(side, BenchCase(model, "f32", 1)) for side in SIDES)
 
 
 def test_each_precision_has_its_table() -> None:
@@ -394,7 +394,7 @@ def test_the_suites_name_scripts_that_are_there(name: str) -> None:
 
 def test_means_and_intervals() -> None:
     assert geometric_mean([1.0, 4.0]) == pytest.approx(2.0)
-    low, high = interval([1.0, 1.1, 1.2, 1.3, 9.0])
+    low, high = bootstrap_interval([1.0, 1.1, 1.2, 1.3, 9.0])
     assert 1.0 <= low <= 1.2 <= high <= 9.0
 
 

@@ -30,8 +30,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def emitted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows by one for every object that LLVM really makes."""
     count: list[int] = []
-    make = functions.objects_of
-    monkeypatch.setattr(functions, "objects_of", lambda code, level: count.extend([1] * len(code)) or make(code, level))
+    make = functions.compile_objects
+    monkeypatch.setattr(
+        functions, "compile_objects", lambda code, level: count.extend([1] * len(code)) or make(code, level)
+    )
     return count
 
 

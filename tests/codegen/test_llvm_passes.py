@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from buddy.compiler.codegen.machines import this_machine
-from buddy.compiler.codegen.objects.optimiser import OptimiserError, optimise, parse_passes
+from buddy.compiler.codegen.objects.optimiser import OptimiserError, optimise_functions, parse_passes
 
 pytestmark = pytest.mark.process
 SUM = """
@@ -32,7 +32,7 @@ end:
 
 
 def test_the_module_after_each_pass_that_changes_it() -> None:
-    (result,) = optimise([SUM], 2, this_machine(), (), prints=True)
+    (result,) = optimise_functions([SUM], 2, this_machine(), (), prints=True)
     assert result.data.startswith(b"\x7fELF")
     changes = {each.name: each.text for each in reversed(result.passes) if each.text}
     assert "alloca" in changes[""], "the first one is the input"
@@ -44,7 +44,7 @@ def test_the_module_after_each_pass_that_changes_it() -> None:
 
 
 def test_a_disabled_pass_is_skipped_wherever_it_runs() -> None:
-    (result,) = optimise([SUM], 2, this_machine(), ("loop-vectorize", "instcombine"), prints=True)
+    (result,) = optimise_functions([SUM], 2, this_machine(), ("loop-vectorize", "instcombine"), prints=True)
     skipped = [each.name for each in result.passes if each.skipped]
     assert set(skipped) == {"loop-vectorize", "instcombine"}
     assert skipped.count("instcombine") > 3
@@ -53,14 +53,14 @@ def test_a_disabled_pass_is_skipped_wherever_it_runs() -> None:
 
 
 def test_without_printing_the_passes_are_still_known() -> None:
-    (result,) = optimise([SUM], 2, this_machine(), (), prints=False)
+    (result,) = optimise_functions([SUM], 2, this_machine(), (), prints=False)
     assert not any(each.text for each in result.passes)
     assert "instcombine" in result.names
 
 
 def test_llvm_rejects_a_module() -> None:
     with pytest.raises(OptimiserError, match="expected type"):
-        optimise(["define nonsense"], 2, this_machine(), (), prints=True)
+        optimise_functions(["define nonsense"], 2, this_machine(), (), prints=True)
 
 
 def test_managers_and_analyses_are_no_passes() -> None:

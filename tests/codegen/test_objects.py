@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from buddy.compiler.codegen.objects import ObjectCrash, batch, objects_of, workers
+from buddy.compiler.codegen.objects import ObjectCrash, batch, compile_objects, workers
 from buddy.compiler.codegen.objects.workers import ObjectWorker
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.support import disk_cache
@@ -54,7 +54,7 @@ def beside(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ObjectWorker]]:
     monkeypatch.setattr(workers, "_workers", found)
     monkeypatch.setattr(batch, "_crashed", {})
     monkeypatch.setattr(workers, "cores", lambda: 3)
-    workers.start()
+    workers.start_workers()
     yield found
     for worker in found:
         worker.end()
@@ -66,7 +66,7 @@ def alone() -> list[bytes]:
 
 
 def images(modules: list[bytes]) -> list[bytes]:
-    made = objects_of(modules, 2)
+    made = compile_objects(modules, 2)
     assert all(found.seconds > 0 for found in made)
     return [found.data for found in made]
 
@@ -121,11 +121,11 @@ def test_a_module_that_a_process_crashed_on_is_not_compiled_here(
     with monkeypatch.context() as patch:
         end_when_asked(patch, signal.SIGABRT)
         with pytest.raises(ObjectCrash, match=r"@sum .*SIGABRT"):
-            objects_of(modules, 2)
+            compile_objects(modules, 2)
     (crashed,) = [module for module in MODULES if batch._identity(module, 2) in batch._crashed]
-    monkeypatch.setattr(batch, "emit", lambda *_: pytest.fail("this process compiles"))
+    monkeypatch.setattr(batch, "emit_object", lambda *_: pytest.fail("this process compiles"))
     with pytest.raises(ObjectCrash, match=r"@sum .*SIGABRT"):
-        objects_of([crashed], 2)
+        compile_objects([crashed], 2)
     others = [module for module in MODULES if module != crashed]
     assert images(others) == [alone[MODULES.index(module)] for module in others]
 
@@ -135,7 +135,7 @@ def test_a_graph_that_llvm_crashes_on_runs_in_eager_with_one_warning(
 ) -> None:
     monkeypatch.setenv(disk_cache.VARIABLE, str(tmp_path))
     end_when_asked(monkeypatch, signal.SIGABRT)
-    monkeypatch.setattr(batch, "emit", lambda *_: pytest.fail("this process compiles"))
+    monkeypatch.setattr(batch, "emit_object", lambda *_: pytest.fail("this process compiles"))
     x = torch.linspace(-1, 1, 12)
     with pytest.warns(UserWarning, match=r"runs in eager: LLVM crashed .*SIGABRT.* machine code of @") as told:
         found = torch.compile(lambda x: (x * 3).sin() + 1, backend="buddy")(x)
@@ -150,7 +150,7 @@ def test_a_module_that_llvm_refuses_is_an_error_and_leaves_no_question_open(besi
         module = ir.Module.parse('llvm.func @f() { "nobodys.op"() : () -> () \n llvm.return }')
         module.operation.write_bytecode(written)
     with pytest.raises((ir.MLIRError, RuntimeError)):
-        objects_of([*MODULES, written.getvalue()], 2)
+        compile_objects([*MODULES, written.getvalue()], 2)
     assert all(not worker.pending for worker in beside)
 
 

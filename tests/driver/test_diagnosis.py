@@ -14,7 +14,7 @@ from buddy.compiler.driver import diagnosis
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.ops.lowering import NodeError, new_context
-from buddy.compiler.passes.pass_runner import StepError
+from buddy.compiler.passes.pass_runner import PassRunError
 from buddy.compiler.protocol import Diagnostic, Stage
 from buddy.compiler.protocol.presets import MODULE
 from buddy.compiler.protocol.recipe import PassStep, Recipe
@@ -143,12 +143,12 @@ def test_the_pass_that_would_convert_an_op_is_found_by_the_error_of_another() ->
     module = ir.Module.parse(f"module {{ {LIVE} }}").operation
     recipe, error = (
         Recipe(steps=(off(TO_LLVM),), preset=""),
-        StepError("failed to legalize operation 'math.exp' that was"),
+        PassRunError("failed to legalize operation 'math.exp' that was"),
     )
     assert diagnosis.converters_of(error, module, recipe, LocationSets()) == ["convert-math-to-llvm"]
-    other = StepError("failed to legalize operation 'math.sin'")
+    other = PassRunError("failed to legalize operation 'math.sin'")
     assert diagnosis.converters_of(other, module, recipe, LocationSets()) == []
-    assert diagnosis.converters_of(StepError("out of memory"), module, recipe, LocationSets()) == []
+    assert diagnosis.converters_of(PassRunError("out of memory"), module, recipe, LocationSets()) == []
 
 
 # ---- nodes, steps, and the stage that changed an op ------------------------------------------------------------------
@@ -171,11 +171,11 @@ def test_a_node_is_named_with_its_place_in_the_program(node: tuple[str, str, str
 
 def test_a_step_is_named_by_its_number_from_one_and_its_options() -> None:
     step = PassStep("canonicalize", options=(("max-iterations", 3),))
-    bare = diagnosis.of_step(StepError("it failed", "all of it"), step, 4)
+    bare = diagnosis.of_step(PassRunError("it failed", "all of it"), step, 4)
     assert (bare.what, bare.detail, bare.step, bare.node) == ("it failed", "all of it", 4, "")
     assert bare.where == "pass 5 canonicalize{max-iterations=3}"
     assert bare.todo == "compare the IR before and at the failure, change the pass's options, or switch it off"
-    full = diagnosis.of_step(StepError("it failed", node="mm.0"), step, 0, ("a", "b"), "fuse-rows")
+    full = diagnosis.of_step(PassRunError("it failed", node="mm.0"), step, 0, ("a", "b"), "fuse-rows")
     assert full.where == (
         "pass 1 canonicalize{max-iterations=3}, on an op of mm.0, which fuse-rows last rewrote"
     )  # fmt: skip

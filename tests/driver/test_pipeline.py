@@ -14,7 +14,7 @@ from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.ops.lowering import new_context
 from buddy.compiler.passes.base import Remark
-from buddy.compiler.passes.pass_runner import StepError
+from buddy.compiler.passes.pass_runner import PassRunError
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 
 RECIPE = Recipe(steps=(PassStep("cse"), PassStep("slice-parts", "graph", ""), PassStep("sccp", enabled=False),
@@ -67,7 +67,7 @@ def test_a_pass_whose_result_is_known_does_not_run() -> None:
 
 def test_a_failing_pass_ends_the_pipeline_with_its_number() -> None:
     def fail(_state: list[str], numbered: NumberedStep) -> list[Remark]:
-        raise StepError(f"{numbered.step.name} failed")
+        raise PassRunError(f"{numbered.step.name} failed")
 
     with pytest.raises(CompilationError, match="cse failed") as failure:
         run_pipeline([], enabled_steps(RECIPE, "mlir"), fail, Observer())
@@ -80,13 +80,13 @@ def test_a_failing_pass_ends_the_pipeline_with_its_number() -> None:
 def test_the_ir_that_is_verified(monkeypatch: pytest.MonkeyPatch, verification: Any, verified: list[int]) -> None:
     """Of the passes tile-dynamic, fuse-rows and canonicalize, the last is MLIR's."""
     seen: list[bool] = []
-    run_step = pipeline.run_step
+    run_step = pipeline.run_pass
 
     def note(operation: Any, step: PassStep, context: Any, verify: bool) -> None:
         seen.append(verify)
         run_step(operation, step, context, verify)
 
-    monkeypatch.setattr(pipeline, "run_step", note)
+    monkeypatch.setattr(pipeline, "run_pass", note)
     recipe = Recipe(steps=tuple(map(PassStep, ("tile-dynamic", "fuse-rows", "canonicalize"))))
     with new_context():
         module = ir.Module.parse("func.func @f() { return }").operation

@@ -77,7 +77,7 @@ def test_each_part_of_the_installation_is_asked_of_its_owner(field: str, monkeyp
     if field == "package":
         monkeypatch.setattr(program_cache, "PACKAGE", "other")
     elif field == "tool":
-        monkeypatch.setattr(program_cache.mlir_tool, "identity", lambda: "other")
+        monkeypatch.setattr(program_cache.mlir_tool, "tool_identity", lambda: "other")
     else:
         monkeypatch.setattr(program_cache, SOURCES[field], lambda: "other")
     assert program_cache.installation() == msgspec.structs.replace(here, **{field: "other"})

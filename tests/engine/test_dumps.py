@@ -14,7 +14,7 @@ import pytest
 from buddy.compiler.engine import dumps as engine_dumps
 from buddy.compiler.engine.dumps import DumpHandler
 from buddy.compiler.importers.dumps import logs
-from buddy.compiler.mlir.mlir_tool import VARIABLE
+from buddy.compiler.mlir.mlir_tool import TOOL_VARIABLE
 from buddy.compiler.protocol import (
     Captured,
     Compare,
@@ -283,7 +283,7 @@ async def test_a_recipe_of_a_dump_has_no_passes() -> None:
 
 
 async def test_steps_are_left_out_and_the_later_ones_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, mlir_opt())
+    monkeypatch.setenv(TOOL_VARIABLE, mlir_opt())
     path = write_log(tmp_path / "a.log")
     sent: list[Any] = []
     store = TextStore()
@@ -321,7 +321,7 @@ async def test_steps_are_left_out_and_the_later_ones_run_again(tmp_path: Path, m
 async def test_a_re_run_that_fails_sends_the_stages_up_to_the_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(VARIABLE, mlir_opt())
+    monkeypatch.setenv(TOOL_VARIABLE, mlir_opt())
     path = write_log(tmp_path / "a.log")
     sent: list[Any] = []
     handler = DumpHandler(sent.append, TextStore())

@@ -40,7 +40,7 @@ COMPILES_FROM_A_THREAD = """
 import os, signal, sys, threading, time
 from buddy.compiler.codegen.objects import workers
 workers.cores = lambda: 3
-thread = threading.Thread(target=workers.start)
+thread = threading.Thread(target=workers.start_workers)
 thread.start()
 thread.join()
 while os.path.exists(f"/proc/self/task/{thread.native_id}"):

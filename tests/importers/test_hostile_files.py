@@ -136,13 +136,13 @@ def test_what_a_recipe_asks_for_beyond_computing_is_named(what: str) -> None:
 
 
 def test_plain_recipes_ask_for_nothing() -> None:
-    from buddy.compiler.codegen.iree.options import DEFAULTS
+    from buddy.compiler.codegen.iree.options import DEFAULT_FLAGS
     from buddy.compiler.protocol.presets import default_recipe, presets
 
     text = "// a comment\nmodule {\n  // /tmp/x\n}\n"
     steps = (PassStep("replace-ir", options=(("ir", text),)), PassStep("one-shot-bufferize", options=(("copy", True),)))
     ours = (preset.recipe for preset in presets().values())
-    for recipe in (default_recipe(), *ours, Recipe(steps=steps), Recipe(backend="iree", backend_flags=DEFAULTS)):
+    for recipe in (default_recipe(), *ours, Recipe(steps=steps), Recipe(backend="iree", backend_flags=DEFAULT_FLAGS)):
         assert required_permissions(recipe) == []
     assert required_permissions(HARMFUL["plug-in /tmp/x.py"], ["/tmp/x.py"]) == []
 

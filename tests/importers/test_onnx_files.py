@@ -287,6 +287,13 @@ def test_a_size_replaced_by_another_does_not_conflict_with_the_declared_outputs(
         load_program(_saved(tmp_path, _layer()), shapes=("x=5x9",))
 
 
+def test_outputs_may_have_no_declared_shape(tmp_path: Path) -> None:
+    model = _model(helper.make_node("Relu", ["x"], ["y"]))
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    (captured,) = load_program(_saved(tmp_path, model), shapes=("x=5x8",)).graphs
+    assert [tuple(value.shape) for value in _compiled(captured)] == [(5, 8)]
+
+
 def test_a_model_that_is_cut_off_is_refused(tmp_path: Path) -> None:
     path = Path(_saved(tmp_path, _layer()))
     path.write_bytes(path.read_bytes()[:-40])

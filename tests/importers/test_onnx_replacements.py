@@ -124,3 +124,52 @@ def test_the_weighted_mean_of_losses_is_refused(tmp_path: Path) -> None:
     stored = {"labels": np.array([0, 2], np.int64), "weights": np.array([1, 2, 3], np.float32)}
     with pytest.raises(SourceError, match=r"loss .* has class weights with the reduction `mean`"):
         load_program(str(saved(tmp_path, node, 13, {"x": np.ones((2, 3), np.float32)}, stored)))
+
+
+def test_circular_padding_is_refused(tmp_path: Path) -> None:
+    node = helper.make_node("Pad", ["x", "pads"], ["y"], mode="wrap")
+    path = saved(tmp_path, node, 19, {"x": np.ones((3, 4), np.float32)}, {"pads": np.array([1, 0, 0, 2])})
+    with pytest.raises(SourceError, match=r"\(Pad\) has the mode `wrap`"):
+        load_program(str(path))
+
+
+@pytest.mark.parametrize("pads", [[0, 0, 0, 0], [1, 1, 1, 1]])
+@pytest.mark.parametrize("strides", [[2, 2], [3, 2]])
+def test_windows_beyond_the_padding_are_averaged_over_their_elements(
+    tmp_path: Path, pads: list[int], strides: list[int]
+) -> None:
+    x = np.random.default_rng(0).standard_normal((1, 2, 8, 7)).astype(np.float32)
+    node = helper.make_node(
+        "AveragePool", ["x"], ["y"], kernel_shape=[3, 2], strides=strides, pads=pads, ceil_mode=1, count_include_pad=1
+    )
+    check(tmp_path, node, 22, {"x": x})
+
+
+def test_places_of_maxima_are_those_in_the_whole_tensor(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).standard_normal((2, 3, 8, 7)).astype(np.float32)
+    node = helper.make_node("MaxPool", ["x"], ["y", "places"], kernel_shape=[3, 2], strides=[2, 2], pads=[1, 1, 1, 1])
+    check(tmp_path, node, 22, {"x": x})
+
+
+BYTES = np.array([[200, 7, 130, 255], [128, 127, 0, 3]], np.uint8)
+
+
+@pytest.mark.parametrize(("op", "inputs", "stored"), [
+    ("Div", ["x", "b"], {"b": np.array([3, 2, 200, 128], np.uint8)}),
+    ("Mod", ["x", "b"], {"b": np.array([3, 2, 200, 128], np.uint8)}),
+    ("Abs", ["x"], {}),
+    ("Clip", ["x", "low", "high"], {"low": np.array(50, np.uint8), "high": np.array(150, np.uint8)}),
+    ("Clip", ["x", "", "high"], {"high": np.array(150, np.uint8)}),
+    ("MatMulInteger", ["x", "b"], {"b": BYTES.T.copy()}),
+    ("MatMulInteger", ["x", "b", "", "zero"], {"b": BYTES.T.copy(), "zero": np.array(130, np.uint8)}),
+])  # fmt: skip
+def test_unsigned_bytes_are_not_signed(
+    tmp_path: Path, op: str, inputs: list[str], stored: dict[str, np.ndarray]
+) -> None:
+    check(tmp_path, helper.make_node(op, inputs, ["y"]), 22, {"x": BYTES}, stored)
+
+
+def test_powers_of_integers_are_rounded_towards_zero(tmp_path: Path) -> None:
+    stored = {"exponents": np.array([2.5, 2, 0.5], np.float32)}
+    node = helper.make_node("Pow", ["x", "exponents"], ["y"])
+    check(tmp_path, node, 22, {"x": np.array([2, -3, 7], np.int32)}, stored)

@@ -34,7 +34,7 @@ def with_step(recipe: Recipe, before: str, step: PassStep) -> Recipe:
 
 
 def test_without_one_there_are_no_passes_of_it() -> None:
-    assert mlir_tool.tool() is None
+    assert mlir_tool.find_tool() is None
     assert mlir_opt.passes() == ()
     assert mlir_opt.problem() == ""
 
@@ -52,7 +52,7 @@ def test_one_on_the_path_is_used(on_path: str, monkeypatch: pytest.MonkeyPatch) 
 def test_passes_of_its_own_are_in_the_catalogue_and_the_others_are_not_there_twice(
     iree_opt: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(mlir_tool.VARIABLE, iree_opt)
+    monkeypatch.setenv(mlir_tool.TOOL_VARIABLE, iree_opt)
     listed = catalogue()
     assert len({info.name for info in listed}) == len(listed)
     theirs = {info.name: info for info in listed if info.origin == "iree-opt"}
@@ -63,7 +63,7 @@ def test_passes_of_its_own_are_in_the_catalogue_and_the_others_are_not_there_twi
 def test_a_pass_of_its_own_runs_in_a_pipeline_and_ops_keep_their_nodes(
     iree_opt: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(mlir_tool.VARIABLE, iree_opt)
+    monkeypatch.setenv(mlir_tool.TOOL_VARIABLE, iree_opt)
     line = Line(model, X)
     recipe = with_step(default_recipe(), "one-shot-bufferize", PassStep(THEIRS, phase="fused"))
     results = line.run(recipe)
@@ -74,7 +74,7 @@ def test_a_pass_of_its_own_runs_in_a_pipeline_and_ops_keep_their_nodes(
 
 
 def test_a_pass_that_does_not_run_on_a_module_is_told(iree_opt: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(mlir_tool.VARIABLE, iree_opt)
+    monkeypatch.setenv(mlir_tool.TOOL_VARIABLE, iree_opt)
     step = PassStep("iree-llvmcpu-vector-transpose-lowering", phase="fused")
     diagnostic = Line(model, X).fail(with_step(default_recipe(), "one-shot-bufferize", step)).diagnostic
     assert "intended to run on 'builtin.module'" in diagnostic.what
@@ -82,7 +82,7 @@ def test_a_pass_that_does_not_run_on_a_module_is_told(iree_opt: str, monkeypatch
 
 
 def test_what_it_refuses_is_told_with_the_node(torch_mlir_opt: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(mlir_tool.VARIABLE, torch_mlir_opt)
+    monkeypatch.setenv(mlir_tool.TOOL_VARIABLE, torch_mlir_opt)
     step = PassStep("torch-verify-linalg-on-tensors-backend-contract", phase="buffers")
     diagnostic = Line(model, X).fail(with_step(default_recipe(), "plan-memory", step)).diagnostic
     assert diagnostic.what
@@ -91,7 +91,7 @@ def test_what_it_refuses_is_told_with_the_node(torch_mlir_opt: str, monkeypatch:
 
 
 def test_wrong_options_are_told_in_its_words(iree_opt: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(mlir_tool.VARIABLE, iree_opt)
+    monkeypatch.setenv(mlir_tool.TOOL_VARIABLE, iree_opt)
     step = PassStep(THEIRS, options=(("no-such-option", 1),), phase="fused")
     diagnostic = Line(model, X).fail(with_step(default_recipe(), "one-shot-bufferize", step)).diagnostic
     assert "no-such-option" in diagnostic.what + diagnostic.detail
@@ -108,7 +108,7 @@ def test_wrong_options_are_told_in_its_words(iree_opt: str, monkeypatch: pytest.
 def test_a_variable_that_names_no_such_tool_is_told_in_one_line(
     named: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(mlir_tool.VARIABLE, named)
+    monkeypatch.setenv(mlir_tool.TOOL_VARIABLE, named)
     assert said in mlir_opt.problem()
     assert "\n" not in mlir_opt.problem()
     assert Path(named).name in mlir_opt.problem()
@@ -120,7 +120,7 @@ def test_one_that_is_built_anew_is_asked_again(tmp_path: Path, monkeypatch: pyte
     tool = tmp_path / "mlir-opt"
     tool.write_text("#!/bin/sh\n")
     tool.chmod(0o700)
-    monkeypatch.setenv(mlir_tool.VARIABLE, str(tool))
+    monkeypatch.setenv(mlir_tool.TOOL_VARIABLE, str(tool))
     line = Line(model, X)
     line.compile()
     assert line.compile().reused == len(line.stages) - 1, "all but the graph itself"

@@ -9,7 +9,7 @@ import pytest
 
 from buddy.compiler.passes.contractions_to_blas import ContractionsToBlas
 from buddy.compiler.passes.kernels.access import Loop, UnsupportedError
-from buddy.compiler.passes.kernels.calls import product_of
+from buddy.compiler.passes.kernels.calls import blas_product
 from buddy.compiler.passes.kernels.contraction import Contraction
 from buddy.compiler.support import blas
 from tests.passes.products import function, operands
@@ -111,10 +111,10 @@ def test_the_reason_names_what_the_library_cannot_access(
     depth = Loop(31, (*k, 0), True, (), ())
     contraction = Contraction("f32", (), rows, columns, (depth,), False, ("f32", "f32"), "f32")
     if not reason:
-        assert product_of(contraction).leading_c == 7
+        assert blas_product(contraction).leading_c == 7
         return
     with pytest.raises(UnsupportedError, match=reason):
-        product_of(contraction)
+        blas_product(contraction)
 
 
 def test_halves_are_left() -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from buddy.compiler.codegen.llvm_ir import for_older_llvm
-from buddy.compiler.codegen.machines import Machine, optimise, parse_module, target_machine
+from buddy.compiler.codegen.machines import Machine, parse_module, run_pipeline, target_machine
 from buddy.compiler.mlir.bindings import ir, passmanager
 from buddy.compiler.mlir.printing import to_llvm_ir
 from buddy.compiler.passes.contractions_to_kernels import ContractionsToKernels
@@ -165,7 +165,7 @@ def test_the_loops_that_measure_rates_add_in_registers(name: str) -> None:
     """A loop has only its instruction and a counter, so that its time is that of the instruction."""
     machine = Machine("x86_64-unknown-linux-gnu", "sapphirerapids")
     module = parse_module(instruction_rates.loops_text([name]), machine)
-    optimise(module, 3, machine)
+    run_pipeline(module, 3, machine)
     code = target_machine(machine).emit_assembly(module)
     loop = max(re.split(r"^\.L\w+:", code, flags=re.MULTILINE)[1:], key=lambda part: part.count(name))
     body = loop[: loop.index("\tjne\t")].strip().splitlines()
@@ -187,5 +187,5 @@ def assembly_of(found: Compiled, cpu: str) -> str:
         text = for_older_llvm(to_llvm_ir(found.module.operation))
     machine = Machine("x86_64-unknown-linux-gnu", cpu)
     module = parse_module(text, machine)
-    optimise(module, 3, machine)
+    run_pipeline(module, 3, machine)
     return str(target_machine(machine).emit_assembly(module))

@@ -12,7 +12,7 @@ from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.passes.base import PassContext
 from buddy.compiler.passes.parallel_to_tasks import ParallelToTasks
-from buddy.compiler.passes.pass_runner import run_step
+from buddy.compiler.passes.pass_runner import run_pass
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.runtime.executable import call_executable
 from buddy.compiler.runtime.linker import Library
@@ -42,7 +42,7 @@ class Shared:
             self.module = ir.Module.parse(text)
             pass_context = PassContext(self.locations, threads=threads)
             for step in steps:
-                run_step(self.module.operation, step, pass_context)
+                run_pass(self.module.operation, step, pass_context)
                 self.texts[step.name] = str(self.module)
         self.remarks = [remark.text for remark in pass_context.remarks if remark.pass_name == _FIRST]
         self._linked: dict[int, Library] = {}

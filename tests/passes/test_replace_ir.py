@@ -8,7 +8,7 @@ import pytest
 
 from buddy.compiler.driver.pass_trials import check_ir
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.mlir.printing import marked_text, print_mlir
+from buddy.compiler.mlir.printing import print_mlir, print_with_locations
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.ops.lowering import new_context
 from buddy.compiler.passes.base import PassContext, PassError
@@ -43,7 +43,7 @@ def edited(module: Any, old: str, new: str) -> tuple[str, dict[str, tuple[str, .
     with locations.unmapped_location(operation.context):
         ReplaceIr(MODULE.replace(old, new)).run(operation, PassContext(locations))
     operation.verify()
-    text = print_mlir(marked_text(operation, locations).text, locations)
+    text = print_mlir(print_with_locations(operation, locations).text, locations)
     return text.content, {
         line.strip(): locations.sets[number]
         for line, number in zip(text.content.splitlines(), text.line_sets, strict=True)

@@ -206,7 +206,7 @@ def _searched(text: str) -> None:
 
 def _flagged(text: str) -> None:
     given = [options.normalise_flag(word) for word in text.split("\n")]
-    options.driver(options.merge_flags(given), 2)
+    options.runtime_driver(options.merge_flags(given), 2)
     if said := next(filter(None, map(options.flag_problem, text.split("\n"))), ""):
         raise ValueError(said)
 
@@ -399,7 +399,7 @@ READERS: dict[str, Reader] = {
     "flags": Reader(
         _text(_flagged),
         (ValueError,),
-        ("\n".join(options.DEFAULTS).encode(), b"--iree-hal-target-device=cuda[0]"),
+        ("\n".join(options.DEFAULT_FLAGS).encode(), b"--iree-hal-target-device=cuda[0]"),
         weight=20,
     ),
     "kind of file": Reader(

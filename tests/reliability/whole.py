@@ -45,7 +45,7 @@ class Run:
         if self.campaign is not None:
             return campaigns.told(self.campaign, self.plan, campaigns.known(self.campaign, self.plan, self.path))
         plan = fuzz._make_plan(fuzz.make_parser().parse_args(self.command[3:]))
-        batches = fuzzing.read(self.path, plan)
+        batches = fuzzing.read_batches(self.path, plan)
         found = fuzzing.total(batches.values())
         counts = ", ".join(f"{count} {name}" for name, count in found.most_common())
         faults = sum(len(batch.faults) for batch in batches.values())

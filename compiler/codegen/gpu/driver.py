@@ -1,4 +1,4 @@
-"""A GPU, through CUDA's driver API in the package cuda-bindings, and the process that uses it. Does not import torch.
+"""Runs programs on a GPU by CUDA's driver API (package cuda-bindings), in a separate process. Does not import torch.
 
 Supports one device, with its primary context and the default stream, so that all work is done in order.
 

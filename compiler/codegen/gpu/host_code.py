@@ -18,12 +18,12 @@ from buddy.compiler.mlir.walk import has_identity_layout
 from buddy.compiler.protocol.artifact import Buffer, Copy, KernelArgument, KernelScalar, Launch, Pointer
 from buddy.compiler.protocol.errors import BuddyError
 
-MODULE = "gpu.module"
+GPU_MODULE = "gpu.module"
 # The operand groups of `gpu.launch_func`, each with a length: async dependencies, the grid's three sizes, the block's
 # three, three of clusters, shared memory, the kernel's arguments, the async object.
 _GRID, _BLOCK, _SHARED, _ARGUMENTS = slice(1, 4), slice(4, 7), 10, 11
 # The kernel has the offset of a view in the view's type, so the address of the base buffer is passed.
-_VIEWS = ("memref.cast", "memref.collapse_shape", "memref.expand_shape", "memref.reinterpret_cast", "memref.subview")
+_VIEW_OPS = ("memref.cast", "memref.collapse_shape", "memref.expand_shape", "memref.reinterpret_cast", "memref.subview")
 # Element types whose size follows from their name; an `index` has 64 bits.
 _ELEMENT_TYPE = re.compile(r"index|(?:i|f|bf)(?P<bits>\d+)")
 _IGNORED_OPS = ("memref.dealloc", "func.return", "gpu.wait")
@@ -39,10 +39,10 @@ class HostCodeError(BuddyError):
 
 def kernel_modules(module: ir.Operation) -> list[ir.Operation]:
     """Returns the ops that contain kernels, in order; empty for a CPU program."""
-    return [op.operation for op in module.regions[0].blocks[0] if op.operation.name == MODULE]
+    return [op.operation for op in module.regions[0].blocks[0] if op.operation.name == GPU_MODULE]
 
 
-def steps_of(module: ir.Operation) -> tuple[tuple[Buffer, ...], tuple[Launch | Copy, ...]]:
+def host_steps(module: ir.Operation) -> tuple[tuple[Buffer, ...], tuple[Launch | Copy, ...]]:
     """Returns the buffers that the entry function of `module` allocates, and its launches and copies in order.
 
     Raises `HostCodeError` if `module` has no entry function, or if its code is not straight-line code of static sizes.
@@ -63,11 +63,11 @@ def steps_of(module: ir.Operation) -> tuple[tuple[Buffer, ...], tuple[Launch | C
 class _Interpreter:
     """Interprets straight-line code, in which every value is a buffer or a known number.
 
-    `contents` has the initial values of the module's globals, and `arguments` is the number of the entry's arguments.
+    `contents` has the initial values of the module's globals, and `argument_count` the number of the entry's arguments.
     """
 
     contents: dict[str, Any]
-    arguments: int = 0
+    argument_count: int = 0
     buffers: list[Buffer] = field(default_factory=list)
     steps: list[Launch | Copy] = field(default_factory=list)
     _values: dict[Any, KernelArgument] = field(default_factory=dict)
@@ -76,8 +76,8 @@ class _Interpreter:
         """Adds an argument of the entry. Raises `HostCodeError` if it is not a memref."""
         if not isinstance(value.type, ir.MemRefType):
             raise HostCodeError("the program has dynamic sizes, and launches need static sizes", value.location)
-        self._values[value] = Pointer(self.arguments)
-        self.arguments += 1
+        self._values[value] = Pointer(self.argument_count)
+        self.argument_count += 1
 
     def run(self, op: ir.Operation) -> None:
         """Interprets one op of the host. Raises `HostCodeError` if the op computes something."""
@@ -88,7 +88,7 @@ class _Interpreter:
             "memref.get_global": self._global,
             "memref.copy": self._copy,
             "gpu.launch_func": self._launch,
-            **dict.fromkeys(_VIEWS, self._view),
+            **dict.fromkeys(_VIEW_OPS, self._view),
             **dict.fromkeys(_IGNORED_OPS, lambda op: None),
         }
         if op.name not in handlers:
@@ -102,7 +102,7 @@ class _Interpreter:
         self._values[op.results[0]] = KernelScalar(cast(Any, type_), number)
 
     def _add_buffer(self, op: ir.Operation, content: bytes) -> None:
-        self._values[op.results[0]] = Pointer(self.arguments + len(self.buffers))
+        self._values[op.results[0]] = Pointer(self.argument_count + len(self.buffers))
         self.buffers.append(Buffer(_size(op.results[0].type, op), content))
 
     def _global(self, op: ir.Operation) -> None:
@@ -125,7 +125,7 @@ class _Interpreter:
 
     def _launch(self, op: ir.Operation) -> None:
         groups = _operand_groups(op)
-        grid, block = ([self._number(group[0], op) for group in groups[part]] for part in (_GRID, _BLOCK))
+        grid, block = ([self._number(group[0], op) for group in groups[dims]] for dims in (_GRID, _BLOCK))
         shared_bytes = self._number(groups[_SHARED][0], op) if groups[_SHARED] else 0
         arguments = tuple(self._kernel_argument(value, op) for value in groups[_ARGUMENTS])
         module = str(op.attributes["kernel"]).partition("::")[0].lstrip("@")

@@ -11,16 +11,15 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
-from buddy.compiler.codegen.gpu.host_code import HostCodeError, kernel_modules, steps_of
-from buddy.compiler.codegen.machines import Machine, optimise, parse_module, target_machine
+from buddy.compiler.codegen.gpu.host_code import HostCodeError, host_steps, kernel_modules
+from buddy.compiler.codegen.machines import Machine, parse_module, run_pipeline, target_machine
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.printing import print_llvm, stage_text, to_llvm_ir
 from buddy.compiler.mlir.provenance import LocationSets
-from buddy.compiler.mlir.walk import symbol_of
+from buddy.compiler.mlir.walk import nested_ops, symbol_of
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.protocol.artifact import DeviceProgram
 from buddy.compiler.protocol.errors import BuddyError
@@ -45,11 +44,11 @@ _DEBUG_LINE = re.compile(
 class PtxError(BuddyError):
     """PTX cannot be generated; `diagnostic` says why, and what to do."""
 
-    def __init__(self, what: str, todo: str = "") -> None:
+    def __init__(self, what: str, todo: str) -> None:
         super().__init__(what, "the code generator for NVIDIA's GPUs", todo)
 
 
-def emit(llvm_ir: str, chip: str, opt_level: int) -> str:
+def emit_ptx(llvm_ir: str, chip: str, opt_level: int) -> str:
     """Returns the PTX of a module in LLVM IR for `chip` (such as `sm_75`), with debug directives for its line numbers.
 
     Raises `PtxError` if a kernel calls a function that the device does not have, or if llvmlite's LLVM rejects the
@@ -59,7 +58,7 @@ def emit(llvm_ir: str, chip: str, opt_level: int) -> str:
     machine = Machine(TRIPLE, chip)
     try:
         module = parse_module(llvm_ir, machine)
-        optimise(module, opt_level, machine)
+        run_pipeline(module, opt_level, machine)
         return str(target_machine(machine, opt_level).emit_assembly(module))
     except RuntimeError as error:
         first = next((line for line in str(error).splitlines() if line.strip()), "no message")
@@ -76,7 +75,7 @@ def _check_calls(llvm_ir: str) -> None:
             raise PtxError(f"a kernel calls {name}, which the device does not have", todo)
 
 
-def without_debug(text: str) -> str:
+def remove_debug_directives(text: str) -> str:
     """Returns PTX without debug directives, for the driver."""
     return "\n".join([*(line for line, _ in _program_lines(text)), ""])
 
@@ -144,7 +143,7 @@ class DeviceCode:
     program: DeviceProgram
 
 
-def holds_kernels(module: ir.Operation) -> bool:
+def has_kernels(module: ir.Operation) -> bool:
     """True if a module has GPU kernels."""
     return bool(kernel_modules(module))
 
@@ -158,7 +157,7 @@ def device_code(module: ir.Operation, locations: LocationSets, opt_level: int) -
     kernels = kernel_modules(module)
     _check_dialects(kernels, locations)
     try:
-        buffers, steps = steps_of(module)
+        buffers, steps = host_steps(module)
     except HostCodeError as error:
         raise DeviceError(_host_diagnostic(error, module, locations)) from error
     started = time.perf_counter()
@@ -166,10 +165,10 @@ def device_code(module: ir.Operation, locations: LocationSets, opt_level: int) -
     translated = time.perf_counter()
     chip = _chip_of(kernels)
     try:
-        ptx_texts = [emit(text, chip, opt_level) for text in texts]
+        ptx_texts = [emit_ptx(text, chip, opt_level) for text in texts]
     except PtxError as error:
         raise DeviceError(error.diagnostic) from error
-    program = DeviceProgram(chip, tuple(map(without_debug, ptx_texts)), buffers, steps)
+    program = DeviceProgram(chip, tuple(map(remove_debug_directives, ptx_texts)), buffers, steps)
     llvm, ptx = _concatenate([print_llvm(text, locations) for text in texts]), print_ptx(ptx_texts, locations)
     return DeviceCode(llvm, translated - started, ptx, time.perf_counter() - translated, program)
 
@@ -187,24 +186,12 @@ def _concatenate(texts: Sequence[StageText]) -> StageText:
 def _check_dialects(kernels: list[ir.Operation], locations: LocationSets) -> None:
     """Raises `DeviceError` for the first op of a kernel that is in another dialect than `_KERNEL_DIALECTS`."""
     for kernel in kernels:
-        for op in _ops_in(kernel):
+        for op in (kernel, *nested_ops(kernel)):
             if op.name.partition(".")[0] not in _KERNEL_DIALECTS:
                 node = next(iter(locations.sets[locations.number_of(op.location)]), "")
                 todo = f"add a pass on gpu.module that converts {op.name} to the LLVM dialect"
                 what = f"{op.name} in a kernel has not been converted to the LLVM dialect"
                 raise DeviceError(Diagnostic(what, node, todo, node=node))
-
-
-def _ops_in(root: ir.Operation) -> list[ir.Operation]:
-    """Returns `root` and all ops in it, in post-order."""
-    ops: list[Any] = []
-
-    def visit(op: ir.Operation) -> ir.WalkResult:
-        ops.append(op)
-        return ir.WalkResult.ADVANCE
-
-    root.walk(visit)
-    return ops
 
 
 def _translate(kernel: ir.Operation) -> str:

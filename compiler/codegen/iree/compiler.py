@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from buddy.compiler.codegen.iree import options as iree_flags
-from buddy.compiler.codegen.iree.installed import IreeMissingError, compiler
+from buddy.compiler.codegen.iree.installed import IreeMissingError, compiler_path
 from buddy.compiler.mlir.provenance import FILE
 from buddy.compiler.protocol.catalogue import DeviceInfo, FlagInfo
 from buddy.compiler.protocol.errors import BuddyError
@@ -72,7 +72,7 @@ def compile_phases(text: str, flags: Sequence[str], on_phase: Callable[[IreePhas
         source, module, phases = folder / f"{_NAME}.mlir", folder / "module.vmfb", folder / "phases"
         source.write_text(text, encoding="utf-8")
         phases.mkdir()
-        command = [str(compiler()), str(source), "-o", str(module), f"--dump-compilation-phases-to={phases}"]
+        command = [str(compiler_path()), str(source), "-o", str(module), f"--dump-compilation-phases-to={phases}"]
         reporter = _PhaseReporter(phases, on_phase)
         with start_owned([*command, *_PRINTING_FLAGS, *iree_flags.merge_flags(flags)], folder / "errors") as process:
             while process.poll() is None:
@@ -146,12 +146,12 @@ _TIMEOUT_SECONDS = 60.0
 _EMPTY_FUNCTION = "func.func @nothing() {\n  return\n}\n"
 
 
-def flags() -> tuple[FlagInfo, ...]:
+def list_flags() -> tuple[FlagInfo, ...]:
     """Returns the flags of `iree-compile` that a recipe may use, from its help.
 
     Raises `IreeMissingError` if IREE is not installed.
     """
-    all_flags = parse_help(_output_of([str(compiler()), "--help"]))
+    all_flags = parse_help(_output_of([str(compiler_path()), "--help"]))
     return tuple(flag for flag in all_flags if not iree_flags.flag_problem(f"--{flag.name}"))
 
 
@@ -179,13 +179,13 @@ def flag_problem(flags: Sequence[str]) -> str:
     return ""
 
 
-def targets() -> tuple[str, ...]:
+def list_targets() -> tuple[str, ...]:
     """Returns the targets of IREE's compiler. Raises `IreeMissingError` if IREE is not installed."""
-    lines = _output_of([str(compiler()), "--iree-hal-list-target-backends"]).splitlines()
+    lines = _output_of([str(compiler_path()), "--iree-hal-list-target-backends"]).splitlines()
     return tuple(match[1] for match in map(_TARGET.match, lines) if match)
 
 
-def devices() -> tuple[DeviceInfo, ...]:
+def list_devices() -> tuple[DeviceInfo, ...]:
     """Returns the devices that IREE's runtime finds; empty if it fails.
 
     A separate process searches for them, because drivers load the libraries of their vendors.
@@ -218,4 +218,4 @@ def _output_of(command: list[str]) -> str:
         return ""
 
 
-__all__ = ["IreeMissingError", "devices", "flag_problem", "flags", "parse_help", "targets"]
+__all__ = ["IreeMissingError", "flag_problem", "list_devices", "list_flags", "list_targets", "parse_help"]

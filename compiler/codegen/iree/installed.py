@@ -8,8 +8,8 @@ from pathlib import Path
 
 from buddy.compiler.protocol.errors import BuddyError
 
-MISSING = "IREE is not installed"
-TODO = "pip install 'buddy-tui[iree]'"
+NOT_INSTALLED = "IREE is not installed"
+INSTALL_COMMAND = "pip install 'buddy-tui[iree]'"
 
 
 class IreeMissingError(BuddyError):
@@ -19,10 +19,10 @@ class IreeMissingError(BuddyError):
 def missing_packages() -> str:
     """Returns a message with the packages of IREE that are not installed, "" if all are installed."""
     absent = [name for name in ("iree.compiler", "iree.runtime") if not _is_importable(name)]
-    return f"{MISSING} ({' and '.join(absent)})" if absent else ""
+    return f"{NOT_INSTALLED} ({' and '.join(absent)})" if absent else ""
 
 
-def compiler() -> Path:
+def compiler_path() -> Path:
     """Returns the path of `iree-compile`. Raises `IreeMissingError` if a package or the executable is missing."""
     if problem := missing_packages():
         raise IreeMissingError(problem)

@@ -13,7 +13,7 @@ from buddy.compiler.protocol.artifact import ArtifactSymbol, TensorSpec
 
 # With IREE's default limit of 32 KiB on stack allocation, larger models fail with "exceeded stack allocation limit" at
 # O2. At O3, BERT fails even with 256 KiB.
-DEFAULTS = (
+DEFAULT_FLAGS = (
     "--iree-hal-target-backends=llvm-cpu",
     "--iree-llvmcpu-target-cpu=host",
     "--iree-opt-level=O2",
@@ -49,7 +49,7 @@ _RESERVED = {
 }
 
 
-def name_of(flag: str) -> str:
+def flag_name(flag: str) -> str:
     """Returns the name of a flag, without dashes and value."""
     return flag.lstrip("-").partition("=")[0]
 
@@ -60,37 +60,37 @@ def normalise_flag(flag: str) -> str:
 
 
 def flag_problem(flag: str) -> str:
-    """Returns why a flag is not allowed, "" if it is allowed. Whether the flag exists, only IREE knows."""
-    name = name_of(flag)
+    """Returns why a flag is not allowed, "" if it is allowed. Does not check that IREE has the flag."""
+    name = flag_name(flag)
     if not name or not flag.startswith("-"):
         return f"{flag!r} is not a flag: write --NAME or --NAME=VALUE"
     if name in _RESERVED:
         return f"--{name} is not allowed: {_RESERVED[name]}"
     if any(not character.isprintable() for character in flag):
-        return f"--{name} holds characters that cannot be printed"
+        return f"--{name} contains characters that cannot be printed"
     return ""
 
 
 def merge_flags(flags: Sequence[str]) -> list[str]:
     """Returns all flags of a compilation: `flags`, and the defaults that they do not replace."""
-    replaced = {name_of(flag) for flag in flags}
+    replaced = {flag_name(flag) for flag in flags}
     if replaced.intersection(_TARGET_FLAGS):
         replaced.update(_TARGET_FLAGS)
-    return [*(flag for flag in DEFAULTS if name_of(flag) not in replaced), *flags]
+    return [*(flag for flag in DEFAULT_FLAGS if flag_name(flag) not in replaced), *flags]
 
 
-def targets(flags: Iterable[str]) -> list[str]:
+def selected_targets(flags: Iterable[str]) -> list[str]:
     """Returns the targets that `flags` select, by IREE's names."""
-    values = [flag.partition("=")[2] for flag in flags if name_of(flag) in _TARGET_FLAGS]
+    values = [flag.partition("=")[2] for flag in flags if flag_name(flag) in _TARGET_FLAGS]
     return [word.partition("[")[0] for value in values for word in value.split(",") if word]
 
 
-def driver(flags: Sequence[str], threads: int) -> str:
+def runtime_driver(flags: Sequence[str], threads: int) -> str:
     """Returns the runtime's driver for the first target that `flags` select, with `threads` threads on the host.
 
     `flags` includes the defaults.
     """
-    target = next(iter(targets(flags)), "local")
+    target = next(iter(selected_targets(flags)), "local")
     name = _DRIVERS.get(target, target)
     if name != "local":
         return name
@@ -99,15 +99,15 @@ def driver(flags: Sequence[str], threads: int) -> str:
 
 WRAPPER_NAME = "buddy_entry"
 # The scope of parameters: the runtime gets one provider, of this name.
-SCOPE = "model"
+PARAMETER_SCOPE = "model"
 
 
 class IreeConvention(msgspec.Struct, frozen=True):
     """The signature of the wrapper: the graph's `inputs` (numbers of placeholders), then an `i64` per symbol.
 
-    It returns those of `results` that have elements. `parameters` has the number of the placeholder of each weight, by
-    the key of the weight in the module: the runtime reads weights in place, so they are neither in the text nor in the
-    module. `unchecked` has the ops whose data eager PyTorch checks, and IREE does not.
+    The wrapper returns those of `results` that have elements. `parameters` maps the key of each weight in the module to
+    the number of its placeholder: the runtime reads weights in place, so they are neither in the text nor in the
+    module. `unchecked` has the names of the ops whose input data eager PyTorch checks, and IREE does not.
     """
 
     inputs: tuple[int, ...]

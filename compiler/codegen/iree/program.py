@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
 
-from buddy.compiler.codegen.iree.options import SCOPE, WRAPPER_NAME, IreeConvention, IreeProgram
+from buddy.compiler.codegen.iree.options import PARAMETER_SCOPE, WRAPPER_NAME, IreeConvention, IreeProgram
 from buddy.compiler.graph.graph import Graph, symbols_of
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.sizes import plain_size
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.provenance import FILE, LocationSets
+from buddy.compiler.mlir.walk import callee_of, calls_in, find_ops
 from buddy.compiler.ops.func import eager_calls
 from buddy.compiler.protocol.artifact import ArtifactSymbol, TensorSpec
 from buddy.compiler.protocol.errors import BuddyError
@@ -38,7 +38,7 @@ def program_of(graph: Graph, module: ir.Operation, locations: LocationSets) -> I
     if fallbacks := {call.symbol: call.target for call in calls if call.results}:
         message = f"IREE cannot call eager PyTorch, which computes {', '.join(sorted(set(fallbacks.values())))}"
         raise IreeUnsupportedError(message, _node(next(iter(_calls(module, fallbacks)), None), locations))
-    if loops := _ops(module, "scf.forall"):
+    if loops := find_ops(module, "scf.forall"):
         raise IreeUnsupportedError(
             "IREE supports scf.forall only inside of its own dispatches", _node(loops[0], locations)
         )
@@ -104,7 +104,7 @@ def _wrapper(
             key = f"p{argument.placeholder}"
             location = f'loc("{FILE}":{locations.intern([names[argument.placeholder]])}:0)'
             parameters[key] = argument.placeholder
-            parameter = f'#flow.parameter.named<"{SCOPE}"::"{key}">'
+            parameter = f'#flow.parameter.named<"{PARAMETER_SCOPE}"::"{key}">'
             globals_.append(f"  util.global private @{key} = {parameter} : {type_} {location}")
             loads.append(f"    %a{i} = util.global.load @{key} : {type_} {location}")
         elif argument.symbol:
@@ -137,21 +137,8 @@ def _remove_attributes(op: ir.Operation) -> ir.WalkResult:
     return ir.WalkResult.ADVANCE
 
 
-def _ops(module: ir.Operation, name: str) -> list[ir.Operation]:
-    """Returns the ops called `name`, at any depth."""
-    ops: list[Any] = []
-
-    def visit(op: ir.Operation) -> ir.WalkResult:
-        if op.name == name:
-            ops.append(op)
-        return ir.WalkResult.ADVANCE
-
-    module.walk(visit)
-    return ops
-
-
 def _calls(module: ir.Operation, functions: Collection[str]) -> list[ir.Operation]:
-    return [op for op in _ops(module, "func.call") if op.attributes["callee"].value in functions]
+    return [op for op in calls_in(module) if callee_of(op) in functions]
 
 
 def _node(op: ir.Operation | None, locations: LocationSets) -> str:

@@ -1,4 +1,4 @@
-"""An IREE module in this process: its device, its parameters, and calls of its entry. Loads IREE's runtime."""
+"""Loads an IREE module with its parameters in this process, and calls its entry. Imports IREE's runtime."""
 
 from __future__ import annotations
 

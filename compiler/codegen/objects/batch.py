@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from buddy.compiler.codegen.objects import workers
-from buddy.compiler.codegen.objects.emit import emit, function_of, new_context
+from buddy.compiler.codegen.objects.emit import defined_function, emit_object, new_context
 from buddy.compiler.codegen.objects.workers import ObjectWorker
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.support.files import scratch_folder
@@ -45,11 +45,11 @@ class CompiledObject(NamedTuple):
     seconds: float
 
 
-def objects_of(modules: Sequence[bytes], opt_level: int) -> list[CompiledObject]:
+def compile_objects(modules: Sequence[bytes], opt_level: int) -> list[CompiledObject]:
     """Returns the object of each module (bytecode of the LLVM dialect with one function defined), in order.
 
     Workers and this process compile them. Once a module has crashed a worker, this process compiles only if no worker
-    runs. Raises what `emit` raises, and `ObjectCrash` for a module that crashes a worker, or has crashed one before.
+    runs. Raises the errors of `emit_object`, and `ObjectCrash` for a module that crashes a worker, now or before.
     """
     if not modules:
         return []
@@ -57,7 +57,7 @@ def objects_of(modules: Sequence[bytes], opt_level: int) -> list[CompiledObject]
         if crash := _crashed.get(_identity(module, opt_level)):
             raise ObjectCrash(crash.function, crash.how)
     if len(modules) >= _MIN_MODULES_FOR_WORKERS or _crashed:
-        workers.start()
+        workers.start_workers()
     with scratch_folder("objects") as folder:
         return _Batch(modules, opt_level, Path(folder)).run()
 
@@ -71,7 +71,7 @@ def _identity(module: bytes, opt_level: int) -> bytes:
 
 
 class _Batch:
-    """The modules of one call of `objects_of`. `_waiting` has the numbers of the modules that nobody compiles yet."""
+    """The modules of one call of `compile_objects`. `_waiting` has the numbers of those that nothing compiles yet."""
 
     def __init__(self, modules: Sequence[bytes], opt_level: int, folder: Path) -> None:
         self._modules, self._level, self._folder = modules, opt_level, folder
@@ -106,7 +106,7 @@ class _Batch:
         only_waits = not self._waiting or bool(_crashed and self._workers)
         if not only_waits:
             number = self._waiting.popleft()
-            seconds = emit(self._modules[number], self._level, self._path(number), self._context)
+            seconds = emit_object(self._modules[number], self._level, self._path(number), self._context)
             self._read_object(number, seconds)
         ready = selector.select(_HANG_SECONDS if only_waits else 0) if self._workers else []
         for key, _ in ready:
@@ -140,7 +140,7 @@ class _Batch:
         status = worker.discard(patience)
         if pending and -status in _CRASH_SIGNALS:
             module = self._modules[pending[0]]  # a worker compiles its modules in order
-            crash = ObjectCrash(function_of(module, self._context), describe_exit(status))
+            crash = ObjectCrash(defined_function(module, self._context), describe_exit(status))
             _crashed[_identity(module, self._level)] = crash
             raise crash
         self._waiting.extendleft(pending)

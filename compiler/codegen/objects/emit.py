@@ -10,17 +10,18 @@ from typing import Any
 
 from buddy.compiler.codegen import machines
 from buddy.compiler.mlir.bindings import execution_engine, ir
+from buddy.compiler.mlir.walk import symbol_of
 
 
 def new_context() -> ir.Context:
-    """Creates an MLIR context for `emit`. Use it for many modules: to create one takes 5 ms."""
+    """Creates an MLIR context for `emit_object`. Use it for many modules: to create one takes 5 ms."""
     context = ir.Context()
     context.allow_unregistered_dialects = True
     context.enable_multithreading(False)
     return context
 
 
-def emit(bytecode: bytes, opt_level: int, path: Path, context: ir.Context) -> float:
+def emit_object(bytecode: bytes, opt_level: int, path: Path, context: ir.Context) -> float:
     """Writes the object of the module in `bytecode`, which defines one function, to `path`.
 
     Returns the compile time in seconds. Raises `MLIRError` or `RuntimeError` if LLVM rejects the module; other errors
@@ -31,24 +32,20 @@ def emit(bytecode: bytes, opt_level: int, path: Path, context: ir.Context) -> fl
         module = ir.Module.parse(bytecode)
         engine = execution_engine.ExecutionEngine(module, opt_level=opt_level, shared_libs=[])
     functions = [op.operation for op in module.body if op.operation.name == "llvm.func"]
-    declared = [_name(function) for function in functions if not function.regions[0].blocks]
+    declared = [symbol_of(function) for function in functions if not function.regions[0].blocks]
     for name in (*declared, *machines.SOFT_FLOAT_NAMES):
         engine.raw_register_runtime(name, ctypes.cast(_placeholder_function(), ctypes.c_void_p))
     (defined,) = (function for function in functions if function.regions[0].blocks)
-    engine.raw_lookup(_name(defined))
+    engine.raw_lookup(symbol_of(defined))
     engine.dump_to_object_file(str(path))
     return time.perf_counter() - start
 
 
-def function_of(bytecode: bytes, context: Any) -> str:
+def defined_function(bytecode: bytes, context: Any) -> str:
     """Returns the name of the function that the module in `bytecode` defines."""
     with context, ir.Location.unknown():
         functions = (op.operation for op in ir.Module.parse(bytecode).body if op.operation.name == "llvm.func")
-        return next(_name(function) for function in functions if function.regions[0].blocks)
-
-
-def _name(function: ir.Operation) -> str:
-    return str(ir.StringAttr(function.attributes["sym_name"]).value)
+        return next(symbol_of(function) for function in functions if function.regions[0].blocks)
 
 
 @lru_cache(maxsize=1)

@@ -1,7 +1,7 @@
 """Runs LLVM's optimiser on functions, and records the module after each pass, as `opt -print-changed` prints it.
 
 LLVM prints it, and skips passes, if command-line options request that. A process can set these options only once, so
-`optimise` works in a one-shot process. It uses llvmlite: the bindings' `ExecutionEngine` ignores the options.
+`optimise_functions` works in a one-shot process. It uses llvmlite: the bindings' `ExecutionEngine` ignores the options.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class OptimisedFunction(msgspec.Struct, frozen=True):
 
 
 class OptimiserRequest(msgspec.Struct, frozen=True):
-    """The input of `handle_request`: modules as LLVM IR, the target, and the arguments of `optimise`."""
+    """The input of `handle_request`: modules as LLVM IR, the target, and the arguments of `optimise_functions`."""
 
     texts: tuple[str, ...]
     level: int
@@ -70,7 +70,7 @@ class OptimiserRequest(msgspec.Struct, frozen=True):
     prints: bool
 
 
-def optimise(
+def optimise_functions(
     texts: Sequence[str], level: int, machine: Machine, disabled: Sequence[str], prints: bool
 ) -> list[OptimisedFunction]:
     """Returns the object of each module in LLVM IR, optimised without the passes named in `disabled`.
@@ -151,7 +151,7 @@ def handle_request(request: OptimiserRequest) -> list[OptimisedFunction]:
         module = machines.parse_module(text, machine)
         with tempfile.TemporaryFile() as printed:
             with capture_stderr(printed):
-                machines.optimise(module, request.level, machine)
+                machines.run_pipeline(module, request.level, machine)
             printed.seek(0)
             output = printed.read().decode(errors="replace")
         names = {match[2] for line in output.splitlines() if (match := _STARTED.match(line))}

@@ -19,10 +19,11 @@ import msgspec
 from buddy.compiler.mlir.provenance import FILE
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLong, call_and_wait
+from buddy.compiler.support.stderr_capture import capture_stderr
 
 # Remarks on transformations of loops and calls, and on missed ones that explain why a loop is slow. Remarks of other
 # passes are on single instructions: there are tens of thousands.
-OPTIONS = (
+REMARK_OPTIONS = (
     "-pass-remarks=loop-.*|slp-vectorizer|inline",
     "-pass-remarks-missed=loop-vectorize|slp-vectorizer|regalloc",
     "-pass-remarks-analysis=loop-vectorize",
@@ -83,28 +84,23 @@ def parse_remarks(printed: str) -> list[ObjectRemark]:
 
 def handle_request(request: RemarksRequest) -> list[list[ObjectRemark]]:
     """Compiles the modules of `request`; returns the remarks that LLVM prints on each."""
-    from buddy.compiler.codegen.objects.emit import emit, new_context
+    from buddy.compiler.codegen.objects.emit import emit_object, new_context
 
     _set_options()
     context = new_context()
-    with tempfile.TemporaryFile() as printed, tempfile.TemporaryDirectory() as folder:
-        stderr = os.dup(2)
-        os.dup2(printed.fileno(), 2)
-        remarks = []
-        try:
-            for module in request.modules:
-                start = os.fstat(printed.fileno()).st_size
-                emit(module, request.level, Path(folder) / "object.o", context)
-                remarks.append(parse_remarks(_read_from(printed, start)))
-        finally:
-            os.dup2(stderr, 2)
-        return remarks
+    remarks = []
+    with tempfile.TemporaryFile() as printed, tempfile.TemporaryDirectory() as folder, capture_stderr(printed):
+        for module in request.modules:
+            start = os.fstat(printed.fileno()).st_size
+            emit_object(module, request.level, Path(folder) / "object.o", context)
+            remarks.append(parse_remarks(_read_from(printed, start)))
+    return remarks
 
 
 def _set_options() -> None:
-    """Sets `OPTIONS` by a function of LLVM's C API that the library of the bindings exports."""
+    """Sets `REMARK_OPTIONS` by a function of LLVM's C API that the library of the bindings exports."""
     parse = _exported_function("LLVMParseCommandLineOptions")
-    words = [b"buddy-tui", *(option.encode() for option in OPTIONS)]
+    words = [b"buddy-tui", *(option.encode() for option in REMARK_OPTIONS)]
     parse.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_char_p), ctypes.c_char_p]
     parse.restype = None
     parse(len(words), (ctypes.c_char_p * len(words))(*words), b"")

@@ -12,7 +12,7 @@ import os
 import threading
 from pathlib import Path
 
-from buddy.compiler.codegen.objects.emit import emit, new_context
+from buddy.compiler.codegen.objects.emit import emit_object, new_context
 from buddy.compiler.protocol.worker_messages import Message
 from buddy.compiler.support.processes.channel import Channel, serves
 from buddy.compiler.support.processes.interpreters import BlockingWorker
@@ -83,7 +83,7 @@ _workers: list[ObjectWorker] = []
 _start_lock = threading.Lock()
 
 
-def start() -> None:
+def start_workers() -> None:
     """Starts the missing workers: one less than the number of cores, but at most `MAX_WORKERS`."""
     with _start_lock:
         _workers[:] = running_workers()
@@ -126,7 +126,7 @@ def serve(channel: Channel) -> None:
     exit_timer = _start_exit_timer()
     while (request := channel.receive()) is not None:
         exit_timer.cancel()
-        seconds = emit(Path(request.path).read_bytes(), request.level, Path(request.path + ".o"), context)
+        seconds = emit_object(Path(request.path).read_bytes(), request.level, Path(request.path + ".o"), context)
         channel.send(ObjectCompiled(request.number, seconds))
         exit_timer = _start_exit_timer()
     exit_timer.cancel()

@@ -13,7 +13,7 @@ from buddy.compiler.graph.types import NodeType, TensorDType, TensorMeta
 from buddy.compiler.importers.mlir_files.reading import line_of
 from buddy.compiler.importers.mlir_files.signatures import SignatureValue
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.mlir.walk import attributes_of, collect, symbol_of
+from buddy.compiler.mlir.walk import attributes_of, nested_ops, symbol_of
 
 # If the functions have more ops than this, each function becomes one node.
 MAX_NODES = 20_000
@@ -115,7 +115,7 @@ class ModuleGraphBuilder:
 
     def _parents_of(self, op: ir.Operation) -> list[Op]:
         """Returns the nodes whose values the op, or an op in its regions, reads."""
-        producers = [self._producer(operand) for inner in (op, *collect(op)) for operand in inner.operands]
+        producers = [self._producer(operand) for inner in (op, *nested_ops(op)) for operand in inner.operands]
         return list(dict.fromkeys(node for node in producers if node is not None))
 
     def _producer(self, value: ir.Value) -> Op | None:

@@ -119,14 +119,25 @@ def _check_model(onnx: ModuleType, model: onnx.ModelProto, path: Path) -> None:
             path, f"it uses ONNX operator set {model_opset}, and {newest_opset} is the newest supported version", todo
         )
     try:
-        onnx.checker.check_model(model)
-    except (onnx.checker.ValidationError, ValueError) as error:
+        onnx.checker.check_model(_with_output_shapes(onnx, model))
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError) as error:
         raise _rejection(path, f"it is not valid: {_first_line(error)}") from error
     if not _strings_are_utf8(model):
         raise _rejection(path, "it has names that are not valid UTF-8")
     if not model.graph.output:
         raise _rejection(path, "it has no outputs")
     _rewrite_quantised_operators(model, path, model_opset)
+
+
+def _with_output_shapes(onnx: ModuleType, model: onnx.ModelProto) -> onnx.ModelProto:
+    """Returns the model to check: with inferred shapes if an output has none, which the checker rejects.
+
+    Exporters leave them out, and runtimes do not need them.
+    """
+    types = [value.type.tensor_type for value in model.graph.output if value.type.HasField("tensor_type")]
+    if all(tensor_type.HasField("shape") for tensor_type in types):
+        return model
+    return onnx.shape_inference.infer_shapes(model)
 
 
 def _rewrite_quantised_operators(model: onnx.ModelProto, path: Path, opset: int) -> None:

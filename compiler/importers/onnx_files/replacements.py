@@ -6,8 +6,10 @@ is a function of ONNX ops, written in ONNX's text format, which is then inlined.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from buddy.compiler.protocol.errors import BuddyError
@@ -65,6 +67,8 @@ def replace_nodes(model: onnx.ModelProto) -> onnx.ModelProto:
             if len(node.input) > 2 and _attribute(node, "reduction", "mean") == "mean":
                 # torch-mlir divides by the number of the losses instead of the sum of their weights.
                 _refuse(node, "class weights with the reduction `mean`")
+        elif node.op_type == "Pad" and _attribute(node, "mode", "constant") == "wrap":
+            _refuse(node, "the mode `wrap`")  # torch-mlir's lowering never ends
         elif replacement := _REPLACEMENTS.get(node.op_type):
             text = replacement(node, types)
             if text:
@@ -127,6 +131,12 @@ def _check_old_ops(model: onnx.ModelProto) -> None:
             _refuse(node, "the meaning of an operator set before 13")
         if node.op_type == "Upsample" and _attribute(node, "mode", "nearest") != "nearest":
             _refuse(node, "linear interpolation of an operator set before 10")
+        if (
+            node.op_type == "AveragePool"
+            and _attribute(node, "ceil_mode", 0)
+            and _attribute(node, "count_include_pad", 0)
+        ):
+            _refuse(node, "windows beyond the padding (ceil_mode) of an operator set before 13")
 
 
 def _check_recurrent(node: onnx.NodeProto, types: Types, constants: dict[str, onnx.TensorProto]) -> None:
@@ -215,6 +225,106 @@ def _dequantize(node: onnx.NodeProto, types: Types) -> str:
         steps = Sub (wide, zeros)
         floats = Cast <to = {kind}> (steps)
         y0 = Mul (floats, scales)"""
+
+
+def _average_pool(node: onnx.NodeProto, types: Types) -> str:
+    """Windows beyond the padding, which `ceil_mode` allows, were averaged as if all their elements counted.
+
+    The divisor is the number of a window's elements in the padded tensor, as in the definition of AveragePool in ONNX's
+    documentation of operators.
+    """
+    if not (_attribute(node, "ceil_mode", 0) and _attribute(node, "count_include_pad", 0)):
+        return ""
+    window = _attribute(node, "kernel_shape", [])
+    ones, zeros = [1] * len(window), [0] * 2 * len(window)
+    strides, dilations = _attribute(node, "strides", ones), _attribute(node, "dilations", ones)
+    pads, sizes = _attribute(node, "pads", zeros), _shape(types[node.input[0]])[2:]
+    result_sizes, begins, ends = _shape(types[node.output[0]])[2:], pads[: len(window)], pads[len(window) :]
+    counts, beyond = list[list[int]](), list[int]()
+    for taps, stride, step, size, begin, end, results in zip(
+        window, strides, dilations, sizes, begins, ends, result_sizes, strict=True
+    ):
+        padded = begin + size + end
+        counts.append(
+            [len(range(start, min(padded, start + taps * step), step)) for start in range(0, results * stride, stride)]
+        )
+        beyond.append(max(0, (results - 1) * stride + (taps - 1) * step + 1 - padded))
+    if not any(beyond) or _attribute(node, "auto_pad", "NOTSET") != "NOTSET":
+        return ""
+    kind = types[node.input[0]].elem_type
+    # An attribute of AveragePool since operator set 19.
+    spacing = f", dilations = {dilations}" if dilations != ones else ""
+    factors = ", ".join(repr(math.prod(window) / math.prod(elements)) for elements in product(*counts))
+    return f"""
+        borders = Constant <value_ints = {[0, 0, *begins, 0, 0, *(map(sum, zip(ends, beyond, strict=True)))]}> ()
+        zero = {_number(kind, 0.0)}
+        padded = Pad (x0, borders, zero)
+        means = AveragePool <kernel_shape = {window}, strides = {strides}{spacing}> (padded)
+        factors = Constant <value = {_FLOATS[kind]}[1, 1, {", ".join(map(str, result_sizes))}] {{{factors}}}> ()
+        y0 = Mul (means, factors)"""
+
+
+def _max_pool(node: onnx.NodeProto, types: Types) -> str:
+    """Places of maxima were counted within each channel of an image, not within the whole tensor."""
+    if len(node.output) < 2 or not node.output[1] or _attribute(node, "storage_order", 0):
+        return ""  # torch-mlir rejects columns first
+    n, c, *sizes = _shape(types[node.input[0]])
+    channel = math.prod(sizes)
+    firsts = ", ".join(str(number * channel) for number in range(n * c))
+    return f"""
+        y0, in_channel = MaxPool {_attributes(node)} (x0)
+        firsts = Constant <value = int64[{", ".join(map(str, [n, c, *[1] * len(sizes)]))}] {{{firsts}}}> ()
+        y1 = Add (in_channel, firsts)"""
+
+
+def _attributes(node: onnx.NodeProto) -> str:
+    """Returns the attributes of a node in ONNX's text format."""
+    import onnx.helper
+
+    values = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+    texts = (f'{name} = "{v.decode()}"' if isinstance(v, bytes) else f"{name} = {v}" for name, v in values.items())
+    return f"<{', '.join(texts)}>" if values else ""
+
+
+def _in_wider_integers(node: onnx.NodeProto, types: Types) -> str:
+    """Unsigned bytes were read as signed ones."""
+    import onnx
+
+    kind = types[node.input[0]].elem_type
+    if kind != onnx.TensorProto.UINT8:
+        return ""
+    names = [f"x{number}" if name else "" for number, name in enumerate(node.input)]
+    casts = [f"wide_{name} = Cast <to = {onnx.TensorProto.INT32}> ({name})" for name in names if name]
+    wide_names = ", ".join(f"wide_{name}" if name else "" for name in names)
+    return "\n".join(
+        [*casts, f"wide = {node.op_type} {_attributes(node)} ({wide_names})", f"y0 = Cast <to = {kind}> (wide)"]
+    )
+
+
+def _integer_product(node: onnx.NodeProto, types: Types) -> str:
+    """Unsigned bytes without a zero point were multiplied as signed ones."""
+    import onnx
+
+    zero_points = [*node.input, "", ""][2:4]
+    kinds = [types[name].elem_type for name in node.input[:2]]
+    is_missing = [not name and kind == onnx.TensorProto.UINT8 for name, kind in zip(zero_points, kinds, strict=True)]
+    if not any(is_missing):
+        return ""
+    names = {onnx.TensorProto.UINT8: "uint8", onnx.TensorProto.INT8: "int8"}
+    zeros = [f"zero{number} = Constant <value = {names[kind]} {{0}}> ()" for number, kind in enumerate(kinds)]
+    chosen = [f"x{number + 2}" if name else f"zero{number}" for number, name in enumerate(zero_points)]
+    return "\n".join([*zeros, f"y0 = MatMulInteger (x0, x1, {', '.join(chosen)})"])
+
+
+def _power(node: onnx.NodeProto, types: Types) -> str:
+    """Powers of integers with exponents in floating point were rounded to the nearest integer, not towards zero."""
+    kind, exponent = (types[name].elem_type for name in node.input)
+    if kind in _FLOATS or exponent not in _FLOATS:
+        return ""
+    return f"""
+        base = Cast <to = {exponent}> (x0)
+        power = Pow (base, x1)
+        y0 = Cast <to = {kind}> (power)"""
 
 
 def _grid_sample(node: onnx.NodeProto, types: Types) -> str:
@@ -331,8 +441,13 @@ def _corner(u: str, v: str, name: str, *, weighted: bool, image_type: int) -> It
 
 
 _REPLACEMENTS: dict[str, Callable[[onnx.NodeProto, Types], str]] = {
+    "AveragePool": _average_pool,
     "LpNormalization": _lp_normalization,
     "SpaceToDepth": _space_to_depth,
     "DequantizeLinear": _dequantize,
     "GridSample": _grid_sample,
+    "MaxPool": _max_pool,
+    **dict.fromkeys(("Abs", "Clip", "Div", "Mod"), _in_wider_integers),
+    "MatMulInteger": _integer_product,
+    "Pow": _power,
 }

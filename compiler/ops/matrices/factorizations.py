@@ -9,7 +9,7 @@ from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.sizes import Dim
 from buddy.compiler.graph.types import TensorDType, TensorMeta
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.ops import moves
+from buddy.compiler.ops import data_movement
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.bounds import clamp_index, fall_back_if_outside
@@ -131,10 +131,10 @@ def triangle(value: ir.Value, dtype: TensorDType, upper: bool, unit: bool = Fals
     """Returns the upper or lower triangle of each matrix, and zeros elsewhere; `unit` sets the diagonal to 1."""
 
     def body(x: Scalar) -> Scalar:
-        row, column = moves.loop_indices(1, 2)
+        row, column = data_movement.loop_indices(1, 2)
         masked = s.select(column >= row if upper else column <= row, x, 0)
         return (
-            s.select(row.compare("eq", column), _one(moves.loop_indices(3, rank - 3), dtype), masked)
+            s.select(row.compare("eq", column), _one(data_movement.loop_indices(3, rank - 3), dtype), masked)
             if unit
             else masked
         )
@@ -155,7 +155,7 @@ def identity(shape: tuple[Dim, ...], dtype: TensorDType) -> ir.Value:
         one = _one(part, dtype)
         return s.select(i.compare("eq", j), one, one.like(0))
 
-    return moves.compute_tensor(TensorMeta(shape, dtype).stored.shape, dtype.part, body)
+    return data_movement.compute_tensor(TensorMeta(shape, dtype).stored.shape, dtype.part, body)
 
 
 def solve_triangular(a: ir.Value, b: ir.Value, dtype: TensorDType, upper: bool, unit: bool = False) -> ir.Value:

@@ -20,8 +20,8 @@ from buddy.compiler.ops.loops import Extent, compare, index_to_scalar, number, p
 from buddy.compiler.ops.matrices.factorizations import identity
 from buddy.compiler.ops.matrices.stack import (
     INT32,
-    Part,
     StackedProblem,
+    StackedTensor,
     SubscriptAt,
     as_stack,
     conjugate,
@@ -120,7 +120,7 @@ def scale(p: StackedProblem, name: str) -> None:
     p.each(0, rows, lambda i: p.update((name, i), 0, columns, lambda _, x: x / largest))
 
 
-def common_parts(count: Dim, value_count: Dim) -> dict[str, Part]:
+def common_tensors(count: Dim, value_count: Dim) -> dict[str, StackedTensor]:
     """Returns the parts that all algorithms of this module use: "values", and those that are written by `scale` and
     `repeat_sweeps`.
 
@@ -208,7 +208,7 @@ def singular_values(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
         factor = p["scale"]
         p.update(("values",), 0, p.shape("values")[0], lambda _, x: x * factor)
 
-    parts = {"b": (b, wide_type(node.args[0].tensor_meta.dtype))} | common_parts(*st.shape_of(b)[:2])
+    parts = {"b": (b, wide_type(node.args[0].tensor_meta.dtype))} | common_tensors(*st.shape_of(b)[:2])
     solved = dict(zip(parts, for_each_problem(parts, algorithm), strict=True))
     values = st.reshape(sort_values(solved["values"], dtype, descending), meta_of(node, 1).shape, dtype)
     return results_or_eager(solved["info"], node, symbol_table, [None, values, None], NOT_SOLVED)
@@ -265,7 +265,7 @@ def singular_values_gradient(node: Op, symbol_table: SymbolTable) -> list[ir.Val
         p.each(0, rows, scale_row)
 
     wide = wide_type(dtype)
-    parts = {"b": (b, wide), "r": (identity((count, rows, rows), wide), wide)} | common_parts(count, rows)
+    parts = {"b": (b, wide), "r": (identity((count, rows, rows), wide), wide)} | common_tensors(count, rows)
     parts["weights"] = (st.empty([count, rows], WIDE), WIDE)
     solved = dict(zip(parts, for_each_problem(parts, algorithm, {"gradient": (gradient, WIDE)}), strict=True))
     contract = contract_complex if dtype.is_complex else st.contract
@@ -291,7 +291,7 @@ def symmetric_eigenvalues(node: Op, symbol_table: SymbolTable) -> list[ir.Value]
         factor = p["scale"]
         p.update(("values",), 0, size, lambda i, _: s.real_part(p["a", i, i]) * factor)
 
-    parts = {"a": (cast_tensor(a, dtype.part, WIDE), wide_type(dtype))} | common_parts(*st.shape_of(a)[:2])
+    parts = {"a": (cast_tensor(a, dtype.part, WIDE), wide_type(dtype))} | common_tensors(*st.shape_of(a)[:2])
     solved = dict(zip(parts, for_each_problem(parts, algorithm), strict=True))
     values = st.reshape(sort_values(solved["values"], dtype.part, ascending), meta_of(node, 0).shape, dtype.part)
     return results_or_eager(solved["info"], node, symbol_table, [values, None], NOT_SOLVED)
@@ -360,7 +360,7 @@ def pseudo_inverse(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
         p.each(0, rows, scale_rows)
 
     wide = wide_type(dtype)
-    parts = {"b": (b, wide), "r": (identity((count, rows, rows), wide), wide)} | common_parts(count, rows)
+    parts = {"b": (b, wide), "r": (identity((count, rows, rows), wide), wide)} | common_tensors(count, rows)
     solved = dict(zip(parts, for_each_problem(parts, algorithm, tolerances), strict=True))
     b = conjugate(solved["b"], wide)
     contract = contract_complex if dtype.is_complex else st.contract
@@ -391,7 +391,7 @@ def part_of(value: ir.Value, part: int, dtype: TensorDType) -> ir.Value:
     return st.slice_of(value, [0] * rank + [part], [*shape, 1], [1] * (rank + 1), shape, dtype)
 
 
-def tolerances_of(node: Op, symbol_table: SymbolTable, count: Dim, default: float) -> dict[str, Part]:
+def tolerances_of(node: Op, symbol_table: SymbolTable, count: Dim, default: float) -> dict[str, StackedTensor]:
     """Returns the "absolute" and "relative" tolerance of each matrix; the defaults are 0 and `default`.
 
     If the absolute tolerance is above 0, the default of the relative one is 0.

@@ -33,7 +33,7 @@ from buddy.compiler.ops.utils import SymbolTable, value_of
 INT32 = TensorDType.Int32
 # A tensor [count, ...] with a matrix, vector or number of each of `count` problems, and its element type. A complex
 # tensor has its real and imaginary parts along an additional last dim, which shapes in this package do not include.
-Part = tuple[ir.Value, TensorDType]
+StackedTensor = tuple[ir.Value, TensorDType]
 # The name of a part and the indices of an element or a row of it, such as ("a", i, j) or ("a", i).
 Subscript = tuple[Any, ...]
 # A loop-carried value: a scalar or a value of type index.
@@ -53,7 +53,7 @@ class StackedProblem(LoopState):
         self,
         dtypes: Mapping[str, TensorDType],
         tensors: Sequence[ir.Value],
-        inputs: Mapping[str, Part],
+        inputs: Mapping[str, StackedTensor],
         index: ir.Value,
     ):
         super().__init__(tensors)
@@ -167,7 +167,9 @@ def empty_stack(shape: Sequence[Dim], dtype: TensorDType) -> ir.Value:
 
 
 def for_each_problem(
-    parts: Mapping[str, Part], algorithm: Callable[[StackedProblem], None], inputs: Mapping[str, Part] | None = None
+    parts: Mapping[str, StackedTensor],
+    algorithm: Callable[[StackedProblem], None],
+    inputs: Mapping[str, StackedTensor] | None = None,
 ) -> list[ir.Value]:
     """Emits a loop that runs `algorithm` on each of `count` problems; returns the new tensors [count, ...] of `parts`.
 

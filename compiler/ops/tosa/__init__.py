@@ -14,4 +14,4 @@ _FAMILIES = (elementwise, shapes, contractions, reductions)
 
 ops_registry = Registry(*(family.ops_registry for family in _FAMILIES))
 for _family in _FAMILIES:
-    ops_registry.absent |= _family.ops_registry.absent
+    ops_registry.absence_reasons |= _family.ops_registry.absence_reasons

@@ -159,7 +159,7 @@ def _apply_masks(node: Op, symbol_table: SymbolTable, scores: TosaTensor) -> Tos
     return scores
 
 
-ops_registry.absent |= dict.fromkeys(
+ops_registry.absence_reasons |= dict.fromkeys(
     ("FlashAttentionForCpuPrefillOp", "GQAAttentionFusedOp", "MaskedSoftmaxAttentionOp"),
     "no loop-carried values, which blocked attention needs",
 )

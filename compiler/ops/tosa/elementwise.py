@@ -276,7 +276,7 @@ def copy(x: TosaTensor, y: Operand, _non_blocking: bool = False) -> TosaTensor:
     return x.like(y)
 
 
-ops_registry.absent |= {
+ops_registry.absence_reasons |= {
     "SqrtOp": "no square root, and the reciprocal of `rsqrt` would round twice",
     "RoundOp": "no rounding to nearest",
     "Expm1Op": "no exp(x) - 1 that is accurate for small x",

@@ -157,7 +157,7 @@ def batch_norm(node: Op, symbol_table: SymbolTable) -> list[object]:
     return [_as_result(y, node), *(registration.empty_result(meta) for meta in node.metas[1:] if meta is not None)]
 
 
-ops_registry.absent |= {
+ops_registry.absence_reasons |= {
     "CumsumOp": "no cumulative sum",
     "LogcumsumexpOp": "no cumulative sum",
     "CumprodOp": "no cumulative product",

@@ -261,7 +261,7 @@ _register_triangle("TriuOp", lambda row, column, diagonal: column >= row + diago
 _register_triangle("TrilOp", lambda row, column, diagonal: column <= row + diagonal)
 
 # `tosa.scatter` does not allow two writes to the same position.
-ops_registry.absent |= dict.fromkeys(
+ops_registry.absence_reasons |= dict.fromkeys(
     (
         "IndexPutOp", "IndexReduceOp", "PutOp", "ScatterOp", "ScatterAddOp", "ScatterReduceOp", "MaskedScatterOp",
     ),

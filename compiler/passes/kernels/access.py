@@ -100,7 +100,7 @@ def loops_of(
 ) -> list[Loop]:
     """Returns the loops of an op whose operands are indexed by linear combinations of loops, given by `maps`.
 
-    With `allow_constants`, indices may have a constant term, as that of a reversed dim has; `starts_of` returns the
+    With `allow_constants`, indices may have a constant term, as that of a reversed dim has; `start_offsets` returns the
     offsets that follow from them. Raises `UnsupportedError` if an index is not a linear combination of loops.
     """
     strides = [[0] * len(sizes) for _ in maps]
@@ -119,7 +119,7 @@ def loops_of(
     ]
 
 
-def starts_of(maps: Sequence[ir.AffineMap], layouts: Sequence[MemrefLayout]) -> tuple[int, ...]:
+def start_offsets(maps: Sequence[ir.AffineMap], layouts: Sequence[MemrefLayout]) -> tuple[int, ...]:
     """Returns the offset of the element of each operand that the first iteration of all loops reads or writes."""
     return tuple(
         sum(_terms(expression)[1] * stride for expression, stride in zip(map_.results, layout.strides, strict=True))
@@ -158,7 +158,7 @@ def loop_sizes(dims: int, maps: Sequence[ir.AffineMap], layouts: Sequence[Memref
     return known_sizes
 
 
-def merge(loops: Sequence[Loop], unmerged_dims: frozenset[int] = frozenset()) -> list[Loop]:
+def merge_loops(loops: Sequence[Loop], unmerged_dims: frozenset[int] = frozenset()) -> list[Loop]:
     """Merges neighbouring loops that are contiguous in every operand, and drops loops of size 1.
 
     Loops over a dim in `unmerged_dims` stay as they are, such as a dim whose index the body reads.
@@ -193,7 +193,7 @@ def byte_view(memory: ir.Value, offset: int, type_: ir.Type) -> ir.Value:
     return memref.ViewOp(type_, memory, arith.constant(ir.IndexType.get(), offset), []).result
 
 
-def as_bytes(function: ir.Operation, argument: ir.BlockArgument) -> ir.Value:
+def retype_as_bytes(function: ir.Operation, argument: ir.BlockArgument) -> ir.Value:
     """Makes `argument` a memref of bytes, and replaces its uses by a view of the old type; returns `argument`.
 
     Callers pass the same pointer as before.
@@ -212,7 +212,7 @@ def as_bytes(function: ir.Operation, argument: ir.BlockArgument) -> ir.Value:
 _RESHAPES = ("tensor.expand_shape", "tensor.collapse_shape")
 
 
-def through_unit_reshapes(value: ir.Value, map_: ir.AffineMap) -> tuple[ir.Value, ir.AffineMap]:
+def skip_unit_reshapes(value: ir.Value, map_: ir.AffineMap) -> tuple[ir.Value, ir.AffineMap]:
     """Returns the source of the reshapes that give `value` its unit dims, and the map to read the source.
 
     The map reads the same elements of the source as `map_` reads of `value`.
@@ -225,16 +225,16 @@ def through_unit_reshapes(value: ir.Value, map_: ir.AffineMap) -> tuple[ir.Value
     return value, map_
 
 
-def with_unit_dims_moved(value: ir.Value, shape: Sequence[int]) -> ir.Value:
+def move_unit_dims(value: ir.Value, shape: Sequence[int]) -> ir.Value:
     """Emits a reshape of the tensor `value` to `shape`, which differs only in the positions of unit dims."""
     old = list(value.type.shape)
     if old == list(shape):
         return value
     sizes = [size for size in old if size != 1]
     if sizes != old:
-        value = tensor.collapse_shape(_tensor_type(sizes, value), value, groups_without(old, _unit_dims(old)))
+        value = tensor.collapse_shape(_tensor_type(sizes, value), value, reassociation_without(old, _unit_dims(old)))
     if sizes != list(shape):
-        groups = groups_without(shape, _unit_dims(shape))
+        groups = reassociation_without(shape, _unit_dims(shape))
         value = tensor.expand_shape(_tensor_type(shape, value), value, groups, [], list(shape))
     return value
 
@@ -248,7 +248,7 @@ def _tensor_type(shape: Sequence[int], value: ir.Value) -> ir.Type:
     return ir.RankedTensorType.get(list(shape), value.type.element_type)
 
 
-def groups_without(shape: Sequence[int], dims: Sequence[int]) -> list[list[int]]:
+def reassociation_without(shape: Sequence[int], dims: Sequence[int]) -> list[list[int]]:
     """Returns the reassociation of a reshape that drops the unit dims `dims` of `shape`.
 
     Each remaining dim has a group; each dim in `dims` is in the group before it, or in the first one.

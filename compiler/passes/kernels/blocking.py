@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from buddy.compiler.passes.kernels.access import UnsupportedError
-from buddy.compiler.passes.kernels.contraction import Contraction, bytes_of
+from buddy.compiler.passes.kernels.contraction import Contraction, byte_width
 from buddy.compiler.passes.kernels.dot_instructions import (
     INSTRUCTIONS,
     TILE_ROW_BYTES,
@@ -15,7 +15,7 @@ from buddy.compiler.passes.kernels.dot_instructions import (
     WORD_BYTES,
     DotInstruction,
 )
-from buddy.compiler.passes.kernels.emit import split
+from buddy.compiler.passes.kernels.emit import block_counts
 from buddy.compiler.support.target import CACHE_WAYS, FMA_LATENCY, L2_VECTORS_PER_CYCLE, Target
 
 Source = Literal["direct", "panel", "packed", "dot", "stream"]
@@ -32,12 +32,12 @@ _STREAMED_ROWS = 8
 # Iterations that a kernel's outer loop should have, so that up to 16 threads get nearly equal shares.
 _MIN_ITERATIONS = 32
 _MIN_ITERATION_FLOP = 1 << 20  # an iteration should have at least this much work
-# Least rows of C for which a copied panel of B should be used, and least columns for which copied rows of A should be
-# used: copying a vector takes as long as some five multiply-adds.
+# The minimum rows of C that should use a copied panel of B, and the minimum columns that should use copied rows of A:
+# copying a vector takes as long as about five multiply-adds.
 _MIN_PACKED_ROWS, _MIN_PACKED_COLUMNS = 96, 64
-# Least steps of the last of several loops of K for which sums are stored after each of its blocks.
+# The minimum steps of the last of several loops of K for which sums are stored after each of its blocks.
 _MIN_INNER_DEPTH = 512
-# Least vectors of columns of C for which A is copied as wider elements.
+# The minimum vectors of columns of C for which A is copied as wider elements.
 _MIN_COPIED_COLUMNS = 4
 
 
@@ -117,7 +117,7 @@ class RequestedBlocking:
     depth: int = 0
 
 
-def choose_blocking(
+def choose_gemm_blocking(
     contraction: Contraction,
     target: Target,
     source: Source | None = None,
@@ -128,7 +128,7 @@ def choose_blocking(
     A `requested` register block is used as far as C has enough rows and columns. Raises `UnsupportedError` if it
     exceeds the registers of `target`.
     """
-    width = bytes_of(contraction.element)
+    width = byte_width(contraction.element)
     lanes = target.lanes(width)
     if instruction := dot_instruction(contraction, target):
         return _dot_blocking(contraction, instruction, target, source or "panel", requested)
@@ -148,7 +148,7 @@ def choose_blocking(
 def _widens_rows(contraction: Contraction, lanes: int) -> bool:
     """True if A is copied as wider elements: multiplied by many columns, each element would be widened many times."""
     c = contraction
-    is_narrow = bytes_of(c.input_elements[0]) < bytes_of(c.element)
+    is_narrow = byte_width(c.input_elements[0]) < byte_width(c.element)
     return is_narrow and len(c.k) == 1 and c.n.size >= _MIN_COPIED_COLUMNS * lanes and c.m.size > _FEW_ROWS
 
 
@@ -185,7 +185,7 @@ def _dot_blocking(
         rows, vectors = _register_block(m.size, n.size, lanes, registers, requested, reserved)
         copies_a = contraction.k[0].strides[0] != 1 or instruction.widens or needs_offset
         if source == "packed":
-            row_bytes = vectors * lanes * bytes_of(contraction.input_elements[1])
+            row_bytes = vectors * lanes * byte_width(contraction.input_elements[1])
             depth = _choose_depth(contraction, row_bytes, target.l2, requested.depth)
             depth = -(-depth // instruction.group) * instruction.group
     chunk = _choose_chunk(contraction, rows, vectors * lanes, source)
@@ -256,7 +256,7 @@ def _packed_a_blocking(
     This is the scheme of K. Goto and R. van de Geijn, "Anatomy of high-performance matrix multiplication", ACM TOMS 34
     (2008), except that panels of B are copied again for each chunk of rows: the copy then needs no barrier.
     """
-    width, columns = bytes_of(contraction.element), vectors * lanes
+    width, columns = byte_width(contraction.element), vectors * lanes
     limit = requested_depth or max(256, target.l1 // 2 // (columns * width))
     depth = -(-contraction.depth // -(-contraction.depth // limit))
     blocks, panels = -(-contraction.m.size // rows), -(-contraction.n.size // columns)
@@ -273,7 +273,7 @@ def _register_block(
 ) -> tuple[int, int]:
     """Returns rows and vectors of the register block with the least cost.
 
-    `rows_of_b` is the number of rows of vectors that are live beside the sums. Raises `UnsupportedError` if the
+    `rows_of_b` is the number of rows of vectors that are live in addition to the sums. Raises `UnsupportedError` if the
     requested block does not fit into the registers.
     """
     # A single row needs no more sums than hide the latency, and narrow panels are shared more evenly.
@@ -298,8 +298,8 @@ def _cost(m: int, n: int, lanes: int, rows: int, vectors: int) -> float:
     """Returns the cycles per step of K for all of C, including remainder blocks."""
     return sum(
         row_count * column_count * block_cycles(row_size, column_size)
-        for row_size, row_count in split(m, rows)
-        for column_size, column_count in split(-(-n // lanes), vectors)
+        for row_size, row_count in block_counts(m, rows)
+        for column_size, column_count in block_counts(-(-n // lanes), vectors)
     )
 
 
@@ -328,7 +328,7 @@ def _stays_in_l2(contraction: Contraction, l2: int) -> bool:
     """
     if len(contraction.k) != 1:
         return False
-    width = bytes_of(contraction.input_elements[1])
+    width = byte_width(contraction.input_elements[1])
     way_bytes = max(1, l2 // CACHE_WAYS)
     row_distance = contraction.k[0].strides[1] * width
     max_rows = CACHE_WAYS * way_bytes // math.gcd(way_bytes, max(1, row_distance))

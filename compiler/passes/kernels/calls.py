@@ -12,12 +12,12 @@ from typing import Any
 
 from buddy.compiler.mlir.bindings import arith, func, ir, memref
 from buddy.compiler.mlir.provenance import LocationSets
-from buddy.compiler.mlir.walk import collect, has_identity_layout, root_of, unique_symbol
+from buddy.compiler.mlir.walk import has_identity_layout, nested_ops, root_of, unique_symbol
 from buddy.compiler.mlir.write_effects import WriteEffects
 from buddy.compiler.passes.kernels.access import UnsupportedError, flat_type, flatten, layout_of
 from buddy.compiler.passes.kernels.contraction import Contraction
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter
-from buddy.compiler.passes.kernels.packing import Packing, pack_function
+from buddy.compiler.passes.kernels.packing import Packing, emit_pack_function
 from buddy.compiler.passes.kernels.weights import ArgumentId, PackedWeights, mark_streamed
 from buddy.compiler.support.blas import symbol
 
@@ -27,7 +27,7 @@ def argument_types(types: Sequence[ir.Type]) -> list[ir.Type]:
     return [argument_type for type_ in types for argument_type in _argument_types_of(type_)]
 
 
-def passed_values(values: Sequence[ir.Value]) -> list[ir.Value]:
+def call_arguments(values: Sequence[ir.Value]) -> list[ir.Value]:
     """Emits and returns the arguments of a call for the memrefs `values`."""
     return [argument for value in values for argument in _arguments_of(value)]
 
@@ -63,7 +63,7 @@ def _flat_operand(base: ir.Value, offset: ir.Value, type_: ir.Type) -> ir.Value:
 
 
 # Emits the function of a kernel: (name, types of the operands) -> function.
-Build = Callable[[str, Sequence[ir.Type]], func.FuncOp]
+KernelBuilder = Callable[[str, Sequence[ir.Type]], func.FuncOp]
 
 
 def check_pack_limit(pass_name: str, limit: int) -> None:
@@ -122,7 +122,7 @@ class KernelCalls:
         self._packed_before.append(_PackedBefore(loop, value, packing, buffer))
         self.call(
             loop, ("pack", packing), "pack_before_loop", [value, buffer], location,
-            lambda name, types: pack_function(name, types[0], types[1], packing, public=False),
+            lambda name, types: emit_pack_function(name, types[0], types[1], packing, public=False),
         )  # fmt: skip
         return buffer
 
@@ -141,7 +141,7 @@ class KernelCalls:
         symbol: str,
         operands: Sequence[ir.Value],
         location: ir.Location,
-        build: Build,
+        build: KernelBuilder,
     ) -> None:
         """Emits a call of a kernel before `op`.
 
@@ -157,7 +157,7 @@ class KernelCalls:
         name, _, locations = self._functions[function_key]
         locations.append(location)
         with ir.InsertionPoint(op), location:
-            func.CallOp([], ir.FlatSymbolRefAttr.get(name), passed_values(operands))
+            func.CallOp([], ir.FlatSymbolRefAttr.get(name), call_arguments(operands))
 
     def call_locations(self) -> dict[str, list[ir.Location]]:
         """Returns the locations of the calls of each kernel."""
@@ -183,8 +183,7 @@ class _PackedBefore:
     buffer: ir.Value
 
     def holds(self, loop: ir.Operation, value: ir.Value) -> bool:
-        """True if the buffer has the elements of `value` before `loop`: if `loop` is the buffer's loop or directly
-        follows it.
+        """True if the buffer has the elements of `value` before `loop`: its own loop, or one that directly follows.
 
         Such loops are over the rows of one contraction: only bounds are computed between them, and the loops write only
         the result.
@@ -234,7 +233,7 @@ def _is_named_once(root: ir.Value) -> bool:
 
 def set_location(function: ir.Operation, location: ir.Location) -> None:
     """Sets the location of a function and of every op in it."""
-    for op in [function.operation, *collect(function.operation)]:
+    for op in [function.operation, *nested_ops(function.operation)]:
         op.location = location
 
 
@@ -248,7 +247,7 @@ _BYTES = {"f32": 4, "f64": 8}
 
 
 @dataclass(frozen=True)
-class Matrix:
+class BlasMatrix:
     """A row-major matrix in memory, which a call reads as it is or `transposed`.
 
     `leading` is BLAS's leading dimension: the number of elements from one row to the next.
@@ -259,18 +258,18 @@ class Matrix:
 
 
 @dataclass(frozen=True)
-class Product:
+class BlasProduct:
     """The sizes and matrices of one call of `cblas_?gemm`."""
 
     m: int
     n: int
     k: int
-    a: Matrix
-    b: Matrix
+    a: BlasMatrix
+    b: BlasMatrix
     leading_c: int
 
 
-def product_of(contraction: Contraction) -> Product:
+def blas_product(contraction: Contraction) -> BlasProduct:
     """Returns the call that computes the contraction for one iteration of the outer loops.
 
     Raises `UnsupportedError` for element types other than f32 and f64, for sums over several loops, and for a matrix
@@ -287,26 +286,26 @@ def product_of(contraction: Contraction) -> Product:
     result = _matrix(c.m.size, c.n.size, c.m.strides[2], c.n.strides[2])
     if result.transposed:
         raise UnsupportedError("the rows of its result are not contiguous")
-    return Product(c.m.size, c.n.size, k, a, b, result.leading)
+    return BlasProduct(c.m.size, c.n.size, k, a, b, result.leading)
 
 
-def _matrix(rows: int, columns: int, row_stride: int, column_stride: int) -> Matrix:
+def _matrix(rows: int, columns: int, row_stride: int, column_stride: int) -> BlasMatrix:
     """Returns how a matrix is stored. Raises `UnsupportedError` if BLAS cannot access it where it is.
 
     BLAS requires that rows or columns are contiguous, and that the leading dimension is not less than their length.
     """
     if column_stride == 1 or columns == 1:
         if rows == 1 or row_stride >= columns:
-            return Matrix(False, max(1, columns, row_stride if rows > 1 else 0))
+            return BlasMatrix(False, max(1, columns, row_stride if rows > 1 else 0))
         raise UnsupportedError("the rows of one of its matrices overlap")
     if row_stride == 1 or rows == 1:
         if column_stride >= rows:
-            return Matrix(True, max(1, column_stride))
+            return BlasMatrix(True, max(1, column_stride))
         raise UnsupportedError("the columns of one of its matrices overlap")
     raise UnsupportedError("one of its matrices is contiguous in neither direction")
 
 
-def declare(root: ir.Operation, element: str, index_bits: int) -> str:
+def declare_gemm(root: ir.Operation, element: str, index_bits: int) -> str:
     """Declares the library's `cblas_?gemm` for `element` in `root`, if it is new; returns its name."""
     name = symbol(element, index_bits)
     declared = {str(op.attributes["sym_name"]).strip('"') for op in root.regions[0].blocks[0]}
@@ -355,7 +354,7 @@ class _BlasCalls:
         accumulate: bool,
     ) -> None:
         self.e, self.c, self.callee, self.accumulate = e, contraction, callee, accumulate
-        self.size_type, self.product = _size_type(index_bits), product_of(contraction)
+        self.size_type, self.product = _size_type(index_bits), blas_product(contraction)
         self.addresses = [self._start_address(flat) for flat in flats]
 
     def emit(self) -> None:

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from buddy.compiler.mlir.bindings import arith, ir, linalg, vector
-from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, layout_of, loop_sizes, loops_of, merge
-from buddy.compiler.passes.kernels.emit import element_of
+from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, layout_of, loop_sizes, loops_of, merge_loops
+from buddy.compiler.passes.kernels.emit import element_type
 
 FLOATS = ("bf16", "f16", "f32", "f64")
 INTEGERS = ("i8", "i16", "i32", "i64")
 _NARROW_FLOATS = frozenset({"bf16", "f16"})
 
 
-def accumulator(a: str, b: str, result: str) -> str | None:
+def accumulator_element(a: str, b: str, result: str) -> str | None:
     """Returns the element type in which a contraction of `a` and `b` with a result of type `result` accumulates.
 
     Narrow floats accumulate in f32 and are rounded once, integers in the result's type, modulo its width. One operand
@@ -22,37 +22,37 @@ def accumulator(a: str, b: str, result: str) -> str | None:
     `None` if no kernel fits: if `a` and `b` differ in another way, or if `result` is narrower.
     """
     if result in FLOATS and {a, b} & set(FLOATS):
-        is_exact = all(x == "i8" or (x in FLOATS and bits(x) <= bits(result)) for x in (a, b))
+        is_exact = all(x == "i8" or (x in FLOATS and bit_width(x) <= bit_width(result)) for x in (a, b))
         sums = "f32" if result in _NARROW_FLOATS else result
         return sums if is_exact else None
     if a != b:
         return None
-    return result if a in INTEGERS and result in INTEGERS and bits(result) >= bits(a) else None
+    return result if a in INTEGERS and result in INTEGERS and bit_width(result) >= bit_width(a) else None
 
 
-def bits(element: str) -> int:
+def bit_width(element: str) -> int:
     """Returns the width of an element type such as "bf16" or "i8"."""
     return int(element.lstrip("bfi"))
 
 
-def bytes_of(element: str) -> int:
-    return bits(element) // 8
+def byte_width(element: str) -> int:
+    return bit_width(element) // 8
 
 
-def converted(value: ir.Value, element: ir.Type, unsigned: bool = False) -> ir.Value:
+def convert_elements(value: ir.Value, element: ir.Type, unsigned: bool = False) -> ir.Value:
     """Converts a scalar or vector to elements of type `element`, which is a float if `value` is one.
 
     Floats are rounded to nearest even. Integers are truncated, sign-extended, or zero-extended if `unsigned`; they are
     also converted to floats.
     """
-    old = element_of(value.type)
+    old = element_type(value.type)
     if old == element:
         return value
     type_ = ir.VectorType.get(value.type.shape, element) if isinstance(value.type, ir.VectorType) else element
     widens = element.width > old.width
     if isinstance(element, ir.FloatType) and not isinstance(old, ir.FloatType):
         # To 32 bits first: that instruction converts vectors.
-        wide = converted(value, ir.IntegerType.get_signless(32), unsigned)
+        wide = convert_elements(value, ir.IntegerType.get_signless(32), unsigned)
         return (arith.uitofp if unsigned and old.width >= 32 else arith.sitofp)(type_, wide)
     if isinstance(element, ir.FloatType):
         return arith.extf(type_, value) if widens else arith.truncf(type_, value)
@@ -61,18 +61,18 @@ def converted(value: ir.Value, element: ir.Type, unsigned: bool = False) -> ir.V
     return (arith.extui if unsigned else arith.extsi)(type_, value)
 
 
-def multiply_add(left: ir.Value, right: ir.Value, total: ir.Value) -> ir.Value:
+def emit_multiply_add(left: ir.Value, right: ir.Value, total: ir.Value) -> ir.Value:
     """Returns `left * right + total`: rounded once for vectors of floats, twice for scalars; integers wrap around."""
-    if not isinstance(element_of(total.type), ir.FloatType):
+    if not isinstance(element_type(total.type), ir.FloatType):
         return arith.addi(arith.muli(left, right), total)
     if not isinstance(total.type, ir.VectorType):
         return arith.addf(arith.mulf(left, right), total)
     return vector.fma(left, right, total)
 
 
-def add(left: ir.Value, right: ir.Value) -> ir.Value:
+def emit_add(left: ir.Value, right: ir.Value) -> ir.Value:
     """Returns the sum of two scalars or vectors of the same type."""
-    is_float = isinstance(element_of(left.type), ir.FloatType)
+    is_float = isinstance(element_type(left.type), ir.FloatType)
     return arith.addf(left, right) if is_float else arith.addi(left, right)
 
 
@@ -91,7 +91,7 @@ def indexing_maps(op: ir.Operation) -> list[ir.AffineMap]:
 def is_contraction(op: ir.Operation) -> bool:
     """True if `op` computes `C[c] += A[a] * B[b]` over its loops, for element types that kernels support.
 
-    Elements of A and B may be extended before they are multiplied. Convolutions are included, see `reads_loops`.
+    Elements of A and B may be extended before they are multiplied. Convolutions are included, see `has_plain_indices`.
     """
     if op.name == "linalg.generic":
         has_shaped_operands = len(op.operands) == 3 and all(isinstance(v.type, ir.ShapedType) for v in op.operands)
@@ -99,7 +99,7 @@ def is_contraction(op: ir.Operation) -> bool:
     return op.name in NAMED_CONTRACTIONS and sum_type(op) is not None and _multiplies_and_adds(op)
 
 
-def reads_loops(op: ir.Operation) -> bool:
+def has_plain_indices(op: ir.Operation) -> bool:
     """True if each dim of the operands is indexed by a single loop, as `linalg.contract` requires.
 
     It is false for convolutions, whose image is indexed by sums of loops.
@@ -107,7 +107,7 @@ def reads_loops(op: ir.Operation) -> bool:
     return all(isinstance(e, ir.AffineDimExpr) for map_ in indexing_maps(op) for e in map_.results)
 
 
-def elements_of(op: ir.Operation) -> tuple[str, str, str]:
+def element_types(op: ir.Operation) -> tuple[str, str, str]:
     """Returns the element types of A, B and C."""
     a, b, c = (str(value.type.element_type) for value in op.operands)
     return a, b, c
@@ -115,7 +115,7 @@ def elements_of(op: ir.Operation) -> tuple[str, str, str]:
 
 def sum_type(op: ir.Operation) -> str | None:
     """Returns the accumulator type of `op`, or `None` if no kernel fits its types."""
-    return accumulator(*elements_of(op))
+    return accumulator_element(*element_types(op))
 
 
 def unsigned_inputs(op: ir.Operation) -> tuple[bool, bool]:
@@ -128,7 +128,7 @@ def unsigned_inputs(op: ir.Operation) -> tuple[bool, bool]:
     return a in extended, b in extended
 
 
-def rebuilt(op: ir.Operation, operands: Sequence[ir.Value], maps: Sequence[ir.AffineMap]) -> ir.Value:
+def rebuild_contraction(op: ir.Operation, operands: Sequence[ir.Value], maps: Sequence[ir.AffineMap]) -> ir.Value:
     """Emits a contraction on tensors that computes what `op` computes, from other `operands` (A, B, C).
 
     `maps` are the indexing maps of `operands`. Returns the result: of a `linalg.contract`, or of a `linalg.generic` if
@@ -148,8 +148,10 @@ def rebuilt(op: ir.Operation, operands: Sequence[ir.Value], maps: Sequence[ir.Af
     block = new.regions[0].blocks.append(*elements, arg_locs=[ir.Location.current] * 3)
     with ir.InsertionPoint(block):
         *inputs, total = block.arguments
-        left, right = (converted(v, total.type, is_unsigned) for v, is_unsigned in zip(inputs, unsigned, strict=True))
-        linalg.yield_([multiply_add(left, right, total)])
+        left, right = (
+            convert_elements(v, total.type, is_unsigned) for v, is_unsigned in zip(inputs, unsigned, strict=True)
+        )
+        linalg.yield_([emit_multiply_add(left, right, total)])
     return new.results[0]
 
 
@@ -228,7 +230,7 @@ class Contraction:
         return total
 
 
-def analyse(op: ir.Operation) -> Contraction:
+def analyse_contraction(op: ir.Operation) -> Contraction:
     """Returns the contraction that `op` (on memrefs) computes.
 
     Raises `UnsupportedError` for dynamic shapes or strides, for a loop that indexes neither A nor B, and if a plain
@@ -242,12 +244,12 @@ def analyse(op: ir.Operation) -> Contraction:
     for loop in loops:
         if not (loop.used[0] or loop.used[1]):
             raise UnsupportedError("a loop of the contraction indexes neither of its inputs")
-    contraction = _assign_roles(merge(loops), sum_type(op) or "", elements_of(op))
+    contraction = _assign_roles(merge_loops(loops), sum_type(op) or "", element_types(op))
     first, second = unsigned_inputs(op)
     return replace(contraction, unsigned=(second, first) if contraction.swapped else (first, second))
 
 
-def split_at(contraction: Contraction, boundaries: Sequence[int]) -> Contraction:
+def split_contraction(contraction: Contraction, boundaries: Sequence[int]) -> Contraction:
     """Splits each loop over C of the contraction at the strides in C that are listed in `boundaries`.
 
     The part with the smaller stride keeps the loop's role, the other part becomes an outer loop. Raises

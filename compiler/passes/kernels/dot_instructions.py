@@ -97,12 +97,12 @@ def _call(intrinsic: str, type_: ir.Type, operands: list[ir.Value]) -> ir.Value:
     return llvm.call_intrinsic(type_, intrinsic, operands, [], [])
 
 
-def words(value: ir.Value, group: int) -> ir.Value:
+def as_words(value: ir.Value, group: int) -> ir.Value:
     """Returns a vector of narrow elements as a vector of integers, of which each has the bits of `group` elements."""
-    return elements(value, ir.IntegerType.get_signless(group * value.type.element_type.width))
+    return as_elements(value, ir.IntegerType.get_signless(group * value.type.element_type.width))
 
 
-def elements(value: ir.Value, element: ir.Type) -> ir.Value:
+def as_elements(value: ir.Value, element: ir.Type) -> ir.Value:
     """Returns the bits of the vector `value` as elements of type `element`."""
     old = value.type
     count = old.shape[0] * old.element_type.width // element.width

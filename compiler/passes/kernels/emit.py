@@ -15,7 +15,7 @@ Body = Callable[
 ]  # (index, carried values) -> the values for the next iteration
 
 
-def nanoseconds(flop: float = 0, moved: float = 0) -> float:
+def estimate_nanoseconds(flop: float = 0, moved: float = 0) -> float:
     """Returns a rough time of a loop on one thread, with `flop` operations and `moved` bytes read and written."""
     return max(flop / FLOP_PER_NANOSECOND, moved / BYTES_PER_NANOSECOND)
 
@@ -147,10 +147,10 @@ class KernelEmitter:
     def parallel(self, sizes: Sequence[int], body: Callable[[list[Index]], None], work: float) -> None:
         """Emits loops over `sizes` around `body(indices)`: one `scf.parallel` if `shares(work)`, else a `nest`.
 
-        `work` is the time of the whole loop on one thread in nanoseconds (see `nanoseconds`). The body must not write
-        to memory that another iteration reads or writes; buffers that it allocates are private to an iteration. Threads
-        get equal runs of iterations in row-major order, so there should be many iterations, or a multiple of the number
-        of threads, each with some microseconds of work.
+        `work` is the time of the whole loop on one thread in nanoseconds (see `estimate_nanoseconds`). The body must
+        not write to memory that another iteration reads or writes; buffers that it allocates are private to an
+        iteration. Threads get equal runs of iterations in row-major order. For equal work, use many iterations, or a
+        multiple of the number of threads, each with some microseconds of work.
         """
         non_unit_dims = [i for i, size in enumerate(sizes) if size != 1]
         if not self.shares(work) or math.prod(sizes) <= 1:
@@ -230,7 +230,7 @@ class KernelEmitter:
 
     def splat(self, type_: ir.Type, number: float) -> ir.Value:
         """Returns the constant `number` as a scalar or in all lanes of a vector."""
-        element = element_of(type_)
+        element = element_type(type_)
         is_float = isinstance(element, ir.FloatType)
         scalar = ir.FloatAttr.get(element, number) if is_float else ir.IntegerAttr.get(element, int(number))
         if isinstance(type_, ir.VectorType):
@@ -324,7 +324,7 @@ def reduce_lanes(value: ir.Value, join: Callable[[ir.Value, ir.Value], ir.Value]
     return vector.extract(value, [], [0])
 
 
-def split(size: int, block: int) -> list[tuple[int, int]]:
+def block_counts(size: int, block: int) -> list[tuple[int, int]]:
     """Splits `size` into (block size, count) pairs: full blocks, then the remainder."""
     full, rest = divmod(size, block)
     return [pair for pair in ((block, full), (rest, 1)) if pair[0] and pair[1]]
@@ -336,7 +336,7 @@ def for_blocks(e: KernelEmitter, size: int, block: int, body: Callable[[Index, i
     `active` is the number of elements in the block: `block`, or less in the last one.
     """
     first = 0
-    for active, count in split(size, block):
+    for active, count in block_counts(size, block):
 
         def emit_block(number: Index, _: list[ir.Value], active: int = active) -> Sequence[ir.Value]:
             body(number, active)
@@ -346,6 +346,6 @@ def for_blocks(e: KernelEmitter, size: int, block: int, body: Callable[[Index, i
         first += count
 
 
-def element_of(type_: ir.Type) -> ir.Type:
+def element_type(type_: ir.Type) -> ir.Type:
     """Returns the element type of a vector, or `type_` itself for a scalar."""
     return type_.element_type if isinstance(type_, ir.VectorType) else type_

@@ -12,9 +12,9 @@ from typing import Any
 
 from buddy.compiler.mlir.bindings import ir, vector
 from buddy.compiler.mlir.walk import attributes_of, root_of
-from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, flatten, merge
+from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, flatten, merge_loops
 from buddy.compiler.passes.kernels.body import VectorBody
-from buddy.compiler.passes.kernels.contraction import converted
+from buddy.compiler.passes.kernels.contraction import convert_elements
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter
 from buddy.compiler.passes.kernels.structured import Structured, analyse_vectorizable
 
@@ -62,7 +62,7 @@ class EpilogueOp:
 def match_stage(op: ir.Operation, kernel_operand: int, loops: Sequence[Extent]) -> EpilogueOp:
     """Returns `op`, a structured op on memrefs, as a stage of a kernel that indexes `kernel_operand` by `loops`.
 
-    Raises `UnsupportedError` if an operand is not linear along a loop of the kernel (see `boundaries`), if vectors
+    Raises `UnsupportedError` if an operand is not linear along a loop of the kernel (see `split_strides`), if vectors
     along the last loop would not be contiguous, or if the body cannot be emitted in another function.
     """
     structured = analyse_vectorizable(op)
@@ -115,7 +115,7 @@ def is_marked(op: ir.Operation, mark: str, buffer: ir.Value) -> bool:
     return bool(root_of(op.operands[ir.IntegerAttr(op.attributes[mark]).value]) == root_of(buffer))
 
 
-def boundaries(op: ir.Operation, kernel_operand: int) -> list[int]:
+def split_strides(op: ir.Operation, kernel_operand: int) -> list[int]:
     """Returns the strides in `kernel_operand` at which a kernel must split its loops.
 
     Between two of these strides, all operands of `op` are linear in the kernel's loop.
@@ -126,7 +126,7 @@ def boundaries(op: ir.Operation, kernel_operand: int) -> list[int]:
 
 def _loops_by_stride(op: Structured, kernel_operand: int) -> list[Loop]:
     """Returns the loops of `op` by decreasing stride in `kernel_operand`, merged where all operands allow it."""
-    return merge(sorted(op.loops, key=lambda loop: -loop.strides[kernel_operand]))
+    return merge_loops(sorted(op.loops, key=lambda loop: -loop.strides[kernel_operand]))
 
 
 def _strides(op: Structured, kernel_operand: int, extent: Extent) -> list[int]:
@@ -246,38 +246,38 @@ class KernelResults:
         """Returns the offsets of the first element."""
         return (0,) * len(self.flats)
 
-    def advance(self, place: ResultOffsets, loop: int, index: Index) -> ResultOffsets:
-        """Returns the offsets `index` steps after `place` along the kernel's loop number `loop`."""
+    def advance(self, offsets: ResultOffsets, loop: int, index: Index) -> ResultOffsets:
+        """Returns the offsets `index` steps after `offsets` along the kernel's loop number `loop`."""
         e = self.e
-        pairs = zip(place, self.strides, strict=True)
+        pairs = zip(offsets, self.strides, strict=True)
         return tuple(e.add(offset, e.mul(index, strides[loop])) for offset, strides in pairs)
 
-    def initial(self, place: ResultOffsets, column: int, active: int) -> ir.Value:
-        """Returns the initial sums of the vector that is `column` elements after `place` along the last loop.
+    def initial(self, offsets: ResultOffsets, column: int, active: int) -> ir.Value:
+        """Returns the initial sums of the vector that is `column` elements after `offsets` along the last loop.
 
         Only the first `active` lanes are loaded.
         """
         if self.spec.accumulate:
-            return converted(self._load(-1, place, column, active), self.vector.element_type)
+            return convert_elements(self._load(-1, offsets, column, active), self.vector.element_type)
         if self.spec.prologue is None:
             return self.e.zero(self.vector)
         stage = self.spec.prologue
-        body, vectors = self._emit_body(stage, place[: self.prologue_count], column, active, {})
-        return converted(body.vector_of(stage.op.yielded[0], vectors), self.vector.element_type)
+        body, vectors = self._emit_body(stage, offsets[: self.prologue_count], column, active, {})
+        return convert_elements(body.vector_of(stage.op.yielded[0], vectors), self.vector.element_type)
 
-    def finish(self, sums: ir.Value, place: ResultOffsets, column: int, active: int) -> None:
+    def finish(self, sums: ir.Value, offsets: ResultOffsets, column: int, active: int) -> None:
         """Applies the epilogue, if any, to a vector of finished sums, and stores the first `active` lanes."""
         stage = self.spec.epilogue
         if stage is None:
-            self._store(converted(sums, self.flats[-1].type.element_type), -1, place, column, active)
+            self._store(convert_elements(sums, self.flats[-1].type.element_type), -1, offsets, column, active)
             return
-        kernel_operand = converted(sums, stage.op.operands[stage.kernel_operand].type.element_type)
+        kernel_operand = convert_elements(sums, stage.op.operands[stage.kernel_operand].type.element_type)
         argument = stage.op.arguments[stage.kernel_operand]
-        stage_offsets = place[self.prologue_count : self.prologue_count + len(stage.other_operands)]
+        stage_offsets = offsets[self.prologue_count : self.prologue_count + len(stage.other_operands)]
         body, vectors = self._emit_body(stage, stage_offsets, column, active, {argument: kernel_operand})
         for number, scalar in zip(range(stage.op.inputs, len(stage.op.operands)), stage.op.yielded, strict=True):
             buffer = self.prologue_count + stage.other_operands.index(number)
-            self._store(body.vector_of(scalar, vectors), buffer, place, column, active)
+            self._store(body.vector_of(scalar, vectors), buffer, offsets, column, active)
 
     def _emit_body(
         self,
@@ -305,21 +305,21 @@ class KernelResults:
             return body.broadcast(self.e.load_scalar(flat, offset))
         return self.e.load(flat, self.e.add(offset, column), self.lanes, active)
 
-    def _load(self, buffer: int, place: ResultOffsets, column: int, active: int) -> ir.Value:
+    def _load(self, buffer: int, offsets: ResultOffsets, column: int, active: int) -> ir.Value:
         e, flat, stride = self.e, self.flats[buffer], self.strides[buffer][-1]
         if stride == 1:
-            return e.load(flat, e.add(place[buffer], column), self.lanes, None if self.spec.padded else active)
+            return e.load(flat, e.add(offsets[buffer], column), self.lanes, None if self.spec.padded else active)
         value = e.zero(ir.VectorType.get([self.lanes], flat.type.element_type))
         for lane in range(min(self.lanes, active)):
-            offset = e.add(place[buffer], (column + lane) * stride)
+            offset = e.add(offsets[buffer], (column + lane) * stride)
             value = vector.insert(e.load_scalar(flat, offset), value, [], [lane])
         return value
 
-    def _store(self, value: ir.Value, buffer: int, place: ResultOffsets, column: int, active: int) -> None:
+    def _store(self, value: ir.Value, buffer: int, offsets: ResultOffsets, column: int, active: int) -> None:
         e, flat, stride = self.e, self.flats[buffer], self.strides[buffer][-1]
         if stride == 1:
-            e.store(value, flat, e.add(place[buffer], column), None if self.spec.padded else active)
+            e.store(value, flat, e.add(offsets[buffer], column), None if self.spec.padded else active)
             return
         for lane in range(min(self.lanes, active)):
-            offset = e.add(place[buffer], (column + lane) * stride)
+            offset = e.add(offsets[buffer], (column + lane) * stride)
             e.store_scalar(vector.extract(value, [], [lane]), flat, offset)

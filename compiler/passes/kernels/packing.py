@@ -11,8 +11,8 @@ from buddy.compiler.mlir.bindings import arith, func, ir, memref, vector
 from buddy.compiler.mlir.walk import RUNS_ONCE
 from buddy.compiler.passes.kernels.access import Loop, flatten
 from buddy.compiler.passes.kernels.blocking import GemmBlocking
-from buddy.compiler.passes.kernels.contraction import Contraction, converted
-from buddy.compiler.passes.kernels.dot_instructions import elements, words
+from buddy.compiler.passes.kernels.contraction import Contraction, convert_elements
+from buddy.compiler.passes.kernels.dot_instructions import as_elements, as_words
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, for_blocks
 from buddy.compiler.support.target import CACHE_LINE
 
@@ -67,7 +67,7 @@ class Panels:
     @property
     def outer_strides(self) -> list[int]:
         """Returns the strides of the packed buffer along the outer loops."""
-        return row_major([size for size, _ in self.outer], self.count * self.panel)
+        return row_major_strides([size for size, _ in self.outer], self.count * self.panel)
 
     def fill(self, e: KernelEmitter, source: ir.Value, target: ir.Value) -> None:
         """Emits the packing of all of B, from the flat `source` to the flat `target`."""
@@ -104,7 +104,9 @@ def panels_of(contraction: Contraction, blocking: GemmBlocking) -> Panels:
     )
 
 
-def pack_function(name: str, type_: ir.Type, packed: ir.Type, packing: Packing, public: bool = True) -> func.FuncOp:
+def emit_pack_function(
+    name: str, type_: ir.Type, packed: ir.Type, packing: Packing, public: bool = True
+) -> func.FuncOp:
     """Emits a function (weights, packed weights) -> () that packs the weights.
 
     The runtime calls a public one, once; the module itself calls a private one.
@@ -165,7 +167,11 @@ def pack_panel(
             row_target = e.dot((channel, element), target_strides, target_start)
             for column in range(0, panels.columns, panels.lanes):
                 value = e.load(windows.scratch, e.add(row_start, column), panels.lanes)
-                e.store(converted(value, target.type.element_type, panels.unsigned), target, e.add(row_target, column))
+                e.store(
+                    convert_elements(value, target.type.element_type, panels.unsigned),
+                    target,
+                    e.add(row_target, column),
+                )
 
         def emit_channel(channel: Index, row_starts: list[Index]) -> None:
             for element, row_start in enumerate(row_starts):
@@ -175,7 +181,7 @@ def pack_panel(
         return
     unsigned, columns = panels.unsigned, panels.columns
     copier = PanelCopy(e, source, stride, panels.n[1], target, columns, columns, panels.lanes, unsigned)
-    target_strides = row_major([count for count, _ in outer], size * panels.columns)
+    target_strides = row_major_strides([count for count, _ in outer], size * panels.columns)
 
     def emit_rows(indices: list[Index]) -> None:
         row_start = e.dot(indices, [outer_stride for _, outer_stride in outer], start)
@@ -204,12 +210,12 @@ def _inner_window(panels: Panels) -> int:
     *outer, (size, stride) = panels.k or ((1, 0),)
     sizes = [count for count, _ in outer]
     window = math.prod(sizes)
-    is_dense_window = [outer_stride for _, outer_stride in outer] == row_major(sizes, 1)
+    is_dense_window = [outer_stride for _, outer_stride in outer] == row_major_strides(sizes, 1)
     is_dense = is_dense_window and stride == window and panels.n[1] == size * window
     return window if 1 < window <= _MAX_WINDOW and is_dense and panels.lanes > 1 else 0
 
 
-def row_major(sizes: Sequence[int], stride: int) -> list[int]:
+def row_major_strides(sizes: Sequence[int], stride: int) -> list[int]:
     """Returns row-major strides over `sizes` with `stride` as the last one."""
     strides: list[int] = []
     for size in reversed(sizes):
@@ -377,7 +383,7 @@ class PanelCopy:
     def _convert(self, value: ir.Value) -> ir.Value:
         if self.convert is not None:
             return self.convert(value)
-        return converted(value, self.target.type.element_type, self.unsigned)
+        return convert_elements(value, self.target.type.element_type, self.unsigned)
 
     @property
     def _vector(self) -> ir.Type:
@@ -441,9 +447,9 @@ class _GroupedCopy:
             first = e.mul(number, lanes)
             starts = [e.add(start, e.mul(e.add(first, i), panels.n[1])) for i in range(count)]
             columns = [e.load(self.source, offset, lanes * panels.group, steps) for offset in starts]
-            square = _transposed([words(column, panels.group) for column in [*columns, *[zero] * (lanes - count)]])
+            square = _transposed([as_words(column, panels.group) for column in [*columns, *[zero] * (lanes - count)]])
             for i, row in enumerate(square[:rows]):
-                self._store(elements(row, self.source.type.element_type), e.add(target, i * row_elements), first)
+                self._store(as_elements(row, self.source.type.element_type), e.add(target, i * row_elements), first)
 
         for_blocks(e, self.active, lanes, copy_square)
         for column in range(-(-self.active // lanes) * lanes, panels.columns, lanes):

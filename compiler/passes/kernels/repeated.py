@@ -9,7 +9,7 @@ from typing import Any
 
 from buddy.compiler.mlir.bindings import func, ir
 from buddy.compiler.mlir.provenance import LocationSets
-from buddy.compiler.mlir.walk import VIEWS, attributes_of, collect
+from buddy.compiler.mlir.walk import VIEW_OPS, attributes_of, nested_ops
 from buddy.compiler.passes.kernels.access import UnsupportedError
 from buddy.compiler.passes.kernels.calls import KernelCalls, argument_types
 from buddy.compiler.passes.kernels.structured import STRUCTURED_OPS
@@ -37,7 +37,7 @@ class _Run:
         numbers: dict[Any, int] = {}
         parts: list[Hashable] = [str(value.type) for value in self.operands]
         constants = [value.owner.operation for op in self.ops for value in _outer_values(op) if _is_constant(value)]
-        ops = [inner for op in self.ops for inner in (op, *collect(op))]
+        ops = [inner for op in self.ops for inner in (op, *nested_ops(op))]
         for op in (*constants, *ops):
             attributes = sorted((name, str(value)) for name, value in attributes_of(op).items())
             operands = tuple(numbers.setdefault(value, len(numbers)) for value in op.operands)
@@ -87,7 +87,7 @@ def _emit_function(name: str, run: _Run) -> func.FuncOp:
                 if value not in replacements:
                     replacements[value] = value.owner.clone().operation.results[0]
             clone = op.clone().operation
-            for inner in (clone, *collect(clone)):
+            for inner in (clone, *nested_ops(clone)):
                 for number, value in enumerate(inner.operands):
                     inner.operands[number] = replacements.get(value, value)
             replacements |= zip(op.results, clone.results, strict=True)
@@ -97,7 +97,7 @@ def _emit_function(name: str, run: _Run) -> func.FuncOp:
 
 def _outer_values(op: ir.Operation) -> list[ir.Value]:
     """Returns the values that `op` or its body uses and that are defined outside of `op`."""
-    body_ops = collect(op)
+    body_ops = nested_ops(op)
     inner_values: set[ir.Value] = {value for inner in body_ops for value in inner.results}
     inner_values |= {argument for region in op.regions for block in region.blocks for argument in block.arguments}
     return [value for user in (op, *body_ops) for value in user.operands if value not in inner_values]
@@ -111,7 +111,7 @@ def _runs(block: ir.Block) -> Iterator[_Run]:
     """Yields the runs of a function's body that can be outlined."""
     fills: list[_Run] = []
     for op in [op.operation for op in block.operations]:
-        if op.name in VIEWS:
+        if op.name in VIEW_OPS:
             continue
         run = _single_run(op) if op.name in STRUCTURED_OPS and not len(op.results) else None
         joins_fills = fills and run is not None and run.last.name == _FILL and run.operands == fills[0].operands

@@ -15,10 +15,10 @@ from buddy.compiler.passes.kernels.epilogue import (
     EpilogueOp,
     Extent,
     ResultSpec,
-    boundaries,
     is_marked,
     match_stage,
     operand_number,
+    split_strides,
 )
 from buddy.compiler.passes.kernels.weights import drop_dead_views
 
@@ -104,7 +104,7 @@ def _add_stage(
 ) -> tuple[Product, dict[str, EpilogueOp | None]]:
     """Returns the contraction with the loops that `op` requires too, and all stages in terms of these loops."""
     kernel_operand = operand_number(op, result)
-    contraction = split(contraction, boundaries(op, kernel_operand))
+    contraction = split(contraction, split_strides(op, kernel_operand))
     matched = {mark: match_stage(op, kernel_operand, _extents(contraction))}
     for other_mark, stage in stages.items():
         if stage is not None:

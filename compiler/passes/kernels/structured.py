@@ -15,11 +15,11 @@ from buddy.compiler.passes.kernels.access import (
     layout_of,
     loop_sizes,
     loops_of,
-    merge,
-    starts_of,
+    merge_loops,
+    start_offsets,
 )
 from buddy.compiler.passes.kernels.contraction import NAMED_CONTRACTIONS, indexing_maps
-from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, nanoseconds
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, estimate_nanoseconds
 
 STRUCTURED_OPS = frozenset({"linalg.generic", "linalg.fill", "linalg.copy", "linalg.transpose", "linalg.broadcast"})
 
@@ -87,7 +87,7 @@ def analyse_vectorizable(op: ir.Operation, allow_loads: bool = False, allow_reve
     structured = structure_of(op, allow_loads, allow_reversed)
     _check_vectors(structured.block, allow_loads)
     _check_elements(structured.operands)
-    return replace(structured, loops=tuple(merge(structured.loops, structured.indexed)))
+    return replace(structured, loops=tuple(merge_loops(structured.loops, structured.indexed)))
 
 
 def structure_of(op: ir.Operation, allow_loads: bool = False, allow_reversed: bool = False) -> Structured:
@@ -112,7 +112,7 @@ def structure_of(op: ir.Operation, allow_loads: bool = False, allow_reversed: bo
     outputs = 1 if op.name != "linalg.generic" else int(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])[1])
     indexed = _indexed_dims(block)
     arguments = tuple(argument for _, argument in buffers)
-    starts = starts_of(maps, layouts)
+    starts = start_offsets(maps, layouts)
     return Structured(op, operands, outputs, tuple(loops), block, arguments, scalars, indexed, starts)
 
 
@@ -232,7 +232,7 @@ def for_rows(
 
 def work_of(op: Structured) -> float:
     """Returns a rough time of `op` on one thread in nanoseconds."""
-    return nanoseconds(len(op.block.operations) * math.prod(loop.size for loop in op.loops), moved_bytes(op))
+    return estimate_nanoseconds(len(op.block.operations) * math.prod(loop.size for loop in op.loops), moved_bytes(op))
 
 
 def moved_bytes(op: Structured, parts: int = 1) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from buddy.compiler.codegen.calling_convention import PREPARE, STREAMED
+from buddy.compiler.codegen.calling_convention import PREPARE_ATTRIBUTE, STREAMED_ATTRIBUTE
 from buddy.compiler.mlir.bindings import func, ir
 from buddy.compiler.mlir.walk import (
     argument_attributes,
@@ -23,7 +23,7 @@ from buddy.compiler.mlir.walk import (
     symbol_of,
     unique_symbol,
 )
-from buddy.compiler.passes.kernels.packing import Packing, pack_function
+from buddy.compiler.passes.kernels.packing import Packing, emit_pack_function
 
 # Attributes of arguments: weights of the model; packed weights, with the name of the packing function.
 PARAMETER = "buddy.parameter"
@@ -96,7 +96,7 @@ class PackedWeights:
             for function in self.functions.values()
             if function.is_public
             for argument, attributes in zip(function.block.arguments, argument_attributes(function.op), strict=True)
-            if PARAMETER in attributes and PREPARE not in attributes and _is_contiguous(argument)
+            if PARAMETER in attributes and PREPARE_ATTRIBUTE not in attributes and _is_contiguous(argument)
         )
 
     def is_prepared(self, parameter: ArgumentId) -> bool:
@@ -104,7 +104,7 @@ class PackedWeights:
         name, number = parameter
         function = self.functions[name]
         if function.is_public:
-            return PREPARE in argument_attributes(function.op)[number]
+            return PREPARE_ATTRIBUTE in argument_attributes(function.op)[number]
         passed = [self.parameter(call.operands[number]) for call in function.calls]
         return all(argument is not None and self.is_prepared(argument) for argument in passed)
 
@@ -204,7 +204,7 @@ class PackedWeights:
             name = unique_symbol(self.module, f"pack_{len(self.pack_functions)}")
             types = unpacked.type, packed_type(packing, ir.MemRefType(unpacked.type))
             with ir.InsertionPoint(self.module.regions[0].blocks[0]), unpacked.location:
-                self.pack_functions[key] = (name, pack_function(name, *types, packing))
+                self.pack_functions[key] = (name, emit_pack_function(name, *types, packing))
         return self.pack_functions[key][0]
 
 
@@ -282,5 +282,5 @@ def mark_streamed(weights: PackedWeights, parameter: ArgumentId) -> None:
         return
     attributes = list(ir.ArrayAttr(function.op.attributes["arg_attrs"]))
     old = {named.name: named.attr for named in ir.DictAttr(attributes[number])}
-    attributes[number] = ir.DictAttr.get({**old, STREAMED: ir.UnitAttr.get()})
+    attributes[number] = ir.DictAttr.get({**old, STREAMED_ATTRIBUTE: ir.UnitAttr.get()})
     function.op.attributes["arg_attrs"] = ir.ArrayAttr.get(attributes)

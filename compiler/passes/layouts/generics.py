@@ -8,8 +8,8 @@ from math import prod
 from typing import Any
 
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.mlir.walk import callee_of, calls_in, collect, symbol_of
-from buddy.compiler.passes.kernels.contraction import indexing_maps, is_contraction, reads_loops
+from buddy.compiler.mlir.walk import callee_of, calls_in, nested_ops, symbol_of
+from buddy.compiler.passes.kernels.contraction import has_plain_indices, indexing_maps, is_contraction
 from buddy.compiler.passes.kernels.conv.tap_sums import MAX_CHANNELS, READ_STEPS
 from buddy.compiler.passes.kernels.weights import PARAMETER
 from buddy.compiler.passes.layouts.values import Order, ValueLayouts, identity_order, rank_of
@@ -21,7 +21,7 @@ _MAX_UNTRANSPOSED_CHANNELS = 4
 
 def is_convolution(op: ir.Operation) -> bool:
     """True if a generic on tensors is a convolution: it sums products under a sliding window."""
-    return op.name == "linalg.generic" and len(op.results) == 1 and is_contraction(op) and not reads_loops(op)
+    return op.name == "linalg.generic" and len(op.results) == 1 and is_contraction(op) and not has_plain_indices(op)
 
 
 # ---- convolutions ----------------------------------------------------------------------------------------------------
@@ -41,7 +41,8 @@ def relayout_convolution(op: ir.Operation, layouts: ValueLayouts) -> bool:
     if sums_taps and _is_depthwise(op, roles):
         _relayout_tap_sums(op, roles, layouts)
         return True
-    loops = sorted(range(len(roles)), key=lambda loop: (roles[loop], loop))
+    places = _GROUPS_FIRST if not is_met and _is_lone_grouped(op, roles) else _GROUPS_LAST
+    loops = sorted(range(len(roles)), key=lambda loop: (places.index(roles[loop]), loop))
     image, weights, init = op.operands
     image_loops, _, result_loops = (_main_loops(map_, roles) for map_ in indexing_maps(op))
     image_order, result_order = (_sorted_dims(dim_loops, loops) for dim_loops in (image_loops, result_loops))
@@ -124,6 +125,21 @@ def _is_lone_product(op: ir.Operation, roles: dict[int, int]) -> bool:
     return is_product and "sym_visibility" not in op.parent.attributes and not _reaches_convolution(op)
 
 
+def _is_lone_grouped(op: ir.Operation, roles: dict[int, int]) -> bool:
+    """True for a convolution in groups of several channels whose image and result would be transposed for it alone.
+
+    The channels of a group are then a tensor of their own, which is small enough for the caches: kernel and transposes
+    read whole cache lines of it.
+    """
+    image, _, result = (_main_loops(map_, roles) for map_ in indexing_maps(op))
+    channels = [
+        prod(size for size, loop in zip(value.type.shape, loops, strict=True) if roles[loop] in kinds)
+        for value, loops, kinds in ((op.operands[0], image, (_IN_CHANNEL,)), (op.operands[2], result, (_OUT_CHANNEL,)))
+    ]
+    is_grouped = _GROUP in roles.values() and min(channels) > 1
+    return is_grouped and "sym_visibility" not in op.parent.attributes and not _reaches_convolution(op)
+
+
 def _reaches_convolution(op: ir.Operation) -> bool:
     """True if a convolution, or a call, depends on the result of `op`."""
     pending, seen = [op.results[0]], set[Any]()
@@ -149,6 +165,8 @@ def _has_few_channels(image: ir.Value, image_loops: Sequence[int], roles: dict[i
 # The roles of a convolution's loops, in the order in which the loops are ordered. `_POSITION` is a spatial loop of the
 # result, `_WINDOW` a spatial loop of the weights.
 _BATCH, _POSITION, _GROUP, _OUT_CHANNEL, _WINDOW, _IN_CHANNEL = range(6)
+_GROUPS_LAST = (_BATCH, _POSITION, _GROUP, _OUT_CHANNEL, _WINDOW, _IN_CHANNEL)
+_GROUPS_FIRST = (_BATCH, _GROUP, _POSITION, _OUT_CHANNEL, _WINDOW, _IN_CHANNEL)
 
 
 def _roles(op: ir.Operation) -> dict[int, int]:
@@ -252,7 +270,7 @@ def _rewrite(op: ir.Operation, layouts: ValueLayouts, operands: Sequence[ir.Valu
     kinds = op.attributes["iterator_types"]
     op.attributes["indexing_maps"] = ir.ArrayAttr.get(maps)
     op.attributes["iterator_types"] = ir.ArrayAttr.get([kinds[loop] for loop in loops])
-    for inner in collect(op):
+    for inner in nested_ops(op):
         if inner.name == "linalg.index":
             dim = loops.index(int(ir.IntegerAttr(inner.attributes["dim"]).value))
             inner.attributes["dim"] = ir.IntegerAttr.get(inner.attributes["dim"].type, dim)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from buddy.compiler.mlir.bindings import ir, linalg, tensor
-from buddy.compiler.passes.kernels.access import reassociation, with_unit_dims_moved
+from buddy.compiler.passes.kernels.access import move_unit_dims, reassociation
 
 Order = tuple[int, ...]  # dim `i` in memory, from the outermost, is dim `order[i]` of the original tensor
 
@@ -74,7 +74,7 @@ class ValueLayouts:
             return recreated
         non_unit_dims = [p for p in permutation if value.type.shape[p] != 1]
         if non_unit_dims == sorted(non_unit_dims):
-            return with_unit_dims_moved(value, shape)
+            return move_unit_dims(value, shape)
         self.on_transpose(value, order)
         return linalg.transpose(
             value, outs=[tensor.empty(shape, value.type.element_type)], permutation=permutation

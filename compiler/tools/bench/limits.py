@@ -1,7 +1,7 @@
 """Measures the peak rates of this machine: multiply-adds per second in f32, f64 and i32, and bytes read per second.
 
-`measure` runs in a one-shot process. The loops are LLVM IR with vectors of the target's width; ctypes releases the
-interpreter lock during a call, so Python threads run them in parallel.
+`measure_peak_rates` runs in a one-shot process. The loops are LLVM IR with vectors of the target's width; ctypes
+releases the interpreter lock during a call, so Python threads run them in parallel.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TRIES = 7
 _ELEMENT_BYTES = {"float": 4, "double": 8, "i32": 4}
 
 
-def measure(threads: int) -> dict[str, float]:
+def measure_peak_rates(threads: int) -> dict[str, float]:
     """Returns the peak rates on `threads` threads, each the best of several tries, in 1e9 per second.
 
     They are `gflops` (f32 operations), `gflops_f64`, `giops_i32`, and `gbytes` (bytes read). A multiply-add counts as

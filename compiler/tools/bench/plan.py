@@ -191,7 +191,7 @@ def with_precisions(subjects: Sequence[BenchSubject], names: Sequence[str]) -> t
     )
 
 
-def why_not(side: str, case: BenchCase) -> str:
+def unsupported_reason(side: str, case: BenchCase) -> str:
     """Returns the reason why a side supports no case with this task and precision, "" if it may support this case."""
     task, precision = case.subject.task, case.precision
     if task == "training":

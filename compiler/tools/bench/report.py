@@ -42,7 +42,7 @@ def ratios(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:
     return spread([a / b for a, b in zip(above, below, strict=True)])
 
 
-def interval(values: Sequence[float], share: float = 0.95) -> tuple[float, float]:
+def bootstrap_interval(values: Sequence[float], share: float = 0.95) -> tuple[float, float]:
     """Returns the confidence interval of the median at level `share`, by a percentile bootstrap with a fixed seed.
 
     B. Efron, "Bootstrap Methods: Another Look at the Jackknife", 1979.

@@ -28,7 +28,7 @@ _MAX_ROUNDING = 0.3
 _COMPARED_ROWS = 16
 
 
-def rounded(model: torch.nn.Module, precision: BenchPrecision) -> list[torch.Tensor]:
+def round_weights(model: torch.nn.Module, precision: BenchPrecision) -> list[torch.Tensor]:
     """Returns the matrices of `model` as the option `precision` of this compiler rounds them, in float32.
 
     8 bits have a scale for each output channel; 4 bits one for each group along K too, where groups divide K.
@@ -50,14 +50,14 @@ def _rounded(weight: torch.Tensor, depth_dim: int, precision: BenchPrecision) ->
     return (steps * scale).flatten(depth_dim, depth_dim + 1)
 
 
-def dequantised(model: torch.nn.Module) -> list[torch.Tensor]:
+def dequantised_weights(model: torch.nn.Module) -> list[torch.Tensor]:
     """Returns the matrices of a model whose weights are torchao's tensors, in float32."""
     weights = [_matrix_of(layer)[0] for layer in _layers(model)]
     plain = (torch.Tensor, torch.nn.Parameter)
     return [weight.dequantize() for weight in weights if type(weight) not in plain]
 
 
-def results_with(loaded: LoadedModel, matrices: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def results_with_weights(loaded: LoadedModel, matrices: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Returns the results of a copy of the model in eager, whose layers have the nearest of `matrices` as weights.
 
     A layer that none of them rounds keeps its weights: the side has left it in float32. `matrices` may be transposed.

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from buddy.compiler.codegen.iree import options
-from buddy.compiler.codegen.iree.installed import TODO, missing_packages
+from buddy.compiler.codegen.iree.installed import INSTALL_COMMAND, missing_packages
 from buddy.compiler.codegen.iree.runtime import IreeModule
-from buddy.compiler.mlir.bindings import torch_fx
+from buddy.compiler.mlir.bindings import exported_program_importer
 from buddy.compiler.protocol.run_report import ONNX_RUNTIME
 from buddy.compiler.support import files
 from buddy.compiler.support.files import scratch_folder
@@ -37,7 +37,7 @@ def prepare_iree(loaded: LoadedModel, threads: int) -> SubjectCall:
     Parameters are constants of the module; inputs are already in device buffers. Raises `SideError`.
     """
     if problem := missing_packages():
-        raise SideError(f"{problem}: {TODO}")
+        raise SideError(f"{problem}: {INSTALL_COMMAND}")
     import iree.compiler as compiler
 
     flat = FlatModel(loaded)
@@ -45,9 +45,9 @@ def prepare_iree(loaded: LoadedModel, threads: int) -> SubjectCall:
     for part in flat.modules():
         part._non_persistent_buffers_set.clear()
     (tensors,) = flat.inputs
-    text = str(torch_fx().export_and_import(flat.export(), output_type="torch", func_name=_ENTRY))
-    binary = compiler.compile_str(text, input_type=compiler.InputType.TORCH, extra_args=list(options.DEFAULTS))
-    module = IreeModule(binary, _ENTRY, options.driver(options.DEFAULTS, threads), threads)
+    text = str(exported_program_importer().export_and_import(flat.export(), output_type="torch", func_name=_ENTRY))
+    binary = compiler.compile_str(text, input_type=compiler.InputType.TORCH, extra_args=list(options.DEFAULT_FLAGS))
+    module = IreeModule(binary, _ENTRY, options.runtime_driver(options.DEFAULT_FLAGS, threads), threads)
     buffers = [module.on_device(tensor.numpy()) for tensor in tensors]
     return lambda: [torch.from_numpy(value) for value in module(buffers)]
 
@@ -67,7 +67,7 @@ def prepare_runtime(name: str, loaded: LoadedModel, precision: BenchPrecision, t
     Parameters are constants of the model. Raises `SideError`.
     """
     if problem := sessions.missing_packages(name):
-        raise SideError(f"{problem}: {sessions.TODO}")
+        raise SideError(f"{problem}: {sessions.INSTALL_COMMAND}")
     flat = FlatModel(loaded)
     with quiet(), torch.no_grad():
         program = torch.onnx.export(flat.export(), dynamo=True, verbose=False)

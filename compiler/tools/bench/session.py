@@ -30,9 +30,9 @@ from buddy.compiler.tools.bench.plan import (
     BenchPrecision,
     Clock,
     Task,
-    why_not,
+    unsupported_reason,
 )
-from buddy.compiler.tools.bench.report import geometric_mean, interval, ratios, spread, table_of
+from buddy.compiler.tools.bench.report import bootstrap_interval, geometric_mean, ratios, spread, table_of
 from buddy.compiler.tools.runtimes.sessions import NO_TELEMETRY
 
 
@@ -218,7 +218,9 @@ def _with_summary(results: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _limits(threads: int) -> dict[str, float]:
-    return call_and_wait("buddy.compiler.tools.bench.limits:measure", threads, dict[str, float], _LIMITS_SECONDS)
+    return call_and_wait(
+        "buddy.compiler.tools.bench.limits:measure_peak_rates", threads, dict[str, float], _LIMITS_SECONDS
+    )
 
 
 class _CaseRun:
@@ -244,7 +246,7 @@ class _CaseRun:
     def _prepare(self, side: str, contestants: dict[str, Contestant], reports: dict[str, dict[str, Any]]) -> None:
         """Prepares a side, and waits until it is ready, so that the compile time of the next side is not disturbed."""
         self.on_progress(f"preparing {side}")
-        if reason := why_not(side, self.case):
+        if reason := unsupported_reason(side, self.case):
             reports[side] = {"error": reason}
             return
         contestants[side] = Contestant(side, self.case, self.folder, self.plan.clock)
@@ -353,7 +355,7 @@ def _speedups(ours: list[float] | None, others: dict[str, list[float]]) -> dict[
         return {"faster_than": {}, "fastest": None, "ratio": None, "interval": None}
     fastest = min(others, key=lambda name: statistics.median(others[name]))
     speedups = [theirs / mine for theirs, mine in zip(others[fastest], ours, strict=True)]
-    low, high = interval(speedups)
+    low, high = bootstrap_interval(speedups)
     return {
         "faster_than": {name: ratios(values, ours) for name, values in others.items()},
         "fastest": fastest,

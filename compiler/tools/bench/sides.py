@@ -38,7 +38,7 @@ from buddy.compiler.tools.bench.subjects import (
     LoadedModel,
     SideError,
     SubjectCall,
-    in_precision,
+    convert_precision,
     quantized_linears,
 )
 
@@ -91,7 +91,7 @@ def prepare_side(side: str, loaded: LoadedModel, precision: BenchPrecision, thre
     torch._dynamo.config.allow_rnn = True
     if side in (OURS, OURS_FROZEN):
         return _prepare_ours(side, loaded, precision)
-    converted = in_precision(loaded, precision, side)
+    converted = convert_precision(loaded, precision, side)
     if side == EAGER:
         return PreparedSide(converted, matrices=_matrices(converted, precision))
     if side == ZENTORCH:
@@ -106,10 +106,10 @@ def prepare_side(side: str, loaded: LoadedModel, precision: BenchPrecision, thre
 
 
 def _matrices(converted: LoadedModel, precision: BenchPrecision) -> list[torch.Tensor]:
-    """Returns the weights of a model that `in_precision` converted, if only they are rounded."""
+    """Returns the weights of a model that `convert_precision` converted, if only they are rounded."""
     if precision not in rounded_weights.WEIGHT_PRECISIONS or not isinstance(converted.model, torch.nn.Module):
         return []
-    return rounded_weights.dequantised(converted.model)
+    return rounded_weights.dequantised_weights(converted.model)
 
 
 def _prepare_ours(side: str, loaded: LoadedModel, precision: BenchPrecision) -> PreparedSide:
@@ -118,9 +118,9 @@ def _prepare_ours(side: str, loaded: LoadedModel, precision: BenchPrecision) -> 
     if precision in _OPTION_PRECISIONS:
         options["precision"] = precision
         if precision in rounded_weights.WEIGHT_PRECISIONS and isinstance(loaded.model, torch.nn.Module):
-            matrices = rounded_weights.rounded(loaded.model, precision)
+            matrices = rounded_weights.round_weights(loaded.model, precision)
     else:
-        loaded = in_precision(loaded, precision, side)
+        loaded = convert_precision(loaded, precision, side)
     timer = _CompileTimer()
     prepared = _compile_by_torch(loaded, timer, _our_backend(timer, options, loaded.task))
     torch._dynamo.reset()

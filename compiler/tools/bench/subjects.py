@@ -81,7 +81,7 @@ class LoadedModel:
         return sum(p.numel() * p.element_size() for p in self.model.parameters())
 
 
-def load(source: str, arguments: tuple[str, ...], task: Task = "inference") -> LoadedModel:
+def load_subject(source: str, arguments: tuple[str, ...], task: Task = "inference") -> LoadedModel:
     """Runs the script and returns its `model` and `example_inputs`. Raises `SourceError` and `SideError`."""
     location, notes = locate_source(source), list[str]()
     assert location.path is not None
@@ -143,7 +143,7 @@ class FlatModel(torch.nn.Module):
 # ---- precisions ------------------------------------------------------------------------------------------------------
 
 
-def in_precision(loaded: LoadedModel, precision: BenchPrecision, side: str) -> LoadedModel:
+def convert_precision(loaded: LoadedModel, precision: BenchPrecision, side: str) -> LoadedModel:
     """Converts a subject to a precision as a user of PyTorch does, with its model changed in place.
 
     For bfloat16, the model and its inputs are cast. torchao quantises to integers, except for dynamic quantisation in

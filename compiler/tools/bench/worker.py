@@ -63,11 +63,11 @@ def _prepare(request: PrepareSide) -> tuple[Callable[[], Any], dict[str, Any]]:
     from buddy.compiler.tools.bench import rounded_weights
     from buddy.compiler.tools.bench.errors import gradient_spreads, largest_error, relative_error, step_error
     from buddy.compiler.tools.bench.sides import prepare_side
-    from buddy.compiler.tools.bench.subjects import LoadedModel, load, results_of
+    from buddy.compiler.tools.bench.subjects import LoadedModel, load_subject, results_of
 
     torch.set_num_threads(request.threads)
     torch.manual_seed(0)
-    loaded = load(request.source, request.arguments, request.task)
+    loaded = load_subject(request.source, request.arguments, request.task)
     start = time.perf_counter()
     # A side may convert the model in place, or write to its results.
     expected = [tensor.detach().clone() for tensor in results_of(loaded.results())]
@@ -87,7 +87,7 @@ def _prepare(request: PrepareSide) -> tuple[Callable[[], Any], dict[str, Any]]:
         raise ValueError(f"{len(results)} results, but eager has {len(expected)}")
     errors: dict[str, Any] = {"relative_error": relative_error(results, expected)}
     if original is not None:
-        reference = rounded_weights.results_with(original, prepared.matrices)
+        reference = rounded_weights.results_with_weights(original, prepared.matrices)
         errors["error_of_weights"] = relative_error(results, reference)
         del original
     if request.task == "training":

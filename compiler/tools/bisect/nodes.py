@@ -102,20 +102,20 @@ class NodeUnit:
     times: int = 1
 
 
-def units(part: Subgraph, recipe: Recipe) -> list[NodeUnit]:
+def node_units(part: Subgraph, recipe: Recipe) -> list[NodeUnit]:
     """Returns a unit for each function that a graph is partitioned into, and for each run of nodes between calls.
 
     The unit with the largest share of the nodes is first.
     """
     partition = cut.by_layers(part.graph, recipe.node_settings())
-    node_units = [NodeUnit(function.nodes, len(function.sites)) for function in partition.functions]
+    units = [NodeUnit(function.nodes, len(function.sites)) for function in partition.functions]
     for is_call, items in groupby(partition.body, key=lambda item: isinstance(item, cut.PartitionCall)):
         if not is_call:
-            node_units.append(NodeUnit(tuple(item for item in items if isinstance(item, Op))))
-    return sorted(node_units, key=lambda unit: -len(unit.nodes) * unit.times)
+            units.append(NodeUnit(tuple(item for item in items if isinstance(item, Op))))
+    return sorted(units, key=lambda unit: -len(unit.nodes) * unit.times)
 
 
-def as_subject(whole: TrialSubject, nodes: Sequence[Op]) -> TrialSubject | None:
+def extract_subject(whole: TrialSubject, nodes: Sequence[Op]) -> TrialSubject | None:
     """Returns the subgraph of `nodes` with its real inputs; `None` if it cannot be extracted."""
     try:
         part = part_of(whole.subgraph, nodes)
@@ -130,25 +130,25 @@ def smallest_failing_part(whole: TrialSubject, recipe: Recipe, fails: Fails) -> 
     start = next((function for function in functions_of(whole, recipe) if fails(function)), None) or whole
 
     def nodes_fail(nodes: Sequence[Op]) -> bool:
-        subject = as_subject(start, nodes)
+        subject = extract_subject(start, nodes)
         return subject is not None and fails(subject)
 
     nodes = [op for op in start.subgraph.graph.operations if not isinstance(op, GetItemOp)]
     if start is whole and len(nodes) == len(graph.operations) == 1:
         return whole
     failing = smallest_failing(nodes, nodes_fail)
-    subject = as_subject(start, failing) if len(failing) < len(nodes) or start is whole else start
+    subject = extract_subject(start, failing) if len(failing) < len(nodes) or start is whole else start
     return subject if subject is not None and fails(subject) else start
 
 
 def functions_of(whole: TrialSubject, recipe: Recipe) -> Iterator[TrialSubject]:
-    """Yields the units of `whole` as subgraphs with their real inputs, in the order of `units`.
+    """Yields the units of `whole` as subgraphs with their real inputs, in the order of `node_units`.
 
     Yields nothing for a graph that is not partitioned.
     """
-    for unit in units(whole.subgraph, recipe):
+    for unit in node_units(whole.subgraph, recipe):
         is_smaller = len(unit.nodes) < len(whole.subgraph.graph.operations)
-        if is_smaller and (subject := as_subject(whole, unit.nodes)) is not None:
+        if is_smaller and (subject := extract_subject(whole, unit.nodes)) is not None:
             yield subject
 
 
@@ -162,7 +162,7 @@ def layer_groups(part: Subgraph, recipe: Recipe, names: Sequence[str]) -> list[t
     return list(dict.fromkeys(group_of.get(name, (name,)) for name in names))
 
 
-def in_eager(recipe: Recipe, groups: Sequence[Sequence[str]]) -> Recipe:
+def with_nodes_in_eager(recipe: Recipe, groups: Sequence[Sequence[str]]) -> Recipe:
     """Returns the recipe with the nodes of all groups in eager."""
     for group in groups:
         for name in group:

@@ -13,7 +13,7 @@ from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.ops.lowering import lower, new_context
 from buddy.compiler.passes.base import PassContext
-from buddy.compiler.passes.pass_runner import run_step
+from buddy.compiler.passes.pass_runner import run_pass
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.worker_messages import Message, Reply
 from buddy.compiler.support.processes.channel import Channel
@@ -102,7 +102,7 @@ def _reproduce_mlir_pass(trials: RecipeTrials, subject: TrialSubject, recipe: Re
         before = _functions(module)
         channel.send(ModuleBefore(_text(module)))
         if index >= 0:
-            run_step(module, recipe.steps[index], PassContext.of(recipe, locations), verify=False)
+            run_pass(module, recipe.steps[index], PassContext.of(recipe, locations), verify=False)
         after = _functions(module)
         return ModuleAfter(_text(module), tuple(name for name, text in after.items() if before.get(name) != text))
 

@@ -18,7 +18,7 @@ from buddy.compiler.support.delta import Verdict
 from buddy.compiler.support.processes.channel import Channel
 from buddy.compiler.tools.bisect import nodes, reproducing, slowness, steps
 from buddy.compiler.tools.bisect.trials import (
-    TO_END,
+    UNTIL_END,
     OnProgress,
     RecipeOutcome,
     RecipeTrials,
@@ -168,7 +168,7 @@ class _Bisection:
         deadline = self.trials.seconds + (min(half, _MAX_HANG_REDUCTION_SECONDS) if failure.kind == "hangs" else half)
         judge = self._judge(failure, recipe)
         # If the failing pass succeeds on a subgraph, the rest of the pipeline need not run.
-        until = failure.step if failure.step >= 0 else TO_END
+        until = failure.step if failure.step >= 0 else UNTIL_END
 
         def fails(part: TrialSubject) -> bool:
             if self.trials.seconds > deadline and not self.trials.has_outcome(part, recipe, until):
@@ -220,7 +220,7 @@ class _Bisection:
         for _ in range(_MAX_ROUNDS):
             new_groups = nodes.layer_groups(self.whole.subgraph, self.recipe, names)
             groups += [group for group in new_groups if group not in groups]
-            recipe = nodes.in_eager(self.recipe, groups)
+            recipe = nodes.with_nodes_in_eager(self.recipe, groups)
             self._report(f"{sum(map(len, groups))} nodes in eager", 0.8)
             outcome = self.trials(self.whole, recipe)
             is_late = self.trials.time_is_up or self.trials.seconds > deadline
@@ -230,13 +230,17 @@ class _Bisection:
         if not outcome.right:
             return (), self.recipe
         groups = self._minimize_groups(groups)
-        return tuple(name for group in groups for name in group), nodes.in_eager(self.recipe, groups)
+        return tuple(name for group in groups for name in group), nodes.with_nodes_in_eager(self.recipe, groups)
 
     def _minimize_groups(self, groups: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
         """Returns the groups without those that need not run in eager, as far as the time allows."""
         for group in list(groups):
             rest = [other for other in groups if other is not group]
-            if rest and not self.trials.time_is_up and self.trials(self.whole, nodes.in_eager(self.recipe, rest)).right:
+            if (
+                rest
+                and not self.trials.time_is_up
+                and self.trials(self.whole, nodes.with_nodes_in_eager(self.recipe, rest)).right
+            ):
                 groups = rest
         return groups
 

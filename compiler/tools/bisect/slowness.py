@@ -73,14 +73,14 @@ def time_pairs(programs: Sequence[Callable[[], object]], bound: float) -> TimeRa
     deadline = time.monotonic() + _MAX_SECONDS
     while len(ratios) < _MAX_PAIRS and (len(ratios) < _MIN_PAIRS or time.monotonic() < deadline):
         ratios.append(_seconds_per_call(programs[0], calls) / _seconds_per_call(programs[1], calls))
-        low, high = interval(ratios)
+        low, high = sign_test_interval(ratios)
         if len(ratios) >= _MIN_PAIRS and not low <= bound <= high:
             break
-    low, high = interval(ratios)
+    low, high = sign_test_interval(ratios)
     return TimeRatio(statistics.median(ratios), low, high, len(ratios))
 
 
-def interval(values: Sequence[float]) -> tuple[float, float]:
+def sign_test_interval(values: Sequence[float]) -> tuple[float, float]:
     """Returns the distribution-free 95 % confidence interval of the median.
 
     Its ends are the order statistics of the sign test, by the normal approximation of the binomial distribution.
@@ -141,7 +141,7 @@ def _candidates(recipe: Recipe) -> tuple[list[int], list[int]]:
     for index in steps.optional_steps(recipe):
         step = recipe.steps[index]
         unused[step.name, step.anchor] -= 1
-        (added if unused[step.name, step.anchor] < 0 or steps.origin(step) else others).append(index)
+        (added if unused[step.name, step.anchor] < 0 or steps.plugin_of_step(step) else others).append(index)
     return added, others
 
 

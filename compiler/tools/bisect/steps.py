@@ -93,7 +93,7 @@ def _suspects(recipe: Recipe, failed_at: int) -> list[list[int]]:
 
 
 def _plugin_steps(recipe: Recipe) -> list[int]:
-    return [index for index in enabled_steps(recipe) if origin(recipe.steps[index])]
+    return [index for index in enabled_steps(recipe) if plugin_of_step(recipe.steps[index])]
 
 
 def _find_turning_step(recipe: Recipe, optional: Sequence[int], try_recipe: TryRecipe, judge: Judge) -> list[int]:
@@ -130,10 +130,10 @@ def with_default_options(recipe: Recipe, index: int) -> Recipe:
 
 
 def culprits(recipe: Recipe, indices: Sequence[int]) -> tuple[Culprit, ...]:
-    return tuple(Culprit(index, recipe.steps[index], origin(recipe.steps[index])) for index in indices)
+    return tuple(Culprit(index, recipe.steps[index], plugin_of_step(recipe.steps[index])) for index in indices)
 
 
-def origin(step: PassStep) -> str:
+def plugin_of_step(step: PassStep) -> str:
     """Returns the plug-in, or script, that defines a pass; "" for the package's own and MLIR's passes."""
     kind: plugins.Kind = "graph pass" if step.level == "graph" else "MLIR pass"
     return plugins.origin((kind, step.name))

@@ -29,14 +29,14 @@ from buddy.compiler.support.processes.channel import Channel
 from buddy.compiler.support.processes.forks import Task, TaskEnd, run_in_child
 from buddy.compiler.tools.extract import Subgraph
 
-Kind = Literal["right", "fails", "crashes", "hangs", "differs"]
+OutcomeKind = Literal["right", "fails", "crashes", "hangs", "differs"]
 # Called with a description of the current trial, and the completed fraction of the search.
 OnProgress = Callable[[str, float], None]
 
 # A step of a trial in addition to those of the recipe, `LOWERING_STEP` and `CODE_STEP`: the run.
-RUN = -3
+RUN_STEP = -3
 # The value of `until` with which a trial compiles and runs the program to the end.
-TO_END = -4
+UNTIL_END = -4
 
 # The fixed part of the time limit for a step; the steps of the smallest subgraphs take much less.
 _BASE_STEP_SECONDS = 3.0
@@ -47,7 +47,7 @@ class Stopped(BuddyError):
 
 
 class TrialStep(Message, frozen=True):
-    """The trial starts `step`: the index of a step of the recipe, `LOWERING_STEP`, `CODE_STEP` or `RUN`."""
+    """The trial starts `step`: the index of a step of the recipe, `LOWERING_STEP`, `CODE_STEP` or `RUN_STEP`."""
 
     step: int
 
@@ -58,7 +58,7 @@ class TrialResult(Reply, frozen=True):
     The fields are those of `RecipeOutcome`.
     """
 
-    kind: Kind
+    kind: OutcomeKind
     step: int = LOWERING_STEP
     text: str = ""
     worst: float = 0.0
@@ -75,7 +75,7 @@ class RecipeOutcome:
     it is empty if the trial failed, crashed or did not end.
     """
 
-    kind: Kind
+    kind: OutcomeKind
     step: int = LOWERING_STEP
     text: str = ""
     worst: float = 0.0
@@ -100,7 +100,7 @@ def position_text(step: int, recipe: Recipe) -> str:
     """Returns a phrase for messages, such as "in pass cse (step 3)"."""
     if step >= 0:
         return f"in pass {recipe.steps[step].name} (step {step + 1})"
-    return {LOWERING_STEP: "in lowering", CODE_STEP: "in generating machine code", RUN: "when it runs"}[step]
+    return {LOWERING_STEP: "in lowering", CODE_STEP: "in generating machine code", RUN_STEP: "when it runs"}[step]
 
 
 @dataclass(frozen=True)
@@ -149,13 +149,13 @@ class RecipeTrials:
     def time_is_up(self) -> bool:
         return self.seconds > self.criterion.seconds
 
-    def has_outcome(self, subject: TrialSubject, recipe: Recipe, until: int = TO_END) -> bool:
+    def has_outcome(self, subject: TrialSubject, recipe: Recipe, until: int = UNTIL_END) -> bool:
         """Returns whether the outcome is cached."""
-        return (subject.key, identity(recipe), until) in self._outcomes
+        return (subject.key, recipe_identity(recipe), until) in self._outcomes
 
-    def __call__(self, subject: TrialSubject, recipe: Recipe, until: int = TO_END) -> RecipeOutcome:
+    def __call__(self, subject: TrialSubject, recipe: Recipe, until: int = UNTIL_END) -> RecipeOutcome:
         """Returns the outcome of `recipe` on `subject`; with `until`, stops when the step after it would start."""
-        key = subject.key, identity(recipe), until
+        key = subject.key, recipe_identity(recipe), until
         if key not in self._outcomes:
             self.count += 1
             self._outcomes[key] = self._try(subject, recipe, until)
@@ -221,7 +221,7 @@ def _outcome_of_end(ended: TaskEnd, step: int) -> RecipeOutcome:
     return RecipeOutcome("crashes", step, ended.status)
 
 
-def identity(recipe: Recipe) -> str:
+def recipe_identity(recipe: Recipe) -> str:
     """Returns a hash of all parts of a recipe that affect a trial; disabled steps do not count."""
     steps = [(step.name, step.level, step.anchor, step.options) for step in recipe.steps if step.enabled]
     return digest(
@@ -250,7 +250,7 @@ def _run_trial(
 
     def on_step(step: int) -> None:
         nonlocal current_step
-        if until != TO_END and current_step == until:
+        if until != UNTIL_END and current_step == until:
             raise _LastStepDone
         current_step = step
         channel.send(TrialStep(step))
@@ -265,14 +265,14 @@ def _run_trial(
         )
     except _LastStepDone:
         return TrialResult("right", until, lowered=lowered)
-    channel.send(TrialStep(RUN))
+    channel.send(TrialStep(RUN_STEP))
     torch.set_num_threads(recipe.threads)
     with torch.no_grad():
         torch.manual_seed(SEED)
         results = LoadedProgram(artifact)(subject.subgraph.tensors, subject.subgraph.numbers)
         worst, text = _difference(subject, results, tolerance_factor)
-    kind: Kind = "differs" if worst > 1.0 else "right"
-    return TrialResult(kind, RUN, text, worst, to_bytes(artifact), lowered)
+    kind: OutcomeKind = "differs" if worst > 1.0 else "right"
+    return TrialResult(kind, RUN_STEP, text, worst, to_bytes(artifact), lowered)
 
 
 def _difference(subject: TrialSubject, results: Sequence[torch.Tensor], tolerance_factor: float) -> tuple[float, str]:

@@ -21,7 +21,7 @@ from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR, Recipe
 from buddy.compiler.runtime.compare import EXACT, TOLERANCES, Tolerance, compare
 from buddy.compiler.tools.coverage.plan import STEPS, CallResult, OpDtypePair, Outcome
-from buddy.compiler.tools.coverage.samples import SEED, SampleCall, database, differentiate, leaves_of
+from buddy.compiler.tools.coverage.samples import SEED, SampleCall, differentiate, leaves_of, op_infos
 
 if TYPE_CHECKING:
     from torch.testing._internal.opinfo.core import OpInfo
@@ -224,7 +224,7 @@ def check(
         return _result_of_exception(text, recorder, error)
     if recorder.fault:
         return CallResult(text, "error", recorder.reached, (recorder.fault,), lowerings=recorder.lowerings)
-    entry = database()[pair.op]
+    entry = op_infos()[pair.op]
     if _makes_random_numbers(recorder):
         expected = _run_captured(program, calls, backward)
     expected = _with_captured_strides(program, calls, backward, actual, expected)

@@ -125,17 +125,17 @@ def parse_shard(text: str) -> tuple[int, int]:
     raise CoveragePlanError(f"a shard is I/N with I from 1 to N, such as 2/8, not {text!r}")
 
 
-def sharded(pairs: Sequence[OpDtypePair], shard: tuple[int, int]) -> list[OpDtypePair]:
+def select_shard(pairs: Sequence[OpDtypePair], shard: tuple[int, int]) -> list[OpDtypePair]:
     """Returns the pairs of a shard: every n-th one, because neighbours have similar costs."""
     index, count = shard
     return list(pairs[index - 1 :: count])
 
 
-def worst(outcomes: Iterable[Outcome]) -> Outcome:
+def worst_outcome(outcomes: Iterable[Outcome]) -> Outcome:
     return max(outcomes, key=ORDER.index)
 
 
-def merged(lowerings: Iterable[dict[str, dict[str, int]]]) -> dict[str, dict[str, int]]:
+def merge_lowerings(lowerings: Iterable[dict[str, dict[str, int]]]) -> dict[str, dict[str, int]]:
     """Returns the sum of several `lowerings` (see `CallResult`), sorted by target."""
     sums: dict[str, dict[str, int]] = {}
     for table in lowerings:
@@ -157,11 +157,11 @@ def pair_result(
     return PairResult(
         pair.op,
         pair.dtype,
-        worst(finding.outcome for finding in findings),
+        worst_outcome(finding.outcome for finding in findings),
         outcomes,
         tuple(sum(f.reached > step for f in findings) for step in range(len(STEPS))),
         reported,
-        merged(finding.lowerings for finding in findings),
+        merge_lowerings(finding.lowerings for finding in findings),
         tolerance,
         seconds=round(seconds, 2),
         backward=backward,

@@ -15,7 +15,7 @@ from buddy.compiler.tools.coverage.plan import (
     Listing,
     OpDtypePair,
     PairResult,
-    merged,
+    merge_lowerings,
 )
 
 # The maximum length of a reason in tables; the file of results has the full text.
@@ -63,7 +63,7 @@ def _statistics(results: Sequence[PairResult]) -> dict[str, Any]:
     }
 
 
-def text(statistics: dict[str, Any]) -> str:
+def statistics_text(statistics: dict[str, Any]) -> str:
     """Returns tables of pairs by dtype and outcome, and of calls by completed step."""
     names = [*statistics["dtypes"], "all"]
     rows = [*statistics["dtypes"].values(), statistics["all"]]
@@ -140,7 +140,7 @@ def conclusions(statistics: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def line(result: PairResult) -> str:
+def pair_line(result: PairResult) -> str:
     """Returns the text for a pair that is not compiled: its outcome, the numbers of calls by outcome, the reasons."""
     counts = " ".join(f"{outcome} {count}" for outcome, count in result.outcomes.items())
     head = f"{result.outcome:10} {result.op} {result.dtype} ({counts or result.skipped})"
@@ -213,7 +213,7 @@ includes ops that torch-mlir's passes lower.
 
 def markdown(results: Sequence[PairResult], listing: Listing, plan: CoveragePlan) -> str:
     """Returns the page: the statistics, Core ATen, then every pair that is not compiled here, with the reasons."""
-    statistics = "```\n" + text(summary(results, listing.core)) + "\n```"
+    statistics = "```\n" + statistics_text(summary(results, listing.core)) + "\n```"
     reading = [part.strip() for part in (_READING_NOTES, *([_GRADIENT_NOTES] if plan.backward else []), _SHARE_NOTES)]
     parts = ["# Coverage", _preamble(listing, plan), statistics, *reading, *_core_section(listing.core, results)]
     for outcome, title in _SECTIONS.items():
@@ -236,7 +236,7 @@ def _preamble(listing: Listing, plan: CoveragePlan) -> str:
 
 def _core_section(core: Sequence[CoreOp], results: Sequence[PairResult]) -> list[str]:
     """Returns the section on overloads that no registry here lowers, with the lowerings of nodes in the samples."""
-    lowerings = merged(result.lowerings for result in results)
+    lowerings = merge_lowerings(result.lowerings for result in results)
     rows = [
         (
             f"`{op.target}`",

@@ -147,7 +147,7 @@ class SampleCall:
 
 
 @lru_cache(maxsize=1)
-def database() -> dict[str, OpInfo]:
+def op_infos() -> dict[str, OpInfo]:
     """Returns PyTorch's `OpInfo`s by full name (`linalg.norm`, or `div.floor_rounding` for a variant)."""
     from torch.testing._internal import common_methods_invocations
 
@@ -160,12 +160,12 @@ def _unseeded(function: Callable[..., object], *args: object, **kwargs: object) 
     return function(*args, **kwargs)
 
 
-def pairs(plan: CoveragePlan) -> list[OpDtypePair]:
+def list_pairs(plan: CoveragePlan) -> list[OpDtypePair]:
     """Returns all pairs that `plan` selects, before sharding, in alphabetical order."""
     dtypes = [(name, torch_dtype(name)) for name in plan.dtypes]
     return [
         OpDtypePair(name, dtype_name)
-        for name, entry in sorted(database().items())
+        for name, entry in sorted(op_infos().items())
         if plan.wants(name)
         for dtype_name, dtype in dtypes
         if dtype in entry.supported_dtypes("cpu") and (not plan.backward or _has_gradients(entry, dtype))
@@ -188,12 +188,12 @@ def torch_dtype(name: str) -> torch.dtype:
 _MAX_IN_PLACE_TRIES = 8
 
 
-def calls(pair: OpDtypePair, limit: int, backward: bool = False) -> list[SampleCall]:
+def accepted_calls(pair: OpDtypePair, limit: int, backward: bool = False) -> list[SampleCall]:
     """Returns at most `limit` distinct calls of a pair that eager accepts, and one of its in-place form if it has one.
 
     With `backward`, returns only calls whose gradients eager computes.
     """
-    entry, dtype = database()[pair.op], torch_dtype(pair.dtype)
+    entry, dtype = op_infos()[pair.op], torch_dtype(pair.dtype)
     _seed()
     distinct: dict[str, SampleCall] = {}
     in_place: list[SampleCall] = []

@@ -18,10 +18,10 @@ def serve(channel: Channel) -> None:
     _warm_up()
     for path in plan.extensions:
         runpy.run_path(path)
-    from buddy.compiler.tools.coverage.samples import core_ops, pairs
+    from buddy.compiler.tools.coverage.samples import core_ops, list_pairs
     from buddy.compiler.tools.coverage.worker import CoverageWorker
 
-    channel.send(PairsListed(Listing(pairs(plan), core_ops(), _versions())))
+    channel.send(PairsListed(Listing(list_pairs(plan), core_ops(), _versions())))
     worker = CoverageWorker(plan)
     try:
         while (request := channel.receive()) is not None:
@@ -37,9 +37,9 @@ def _warm_up() -> None:
     torch.set_num_threads(1)
     from buddy.compiler.ops import registries
     from buddy.compiler.passes.pass_runner import own_passes
-    from buddy.compiler.tools.coverage.samples import database
+    from buddy.compiler.tools.coverage.samples import op_infos
 
-    database()
+    op_infos()
     registries()
     own_passes()
 

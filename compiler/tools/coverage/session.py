@@ -26,7 +26,7 @@ from buddy.compiler.tools.coverage.plan import (
     PairChecked,
     PairResult,
     PairsListed,
-    sharded,
+    select_shard,
 )
 
 
@@ -34,7 +34,7 @@ class CoverageError(BuddyError):
     """The warm process could not start, or exited; the text is its last output."""
 
 
-def read(path: Path, backward: bool = False) -> dict[OpDtypePair, PairResult]:
+def read_results(path: Path, backward: bool = False) -> dict[OpDtypePair, PairResult]:
     """Returns the results in a file of JSON lines: those of runs with gradients if `backward`, else those without.
 
     If a pair has several results, returns the last one. Raises `OSError`.
@@ -57,7 +57,7 @@ def run(
     """
     with tempfile.TemporaryDirectory(prefix="buddy-coverage-") as cache, _Server(plan, cache) as server:
         listing = server.listing()
-        shard_pairs = sharded(listing.pairs, plan.shard)
+        shard_pairs = select_shard(listing.pairs, plan.shard)
         pairs_to_check = [pair for pair in shard_pairs if pair not in known or known[pair].outcome in repeated_outcomes]
         results = _on_cluster(plan, cluster, pairs_to_check) if cluster else map(server.check, pairs_to_check)
         for number, result in enumerate(results, 1):

@@ -25,7 +25,7 @@ from buddy.compiler.tools.coverage.plan import (
     PairResult,
     pair_result,
 )
-from buddy.compiler.tools.coverage.samples import SampleCall, calls, database, torch_dtype
+from buddy.compiler.tools.coverage.samples import SampleCall, accepted_calls, op_infos, torch_dtype
 
 # The number of a call in messages about the program that has all calls of a pair.
 JOINT = -1
@@ -39,7 +39,7 @@ def serve(channel: Channel) -> None:
 
 def _examine(job: CoverageJob, send: Callable[[Message], None]) -> None:
     try:
-        sample_calls = calls(job.pair, job.samples, job.backward)
+        sample_calls = accepted_calls(job.pair, job.samples, job.backward)
     except Exception as error:
         send(JobDone(f"its samples cannot be made: {type(error).__name__}: {error}"[:300]))
         return
@@ -120,7 +120,7 @@ class CoverageWorker:
     def _tolerance_text(self, pair: OpDtypePair) -> str:
         from buddy.compiler.tools.coverage.check import tolerance_of
 
-        tolerance, source = tolerance_of(database()[pair.op], torch_dtype(pair.dtype))
+        tolerance, source = tolerance_of(op_infos()[pair.op], torch_dtype(pair.dtype))
         return f"{tolerance} ({source})"
 
     def _get_fork(self) -> ForkedWorker:

@@ -17,13 +17,13 @@ from buddy.compiler.importers.dumps.headers import MODULE
 from buddy.compiler.importers.dumps.pipeline import DumpPipelineError, Pipeline, Start, readings
 from buddy.compiler.importers.dumps.reading import DumpScan, read_text
 from buddy.compiler.importers.dumps.records import ALL_STAGES, Dump, DumpStage
-from buddy.compiler.mlir.mlir_tool import ToolError, tool
+from buddy.compiler.mlir.mlir_tool import ToolError, find_tool
 from buddy.compiler.protocol.dump_files import dump_format
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.plain_values import LANGUAGES
 from buddy.compiler.support.files import scratch_folder
 from buddy.compiler.tools.dumps.rerun import execute_steps, unsafe_steps
-from buddy.compiler.tools.reduce.failure import Failure, describe, execute, shows, with_message
+from buddy.compiler.tools.reduce.failure import Failure, describe, execute, shows_failure, with_message
 
 Report = Callable[[str], object]
 
@@ -143,7 +143,7 @@ class StageBisection:
         """Runs the command on the last text. From then on, the failure is that with the same message."""
         path = self._write(last, folder)
         result = execute(self._failure, str(path))
-        if not shows(self._failure, result):
+        if not shows_failure(self._failure, result):
             what = f"the last text does not show the failure: the command {result.describe()}"
             todo = "check the command, or choose another graph with --graph"
             raise BisectionError(what, _position_text(last), todo, result.output)
@@ -167,7 +167,9 @@ class StageBisection:
     def _shows(self, suspect: Suspect, folder: Path) -> bool:
         digest = suspect.stage.digest
         if digest not in self._known:
-            self._known[digest] = shows(self._failure, execute(self._failure, str(self._write(suspect, folder))))
+            self._known[digest] = shows_failure(
+                self._failure, execute(self._failure, str(self._write(suspect, folder)))
+            )
         return self._known[digest]
 
     def _write(self, suspect: Suspect, folder: Path) -> Path:
@@ -215,7 +217,7 @@ class StageBisection:
 
     async def _run_again(self, pipeline: Pipeline, start: Start, end: int) -> list[Suspect]:
         """Returns the module after each pass of a run from `start` to step `end`."""
-        mlir_opt = tool()
+        mlir_opt = find_tool()
         if mlir_opt is None:
             raise ToolError("no mlir-opt was found to run them again")
         self._report(f"running {end + 1 - start.step} passes again by {mlir_opt.name}")

@@ -29,7 +29,7 @@ from buddy.compiler.importers.dumps.pipeline import (
 )
 from buddy.compiler.importers.dumps.reading import DumpScan, read_text
 from buddy.compiler.importers.dumps.records import Dump, DumpStage
-from buddy.compiler.mlir.mlir_tool import VARIABLE, MlirTool, ToolError, tool
+from buddy.compiler.mlir.mlir_tool import TOOL_VARIABLE, MlirTool, ToolError, find_tool
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.recipe import file_option
@@ -111,7 +111,7 @@ class Rerunner:
             ) from error
         except OSError as error:
             what = f"{mlir_opt.path} cannot be run: {error.strerror or error}"
-            raise RerunError(what, str(self._dump.path), f"set {VARIABLE} to the path of your mlir-opt") from error
+            raise RerunError(what, str(self._dump.path), f"set {TOOL_VARIABLE} to the path of your mlir-opt") from error
 
     async def _run(
         self, mlir_opt: MlirTool, skipped: Collection[int], path: Path,
@@ -196,9 +196,9 @@ def unsafe_steps(pipeline: Pipeline, first: int) -> set[int]:
 
 
 def _mlir_opt() -> MlirTool:
-    todo = f"set {VARIABLE} to the path of the mlir-opt that made the dump, or put mlir-opt on the path"
+    todo = f"set {TOOL_VARIABLE} to the path of the mlir-opt that made the dump, or put mlir-opt on the path"
     try:
-        found = tool()
+        found = find_tool()
     except ToolError as error:
         raise RerunError(str(error)) from error
     if found is None:
@@ -308,7 +308,7 @@ def _input_problem(mlir_opt: MlirTool, dump: Dump, start: Start, done: RerunExec
         what = f"{mlir_opt.name} does not know the pipeline of the dump: {error}"
     else:
         what = f"{mlir_opt.name} cannot read the text of {stage.title} (stage {start.stages[0]}): {error}"
-    todo = f"set {VARIABLE} to the mlir-opt that made the dump"
+    todo = f"set {TOOL_VARIABLE} to the mlir-opt that made the dump"
     return Diagnostic(what, str(dump.path), todo, detail=done.messages)
 
 

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from buddy.compiler.codegen.llvm_ir import trampoline_name, trampolines
-from buddy.compiler.codegen.machines import Machine, new_context, optimise, parse_module, target_machine
+from buddy.compiler.codegen.machines import Machine, new_context, parse_module, run_pipeline, target_machine
 from buddy.compiler.protocol.artifact import FORK
 from buddy.compiler.tools.export.errors import ExportError
 from buddy.compiler.tools.export.interface import ProgramInterface
@@ -75,7 +75,7 @@ class NativeProgram:
         """Returns a copy of the optimized module, because code generation changes it."""
         if self._optimised is None:
             self._optimised = parse_module(self._text, self._machine)
-            optimise(self._optimised, self._opt_level, self._machine)
+            run_pipeline(self._optimised, self._opt_level, self._machine)
             _hide(self._optimised, set(self._names.values()))
         return parse_module(str(self._optimised), self._machine)
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from elftools.elf.elffile import ELFFile
 
 from buddy.compiler.codegen.machines import Machine
-from buddy.compiler.tools.export.texts import source
+from buddy.compiler.tools.export.texts import c_source
 
 _ARCHIVE_MAGIC = b"!<arch>\n"
 _MEMBER_HEADER_BYTES = 60
@@ -116,7 +116,7 @@ def write_wheel(path: Path, name: str, machine: Machine, library: bytes, weights
             digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
             records.append(f"{file},sha256={digest},{len(data)}")
 
-        add(f"{name}/__init__.py", source("package.py.txt", name).encode())
+        add(f"{name}/__init__.py", c_source("package.py.txt", name).encode())
         add(f"{name}/lib{name}.so", library)
         # Compressing weights gains too little for the time it takes.
         add(f"{name}/{name}.safetensors", weights.read_bytes(), zipfile.ZIP_STORED)

@@ -179,17 +179,17 @@ class _Writer:
         self._write_libraries()
         program, files = self._program, [*self.file_names(), *others]
         self._write_text(
-            "README.md", texts.readme(self._interface, program.origin, self._machine, files, program.command)
+            "README.md", texts.readme_text(self._interface, program.origin, self._machine, files, program.command)
         )
 
     def _write_c(self) -> None:
         name = self._name
         self._write_text(f"{name}.h", self._header)
-        self._write_text(f"{name}.c", texts.loader(self._interface, self._native.uses_tiles))
+        self._write_text(f"{name}.c", texts.loader_source(self._interface, self._native.uses_tiles))
         for file in ("main.c", "main.cpp", "npy.h"):
-            self._write_text(file, texts.source(file, name))
+            self._write_text(file, texts.c_source(file, name))
         if self._code:
-            self._write_text("CMakeLists.txt", texts.cmake(self._interface, self._code))
+            self._write_text("CMakeLists.txt", texts.cmake_text(self._interface, self._code))
         self._report("writing weights")
         self._write_weights(self._path(f"{name}.safetensors"))
         self._write_examples()
@@ -201,7 +201,7 @@ class _Writer:
         self._report("building the library")
         openmp = self._interface.threads > 1
         sources = building.BuildSources(
-            name, self._header, texts.loader(self._interface, self._native.uses_tiles), self._object
+            name, self._header, texts.loader_source(self._interface, self._native.uses_tiles), self._object
         )
         if "static" in kinds:
             self._path(f"lib{name}.a").write_bytes(building.static_library(sources, self._machine, openmp))
@@ -248,7 +248,7 @@ class _Writer:
 
     @cached_property
     def _header(self) -> str:
-        return texts.header(self._interface, self._program.origin, self._machine)
+        return texts.header_source(self._interface, self._program.origin, self._machine)
 
     @cached_property
     def _native(self) -> NativeProgram:

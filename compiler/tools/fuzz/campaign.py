@@ -30,7 +30,7 @@ from buddy.compiler.tools.fuzz.session import (
     Outcome,
     RunBatches,
     Verdict,
-    merged,
+    merge_histograms,
 )
 from buddy.compiler.tools.fuzz.writing import GeneratedProgram, scripts
 
@@ -104,7 +104,7 @@ class _BatchRun:
             tried = self._outcomes.total()
             self._faults += self._find_fault(f"{self._number}, from {tried}", size - tried)
         tables = {"statements": dict(self._kinds), "reasons": dict(self._reasons)}
-        drawn = merged([tables, *self._compiled])
+        drawn = merge_histograms([tables, *self._compiled])
         seconds = round(time.perf_counter() - start, 2)
         conditions = self._plan.conditions(self._number)
         faults = tuple(self._faults)
@@ -134,7 +134,7 @@ class _BatchRun:
         if not self._failing:
             self._outcomes[verdict.outcome] += 1
             self._kinds.update(drawn.kinds)
-            self._reasons.update([reason(verdict)] if verdict.why else [])
+            self._reasons.update([reason_without_numbers(verdict)] if verdict.why else [])
             self._compiled.append(verdict.compiled)
         if verdict.outcome not in FAULTS:
             return
@@ -151,7 +151,7 @@ class _BatchRun:
         raise _Failed
 
 
-def reason(verdict: Verdict) -> str:
+def reason_without_numbers(verdict: Verdict) -> str:
     """Returns the outcome and reason of a verdict, without numbers, so that equal reasons are counted together."""
     return f"{verdict.outcome}: {_NUMBER.sub('#', verdict.why)}"
 

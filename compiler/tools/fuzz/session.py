@@ -119,7 +119,7 @@ class FuzzBatch(msgspec.Struct, frozen=True):
     drawn: Histogram = {}
 
 
-def read(path: Path, plan: FuzzPlan) -> dict[int, FuzzBatch]:
+def read_batches(path: Path, plan: FuzzPlan) -> dict[int, FuzzBatch]:
     """Returns the batches of `plan`, by seed, that a file of JSON lines has with equal conditions. Raises `OSError`."""
     batches = files.read_json_lines(path, FuzzBatch)
     return {b.seed: b for b in batches if b.seed in plan.seeds() and b.conditions == plan.conditions(b.seed)}
@@ -133,7 +133,7 @@ def total(batches: Collection[FuzzBatch]) -> Counter[str]:
     return outcomes
 
 
-def merged(histograms: Iterable[Histogram]) -> Histogram:
+def merge_histograms(histograms: Iterable[Histogram]) -> Histogram:
     """Returns the sums of the counts of several histograms, the most frequent first in each table."""
     sums: dict[str, Counter[str]] = {}
     for histogram in histograms:
@@ -161,7 +161,7 @@ class BatchDone(Message, frozen=True):
     batch: FuzzBatch
 
 
-MISSING = "No module named 'hypothesis'"
+HYPOTHESIS_MISSING = "No module named 'hypothesis'"
 
 
 class CampaignError(BuddyError):

@@ -144,7 +144,7 @@ def _tail(output: IO[bytes]) -> str:
     return output.read().decode(errors="replace")
 
 
-def shows(failure: Failure, result: CommandExecution) -> bool:
+def shows_failure(failure: Failure, result: CommandExecution) -> bool:
     """True if the command has failed as `failure` says."""
     if result.code is None:
         return failure.hang_fails

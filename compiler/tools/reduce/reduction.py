@@ -26,7 +26,7 @@ from buddy.compiler.tools.reduce.failure import (
     describe,
     execute,
     is_crash,
-    shows,
+    shows_failure,
     with_message,
 )
 from buddy.compiler.tools.reduce.generic_ir import GenericFormError, GenericModule, parse
@@ -117,7 +117,7 @@ class IrSubject:
             yield (Attempt(step.what, partial(self._after, step)) for step in kind(self.module))
 
     def _after(self, step: steps.ReductionStep) -> Subject | None:
-        module = steps.after(self.module, step)
+        module = steps.apply_step(self.module, step)
         return None if module is None else IrSubject(module)
 
 
@@ -427,7 +427,7 @@ def original_execution(text: str, failure: Failure, folder: str, name: str) -> C
             shlex.join(failure.words(name)),
             "reduce it as a crash",
         )
-    if not shows(failure, result):
+    if not shows_failure(failure, result):
         raise ReductionError(
             f"{name} does not show the failure: {describe(failure)} is expected, but the command {result.describe()}",
             shlex.join(failure.words(name)),

@@ -34,10 +34,10 @@ class ReductionStep(NamedTuple):
 
 
 # A kind of step: returns the steps of this kind on a module.
-Kind = Callable[[GenericModule], Iterator[ReductionStep]]
+StepKind = Callable[[GenericModule], Iterator[ReductionStep]]
 
 
-def after(module: GenericModule, step: ReductionStep) -> GenericModule | None:
+def apply_step(module: GenericModule, step: ReductionStep) -> GenericModule | None:
     """Returns a changed copy of `module`, or `None` if the step does not apply."""
     copy = module.clone()
     if not step.apply(copy):
@@ -325,7 +325,7 @@ def _on_op(number: int, what: str, edit: Callable[[Rewriter, IrOp], bool]) -> Re
 
 
 # All kinds of steps, in the order in which they are tried: first those that remove most.
-KINDS: tuple[Kind, ...] = (
+KINDS: tuple[StepKind, ...] = (
     _unused_arguments, _all_attributes, _blocks, _ops, _regions, _results, _equal_arguments, _operands, _attributes,
     _constants, _sizes,
 )  # fmt: skip

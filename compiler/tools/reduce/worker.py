@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from buddy.compiler.protocol.worker_messages import Message
 from buddy.compiler.support.processes.channel import Channel, serves
-from buddy.compiler.tools.reduce.failure import CommandExecution, Failure, execute, execute_in_fork, shows
+from buddy.compiler.tools.reduce.failure import CommandExecution, Failure, execute, execute_in_fork, shows_failure
 
 if TYPE_CHECKING:
     from buddy.compiler.mlir.bindings import ir
@@ -78,7 +78,7 @@ def _try_module(request: TryModule, path: Path) -> ModuleTried:
         execution = run(request.failure, str(path))
     except OSError as error:
         return ModuleTried(False, text, problem=f"{request.failure.command[0]}: {error.strerror or error}")
-    return ModuleTried(shows(request.failure, execution), text, execution)
+    return ModuleTried(shows_failure(request.failure, execution), text, execution)
 
 
 def _print_generic(request: ToGeneric) -> Generic:

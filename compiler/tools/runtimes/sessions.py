@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-TODO = "pip install 'buddy-tui[runtimes]'"
+INSTALL_COMMAND = "pip install 'buddy-tui[runtimes]'"
 _PACKAGES = {ONNX_RUNTIME: "onnxruntime", OPENVINO: "openvino"}
 # OpenVINO's tool for quantisation sends statistics unless this is set; the runtime itself sends none.
 NO_TELEMETRY = {"NNCF_CI": "1"}

@@ -19,7 +19,7 @@ from buddy.compiler.support import files
 from buddy.compiler.support.files import scratch_folder
 from buddy.compiler.tools.runtimes.divergence import DivergenceSearch
 from buddy.compiler.tools.runtimes.onnx_model import RuntimeModel, make_model, results_of_file
-from buddy.compiler.tools.runtimes.sessions import TODO, RuntimeProcess, missing_packages
+from buddy.compiler.tools.runtimes.sessions import INSTALL_COMMAND, RuntimeProcess, missing_packages
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,7 +39,7 @@ class RuntimeSide:
         self, name: str, threads: int, mark: Mark, on_progress: OnProgress = lambda _what, _done: None,
     ) -> None:  # fmt: skip
         self.name, self.problem = name, missing_packages(name)
-        self.problem += f": {TODO}" if self.problem else ""
+        self.problem += f": {INSTALL_COMMAND}" if self.problem else ""
         self._threads, self._mark, self._report_progress = threads, mark, on_progress
         self._model: RuntimeModel | None = None
         self._load_seconds = self._export_seconds = 0.0

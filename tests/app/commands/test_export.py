@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from buddy.app.commands.exports import parse_kinds
-from buddy.compiler.codegen.machines import NAMES
+from buddy.compiler.codegen.machines import TARGET_NAMES
 from buddy.compiler.protocol.recipe import TARGETS
 
 Open = Callable[..., Any]
@@ -23,7 +23,7 @@ def test_kinds_are_separated_by_commas_and_spaces() -> None:
 
 
 def test_the_target_picker_lists_the_named_targets() -> None:
-    assert set(TARGETS) == set(NAMES)
+    assert set(TARGETS) == set(TARGET_NAMES)
 
 
 async def test_a_chosen_target_is_an_edit_that_can_be_undone(workbench: Open, tmp_path: Path) -> None:

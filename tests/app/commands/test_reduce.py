@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 
 from buddy.compiler.mlir.walk import find_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
-from buddy.compiler.passes.pass_runner import StepError
+from buddy.compiler.passes.pass_runner import PassRunError
 
 
 @register
@@ -32,7 +32,7 @@ class DislikeLoops(MlirPass):
 
     def run(self, root: Any, context: PassContext) -> None:
         if any(find_ops(loop, "scf.for") for loop in find_ops(root, "scf.for")):
-            raise StepError("nested loops are not supported")
+            raise PassRunError("nested loops are not supported")
 """
 LOOPS = """
 func.func @scaled(%x: memref<8x8xf32>, %y: memref<8x8xf32>) {

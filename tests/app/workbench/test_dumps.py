@@ -10,7 +10,7 @@ import pytest
 
 from buddy.app.screens.picker import PickerScreen
 from buddy.app.screens.search_results import SearchResultsScreen
-from buddy.compiler.mlir.mlir_tool import VARIABLE
+from buddy.compiler.mlir.mlir_tool import TOOL_VARIABLE
 from tests.support.dumps import mlir_opt, unpack, write_log
 
 Open = Callable[..., Any]
@@ -99,7 +99,7 @@ async def test_a_dump_without_locations_says_how_to_print_them(workbench: Open, 
 async def test_a_step_is_turned_off_and_on_and_undone(
     workbench: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(VARIABLE, mlir_opt())
+    monkeypatch.setenv(TOOL_VARIABLE, mlir_opt())
     path = write_log(tmp_path / "a.log")
     async with workbench(path, size=(160, 50), wait=False) as bench:
         await bench.settled()
@@ -133,7 +133,7 @@ async def test_a_step_is_turned_off_and_on_and_undone(
 async def test_a_step_that_cannot_be_left_out_says_why(
     workbench: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(VARIABLE, mlir_opt())
+    monkeypatch.setenv(TOOL_VARIABLE, mlir_opt())
     async with workbench(write_log(tmp_path / "a.log"), size=(200, 50), wait=False) as bench:
         await bench.settled()
         bench.app.show_pane("passes")

@@ -28,8 +28,8 @@ from buddy.compiler.codegen.gpu.driver import (
     LoadOnDevice,
     NoDeviceError,
 )
-from buddy.compiler.codegen.gpu.host_code import HostCodeError, steps_of
-from buddy.compiler.codegen.gpu.kernels import PtxError, emit
+from buddy.compiler.codegen.gpu.host_code import HostCodeError, host_steps
+from buddy.compiler.codegen.gpu.kernels import PtxError, emit_ptx
 from buddy.compiler.codegen.machines import parse_module, this_machine
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.provenance import LocationSets
@@ -230,7 +230,7 @@ def test_a_dynamic_size_of_the_entry_is_refused_with_its_location() -> None:
     text = 'func.func @f(%size: index {buddy.symbol = "s0"}) { return loc("graph":0:0) } loc("graph":0:0)'
     module = ir.Module.parse(text, ir.Context())
     with pytest.raises(HostCodeError, match="the program has dynamic sizes") as refusal:
-        steps_of(module.operation)
+        host_steps(module.operation)
     assert LocationSets().number_of(refusal.value.location) == 0
 
 
@@ -254,8 +254,8 @@ def test_an_intrinsic_that_would_end_the_process_is_refused() -> None:
     text = "define void @f(ptr %p) {\n  %v = load float, ptr %p\n  %e = call float @llvm.exp.f32(float %v)\n"
     text += "  store float %e, ptr %p\n  ret void\n}\ndeclare float @llvm.exp.f32(float)\n"
     with pytest.raises(PtxError, match=r"llvm\.exp\.f32"):
-        emit(text, "sm_75", 2)
-    assert ".visible .func f" in emit(text.replace("exp", "sqrt"), "sm_75", 2)
+        emit_ptx(text, "sm_75", 2)
+    assert ".visible .func f" in emit_ptx(text.replace("exp", "sqrt"), "sm_75", 2)
 
 
 def test_a_kernel_that_is_not_lowered_is_told_with_its_node() -> None:

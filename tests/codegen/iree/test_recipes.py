@@ -8,7 +8,13 @@ from msgspec.structs import replace
 from buddy.app.reports.run_report import as_json, as_text
 from buddy.compiler.codegen.iree import installed
 from buddy.compiler.codegen.iree.compiler import parse_help
-from buddy.compiler.codegen.iree.options import DEFAULTS, driver, flag_problem, merge_flags, targets
+from buddy.compiler.codegen.iree.options import (
+    DEFAULT_FLAGS,
+    flag_problem,
+    merge_flags,
+    runtime_driver,
+    selected_targets,
+)
 from buddy.compiler.engine.backends import BackendWorkers
 from buddy.compiler.engine.worker import WorkerListener
 from buddy.compiler.protocol import GraphInfo, OutputReport, RunReport, SideReport, Timing
@@ -32,13 +38,13 @@ General options:
 
 
 def test_what_is_given_takes_the_place_of_a_default() -> None:
-    assert merge_flags(()) == list(DEFAULTS)
+    assert merge_flags(()) == list(DEFAULT_FLAGS)
     assert merge_flags(("--iree-opt-level=O3",)).count("--iree-opt-level=O3") == 1
     assert not any(flag == "--iree-opt-level=O2" for flag in merge_flags(("--iree-opt-level=O3",)))
 
 
 def test_a_device_takes_the_place_of_the_default_target() -> None:
-    assert targets(merge_flags(("--iree-hal-target-device=hip[0]",))) == ["hip"]
+    assert selected_targets(merge_flags(("--iree-hal-target-device=hip[0]",))) == ["hip"]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +59,7 @@ def test_a_device_takes_the_place_of_the_default_target() -> None:
     ],
 )
 def test_the_driver_is_that_of_the_target(flags: tuple[str, ...], threads: int, expected: str) -> None:
-    assert driver(merge_flags(flags), threads) == expected
+    assert runtime_driver(merge_flags(flags), threads) == expected
 
 
 @pytest.mark.parametrize("flag", ["--compile-to=vm", "-o", "--output-format=vm-c", "model.mlir", "--", "", "--a\nb"])

@@ -11,7 +11,7 @@ import pytest
 
 from buddy.compiler.mlir.bindings import arith, ir, passmanager
 from buddy.compiler.passes.base import MlirPass, PassContext
-from buddy.compiler.passes.kernels.emit import KernelEmitter, nanoseconds
+from buddy.compiler.passes.kernels.emit import KernelEmitter, estimate_nanoseconds
 from buddy.compiler.support.target import MIN_PARALLEL_NANOSECONDS
 from tests.support.mlir_jit import LOWER, Compiled
 
@@ -114,5 +114,5 @@ def test_in_sequence_it_is_the_same_machine_ir_as_a_nest() -> None:
 
 
 def test_work_is_the_longer_of_arithmetic_and_traffic() -> None:
-    assert nanoseconds(flop=6400, moved=16) == 100
-    assert nanoseconds(flop=64, moved=1600) == 100
+    assert estimate_nanoseconds(flop=6400, moved=16) == 100
+    assert estimate_nanoseconds(flop=64, moved=1600) == 100

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from buddy.compiler.support.delta import smallest_failing, turning_point
-from buddy.compiler.tools.bisect.slowness import interval
+from buddy.compiler.tools.bisect.slowness import sign_test_interval
 
 
 @pytest.mark.parametrize("wanted", [{3}, {0, 15}, {2, 3, 9}, set(range(16))])
@@ -43,6 +43,6 @@ def test_what_cannot_be_told_is_stepped_over() -> None:
 
 
 def test_the_interval_of_a_median_is_that_of_the_sign_test() -> None:
-    low, high = interval([float(n) for n in range(100)])
+    low, high = sign_test_interval([float(n) for n in range(100)])
     assert (low, high) == (40.0, 59.0)
-    assert interval([1.0, 9.0, 2.0]) == (1.0, 9.0)
+    assert sign_test_interval([1.0, 9.0, 2.0]) == (1.0, 9.0)

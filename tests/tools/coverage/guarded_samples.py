@@ -25,7 +25,7 @@ from unittest.mock import patch
 
 from buddy.compiler.support import files
 from buddy.compiler.tools.coverage import report, session
-from buddy.compiler.tools.coverage.plan import RIGHT, CoveragePlan, PairResult, parse_shard, sharded
+from buddy.compiler.tools.coverage.plan import RIGHT, CoveragePlan, PairResult, parse_shard, select_shard
 
 DTYPES = "float32,float64,float16,bfloat16,int8,uint8,int16,int32,int64,bool,complex64"
 
@@ -66,7 +66,7 @@ def check_guarded(plan: CoveragePlan, known: dict[Any, PairResult]) -> Iterator[
     """The result of each pair of the plan's shard that is not known, checked in a process of its own.
 
     The caller must not have run an op before: see `CoverageWorker`."""
-    from buddy.compiler.tools.coverage.samples import pairs
+    from buddy.compiler.tools.coverage.samples import list_pairs
     from buddy.compiler.tools.coverage.server import _warm_up
     from buddy.compiler.tools.coverage.worker import CoverageWorker
 
@@ -74,7 +74,7 @@ def check_guarded(plan: CoveragePlan, known: dict[Any, PairResult]) -> Iterator[
     with guarded_checks():
         worker = CoverageWorker(plan)
         try:
-            for pair in sharded(pairs(plan), plan.shard):
+            for pair in select_shard(list_pairs(plan), plan.shard):
                 if pair not in known:
                     yield worker.check(pair)
         finally:
@@ -91,7 +91,7 @@ def main() -> int:
     options = parser.parse_args()
     only, dtypes = (tuple(filter(None, text.split(","))) for text in (options.only, options.dtypes))
     plan = CoveragePlan(only, dtypes, options.samples, shard=options.shard)
-    known = session.read(options.output) if options.output else {}
+    known = session.read_results(options.output) if options.output else {}
     found = list(known.values())
     with tempfile.TemporaryDirectory(prefix="buddy-guarded-") as cache:
         os.environ |= {"BUDDY_CACHE": cache, "OMP_NUM_THREADS": "1"}
@@ -100,7 +100,7 @@ def main() -> int:
             if options.output:
                 files.append_json_line(options.output, result)
             if result.outcome not in (*RIGHT, "skipped"):
-                print(report.line(result), flush=True)
+                print(report.pair_line(result), flush=True)
     print(", ".join(f"{count} {outcome}" for outcome, count in Counter(r.outcome for r in found).most_common()))
     return 0 if all(result.outcome in (*RIGHT, "skipped") for result in found) else 1
 

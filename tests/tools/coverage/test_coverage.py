@@ -30,8 +30,8 @@ from buddy.compiler.tools.coverage.plan import (
     PairResult,
     pair_result,
     parse_shard,
-    sharded,
-    worst,
+    select_shard,
+    worst_outcome,
 )
 
 KNOWN = PairResult("exp", "float32", "eager", {"eager": 1})
@@ -63,7 +63,7 @@ def test_a_wrong_lowering_is_found_wrong_with_its_error(planted: dict[str, PairR
     assert result.outcome == "wrong"
     assert all(finding.outcome == "wrong" for finding in result.findings)
     assert max(finding.error for finding in result.findings) >= 1
-    assert "eager gives" in report.line(result)
+    assert "eager gives" in report.pair_line(result)
     # Captured, lowered, compiled and run, but none of them agrees.
     assert result.reached[STEPS.index("run")] == sum(result.outcomes.values())
     assert result.reached[STEPS.index("compare")] == 0
@@ -80,7 +80,7 @@ def test_an_abort_is_a_crash_of_its_call_alone(planted: dict[str, PairResult]) -
 
 def test_a_fault_in_the_compiler_is_an_error_and_an_endless_one_a_timeout(planted: dict[str, PairResult]) -> None:
     assert planted["sin"].outcome == "error"
-    assert "TypeError" in report.line(planted["sin"])
+    assert "TypeError" in report.pair_line(planted["sin"])
     assert planted["cos"].outcome == "timeout"
 
 
@@ -107,7 +107,7 @@ def test_a_part_of_the_database_is_right() -> None:
     found: list[PairResult] = []
     listing = session.run(CoveragePlan(BOUNDED, samples=2), {}, (), lambda _n, _c, result: found.append(result))
     assert len({result.op for result in found}) >= len(BOUNDED)
-    assert [report.line(result) for result in found if result.outcome not in (*RIGHT, "skipped")] == []
+    assert [report.pair_line(result) for result in found if result.outcome not in (*RIGHT, "skipped")] == []
     assert report.summary(found, listing.core)["dtypes"]["float32"]["compiled_here"] >= 0.9
 
 
@@ -155,24 +155,24 @@ def test_files_are_checked_before_the_samples(
 
 def test_a_file_adds_up_and_a_torn_line_counts_as_none(tmp_path: Path) -> None:
     path = tmp_path / "found.jsonl"
-    assert session.read(path) == {}
+    assert session.read_results(path) == {}
     files.append_json_line(path, KNOWN)
     files.append_json_line(path, PairResult("add", "bool", "compiled"))
     files.append_json_line(path, msgspec.structs.replace(KNOWN, outcome="compiled"))
     path.write_bytes(path.read_bytes() + b'{"op": "mul", "dt')
-    assert {pair.op: result.outcome for pair, result in session.read(path).items()} == {
+    assert {pair.op: result.outcome for pair, result in session.read_results(path).items()} == {
         "exp": "compiled",
         "add": "compiled",
     }
-    assert session.read(path, backward=True) == {}
+    assert session.read_results(path, backward=True) == {}
     files.append_json_line(path, msgspec.structs.replace(KNOWN, outcome="wrong", backward=True))
-    assert session.read(path, backward=True)[KNOWN.pair].outcome == "wrong"
-    assert session.read(path)[KNOWN.pair].outcome == "compiled"
+    assert session.read_results(path, backward=True)[KNOWN.pair].outcome == "wrong"
+    assert session.read_results(path)[KNOWN.pair].outcome == "compiled"
 
 
 def test_shards_are_a_partition() -> None:
     pairs = [OpDtypePair(f"op{number}", "float32") for number in range(11)]
-    parts = [sharded(pairs, (index, 4)) for index in range(1, 5)]
+    parts = [select_shard(pairs, (index, 4)) for index in range(1, 5)]
     assert sorted(pair for part in parts for pair in part) == sorted(pairs)
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
@@ -184,9 +184,9 @@ def test_a_shard_that_makes_no_sense(text: str) -> None:
 
 
 def test_a_pair_is_as_good_as_its_worst_call() -> None:
-    assert worst(["compiled", "refused"]) == "compiled"
-    assert worst(["compiled", "eager", "torch-mlir"]) == "eager"
-    assert worst(["crash", "wrong"]) == "crash"
+    assert worst_outcome(["compiled", "refused"]) == "compiled"
+    assert worst_outcome(["compiled", "eager", "torch-mlir"]) == "eager"
+    assert worst_outcome(["crash", "wrong"]) == "crash"
     calls = [
         CallResult("a", "compiled", 5, lowerings={"add.Tensor": {"linalg": 2}}),
         CallResult("b", "refused", 0, ("why",)),

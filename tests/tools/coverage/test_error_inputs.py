@@ -11,7 +11,7 @@ import torch
 from torch._dynamo.exc import TorchDynamoException
 
 import buddy.compiler.frontend  # noqa: F401  (registers the back end)
-from buddy.compiler.tools.coverage.samples import database
+from buddy.compiler.tools.coverage.samples import op_infos
 from tests.support.tiers import sampled
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fresh_dynamo")]
@@ -25,9 +25,9 @@ OF_ANOTHER_TYPE = {("cat", 12), ("narrow_copy", 1)}
 
 def refused(part: int) -> Iterator[tuple[str, int, Any, Any]]:
     """The calls of part `part` that eager refuses: name, number, call and error."""
-    names = [name for name, entry in sorted(database().items()) if entry.error_inputs_func is not None]
+    names = [name for name, entry in sorted(op_infos().items()) if entry.error_inputs_func is not None]
     for name in names[part::PARTS]:
-        entry = database()[name]
+        entry = op_infos()[name]
         for number, given in enumerate(entry.error_inputs("cpu")):
             sample = given.sample_input
 

@@ -50,7 +50,7 @@ def test_the_pass_is_found_by_the_texts_of_the_dump(tmp_path: Path) -> None:
 def test_passes_between_texts_of_the_module_are_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`canonicalize` folds the constants of a function, whose text is not that of the module."""
     path = write_log(tmp_path / "a.log", AFTER)
-    monkeypatch.setenv(mlir_tool.VARIABLE, mlir_opt())
+    monkeypatch.setenv(mlir_tool.TOOL_VARIABLE, mlir_opt())
     found = bisect(path, has("%c2 = arith.constant 2"))
     assert found.passes == ("canonicalize",)
     assert found.first.number is None
@@ -62,7 +62,7 @@ def test_passes_between_texts_of_the_module_are_run_again(tmp_path: Path, monkey
     assert found.passes == ("canonicalize", "cse", "inline")
     assert "options of cse name files, so these passes are not run again" in found.notes[0]
     path.write_text(harmless)
-    monkeypatch.delenv(mlir_tool.VARIABLE)
+    monkeypatch.delenv(mlir_tool.TOOL_VARIABLE)
     monkeypatch.setenv("PATH", f"{tmp_path}")
     found = bisect(path, Failure("test", ("/bin/grep", "-q", "%c2 = arith.constant 2", "{}"), "/"))
     assert found.passes == ("canonicalize", "cse", "inline")

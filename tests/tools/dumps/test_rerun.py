@@ -24,7 +24,7 @@ BEFORE = "--mlir-print-ir-before-all"
 
 @pytest.fixture(autouse=True)
 def own_tool(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(mlir_tool.VARIABLE, mlir_opt())
+    monkeypatch.setenv(mlir_tool.TOOL_VARIABLE, mlir_opt())
 
 
 def scanned(path: Path) -> Dump:
@@ -117,7 +117,7 @@ def test_a_pipeline_that_the_dump_does_not_name_fully_is_said(tmp_path: Path, mo
     """The headers of LLVM 19 have no options: `one-shot-bufferize` gives another text without them."""
     if shutil.which("mlir-opt-19") is None:
         pytest.skip("mlir-opt-19 is not installed")
-    monkeypatch.setenv(mlir_tool.VARIABLE, "mlir-opt-19")
+    monkeypatch.setenv(mlir_tool.TOOL_VARIABLE, "mlir-opt-19")
     dump = scanned(unpack("mlir", tmp_path) / "threads.log")
     rerun = run_again(dump, step(dump, "linalg-generalize-named-ops"))
     assert "running one-shot-bufferize (step 5) again gives another text than the dump" in rerun.notes[0]
@@ -207,12 +207,12 @@ def test_passes_that_name_files_are_not_run(tmp_path: Path) -> None:
 
 def test_without_a_tool_the_error_says_how_to_name_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dump = scanned(write_log(tmp_path / "a.log"))
-    monkeypatch.delenv(mlir_tool.VARIABLE)
+    monkeypatch.delenv(mlir_tool.TOOL_VARIABLE)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(RerunError) as caught:
         run_again(dump, step(dump, "cse"))
     assert "BUDDY_MLIR_OPT" in caught.value.diagnostic.todo
-    monkeypatch.setenv(mlir_tool.VARIABLE, "/no/such/mlir-opt")
+    monkeypatch.setenv(mlir_tool.TOOL_VARIABLE, "/no/such/mlir-opt")
     with pytest.raises(RerunError, match="/no/such/mlir-opt is not executable"):
         run_again(dump, step(dump, "cse"))
 
@@ -230,7 +230,7 @@ def test_a_cancelled_re_run_ends_its_process(tmp_path: Path, monkeypatch: pytest
     slow, pid = tmp_path / "slow-opt", tmp_path / "pid"
     slow.write_text(f"#!/bin/sh\necho $$ > {pid}\nexec sleep 600\n")
     slow.chmod(0o755)
-    monkeypatch.setenv(mlir_tool.VARIABLE, str(slow))
+    monkeypatch.setenv(mlir_tool.TOOL_VARIABLE, str(slow))
     asyncio.run(_cancelled(dump, step(dump, "cse")))
     process = int(pid.read_text())
     with pytest.raises(ProcessLookupError):

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from buddy.compiler.support import files
 from buddy.compiler.tools.fuzz.checking import check
 from buddy.compiler.tools.fuzz.restartable_process import RestartableProcess
-from buddy.compiler.tools.fuzz.session import FuzzBatch, FuzzPlan, read
+from buddy.compiler.tools.fuzz.session import FuzzBatch, FuzzPlan, read_batches
 from buddy.compiler.tools.fuzz.writing import GeneratedProgram, scripts
 from tests.conftest import RunPython
 
@@ -183,7 +183,7 @@ def test_a_batch_behind_a_torn_line_is_kept(tmp_path: Path) -> None:
     with file.open("ab") as torn:
         torn.write(b'{"seed": 2, "outc\xff')
     files.append_json_line(file, FuzzBatch(3, plan.conditions(3), {"compiled": 50}, 1.0))
-    assert sorted(read(file, plan)) == [1, 3]
+    assert sorted(read_batches(file, plan)) == [1, 3]
 
 
 def test_what_was_tried_under_other_conditions_does_not_count(tmp_path: Path) -> None:
@@ -192,18 +192,18 @@ def test_what_was_tried_under_other_conditions_does_not_count(tmp_path: Path) ->
     plan = FuzzPlan(count=90, options={"dialect": "linalg"}, extensions=(str(extension),))
     for number in plan.seeds():
         files.append_json_line(file, FuzzBatch(number, plan.conditions(number), {"compiled": plan.size(number)}, 1.0))
-    assert sorted(read(file, plan)) == [0, 1]
-    assert sorted(read(file, replace(plan, timeout=9.0, shard=(2, 2)))) == [1], "of which these are a part"
-    assert sorted(read(file, replace(plan, count=100))) == [0], "the last batch is of fewer programs"
+    assert sorted(read_batches(file, plan)) == [0, 1]
+    assert sorted(read_batches(file, replace(plan, timeout=9.0, shard=(2, 2)))) == [1], "of which these are a part"
+    assert sorted(read_batches(file, replace(plan, count=100))) == [0], "the last batch is of fewer programs"
     others: list[dict[str, Any]] = [
         {"statements": 4},
         {"dynamic": True},
         {"gradients": True},
         {"options": {"dialect": "tosa"}},
     ]
-    assert not any(read(file, replace(plan, **other)) for other in others)
+    assert not any(read_batches(file, replace(plan, **other)) for other in others)
     extension.write_text("1")
-    assert not read(file, plan)
+    assert not read_batches(file, plan)
 
 
 @pytest.mark.parametrize(

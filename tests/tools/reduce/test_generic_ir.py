@@ -57,10 +57,12 @@ def test_the_removal_of_ops_keeps_the_module_valid(context: Any) -> None:
     tree = parse(generic(BRANCHES, context))
     names = [op.name for op in tree.walk()]
     for name in ("some.pair", "arith.addi", "some.set", "llvm.load"):
-        changed = steps.after(tree, steps.ReductionStep("", partial(steps.remove_ops, [names.index(name)])))
+        changed = steps.apply_step(tree, steps.ReductionStep("", partial(steps.remove_ops, [names.index(name)])))
         assert changed is not None
         assert name not in generic(str(changed), context)
-    without_pair = steps.after(tree, steps.ReductionStep("", partial(steps.remove_ops, [names.index("some.pair")])))
+    without_pair = steps.apply_step(
+        tree, steps.ReductionStep("", partial(steps.remove_ops, [names.index("some.pair")]))
+    )
     assert without_pair is not None
     signatures = [signature_of(op) for op in without_pair.walk()]
     assert [len(signature.inputs) for signature in signatures if signature is not None] == [4, 4, 2]
@@ -69,7 +71,7 @@ def test_the_removal_of_ops_keeps_the_module_valid(context: Any) -> None:
 def test_a_branch_that_is_always_taken_removes_the_other_block(context: Any) -> None:
     tree = parse(generic(BRANCHES, context))
     (step, *_) = [step for kind in steps.KINDS for step in kind(tree) if step.what.startswith("always take branch 0")]
-    changed = steps.after(tree, step)
+    changed = steps.apply_step(tree, step)
     assert changed is not None
     text = generic(str(changed), context)
     assert "some.set" not in text

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from buddy.compiler.tools.reduce.failure import Failure, execute, shows
+from buddy.compiler.tools.reduce.failure import Failure, execute, shows_failure
 from buddy.compiler.tools.reduce.reduction import Reduction, execute_on
 from tests.tools.reduce.large_module import large_module
 from tests.tools.reduce.planted_compiler import FAULTS
@@ -42,7 +42,7 @@ def test_a_planted_crash_is_reduced(
         print(f"\n{fault}: {state.original} -> {state.current} ops, {seconds:.1f} s, {state.tests} tests", end=" ")
     path = tmp_path / "reduced.mlir"
     path.write_text(reduction.best)
-    assert shows(failure, execute(failure, str(path)))
+    assert shows_failure(failure, execute(failure, str(path)))
     assert reduction.minimal
     assert state.current <= MAX_OPS
     assert seconds <= MAX_SECONDS

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from buddy.compiler.tools.reduce.failure import Failure, execute, reproduction_script, shows
+from buddy.compiler.tools.reduce.failure import Failure, execute, reproduction_script, shows_failure
 from buddy.compiler.tools.reduce.generic_ir import parse
 from buddy.compiler.tools.reduce.reduction import IrSubject, Reduction, ReductionError, execute_on
 from tests.tools.reduce.large_module import large_module
@@ -115,7 +115,7 @@ def test_an_interrupted_reduction_has_a_smaller_module_that_fails(tmp_path: Path
     path = tmp_path / "reduced.mlir"
     path.write_text(reduction.best)
     assert not reduction.minimal
-    assert shows(failure, execute(failure, str(path)))
+    assert shows_failure(failure, execute(failure, str(path)))
     assert len(reduction.best) < len(text)
 
 

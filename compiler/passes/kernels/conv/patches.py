@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 
 from buddy.compiler.mlir.bindings import ir, memref
 from buddy.compiler.passes.kernels.access import Loop, subrange
-from buddy.compiler.passes.kernels.blocking import GemmBlocking, choose_blocking
-from buddy.compiler.passes.kernels.contraction import Contraction, bytes_of
+from buddy.compiler.passes.kernels.blocking import GemmBlocking, choose_gemm_blocking
+from buddy.compiler.passes.kernels.contraction import Contraction, byte_width
 from buddy.compiler.passes.kernels.conv.shape import BLOCKS_TO_SHARE, Convolution
 from buddy.compiler.passes.kernels.dot_instructions import TILE_ROWS
-from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, nanoseconds
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, estimate_nanoseconds
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultOffsets
 from buddy.compiler.passes.kernels.gemm.dot import DotGemm, TileGemm
 from buddy.compiler.passes.kernels.gemm.kernel import BlockedGemm
-from buddy.compiler.passes.kernels.packing import ALIGNMENT, Panels, row_major
+from buddy.compiler.passes.kernels.packing import ALIGNMENT, Panels, row_major_strides
 from buddy.compiler.support.target import CACHE_LINE, Target
 
 # The share of the L2 cache for the patches of a chunk; the rest is for a panel of weights, the image and the results.
@@ -66,7 +66,7 @@ class PatchBlocking:
 
     def row(self, conv: Convolution) -> int:
         """Returns the elements from one patch to the next."""
-        depth, width = self.depth(conv), bytes_of(self.element(conv))
+        depth, width = self.depth(conv), byte_width(self.element(conv))
         return depth + CACHE_LINE // width if depth * width % _ALIASING_BYTES == 0 else depth
 
     def describe(self) -> str:
@@ -90,13 +90,13 @@ def choose_patches(conv: Convolution, target: Target) -> PatchBlocking:
     Three or more chunks are rounded up to a multiple of `BLOCKS_TO_SHARE`, for threads.
     """
     total = positions_of(conv)
-    gemm = choose_blocking(_product(conv, total, conv.depth, conv.depth), target, "packed")
+    gemm = choose_gemm_blocking(_product(conv, total, conv.depth, conv.depth), target, "packed")
     blocking = PatchBlocking(total, gemm)
     # A chunk is one iteration, and patches are copies, with zeros that are steps of K too.
     depth = gemm.depth if gemm.depth < conv.depth else blocking.depth(conv)
     gemm = replace(gemm, chunk=0, copies_a=False, depth=depth)
     blocking = replace(blocking, gemm=gemm)
-    row_bytes = blocking.row(conv) * bytes_of(blocking.element(conv))
+    row_bytes = blocking.row(conv) * byte_width(blocking.element(conv))
     smallest = _MIN_BLOCKS * gemm.rows if not _on_tiles(gemm) else 2 * gemm.rows
     largest = max(smallest, int(_L2_SHARE_OF_PATCHES * target.l2) // row_bytes)
     count = -(-total // largest)
@@ -152,23 +152,23 @@ class PositionResults(KernelResults):
     def origin(self) -> ResultOffsets:
         return (self._first, *self._group_offsets)
 
-    def advance(self, place: ResultOffsets, loop: int, index: Index) -> ResultOffsets:
-        """Returns the offsets `index` rows (loop 0) or columns (loop 1) after `place`."""
-        row, *offsets = place
+    def advance(self, position: ResultOffsets, loop: int, index: Index) -> ResultOffsets:
+        """Returns the offsets `index` rows (loop 0) or columns (loop 1) after `position`."""
+        row, *offsets = position
         if loop == 0:
             return (self.e.add(row, index), *offsets)
         return (row, *super().advance(tuple(offsets), self._group_loops + len(self._sizes), index))
 
-    def initial(self, place: ResultOffsets, column: int, active: int) -> ir.Value:
-        return super().initial(self._located(place), column, active)
+    def initial(self, position: ResultOffsets, column: int, active: int) -> ir.Value:
+        return super().initial(self._locate(position), column, active)
 
-    def finish(self, sums: ir.Value, place: ResultOffsets, column: int, active: int) -> None:
-        super().finish(sums, self._located(place), column, active)
+    def finish(self, sums: ir.Value, position: ResultOffsets, column: int, active: int) -> None:
+        super().finish(sums, self._locate(position), column, active)
 
-    def _located(self, place: ResultOffsets) -> ResultOffsets:
-        """Returns the offsets of the results at `place`."""
-        row, *rest = place
-        offsets = tuple(rest)
+    def _locate(self, position: ResultOffsets) -> ResultOffsets:
+        """Returns the offsets in the buffers of the results of the row at `position`."""
+        row, *group_offsets = position
+        offsets = tuple(group_offsets)
         for loop, index in enumerate(self.e.digits(row, self._sizes), self._group_loops):
             offsets = super().advance(offsets, loop, index)
         return offsets
@@ -196,7 +196,7 @@ class PatchGemm:
         blocks = [*(1 for _ in conv.groups), self.block.positions]
         chunks = math.prod(sizes[:-1]) * -(-total // self.block.positions)
         # With few chunks, threads share the copies and then the panels of each.
-        work = nanoseconds(flop=conv.flops) if chunks >= BLOCKS_TO_SHARE else 0
+        work = estimate_nanoseconds(flop=conv.flops) if chunks >= BLOCKS_TO_SHARE else 0
         e.parallel_blocks(sizes, blocks, self._emit_chunk, work)
 
     def _emit_chunk(self, numbers: list[Index], active: list[int]) -> None:
@@ -219,7 +219,9 @@ class PatchGemm:
         def copy_patch(row: list[Index]) -> None:
             self._copy_patch(kernel, start, e.add(first, row[0]), buffer, e.mul(row[0], self.row))
 
-        e.parallel([rows], copy_patch, nanoseconds(moved=2 * rows * self.row * bytes_of(self.block.element(conv))))
+        e.parallel(
+            [rows], copy_patch, estimate_nanoseconds(moved=2 * rows * self.row * byte_width(self.block.element(conv)))
+        )
         kernel.emit()
         memref.dealloc(buffer)
 
@@ -231,10 +233,13 @@ class PatchGemm:
 
     # ---- patches -----------------------------------------------------------------------------------------------------
 
-    def _copy_patch(self, kernel: BlockedGemm, start: Index, position: Index, target: ir.Value, place: Index) -> None:
-        """Copies the patch of `position` from the image, whose group begins at `start`, to offset `place` of `target`.
+    def _copy_patch(
+        self, kernel: BlockedGemm, start: Index, position: Index, target: ir.Value, target_start: Index
+    ) -> None:
+        """Copies the patch of `position` from the image to `target`, in runs that are contiguous in the image.
 
-        It is copied in runs that are contiguous in the image; zeros follow them.
+        `start` is the offset of the group in the image, `target_start` that of the patch in `target`. Zeros follow the
+        runs.
         """
         e = self.e
         positions = _position_loops(self.conv)
@@ -244,27 +249,27 @@ class PatchGemm:
         run = inner.size
         if inner.strides[0] != 1:
             outer, run = [*outer, inner], 1
-        steps = row_major([loop.size for loop in outer], run)
+        steps = row_major_strides([loop.size for loop in outer], run)
 
         def copy_run(indices: list[Index]) -> None:
             source = e.dot(indices, [loop.strides[0] for loop in outer], start)
-            self._copy_run(kernel, source, target, e.dot(indices, steps, place), run)
+            self._copy_run(kernel, source, target, e.dot(indices, steps, target_start), run)
 
         e.nest([loop.size for loop in outer], copy_run)
         zero = self.conv.depth
         while zero < self.depth:
-            size = self._piece(self.depth - zero)
+            size = self._vector_size(self.depth - zero)
             value = e.zero(ir.VectorType.get([size], target.type.element_type))
-            e.store(value, target, e.add(place, zero))
+            e.store(value, target, e.add(target_start, zero))
             zero += size
 
-    def _copy_run(self, kernel: BlockedGemm, source: Index, target: ir.Value, place: Index, run: int) -> None:
+    def _copy_run(self, kernel: BlockedGemm, source: Index, target: ir.Value, target_start: Index, run: int) -> None:
         """Copies `run` contiguous elements, in vectors of decreasing powers of two."""
-        e, widest = self.e, self._piece(run)
+        e, widest = self.e, self._vector_size(run)
 
         def copy(offset: Index, size: int) -> None:
             value = kernel.convert_a(e.load(self.a, e.add(source, offset), size))
-            e.store(value, target, e.add(place, offset))
+            e.store(value, target, e.add(target_start, offset))
 
         def copy_widest(offset: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
             copy(offset, widest)
@@ -277,11 +282,11 @@ class PatchGemm:
             for offset in range(0, end, widest):
                 copy(offset, widest)
         while end < run:
-            size = self._piece(run - end)
+            size = self._vector_size(run - end)
             copy(end, size)
             end += size
 
-    def _piece(self, elements: int) -> int:
+    def _vector_size(self, elements: int) -> int:
         """Returns the largest power of two up to `elements`, and up to the elements of a vector of patches."""
-        lanes = self.block.lanes * bytes_of(self.conv.element) // bytes_of(self.block.element(self.conv))
+        lanes = self.block.lanes * byte_width(self.conv.element) // byte_width(self.block.element(self.conv))
         return min(lanes, 1 << (elements.bit_length() - 1))

@@ -7,9 +7,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, layout_of, loop_sizes, loops_of, merge
-from buddy.compiler.passes.kernels.contraction import bytes_of, elements_of, indexing_maps, sum_type, unsigned_inputs
-from buddy.compiler.passes.kernels.emit import split
+from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, layout_of, loop_sizes, loops_of, merge_loops
+from buddy.compiler.passes.kernels.contraction import (
+    byte_width,
+    element_types,
+    indexing_maps,
+    sum_type,
+    unsigned_inputs,
+)
+from buddy.compiler.passes.kernels.emit import block_counts
 from buddy.compiler.support.target import CACHE_LINE, CACHE_WAYS, FMA_LATENCY, Target
 
 if TYPE_CHECKING:
@@ -97,7 +103,7 @@ class Convolution:
         return f"{self.lines.size}x{self.pixels.size} pixels, {self.n.size} channels over {window}{groups}"
 
 
-def analyse(op: ir.Operation) -> Convolution:
+def analyse_convolution(op: ir.Operation) -> Convolution:
     """Returns the convolution that `op` (a contraction on memrefs) computes.
 
     Raises `UnsupportedError` for dynamic shapes, empty buffers, and loops of other ops.
@@ -108,8 +114,8 @@ def analyse(op: ir.Operation) -> Convolution:
     sizes = loop_sizes(len(reductions), maps, layouts)
     if 0 in sizes:
         raise UnsupportedError("no elements")
-    loops = merge(loops_of(sizes, reductions, maps, layouts))
-    image, weights, _ = elements_of(op)
+    loops = merge_loops(loops_of(sizes, reductions, maps, layouts))
+    image, weights, _ = element_types(op)
     if image != weights:
         raise UnsupportedError(f"its operands have different elements: {image} and {weights}")
     return replace(_assign_roles(loops, sum_type(op) or "", image), unsigned=unsigned_inputs(op))
@@ -164,13 +170,13 @@ class ConvBlocking:
         return f"{rows} pixels by {self.columns} channels in registers"
 
 
-def choose_blocking(conv: Convolution, target: Target) -> ConvBlocking:
+def choose_conv_blocking(conv: Convolution, target: Target) -> ConvBlocking:
     """Returns the blocking with the least estimated time."""
     # A vector is not wider than the channels: two narrow vectors per cycle are as fast as a wide one that is half used.
-    lanes = min(target.lanes(bytes_of(conv.element)), 1 << (conv.n.size - 1).bit_length())
+    lanes = min(target.lanes(byte_width(conv.element)), 1 << (conv.n.size - 1).bit_length())
     candidates = list(_candidates(conv, lanes, target))
     lines, pixels, vectors = min(candidates, key=lambda block: (_cost(conv, lanes, *block), block))
-    panel_bytes = max(1, conv.depth * vectors * lanes * bytes_of(conv.input_element))
+    panel_bytes = max(1, conv.depth * vectors * lanes * byte_width(conv.input_element))
     panels = max(1, int(_L2_SHARE_OF_WEIGHTS * target.l2) // panel_bytes)
     return ConvBlocking(lines, pixels, vectors, lanes, panels)
 
@@ -190,7 +196,7 @@ def _pixels_in_l1(conv: Convolution, target: Target) -> int:
     The rest is for weights and results. Pixels with a distance of a power of two share few sets of the cache.
     """
     way_bytes = max(1, target.l1 // CACHE_WAYS)
-    pixel_distance = max(1, conv.pixels.strides[0] * bytes_of(conv.input_element))
+    pixel_distance = max(1, conv.pixels.strides[0] * byte_width(conv.input_element))
     return max(FMA_LATENCY, way_bytes // max(CACHE_LINE, math.gcd(way_bytes, pixel_distance)) * CACHE_WAYS * 3 // 4)
 
 
@@ -198,9 +204,9 @@ def _cost(conv: Convolution, lanes: int, lines: int, pixels: int, vectors: int) 
     """Returns the cycles per step of the reduction for one image, including remainder blocks."""
     return sum(
         line_count * pixel_count * column_count * _cycles(line_size * pixel_size, column_size)
-        for line_size, line_count in split(conv.lines.size, lines)
-        for pixel_size, pixel_count in split(conv.pixels.size, pixels)
-        for column_size, column_count in split(-(-conv.n.size // lanes), vectors)
+        for line_size, line_count in block_counts(conv.lines.size, lines)
+        for pixel_size, pixel_count in block_counts(conv.pixels.size, pixels)
+        for column_size, column_count in block_counts(-(-conv.n.size // lanes), vectors)
     )
 
 

@@ -1,8 +1,8 @@
-"""The kernel of convolutions whose window is larger than their result, in groups of few channels.
+"""Emits convolutions whose window is larger than their result, in groups of few channels.
 
-Such are the gradients of the kernels of depthwise and grouped convolutions: a sum of many products for each of a few
-taps. Both operands are read in place, once for a block of taps, whose sums stay in registers. Vectors are along the
-channels, or along the last loop of the reduction.
+Examples are the gradients of the kernels of depthwise and grouped convolutions: a sum of many products for each of a
+few taps. Both operands are read in place, once for a block of taps, whose sums stay in registers. Vectors are along
+the channels, or along the last loop of the reduction.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from math import prod
 
 from buddy.compiler.mlir.bindings import ir, vector
 from buddy.compiler.passes.kernels.access import Loop
-from buddy.compiler.passes.kernels.contraction import add, bytes_of, converted, multiply_add
-from buddy.compiler.passes.kernels.conv.kernels import ConvKernel
+from buddy.compiler.passes.kernels.contraction import byte_width, convert_elements, emit_add, emit_multiply_add
+from buddy.compiler.passes.kernels.conv.direct import ConvKernel
 from buddy.compiler.passes.kernels.conv.shape import Convolution
-from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, nanoseconds, reduce_lanes
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, estimate_nanoseconds, reduce_lanes
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultOffsets
 from buddy.compiler.support.target import FMA_LATENCY, Target
 
-# Registers beside the sums: vectors of the two operands, of which the next ones are loaded early.
+# Registers in addition to the sums: vectors of the two operands, and the next ones, which are loaded early.
 _OTHER_REGISTERS = 6
 # Steps of the reduction's last loop that are unrolled with vectors of channels, so that neighbouring taps share loads.
 _UNROLLED_STEPS = 4
@@ -62,8 +62,8 @@ class TapBlocking:
     def describe(self) -> str:
         block = f"{self.images}x" * (self.images > 1) + f"{self.lines}x{self.pixels} taps"
         block += f" by {self.columns} channels" * (self.columns > 1)
-        what = "channels" if self.along_channels else "products of a channel"
-        return f"{block} in registers, {self.lanes} {what} at once, weights read in place"
+        lane_contents = "channels" if self.along_channels else "products of a channel"
+        return f"{block} in registers, {self.lanes} {lane_contents} at once, weights read in place"
 
 
 def choose_taps(conv: Convolution, target: Target) -> TapBlocking | None:
@@ -82,7 +82,7 @@ def choose_taps(conv: Convolution, target: Target) -> TapBlocking | None:
     if not along_channels and (conv.depthwise or last.strides[1] != 1 or last.strides[0] not in READ_STEPS):
         return None
     vectorised = conv.groups[0].size if along_channels else last.size
-    lanes = min(target.lanes(bytes_of(conv.element)), 1 << (vectorised - 1).bit_length())
+    lanes = min(target.lanes(byte_width(conv.element)), 1 << (vectorised - 1).bit_length())
     registers = max(1, target.vector_registers - _OTHER_REGISTERS)
     sizes = [conv.images[-1].size if conv.images else 1, conv.lines.size, conv.pixels.size, conv.n.size]
     images, lines, pixels, columns = (range(1, min(size, registers) + 1) for size in sizes)
@@ -135,7 +135,7 @@ class TapSums(ConvKernel):
             self._emit_taps(a, b, offsets, taps, active[-1])
 
         sizes, blocks = [loop.size for loop, _ in loops], [size for _, size in loops]
-        self.e.parallel_blocks(sizes, blocks, emit_block, nanoseconds(flop=conv.flops))
+        self.e.parallel_blocks(sizes, blocks, emit_block, estimate_nanoseconds(flop=conv.flops))
 
     def _emit_taps(self, a: Index, b: Index, offsets: ResultOffsets, taps: tuple[int, int, int], active: int) -> None:
         """Emits a block of `taps` (images, lines, pixels), at offsets `a` and `b`, for `active` channels."""
@@ -167,16 +167,16 @@ class TapSums(ConvKernel):
         for number, total in enumerate(sums):
             position, column = divmod(number, columns)
             image_number, line, pixel = positions[position]
-            place = offsets
+            tap_offsets = offsets
             if image is not None:
-                place = self.results.advance(place, -4, image_number)
-            place = self.advance(place, line=line, pixel=pixel, column=column)
+                tap_offsets = self.results.advance(tap_offsets, -4, image_number)
+            tap_offsets = self.advance(tap_offsets, line=line, pixel=pixel, column=column)
             value, lanes = (total, active) if along_channels else (self._summed(total), 1)
-            self.results.finish(add(value, self.results.initial(place, 0, lanes)), place, 0, lanes)
+            self.results.finish(emit_add(value, self.results.initial(tap_offsets, 0, lanes)), tap_offsets, 0, lanes)
 
     def _summed(self, sums: ir.Value) -> ir.Value:
         """Returns a vector with the sum of all lanes in its first lane."""
-        return vector.insert(reduce_lanes(sums, add), self.e.zero(self.vector), [], [0])
+        return vector.insert(reduce_lanes(sums, emit_add), self.e.zero(self.vector), [], [0])
 
     def _add_pixels(
         self, loop: Loop, a: Index, b: Index, starts: list[int], sums: list[ir.Value], active: int
@@ -194,7 +194,7 @@ class TapSums(ConvKernel):
                         offset = start + step * loop.strides[0]
                         if offset not in loaded:
                             loaded[offset] = self.load_vector(self.a, e.add(step_a, offset), active)
-                        sums[tap] = multiply_add(loaded[offset], weight, sums[tap])
+                        sums[tap] = emit_multiply_add(loaded[offset], weight, sums[tap])
                 return sums
 
             return emit_steps
@@ -222,7 +222,7 @@ class TapSums(ConvKernel):
                 for number, start in enumerate(starts):
                     image = self._load_image(e.add(step_a, start), loop.strides[0], count)
                     pairs = zip(weights, carried[number * columns :], strict=False)
-                    totals += [multiply_add(image, weight, total) for weight, total in pairs]
+                    totals += [emit_multiply_add(image, weight, total) for weight, total in pairs]
                 return totals
 
             return emit_step
@@ -236,4 +236,4 @@ class TapSums(ConvKernel):
         if stride == 1:
             return self.load_vector(self.a, offset, active)
         value = self.e.load_every_other(self.a, offset, self.lanes, active)
-        return converted(value, self.vector.element_type, self.conv.unsigned[0])
+        return convert_elements(value, self.vector.element_type, self.conv.unsigned[0])

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from buddy.compiler.mlir.bindings import ir, memref
 from buddy.compiler.passes.kernels.access import Loop
-from buddy.compiler.passes.kernels.contraction import Contraction, bytes_of
-from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, nanoseconds
+from buddy.compiler.passes.kernels.contraction import Contraction, byte_width
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, estimate_nanoseconds
 from buddy.compiler.passes.kernels.packing import ALIGNMENT, PanelCopy
 
 # Rows and vectors of A that are copied at once.
@@ -47,8 +47,8 @@ def copy_rows(
         )  # fmt: skip
         copier.copy(start, target_start, 0, active_rows, active_steps)
 
-    moved = size * (bytes_of(c.input_elements[0]) + element.width // 8)
-    e.parallel_blocks(sizes, blocks, copy_block, nanoseconds(moved=moved))
+    moved = size * (byte_width(c.input_elements[0]) + element.width // 8)
+    e.parallel_blocks(sizes, blocks, copy_block, estimate_nanoseconds(moved=moved))
     if rows > c.m.size:
         _fill_rows(e, target, lanes, outer, strides, c.m.size * row_elements, rows * row_elements)
     used = iter(strides)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from buddy.compiler.mlir.bindings import arith, ir, memref, vector
-from buddy.compiler.passes.kernels.contraction import add, bytes_of, converted
+from buddy.compiler.passes.kernels.contraction import byte_width, convert_elements, emit_add
 from buddy.compiler.passes.kernels.dot_instructions import (
     OFFSET,
     TILE_ROWS,
     DotInstruction,
-    elements,
-    words,
+    as_elements,
+    as_words,
 )
 from buddy.compiler.passes.kernels.emit import Index
 from buddy.compiler.passes.kernels.epilogue import KernelResults
@@ -77,22 +77,24 @@ class DotGemm(BlockedGemm):
         e, lanes, group = self.e, self.lanes, self.block.group
         element = self._element(self.instruction.element)
         b_vectors = [
-            converted(e.load(panel, e.add(b, column * group), lanes * group), element, self.c.unsigned[1])
+            convert_elements(e.load(panel, e.add(b, column * group), lanes * group), element, self.c.unsigned[1])
             for column in range(0, tile.columns, lanes)
         ]
         result = []
         for row in range(tile.rows):
             active_of_a = None if self.block.copies_a else active  # a copy is padded with zeros
-            word = words(e.load(self.a, e.add(a, e.mul(row, self._row_step)), group, active_of_a), group)
+            word = as_words(e.load(self.a, e.add(a, e.mul(row, self._row_step)), group, active_of_a), group)
             word = vector.broadcast(ir.VectorType.get([lanes], word.type.element_type), vector.extract(word, [], [0]))
-            a_vector = elements(word, element)
+            a_vector = as_elements(word, element)
             base = row * len(b_vectors)
             result += [
                 self.instruction.emit(carried[base + j], a_vector, b_vector) for j, b_vector in enumerate(b_vectors)
             ]
         excess = carried[len(result) :]
         if excess:
-            ones = elements(e.splat(ir.VectorType.get([lanes], ir.IntegerType.get_signless(32)), 0x01010101), element)
+            ones = as_elements(
+                e.splat(ir.VectorType.get([lanes], ir.IntegerType.get_signless(32)), 0x01010101), element
+            )
             excess = [self.instruction.emit(x, ones, b) for x, b in zip(excess, b_vectors, strict=True)]
         return [*result, *excess]
 
@@ -152,7 +154,7 @@ class TileGemm(DotGemm):
                 active = tile.columns - column
                 total = e.load(buffer, e.add(e.mul(row, columns), first * columns + column), lanes)
                 if results.has_initial_sums:
-                    total = add(results.initial(offsets, column, active), total)
+                    total = emit_add(results.initial(offsets, column, active), total)
                 results.finish(total, offsets, column, active)
             return ()
 
@@ -184,7 +186,7 @@ class TileGemm(DotGemm):
 
     def _prefetch_panel(self, offset: Index) -> None:
         """Prefetches the share of one step of K in the panel after the current one, to the L2 cache."""
-        line = CACHE_LINE // bytes_of(self.c.input_elements[1])
+        line = CACHE_LINE // byte_width(self.c.input_elements[1])
         for start in range(0, self.prefetched_elements * self.block.depth_multiple, line):
             self.prefetch(self.b, self.e.add(offset, start), locality=2)
 

@@ -7,9 +7,15 @@ from contextlib import contextmanager, nullcontext
 
 from buddy.compiler.mlir.bindings import ir, memref, vector
 from buddy.compiler.passes.kernels.blocking import GemmBlocking
-from buddy.compiler.passes.kernels.contraction import Contraction, add, bytes_of, converted, multiply_add
+from buddy.compiler.passes.kernels.contraction import (
+    Contraction,
+    byte_width,
+    convert_elements,
+    emit_add,
+    emit_multiply_add,
+)
 from buddy.compiler.passes.kernels.dot_instructions import WORD_BYTES
-from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, for_blocks, nanoseconds, reduce_lanes
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, estimate_nanoseconds, for_blocks, reduce_lanes
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultOffsets, ResultSpec
 from buddy.compiler.passes.kernels.gemm.copied_rows import copy_rows
 from buddy.compiler.passes.kernels.packing import ALIGNMENT
@@ -60,11 +66,11 @@ class GemmKernel:
 
     def convert_a(self, value: ir.Value) -> ir.Value:
         """Converts a scalar or vector of A to elements of its copy."""
-        return converted(value, self.copied_element(), self.c.unsigned[0])
+        return convert_elements(value, self.copied_element(), self.c.unsigned[0])
 
     def to_accumulator(self, operand: int, value: ir.Value) -> ir.Value:
         """Converts elements of A (0) or B (1) to the accumulator type."""
-        return converted(value, self.element, self.c.unsigned[operand])
+        return convert_elements(value, self.element, self.c.unsigned[operand])
 
     def start(self, operand: int, outer: Sequence[Index]) -> Index:
         """Returns the offset of A (0) or B (1) for one iteration of the outer loops."""
@@ -83,8 +89,8 @@ class GemmKernel:
         outer = 1
         for loop in self.c.outer:
             outer *= loop.size
-        b_bytes = outer * self.c.n.size * self.c.depth * bytes_of(self.c.input_elements[1])
-        return nanoseconds(self.c.flops, b_bytes if self.c.m.size <= 8 else 0)
+        b_bytes = outer * self.c.n.size * self.c.depth * byte_width(self.c.input_elements[1])
+        return estimate_nanoseconds(self.c.flops, b_bytes if self.c.m.size <= 8 else 0)
 
     def allocate_sums(self, rows: int, columns: int) -> tuple[ir.Value, KernelResults]:
         """Allocates a buffer of `rows` x `columns` sums; returns it with its accesses. The caller frees the buffer.
@@ -149,7 +155,7 @@ class DotProducts(GemmKernel):
 
     def emit(self) -> None:
         # Rows of A are read again for each column: they are widened once.
-        is_narrow = bytes_of(self.c.input_elements[0]) < bytes_of(self.c.element)
+        is_narrow = byte_width(self.c.input_elements[0]) < byte_width(self.c.element)
         with self.copied_a() if is_narrow else nullcontext():
             self._emit_blocks()
 
@@ -213,12 +219,12 @@ class DotProducts(GemmKernel):
             for row in range(rows):
                 row_offset = e.add(a, e.add(offset, row * self.c.m.strides[0]))
                 row_vector = self.to_accumulator(0, e.load(self.a, row_offset, lanes, active))
-                new_sums[row * width + i] = multiply_add(row_vector, column, new_sums[row * width + i])
+                new_sums[row * width + i] = emit_multiply_add(row_vector, column, new_sums[row * width + i])
         return new_sums
 
     def _prefetch(self, offset: Index, count: int) -> None:
         """Prefetches `count` narrow elements of B, `_PREFETCH_BYTES` after `offset`: columns are adjacent in memory."""
-        width = bytes_of(self.c.input_elements[1])
+        width = byte_width(self.c.input_elements[1])
         if width >= WORD_BYTES:
             return
         for start in range(0, count * width, CACHE_LINE):
@@ -228,9 +234,9 @@ class DotProducts(GemmKernel):
     def _total(self, sums: list[ir.Value]) -> ir.Value:
         """Returns the sum of vectors, which are added in pairs, and of the lanes of the result."""
         while len(sums) > 1:
-            pairs = [add(x, y) for x, y in zip(sums[::2], sums[1::2], strict=False)]
+            pairs = [emit_add(x, y) for x, y in zip(sums[::2], sums[1::2], strict=False)]
             sums = pairs + sums[len(pairs) * 2 :]
-        return reduce_lanes(sums[0], add)
+        return reduce_lanes(sums[0], emit_add)
 
     def _store_totals(self, buffer: ir.Value, start: ResultOffsets, columns: int) -> None:
         """Adds the sums in `buffer` to their initial values, and stores them as results, from `start` on."""
@@ -241,7 +247,7 @@ class DotProducts(GemmKernel):
                 active = columns - column
                 totals = e.load(buffer, row * _COLUMNS + column, lanes)
                 if self.results.has_initial_sums:
-                    totals = add(self.results.initial(offsets, column, active), totals)
+                    totals = emit_add(self.results.initial(offsets, column, active), totals)
                 self.results.finish(totals, offsets, column, active)
 
 
@@ -292,7 +298,7 @@ class StreamedRows(GemmKernel):
                 offsets = sums.advance(sums.advance(sums.origin, self.m_loop, row), self.n_loop, column)
                 total = sums.initial(offsets, 0, active)
                 for element, b_vector in zip(row_elements, b_vectors, strict=True):
-                    total = multiply_add(element, b_vector, total)
+                    total = emit_multiply_add(element, b_vector, total)
                 sums.finish(total, offsets, 0, active)
 
         self.for_each_vector(columns, add_vector)

@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from buddy.compiler.mlir.bindings import arith, func, ir, llvm, memref, vector
-from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, layout_of, loop_sizes, loops_of, merge
+from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, layout_of, loop_sizes, loops_of, merge_loops
 from buddy.compiler.passes.kernels.blocking import GemmBlocking
 from buddy.compiler.passes.kernels.calls import argument_types, flat_operands
-from buddy.compiler.passes.kernels.contraction import Contraction, add, indexing_maps, is_pair
-from buddy.compiler.passes.kernels.dot_instructions import VPDPBUSD, WORD_BYTES, elements, words
+from buddy.compiler.passes.kernels.contraction import Contraction, emit_add, indexing_maps, is_pair
+from buddy.compiler.passes.kernels.dot_instructions import VPDPBUSD, WORD_BYTES, as_elements, as_words
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, reduce_lanes
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultSpec
 from buddy.compiler.passes.kernels.gemm.few_rows import GemmKernel
@@ -204,7 +204,7 @@ class FixedPointRows(GemmKernel):
                 sums = list(convert(end, sums, group_size - end))
             offset = e.constant(ir.IntegerAttr.get(self.i32, 1 << (self.bits - 1)))
             for digit, total in enumerate(sums):
-                correction = arith.muli(reduce_lanes(total, add), offset)
+                correction = arith.muli(reduce_lanes(total, emit_add), offset)
                 e.store_scalar(correction, self.corrections, e.add(self._correction_start(row, group), digit))
             return ()
 
@@ -282,7 +282,7 @@ class FixedPointRows(GemmKernel):
                 column, left = i * self.lanes, active[0] - i * self.lanes
                 total = arith.mulf(totals[row * vectors + i], factor)
                 if self.results.has_initial_sums:
-                    total = add(self.results.initial(offsets, column, left), total)
+                    total = emit_add(self.results.initial(offsets, column, left), total)
                 self.results.finish(total, offsets, column, left)
 
     def _value(self, row: int, group: Index, sums: Sequence[ir.Value]) -> ir.Value:
@@ -327,15 +327,15 @@ class FixedPointRows(GemmKernel):
         if self.bits == 8:
             return [loaded]
         mask = e.splat(loaded.type, 15)
-        shifted = arith.shrui(words(loaded, WORD_BYTES), e.splat(self.int_vector, 4))
-        return [arith.andi(loaded, mask), arith.andi(elements(shifted, self.i8), mask)]
+        shifted = arith.shrui(as_words(loaded, WORD_BYTES), e.splat(self.int_vector, 4))
+        return [arith.andi(loaded, mask), arith.andi(as_elements(shifted, self.i8), mask)]
 
     def _broadcast_digits(self, row: int, digit: int, word: Index) -> ir.Value:
         """Returns four digits of a row, from step 4 * `word` of K on, in all lanes."""
         e = self.e
         place = e.add(self._digit_row(row, digit), e.mul(word, WORD_BYTES))
-        loaded = words(e.load(self.digits, place, WORD_BYTES), WORD_BYTES)
-        return elements(vector.broadcast(self.int_vector, vector.extract(loaded, [], [0])), self.i8)
+        loaded = as_words(e.load(self.digits, place, WORD_BYTES), WORD_BYTES)
+        return as_elements(vector.broadcast(self.int_vector, vector.extract(loaded, [], [0])), self.i8)
 
     def _add_by_dots(self, panel_start: Index, step: Index, count: int, sums: list[ir.Value]) -> list[ir.Value]:
         """Returns `sums` plus the products of one row of the panel, by instructions that add four products each."""
@@ -432,7 +432,7 @@ def analyse_grouped(op: ir.Operation) -> GroupedProduct:
     sizes = loop_sizes(maps[0].n_dims, maps, layouts)
     in_result = {e.position for e in maps[3].results if isinstance(e, ir.AffineDimExpr)}
     loops = loops_of(sizes, [d not in in_result for d in range(len(sizes))], maps, layouts)
-    by_use = {use: [loop for loop in merge(loops) if loop.used == use] for use in {loop.used for loop in loops}}
+    by_use = {use: [loop for loop in merge_loops(loops) if loop.used == use] for use in {loop.used for loop in loops}}
     roles = {
         "rows": (True, False, False, True), "columns": (False, True, True, True),
         "groups": (True, True, True, False), "steps": (True, True, False, False),

@@ -8,11 +8,11 @@ from copy import copy
 from dataclasses import dataclass, replace
 
 from buddy.compiler.mlir.bindings import arith, ir, memref, vector
-from buddy.compiler.passes.kernels.contraction import bytes_of, multiply_add
+from buddy.compiler.passes.kernels.contraction import byte_width, emit_multiply_add
 from buddy.compiler.passes.kernels.emit import Index, for_blocks
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultOffsets
 from buddy.compiler.passes.kernels.gemm.few_rows import GemmKernel
-from buddy.compiler.passes.kernels.packing import ALIGNMENT, Panels, pack_panel, panels_of, row_major
+from buddy.compiler.passes.kernels.packing import ALIGNMENT, Panels, pack_panel, panels_of, row_major_strides
 
 Range = tuple[Index, Index]  # lower and upper bound of steps of K, which has one loop
 
@@ -22,7 +22,7 @@ _LINE = 16
 # hardware prefetcher detects each of them late.
 _MIN_PREFETCHED_DEPTH = 256
 
-# Least blocks of rows that share a widened panel: each would widen it for itself.
+# The minimum blocks of rows that share a widened panel: fewer blocks each widen the panel themselves.
 _MIN_WIDENED_BLOCKS = 4
 
 # An epilogue is unrolled after a block if it has at most this many ops for all vectors; a longer one becomes a loop
@@ -140,7 +140,7 @@ class BlockedGemm(GemmKernel):
     @property
     def _widens_panels(self) -> bool:
         """True if packed panels of narrow elements are widened once, instead of for each block of rows."""
-        is_narrow = bytes_of(self.c.input_elements[1]) < bytes_of(self.c.element)
+        is_narrow = byte_width(self.c.input_elements[1]) < byte_width(self.c.element)
         return is_narrow and not self.block.dot and self.c.m.size >= _MIN_WIDENED_BLOCKS * self.block.rows
 
     def _emit_on_widened_panel(self, tile: Tile, start: Index) -> None:
@@ -315,7 +315,7 @@ class BlockedGemm(GemmKernel):
         """Returns the stride of B, or of its panel, along each loop of K."""
         if self.block.source == "direct":
             return [loop.strides[1] for loop in self.c.k]
-        return row_major([loop.size for loop in self.c.k], self.block.columns)
+        return row_major_strides([loop.size for loop in self.c.k], self.block.columns)
 
     def _prefetches_rows(self, tile: Tile, k_range: Range | None) -> bool:
         """True if the rows of A for the next block are prefetched: rows are long, contiguous and far apart."""
@@ -377,5 +377,5 @@ class BlockedGemm(GemmKernel):
             scalar = e.load_scalar(self.a, e.add(a, e.mul(row, self._row_step)))
             element = vector.broadcast(self.vector, self.to_accumulator(0, scalar))
             base = row * len(b_vectors)
-            result += [multiply_add(element, b_vector, sums[base + j]) for j, b_vector in enumerate(b_vectors)]
+            result += [emit_multiply_add(element, b_vector, sums[base + j]) for j, b_vector in enumerate(b_vectors)]
         return result

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.mlir.walk import VIEWS, element_bytes, is_unaliased
+from buddy.compiler.mlir.walk import VIEW_OPS, element_bytes, is_unaliased
 from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, layout_of
 from buddy.compiler.passes.kernels.structured import Structured
 
@@ -119,7 +119,7 @@ def _buffer_and_offset(value: ir.Value) -> tuple[ir.Value, int]:
     Raises `UnsupportedError` if the buffer is a part of an arena, or if the offset is dynamic.
     """
     layout = layout_of(value.type)
-    while isinstance(value, ir.OpResult) and value.owner.name in VIEWS:
+    while isinstance(value, ir.OpResult) and value.owner.name in VIEW_OPS:
         if value.owner.name == "memref.view":
             raise UnsupportedError("its buffers already share an arena")
         value = value.owner.operands[0]
@@ -128,7 +128,7 @@ def _buffer_and_offset(value: ir.Value) -> tuple[ir.Value, int]:
     return value, layout.offset
 
 
-def conflict(left: RowOp, right: RowOp, bounds: Bounds) -> str | None:
+def row_conflict(left: RowOp, right: RowOp, bounds: Bounds) -> str | None:
     """Returns why `left` and `right` may not be executed one after the other for each row; `None` if they may."""
     sizes = [b // a for a, b in pairwise(bounds)]
     for a, b in _writing_pairs(left.accesses, right.accesses):

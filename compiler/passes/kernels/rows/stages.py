@@ -14,7 +14,7 @@ from typing import Any
 from buddy.compiler.mlir.bindings import ir, linalg, memref
 from buddy.compiler.mlir.walk import element_bytes
 from buddy.compiler.passes.kernels.body import clone_ops
-from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, nanoseconds
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, estimate_nanoseconds
 from buddy.compiler.passes.kernels.rows.kernel import Bounds, OperandAccess, RowOp, row_bytes
 from buddy.compiler.passes.kernels.structured import for_chunk, rows_in_chunk
 from buddy.compiler.support.target import CACHE_LINE
@@ -251,7 +251,7 @@ class RowLoop:
         ops = [op for stage in self.stages for op in stage.ops]
         rows = self.row_count * math.prod(self.outer)
         flop = sum(len(op.structured.block.operations) * math.prod(loop.size for loop in op.inner) for op in ops)
-        return nanoseconds(rows * flop, rows * sum(row_bytes(op) for op in ops))
+        return estimate_nanoseconds(rows * flop, rows * sum(row_bytes(op) for op in ops))
 
     def _emit_row(self, row_indices: list[Index], chunk_number: Index, locations: Sequence[ir.Location]) -> None:
         """Emits all stages for one row."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from buddy.compiler.passes.kernels import blocking as gemm
 from buddy.compiler.passes.kernels.access import Loop, UnsupportedError
-from buddy.compiler.passes.kernels.contraction import Contraction, bytes_of
+from buddy.compiler.passes.kernels.contraction import Contraction, byte_width
 from buddy.compiler.passes.kernels.conv.shape import BLOCKS_TO_SHARE, Convolution
 from buddy.compiler.passes.kernels.conv.winograd.transforms import TILE_SIZES, WINDOW
 from buddy.compiler.passes.kernels.dot_instructions import INSTRUCTIONS, DotInstruction
@@ -113,7 +113,7 @@ def _dot_instruction(conv: Convolution, tile_size: int, target: Target) -> DotIn
 
 def _weight_bytes(conv: Convolution, tile_size: int, element: str) -> int:
     """Returns the bytes of the transformed weights of type `element`, without the padding of panels."""
-    return conv.n.size * conv.k[2].size * (tile_size + WINDOW - 1) ** 2 * bytes_of(element)
+    return conv.n.size * conv.k[2].size * (tile_size + WINDOW - 1) ** 2 * byte_width(element)
 
 
 def estimate_speedup(conv: Convolution, tile_size: int, target: Target, packed: bool, direct_rate: int) -> float:
@@ -121,7 +121,7 @@ def estimate_speedup(conv: Convolution, tile_size: int, target: Target, packed: 
 
     `direct_rate` is the number of products for which direct convolution takes as long as for a multiply-add of floats.
     """
-    lanes, points = target.lanes(bytes_of(conv.element)), (tile_size + WINDOW - 1) ** 2
+    lanes, points = target.lanes(byte_width(conv.element)), (tile_size + WINDOW - 1) ** 2
     tiles, output_vectors = math.prod(tiles_of(conv, tile_size)), -(-conv.n.size // lanes)
     input_vectors = padded_channels(conv, lanes) // lanes
     # Vectors of windows of weights that each call packs or transforms.
@@ -133,7 +133,9 @@ def estimate_speedup(conv: Convolution, tile_size: int, target: Target, packed: 
     winograd_cost += tiles * points * (_INPUT_TRANSFORM_COST * input_vectors + _OUTPUT_TRANSFORM_COST * output_vectors)
     winograd_cost += _WEIGHT_TRANSFORM_COST * points * windows
     direct_products = conv.flops // (2 * conv.n.size) * output_vectors / direct_rate
-    direct_weight_bytes = conv.depth * conv.n.size * bytes_of(conv.element if direct_rate == 1 else conv.input_element)
+    direct_weight_bytes = (
+        conv.depth * conv.n.size * byte_width(conv.element if direct_rate == 1 else conv.input_element)
+    )
     direct_cost = _product_cost(direct_products, direct_weight_bytes, target)
     direct_cost += _WEIGHT_PACKING_COST * WINDOW**2 * windows
     return direct_cost / winograd_cost
@@ -144,9 +146,9 @@ def _product_cost(products: float, weight_bytes: int, target: Target) -> float:
     return _PRODUCT_COST * products + (_WEIGHT_BYTE_COST * weight_bytes if weight_bytes > target.l2 else 0)
 
 
-def choose_blocking(conv: Convolution, tile_size: int, target: Target) -> WinogradBlocking:
+def choose_winograd_blocking(conv: Convolution, tile_size: int, target: Target) -> WinogradBlocking:
     """Returns the blocking with the least estimated time; computes whole blocks with whole panels of weights."""
-    lanes = target.lanes(bytes_of(conv.element))
+    lanes = target.lanes(byte_width(conv.element))
     candidates = list(_candidates(conv, tile_size, lanes, target))
     return min(candidates, key=lambda block: (_cost(conv, block), -block.gemm.rows))
 
@@ -159,7 +161,7 @@ def _candidates(conv: Convolution, tile_size: int, lanes: int, target: Target) -
     total, points = math.prod(tiles_of(conv, tile_size)), (tile_size + WINDOW - 1) ** 2
     instruction = _dot_instruction(conv, tile_size, target)
     element, dot = (instruction.element, instruction.name) if instruction else (conv.element, "")
-    tile_bytes = points * padded_channels(conv, lanes) * bytes_of(element)
+    tile_bytes = points * padded_channels(conv, lanes) * byte_width(element)
     tiles_in_cache = int(_L2_SHARE_OF_INPUT * target.l2) // tile_bytes
     count = -(-total // max(1, tiles_in_cache))
     count = count if count <= 2 else -(-count // BLOCKS_TO_SHARE) * BLOCKS_TO_SHARE

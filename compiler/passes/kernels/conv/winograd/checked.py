@@ -7,8 +7,8 @@ depend on it, and sums of large numbers may overflow where the products of the c
 from __future__ import annotations
 
 from buddy.compiler.mlir.bindings import arith, ir, vector
-from buddy.compiler.passes.kernels.contraction import add, converted, multiply_add
-from buddy.compiler.passes.kernels.conv.kernels import ConvKernel
+from buddy.compiler.passes.kernels.contraction import convert_elements, emit_add, emit_multiply_add
+from buddy.compiler.passes.kernels.conv.direct import ConvKernel
 from buddy.compiler.passes.kernels.conv.shape import Convolution
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultOffsets
@@ -41,7 +41,7 @@ class CheckedKernel(ConvKernel):
     def store(self, value: ir.Value, offsets: ResultOffsets, active: int) -> None:
         """Adds the initial sums to `value` and stores it, through the epilogue if there is one."""
         if self.results.has_initial_sums:
-            value = add(self.results.initial(offsets, 0, active), value)
+            value = emit_add(self.results.initial(offsets, 0, active), value)
         self.results.finish(value, offsets, 0, active)
 
     def direct_sums(self, start: Index, column: Index, active: int) -> ir.Value:
@@ -60,8 +60,8 @@ class CheckedKernel(ConvKernel):
             weights = vector.gather(
                 weight_type, self.unpacked, [e.value(b)], channel_offsets, mask, e.zero(weight_type)
             )
-            wide = converted(weights, self.vector.element_type)
-            return [multiply_add(self.broadcast_element(a), wide, total[0])]
+            wide = convert_elements(weights, self.vector.element_type)
+            return [emit_multiply_add(self.broadcast_element(a), wide, total[0])]
 
         # One loop over the whole window: short loops would be unrolled to much code that rarely runs.
         return e.loop(0, self.conv.depth, 1, add_product, [e.zero(self.vector)])[0]

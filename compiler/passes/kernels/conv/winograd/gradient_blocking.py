@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from buddy.compiler.passes.kernels import blocking as gemm
 from buddy.compiler.passes.kernels.access import Loop, UnsupportedError
-from buddy.compiler.passes.kernels.contraction import Contraction, bytes_of
+from buddy.compiler.passes.kernels.contraction import Contraction, byte_width
 from buddy.compiler.passes.kernels.conv.shape import Convolution
 from buddy.compiler.passes.kernels.conv.winograd.transforms import WINDOW
 from buddy.compiler.passes.kernels.packing import Extent
@@ -30,9 +30,9 @@ _L2_SHARE_OF_OPERANDS, _L2_SHARE_OF_SUMS = 0.5, 0.25
 # sums once, and the transformed operands still fit into the L3 cache of most machines.
 _L2_MULTIPLE_OF_OPERANDS = 12
 
-# Least input channels of a chunk: each chunk reads the whole transformed gradient, and packs it if channels are not
-# last, which takes as long as some eight multiply-adds for each vector. With chunks of 16 channels, the gradient for
-# 256 channels took 1.7 times as long.
+# The minimum input channels of a chunk: each chunk reads the whole transformed gradient, and packs it if channels are
+# not last, which takes as long as about eight multiply-adds for each vector. Measured on a Zen 4: with chunks of 16
+# channels, the gradient for 256 channels takes 1.7 times as long.
 _MIN_CHUNK = 128
 
 # Cost model. The unit is the time of a vector multiply-add.
@@ -185,7 +185,7 @@ def analyse_gradient(conv: Convolution) -> KernelGradient:
 
 def estimate_speedup(gradient: KernelGradient, target: Target) -> float:
     """Returns the estimated speedup over direct convolution."""
-    conv, lanes = gradient.conv, target.lanes(bytes_of(gradient.conv.element))
+    conv, lanes = gradient.conv, target.lanes(byte_width(gradient.conv.element))
     lines, tiles = gradient.tiles
     sums = gradient.channels.size * -(-conv.n.size // lanes)
     direct = _PRODUCT_COST * WINDOW**2 * conv.depth * sums
@@ -199,7 +199,7 @@ def estimate_speedup(gradient: KernelGradient, target: Target) -> float:
 
 def choose_gradient_blocking(gradient: KernelGradient, target: Target) -> GradientBlocking:
     """Returns the blocking of the strips, of the sums and of the products."""
-    width, (lines, tiles) = bytes_of(gradient.conv.element), gradient.tiles
+    width, (lines, tiles) = byte_width(gradient.conv.element), gradient.tiles
     inputs, outputs = gradient.channels.size, gradient.conv.n.size
     line_bytes, row_bytes = _POINTS * tiles * (inputs + outputs) * width, _POINTS * outputs * width
     sum_limit = int(_L2_SHARE_OF_SUMS * target.l2)
@@ -209,7 +209,7 @@ def choose_gradient_blocking(gradient: KernelGradient, target: Target) -> Gradie
     chunks = 1 if strips > 1 else -(-inputs // max(_MIN_CHUNK, sum_limit // row_bytes))
     chunk = -(-inputs // chunks)
     products = tile_products(gradient, strip * tiles, chunk, target.lanes(width))
-    return GradientBlocking(-(-lines // strip), strip, chunk, gemm.choose_blocking(products, target))
+    return GradientBlocking(-(-lines // strip), strip, chunk, gemm.choose_gemm_blocking(products, target))
 
 
 def transformed_operands(

@@ -11,7 +11,7 @@ from itertools import product
 
 from buddy.compiler.mlir.bindings import arith, ir, memref, scf
 from buddy.compiler.passes.kernels.access import subrange
-from buddy.compiler.passes.kernels.contraction import bytes_of
+from buddy.compiler.passes.kernels.contraction import byte_width
 from buddy.compiler.passes.kernels.conv.shape import BLOCKS_TO_SHARE
 from buddy.compiler.passes.kernels.conv.winograd.checked import CheckedKernel
 from buddy.compiler.passes.kernels.conv.winograd.gradient_blocking import (
@@ -22,8 +22,8 @@ from buddy.compiler.passes.kernels.conv.winograd.gradient_blocking import (
     tile_products,
     transformed_operands,
 )
-from buddy.compiler.passes.kernels.conv.winograd.transforms import WINDOW, Matrix, on_both_sides, transforms
-from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, for_blocks, nanoseconds
+from buddy.compiler.passes.kernels.conv.winograd.transforms import WINDOW, Matrix, apply_on_both_sides, transforms
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, estimate_nanoseconds, for_blocks
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultSpec
 from buddy.compiler.passes.kernels.gemm import kernel_class
 from buddy.compiler.passes.kernels.packing import ALIGNMENT
@@ -70,7 +70,7 @@ class WinogradGradient(CheckedKernel):
     def _emit_chunks(self, transformed: list[ir.Value]) -> None:
         """Emits the sums of each chunk of input channels, which are transformed at once."""
         e, channels, chunk = self.e, self.gradient.channels.size, self.block.chunk
-        work = nanoseconds(flop=self.products.flops * channels / chunk)
+        work = estimate_nanoseconds(flop=self.products.flops * channels / chunk)
 
         def emit_chunk(number: Index, active: int) -> None:
             sums, first = self._allocate(self._sum_elements), e.mul(number, chunk)
@@ -117,8 +117,8 @@ class WinogradGradient(CheckedKernel):
         e, shape, extent, tiles = self.e, operand.operand, len(matrix[0]), self.line_tiles
 
         def transform_tile(line: Index, starts: list[Index], valid: list[ir.Value | None], tile: Index) -> None:
-            places = [e.mul(tile, TILE_SIZE * shape.pixel_stride)]
-            places += [e.add(places[0], i * shape.pixel_stride) for i in range(1, extent)]
+            offsets = [e.mul(tile, TILE_SIZE * shape.pixel_stride)]
+            offsets += [e.add(offsets[0], i * shape.pixel_stride) for i in range(1, extent)]
             count = extent
             if isinstance(tile, int):
                 count = min(extent, shape.pixels - tile * TILE_SIZE)
@@ -128,9 +128,9 @@ class WinogradGradient(CheckedKernel):
                 channel = e.mul(number, self.lanes)
                 grid = [
                     [
-                        self._masked(e.load(source, e.dot([start, place, channel], [1] * 3), self.lanes, active), mask)
+                        self._masked(e.load(source, e.dot([start, offset, channel], [1] * 3), self.lanes, active), mask)
                         if pixel < count else e.zero(self.vector)
-                        for pixel, place in enumerate(places)
+                        for pixel, offset in enumerate(offsets)
                     ]
                     for start, mask in zip(starts, valid, strict=True)
                 ]  # fmt: skip
@@ -173,11 +173,11 @@ class WinogradGradient(CheckedKernel):
                 first = e.mul(number, lanes)
 
                 def load(start: Index, pixel: int) -> ir.Value:
-                    place = e.add(e.add(start, e.mul(first, TILE_SIZE)), pixel)
+                    offset = e.add(e.add(start, e.mul(first, TILE_SIZE)), pixel)
                     count = active
                     if isinstance(first, int):
                         count = min(active, -(-(shape.pixels - pixel - first * TILE_SIZE) // TILE_SIZE))
-                    return e.load_every_other(source, place, lanes, count) if count > 0 else e.zero(type_)
+                    return e.load_every_other(source, offset, lanes, count) if count > 0 else e.zero(type_)
 
                 grid = [
                     [self._masked(load(start, pixel), mask) for pixel in range(extent)]
@@ -204,7 +204,7 @@ class WinogradGradient(CheckedKernel):
         e.parallel([shape.channels[0]], transform_channel, self._transform_work(operand))
 
     def _transform_work(self, operand: TransformedOperand) -> float:
-        return nanoseconds(moved=operand.elements * bytes_of(self.conv.element))
+        return estimate_nanoseconds(moved=operand.elements * byte_width(self.conv.element))
 
     def _lines(
         self, operand: TransformedOperand, strip: Index, line: Index, extent: int
@@ -222,16 +222,16 @@ class WinogradGradient(CheckedKernel):
         image, row = e.divide(e.minimum(number, last) if overflows else number, self.lines // gradient.images.size)
         starts, valid = list[Index](), list[ir.Value | None]()
         for i in range(extent):
-            place = e.add(e.mul(row, TILE_SIZE), i)
+            line_number = e.add(e.mul(row, TILE_SIZE), i)
             is_partial = gradient.lines.size % TILE_SIZE != 0 and i == extent - 1
             tests = list[ir.Value]()
             if is_gradient and is_partial:
-                tests.append(self._is_less(place, shape.lines))
+                tests.append(self._is_less(line_number, shape.lines))
             if is_gradient and overflows:
                 tests.append(self._is_less(number, self.lines))
             if is_partial:
-                place = e.minimum(place, shape.lines - 1)
-            starts.append(e.dot([image, place], [shape.image_stride, shape.line_stride]))
+                line_number = e.minimum(line_number, shape.lines - 1)
+            starts.append(e.dot([image, line_number], [shape.image_stride, shape.line_stride]))
             valid.append(arith.andi(*tests) if len(tests) == 2 else tests[0] if tests else None)
         return starts, valid
 
@@ -243,12 +243,17 @@ class WinogradGradient(CheckedKernel):
         return value if is_valid is None else arith.select(is_valid, value, self.e.zero(value.type))
 
     def _store_points(
-        self, grid: list[list[ir.Value]], matrix: Matrix, operand: TransformedOperand, target: ir.Value, place: Index
+        self,
+        grid: list[list[ir.Value]],
+        matrix: Matrix,
+        operand: TransformedOperand,
+        target: ir.Value,
+        first_offset: Index,
     ) -> None:
-        """Stores the transform of `grid` at all points; `place` is the offset of the first one."""
-        values = [value for row in on_both_sides(self.e, matrix, grid) for value in row]
+        """Stores the transform of `grid` at all points; `first_offset` is the offset of the first one."""
+        values = [value for row in apply_on_both_sides(self.e, matrix, grid) for value in row]
         for point, value in enumerate(values):
-            self.e.store(value, target, self.e.add(place, point * operand.point_stride))
+            self.e.store(value, target, self.e.add(first_offset, point * operand.point_stride))
 
     # ---- sums --------------------------------------------------------------------------------------------------------
 
@@ -274,42 +279,46 @@ class WinogradGradient(CheckedKernel):
         def transform_channel(numbers: list[Index]) -> None:
             channel = e.add(first, numbers[0])
             start = e.mul(channel, gradient.channels.strides[0])
-            place = self.results.advance(self.results.origin, gradient.numbers[0], channel)
+            offsets = self.results.advance(self.results.origin, gradient.numbers[0], channel)
 
             def transform_vector(number: Index, lanes: int) -> None:
                 column = e.mul(number, self.lanes)
                 source = e.add(e.mul(numbers[0], row), column)
                 points = [e.load(sums, e.add(source, i * point_stride), self.lanes) for i in range(size**2)]
                 grid = [points[i : i + size] for i in range(0, size**2, size)]
-                values = [value for line in on_both_sides(e, matrix, grid) for value in line]
-                self._finish(values, start, self.advance(place, column=column), column, lanes)
+                values = [value for line in apply_on_both_sides(e, matrix, grid) for value in line]
+                self._finish(values, start, self.advance(offsets, column=column), column, lanes)
 
             for_blocks(e, self.conv.n.size, self.lanes, transform_vector)
 
-        e.parallel([active], transform_channel, nanoseconds(moved=size**2 * active * row * bytes_of(self.conv.element)))
+        e.parallel(
+            [active],
+            transform_channel,
+            estimate_nanoseconds(moved=size**2 * active * row * byte_width(self.conv.element)),
+        )
 
     def _finish(
-        self, values: list[ir.Value], start: Index, place: tuple[Index, ...], column: Index, active: int
+        self, values: list[ir.Value], start: Index, offsets: tuple[Index, ...], column: Index, active: int
     ) -> None:
         """Stores the taps of `active` output channels from `column` on, or direct sums if they are not all finite.
 
-        `start` is the offset of the input channel in the image, `place` that of the first tap in the results.
+        `start` is the offset of the input channel in the image, `offsets` that of the first tap in the results.
         """
         e, gradient = self.e, self.gradient
         steps = gradient.lines.strides[0], gradient.pixels.strides[0]
         taps = list(product(range(WINDOW), repeat=2))
 
-        def tap_place(line: Index, pixel: Index) -> tuple[Index, ...]:
-            moved = self.results.advance(place, gradient.numbers[1], line)
+        def tap_offsets(line: Index, pixel: Index) -> tuple[Index, ...]:
+            moved = self.results.advance(offsets, gradient.numbers[1], line)
             return self.results.advance(moved, gradient.numbers[2], pixel)
 
         def emit_directly(indices: list[Index]) -> None:
-            self.store(self.direct_sums(e.dot(indices, steps, start), column, active), tap_place(*indices), active)
+            self.store(self.direct_sums(e.dot(indices, steps, start), column, active), tap_offsets(*indices), active)
 
         branch = scf.IfOp(self.are_finite(values), has_else=True)
         with ir.InsertionPoint(branch.then_block):
             for tap, value in zip(taps, values, strict=True):
-                self.store(value, tap_place(*tap), active)
+                self.store(value, tap_offsets(*tap), active)
             scf.yield_([])
         with ir.InsertionPoint(branch.else_block):
             e.nest([WINDOW, WINDOW], emit_directly)

@@ -15,7 +15,7 @@ from itertools import product
 
 from buddy.compiler.mlir.bindings import ir, memref, scf
 from buddy.compiler.passes.kernels.access import Loop, subrange
-from buddy.compiler.passes.kernels.contraction import bytes_of, converted
+from buddy.compiler.passes.kernels.contraction import byte_width, convert_elements
 from buddy.compiler.passes.kernels.conv.shape import BLOCKS_TO_SHARE, Convolution
 from buddy.compiler.passes.kernels.conv.winograd.blocking import (
     WinogradBlocking,
@@ -24,8 +24,13 @@ from buddy.compiler.passes.kernels.conv.winograd.blocking import (
     tiles_of,
 )
 from buddy.compiler.passes.kernels.conv.winograd.checked import CheckedKernel
-from buddy.compiler.passes.kernels.conv.winograd.transforms import WINDOW, TransformedWeights, on_both_sides, transforms
-from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, for_blocks, nanoseconds
+from buddy.compiler.passes.kernels.conv.winograd.transforms import (
+    WINDOW,
+    TransformedWeights,
+    apply_on_both_sides,
+    transforms,
+)
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, estimate_nanoseconds, for_blocks
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultOffsets, ResultSpec
 from buddy.compiler.passes.kernels.gemm.dot import DotGemm
 from buddy.compiler.passes.kernels.gemm.kernel import BlockedGemm
@@ -42,7 +47,7 @@ class _Tile:
     pixels: Index
 
 
-def weights_of(conv: Convolution, blocking: WinogradBlocking) -> TransformedWeights:
+def weight_packing(conv: Convolution, blocking: WinogradBlocking) -> TransformedWeights:
     """Returns the packing of the weights that the kernel reads."""
     lines, pixels, channels = conv.k
     window = (lines.strides[1], pixels.strides[1])
@@ -53,7 +58,7 @@ def weights_of(conv: Convolution, blocking: WinogradBlocking) -> TransformedWeig
 
 
 class Winograd(CheckedKernel):
-    """Emits one convolution, for weights `b` packed by `weights_of`; `unpacked` are the weights before packing."""
+    """Emits one convolution, for weights `b` packed by `weight_packing`; `unpacked` are the weights before packing."""
 
     def __init__(
         self,
@@ -68,7 +73,7 @@ class Winograd(CheckedKernel):
         super().__init__(e, a, b, unpacked, results, conv)
         self.block, self.columns = blocking, blocking.gemm.columns
         self.matrices, self.tiles = transforms(blocking.tile_size), tiles_of(conv, blocking.tile_size)
-        self.packing = weights_of(conv, blocking)
+        self.packing = weight_packing(conv, blocking)
         self.channels = padded_channels(conv, self.lanes)
 
     def emit(self) -> None:
@@ -81,7 +86,7 @@ class Winograd(CheckedKernel):
     def _work(self) -> float:
         """Returns a rough time on one thread in nanoseconds."""
         flop = self.conv.flops * self.block.points / (WINDOW * self.block.tile_size) ** 2
-        return nanoseconds(flop, math.prod(self.packing.shape) * bytes_of(self.packing.element))
+        return estimate_nanoseconds(flop, math.prod(self.packing.shape) * byte_width(self.packing.element))
 
     def _emit_block(self, number: Index, work: float) -> None:
         """Emits block `number` of tiles, which takes `work` nanoseconds.
@@ -108,8 +113,8 @@ class Winograd(CheckedKernel):
             number = e.minimum(e.add(first, slots[0]), math.prod(self.tiles) - 1)
             self._transform_input(self._tile(number), slots[0], transformed)
 
-        moved = self.block.tiles * self.block.points * self.channels * bytes_of(self.packing.element)
-        e.parallel([self.block.tiles], emit_input_transform, nanoseconds(moved=moved))
+        moved = self.block.tiles * self.block.points * self.channels * byte_width(self.packing.element)
+        e.parallel([self.block.tiles], emit_input_transform, estimate_nanoseconds(moved=moved))
         e.parallel([self.packing.shape[0]], emit_panel, work)
         memref.dealloc(transformed)
 
@@ -150,9 +155,9 @@ class Winograd(CheckedKernel):
             grid = [
                 [self.load_vector(self.a, e.add(start, offset), active) for offset in line] for line in grid_offsets
             ]
-            rows = on_both_sides(e, matrix, grid)
+            rows = apply_on_both_sides(e, matrix, grid)
             for point, value in enumerate(value for row in rows for value in row):
-                narrow = converted(value, transformed.type.element_type)
+                narrow = convert_elements(value, transformed.type.element_type)
                 e.store(narrow, transformed, e.add(target_start, point * point_stride))
 
         for_blocks(e, self.conv.k[2].size, self.lanes, transform_channels)
@@ -212,7 +217,9 @@ class Winograd(CheckedKernel):
         """Returns a vector of channels per output of a tile, line by line; `start` is the offset of the first point."""
         e, size, point_stride = self.e, len(self.matrices.of_input), self.block.point_stride(self.columns)
         points = [e.load(sums, e.add(start, point * point_stride), self.lanes) for point in range(self.block.points)]
-        rows = on_both_sides(e, self.matrices.of_output, [points[i : i + size] for i in range(0, len(points), size)])
+        rows = apply_on_both_sides(
+            e, self.matrices.of_output, [points[i : i + size] for i in range(0, len(points), size)]
+        )
         return [value for row in rows for value in row]
 
     def _finish(self, tile: _Tile, values: list[ir.Value], active: int) -> None:

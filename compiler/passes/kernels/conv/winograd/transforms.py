@@ -20,8 +20,8 @@ from functools import cache
 from typing import Any
 
 from buddy.compiler.mlir.bindings import arith, ir, vector
-from buddy.compiler.passes.kernels.contraction import converted, multiply_add
-from buddy.compiler.passes.kernels.dot_instructions import elements, words
+from buddy.compiler.passes.kernels.contraction import convert_elements, emit_multiply_add
+from buddy.compiler.passes.kernels.dot_instructions import as_elements, as_words
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, for_blocks
 from buddy.compiler.passes.kernels.packing import Extent, PackedWindows
 
@@ -82,7 +82,7 @@ def _matrix(rows: Sequence[Sequence[float]]) -> Matrix:
 Grid = list[list[ir.Value]]  # scalars or vectors by line and pixel
 
 
-def on_both_sides(e: KernelEmitter, matrix: Matrix, grid: Grid) -> Grid:
+def apply_on_both_sides(e: KernelEmitter, matrix: Matrix, grid: Grid) -> Grid:
     """Returns `matrix * grid * matrixᵀ`."""
     columns = [_multiply(e, matrix, [line[j] for line in grid]) for j in range(len(grid[0]))]
     return [_multiply(e, matrix, [column[i] for column in columns]) for i in range(len(matrix))]
@@ -135,13 +135,17 @@ def _sum(e: KernelEmitter, factors: Sequence[float], values: Sequence[ir.Value])
         if abs(factor) == 1:
             total = (arith.addf if factor > 0 else arith.subf)(total, value)
         else:
-            total = multiply_add(value, e.splat(value.type, factor), total)
+            total = emit_multiply_add(value, e.splat(value.type, factor), total)
     return total
 
 
 def _rounded(value: ir.Value, element: ir.Type) -> ir.Value:
     """Returns `value`, a double, in elements of type `element`: bfloat16 by way of float32, as processors convert."""
-    return converted(converted(value, ir.F32Type.get()), element) if element.width < 32 else converted(value, element)
+    return (
+        convert_elements(convert_elements(value, ir.F32Type.get()), element)
+        if element.width < 32
+        else convert_elements(value, element)
+    )
 
 
 @dataclass(frozen=True)
@@ -185,14 +189,14 @@ class TransformedWeights:
 
             def transform_window(indices: list[Index]) -> None:
                 window = e.dot(indices, (self.channels[1], self.n[1]), start)
-                place = self._place(e, target_start, *indices)
-                self._transform_window(e, source, window, target, place)
+                point_offset = self._first_point_offset(e, target_start, *indices)
+                self._transform_window(e, source, window, target, point_offset)
 
             e.nest((self.channels[0], active), transform_window)
 
         for_blocks(e, self.n[0], self.columns, transform_panel)
 
-    def _place(self, e: KernelEmitter, panel_start: Index, channel: Index, column: Index) -> Index:
+    def _first_point_offset(self, e: KernelEmitter, panel_start: Index, channel: Index, column: Index) -> Index:
         """Returns the offset of a channel and column at the first point of the panel that begins at `panel_start`."""
         step, lane = e.divide(channel, self.group)
         return e.dot((step, column, lane), (self.columns * self.group, self.group, 1), panel_start)
@@ -219,14 +223,13 @@ class TransformedWeights:
 
         def transform_channel(channel: Index, row_starts: list[Index]) -> None:
             def transform_columns(column: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
-                weights = [
-                    converted(e.load(windows.scratch, e.add(row, column), self.lanes), double) for row in row_starts
-                ]  # fmt: skip
+                loaded = (e.load(windows.scratch, e.add(row, column), self.lanes) for row in row_starts)
+                weights = [convert_elements(value, double) for value in loaded]
                 grid = [weights[line * WINDOW : (line + 1) * WINDOW] for line in range(WINDOW)]
-                values = [value for row in on_both_sides(e, matrix, grid) for value in row]
-                place = self._place(e, target_start, channel, column)
+                values = [value for row in apply_on_both_sides(e, matrix, grid) for value in row]
+                point_offset = self._first_point_offset(e, target_start, channel, column)
                 for point, value in enumerate(values):
-                    self._store(e, value, target, e.add(place, point * self.channels[0] * self.columns), channel)
+                    self._store(e, value, target, e.add(point_offset, point * self.channels[0] * self.columns), channel)
                 return ()
 
             e.loop(0, self.columns, self.lanes, transform_columns)
@@ -244,16 +247,16 @@ class TransformedWeights:
             return
         bits = narrow.type.element_type.width
         word = ir.IntegerType.get_signless(bits * self.group)
-        integers = elements(narrow, ir.IntegerType.get_signless(bits))
+        integers = as_elements(narrow, ir.IntegerType.get_signless(bits))
         word_vector = ir.VectorType.get([self.lanes], word)
         _, lane = e.divide(channel, self.group)
         shift = arith.index_cast(word, e.value(e.mul(lane, bits)))
         earlier = arith.subi(arith.shli(e.splat(word, 1), shift), e.splat(word, 1))
         start = e.subtract(offset, lane)
-        old = words(e.load(target, start, self.lanes * self.group), self.group)
+        old = as_words(e.load(target, start, self.lanes * self.group), self.group)
         kept = arith.andi(old, vector.broadcast(word_vector, earlier))
         added = arith.shli(arith.extui(word_vector, integers), vector.broadcast(word_vector, shift))
-        e.store(elements(arith.ori(kept, added), target.type.element_type), target, start)
+        e.store(as_elements(arith.ori(kept, added), target.type.element_type), target, start)
 
     def _transform_window(
         self, e: KernelEmitter, source: ir.Value, start: Index, target: ir.Value, target_start: Index
@@ -263,11 +266,11 @@ class TransformedWeights:
 
         def load_weight(line: int, pixel: int) -> ir.Value:
             offset = e.dot((line, pixel), self.window, start)
-            return converted(e.load_scalar(source, offset), double)
+            return convert_elements(e.load_scalar(source, offset), double)
 
         matrix = transforms(self.tile_size).of_weights
         grid = [[load_weight(line, pixel) for pixel in range(WINDOW)] for line in range(WINDOW)]
-        rows = on_both_sides(e, matrix, grid)
+        rows = apply_on_both_sides(e, matrix, grid)
         for point, value in enumerate(value for row in rows for value in row):
             offset = e.add(target_start, point * self.channels[0] * self.columns)
             e.store_scalar(_rounded(value, element), target, offset)

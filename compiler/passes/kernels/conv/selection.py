@@ -1,4 +1,4 @@
-"""Chooses the kernel of a convolution and the packing of its weights, and emits its MLIR function."""
+"""Selects the kernel of a convolution and the packing of its weights, and emits its MLIR function."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from buddy.compiler.mlir.bindings import func, ir, memref
 from buddy.compiler.passes.kernels.access import UnsupportedError, flatten
 from buddy.compiler.passes.kernels.calls import argument_types, flat_operands
-from buddy.compiler.passes.kernels.conv import kernels, patches, shape, tap_sums
+from buddy.compiler.passes.kernels.conv import direct, patches, shape, tap_sums
 from buddy.compiler.passes.kernels.conv.shape import Convolution
 from buddy.compiler.passes.kernels.conv.winograd import blocking as winograd
 from buddy.compiler.passes.kernels.conv.winograd import gradient_blocking as gradients
 from buddy.compiler.passes.kernels.conv.winograd.gradient_kernel import WinogradGradient
-from buddy.compiler.passes.kernels.conv.winograd.kernel import Winograd, weights_of
+from buddy.compiler.passes.kernels.conv.winograd.kernel import Winograd, weight_packing
 from buddy.compiler.passes.kernels.emit import KernelEmitter
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultSpec
 from buddy.compiler.passes.kernels.packing import ALIGNMENT, Packing
@@ -31,7 +31,7 @@ class BlockedConvolution:
     conv: Convolution
     blocking: (
         shape.ConvBlocking
-        | kernels.DepthwiseBlocking
+        | direct.DepthwiseBlocking
         | tap_sums.TapBlocking
         | patches.PatchBlocking
         | winograd.WinogradBlocking
@@ -44,12 +44,12 @@ class BlockedConvolution:
         if isinstance(self.blocking, tap_sums.TapBlocking | gradients.GradientBlocking):
             return None
         if isinstance(self.blocking, winograd.WinogradBlocking):
-            return weights_of(self.conv, self.blocking)
-        if isinstance(self.blocking, kernels.DepthwiseBlocking):
-            return kernels.depthwise_panels(self.conv, self.blocking)
+            return weight_packing(self.conv, self.blocking)
+        if isinstance(self.blocking, direct.DepthwiseBlocking):
+            return direct.depthwise_panels(self.conv, self.blocking)
         if isinstance(self.blocking, patches.PatchBlocking):
             return patches.patch_panels(self.conv, self.blocking)
-        return kernels.gemm_panels(self.conv, self.blocking)
+        return direct.gemm_panels(self.conv, self.blocking)
 
     @property
     def reads_unpacked_weights(self) -> bool:
@@ -85,8 +85,8 @@ def choose_direct(conv: Convolution, target: Target) -> BlockedConvolution:
     if not conv.channels_last:
         raise UnsupportedError("channels are not its last dim")
     if conv.depthwise:
-        return BlockedConvolution(conv, kernels.choose_depthwise(conv, target))
-    choose = patches.choose_patches if conv.is_narrow else shape.choose_blocking
+        return BlockedConvolution(conv, direct.choose_depthwise(conv, target))
+    choose = patches.choose_patches if conv.is_narrow else shape.choose_conv_blocking
     return BlockedConvolution(conv, choose(conv, target))
 
 
@@ -99,10 +99,10 @@ def choose_winograd(
     `UnsupportedError` if Winograd's algorithm does not apply, or if its estimated speedup is below `min_speedup`.
     """
     winograd.check_supported(conv)
-    direct = choose_direct(conv, target).blocking
-    direct_rate = direct.products_per_step if isinstance(direct, patches.PatchBlocking) else 1
+    direct_blocking = choose_direct(conv, target).blocking
+    direct_rate = direct_blocking.products_per_step if isinstance(direct_blocking, patches.PatchBlocking) else 1
     _check_speedup(winograd.estimate_speedup(conv, tile_size, target, packed, direct_rate), min_speedup)
-    return BlockedConvolution(conv, winograd.choose_blocking(conv, tile_size, target))
+    return BlockedConvolution(conv, winograd.choose_winograd_blocking(conv, tile_size, target))
 
 
 def choose_winograd_gradient(conv: Convolution, target: Target, min_speedup: float) -> BlockedConvolution:
@@ -123,7 +123,7 @@ def _check_speedup(speedup: float, min_speedup: float) -> None:
         )
 
 
-def kernel_function(
+def emit_conv_function(
     name: str, types: Sequence[ir.Type], chosen: BlockedConvolution, spec: ResultSpec, packed: bool
 ) -> func.FuncOp:
     """Emits a private function (image, weights, buffers of `spec`); callers pass memrefs of `types`.
@@ -148,14 +148,14 @@ def kernel_function(
             Winograd(e, a, weights, unpacked, results, conv, block).emit()
         elif isinstance(block, gradients.GradientBlocking):
             WinogradGradient(e, a, weights, results, gradients.analyse_gradient(conv), block).emit()
-        elif isinstance(block, kernels.DepthwiseBlocking):
-            kernels.Depthwise(e, a, weights, results, conv, block).emit()
+        elif isinstance(block, direct.DepthwiseBlocking):
+            direct.Depthwise(e, a, weights, results, conv, block).emit()
         elif isinstance(block, tap_sums.TapBlocking):
             tap_sums.TapSums(e, a, weights, results, conv, block).emit()
         elif isinstance(block, patches.PatchBlocking):
             patches.PatchGemm(e, a, weights, results, conv, block).emit()
         else:
-            kernels.ImplicitGemm(e, a, weights, results, conv, block).emit()
+            direct.ImplicitGemm(e, a, weights, results, conv, block).emit()
         if scratch is not None:
             memref.dealloc(scratch)
     return function

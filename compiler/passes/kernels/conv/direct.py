@@ -14,11 +14,11 @@ from math import prod
 from typing import Any
 
 from buddy.compiler.mlir.bindings import ir, vector
-from buddy.compiler.passes.kernels.contraction import bytes_of, converted, multiply_add
+from buddy.compiler.passes.kernels.contraction import byte_width, convert_elements, emit_multiply_add
 from buddy.compiler.passes.kernels.conv.shape import ConvBlocking, Convolution
-from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, for_blocks, nanoseconds, split
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, block_counts, estimate_nanoseconds, for_blocks
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultOffsets
-from buddy.compiler.passes.kernels.packing import Panels, row_major
+from buddy.compiler.passes.kernels.packing import Panels, row_major_strides
 from buddy.compiler.support.target import Target
 
 
@@ -44,13 +44,13 @@ class ConvKernel:
 
     def broadcast_element(self, offset: Index) -> ir.Value:
         """Loads an element of the image into every lane."""
-        element = converted(self.e.load_scalar(self.a, offset), self.vector.element_type, self.conv.unsigned[0])
+        element = convert_elements(self.e.load_scalar(self.a, offset), self.vector.element_type, self.conv.unsigned[0])
         return vector.broadcast(self.vector, element)
 
     def load_vector(self, flat: ir.Value, offset: Index, active: int | None = None) -> ir.Value:
         """Loads a vector of the image or of the weights, and converts it to the accumulator type."""
         unsigned = self.conv.unsigned[0 if flat == self.a else 1]
-        return converted(self.e.load(flat, offset, self.lanes, active), self.vector.element_type, unsigned)
+        return convert_elements(self.e.load(flat, offset, self.lanes, active), self.vector.element_type, unsigned)
 
 
 # Output pixels that are accumulated at once: more would leave no registers for weights and input.
@@ -76,9 +76,11 @@ def choose_depthwise(conv: Convolution, target: Target) -> DepthwiseBlocking:
 
     A smaller block at the end of the line counts as two, since it needs separate code.
     """
-    lanes = target.lanes(bytes_of(conv.element))
+    lanes = target.lanes(byte_width(conv.element))
     largest = min(_MAX_PIXELS, conv.pixels.size)
-    pixels = min(range(1, largest + 1), key=lambda size: (sum(n + 1 for _, n in split(conv.pixels.size, size)), size))
+    pixels = min(
+        range(1, largest + 1), key=lambda size: (sum(n + 1 for _, n in block_counts(conv.pixels.size, size)), size)
+    )
     return DepthwiseBlocking(pixels, lanes)
 
 
@@ -108,7 +110,7 @@ class Depthwise(ConvKernel):
     def emit(self) -> None:
         conv = self.conv
         outer = [*conv.images, conv.lines]
-        loaded_bytes = conv.flops // 2 * bytes_of(conv.input_element)
+        loaded_bytes = conv.flops // 2 * byte_width(conv.input_element)
 
         def emit_line(indices: list[Index]) -> None:
             a, offsets = self.e.dot(indices, [loop.strides[0] for loop in outer]), self.results.origin
@@ -117,7 +119,9 @@ class Depthwise(ConvKernel):
             channels = conv.groups[0].size
             for_blocks(self.e, channels, self.lanes, lambda n, active: self._emit_channels(a, offsets, n, active))
 
-        self.e.parallel([loop.size for loop in outer], emit_line, nanoseconds(flop=conv.flops, moved=loaded_bytes))
+        self.e.parallel(
+            [loop.size for loop in outer], emit_line, estimate_nanoseconds(flop=conv.flops, moved=loaded_bytes)
+        )
 
     def _emit_channels(self, a: Index, line_offsets: ResultOffsets, number: Index, active: int) -> None:
         """Emits one line, at offset `a` of A, for vector `number` of channels, of which `active` are valid."""
@@ -148,7 +152,7 @@ class Depthwise(ConvKernel):
             weight = self.load_vector(self.b, b)
             starts = [e.add(a, i * self.conv.pixels.strides[0]) for i in range(len(sums))]
             return [
-                multiply_add(self.load_vector(self.a, start, active), weight, total)
+                emit_multiply_add(self.load_vector(self.a, start, active), weight, total)
                 for start, total in zip(starts, sums, strict=True)
             ]
         b_stride = self.lanes * prod(loop.size for loop in loops[depth + 1 :])
@@ -170,7 +174,7 @@ class Depthwise(ConvKernel):
                 offset = start + i * conv.pixels.strides[0]
                 if offset not in loaded:
                     loaded[offset] = self.load_vector(self.a, e.add(a, offset), active)
-                sums[i] = multiply_add(loaded[offset], weight, sums[i])
+                sums[i] = emit_multiply_add(loaded[offset], weight, sums[i])
         return sums
 
 
@@ -201,7 +205,7 @@ class ImplicitGemm(ConvKernel):
         sizes = [*(x.size for x in conv.groups), conv.n.size, *(x.size for x in conv.images), conv.lines.size]
         blocks = [1 for _ in sizes]
         blocks[len(conv.groups)], blocks[-1] = block.columns * block.panels, block.lines
-        self.e.parallel_blocks(sizes, blocks, self._emit_lines, nanoseconds(flop=conv.flops))
+        self.e.parallel_blocks(sizes, blocks, self._emit_lines, estimate_nanoseconds(flop=conv.flops))
 
     def _emit_lines(self, numbers: list[Index], active: list[int]) -> None:
         """Emits a block of lines of one image and group, for as many panels of weights as fit into cache."""
@@ -253,7 +257,7 @@ class ImplicitGemm(ConvKernel):
     ) -> list[ir.Value]:
         """Returns the sums after the whole reduction."""
         e, loops = self.e, self.conv.merged_k
-        b_strides = row_major([loop.size for loop in loops], self.block.columns)
+        b_strides = row_major_strides([loop.size for loop in loops], self.block.columns)
 
         def emit_loops(depth: int, a: Index, b: Index, sums: list[ir.Value]) -> list[ir.Value]:
             if depth == len(loops):
@@ -275,5 +279,5 @@ class ImplicitGemm(ConvKernel):
         result = []
         for i, offset in enumerate(position_offsets):
             element = self.broadcast_element(self.e.add(a, offset))
-            result += [multiply_add(element, weight, sums[i * vectors + j]) for j, weight in enumerate(weights)]
+            result += [emit_multiply_add(element, weight, sums[i * vectors + j]) for j, weight in enumerate(weights)]
         return result
