@@ -21,7 +21,7 @@ from support.processes import result_of
 
 from buddy.compiler.runtime.measure import MemoryTrace
 from buddy.compiler.tools.bench.plan import BenchSubject, read_suite
-from buddy.compiler.tools.bench.subjects import load
+from buddy.compiler.tools.bench.subjects import load_subject
 
 SUITE = Path(__file__).resolve().parent / "training.toml"
 WANTED = {"ratio to inductor": 1.0}
@@ -33,7 +33,7 @@ WARM_STEPS = 2
 def measure(subject: BenchSubject, side: str) -> dict[str, int]:
     """Returns in bytes the peak of a step, and what is held when it starts, in this process."""
     torch.set_num_threads(1)
-    step = load(subject.source, subject.arguments, subject.task)
+    step = load_subject(subject.source, subject.arguments, subject.task)
     if side != "eager":
         step = replace(step, model=torch.compile(step.model, backend=side))
     with MemoryTrace() as trace:
