@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from buddy.app.actions import key_of
 from buddy.app.reports.results import SAVE, USE, bisection_result
@@ -17,13 +18,19 @@ if TYPE_CHECKING:
     from buddy.app.panes.context import WorkbenchContext
 
 
+class _Bisection(NamedTuple):
+    """The result of a bisection, and the graph that was bisected."""
+
+    result: BisectionResult
+    info: GraphInfo
+
+
 class BisectCommands:
     """Bisects wrong recipes. Opening the program again drops the latest result."""
 
     def __init__(self, context: WorkbenchContext, graphs: GraphCommands, reduce: ReduceCommands) -> None:
         self._context, self._graphs, self._reduce = context, graphs, reduce
-        # The latest result, and the graph that was bisected.
-        self._bisected: tuple[BisectionResult, GraphInfo] | None = None
+        self._latest: _Bisection | None = None
         self.job = context.jobs.single("bisect", f"a bisection is running: press {key_of('cancel')} to stop it")
 
     def bisect(self) -> None:
@@ -36,18 +43,18 @@ class BisectCommands:
             return
         if not self.job.may_begin():
             return
-        if self._bisection_result is not None:
-            self._context.results.show(bisection_result(self._bisection_result), self._use_answer)
+        if self._latest is not None and self._is_current(self._latest):
+            self._show(self._latest)
         else:
             self._ask_criterion()
 
-    @property
-    def _bisection_result(self) -> BisectionResult | None:
-        """The latest result; `None` if the program was opened again since."""
-        if self._bisected is None:
-            return None
-        (result, info), graphs = self._bisected, self._context.state.graphs
-        return result if any(info is graph for graph in graphs) else None
+    def _is_current(self, bisection: _Bisection) -> bool:
+        """Whether the program has not been opened again since the bisection."""
+        return any(bisection.info is graph for graph in self._context.state.graphs)
+
+    def _show(self, bisection: _Bisection) -> None:
+        """Show a result. The answer acts on this result, also if it is shown again from the log after a later one."""
+        self._context.results.show(bisection_result(bisection.result), partial(self._use_answer, bisection))
 
     def _ask_criterion(self) -> None:
         from buddy.app.screens.picker import PickerChoice, PickerScreen
@@ -90,29 +97,25 @@ class BisectCommands:
         )
         if answer is None:
             return
-        self._bisected = answer.finding, info
-        self._context.results.show(bisection_result(answer.finding), self._use_answer)
+        self._latest = _Bisection(answer.finding, info)
+        self._show(self._latest)
 
-    def _use_answer(self, action: str) -> None:
-        result = self._bisection_result
-        if result is None:
+    def _use_answer(self, bisection: _Bisection, action: str) -> None:
+        if not self._is_current(bisection):
             self._context.say("the program was opened again: the result of the bisection is out of date")
             return
+        result = bisection.result
         if action == USE:
             self._graphs.show(result.recipe.graph)
             self._context.edits.edit(result.recipe, "the recipe found by bisection")
         elif action == SAVE:
             self._context.dialogs.ask(
-                "write the recipe and the reduced module to the folder", "bisected", self._save_result
+                "write the recipe and the reduced module to the folder", "bisected", partial(self._save_result, result)
             )
         else:
             self._ask_criterion()
 
-    def _save_result(self, text: str) -> None:
-        result = self._bisection_result
-        if result is None:
-            return
-
+    def _save_result(self, result: BisectionResult, text: str) -> None:
         def question(folder: Path) -> str:
             existing = [name for name in bisection_texts(result) if (folder / name).exists()]
             return f"{text.strip()} already has {' and '.join(existing)}. Overwrite?" if existing else ""

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,7 +50,6 @@ class ReduceCommands:
             "reduce", f"a reduction or bisection is running: press {key_of('cancel')} to stop it"
         )
         self._stop = threading.Event()
-        self._reduced: Reduction | None = None
 
     def reduce(self) -> None:
         """Ask which failure to keep: that of the failed pass, or that of a command on the shown stage."""
@@ -192,25 +192,27 @@ class ReduceCommands:
         finally:
             self._job.running = False
             self._stop.set()
-        self._reduced = reduction
-        self._context.results.show(_result(reduction), self._use_answer)
+        self._show(reduction)
 
-    def _use_answer(self, action: str) -> None:
+    def _show(self, reduction: Reduction) -> None:
+        """Show a result. The answer acts on this result, also if it is shown again from the log after a later one."""
+        self._context.results.show(_result(reduction), partial(self._use_answer, reduction))
+
+    def _use_answer(self, reduction: Reduction, action: str) -> None:
         if action == _SAVE:
-            self._context.dialogs.ask("write the reduced module to", "reduced.mlir", self._save)
+            self._context.dialogs.ask("write the reduced module to", "reduced.mlir", partial(self._save, reduction))
 
-    def _save(self, typed: str) -> None:
+    def _save(self, reduction: Reduction, typed: str) -> None:
         def question(path: Path) -> str:
             return f"{path} already exists. Overwrite?" if path.exists() else ""
 
-        self._context.files.use_path(typed, lambda path, _confirmed: self._write(path), question)
+        self._context.files.use_path(typed, lambda path, _confirmed: self._write(path, reduction), question)
 
-    def _write(self, path: Path) -> None:
-        assert self._reduced is not None
+    def _write(self, path: Path, reduction: Reduction) -> None:
         script = path.with_name(f"{path.name}.sh")
         try:
-            write_whole(path, self._reduced.best)
-            write_whole(script, reproduction_script(self._reduced.failure, path))
+            write_whole(path, reduction.best)
+            write_whole(script, reproduction_script(reduction.failure, path))
             script.chmod(0o755)
         except OSError as error:
             self._context.say(f"{path} could not be written: {error.strerror or error}")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from buddy.app.commands.bisect import _Bisection
 from buddy.app.reports.results import USE
 from buddy.app.reports.searches import bisection_lines, parse_criterion, write_bisection
 from buddy.app.screens.results import ResultScreen
@@ -18,6 +19,8 @@ from buddy.app.workbench.app import Workbench
 from buddy.app.workspace.settings import Settings
 from buddy.compiler.protocol import BisectionResult, Captured, Criterion, Culprit, GraphInfo
 from buddy.compiler.protocol.recipe import PassStep, Recipe, from_toml
+from buddy.compiler.tools.reduce.failure import Failure
+from buddy.compiler.tools.reduce.reduction import Reduction
 
 Open = Callable[..., Any]
 FOUND = BisectionResult(
@@ -75,7 +78,7 @@ def app(tmp_path: Path) -> Workbench:
     app.state.graph = 1
     extract = app.state.graphs[1]
     app.subgraph_commands._origins[1] = extract, 0
-    app.bisect_commands._bisected = replace(FOUND, recipe=replace(FOUND.recipe, graph=1)), extract
+    app.bisect_commands._latest = _Bisection(replace(FOUND, recipe=replace(FOUND.recipe, graph=1)), extract)
     return app
 
 
@@ -87,13 +90,15 @@ def graphs(*names: str) -> tuple[GraphInfo, ...]:
 def test_extracts_and_results_are_of_the_program_that_is_open(app: Workbench, names: tuple[str, ...]) -> None:
     subgraphs, bisections = app.subgraph_commands, app.bisect_commands
     assert subgraphs.is_extract
-    assert bisections._bisection_result is not None
+    bisection = bisections._latest
+    assert bisection is not None
+    assert bisections._is_current(bisection)
     app.state.apply(Captured(0, graphs(*names)))
     assert not subgraphs.is_extract
-    assert bisections._bisection_result is None
+    assert not bisections._is_current(bisection)
     said: list[str] = []
     app.context.status.say = said.append  # type: ignore[method-assign]
-    bisections._use_answer(USE)
+    bisections._use_answer(bisection, USE)
     assert said == ["the program was opened again: the result of the bisection is out of date"]
 
 
@@ -103,9 +108,48 @@ def test_saving_a_result_asks_before_it_overwrites(app: Workbench, tmp_path: Pat
     app.context.status.say = lambda message: None  # type: ignore[method-assign]
     folder = tmp_path / "bisected"
     for _ in range(2):
-        app.bisect_commands._save_result(str(folder))
+        app.bisect_commands._save_result(FOUND, str(folder))
     assert asked == [f"{folder} already has right.toml and reduced.mlir and reduced.after.mlir. Overwrite?"]
     assert len(list(folder.iterdir())) == 3
+
+
+def test_a_result_that_is_shown_again_from_the_log_is_used_itself(
+    app: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the recipe of the latest bisection, which another result may have replaced."""
+    edited: list[Recipe] = []
+    bisections, results, info = app.bisect_commands, app.context.results, app.state.graphs[1]
+    monkeypatch.setattr(results, "show", results.add)
+    app.context.edits.edit = lambda recipe, title, merge="": edited.append(recipe)  # type: ignore[method-assign]
+    recipes = [replace(FOUND.recipe, graph=1, threads=threads) for threads in (1, 2)]
+    for recipe in recipes:
+        bisections._latest = _Bisection(replace(FOUND, recipe=recipe), info)
+        bisections._show(bisections._latest)
+    for logged in results.logged:
+        assert logged.use_answer is not None
+        logged.use_answer(USE)
+    assert edited == recipes
+
+
+def test_a_reduction_that_is_shown_again_from_the_log_is_saved_itself(
+    app: Workbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the module of the latest reduction."""
+    asked: list[Callable[[str], object]] = []
+    results, reductions = app.context.results, app.reduce_commands
+    monkeypatch.setattr(results, "show", results.add)
+    monkeypatch.setattr(app.context.dialogs, "ask", lambda title, initial, use: asked.append(use))
+    app.context.status.say = lambda message: None  # type: ignore[method-assign]
+    texts = ["module {}\n", "module {\n}\n"]
+    for text in texts:
+        with Reduction(text, Failure("test", ("true", "{}"), str(tmp_path)), jobs=1) as reduction:
+            reduction.best = text
+            reductions._show(reduction)
+    for number, logged in enumerate(results.logged):
+        assert logged.use_answer is not None
+        logged.use_answer("save")
+        asked[-1](str(tmp_path / f"{number}.mlir"))
+    assert [(tmp_path / f"{number}.mlir").read_text() for number in range(2)] == texts
 
 
 def test_a_criterion_is_two_numbers() -> None:
