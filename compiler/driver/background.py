@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from buddy.compiler.driver import program_cache
-from buddy.compiler.graph import serialize
+from buddy.compiler.graph import serialization
 from buddy.compiler.protocol import artifact as artifacts
 from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.recipe import Recipe
@@ -28,7 +28,7 @@ _log = logging.getLogger("buddy.driver")
 class CompileRequest(msgspec.Struct, frozen=True):
     """The input of `answer`: a graph, and the recipe to compile it by."""
 
-    graph: serialize.GraphData
+    graph: serialization.GraphData
     recipe: Recipe
 
 
@@ -38,7 +38,7 @@ def answer(request: CompileRequest) -> bytes:
 
     if hasattr(os, "nice"):
         os.nice(_NICENESS)
-    graph = serialize.from_data(request.graph)
+    graph = serialization.from_data(request.graph)
     artifact = program_cache.find_program(graph, request.recipe)
     if artifact is None:
         artifact = compile_and_store(graph, request.recipe)
@@ -98,7 +98,7 @@ def _compile(job: _Job) -> None:
 _queue = _CompileQueue()
 
 
-def submit(graph: serialize.GraphData, recipe: Recipe, on_done: Callable[[Artifact], None]) -> None:
+def submit(graph: serialization.GraphData, recipe: Recipe, on_done: Callable[[Artifact], None]) -> None:
     """Compiles `graph` by `recipe` after the graphs submitted before; a thread then calls `on_done` with the artifact.
 
     `on_done` is not called if the compilation fails.

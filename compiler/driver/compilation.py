@@ -29,7 +29,7 @@ from buddy.compiler.driver.diagnosis import CompilationError as CompilationError
 from buddy.compiler.driver.notebook import html_of
 from buddy.compiler.driver.pipeline import NumberedStep, Observer, OnStep, run_mlir_passes
 from buddy.compiler.driver.snapshots import GraphStages, Snapshot
-from buddy.compiler.graph import serialize
+from buddy.compiler.graph import serialization
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.mlir import mlir_tool
 from buddy.compiler.mlir.provenance import LocationSets
@@ -114,7 +114,7 @@ class Compiler:
     def __init__(self, graph: Graph, overrides: Registry | None = None) -> None:
         self._overrides = overrides
         self._graphs = GraphStages(graph)
-        self._hash = serialize.graph_hash(graph)
+        self._hash = serialization.graph_hash(graph)
         self._nodes = tuple(op.stable for op in graph.operations)
         self._context = new_context()
         self._locations = LocationSets()

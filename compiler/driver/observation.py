@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from buddy.compiler.codegen import objects
 from buddy.compiler.driver import compile_graph
 from buddy.compiler.driver.diagnosis import CompilationError
-from buddy.compiler.graph import serialize
+from buddy.compiler.graph import serialization
 from buddy.compiler.graph.extraction import ExtractionError, extract_graph
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import GetItemOp, Op, OutputOp, PlaceholderOp, ReshapeFamilyOp
@@ -242,7 +242,7 @@ def _add_program(
     precisions = ((names[node.name], recipe.precision_of(node.stable)) for node in extracted.operations)
     new_precisions = tuple(sorted(PrecisionChoice(*pair) for pair in precisions if pair[1] != F32))
     settings = [*new_choices, *new_precisions]
-    key = digest(serialize.to_bytes(renamed), settings)
+    key = digest(serialization.to_bytes(renamed), settings)
     node_recipe = _single_node_recipe(recipe, new_choices, new_precisions)
     program = to_compile.setdefault(key, _SingleNodeProgram(renamed, node_recipe))
     program.uses.append(NodeUse(inputs, results))
@@ -274,7 +274,7 @@ def _result(node: Op) -> tuple[str, int]:
 
 def _rename(graph: Graph) -> tuple[Graph, Mapping[str, str]]:
     """Returns the graph with numbers as names, so that equal nodes have equal graphs, and the new name of each node."""
-    data = serialize.to_data(graph)
+    data = serialization.to_data(graph)
     names = {node.name: f"v{i}" for i, node in enumerate(data.nodes)}
 
     def rename(value: object) -> object:
@@ -295,7 +295,7 @@ def _rename(graph: Graph) -> tuple[Graph, Mapping[str, str]]:
         )
         for node in data.nodes
     ]
-    return serialize.from_data(replace(data, name="alone", nodes=nodes)), names
+    return serialization.from_data(replace(data, name="alone", nodes=nodes)), names
 
 
 def _single_node_recipe(

@@ -9,7 +9,7 @@ from importlib import metadata
 import msgspec
 
 from buddy.compiler.codegen.machines import codegen_version
-from buddy.compiler.graph import plugins, serialize
+from buddy.compiler.graph import plugins, serialization
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.mlir import mlir_tool
 from buddy.compiler.mlir.bindings import PACKAGE, version
@@ -72,7 +72,7 @@ def installation() -> Installation:
 def program_key(graph: Graph, recipe: Recipe) -> str:
     """Returns a hash of all that determines the artifact of `graph` under `recipe`."""
     without_program = msgspec.structs.replace(recipe, source="", arguments=(), graph=0)
-    return digest(serialize.graph_hash(graph), without_program, installation())
+    return digest(serialization.graph_hash(graph), without_program, installation())
 
 
 # The packages that capture a graph, lower it or compile it.

@@ -15,7 +15,7 @@ import msgspec
 
 from buddy.compiler.codegen.calling_convention import EntryConvention, read_entry_convention
 from buddy.compiler.driver.pipeline import NumberedStep, Observer, OnStep, enabled_steps, run_pipeline
-from buddy.compiler.graph import serialize
+from buddy.compiler.graph import serialization
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.transform import TransformError, run_transform
 from buddy.compiler.graph.types import GraphError
@@ -168,7 +168,7 @@ def graph_after(graph: Graph, recipe: Recipe, on_step: OnStep | None = None) -> 
 
     Raises `CompilationError` if a pass fails.
     """
-    copy = _Copy(serialize.to_bytes(graph))
+    copy = _Copy(serialization.to_bytes(graph))
     return run_pipeline(copy, enabled_steps(recipe, "graph"), _transform, Observer(on_step)).graph
 
 
@@ -176,12 +176,12 @@ class GraphStages:
     """Runs the graph passes of different recipes on one graph, with a cache of common prefixes."""
 
     def __init__(self, graph: Graph) -> None:
-        self._data = serialize.to_bytes(graph)
+        self._data = serialization.to_bytes(graph)
         self._cache: OrderedDict[str, tuple[bytes, Snapshot]] = OrderedDict()
 
     def captured(self) -> Graph:
         """Returns a copy of the graph before all passes."""
-        return serialize.from_bytes(self._data)
+        return serialization.from_bytes(self._data)
 
     def after(self, recipe: Recipe, add: OnSnapshot, on_step: OnStep | None = None) -> Graph:
         """Returns the graph after the graph passes of `recipe`.
@@ -191,7 +191,7 @@ class GraphStages:
         """
         observer = _StageObserver(self._data, self._cache, add, on_step)
         run_pipeline(_Copy(self._data), enabled_steps(recipe, "graph"), _transform, observer)
-        return serialize.from_bytes(observer.data)
+        return serialization.from_bytes(observer.data)
 
 
 class _Copy:
@@ -202,7 +202,7 @@ class _Copy:
 
     @cached_property
     def graph(self) -> Graph:
-        return serialize.from_bytes(self.data)
+        return serialization.from_bytes(self.data)
 
 
 class _StageObserver(Observer[_Copy]):
@@ -218,7 +218,7 @@ class _StageObserver(Observer[_Copy]):
         self.data = data
         self._cache, self._add = cache, add
         self._key, self._start = "", 0.0
-        self._snapshot = of_graph("graph", serialize.from_bytes(data), -1, 0.0, None)
+        self._snapshot = of_graph("graph", serialization.from_bytes(data), -1, 0.0, None)
         add(self._snapshot, False)
 
     def cached_state(self, numbered: NumberedStep) -> _Copy | None:
@@ -239,7 +239,7 @@ class _StageObserver(Observer[_Copy]):
     def after(self, numbered: NumberedStep, state: _Copy, remarks: Sequence[Remark]) -> None:
         seconds = time.perf_counter() - self._start
         snapshot = of_graph(numbered.step.name, state.graph, numbered.number, seconds, self._snapshot, tuple(remarks))
-        self._store(numbered, serialize.to_bytes(state.graph), snapshot, is_cached=False)
+        self._store(numbered, serialization.to_bytes(state.graph), snapshot, is_cached=False)
 
     def _store(self, numbered: NumberedStep, data: bytes, snapshot: Snapshot, is_cached: bool) -> None:
         self.data, self._snapshot = data, snapshot

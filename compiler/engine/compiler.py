@@ -83,7 +83,7 @@ class CompilerWorker:
 
     def _add_graph(self, request: StoreGraph) -> Reply:
         from buddy.compiler.driver.compilation import Compiler
-        from buddy.compiler.graph.serialize import from_bytes
+        from buddy.compiler.graph.serialization import from_bytes
 
         self._compilers[request.key] = Compiler(from_bytes(request.graph))
         self._compilers.move_to_end(request.key)

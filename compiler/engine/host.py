@@ -263,7 +263,7 @@ def _python_texts(program: CapturedProgram, started_at: float) -> tuple[PythonTe
 
 
 def _graph_data(captured: CapturedGraph) -> CapturedGraphData:
-    from buddy.compiler.graph.serialize import to_bytes
+    from buddy.compiler.graph.serialization import to_bytes
 
     code = _code_text(captured)
     info = msgspec.structs.replace(captured.info, code=code.name)

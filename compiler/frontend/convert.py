@@ -21,7 +21,7 @@ from buddy.compiler.frontend.symbolic_sizes import GraphSymbols, UnknownSymbolEr
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import EagerOp, GetItemOp, Op, OutputOp, PlaceholderOp, default_ops_map
 from buddy.compiler.graph.operations import RandomLikeOp
-from buddy.compiler.graph.serialize import Opaque
+from buddy.compiler.graph.serialization import Opaque
 from buddy.compiler.graph.sizes import Dim
 from buddy.compiler.graph.types import NodeType, TensorMeta
 from buddy.compiler.protocol import Diagnostic

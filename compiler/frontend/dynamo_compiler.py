@@ -27,7 +27,7 @@ from buddy.compiler.frontend.capture import (
 )
 from buddy.compiler.frontend.eager_program import Trace
 from buddy.compiler.frontend.random_numbers import new_seed
-from buddy.compiler.graph import serialize
+from buddy.compiler.graph import serialization
 from buddy.compiler.graph.graph import Graph, GraphSettings
 from buddy.compiler.graph.node import Op, default_ops_map
 from buddy.compiler.graph.types import GraphError
@@ -361,7 +361,7 @@ class DynamoCompiler:
             self._print(captured.table)
         if is_recording():
             # The script may rewrite its graph, so listeners get a copy of the captured one.
-            copied = serialize.from_bytes(serialize.to_bytes(captured.graph))
+            copied = serialization.from_bytes(serialization.to_bytes(captured.graph))
             notify_listener(replace(captured, graph=copied, user_lowerings=self._user_registry))
         imported = ImportedGraph(captured, self._arguments)
         imported.graph.settings = self._settings()

@@ -15,7 +15,7 @@ import torch.fx._pytree
 
 from buddy.compiler.frontend.aten import AtenGraph, description_index
 from buddy.compiler.frontend.random_numbers import draws_seeds, restores_states
-from buddy.compiler.graph import serialize
+from buddy.compiler.graph import serialization
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.types import GraphError
 from buddy.compiler.runtime.captured import Eager
@@ -204,7 +204,7 @@ class Trace:
         """
         if not self.tags:
             return graph
-        traced = serialize.from_bytes(serialize.to_bytes(graph))
+        traced = serialization.from_bytes(serialization.to_bytes(graph))
         nodes = []
         for name in self.tags:
             if name not in traced.node_table:

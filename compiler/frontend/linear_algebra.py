@@ -129,7 +129,7 @@ def singular_values(a: torch.Tensor) -> torch.Tensor:
 
 
 # For `resampling.resample_like_eager`.
-DISPATCHED: dict[Any, Any] = {aten.linalg_svdvals.default: (recorded_singular_values,)}
+DISPATCHER_RULES: dict[Any, Any] = {aten.linalg_svdvals.default: (recorded_singular_values,)}
 DECOMPOSITIONS: dict[Any, Any] = {
     torch.ops.buddy.singular_values.default: singular_values,
     aten._linalg_det.default: det,

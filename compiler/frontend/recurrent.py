@@ -174,7 +174,7 @@ _KINDS: tuple[tuple[Any, _Kind], ...] = (
     (aten.rnn_relu, _kind(partial(_rnn_layer, "relu"), layers.rnn_layer, _UNROLLED_RELU)),
 )
 # For `resampling.resample_like_eager`.
-DISPATCHED = {
+DISPATCHER_RULES = {
     overload: (rule(kind),)
     for op, kind in _KINDS
     for overload, rule in ((op.input, _rule_for_steps), (op.data, _rule_for_packed))
@@ -201,5 +201,5 @@ def mkldnn_rnn_layer(
 
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.mkldnn_rnn_layer.default: mkldnn_rnn_layer,
-    **{overload: rule for overload, (rule,) in DISPATCHED.items()},
+    **{overload: rule for overload, (rule,) in DISPATCHER_RULES.items()},
 }

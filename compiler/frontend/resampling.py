@@ -294,8 +294,8 @@ _RULES: dict[Any, Sequence[Callable[..., Any]]] = {
     # These are not resampling, but PyTorch installs their rules in the same way.
     aten.multi_margin_loss.default: [formulas.multi_margin_loss],
     aten.multilabel_margin_loss_forward.default: [formulas.multilabel_margin_loss],
-    **recurrent.DISPATCHED,
-    **linear_algebra.DISPATCHED,
+    **recurrent.DISPATCHER_RULES,
+    **linear_algebra.DISPATCHER_RULES,
     aten.softshrink.default: [formulas.softshrink],
 }  # fmt: skip
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {

@@ -9,7 +9,7 @@ import msgspec
 
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import GetItemOp, Op, OutputOp, PlaceholderOp
-from buddy.compiler.graph.serialize import GraphData, NodeData, from_data, to_data, with_static_sizes
+from buddy.compiler.graph.serialization import GraphData, NodeData, from_data, to_data, with_static_sizes
 from buddy.compiler.graph.sizes import parse_size, symbols_in, value_of
 from buddy.compiler.graph.types import NodeType
 from buddy.compiler.protocol.errors import BuddyError

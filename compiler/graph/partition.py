@@ -19,7 +19,7 @@ from itertools import groupby
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import GetItemOp, Op, OutputOp, PlaceholderOp, map_nodes, nodes_in
 from buddy.compiler.graph.operations.effects import ObserveOp
-from buddy.compiler.graph.serialize import to_plain
+from buddy.compiler.graph.serialization import to_plain
 from buddy.compiler.graph.types import NodeType, TensorMeta
 from buddy.compiler.protocol.recipe import digest
 

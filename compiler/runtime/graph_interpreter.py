@@ -12,7 +12,7 @@ import torch
 from buddy.compiler.graph.graph import Graph, symbols_of
 from buddy.compiler.graph.node import GetItemOp, Op, ReshapeFamilyOp
 from buddy.compiler.graph.operations.effects import RandomOp
-from buddy.compiler.graph.serialize import Opaque
+from buddy.compiler.graph.serialization import Opaque
 from buddy.compiler.graph.sizes import Size, value_of
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.protocol.numerics import Reference

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from buddy.compiler.graph.serialize import Opaque
+from buddy.compiler.graph.serialization import Opaque
 from buddy.compiler.graph.sizes import Size, parse_size, value_of
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.protocol.artifact import ArtifactSymbol, TensorSpec

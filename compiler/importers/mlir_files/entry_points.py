@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 from collections.abc import Iterator
 
-from buddy.compiler.graph.serialize import to_bytes
+from buddy.compiler.graph.serialization import to_bytes
 from buddy.compiler.importers.mlir_files.module_graph import FUNCTIONS, ModuleGraphBuilder
 from buddy.compiler.importers.mlir_files.read_request import EntryPoint, ReadAnswer, ReadRequest
 from buddy.compiler.importers.mlir_files.reading import ModulePart, UnreadableError, new_context, parts_of

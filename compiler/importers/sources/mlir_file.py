@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from buddy.compiler.frontend.graph_info import ir_graph_info, rows_table
-from buddy.compiler.graph.serialize import from_bytes
+from buddy.compiler.graph.serialization import from_bytes
 from buddy.compiler.importers.mlir_files.read_request import EntryPoint, ReadAnswer, ReadRequest
 from buddy.compiler.importers.sources.inputs import INPUTS, SEED, as_call, new_generator, random_tensor
 from buddy.compiler.importers.sources.opening import Opening

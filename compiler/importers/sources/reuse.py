@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from buddy.compiler.frontend.capture import named_tensors
 from buddy.compiler.frontend.eager_program import EagerCode, code_of, program_of
-from buddy.compiler.graph import serialize
+from buddy.compiler.graph import serialization
 from buddy.compiler.graph.types import NodeType
 from buddy.compiler.protocol import GraphInfo
 from buddy.compiler.protocol.recipe import digest
@@ -84,7 +84,7 @@ def describe(
     if len(sources) < len(captured.tensors):
         return b""
     known = KnownGraph(
-        serialize.to_bytes(captured.graph),
+        serialization.to_bytes(captured.graph),
         captured.info,
         captured.table,
         captured.code,
@@ -119,7 +119,7 @@ def restore(data: bytes, module: object, args: Sequence[object], kwargs: Mapping
             return None
         tensors.append(tensor.detach() if source.state else tensor.detach().clone())
     captured = CapturedGraph(
-        serialize.from_bytes(known.graph),
+        serialization.from_bytes(known.graph),
         known.info,
         tensors,
         program_of(known.eager),

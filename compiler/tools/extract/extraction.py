@@ -21,7 +21,7 @@ from buddy.compiler.graph.extraction import ExtractionError, extract_graph, find
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import GetItemOp, Op, OutputOp, PlaceholderOp
 from buddy.compiler.graph.operations.effects import PhiloxOp
-from buddy.compiler.graph.serialize import Opaque
+from buddy.compiler.graph.serialization import Opaque
 from buddy.compiler.graph.types import NodeType, TensorDType
 from buddy.compiler.protocol import GraphInfo, NodeRow
 from buddy.compiler.runtime.callbacks import resolve

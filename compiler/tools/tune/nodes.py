@@ -11,7 +11,7 @@ import torch
 
 from buddy.compiler.driver import program_cache
 from buddy.compiler.driver.compile_graph import compile_graph
-from buddy.compiler.graph import serialize
+from buddy.compiler.graph import serialization
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.operations.effects import RandomOp
 from buddy.compiler.ops.lowering import LoweredModule
@@ -113,7 +113,7 @@ class ErrorMeter:
         self._expected = self._results(values)
         self._values = values if kept <= _MAX_KEPT_BYTES else {}
         result_fingerprints = [fingerprints([value]) for value in self._expected if isinstance(value, torch.Tensor)]
-        self._key = digest(serialize.graph_hash(self._graph), program_cache.installation(), str(result_fingerprints))
+        self._key = digest(serialization.graph_hash(self._graph), program_cache.installation(), str(result_fingerprints))
         try:
             stored = msgspec.msgpack.decode(PRECISION_ERRORS.read(self._key) or b"\x90", type=list[MeasuredError])
         except msgspec.MsgspecError:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from buddy.compiler.graph import serialize
+from buddy.compiler.graph import serialization
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.protocol import Diagnostic, GraphInfo
 from buddy.compiler.protocol.errors import diagnostic_of
@@ -30,7 +30,7 @@ _GRAPH_FILE, _VALUES_FILE = "graph.bin", "values.pt"
 
 def write_bundle(folder: Path, graph: Graph, tensors: Sequence[torch.Tensor], numbers: Sequence[Any] = ()) -> None:
     """Writes `graph` and its inputs, in placeholder order, into `folder`. Raises `OSError`."""
-    (folder / _GRAPH_FILE).write_bytes(serialize.to_bytes(graph))
+    (folder / _GRAPH_FILE).write_bytes(serialization.to_bytes(graph))
     torch.save(
         {"tensors": [_without_spare_storage(tensor) for tensor in tensors], "numbers": list(numbers)},
         folder / _VALUES_FILE,
@@ -42,7 +42,7 @@ def read_bundle(folder: Path) -> CapturedGraph:
 
     Raises `OSError`, and other exceptions for damaged files.
     """
-    graph = serialize.from_bytes((folder / _GRAPH_FILE).read_bytes())
+    graph = serialization.from_bytes((folder / _GRAPH_FILE).read_bytes())
     values = torch.load(folder / _VALUES_FILE, weights_only=True, mmap=True)
     numbers = tuple(values["numbers"])
     eager = partial(results_of, graph, numbers=numbers)

@@ -147,7 +147,7 @@ def from_data(data: GraphData) -> Graph:
     return graph
 
 
-def with_sizes(data: GraphData, sizes: Mapping[str, int]) -> GraphData:
+def substitute_sizes(data: GraphData, sizes: Mapping[str, int]) -> GraphData:
     """Returns the graph for one set of sizes: `sizes` has the value of each symbol. The result has no symbols."""
 
     def number(size: int | str) -> int:
