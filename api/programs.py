@@ -13,7 +13,7 @@ import torch
 from buddy.compiler.driver.compilation import Compilation, Compiler
 from buddy.compiler.frontend.capture import capture
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.plugins import installed_plugins, load_file, plugin_problems
+from buddy.compiler.graph.plugins import installed_plugins, load_plugin_file, plugin_problems
 from buddy.compiler.importers.sources import CapturedGraph, load_program
 from buddy.compiler.protocol import Assignment, Diagnostic, RunReport, Stage
 from buddy.compiler.protocol.artifact import Artifact
@@ -176,7 +176,7 @@ def open_program(
     Loads the plug-ins of installed packages and the files `plugins`; `problems` of the result are their errors. Raises
     `BuddyError` if no program can be loaded.
     """
-    loaded = [*installed_plugins(), *(load_file(PluginFile(path)) for path in plugins)]
+    loaded = [*installed_plugins(), *(load_plugin_file(PluginFile(path)) for path in plugins)]
     program = load_program(source, tuple(arguments), directory, None, tuple(shapes), frontend, trusts)
     return _program(program.graphs, source, program.notes, plugin_problems(loaded))
 

@@ -23,7 +23,7 @@ from support import printing
 from support.timing import seconds_of
 
 from buddy.compiler.driver.compile_graph import compile_graph
-from buddy.compiler.driver.observation import observed_program
+from buddy.compiler.driver.observation import compile_observed
 from buddy.compiler.importers.sources import load_program
 from buddy.compiler.protocol.numerics import ObservedProgram
 from buddy.compiler.protocol.presets import default_recipe
@@ -103,7 +103,7 @@ PARTS: dict[str, Callable[[CapturedGraph, int], dict[str, Any]]] = {
 
 def _observed(captured: CapturedGraph) -> ObservedProgram:
     start = time.perf_counter()
-    found = observed_program(captured.graph, default_recipe(), captured.user_lowerings())
+    found = compile_observed(captured.graph, default_recipe(), captured.user_lowerings())
     print(f"compiled in {time.perf_counter() - start:.1f} s", file=sys.stderr)
     return found
 

@@ -66,9 +66,9 @@ from buddy.app.session.state import State, Topic
 from buddy.app.widgets.background import screen_bindings
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.workbench import status_lines
+from buddy.app.workbench.border_lines import BorderLines
 from buddy.app.workbench.changed_cells import DirtyLines, TerminalCells
 from buddy.app.workbench.dispatch import Method, resolve
-from buddy.app.workbench.border_lines import BorderLines
 from buddy.app.workbench.key_sequences import ActionCommands, KeyQueue, KeySequences, Palette
 from buddy.app.workbench.terminal import (
     ResizeLimiter,

@@ -26,13 +26,13 @@ _log = logging.getLogger("buddy.driver")
 
 
 class CompileRequest(msgspec.Struct, frozen=True):
-    """The input of `answer`: a graph, and the recipe to compile it by."""
+    """The input of `compile_to_bytes`: a graph, and the recipe to compile it by."""
 
     graph: serialization.GraphData
     recipe: Recipe
 
 
-def answer(request: CompileRequest) -> bytes:
+def compile_to_bytes(request: CompileRequest) -> bytes:
     """Compiles a graph in the process that `submit` starts; returns its artifact as bytes, from the cache if it can."""
     from buddy.compiler.driver.compile_graph import compile_and_store
 
@@ -87,7 +87,7 @@ class _CompileQueue:
 def _compile(job: _Job) -> None:
     """Compiles one graph and passes its artifact to `on_done`; a failure is only logged."""
     try:
-        data = call_and_wait(f"{__name__}:answer", job.request, bytes, _LIMIT_SECONDS)
+        data = call_and_wait(f"{__name__}:compile_to_bytes", job.request, bytes, _LIMIT_SECONDS)
         job.on_done(artifacts.from_bytes(data))
     except (TookTooLong, CallFailed) as error:
         _log.info("a graph was not compiled in the background: %s", error)

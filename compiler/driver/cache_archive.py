@@ -135,7 +135,7 @@ def write(path: Path, contents: ArchiveContents, key: bytes | None = None) -> st
     payload = zlib.compress(msgspec.msgpack.encode(contents), 6)
     first = f"{_MAGIC} {FORMAT} {len(payload)} {hashlib.sha256(payload).hexdigest()}"
     try:
-        data = f"{first}\n{_seal(first, key or disk_cache.key_for(_PURPOSE))}\n".encode() + payload
+        data = f"{first}\n{_seal(first, key or disk_cache.derive_key(_PURPOSE))}\n".encode() + payload
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with open(handle, "wb") as file:
@@ -216,7 +216,7 @@ def _check_author(path: Path, data: bytes, first_line: str, seal: bytes, trust: 
     if trust.sha256 or trust.key is not None or trust.anyone:
         return
     try:
-        own = _seal(first_line, disk_cache.key_for(_PURPOSE)).encode()
+        own = _seal(first_line, disk_cache.derive_key(_PURPOSE)).encode()
     except OSError as error:
         raise ArchiveError(f"the key of the cache cannot be read: {error}", str(disk_cache.folder())) from error
     if not hmac.compare_digest(own, seal):
@@ -275,7 +275,7 @@ def store(contents: ArchiveContents) -> ImportResult:
         if (why := mismatch_reason(contents.made_by, here, name) or _too_large(contents, name))
     }
     fitting = [entry for entry in contents.entries if entry.cache not in rejected]
-    problem = disk_cache.problem()
+    problem = disk_cache.find_problem()
     if fitting and problem:
         what = f"the cache is disabled: {problem}"
         raise ArchiveError(what, str(disk_cache.folder()), "its folder must belong to you and be writable only by you")

@@ -18,11 +18,11 @@ from buddy.compiler.driver.backends import (
     Backend,
     Code,
     backend_named,
-    backend_of,
     check_target,
     ignored_fields,
-    lowered_graph,
+    lower_graph,
     report_plugin_errors,
+    select_backend,
 )
 from buddy.compiler.driver.compile_graph import compile_graph
 from buddy.compiler.driver.diagnosis import CompilationError as CompilationError
@@ -152,7 +152,7 @@ class Compiler:
         last, key = self._run_passes(recipe, lowered, progress)
         artifact = self._finish(recipe, graph, lowered, last, key, progress)
         assignments = self._with_folded(lowered.assignments)
-        backend = backend_of(recipe, last.operation)
+        backend = select_backend(recipe, last.operation)
         remarks, seconds = _remarks(lowered, progress, backend, recipe), time.perf_counter() - start
         stages, texts = tuple(progress.stages), tuple(progress.texts)
         return Compilation(stages, artifact, assignments, remarks, seconds, progress.reused, texts)
@@ -205,7 +205,7 @@ class Compiler:
         """
         progress = _Progress(lambda _stage, _text: None)
         last, _ = self._run_passes(recipe, self._lower(recipe, progress)[1], progress)
-        backend = backend_of(recipe, last.operation)
+        backend = select_backend(recipe, last.operation)
         if recipe.target or backend is not NATIVE_BACKEND:
             reason = "the target differs from this CPU" if recipe.target else f"the backend is {backend.name}"
             raise RemarksError(f"{reason}; LLVM remarks are only available for native code")
@@ -228,7 +228,7 @@ class Compiler:
         graph = self._graphs.after(recipe, progress.add, progress.on_step)
         if key not in self._lowered:
             progress.on_step(LOWERING_STEP)
-            self._lowered[key] = graph, lowered_graph(graph, recipe, self._context, self._locations, self._overrides)
+            self._lowered[key] = graph, lower_graph(graph, recipe, self._context, self._locations, self._overrides)
             _trim(self._lowered, _MAX_LOWERED)
         self._lowered.move_to_end(key)
         return self._lowered[key]
@@ -260,7 +260,7 @@ class Compiler:
     def _finish(
         self, recipe: Recipe, graph: Graph, lowered: LoweredModule, last: Snapshot, key: str, progress: _Progress
     ) -> Artifact:
-        backend = backend_of(recipe, last.operation)
+        backend = select_backend(recipe, last.operation)
         llvm = (recipe.llvm_stages, recipe.llvm_disabled)
         key = digest(key, recipe.opt_level, recipe.target, backend.name, recipe.backend_flags, llvm)
         is_cached = key in self._artifacts and all(name in self._snapshots for name in self._artifacts[key][1])

@@ -196,7 +196,7 @@ class _SingleNodeProgram:
     uses: list[NodeUse] = field(default_factory=list)
 
 
-def own_programs(
+def compile_single_nodes(
     captured: Graph, program: compile_graph.GraphAfterPasses, recipe: Recipe, overrides: Registry | None,
     symbols: Mapping[str, int], report: OnProgress = lambda _what, _done: None,
 ) -> tuple[list[NodeProgram], dict[str, str]]:  # fmt: skip
@@ -328,7 +328,7 @@ def _compile(
     return compiled
 
 
-def observed_program(
+def compile_observed(
     graph: Graph, recipe: Recipe, overrides: Registry | None = None, *, every: bool = False, own_errors: bool = True,
     symbols: Mapping[str, int] | None = None, report: Callable[[str, float], None] = lambda _what, _done: None,
 ) -> ObservedProgram:  # fmt: skip
@@ -344,7 +344,7 @@ def observed_program(
     programs: list[NodeProgram] = []
     why: dict[str, str] = {}
     if own_errors:
-        programs, why = own_programs(graph, observation.plain, recipe, overrides, symbols or {}, report)
+        programs, why = compile_single_nodes(graph, observation.plain, recipe, overrides, symbols or {}, report)
     precisions = {a.node: a.precision for a in observation.plain.lowered.assignments if a.precision}
     return ObservedProgram(
         observation.recipe, to_bytes(artifact), observation.value_states, tuple(programs), why,

@@ -62,7 +62,10 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=1, help="the number of threads of the recipe (default: 1)")
     parser.add_argument("--plugin", action="append", default=[], help="a Python file to load first")
     options = parser.parse_args(words)
-    for loaded in [*plugins.installed_plugins(), *(plugins.load_file(PluginFile(path)) for path in options.plugin)]:
+    for loaded in [
+        *plugins.installed_plugins(),
+        *(plugins.load_plugin_file(PluginFile(path)) for path in options.plugin),
+    ]:
         if loaded.problem is not None:
             print(loaded.problem, file=sys.stderr)
     try:

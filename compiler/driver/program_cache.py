@@ -22,7 +22,7 @@ from buddy.compiler.support.target import host_features
 
 def find_program(graph: Graph, recipe: Recipe) -> Artifact | None:
     """Returns the cached artifact of `graph` under `recipe` for this machine, or `None`."""
-    data = PROGRAMS.read(program_key(graph, recipe)) if is_ours(graph, recipe) else None
+    data = PROGRAMS.read(program_key(graph, recipe)) if uses_only_built_in_code(graph, recipe) else None
     try:
         return None if data is None else artifacts.from_bytes(data)
     except msgspec.DecodeError:
@@ -31,14 +31,14 @@ def find_program(graph: Graph, recipe: Recipe) -> Artifact | None:
 
 def store_program(graph: Graph, recipe: Recipe, artifact: Artifact) -> None:
     """Caches the artifact of `graph`, unless code from outside this package took part in compiling it."""
-    if is_ours(graph, recipe):
+    if uses_only_built_in_code(graph, recipe):
         PROGRAMS.write(program_key(graph, recipe), artifacts.to_bytes(artifact))
 
 
-def is_ours(graph: Graph, recipe: Recipe) -> bool:
+def uses_only_built_in_code(graph: Graph, recipe: Recipe) -> bool:
     """Returns whether only code of this package compiles `graph`: changes of other code could not be detected."""
     classes = {type(op) for op in graph.body}
-    used: set[plugins.Key] = {("backend", recipe.backend)}
+    used: set[plugins.RegistrationKey] = {("backend", recipe.backend)}
     used |= {("graph pass", step.name) for step in recipe.steps}
     used |= {("MLIR pass", step.name) for step in recipe.steps}
     used |= {("lowering", f"{dialect}.{cls.__name__}") for dialect in plugins.DIALECTS for cls in classes}

@@ -219,7 +219,7 @@ class TextPacker:
 def _use_plugins(request: LoadPlugins) -> Reply:
     from buddy.compiler.graph import plugins
 
-    loaded = [*plugins.installed_plugins(), *map(plugins.load_file, request.plugins)]
+    loaded = [*plugins.installed_plugins(), *map(plugins.load_plugin_file, request.plugins)]
     return PluginsLoaded(plugins.plugin_problems(loaded))
 
 

@@ -90,7 +90,7 @@ class IreeWorker:
     ) -> tuple[list[tuple[Stage, Any]], bytes] | FailureReply:
         """Returns the stages, numbered from 0, with their texts, and the artifact."""
         from buddy.compiler.codegen.iree.compiler import IreeError, IreePhase, compile_phases
-        from buddy.compiler.driver.snapshots import of_marked
+        from buddy.compiler.driver.snapshots import of_printed_module
         from buddy.compiler.mlir.printing import op_counts
         from buddy.compiler.mlir.provenance import LocationSets
 
@@ -101,7 +101,7 @@ class IreeWorker:
 
         def report_phase(phase: IreePhase) -> None:
             nonlocal counts
-            snapshot = of_marked(phase.name, phase.name, phase.text, locations, phase.seconds, counts)
+            snapshot = of_printed_module(phase.name, phase.name, phase.text, locations, phase.seconds, counts)
             counts = snapshot.counts
             stage = _renumber(snapshot.stage, len(stages))
             stages.append((stage, snapshot.text))

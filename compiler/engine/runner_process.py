@@ -285,7 +285,7 @@ def _compare_nodes_by_inductor(channel: Channel, captured: CapturedGraph, reques
 
 
 def _compare_nodes(channel: Channel, captured: CapturedGraph, request: CompareGraphNodes) -> Reply:
-    from buddy.compiler.driver.observation import observed_program
+    from buddy.compiler.driver.observation import compile_observed
     from buddy.compiler.runtime.graph_interpreter import symbols_at
     from buddy.compiler.runtime.nodes import compare_nodes
     from buddy.compiler.runtime.values import chosen_tensors
@@ -297,7 +297,7 @@ def _compare_nodes(channel: Channel, captured: CapturedGraph, request: CompareGr
     if request.recipe.backend == INDUCTOR:
         return _compare_nodes_by_inductor(channel, captured, request)
     recipe, symbols = request.recipe, symbols_at(captured.graph, captured.tensors, captured.numbers)
-    program = observed_program(
+    program = compile_observed(
         captured.graph,
         recipe,
         captured.user_lowerings(),

@@ -416,7 +416,11 @@ def _should_tune(
     Graphs that depend on a script's registrations are not tuned, since the process that searches lacks these.
     """
     return bool(
-        settings.tune and graph.results and not lowerings and not build and program_cache.is_ours(graph, recipe)
+        settings.tune
+        and graph.results
+        and not lowerings
+        and not build
+        and program_cache.uses_only_built_in_code(graph, recipe)
     )
 
 
@@ -430,7 +434,9 @@ def _may_specialise(
     """
     is_plain = settings.verify == "off" and not settings.tune and not settings.freezes(training)
     is_overridden = overrides.lowerings or overrides.build
-    return bool(settings.specialise and is_plain and not is_overridden and program_cache.is_ours(graph, recipe))
+    return bool(
+        settings.specialise and is_plain and not is_overridden and program_cache.uses_only_built_in_code(graph, recipe)
+    )
 
 
 def _load(artifact: Artifact, frozen: bool = False, releases: bool = False) -> LoadedProgram:

@@ -120,7 +120,7 @@ class VerifiedGraph:
 
     def _first_wrong_node(self, arguments: Sequence[torch.Tensor]) -> tuple[Op | None, str]:
         """Returns the first node whose value differs from eager's, with details; or the reason why it is unknown."""
-        from buddy.compiler.driver.observation import observed_program
+        from buddy.compiler.driver.observation import compile_observed
         from buddy.compiler.ops.registry import Registry
         from buddy.compiler.runtime.nodes import compare_nodes
 
@@ -129,7 +129,7 @@ class VerifiedGraph:
             graph = captured.graph
             registry = Registry(dict(self._lowerings)) if self._lowerings else None
             with _disable_current_modes():
-                program = observed_program(graph, self._recipe, registry)
+                program = compile_observed(graph, self._recipe, registry)
                 report = compare_nodes(captured, program, threads=self._recipe.threads)
         except Exception as error:
             _log.debug("the first node that differs is unknown", exc_info=error)

@@ -146,7 +146,7 @@ def as_one_function(graph: Graph) -> Partition:
     return Partition((), tuple(graph.operations))
 
 
-def by_layers(graph: Graph, choices: Mapping[str, str]) -> Partition:
+def outline_layers(graph: Graph, choices: Mapping[str, str]) -> Partition:
     """Outlines repeated layers. `choices` maps stable node names to the lowerings that the recipe selects for them."""
     kinds = {op.name: kind for op, kind in zip(graph.placeholders, graph.kinds, strict=True)}
     ops = [op for op in graph.operations if not isinstance(op, ObserveOp)]

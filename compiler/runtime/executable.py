@@ -201,7 +201,7 @@ class LoadedProgram:
         self._library = Library(
             artifact.objects,
             {artifact.entry: arity + bool(artifact.arena), **packs},
-            {**self._eager.addresses(), **fork.symbols, **blas.addresses(artifact.objects, self.threads)},
+            {**self._eager.addresses(), **fork.symbols, **blas.gemm_addresses(artifact.objects, self.threads)},
             (fork.ir if artifact.threads > 1 else "") + _counters_ir(self._counters),
             tuple(sizes),
         )

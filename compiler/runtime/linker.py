@@ -17,7 +17,7 @@ from llvmlite import binding as llvm
 from buddy.compiler.codegen.llvm_ir import trampoline_name, trampolines
 from buddy.compiler.codegen.machines import soft_float_ir
 from buddy.compiler.protocol.errors import BuddyError
-from buddy.compiler.support.target import request_tiles
+from buddy.compiler.support.target import request_amx_tiles
 
 _library_numbers = itertools.count()
 _LINK_HINT = "reset the target, disable the pass that calls it, or export the program and link it with a library"
@@ -35,7 +35,7 @@ def jit() -> Any:
     """Returns the compiler that links code into this process."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    request_tiles()  # code for a processor with AMX faults without them
+    request_amx_tiles()  # code for a processor with AMX faults without them
     with contextlib.suppress(OSError):  # on a system without it, linking reports the missing symbol
         ctypes.CDLL(_GCC_RUNTIME, ctypes.RTLD_GLOBAL)
     return llvm.create_lljit_compiler()

@@ -40,15 +40,15 @@ class Blas:
         return library
 
 
-def symbol(element: str, index_bits: int) -> str:
+def gemm_symbol(element: str, index_bits: int) -> str:
     """Returns the symbol that compiled code calls for a matrix product of `element` ("f32" or "f64").
 
-    The runner defines it, with an address from `addresses`.
+    The runner defines it, with an address from `gemm_addresses`.
     """
     return f"buddy_cblas_{_TYPE_LETTERS[element]}gemm_{index_bits}"
 
 
-def find() -> Blas | None:
+def find_blas() -> Blas | None:
     """Returns the library of the wheel `scipy-openblas32`, else the one in NumPy's wheel, or `None`."""
     return None if os.environ.get(VARIABLE) == "none" else _find()
 
@@ -80,21 +80,24 @@ def _version(module: str) -> str:
         return ""
 
 
-def addresses(objects: Sequence[bytes], threads: int) -> dict[str, int]:
+def gemm_addresses(objects: Sequence[bytes], threads: int) -> dict[str, int]:
     """Returns the addresses of the library's functions, by the symbols that `objects` call.
 
     A symbol that the library does not have is left out; the linker then reports it. Sets the library's number of
     threads per product to `threads`.
     """
     called = [
-        (e, bits) for e in _TYPE_LETTERS for bits in (32, 64) if any(symbol(e, bits).encode() in o for o in objects)
+        (e, bits)
+        for e in _TYPE_LETTERS
+        for bits in (32, 64)
+        if any(gemm_symbol(e, bits).encode() in o for o in objects)
     ]
-    blas = find() if called else None
+    blas = find_blas() if called else None
     if blas is None:
         return {}
     library = blas.load(threads)
     return {
-        symbol(element, bits): _address(library, blas.exported(f"cblas_{_TYPE_LETTERS[element]}gemm"))
+        gemm_symbol(element, bits): _address(library, blas.exported(f"cblas_{_TYPE_LETTERS[element]}gemm"))
         for element, bits in called
         if bits == blas.index_bits
     }

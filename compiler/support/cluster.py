@@ -26,7 +26,7 @@ class ClusterError(BuddyError):
     """The cluster cannot be used, or failed on an item; `diagnostic` says why, and what to do."""
 
 
-def distributed() -> ModuleType:
+def import_distributed() -> ModuleType:
     """Returns Dask's package. Raises `ClusterError` if it is not installed."""
     try:
         import distributed as package
@@ -57,7 +57,7 @@ def map_on_cluster(
     Raises `ClusterError` if the package `distributed` is missing, the cluster at `address` cannot be reached or has no
     workers, `function` raises, or too many workers are lost on one item.
     """
-    package = distributed()
+    package = import_distributed()
     try:
         client = package.Client(address, timeout=CONNECT_TIMEOUT, set_as_default=False)
     except (OSError, ValueError) as error:

@@ -45,7 +45,7 @@ def _distrust_reason(path: Path, status: os.stat_result) -> str:
     return f"{path} is writable by others" if os.name == "posix" and status.st_mode & 0o022 else ""
 
 
-def problem() -> str:
+def find_problem() -> str:
     """Returns the reason why nothing can be cached, "" if the caches work."""
     key_path = folder() / KEY_FILE
     for path in (folder(), key_path, *(folder() / cache.name for cache in CACHES)):
@@ -173,7 +173,7 @@ def _replace(path: Path, data: bytes) -> None:
         raise
 
 
-def key_for(purpose: str) -> bytes:
+def derive_key(purpose: str) -> bytes:
     """Returns a key that is derived from the user's key, so that no hash under it is one of a file in the caches.
 
     Raises `OSError`.
@@ -237,7 +237,7 @@ def source_hash() -> str:
     return state.hexdigest()
 
 
-def contents() -> dict[str, tuple[int, int]]:
+def count_files() -> dict[str, tuple[int, int]]:
     """Returns for each cache, by name, the number of its files and their total size in bytes."""
     counts_and_sizes = {}
     for cache in CACHES:

@@ -35,9 +35,9 @@ __all__ = [
     "convert_frame",
     "counters",
     "disable_guard_timing",
-    "entries_of",
     "guards",
-    "outer_call",
+    "list_cache_entries",
+    "running_compile_call",
 ]
 
 
@@ -77,7 +77,7 @@ def aot_autograd(**options: Any) -> Callable[..., Any]:
     return cast("Callable[..., Any]", common.aot_autograd(**options))
 
 
-def outer_call() -> tuple[Any, list[Callable[[], None]] | None]:
+def running_compile_call() -> tuple[Any, list[Callable[[], None]] | None]:
     """Returns the object of the `torch.compile` call that is running, and the functions that Dynamo calls at its end.
 
     TorchDynamo calls a list of functions when a call returns or raises. It is a variable of a nested function,
@@ -93,7 +93,7 @@ def outer_call() -> tuple[Any, list[Callable[[], None]] | None]:
     return None, None
 
 
-def entries_of(entries: CacheEntry | Sequence[CacheEntry] | None) -> Sequence[CacheEntry]:
+def list_cache_entries(entries: CacheEntry | Sequence[CacheEntry] | None) -> Sequence[CacheEntry]:
     """Returns the cache entries of a function, the newest first: a list, or in PyTorch 2.11 the first of a chain."""
     if isinstance(entries, list | tuple):
         return entries

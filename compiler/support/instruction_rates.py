@@ -80,7 +80,7 @@ def _measure(names: Sequence[str]) -> dict[str, float]:
     products = {"vfmadd": SUMS * 16, "vdpbf16ps": 2 * SUMS * 16, "tdpbf16ps": _TILES * _TILE_PRODUCTS}
     # LLVM ends the process if it selects an instruction that it does not find in the processor.
     features = "".join(_FEATURES[name] for name in names if name in _FEATURES)
-    library = compile_loops(loops_text(names), [f"{name}_loop" for name in names], "buddy_rates", features)
+    library = compile_loops(instruction_loops(names), [f"{name}_loop" for name in names], "buddy_rates", features)
     memory = ctypes.create_string_buffer(2 * _TILES * _TILE_BYTES)
     loops = {
         name: ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(library[f"{name}_loop"]) for name in names
@@ -95,7 +95,7 @@ def _measure(names: Sequence[str]) -> dict[str, float]:
     return {name: 1e-9 * products[name] * steps[name] / seconds[name] for name in names}
 
 
-def loops_text(names: Sequence[str]) -> str:
+def instruction_loops(names: Sequence[str]) -> str:
     """Returns LLVM IR with a function `NAME_loop(memory, steps)` for each of the instructions `names`."""
     bodies = {"vfmadd": _FMA, "vdpbf16ps": _DOT}
     texts = [_tiles_loop() if name == "tdpbf16ps" else _products_loop(f"{name}_loop", bodies[name]) for name in names]
@@ -116,7 +116,7 @@ def _tiles_loop() -> str:
         f"  call void @llvm.x86.tilestored64.internal(i16 16, i16 64, ptr %p{i}, i64 64, x86_amx %t{i})"
         for i in range(_TILES)
     ]
-    return loop("tdpbf16ps_loop", "ptr %sink, i64 %steps", before, starts, bodies, stores)
+    return loop_function("tdpbf16ps_loop", "ptr %sink, i64 %steps", before, starts, bodies, stores)
 
 
 def _products_loop(name: str, product: str) -> str:
@@ -128,7 +128,7 @@ def _products_loop(name: str, product: str) -> str:
         f"  %p{i} = getelementptr {kind}, ptr %sink, i64 {i}\n  store {kind} %t{i}, ptr %p{i}, align 4"
         for i in range(SUMS)
     ]
-    return loop(name, "ptr %sink, i64 %steps", before, starts, bodies, stores)
+    return loop_function(name, "ptr %sink, i64 %steps", before, starts, bodies, stores)
 
 
 def compile_loops(text: str, names: Sequence[str], library: str, features: str = "") -> llvm.ResourceTracker:
@@ -147,7 +147,9 @@ def compile_loops(text: str, names: Sequence[str], library: str, features: str =
     return builder.link(llvm.create_lljit_compiler(target), library)
 
 
-def loop(name: str, parameters: str, before: list[str], starts: list[str], bodies: list[str], after: list[str]) -> str:
+def loop_function(
+    name: str, parameters: str, before: list[str], starts: list[str], bodies: list[str], after: list[str]
+) -> str:
     """Returns a function in LLVM IR with a loop from 0 to `%steps` over `bodies`; `starts` are its phi instructions."""
     lines = [
         f"define void @{name}({parameters}) {{",

@@ -32,7 +32,7 @@ import torch
 from buddy.compiler.protocol.errors import Diagnostic, diagnostic_of
 from buddy.compiler.protocol.one_shot_messages import RecordScript, ScriptEnded, TraceRecord
 from buddy.compiler.protocol.source_files import kind_of, locate_source
-from buddy.compiler.support.dynamo_internals import convert_frame, entries_of
+from buddy.compiler.support.dynamo_internals import convert_frame, list_cache_entries
 from buddy.compiler.support.dynamo_internals import guards as dynamo_guards
 from buddy.compiler.support.processes.channel import Channel, serves
 from buddy.compiler.tools.explain.records import is_user_file
@@ -245,7 +245,7 @@ class Recorder:
             self._is_explaining = True
             try:
                 with self._reporting("the values at failed guards are not recorded"):
-                    failures = [self._failure(entry, frame, backend) for entry in entries_of(cache_entries)]
+                    failures = [self._failure(entry, frame, backend) for entry in list_cache_entries(cache_entries)]
                     self._record("buddy_failures", failures, _current_compile())
                 return explain(cache_entries, frame, backend, *args, **kwargs)
             finally:

@@ -113,7 +113,9 @@ class ErrorMeter:
         self._expected = self._results(values)
         self._values = values if kept <= _MAX_KEPT_BYTES else {}
         result_fingerprints = [fingerprints([value]) for value in self._expected if isinstance(value, torch.Tensor)]
-        self._key = digest(serialization.graph_hash(self._graph), program_cache.installation(), str(result_fingerprints))
+        self._key = digest(
+            serialization.graph_hash(self._graph), program_cache.installation(), str(result_fingerprints)
+        )
         try:
             stored = msgspec.msgpack.decode(PRECISION_ERRORS.read(self._key) or b"\x90", type=list[MeasuredError])
         except msgspec.MsgspecError:

@@ -93,7 +93,7 @@ def _load_program(channel: Channel, load_message: LoadForTuning) -> Any:
     from buddy.compiler.importers.sources import load_program
 
     load = load_message.load
-    plugins.plugin_problems([*plugins.installed_plugins(), *map(plugins.load_file, load.plugins)])
+    plugins.plugin_problems([*plugins.installed_plugins(), *map(plugins.load_plugin_file, load.plugins)])
     shapes, frontend = load.shapes, load.frontend
     graphs = load_program(
         load.source, load.arguments, load.directory, shapes=shapes, frontend=frontend, trusts=load.trusts

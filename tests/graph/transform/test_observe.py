@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from buddy.compiler.graph.partition import by_layers
+from buddy.compiler.graph.partition import outline_layers
 from buddy.compiler.graph.transform import TransformError, run_transform
 from buddy.compiler.graph.transform.rewriting import observed_nodes
 from buddy.compiler.protocol.presets import default_recipe
@@ -41,9 +41,9 @@ def test_a_run_shows_every_value_of_every_call_in_order() -> None:
 
 def test_showing_values_cuts_the_graph_nowhere_else() -> None:
     graph = captured(*stack()).graph
-    before = by_layers(graph, {})
+    before = outline_layers(graph, {})
     run_transform(graph, "observe", {"nodes": "*"})
-    after = by_layers(graph, {})
+    after = outline_layers(graph, {})
     assert after.function_of().items() >= before.function_of().items()
     assert [f.name for f in after.functions] == [f.name for f in before.functions]
 

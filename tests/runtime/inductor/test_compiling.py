@@ -23,7 +23,7 @@ from buddy.compiler.runtime.inductor.process import LoadedArtifact
 from buddy.compiler.runtime.inductor.program import InductorError, fx_program
 from buddy.compiler.runtime.inductor.provenance import Line
 from buddy.compiler.runtime.inductor.stages import text_of
-from buddy.compiler.support.target import missing_cxx
+from buddy.compiler.support.target import missing_cxx_message
 
 
 class Model(nn.Module):
@@ -47,7 +47,7 @@ class Compiled(NamedTuple):
 
 @pytest.fixture(scope="module")
 def compiled() -> Compiled:
-    if problem := missing_cxx():
+    if problem := missing_cxx_message():
         pytest.skip(problem)
     (captured,) = capture(Model().eval(), (torch.randn(4, 16),))
     program = fx_program(captured.graph, symbols_at(captured.graph, captured.tensors, captured.numbers))
