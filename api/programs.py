@@ -21,7 +21,7 @@ from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import Frontend, PluginFile, Recipe
 from buddy.compiler.protocol.run_report import NodeCounts
-from buddy.compiler.runtime.executable import Loaded, load
+from buddy.compiler.runtime.executable import Loaded, load_artifact
 from buddy.compiler.runtime.measure import run_and_compare
 from buddy.compiler.tools.export import CompiledProgram, ExportOrder, export
 from buddy.compiler.tools.export.interface import c_name
@@ -73,7 +73,7 @@ class CompiledGraph:
         the code ends it.
         """
         if self._loaded is None:
-            self._loaded = load(self.artifact)
+            self._loaded = load_artifact(self.artifact)
         with torch.no_grad():
             return self._loaded(tensors or self._captured.tensors, self._captured.numbers)
 

@@ -117,10 +117,13 @@ def artifact_of(
 
 
 def spec_of(op: Op) -> TensorSpec:
+    """Returns the shape and element type of the first result of `op`, with symbolic sizes as text."""
     return TensorSpec(tuple(map(plain_size, op.tensor_meta.shape)), op.tensor_meta.dtype.value)
 
 
+# The IR that a backend compiles: the captured graph, top-level IR, or the LLVM dialect.
 Level = Literal["graph", "toplevel", "llvm"]
+# The result of a backend.
 Product = TypeVar("Product", covariant=True)
 # Called with the snapshot of each phase as soon as the phase has finished.
 OnPhase = Callable[[Snapshot], None]
@@ -174,6 +177,7 @@ class Backend(Protocol[Product]):
 
 # The fields of a recipe that only the backend reads.
 BACKEND_FIELDS = ("opt_level", "target", "backend_flags", "llvm_stages", "llvm_disabled")
+# Those that a backend without the attribute `reads` reads.
 _DEFAULT_READS = ("opt_level", "target")
 
 

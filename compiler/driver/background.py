@@ -18,7 +18,7 @@ from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLong, call_and_wait
 
-# The time limit for one graph, in seconds. The process is killed then, and the program keeps the code it has.
+# The time limit for one graph, in seconds. The process is then killed, and the program keeps its current code.
 _LIMIT_SECONDS = 600.0
 # Added to the niceness of the compiling process, which should not slow down the program.
 _NICENESS = 10
@@ -33,7 +33,7 @@ class CompileRequest(msgspec.Struct, frozen=True):
 
 
 def compile_to_bytes(request: CompileRequest) -> bytes:
-    """Compiles a graph in the process that `submit` starts; returns its artifact as bytes, from the cache if it can."""
+    """Returns the artifact of a graph as bytes, from the cache or compiled. `submit` runs it in a process."""
     from buddy.compiler.driver.compile_graph import compile_and_store
 
     if hasattr(os, "nice"):
@@ -47,6 +47,8 @@ def compile_to_bytes(request: CompileRequest) -> bytes:
 
 @dataclass(frozen=True)
 class _Job:
+    """A graph to compile, and the function that is called with its artifact."""
+
     request: CompileRequest
     on_done: Callable[[Artifact], None]
 
@@ -56,12 +58,12 @@ class _CompileQueue:
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
-        self._is_idle = threading.Condition()
+        self._idle = threading.Condition()
         self._unfinished = 0
         self._thread: threading.Thread | None = None
 
     def submit(self, job: _Job) -> None:
-        with self._is_idle:
+        with self._idle:
             self._unfinished += 1
             if self._thread is None:
                 # A daemon: the program may end while a graph is compiled, whose process then ends with it.
@@ -70,8 +72,8 @@ class _CompileQueue:
         self._jobs.put(job)
 
     def wait(self, timeout: float) -> bool:
-        with self._is_idle:
-            return self._is_idle.wait_for(lambda: not self._unfinished, timeout)
+        with self._idle:
+            return self._idle.wait_for(lambda: not self._unfinished, timeout)
 
     def _run(self) -> None:
         while True:
@@ -79,9 +81,9 @@ class _CompileQueue:
             try:
                 _compile(job)
             finally:
-                with self._is_idle:
+                with self._idle:
                     self._unfinished -= 1
-                    self._is_idle.notify_all()
+                    self._idle.notify_all()
 
 
 def _compile(job: _Job) -> None:

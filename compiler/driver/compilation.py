@@ -176,7 +176,7 @@ class Compiler:
 
         artifact = compile_graph(self._graphs.captured(), recipe, self._overrides, on_lowered, on_step)
         lowered = lowered_modules[-1]
-        remarks = _without_effect(lowered, backend_named(recipe.backend), recipe)
+        remarks = _unapplied_remarks(lowered, backend_named(recipe.backend), recipe)
         seconds = time.perf_counter() - start
         return Compilation((), artifact, self._with_folded(lowered.assignments), remarks, seconds, 0)
 
@@ -347,12 +347,14 @@ class _StageObserver(Observer[Any]):
 def _remarks(
     lowered: LoweredModule, progress: _Progress, backend: Backend[Any], recipe: Recipe
 ) -> tuple[tuple[str, str, str], ...]:
-    """Returns the remarks on what the recipe sets without effect, then those of passes: one for each node."""
+    """Returns the remarks on settings without effect, then those of passes: one for each node."""
     remarks = ((r.pass_name, node, r.text) for r in progress.remarks for node in r.nodes or ("",))
-    return (*_without_effect(lowered, backend, recipe), *remarks)
+    return (*_unapplied_remarks(lowered, backend, recipe), *remarks)
 
 
-def _without_effect(lowered: LoweredModule, backend: Backend[Any], recipe: Recipe) -> tuple[tuple[str, str, str], ...]:
+def _unapplied_remarks(
+    lowered: LoweredModule, backend: Backend[Any], recipe: Recipe
+) -> tuple[tuple[str, str, str], ...]:
     """Returns a remark on each setting of the recipe that has no effect."""
     ignored = (("", text) for text in ignored_fields(backend, recipe))
     return tuple((NOT_APPLIED, node, text) for node, text in (*ignored, *lowered.unapplied))

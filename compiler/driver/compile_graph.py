@@ -65,10 +65,10 @@ def compile_graph(
 
 
 def compile_and_store(graph: Graph, recipe: Recipe, overrides: Registry | None = None) -> Artifact:
-    """Compiles a graph for `torch.compile`, with what its summary reports about nodes, and caches the artifact on disk.
+    """Compiles a graph for `torch.compile`, and caches the artifact on disk.
 
-    It is not cached if a script's own lowerings (`overrides`), or a process that gave no answer, took part. Raises
-    `CompilationError`.
+    The artifact includes the facts about nodes that the summary line reports. It is not cached if a script's own
+    lowerings (`overrides`) were used, or if a helper process failed. Raises `CompilationError`.
     """
     lowered_modules: list[LoweredModule] = []
     artifact = compile_graph(graph, recipe, overrides, lowered_modules.append)
@@ -166,7 +166,7 @@ def run_passes_in_place(
 ) -> EntryConvention | None:  # fmt: skip
     """Runs the MLIR passes of `recipe` on a top-level module, in place.
 
-    Returns the calling convention of the entry function, or `None` if its arguments were buffers after no pass. Raises
+    Returns the calling convention of the entry function, or `None` if its arguments never became buffers. Raises
     `CompilationError` if a pass fails; the module may then be half rewritten.
     """
     observer = EntryObserver(module.operation, on_step)

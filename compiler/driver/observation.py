@@ -66,7 +66,7 @@ def make_observation(
     in_memory = [op for op in plain.operations if storage.is_in_memory(op)]
     if every:
         return _observe_all(graph, recipe, program, {op.stable for op in in_memory})
-    recorded = {op.stable: storage.end(op).stable for op in in_memory}
+    recorded = {op.stable: storage.last_fused(op).stable for op in in_memory}
     for _attempt in range(_MAX_ATTEMPTS):
         report(f"compiling with {len(recorded)} values recorded")
         instrumented = _with_observations(recipe, recorded)
@@ -117,7 +117,7 @@ def _with_observations(recipe: Recipe, recorded: dict[str, str]) -> Recipe:
     return replace(recipe, steps=(*recipe.steps[:end], observe_step, *recipe.steps[end:]))
 
 
-# ---- what is fused ---------------------------------------------------------------------------------------------------
+# ---- fused groups ----------------------------------------------------------------------------------------------------
 
 
 def _until_loops(recipe: Recipe) -> Recipe:
@@ -177,7 +177,7 @@ class _ValueStorage:
         groups = self._groups_of.get(op.stable, set())
         return any(groups & self._groups_of.get(reader.stable, set()) for reader in readers)
 
-    def end(self, op: Op) -> Op:
+    def last_fused(self, op: Op) -> Op:
         """Returns the last node that the loops of `op` compute in the same call: then the value of `op` is complete."""
         names = {name for group in self._groups_of.get(op.stable, ()) for name in group} & self._by_stable.keys()
         in_call = [name for name in names if self._call.get(self._by_stable[name].name) == self._call.get(op.name)]

@@ -43,7 +43,7 @@ def _parse_value(text: str) -> OptionValue:
 
 
 def warm_up() -> None:
-    """Loads what each run needs, for a process that calls `main` in forks of itself. Starts no thread."""
+    """Loads MLIR and the plug-ins, for a process that calls `main` in forks of itself. Starts no thread."""
     plugins.installed_plugins()
     with new_context():
         module = ir.Module.parse("module {}").operation

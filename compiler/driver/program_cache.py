@@ -63,7 +63,7 @@ class Installation(msgspec.Struct, frozen=True):
 
 
 def installation() -> Installation:
-    """Returns what determines compiled code here. It has no paths and no times, unless MLIR is a local build."""
+    """Returns the installation of this process. It has no paths and no times, unless MLIR is a local build."""
     return Installation(
         host_features(), PACKAGE, version(), codegen_version(), source_hash(), mlir_tool.tool_identity(), _packages()
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from buddy.compiler.protocol import Diagnostic, Stage
-from buddy.compiler.protocol.errors import BuddyError
+from buddy.compiler.protocol.errors import REPORT_BUG, BuddyError
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.worker_messages import (
     Assignments,
@@ -79,7 +79,7 @@ class CompilerWorker:
         except Exception as error:
             self._channel.send(LogText(traceback_of(error)))
             what = f"internal error in the compiler: {type(error).__name__}: {error}"
-            return FailureReply(Diagnostic(what, todo="this is a bug: please report it with the log"))
+            return FailureReply(Diagnostic(what, todo=REPORT_BUG))
 
     def _add_graph(self, request: StoreGraph) -> Reply:
         from buddy.compiler.driver.compilation import Compiler

@@ -26,6 +26,7 @@ from buddy.compiler.engine.iree_messages import (
     IreeRequest,
 )
 from buddy.compiler.protocol import Diagnostic, Stage
+from buddy.compiler.protocol.errors import REPORT_BUG
 from buddy.compiler.protocol.recipe import digest
 from buddy.compiler.protocol.worker_messages import CompileDone, FailureReply, LogText, Message, Ready, Reply
 from buddy.compiler.support.processes.channel import Channel, serves, traceback_of
@@ -62,7 +63,7 @@ class IreeWorker:
         except Exception as error:
             self._channel.send(LogText(traceback_of(error)))
             what = f"internal error in the IREE worker: {type(error).__name__}: {error}"
-            return FailureReply(Diagnostic(what, todo="this is a bug: please report it with the log"))
+            return FailureReply(Diagnostic(what, todo=REPORT_BUG))
 
     def _compile(self, request: CompileByIree) -> Reply:
         packer = TextPacker(self._channel, request.known_texts)

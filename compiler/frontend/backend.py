@@ -28,7 +28,7 @@ from buddy.compiler.frontend.graph_splitter import GraphCut, SplitGraph, cut_aro
 from buddy.compiler.frontend.input_forms import check_inputs
 from buddy.compiler.frontend.quantisation import OF_CONSTANT_WEIGHTS
 from buddy.compiler.frontend.quantisation.tensors import check_quantised
-from buddy.compiler.frontend.refusals import (
+from buddy.compiler.frontend.rejections import (
     SuspectedError,
     SuspectedGraph,
     check_graph,
@@ -53,7 +53,7 @@ from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.recipe import EAGER, Recipe
 from buddy.compiler.runtime import LoadedProgram, released_weights
 from buddy.compiler.runtime.native_calls import NativeFunction
-from buddy.compiler.runtime.torch_values import bind
+from buddy.compiler.runtime.torch_values import bind_symbols
 from buddy.compiler.support import hooks
 from buddy.compiler.support.dynamo_internals import TorchDynamoException
 
@@ -145,10 +145,10 @@ def _compile_dynamo_graph(
     try:
         check_inputs(module, inputs)
         check_quantised(module)
-    except UnsupportedGraphError as refusal:
+    except UnsupportedGraphError as rejection:
         if settings.fallback == "error":
             raise
-        return _fall_back(module, refusal).forward
+        return _fall_back(module, rejection).forward
 
     def make_or_fall_back(
         graph: torch.fx.GraphModule, make: Callable[[], Callable[..., Sequence[torch.Tensor]]]
@@ -290,12 +290,12 @@ def _fall_back(module: torch.fx.GraphModule, error: Exception, aten: AtenGraph |
 
 def _compile_pieces(
     cut: GraphCut, compile_piece: Callable[[AtenGraph], Runner], compile_body: Callable[[AtenGraph], Runner],
-    refusal: UnsupportedGraphError | None,
+    rejection: UnsupportedGraphError | None,
 ) -> Runner:  # fmt: skip
-    """Compiles a cut graph. If nodes would run in eager, raises `refusal`, or warns if `refusal` is None."""
+    """Compiles a cut graph. If nodes would run in eager, raises `rejection`, or warns if `rejection` is None."""
     if cut.in_eager:
-        if refusal is not None:
-            raise refusal
+        if rejection is not None:
+            raise rejection
         warnings.warn(str(cut), stacklevel=3)
         if not cut.compiled:
             count_eager(cut.aten, cut.aten.module.graph.nodes)
@@ -394,7 +394,7 @@ class CompiledGraph:
     def __call__(self, *arguments: torch.Tensor | int) -> list[torch.Tensor | int | None]:
         inputs = [*(value for value in arguments if isinstance(value, torch.Tensor)), *self._constants]
         numbers = [value for value in arguments if not isinstance(value, torch.Tensor)]
-        symbols = bind(self._symbols, inputs, numbers)
+        symbols = bind_symbols(self._symbols, inputs, numbers)
         faster = self._autotuner.search(inputs, numbers) if self._autotuner is not None else None
         if faster is not None:
             self._program = self._make_program(faster)

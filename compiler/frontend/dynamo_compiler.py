@@ -19,10 +19,10 @@ from buddy.compiler.frontend.capture import (
     GraphRecorder,
     callable_name,
     capture,
-    export,
     is_recording,
     notify_listener,
     pause_listener,
+    record_export,
     record_inference,
 )
 from buddy.compiler.frontend.eager_program import Trace
@@ -118,7 +118,7 @@ class ImportedGraph:
 def argument_order(
     function: Callable[..., object], args: Sequence[torch.Tensor], kwargs: Mapping[str, object]
 ) -> tuple[str, ...]:
-    """Returns the names of a call's arguments inside `function`, in the order of the call."""
+    """Returns the parameters of `function` that a call's arguments are bound to, in the order of the call."""
     called = function.forward if isinstance(function, torch.nn.Module) else function
     try:
         bound = signature(called).bind_partial(*args).arguments
@@ -238,7 +238,7 @@ class DynamoCompiler:
         n_before, name = len(self._imported), callable_name(module)
         self._arguments = ()
         with pause_listener():
-            export(module, args, kwargs, self._decompositions(), self._recorder(name), dynamic_shapes)
+            record_export(module, args, kwargs, self._decompositions(), self._recorder(name), dynamic_shapes)
         return self.imported_graphs[n_before:]
 
     def dynamo_run(self) -> Callable[..., list[torch.Tensor]]:

@@ -59,11 +59,11 @@ def extract_graph(graph: Graph, nodes: Collection[Op], symbols: Mapping[str, int
         "output", OutputOp.__name__, "output", [[{"n": op.name} for op in results]], {}, [], False, "output"
     )
 
-    def number(size: int | str) -> int:
+    def evaluate(size: int | str) -> int:
         return _evaluate(size, symbols or {})
 
-    body = [with_static_sizes(data[op.name], number) for op in ops]
-    inputs = [with_static_sizes(node, number) for node in placeholders]
+    body = [with_static_sizes(data[op.name], evaluate) for op in ops]
+    inputs = [with_static_sizes(node, evaluate) for node in placeholders]
     targets = {node.target for node in body}
     return from_data(
         GraphData(

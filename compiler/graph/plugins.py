@@ -218,7 +218,7 @@ def plugin_presets(files: tuple[PluginFile, ...]) -> tuple[Preset, ...]:
 
 
 def describe_installed() -> tuple[PluginInfo, ...]:
-    """Returns the plug-ins of installed packages, with what each has registered in this process."""
+    """Returns the plug-ins of installed packages, each with the entries that it has registered in this process."""
     loaded = installed_plugins()
 
     def contents(plugin: Plugin) -> tuple[str, ...]:
@@ -269,7 +269,7 @@ def _load(name: str, load: Callable[[], object], home: str) -> Plugin:
 
 
 def _hide_taken_names(added: Iterable[type[Op]], name: str, home: str) -> Diagnostic | None:
-    """Hides the op classes of a plug-in that have the name of one of this package; returns the error for one."""
+    """Hides the op classes of a plug-in that have the name of one of this package; returns the last one's error."""
     problem = None
     for cls in added:
         try:

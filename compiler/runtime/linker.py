@@ -31,7 +31,7 @@ BlockFunction = Callable[[int], None]
 
 
 @lru_cache(maxsize=1)
-def jit() -> Any:
+def jit_compiler() -> Any:
     """Returns the compiler that links code into this process."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
@@ -73,7 +73,7 @@ class Library:
         for name in exported:
             builder.export_symbol(name)
         try:
-            self._library = builder.link(jit(), f"buddy_{next(_library_numbers)}")
+            self._library = builder.link(jit_compiler(), f"buddy_{next(_library_numbers)}")
         except RuntimeError as error:
             missing = ", ".join(sorted(_unresolved(objects, set(imports or {})))) or str(error)
             raise LinkError(missing) from error
@@ -89,7 +89,7 @@ class Library:
         return address
 
 
-def functions_of(objects: Sequence[bytes]) -> dict[str, int]:
+def function_sizes(objects: Sequence[bytes]) -> dict[str, int]:
     """Returns the functions that objects define, with their sizes in bytes; empty if the objects are not ELF."""
     sizes: dict[str, int] = {}
     for image in objects:

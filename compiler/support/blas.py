@@ -29,14 +29,14 @@ class Blas:
     def _suffix(self) -> str:
         return "64_" if self.index_bits == 64 else ""
 
-    def exported(self, name: str) -> str:
+    def exported_name(self, name: str) -> str:
         """Returns the library's name of the function `name`: these wheels add a prefix to every symbol."""
         return f"scipy_{name}{self._suffix}"
 
     def load(self, threads: int) -> ctypes.CDLL:
         """Loads the library into this process and sets its threads per product (process-wide in OpenBLAS)."""
         library = ctypes.CDLL(self.path)
-        getattr(library, self.exported("openblas_set_num_threads"))(threads)
+        getattr(library, self.exported_name("openblas_set_num_threads"))(threads)
         return library
 
 
@@ -68,8 +68,8 @@ def _find() -> Blas | None:
 
 
 def _find_library(folders: Iterable[Path], bits: int) -> Path | None:
-    stem = "*scipy_openblas64_*" if bits == 64 else "*scipy_openblas*"
-    paths = (path for folder in folders for path in sorted(folder.glob(stem)))
+    pattern = "*scipy_openblas64_*" if bits == 64 else "*scipy_openblas*"
+    paths = (path for folder in folders for path in sorted(folder.glob(pattern)))
     return next((path for path in paths if {".so", ".dylib", ".dll"} & set(path.suffixes)), None)
 
 
@@ -97,7 +97,7 @@ def gemm_addresses(objects: Sequence[bytes], threads: int) -> dict[str, int]:
         return {}
     library = blas.load(threads)
     return {
-        gemm_symbol(element, bits): _address(library, blas.exported(f"cblas_{_TYPE_LETTERS[element]}gemm"))
+        gemm_symbol(element, bits): _address(library, blas.exported_name(f"cblas_{_TYPE_LETTERS[element]}gemm"))
         for element, bits in called
         if bits == blas.index_bits
     }

@@ -36,11 +36,13 @@ def import_distributed() -> ModuleType:
 
 
 def no_scheduler_error(address: str, error: Exception) -> ClusterError:
+    """Returns the error for an address at which no scheduler answers; `error` is the reason."""
     todo = "start one with `dask scheduler` and `dask worker ADDRESS`"
     return ClusterError(Diagnostic(f"no Dask scheduler answers at {address}", str(error), todo))
 
 
 def no_workers_error(address: str) -> ClusterError:
+    """Returns the error for the scheduler at `address`, to which no worker has connected."""
     todo = f"start one with `dask worker {address}`"
     return ClusterError(Diagnostic(f"the cluster at {address} has no workers", todo=todo))
 

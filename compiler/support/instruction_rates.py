@@ -20,11 +20,11 @@ from buddy.compiler.support import disk_cache
 # the registers.
 SUMS = 12
 _FILE = "instruction-rates.json"
-# The numbers of iterations of a loop, which take some 30 us, and of tries. The fastest try counts, because other
+# The iterations of a loop, about 30 us in total, and the number of measurements. The fastest one counts, because other
 # programs use the machine too.
-_STEPS, _TRIES = 10_000, 40
-# The products of bfloat16, in bodies of loops that add to vectors of 16 sums. `vdpbf16ps` is slower than multiply-adds
-# in f32 on some processors, and twice as fast on others.
+_STEPS, _MEASUREMENTS = 10_000, 40
+# The loop bodies for vectors: each adds products, of f32 or of bfloat16, to 16 sums. `vdpbf16ps` is slower than
+# multiply-adds in f32 on some processors, and twice as fast on others.
 _FMA = "call <16 x float> @llvm.fma.v16f32(<16 x float> %x, <16 x float> %x, <16 x float> {sum})"
 _DOT = "call <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float> {sum}, <32 x bfloat> %w, <32 x bfloat> %w)"
 _FMA_OR_DOT_DECLARATIONS = """
@@ -87,7 +87,7 @@ def _measure(names: Sequence[str]) -> dict[str, float]:
     }  # fmt: skip
     steps = {name: max(1, _STEPS * SUMS * 16 // products[name]) for name in names}
     seconds = dict.fromkeys(loops, float("inf"))
-    for _ in range(_TRIES):
+    for _ in range(_MEASUREMENTS):
         for name, call in loops.items():
             start = time.perf_counter()
             call(ctypes.addressof(memory), steps[name])
@@ -120,12 +120,12 @@ def _tiles_loop() -> str:
 
 
 def _products_loop(name: str, product: str) -> str:
-    kind = "<16 x float>"
-    before = [f"  %x = load {kind}, ptr %sink, align 4", f"  %w = bitcast {kind} %x to <32 x bfloat>"]
-    starts = [f"  %s{i} = phi {kind} [ zeroinitializer, %entry ], [ %t{i}, %loop ]" for i in range(SUMS)]
+    vector = "<16 x float>"
+    before = [f"  %x = load {vector}, ptr %sink, align 4", f"  %w = bitcast {vector} %x to <32 x bfloat>"]
+    starts = [f"  %s{i} = phi {vector} [ zeroinitializer, %entry ], [ %t{i}, %loop ]" for i in range(SUMS)]
     bodies = [f"  %t{i} = {product.format(sum=f'%s{i}')}" for i in range(SUMS)]
     stores = [
-        f"  %p{i} = getelementptr {kind}, ptr %sink, i64 {i}\n  store {kind} %t{i}, ptr %p{i}, align 4"
+        f"  %p{i} = getelementptr {vector}, ptr %sink, i64 {i}\n  store {vector} %t{i}, ptr %p{i}, align 4"
         for i in range(SUMS)
     ]
     return loop_function(name, "ptr %sink, i64 %steps", before, starts, bodies, stores)

@@ -123,7 +123,7 @@ def measured_rates(target: Target) -> dict[str, float]:
     return bfloat16_rates(names)
 
 
-# The products of bfloat16 for one of the precision `bf16x3`.
+# The number of bfloat16 products that compute one f32 product in the precision `bf16x3`.
 BF16X3_PRODUCTS = 3
 
 
@@ -169,7 +169,7 @@ _EXTENSIONS = {
 
 
 def cpu_name() -> str:
-    """Returns the name of this CPU, with the extensions that decide how fast narrow elements are."""
+    """Returns the model name of this CPU, with its extensions of `_EXTENSIONS` in parentheses."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -180,6 +180,7 @@ def cpu_name() -> str:
     return f"{name} ({', '.join(extensions) or 'none of ' + ', '.join(_EXTENSIONS)})"
 
 
+# The flags that count as absent if Linux does not permit the tile registers.
 _AMX = {"amx_tile", "amx_bf16", "amx_int8"}
 
 
@@ -298,7 +299,7 @@ class TickRate:
         return (self._read() - self._ticks) / seconds
 
 
-# What to do without the C++ compiler by which Inductor compiles its kernels.
+# The hint for an error about the missing C++ compiler, by which Inductor compiles its kernels.
 CXX_TODO = "install a C++ compiler (Debian, Ubuntu: apt install g++), or set CXX to one"
 
 

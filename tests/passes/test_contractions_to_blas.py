@@ -132,4 +132,4 @@ def test_the_library_inside_numpy_is_found_where_the_wheel_is_absent(monkeypatch
     if found is None:
         pytest.skip("this NumPy brings no OpenBLAS")
     assert (found.package.split()[0], found.index_bits) == ("numpy", 64)
-    assert found.load(1)[found.exported("cblas_sgemm")]
+    assert found.load(1)[found.exported_name("cblas_sgemm")]

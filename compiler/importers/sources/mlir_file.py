@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import torch
 
-from buddy.compiler.frontend.graph_info import ir_graph_info, rows_table
+from buddy.compiler.frontend.graph_info import ir_graph_info, table_of_rows
 from buddy.compiler.graph.serialization import from_bytes
 from buddy.compiler.importers.mlir_files.read_request import EntryPoint, ReadAnswer, ReadRequest
 from buddy.compiler.importers.sources.inputs import INPUTS, SEED, as_call, new_generator, random_tensor
@@ -18,7 +18,7 @@ from buddy.compiler.importers.sources.opening import Opening
 from buddy.compiler.importers.sources.program import CapturedProgram
 from buddy.compiler.protocol.source_files import SourceError, source_error
 from buddy.compiler.runtime.captured import CapturedGraph
-from buddy.compiler.runtime.torch_values import to_torch
+from buddy.compiler.runtime.torch_values import to_torch_dtype
 from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLong, call_in_process
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _to_captured(
 ) -> CapturedGraph:
     graph = from_bytes(entry.graph)
     metas = [op.tensor_meta for op in graph.placeholders]
-    fits = inputs is not None and [(tuple(m.shape), to_torch(m.dtype)) for m in metas] == [
+    fits = inputs is not None and [(tuple(m.shape), to_torch_dtype(m.dtype)) for m in metas] == [
         (tuple(tensor.shape), tensor.dtype) for tensor in inputs
     ]
     generator = new_generator()
@@ -88,7 +88,7 @@ def _to_captured(
     info = ir_graph_info(graph, entry.name, entry.entry_phase, entry.dialects)
     eager = _to_eager(reference) if reference is not None and fits else None
     info = msgspec.structs.replace(info, compared=eager is not None)
-    return CapturedGraph(graph, info, tensors, eager, rows_table(info.rows), code=entry.text)
+    return CapturedGraph(graph, info, tensors, eager, table_of_rows(info.rows), code=entry.text)
 
 
 def _to_eager(reference: ReferenceFunction) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]:

@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 
 from buddy.compiler.frontend.capture import named_tensors
-from buddy.compiler.frontend.eager_program import EagerCode, code_of, program_of
+from buddy.compiler.frontend.eager_program import EagerCode, eager_code_of, program_from_code
 from buddy.compiler.graph import serialization
 from buddy.compiler.graph.types import NodeType
 from buddy.compiler.protocol import GraphInfo
@@ -65,7 +65,7 @@ def describe(
     b"" if that is impossible: for functions, whose tensors have no names, and for graphs with constants, numbers,
     random ops, mutated inputs or lowerings of the script.
     """
-    eager = code_of(captured.eager)
+    eager = eager_code_of(captured.eager)
     is_plain = not (captured.numbers or captured.graph.mutated or captured.info.strict or captured.user_lowerings())
     if eager is None or not is_plain or captured.seed is not None or not isinstance(module, torch.nn.Module):
         return b""
@@ -122,7 +122,7 @@ def restore(data: bytes, module: object, args: Sequence[object], kwargs: Mapping
         serialization.from_bytes(known.graph),
         known.info,
         tensors,
-        program_of(known.eager),
+        program_from_code(known.eager),
         known.table,
         frozenset(known.parameters),
         code=known.code,

@@ -16,18 +16,18 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.utils._pytree import tree_leaves
 
 from buddy.compiler.frontend import listening
-from buddy.compiler.frontend.aten import InputOrigin, default_decompositions, origins_of
+from buddy.compiler.frontend.aten import InputOrigin, default_decompositions, input_origins
 from buddy.compiler.frontend.capture import (
     GraphRecorder,
     break_at_ops_without_fake,
     callable_name,
     capture_settings,
-    export,
     name_results,
+    record_export,
     record_inference,
     record_training,
 )
-from buddy.compiler.frontend.graph_break import guards_in_progress
+from buddy.compiler.frontend.graph_break import collect_guards
 from buddy.compiler.importers.sources.inputs import suspending_kind
 from buddy.compiler.importers.sources.lazy_trace import any_lazy
 from buddy.compiler.protocol import Guard
@@ -226,7 +226,7 @@ class Tape:
         recorder = GraphRecorder(callable_name(function))
         try:
             with torch.random.fork_rng():
-                export(function, args, kwargs, default_decompositions(), recorder)
+                record_export(function, args, kwargs, default_decompositions(), recorder)
         except TorchDynamoException:
             raise
         except Exception as error:
@@ -259,9 +259,9 @@ class Tape:
                 self.notes.append(f"a graph of {name} was not captured: {_first_line(error)}")
                 return module.forward
             graphs.extend(recorder.graphs)
-            self._guarded.append((recorder.graphs, guards_in_progress(module, inputs)))
+            self._guarded.append((recorder.graphs, collect_guards(module, inputs)))
             if torch.is_grad_enabled() and any(getattr(value, "requires_grad", False) for value in inputs):
-                origins = origins_of(module, inputs)
+                origins = input_origins(module, inputs)
                 self._trainable += [_Trainable(graphs, g, module, list(inputs), origins) for g in recorder.graphs]
             # Before that, `forward` is a method that calls the module, and this call would be captured.
             _LazyGraphModule.force_recompile(module)

@@ -13,7 +13,7 @@ from buddy.compiler.graph.node import GetItemOp, Op
 from buddy.compiler.ops import registries
 from buddy.compiler.protocol import WrongLowering
 from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR, Recipe
-from buddy.compiler.runtime.graph_interpreter import results_of
+from buddy.compiler.runtime.graph_interpreter import compute_results
 from buddy.compiler.support.delta_debugging import smallest_failing
 from buddy.compiler.tools.bisect.steps import Judge
 from buddy.compiler.tools.bisect.trials import RecipeTrials, TrialSubject, subject_of
@@ -121,7 +121,7 @@ def extract_subject(whole: TrialSubject, nodes: Sequence[Op]) -> TrialSubject | 
         part = part_of(whole.subgraph, nodes)
     except ExtractionError:
         return None
-    return subject_of(part, lambda tensors: results_of(part.graph, tensors))
+    return subject_of(part, lambda tensors: compute_results(part.graph, tensors))
 
 
 def smallest_failing_part(whole: TrialSubject, recipe: Recipe, fails: Fails) -> TrialSubject:

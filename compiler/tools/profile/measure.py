@@ -13,8 +13,8 @@ from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.profile import NodeTime, ProfileReport, Sampling
 from buddy.compiler.runtime.executable import LoadedProgram
 from buddy.compiler.runtime.graph_interpreter import SEED
-from buddy.compiler.runtime.measure import OnProgress, summarize, time_call, with_threads
-from buddy.compiler.runtime.torch_values import bind, fingerprints
+from buddy.compiler.runtime.measure import OnProgress, summarize_times, time_call, torch_threads
+from buddy.compiler.runtime.torch_values import bind_symbols, fingerprints
 from buddy.compiler.support.machine_load import LoadMeter
 from buddy.compiler.support.target import CycleCounter, TickRate, cycle_counter, make_counter_reader
 from buddy.compiler.tools.profile.attribution import attribute_time
@@ -50,7 +50,7 @@ def profile(
     counter_info = cycle_counter()
     if counter_info is None:
         raise RuntimeError(_NO_COUNTER)
-    with with_threads(threads), torch.no_grad():
+    with torch_threads(threads), torch.no_grad():
         report("loading the compiled code", 0.0)
         pair = LoadedProgram(plain, frozen=True, with_addresses=True), LoadedProgram(counted, frozen=True)
         same = _have_equal_results(captured, *pair)
@@ -64,10 +64,10 @@ def profile(
     plain_seconds, whole = (_mean(column, _faster_half(column)) for column in zip(*seconds, strict=True))
     fast_runs = _faster_half([counted_seconds for _, counted_seconds in seconds])
     regions = [_mean(column, fast_runs) / per_second for column in zip(*ticks, strict=True)]
-    symbols = bind(counted.symbols, captured.tensors, captured.numbers)
+    symbols = bind_symbols(counted.symbols, captured.tensors, captured.numbers)
     attribution = attribute_time(captured.graph, counted.regions, regions, symbols)
     used_threads = 1 if pair[0].threads != plain.threads else threads
-    times = [summarize(column, used_threads) for column in zip(*seconds, strict=True)]
+    times = [summarize_times(column, used_threads) for column in zip(*seconds, strict=True)]
     return ProfileReport(
         graph,
         attribution.nodes,
@@ -106,7 +106,7 @@ def time_nodes(captured: CapturedGraph, counted: Artifact, seconds: float) -> tu
         ticks.append(program.take_ticks())
     rate, fast_runs = tick_rate.per_second(), _faster_half(times)
     regions = [_mean(column, fast_runs) / rate for column in zip(*ticks, strict=True)]
-    symbols = bind(counted.symbols, captured.tensors, captured.numbers)
+    symbols = bind_symbols(counted.symbols, captured.tensors, captured.numbers)
     return attribute_time(captured.graph, counted.regions, regions, symbols).nodes
 
 

@@ -19,7 +19,7 @@ from buddy.compiler.protocol.errors import diagnostic_of
 from buddy.compiler.protocol.recipe import OWN_FRONTENDS
 from buddy.compiler.protocol.worker_messages import Done, FailureReply, LogText
 from buddy.compiler.runtime.captured import CapturedGraph
-from buddy.compiler.runtime.graph_interpreter import results_of
+from buddy.compiler.runtime.graph_interpreter import compute_results
 from buddy.compiler.runtime.torch_values import resolve_lazy
 from buddy.compiler.support.processes.channel import Channel, serves, traceback_of
 from buddy.compiler.tools.tune.measure import serve_attempts
@@ -45,7 +45,7 @@ def read_bundle(folder: Path) -> CapturedGraph:
     graph = serialization.from_bytes((folder / _GRAPH_FILE).read_bytes())
     values = torch.load(folder / _VALUES_FILE, weights_only=True, mmap=True)
     numbers = tuple(values["numbers"])
-    eager = partial(results_of, graph, numbers=numbers)
+    eager = partial(compute_results, graph, numbers=numbers)
     return CapturedGraph(graph, GraphInfo(graph.name, ()), values["tensors"], eager, numbers=numbers)
 
 

@@ -11,7 +11,7 @@ from buddy.compiler.graph.transform.rewriting import observed_nodes
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 from buddy.compiler.runtime import LoadedProgram
-from buddy.compiler.runtime.graph_interpreter import values_of
+from buddy.compiler.runtime.graph_interpreter import compute_values
 from buddy.compiler.runtime.torch_ops import observe_nodes
 from tests.models import stack
 from tests.programs import Line, captured
@@ -34,7 +34,7 @@ def test_a_run_shows_every_value_of_every_call_in_order() -> None:
     names = {op.stable: op.name for op in graph.operations}
     found = [(names[stable], value) for stable, value in zip(artifact.observed, shown, strict=True) if stable in names]
     assert len(found) > 20
-    expected = values_of(graph, line.program.tensors, {name for name, _ in found})
+    expected = compute_values(graph, line.program.tensors, {name for name, _ in found})
     for name, value in found:
         torch.testing.assert_close(value, expected[name], msg=lambda text, name=name: f"{name}: {text}")
 

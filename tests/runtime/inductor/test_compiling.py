@@ -16,7 +16,7 @@ from buddy.compiler.frontend.capture import capture
 from buddy.compiler.protocol.catalogue import INDUCTOR_PHASES
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.runtime.captured import CapturedGraph
-from buddy.compiler.runtime.graph_interpreter import symbols_at
+from buddy.compiler.runtime.graph_interpreter import symbol_values
 from buddy.compiler.runtime.inductor import numerics, options
 from buddy.compiler.runtime.inductor.compiling import InductorArtifact, InductorStage, compile_program, split_code
 from buddy.compiler.runtime.inductor.process import LoadedArtifact
@@ -50,7 +50,7 @@ def compiled() -> Compiled:
     if problem := missing_cxx_message():
         pytest.skip(problem)
     (captured,) = capture(Model().eval(), (torch.randn(4, 16),))
-    program = fx_program(captured.graph, symbols_at(captured.graph, captured.tensors, captured.numbers))
+    program = fx_program(captured.graph, symbol_values(captured.graph, captured.tensors, captured.numbers))
     stages: list[InductorStage] = []
     activities: list[str] = []
     artifact = compile_program(

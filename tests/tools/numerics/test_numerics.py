@@ -23,7 +23,7 @@ from buddy.compiler.protocol.numerics import NumericsReport, Reference
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 from buddy.compiler.runtime.captured import CapturedGraph
-from buddy.compiler.runtime.graph_interpreter import symbols_at
+from buddy.compiler.runtime.graph_interpreter import symbol_values
 from buddy.compiler.runtime.nodes import compare_nodes
 from buddy.compiler.runtime.torch_values import fingerprints
 from tests.models import stack
@@ -74,7 +74,7 @@ class FlipSigns(base.MlirPass):
 def compared(
     program: CapturedGraph, recipe: Recipe | None = None, first: Any = None, reference: Reference = "eager", **how: bool
 ) -> NumericsReport:
-    symbols = symbols_at(program.graph, program.tensors, program.numbers)
+    symbols = symbol_values(program.graph, program.tensors, program.numbers)
     found = compile_observed(program.graph, recipe or default_recipe(), first, symbols=symbols, **how)
     return compare_nodes(program, found, reference=reference)
 
