@@ -7,7 +7,6 @@ separately. The arena is planned at compile time, so the numbers are the same in
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import torch
 from msgspec import json as msgspec_json
 from msgspec import structs
 from support import printing
+from support.processes import result_of
 
 from buddy.compiler.driver.compile_graph import compile_graph
 from buddy.compiler.importers.sources import load_program
@@ -49,15 +49,6 @@ def measure(subject: BenchSubject) -> dict[str, Any]:
     }
 
 
-def apart(subject: BenchSubject) -> dict[str, Any]:
-    """Calls `measure` in a separate process, so that the memory of a model is released."""
-    words = [sys.executable, __file__, "--one", msgspec_json.encode(subject).decode()]
-    said = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout
-    # The profiler, and imports of a script, may print other lines.
-    found: dict[str, Any] = json.loads(next(line for line in said.splitlines() if line.startswith("{")))
-    return found
-
-
 def small(subject: BenchSubject) -> BenchSubject:
     return structs.replace(subject, arguments=("--tiny", *(a for a in subject.arguments if a == "--decode")))
 
@@ -78,7 +69,11 @@ def main() -> int:
     if options.tiny:
         subjects = tuple(small(subject) for subject in subjects if subject.name not in LARGE)
     wanted = options.models or [subject.name for subject in subjects]
-    found = {subject.name: apart(subject) for subject in subjects if subject.name in wanted}
+    found = {
+        subject.name: result_of(__file__, "--one", msgspec_json.encode(subject).decode())
+        for subject in subjects
+        if subject.name in wanted
+    }
     met = {name: figures["ratio"] is None or figures["ratio"] <= WANTED["ratio"] for name, figures in found.items()}
     heading = ["model", "compiled, MB", "arena", "eager", "packed weights", "ratio"]
     result = {"models": found, "wanted": WANTED, "met": met}

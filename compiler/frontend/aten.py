@@ -45,6 +45,7 @@ from buddy.compiler.frontend.strided_views import copy_graph, fall_back_for_offs
 from buddy.compiler.graph import plugins
 from buddy.compiler.graph.node import Op, default_ops_map
 from buddy.compiler.protocol.environment import torch_warning
+from buddy.compiler.runtime.buffers import WorkArena
 from buddy.compiler.support.dynamo_internals import aot_autograd
 
 _WITH_EFFECTS = torch.ops.higher_order.with_effects
@@ -237,7 +238,7 @@ class AtenGraph:
     for the cut with its Python line in `cut_reason` and `cut_line`. A branch or body of control flow has its name in
     `body`. `autocast` is the dtype of the autocast context in which Dynamo captured the graph, because the graph's
     calls do not record it. If the last input of `module` is a seed, `unseeded` is the graph without the seed, with
-    PyTorch's own random ops.
+    PyTorch's own random ops. `scratch` is the memory in which the compiled graph works, if other graphs use it too.
     """
 
     module: GraphModule
@@ -251,6 +252,7 @@ class AtenGraph:
     autocast: torch.dtype | None = None
     body: str = ""
     unseeded: GraphModule | None = None
+    scratch: WorkArena | None = None
 
 
 CompileGraph = Callable[[AtenGraph], Runner]
@@ -279,6 +281,8 @@ def run_aot(
     table = default_decompositions() if decompositions is None else decompositions
     direct: list[Callable[..., Any] | None] = []
     gradients = DirectGradients()
+    # The forward graph does not run while the backward graph does, so both work in the same memory.
+    scratch = WorkArena()
     use_aten_views(module)
     linear_algebra.keep_checks_of_errors()
     dynamo_origins = input_origins(module, inputs) if origins is None else origins
@@ -301,7 +305,8 @@ def run_aot(
             if kind == "inference" and not fallback_random:
                 random_numbers.decompose_random_in_bodies(aten, table)
             aten_graph = _make_aten_graph(aten, kind, module, dynamo_origins)
-            run = compile_graph(replace(aten_graph, autocast=autocast, unseeded=unseeded))
+            shared = None if kind == "inference" else scratch
+            run = compile_graph(replace(aten_graph, autocast=autocast, unseeded=unseeded, scratch=shared))
             if not (unseeded or offsets or autocast):
                 use_native_calls(aten_graph, run)
             run = random_numbers.with_seed(run) if unseeded else run

@@ -52,6 +52,7 @@ from buddy.compiler.protocol import Assignment, Diagnostic
 from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.recipe import EAGER, Recipe
 from buddy.compiler.runtime import LoadedProgram, released_weights
+from buddy.compiler.runtime.buffers import WorkArena
 from buddy.compiler.runtime.native_calls import NativeFunction
 from buddy.compiler.runtime.torch_values import bind_symbols
 from buddy.compiler.support import hooks
@@ -343,7 +344,7 @@ class CompiledGraph:
             self._autotuner = hooks.autotuner()(graph, recipe, settings.tune, settings.max_error)
         frozen = settings.freezes(training)
         releases = settings.releases and is_whole
-        self._make_program = lambda recipe: _load(make_artifact(graph, recipe), frozen, releases)
+        self._make_program = lambda recipe: _load(make_artifact(graph, recipe), frozen, releases, aten.scratch)
         self._program: LoadedProgram | None = None
         self.precisions: dict[str, str] = {}
         if graph.results:
@@ -352,7 +353,7 @@ class CompiledGraph:
             self.precisions = dict(artifact.precisions)
             for note in artifact.notes if settings.has_precision else ():
                 warnings.warn(note, stacklevel=2)
-            self._program = _load(artifact, frozen, releases)
+            self._program = _load(artifact, frozen, releases, aten.scratch)
         self._aten, self._runs_in_eager = aten, bool(graph.results) and artifact.results_of_eager
         self._frequent: FrequentSizes | None = None
         if (
@@ -439,8 +440,10 @@ def _may_specialise(
     )
 
 
-def _load(artifact: Artifact, frozen: bool = False, releases: bool = False) -> LoadedProgram:
-    program = LoadedProgram(artifact, frozen, releases=releases)
+def _load(
+    artifact: Artifact, frozen: bool = False, releases: bool = False, scratch: WorkArena | None = None
+) -> LoadedProgram:
+    program = LoadedProgram(artifact, frozen, releases=releases, scratch=scratch)
     with _programs_lock:
         _programs.add(program)
     return program

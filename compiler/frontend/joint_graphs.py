@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from operator import getitem
 from typing import Any
@@ -11,13 +12,15 @@ from torch import Tag
 from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 
-from buddy.compiler.frontend.strided_views import storage_of
+from buddy.compiler.frontend.strided_views import base_of_views, storage_of
 
 
 def partition(
     keep_draws: bool, joint: GraphModule, inputs: object, **options: object
 ) -> tuple[GraphModule, GraphModule]:
     """Splits a joint graph into forward and backward graph, without unused ops and without views between them.
+
+    Tensors between them are row-major.
 
     PyTorch keeps an unused op that may draw numbers, but fails if such an op has several results and no node selects
     one. With `keep_draws`, ops that draw stay, so that later ones draw the same numbers as in eager.
@@ -37,6 +40,7 @@ def partition(
         with joint.graph.inserting_after(node):
             joint.graph.call_function(getitem, (node, 0)).meta = node.meta | {"val": node.meta["val"][0]}
     repeat_views(joint)
+    save_row_major(joint)
     parts: tuple[GraphModule, GraphModule] = default_partition(joint, inputs, **options)
     return parts
 
@@ -168,3 +172,63 @@ def _returns_view(op: OpOverload) -> bool:
 def _is_at_most(count: object, other: object) -> bool:
     """True if `count` is at most `other`; false if one of them is symbolic."""
     return isinstance(count, int) and isinstance(other, int) and count <= other
+
+
+# ---- strides between the two graphs ----------------------------------------------------------------------------------
+
+
+def save_row_major(joint: GraphModule) -> None:
+    """Makes the backward graph read row-major clones of forward values that have other strides.
+
+    Compiled code computes row-major tensors, so a clone costs nothing. Without it, the forward graph would copy the
+    value to eager's strides, and the backward graph would copy it back. A value stays as it is if it is a view of an
+    input, if another tensor with its memory is kept too, or if the backward graph returns a view of it or reads its
+    memory by strides.
+    """
+    forward = _forward_nodes(joint)
+    returned = dict.fromkeys(joint.graph.output_node().all_input_nodes)
+    read = {n: [user for user in n.users if user not in forward] for n in joint.graph.nodes if n in forward}
+    kept = [*returned, *(node for node, readers in read.items() if readers and node not in returned)]
+    n_kept = Counter(storage_of(node.meta.get("val")) for node in kept)
+    found = []
+    for node in kept[len(returned) :]:
+        value = node.meta.get("val")
+        is_alone = n_kept[storage_of(value)] == 1 and base_of_views(node)[0].op != "placeholder"
+        if is_alone and _has_other_strides(value) and not _is_read_by_strides(read[node], storage_of(value)):
+            found.append((node, read[node]))
+    for node, readers in found:
+        with joint.graph.inserting_after(node):
+            clone = joint.graph.call_function(
+                torch.ops.aten.clone.default, (node,), {"memory_format": torch.contiguous_format}
+            )
+        value = node.meta["val"].clone(memory_format=torch.contiguous_format)
+        origin = {key: node.meta[key] for key in ("stack_trace", "nn_module_stack") if key in node.meta}
+        clone.meta = origin | {"val": value, "partitioner_tag": "is_forward"}
+        for user in readers:
+            user.replace_input_with(node, clone)
+    if found:
+        joint.recompile()
+
+
+def _has_other_strides(value: object) -> bool:
+    """True for a plain tensor of static sizes that is not row-major, and whose elements are all in memory."""
+    if not isinstance(value, torch.Tensor) or storage_of(value) is None or value.is_conj() or value.is_neg():
+        return False
+    numbers = (*value.shape, *value.stride())
+    is_static = all(isinstance(number, int) for number in numbers)
+    return is_static and 0 not in numbers and not value.is_contiguous()
+
+
+def _is_read_by_strides(readers: Sequence[Node], storage: object) -> bool:
+    """True if `as_strided` reads the memory, or the graph returns a view of it, by way of one of `readers`."""
+    remaining, seen = list(readers), set[Node]()
+    while remaining:
+        node = remaining.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node.op == "output" or "strided" in str(node.target):
+            return True
+        if storage_of(node.meta.get("val")) == storage:
+            remaining += node.users
+    return False

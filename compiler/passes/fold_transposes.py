@@ -22,21 +22,41 @@ from buddy.compiler.passes.kernels.contraction import (
 class FoldTransposes(MlirPass):
     """Folds transposes of the inputs and results of contractions, and of the weights of convolutions.
 
-    Into other generics, and images of convolutions, it folds only transposes that keep the last dim.
+    Into other generics, and images of convolutions, it folds only transposes that keep the last dim. Two transposes in
+    sequence become one, or none if they cancel each other.
     """
 
     name: ClassVar[str] = "fold-transposes"
     summary: ClassVar[str] = "fold transposes into the indexing maps of the contractions and generics that use them"
 
     def run(self, root: ir.Operation, context: PassContext) -> None:
+        # First: of two transposes of a result that cancel each other, the contraction would take one.
+        for op in [op for op in nested_ops(root) if op.name == "linalg.transpose" and _has_tensor_results(op)]:
+            self._compose(op, context)
         for op in [op for op in nested_ops(root) if op.name.startswith("linalg.") and _has_tensor_results(op)]:
             if is_contraction(op) and has_plain_indices(op):
                 self._fold_contraction(op, context)
             elif op.name == "linalg.generic":
                 self._fold_generic(op, context)
-        for op in reversed([op for op in nested_ops(root) if op.name == "linalg.transpose"]):
-            if _has_tensor_results(op) and not _uses(op.results[0]):
-                op.erase()
+        _erase_unused(root)
+
+    def _compose(self, op: ir.Operation, context: PassContext) -> None:
+        """Makes a transpose read the source of the transpose before it; replaces it if it then permutes nothing."""
+        source = op.operands[0]
+        if not isinstance(source, ir.OpResult) or source.owner.name != "linalg.transpose":
+            return
+        inner = source.owner.operation
+        permutation = [_permutation(inner)[dim] for dim in _permutation(op)]
+        if permutation == sorted(permutation):
+            context.remark(self.name, op.location, "removed two transposes that cancel each other")
+            op.results[0].replace_all_uses_with(inner.operands[0])
+            op.erase()
+        else:
+            context.remark(self.name, op.location, "made one transpose of two")
+            op.operands[0] = inner.operands[0]
+            op.attributes["permutation"] = ir.DenseI64ArrayAttr.get(permutation)
+        if not _uses(source):
+            inner.erase()
 
     def _fold_contraction(self, op: ir.Operation, context: PassContext) -> None:
         maps = indexing_maps(op)
@@ -76,6 +96,12 @@ class FoldTransposes(MlirPass):
         if folded:
             op.attributes["indexing_maps"] = ir.ArrayAttr.get([ir.AffineMapAttr.get(map_) for map_ in maps])
             context.remark(self.name, op.location, _describe(folded, has_result=False))
+
+
+def _erase_unused(root: ir.Operation) -> None:
+    for op in reversed([op for op in nested_ops(root) if op.name == "linalg.transpose"]):
+        if _has_tensor_results(op) and not _uses(op.results[0]):
+            op.erase()
 
 
 def _describe(folded: int, has_result: bool) -> str:

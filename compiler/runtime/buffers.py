@@ -156,21 +156,36 @@ class WorkArena:
 
     The first call allocates the memory: programs are also created inside `torch.compile`, where tensors are fake.
     Native calls use `words`, with the interpreter lock: the address of the memory, 0 before `lend` has allocated it,
-    and 1 while a call uses it. A program makes all of its calls either by `borrow` or natively.
+    and 1 while a call uses it. Calls by `borrow` use other memory than native ones. Programs whose calls mostly do not
+    overlap, such as a forward and a backward graph, may use one arena; each reserves what it needs before its calls.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int = 0) -> None:
         self._size = size
-        self._memory: torch.Tensor | None = None
-        self._lock = threading.Lock()
+        self._lent: torch.Tensor | None = None
+        self._borrowed: torch.Tensor | None = None
+        self._outgrown: list[torch.Tensor] = []
+        self._lock, self._borrowing = threading.Lock(), threading.Lock()
         self.words = (ctypes.c_int64 * 2)()
+
+    def reserve(self, size: int) -> None:
+        """Makes the memory of later calls at least `size` bytes."""
+        with self._lock:
+            if size <= self._size:
+                return
+            self._size = size
+            # In this order: once the address is 0, no further call can take the memory.
+            self.words[0] = 0
+            if self._lent is not None and self.words[1]:
+                self._outgrown.append(self._lent)  # a call in another thread uses it
+            self._lent = None
 
     def lend(self) -> tuple[torch.Tensor, int]:
         """Returns memory for one native call, and its address; the first time this is the memory of `words`, in use."""
         memory = _allocate_aligned(self._size)
         with self._lock:
-            if self._memory is None:
-                self._memory = memory
+            if self._lent is None and len(memory) == self._size:
+                self._lent = memory
                 # In this order: other threads take the memory once they see its address.
                 self.words[1], self.words[0] = 1, memory.data_ptr()
         return memory, memory.data_ptr()
@@ -178,15 +193,16 @@ class WorkArena:
     @contextmanager
     def borrow(self) -> Iterator[torch.Tensor]:
         """Yields the memory for one call."""
-        if not self._lock.acquire(blocking=False):
+        if not self._borrowing.acquire(blocking=False):
             yield _allocate_aligned(self._size)
             return
         try:
-            if self._memory is None:
-                self._memory = _allocate_aligned(self._size)
-            yield self._memory
+            if self._borrowed is None or len(self._borrowed) < self._size:
+                self._borrowed = None  # released before the larger memory is allocated
+                self._borrowed = _allocate_aligned(self._size)
+            yield self._borrowed
         finally:
-            self._lock.release()
+            self._borrowing.release()
 
 
 def _allocate_aligned(size: int) -> torch.Tensor:

@@ -179,14 +179,15 @@ class LoadedProgram:
     Weights may change between calls. If the code needs packed weights, they are packed in each call, unless they are
     `frozen`: then the caller promises that they do not change while the program lives, and they are packed once. Frozen
     weights that another program has packed in the same way are taken from `shared_weights`. With `releases`, the memory
-    of frozen parameters that the code reads only in packed form is released.
+    of frozen parameters that the code reads only in packed form is released. `scratch` is memory that calls of other
+    programs use too.
 
     Construction raises `MachineError` for code of another architecture, and `LinkError`.
     """
 
     def __init__(
         self, artifact: Artifact, frozen: bool = False, sequential_calls: bool = False, with_addresses: bool = False,
-        shared_weights: SharedWeights | None = None, releases: bool = False,
+        shared_weights: SharedWeights | None = None, releases: bool = False, scratch: WorkArena | None = None,
     ) -> None:  # fmt: skip
         check_runs_here(artifact.target)
         sizes = function_sizes(artifact.objects) if with_addresses else {}
@@ -207,7 +208,8 @@ class LoadedProgram:
         )
         self.functions = {name: (address, sizes[name]) for name, address in self._library.addresses.items()}
         self._entry = self._library[artifact.entry]
-        self._arena = WorkArena(artifact.arena)
+        self._arena = WorkArena() if scratch is None else scratch
+        self._arena.reserve(artifact.arena)
         packed = [a for a in artifact.arguments if a.pack]
         store, numbers = PackedStore([a.spec for a in packed]), iter(range(len(packed)))
         self.packed_bytes = store.allocated if frozen else 0

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 import torch
@@ -38,21 +38,45 @@ MOST_ROUNDS, LEAST_ROUNDS = 10, 3
 ENOUGH_SECONDS = 1.0
 
 
-def measure_peak(action: Callable[[], T]) -> tuple[T, int]:
-    """Returns the result of `action`, and the peak of the bytes it allocated.
+class MemoryTrace:
+    """The bytes that the actions in its context allocate by torch's allocator.
 
-    Memory that a library allocates itself (MKL, oneDNN) is not counted.
+    Memory that a library allocates itself (MKL, oneDNN) is not counted. `mark` divides the actions: what is held then
+    is `held_at_mark`, and `peak` is the maximum from then on. Both are known once the context has ended.
     """
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+
+    def __init__(self) -> None:
+        self.peak = self.held_at_mark = 0
+        self._marked_ns = 0
+        self._profile = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+
+    def mark(self) -> None:
+        """Restarts the maximum."""
+        self._marked_ns = time.time_ns()
+
+    def __enter__(self) -> MemoryTrace:
+        self._profile.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._profile.__exit__(*error)
+        recorder = self._profile.profiler
+        events = recorder.kineto_results.events() if recorder is not None else []
+        changes = [event for event in events if event.name() == "[memory]"]
+        held = 0
+        for change in sorted(changes, key=lambda event: event.start_ns()):
+            held += change.nbytes()
+            if change.start_ns() < self._marked_ns:
+                self.held_at_mark = self.peak = held
+            else:
+                self.peak = max(self.peak, held)
+
+
+def measure_peak(action: Callable[[], T]) -> tuple[T, int]:
+    """Returns the result of `action`, and the peak of the bytes it allocated, as in `MemoryTrace`."""
+    with MemoryTrace() as trace:
         result = action()
-    recorder = recorded.profiler
-    events = recorder.kineto_results.events() if recorder is not None else []
-    changes = [event for event in events if event.name() == "[memory]"]
-    held = peak = 0
-    for change in sorted(changes, key=lambda event: event.start_ns()):
-        held += change.nbytes()
-        peak = max(peak, held)
-    return result, peak
+    return result, trace.peak
 
 
 OnProgress = Callable[[str, float], None]

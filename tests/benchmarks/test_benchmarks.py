@@ -138,6 +138,17 @@ def test_memory_is_told_beside_eagers_for_chosen_models(run_python: RunPython) -
 
 @pytest.mark.slow
 @pytest.mark.full("a benchmark script, of which matmul.py and kernels.py always run")
+def test_memory_of_training_steps_has_gradients_and_what_is_kept(run_python: RunPython) -> None:
+    (figures,) = results(run_python, "training_memory", "mlp")["models"].values()
+    parameters = 4 * sum((n + 1) * m for n, m in [(256, 512), (512, 512), (512, 10)])
+    for side in ("buddy", "eager", "inductor"):
+        assert 0 <= figures[side]["held"] <= figures[side]["peak"]
+        assert figures[side]["peak"] >= parameters
+    assert figures["ratio"] == round(figures["buddy"]["peak"] / figures["inductor"]["peak"], 3)
+
+
+@pytest.mark.slow
+@pytest.mark.full("a benchmark script, of which matmul.py and kernels.py always run")
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="memory is read from /proc")
 def test_memory_of_a_large_model_is_that_of_all_processes(run_python: RunPython) -> None:
     ways = results(run_python, "large_model", "buddy released", "run")["ways"]

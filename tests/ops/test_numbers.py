@@ -7,6 +7,7 @@ from functools import cache
 
 import pytest
 import torch
+from torch.nn import functional
 
 from buddy.compiler.driver.compilation import Compiler
 from buddy.compiler.driver.compile_graph import compile_graph
@@ -192,3 +193,22 @@ def test_tosa_rounds_halves_once_where_eager_does_and_as_often_as_it_does(dtype:
     results = LoadedProgram(compile_graph(graph.graph, default_recipe(dialect="tosa")))(graph.tensors)
     for (name, function), ours in zip(functions.items(), results, strict=True):
         assert (ours != function(x)).float().mean() < 0.03, name
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_hard_activations_of_every_number_of_16_bits_are_those_of_eager(dtype: torch.dtype) -> None:
+    x = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype)
+    # Processors that round to bfloat16 in one instruction flush numbers below the normal ones to zero.
+    x = x[x.isnan() | (x == 0) | (x.abs() >= 4 * torch.finfo(dtype).tiny)]
+    graph = captured(lambda x: [functional.hardswish(x), functional.hardsigmoid(x)], x)
+    results = LoadedProgram(compile_graph(graph.graph, default_recipe()))(graph.tensors)
+    for ours, reference in zip(results, (functional.hardswish(x), functional.hardsigmoid(x)), strict=True):
+        torch.testing.assert_close(ours, reference, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_hard_activations_are_saturated_exactly(dtype: torch.dtype) -> None:
+    x = torch.tensor([3.0, 7.5, 1e30, torch.inf, -3.0, -torch.inf], dtype=dtype)
+    graph = captured(lambda x: functional.hardsigmoid(x), x)
+    (ours,) = LoadedProgram(compile_graph(graph.graph, default_recipe()))(graph.tensors)
+    assert ours.tolist() == [1, 1, 1, 1, 0, 0]

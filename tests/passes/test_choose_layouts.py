@@ -140,6 +140,47 @@ def test_a_matrix_product_is_transposed_only_for_another_convolution() -> None:
     assert followed.remarks[0] == "2x24x8x10 transposed to the order (0, 2, 3, 1)"
 
 
+GROUPED = ["1x4x8x6x7", "4x8x8x3x3", "1x4x8x4x5"]
+
+
+def grouped(channels: int, following: str = "", result: str = "%p", shape: str = GROUPED[2]) -> str:
+    """A convolution %p in four groups, each of so many input channels."""
+    image, weights, sums = GROUPED[0].replace("4x8", f"4x{channels}", 1), f"4x8x{channels}x3x3", GROUPED[2]
+    inputs = [("%image", tensor(image), "n,g,c,h+x,w+y"), ("%first", tensor(weights), "g,o,c,x,y")]
+    multiply_add = "%m = arith.mulf %in0, %in1 : f32\n%r = arith.addf %out0, %m : f32"
+    body = f"""
+      %p_e = tensor.empty() : {tensor(sums)}
+      %p_z = linalg.fill ins(%z : f32) outs(%p_e : {tensor(sums)}) -> {tensor(sums)}
+      {generic("ngohwcxy", inputs, [("%p_z", tensor(sums), "n,g,o,h,w")], multiply_add, reductions="cxy", results="%p")}
+      """
+    arguments = f"%image: {tensor(image)}, %first: {tensor(weights)}, %second: {tensor('5x32x3x3')}"
+    return module(arguments, body + following, result, shape)
+
+
+def test_groups_of_channels_are_tensors_of_their_own_unless_another_convolution_follows() -> None:
+    alone = Compiled(grouped(8), [ChooseLayouts()])
+    transposed = [remark for remark in alone.remarks if "transposed" in remark]
+    assert transposed == [
+        "1x4x8x6x7 transposed to the order (0, 1, 3, 4, 2)",
+        "1x4x4x5x8 transposed to the order (0, 1, 2, 3, 4)",
+    ]
+    following = (
+        f"%q = tensor.collapse_shape %p [[0], [1, 2], [3], [4]] : {tensor(GROUPED[2])} into {tensor('1x32x4x5')}"
+    )
+    following += convolution("%c", "%q", "%second", ("1x32x4x5", "5x32x3x3", "1x5x2x3"))
+    followed = Compiled(grouped(8, following, "%c", "1x5x2x3"), [ChooseLayouts()])
+    assert followed.remarks[0] == "1x4x8x6x7 transposed to the order (0, 3, 4, 1, 2)"
+
+
+def test_convolutions_in_groups_keep_their_numbers() -> None:
+    operands = [array / 9 for array in random_arrays((1, 4, 8, 6, 7), (4, 8, 8, 3, 3), (5, 32, 3, 3))]
+    (before,), (after,) = (
+        results_of(grouped(8), steps, operands, (1, 4, 8, 4, 5)) for steps in ([], [ChooseLayouts()])
+    )
+    # Sums of 72 products, scaled to be around one.
+    np.testing.assert_allclose(before, after, rtol=0, atol=2e-6)
+
+
 def test_an_operand_that_lies_otherwise_is_transposed_once() -> None:
     body = elementwise("%p", "%conv", "%rest", SHAPE, "arith.addf") + elementwise(
         "%q", "%p", "%rest", SHAPE, "arith.mulf"

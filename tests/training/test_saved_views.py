@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -57,3 +58,36 @@ def test_a_part_of_a_larger_tensor_is_saved_alone(monkeypatch: pytest.MonkeyPatc
 
     ((shape, _),) = saved_strides(monkeypatch, squared, torch.randn(3, 8))
     assert shape == (3, 2)
+
+
+def test_values_with_other_strides_are_saved_row_major(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = saved_strides(monkeypatch, lambda x: x.mT.exp().sin(), torch.randn(2, 3, 4))
+    assert found == [((2, 4, 3), (12, 3, 1))]
+
+
+def test_a_saved_value_that_the_program_returns_keeps_its_strides(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = saved_strides(monkeypatch, lambda x: x.mT.exp(), torch.randn(2, 3, 4))
+    assert found == [((2, 4, 3), (12, 1, 4))]
+
+
+class _SavedGradient(torch.autograd.Function):
+    """A product with a transposed exponential, which is saved and returned as a gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        scale = x.mT.exp()
+        ctx.save_for_backward(scale)
+        return (scale * y).sum()
+
+    @staticmethod
+    def backward(ctx: Any, _: torch.Tensor) -> tuple[None, torch.Tensor]:
+        (scale,) = ctx.saved_tensors
+        return None, scale.mT.mT
+
+
+def test_a_saved_value_that_is_a_gradient_keeps_its_strides() -> None:
+    inputs = [torch.randn(3, 4), torch.randn(4, 3, requires_grad=True)]
+    compiled = torch.compile(_SavedGradient.apply, backend="buddy", dynamic=False, options={"fallback": "error"})
+    expected, found = (torch.autograd.grad(f(*inputs), inputs[1]) for f in (_SavedGradient.apply, compiled))
+    assert_same(found, expected)
+    assert [g.stride() for g in found] == [g.stride() for g in expected] == [(1, 4)]

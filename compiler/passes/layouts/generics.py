@@ -41,7 +41,8 @@ def relayout_convolution(op: ir.Operation, layouts: ValueLayouts) -> bool:
     if sums_taps and _is_depthwise(op, roles):
         _relayout_tap_sums(op, roles, layouts)
         return True
-    loops = sorted(range(len(roles)), key=lambda loop: (roles[loop], loop))
+    places = _GROUPS_FIRST if not is_met and _is_lone_grouped(op, roles) else _GROUPS_LAST
+    loops = sorted(range(len(roles)), key=lambda loop: (places.index(roles[loop]), loop))
     image, weights, init = op.operands
     image_loops, _, result_loops = (_main_loops(map_, roles) for map_ in indexing_maps(op))
     image_order, result_order = (_sorted_dims(dim_loops, loops) for dim_loops in (image_loops, result_loops))
@@ -124,6 +125,21 @@ def _is_lone_product(op: ir.Operation, roles: dict[int, int]) -> bool:
     return is_product and "sym_visibility" not in op.parent.attributes and not _reaches_convolution(op)
 
 
+def _is_lone_grouped(op: ir.Operation, roles: dict[int, int]) -> bool:
+    """True for a convolution in groups of several channels whose image and result would be transposed for it alone.
+
+    The channels of a group are then a tensor of their own, which is small enough for the caches: kernel and transposes
+    read whole cache lines of it.
+    """
+    image, _, result = (_main_loops(map_, roles) for map_ in indexing_maps(op))
+    channels = [
+        prod(size for size, loop in zip(value.type.shape, loops, strict=True) if roles[loop] in kinds)
+        for value, loops, kinds in ((op.operands[0], image, (_IN_CHANNEL,)), (op.operands[2], result, (_OUT_CHANNEL,)))
+    ]
+    is_grouped = _GROUP in roles.values() and min(channels) > 1
+    return is_grouped and "sym_visibility" not in op.parent.attributes and not _reaches_convolution(op)
+
+
 def _reaches_convolution(op: ir.Operation) -> bool:
     """True if a convolution, or a call, depends on the result of `op`."""
     pending, seen = [op.results[0]], set[Any]()
@@ -149,6 +165,8 @@ def _has_few_channels(image: ir.Value, image_loops: Sequence[int], roles: dict[i
 # The roles of a convolution's loops, in the order in which the loops are ordered. `_POSITION` is a spatial loop of the
 # result, `_WINDOW` a spatial loop of the weights.
 _BATCH, _POSITION, _GROUP, _OUT_CHANNEL, _WINDOW, _IN_CHANNEL = range(6)
+_GROUPS_LAST = (_BATCH, _POSITION, _GROUP, _OUT_CHANNEL, _WINDOW, _IN_CHANNEL)
+_GROUPS_FIRST = (_BATCH, _GROUP, _POSITION, _OUT_CHANNEL, _WINDOW, _IN_CHANNEL)
 
 
 def _roles(op: ir.Operation) -> dict[int, int]:
