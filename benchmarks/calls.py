@@ -20,7 +20,7 @@ import torch
 from support import printing
 from support.timing import spread
 
-from buddy.compiler.runtime.native_calls import python_calls_reason
+from buddy.compiler.runtime.native_calls import reason
 
 CALLS = 50
 ROWS, WIDTH = 4, 8
@@ -108,7 +108,7 @@ def main() -> None:
         for name, found in results.items()
     ]  # fmt: skip
     heading = ["model", *(f"{side} µs" for side in SIDES), "cost of inductor µs", "cost of ours µs"]
-    found = {"machine": printing.machine(), "through_python": python_calls_reason(), "models": results}
+    found = {"machine": printing.machine(), "through_python": reason(), "models": results}
     printing.tell(found, heading, rows)
     sys.exit(not all(found["same"] for found in results.values()))
 

@@ -366,5 +366,5 @@ Loaded = LoadedProgram | LoadedDeviceProgram
 
 
 def load_artifact(artifact: Artifact, frozen: bool = False) -> Loaded:
-    """Returns the program, callable on torch tensors as a `LoadedProgram`. Raises what it and `DeviceLoaded` raise."""
+    """Returns the program, callable on torch tensors. Raises the errors of `LoadedProgram` or `LoadedDeviceProgram`."""
     return LoadedProgram(artifact, frozen) if artifact.device is None else LoadedDeviceProgram(artifact)

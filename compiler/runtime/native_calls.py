@@ -245,12 +245,12 @@ def _fill_result(record: ResultRecord, result: NativeResult) -> list[object]:
 
 @lru_cache(maxsize=1)
 def native_entry() -> int:
-    """Returns the address of the native function; 0 if calls go through Python (see `python_calls_reason`)."""
+    """Returns the address of the native function; 0 if calls go through Python (see `reason`)."""
     return _prepare()[0]
 
 
 @lru_cache(maxsize=1)
-def python_calls_reason() -> str:
+def reason() -> str:
     """Returns why calls go through Python, or "" if they do not."""
     return _prepare()[1]
 

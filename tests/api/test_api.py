@@ -95,10 +95,10 @@ def test_a_plugin_that_replaces_a_part_of_another_one_is_named(tmp_path: Path) -
 
 EARLY = """
 import sys
-from buddy.compiler.graph.plugins import load_file
+from buddy.compiler.graph.plugins import load_plugin_file
 from buddy.compiler.protocol.recipe import PluginFile
 
-print(load_file(PluginFile(sys.argv[1])).problem)
+print(load_plugin_file(PluginFile(sys.argv[1])).problem)
 from buddy.compiler.passes.base import own_pass_names
 from buddy.compiler.passes.pass_runner import own_passes
 print(own_passes()["chain-packings"].__module__, *sorted(set(own_passes()) - own_pass_names()))
@@ -167,10 +167,10 @@ def test_a_file_that_loops_is_stopped_and_the_next_one_is_loaded(
 
 SLEEPER = """
 import signal, sys
-from buddy.compiler.graph.plugins import load_file
+from buddy.compiler.graph.plugins import load_plugin_file
 from buddy.compiler.protocol.recipe import PluginFile
 
-print(load_file(PluginFile(sys.argv[1])).problem)
+print(load_plugin_file(PluginFile(sys.argv[1])).problem)
 print(signal.getsignal(signal.SIGALRM) is signal.SIG_DFL, signal.getitimer(signal.ITIMER_REAL))
 """
 

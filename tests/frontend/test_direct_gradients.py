@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from buddy.compiler.frontend import direct_gradients
-from buddy.compiler.runtime.native_calls import native_entry, python_calls_reason
+from buddy.compiler.runtime.native_calls import native_entry, reason
 
-pytestmark = pytest.mark.skipif(not native_entry(), reason=f"calls go through Python: {python_calls_reason()}")
+pytestmark = pytest.mark.skipif(not native_entry(), reason=f"calls go through Python: {reason()}")
 
 
 def _compile(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:

@@ -14,10 +14,10 @@ import torch
 from buddy.compiler.protocol.artifact import Argument, Artifact, EagerCall, TensorSpec
 from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.runtime.buffers import MIN_POOLED_BYTES
-from buddy.compiler.runtime.native_calls import native_entry, python_calls_reason
+from buddy.compiler.runtime.native_calls import native_entry, reason
 from tests.runtime.objects import compile_object
 
-pytestmark = pytest.mark.skipif(not native_entry(), reason=f"calls go through Python: {python_calls_reason()}")
+pytestmark = pytest.mark.skipif(not native_entry(), reason=f"calls go through Python: {reason()}")
 
 
 def _double(type_: str, add: str = "arith.addf") -> str:

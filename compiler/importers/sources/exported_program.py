@@ -51,10 +51,10 @@ def load(opening: Opening) -> CapturedProgram:
     Raises `SourceError`.
     """
     program = _read(opening)
-    return captured_program(opening, program)
+    return capture_exported(opening, program)
 
 
-def captured_program(opening: Opening, program: ExportedProgram) -> CapturedProgram:
+def capture_exported(opening: Opening, program: ExportedProgram) -> CapturedProgram:
     """Returns the graphs of a loaded exported program. Raises `SourceError`."""
     check_ops(opening, program)
     args, kwargs, notes = _inputs(opening, program)

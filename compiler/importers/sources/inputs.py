@@ -34,7 +34,7 @@ def suspending_kind(target: object) -> str | None:
     return "a generator" if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function) else None
 
 
-def as_call(
+def split_arguments(
     inputs: object,
 ) -> tuple[tuple[object, ...], dict[str, object]]:
     """Splits inputs into positional and keyword arguments.
@@ -48,7 +48,7 @@ def as_call(
     return (inputs,), {}
 
 
-def call_of(
+def make_call(
     target: torch.nn.Module | Callable[..., object],
     inputs: object,
     where: str,
@@ -77,7 +77,7 @@ def call_of(
             where,
             "define `example_inputs`: a tensor, a tuple, a list, a dict of keyword arguments, or a function of these",
         )
-    args, kwargs = as_call(() if values is None else values)
+    args, kwargs = split_arguments(() if values is None else values)
     _check_fits(target, args, kwargs, where)
     return target, args, kwargs
 
@@ -94,7 +94,7 @@ def _is_builder(
         return False
     if inspect.isclass(target):
         return issubclass(target, torch.nn.Module)
-    return _needs_no_arguments(target) and values is not None and as_call(values) != ((), {})
+    return _needs_no_arguments(target) and values is not None and split_arguments(values) != ((), {})
 
 
 def _needs_no_arguments(target: Callable[..., object]) -> bool:
@@ -149,6 +149,7 @@ _INTEGER_BOUND = 4
 
 
 def new_generator() -> torch.Generator:
+    """Returns a generator of random inputs, seeded with `SEED`."""
     return torch.Generator().manual_seed(SEED)
 
 

@@ -11,7 +11,7 @@ from buddy.compiler.graph.types import NodeType, TensorMeta
 from buddy.compiler.importers.onnx_files.disturbed import Disturbed, quantises
 from buddy.compiler.importers.onnx_files.importing import import_onnx
 from buddy.compiler.importers.onnx_files.model import PreparedModel, prepare_model
-from buddy.compiler.importers.onnx_files.nodes import graph_of
+from buddy.compiler.importers.onnx_files.nodes import build_graph
 from buddy.compiler.importers.onnx_files.reference import Reference
 from buddy.compiler.importers.sources.inputs import SEED, new_generator, random_tensor
 from buddy.compiler.importers.sources.modules import shape_words
@@ -30,7 +30,7 @@ def load(opening: Opening) -> CapturedProgram:
     """
     model = prepare_model(opening.path, shape_words(opening))
     name = model.model.graph.name or opening.stem
-    graph = graph_of(model, name, opening.path)
+    graph = build_graph(model, name, opening.path)
     opening.report("importing by torch-mlir")
     text = import_onnx(model.model, opening.path)
     graph.imported_ir = ImportedIR(text)

@@ -72,9 +72,9 @@ def serve(channel: Channel) -> None:
 def _run(request: RecordScript) -> Diagnostic | None:
     """Runs the script like `python script.py`, or `python -m module`. Returns its error, if any."""
     from buddy.compiler.importers.sources.script import (
-        execute,
-        prepare,
+        register_script,
         reporting_user_errors,
+        run_script,
         script_environment,
     )
 
@@ -86,7 +86,7 @@ def _run(request: RecordScript) -> Diagnostic | None:
             return Diagnostic(what, request.source, "pass a script that calls functions of torch.compile")
         with script_environment(location.path, request.arguments):
             if location.path is not None:
-                execute(location.path, prepare(location.path, "__main__"))
+                run_script(location.path, register_script(location.path, "__main__"))
             else:
                 import runpy
 
