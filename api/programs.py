@@ -13,7 +13,7 @@ import torch
 from buddy.compiler.driver.compilation import Compilation, Compiler
 from buddy.compiler.frontend.capture import capture
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.plugins import installed_plugins, load_file, plugin_problems
+from buddy.compiler.graph.plugins import installed_plugins, load_plugin_file, plugin_problems
 from buddy.compiler.importers.sources import CapturedGraph, load_program
 from buddy.compiler.protocol import Assignment, Diagnostic, RunReport, Stage
 from buddy.compiler.protocol.artifact import Artifact
@@ -21,7 +21,7 @@ from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import Frontend, PluginFile, Recipe
 from buddy.compiler.protocol.run_report import NodeCounts
-from buddy.compiler.runtime.executable import Loaded, load
+from buddy.compiler.runtime.executable import Loaded, load_artifact
 from buddy.compiler.runtime.measure import run_and_compare
 from buddy.compiler.tools.export import CompiledProgram, ExportOrder, export
 from buddy.compiler.tools.export.interface import c_name
@@ -73,7 +73,7 @@ class CompiledGraph:
         the code ends it.
         """
         if self._loaded is None:
-            self._loaded = load(self.artifact)
+            self._loaded = load_artifact(self.artifact)
         with torch.no_grad():
             return self._loaded(tensors or self._captured.tensors, self._captured.numbers)
 
@@ -176,7 +176,7 @@ def open_program(
     Loads the plug-ins of installed packages and the files `plugins`; `problems` of the result are their errors. Raises
     `BuddyError` if no program can be loaded.
     """
-    loaded = [*installed_plugins(), *(load_file(PluginFile(path)) for path in plugins)]
+    loaded = [*installed_plugins(), *(load_plugin_file(PluginFile(path)) for path in plugins)]
     program = load_program(source, tuple(arguments), directory, None, tuple(shapes), frontend, trusts)
     return _program(program.graphs, source, program.notes, plugin_problems(loaded))
 

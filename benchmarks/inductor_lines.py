@@ -19,7 +19,7 @@ from support import printing
 
 from buddy.compiler.importers.sources import load_program
 from buddy.compiler.runtime.captured import CapturedGraph
-from buddy.compiler.runtime.graph_interpreter import symbols_at
+from buddy.compiler.runtime.graph_interpreter import symbol_values
 from buddy.compiler.runtime.inductor.compiling import InductorStage, compile_program
 from buddy.compiler.runtime.inductor.program import fx_program
 from buddy.compiler.runtime.inductor.provenance import Line
@@ -36,7 +36,7 @@ def measure(name: str, options: Any) -> dict[str, Any]:
     with redirect_stdout(sys.stderr):
         program = load_program(str(SAMPLES / f"{name}.py"), ("--tiny",) if options.tiny else ())
     captured: CapturedGraph = program.graphs[0]
-    fx = fx_program(captured.graph, symbols_at(captured.graph, captured.tensors, captured.numbers))
+    fx = fx_program(captured.graph, symbol_values(captured.graph, captured.tensors, captured.numbers))
     stages: dict[str, InductorStage] = {}
     with torch.no_grad():
         compile_program(fx, captured.tensors, (), 1, lambda stage: stages.update({stage.name: stage}))

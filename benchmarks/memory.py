@@ -21,7 +21,7 @@ from buddy.compiler.driver.compile_graph import compile_graph
 from buddy.compiler.importers.sources import load_program
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.runtime.executable import LoadedProgram
-from buddy.compiler.runtime.measure import with_peak
+from buddy.compiler.runtime.measure import measure_peak
 from buddy.compiler.tools.bench.plan import BenchSubject, read_suite
 
 SUITE = Path(__file__).resolve().parent / "models.toml"
@@ -37,8 +37,8 @@ def measure(subject: BenchSubject) -> dict[str, Any]:
     artifact = compile_graph(captured.graph, default_recipe())
     program = LoadedProgram(artifact, frozen=True)
     with torch.no_grad():
-        _, first = with_peak(lambda: program(captured.tensors, captured.numbers))
-        _, eager = with_peak(lambda: captured.eager(captured.tensors))
+        _, first = measure_peak(lambda: program(captured.tensors, captured.numbers))
+        _, eager = measure_peak(lambda: captured.eager(captured.tensors))
     ours = max(0, first - program.packed_bytes)
     return {
         "compiled": ours,

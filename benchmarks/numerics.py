@@ -23,13 +23,13 @@ from support import printing
 from support.timing import seconds_of
 
 from buddy.compiler.driver.compile_graph import compile_graph
-from buddy.compiler.driver.observation import observed_program
+from buddy.compiler.driver.observation import compile_observed
 from buddy.compiler.importers.sources import load_program
 from buddy.compiler.protocol.numerics import ObservedProgram
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.runtime.captured import CapturedGraph
-from buddy.compiler.runtime.measure import eager_results
+from buddy.compiler.runtime.measure import run_eager
 from buddy.compiler.runtime.nodes import compare_nodes
 from buddy.compiler.tools.bench.report import spread
 
@@ -68,7 +68,7 @@ def _timed(captured: CapturedGraph, repeats: int) -> dict[str, Any]:
         plain(captured.tensors, captured.numbers)
         for _ in range(repeats):
             seconds["run"].append(seconds_of(lambda: plain(captured.tensors, captured.numbers)))
-            seconds["eager"].append(seconds_of(lambda: eager_results(captured)))
+            seconds["eager"].append(seconds_of(lambda: run_eager(captured)))
             report = compare_nodes(captured, program)
             seconds["compared"].append(report.seconds)
     return {
@@ -83,7 +83,7 @@ def _timed(captured: CapturedGraph, repeats: int) -> dict[str, Any]:
 
 def _eager(captured: CapturedGraph, repeats: int) -> dict[str, Any]:
     with torch.no_grad():
-        eager_results(captured)
+        run_eager(captured)
     return {"peak": most_bytes()}
 
 
@@ -103,7 +103,7 @@ PARTS: dict[str, Callable[[CapturedGraph, int], dict[str, Any]]] = {
 
 def _observed(captured: CapturedGraph) -> ObservedProgram:
     start = time.perf_counter()
-    found = observed_program(captured.graph, default_recipe(), captured.user_lowerings())
+    found = compile_observed(captured.graph, default_recipe(), captured.user_lowerings())
     print(f"compiled in {time.perf_counter() - start:.1f} s", file=sys.stderr)
     return found
 

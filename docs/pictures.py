@@ -50,7 +50,7 @@ async def compiled(app: Workbench, pilot: Any) -> None:
 def settle(app: Workbench) -> None:
     """Leave out the last message, and what packages print with paths of this machine."""
     app.context.status.message = ""
-    app.update_edge_lines()
+    app.update_border_lines()
     app.state.printout[:] = [line for line in app.state.printout if "site-packages" not in line]
     app.outputs.update_from(frozenset({"outputs"}))
 

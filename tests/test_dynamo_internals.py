@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from buddy.compiler.protocol.environment import FIRST_TORCH, LAST_TORCH, torch_warning
-from buddy.compiler.support.dynamo_internals import PRIVATE_PARTS, PrivatePart, outer_call
+from buddy.compiler.support.dynamo_internals import PRIVATE_PARTS, PrivatePart, running_compile_call
 
 ROOT = Path(__file__).resolve().parent.parent
 HOME = "compiler/support/dynamo_internals.py"
@@ -41,7 +41,7 @@ def test_the_frames_of_dynamo_have_the_list_of_a_calls_end() -> None:
     ends = []
 
     def backend(module: torch.fx.GraphModule, _inputs: Any) -> Any:
-        ends.append(outer_call())
+        ends.append(running_compile_call())
         return module.forward
 
     f = torch.compile(lambda x: x + 1, backend=backend)

@@ -155,6 +155,6 @@ def _table_entry_error(table: str, key: str, value: object, base_table: dict[str
     return ""
 
 
-def no_such_theme(name: str) -> str:
+def theme_error(name: str) -> str:
     """The error message for an unknown theme, "" if the theme exists or `name` is empty."""
     return "" if not name or name in themes() else f"unknown theme {name!r}; known: {', '.join(themes())}"

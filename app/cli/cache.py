@@ -88,18 +88,18 @@ def _check_usage(parser: Parser, options: argparse.Namespace) -> None:
 
 
 def _show(options: argparse.Namespace, console: Console) -> int:
-    contents = disk_cache.contents()
+    contents = disk_cache.count_files()
     if options.json:
         caches = {name: {"files": files, "bytes": size} for name, (files, size) in contents.items()}
         facts = {
             "folder": str(disk_cache.folder()),
-            "problem": disk_cache.problem(),
+            "problem": disk_cache.find_problem(),
             "limit": disk_cache.DEFAULT_LIMIT_BYTES,
         }
         print(json.dumps({**facts, "caches": caches}, indent=2))
         return 0
     print(f"{disk_cache.folder()}, at most {disk_cache.DEFAULT_LIMIT_BYTES >> 20} MiB for each cache")
-    problem = disk_cache.problem()
+    problem = disk_cache.find_problem()
     if problem:
         console.note(f"the cache is disabled: {problem}; its folder must belong to you and be writable only by you")
     _print_table(contents)

@@ -14,7 +14,7 @@ from buddy.app.actions.key_map import Keymap, describe_clashes
 from buddy.app.cli import FAILURE, VERBS
 from buddy.app.cli.arguments import Parser
 from buddy.app.reports.formatting import table
-from buddy.app.workspace.settings import FIELDS, Settings, apply_settings, settings_path, themes_folder
+from buddy.app.workspace.settings import FIELDS, Settings, load_settings, settings_path, themes_folder
 from buddy.themes.palette import DEFAULT, themes
 
 
@@ -34,7 +34,7 @@ def main(words: Sequence[str]) -> int:
         print(settings_template())
         return 0
     path = settings_path()
-    settings, problems = apply_settings(path)
+    settings, problems = load_settings(path)
     Keymap(settings.keys)  # the constructor applies the keys to the actions
     if options.json:
         print(json.dumps({**_settings_json(path, settings, problems), "actions": _actions()}, indent=2))

@@ -29,7 +29,7 @@ from buddy.app.workspace.workspace import default_store
 from buddy.compiler.protocol import ListPasses, Passes
 from buddy.compiler.protocol.environment import VARIABLES, EnvironmentVariableError, check_variables, torch_warning
 from buddy.compiler.support import disk_cache
-from buddy.compiler.support.target import cores, host, host_features, measured_rates, prefers_pairs
+from buddy.compiler.support.target import cores, host, host_features, measured_rates, prefers_bf16x3
 
 Facts = list[tuple[str, str]]
 
@@ -91,7 +91,7 @@ def _rates() -> str:
 def _high_precision() -> str:
     """The precision that `torch.set_float32_matmul_precision("high")` selects on this machine."""
     rates = measured_rates(host())
-    if prefers_pairs(rates):
+    if prefers_bf16x3(rates):
         return "bf16x3 for frozen weights"
     return "f32, which is faster than bf16x3" if rates else "f32, without products of bfloat16"
 
@@ -163,7 +163,7 @@ def extras_facts() -> Facts:
 def folder_facts() -> Facts:
     paths = [("settings", settings_path()), ("state", default_store()), ("cache", disk_cache.folder())]
     facts = [(name, f"{abbreviate_home(path)}, {_free_space(Path(path))}") for name, path in paths]
-    problem = disk_cache.problem()
+    problem = disk_cache.find_problem()
     return [*facts, ("", f"CACHE DISABLED: {abbreviate_home(problem)}")] if problem else facts
 
 

@@ -66,9 +66,9 @@ from buddy.app.session.state import State, Topic
 from buddy.app.widgets.background import screen_bindings
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.workbench import status_lines
+from buddy.app.workbench.border_lines import BorderLines
 from buddy.app.workbench.changed_cells import DirtyLines, TerminalCells
 from buddy.app.workbench.dispatch import Method, resolve
-from buddy.app.workbench.edge_lines import EdgeLines
 from buddy.app.workbench.key_sequences import ActionCommands, KeyQueue, KeySequences, Palette
 from buddy.app.workbench.terminal import (
     ResizeLimiter,
@@ -175,14 +175,14 @@ class Workbench(App[int]):
         context.layout.panes = self.panes
         context.selection.views = (self.graph, self.ir, self.source, self.plugin)
         self._make_commands(context)
-        self.edges = EdgeLines(self)
+        self.border_lines = BorderLines(self)
         self._undrawn_topics: frozenset[Topic] = frozenset()
         self._last_draw_time = 0.0
 
     def _make_context(self) -> WorkbenchContext:
         """Create the parts that panes and commands share."""
         session, glyphs = self.session, self.glyphs
-        status = Status(self, self.update_edge_lines)
+        status = Status(self, self.update_border_lines)
         session.say = lambda message: status.say(message)
         layout, queries = Layout(self, status), StageQueries(session, session.say)
         jobs = Jobs(self, status, queries, self._update_busy)
@@ -268,8 +268,8 @@ class Workbench(App[int]):
         return MainScreen(id="_default")
 
     def compose(self) -> ComposeResult:
-        self.edges.make()
-        yield from self.edges.above
+        self.border_lines.make()
+        yield from self.border_lines.above
         with Horizontal(id="panes"):
             with Vertical(id="left"):
                 yield self.graph
@@ -280,8 +280,8 @@ class Workbench(App[int]):
                 yield self.plugin
                 yield self.outputs
         yield self.tour.make_lines()
-        yield self.edges.prompt
-        yield from self.edges.below
+        yield self.border_lines.prompt
+        yield from self.border_lines.below
         yield self.key_sequences.make_which_key()
 
     def on_mount(self) -> None:
@@ -317,7 +317,7 @@ class Workbench(App[int]):
             self.session_commands.startup_messages = (FIRST_SCRIPT_NOTICE,)
         await self.recompose()
         self._start_program()
-        self.update_edge_lines()
+        self.update_border_lines()
         self._run_session(before)
 
     async def _check_files(self) -> None:
@@ -405,7 +405,7 @@ class Workbench(App[int]):
         )
 
     def on_prompt_toggled(self) -> None:
-        self.edges.update_keys()
+        self.border_lines.update_keys()
 
     # ---- updates -----------------------------------------------------------------------------------------------------
 
@@ -442,7 +442,7 @@ class Workbench(App[int]):
         if self.passes.has_focus:
             self._show_pass_stage()
         self._update_busy()
-        self.update_edge_lines()
+        self.update_border_lines()
 
     def _update_busy(self) -> None:
         """Start or stop the ticker, which updates times while jobs run. Ring the bell when a long job ends."""
@@ -455,10 +455,10 @@ class Workbench(App[int]):
         if self._long_jobs.has_ended(busy, self.settings.bell_after):
             self.bell()
 
-    def update_edge_lines(self) -> None:
+    def update_border_lines(self) -> None:
         """Redraw the lines around the panes if they have changed, and schedule a save of the session."""
         self.session_commands.schedule_save()
-        self.edges.update()
+        self.border_lines.update()
 
     def _draw_empty_panes(self) -> None:
         """Draw the progress again in panes that wait for their content."""
@@ -469,7 +469,7 @@ class Workbench(App[int]):
     def _update_time(self) -> None:
         self._update_busy()
         self._draw_empty_panes()
-        self.update_edge_lines()
+        self.update_border_lines()
 
     # ---- keys --------------------------------------------------------------------------------------------------------
 
@@ -532,7 +532,7 @@ class Workbench(App[int]):
         self._methods[action.id](*arguments)
         if situation.captured:
             self.tour.note(action.id, pane_id)
-        self.update_edge_lines()
+        self.update_border_lines()
 
     def on_click(self, event: events.Click) -> None:
         if event.widget is self.graph and self.state.captured:
@@ -548,7 +548,7 @@ class Workbench(App[int]):
                 self.passes.move_to_first_change()
             else:
                 self.passes.stop_waiting_for_change()
-        self.update_edge_lines()
+        self.update_border_lines()
 
     def show_pane(self, pane: actions.Pane) -> None:
         """Focus a pane. If the layout shows one pane at a time, show it."""
@@ -584,7 +584,7 @@ class Workbench(App[int]):
         if isinstance(event.view, PassesPane):
             event.view.note_move()
             self._show_pass_stage()
-        self.update_edge_lines()
+        self.update_border_lines()
 
     def _show_pass_stage(self) -> None:
         """Show the stage of the selected pass in the IR pane, if the pass has run."""

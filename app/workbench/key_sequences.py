@@ -174,7 +174,7 @@ class ActionHost(Protocol):
 
     def situation(self) -> Situation: ...
     async def perform(self, action: Action) -> None: ...
-    def update_edge_lines(self) -> None: ...
+    def update_border_lines(self) -> None: ...
     def pane_commands(self) -> list[tuple[str, str, Callable[[], None]]]: ...
     def set_timer(self, delay: float, callback: Callable[[], None]) -> Timer: ...
 
@@ -317,7 +317,7 @@ class KeySequences:
         texts = (f"{key}{second} {action.title.lower()}" for second, action in self._enabled())
         self.hint = f"{key}{glyphs.ellipsis}  " + f" {glyphs.dot} ".join(texts)
         self._timer = self._workbench.set_timer(WHICH_KEY_SECONDS, self._list)
-        self._workbench.update_edge_lines()
+        self._workbench.update_border_lines()
 
     def _enabled(self) -> list[Continuation]:
         """The second keys of the actions that are enabled in the pane that has focus."""
@@ -336,7 +336,7 @@ class KeySequences:
         page, glyphs = self.which_key.page_text, self._workbench.glyphs
         more = f"{page} {glyphs.dot} down shows more {glyphs.dot} " if page else ""
         self.hint = f"{self._prefix}{glyphs.ellipsis}  {more}escape closes the list"
-        self._workbench.update_edge_lines()
+        self._workbench.update_border_lines()
 
     def end(self) -> None:
         """Forget the first key of a sequence, and close the list of the second keys."""
@@ -347,7 +347,7 @@ class KeySequences:
             self._timer = None
         self._prefix = self.hint = ""
         self.which_key.close()
-        self._workbench.update_edge_lines()
+        self._workbench.update_border_lines()
 
     async def _handle_second(self, event: events.Key) -> None:
         key = key_name(event)
@@ -363,7 +363,7 @@ class KeySequences:
         self.end()
         if action is not None:
             await self._workbench.perform(action)
-            self._workbench.update_edge_lines()
+            self._workbench.update_border_lines()
 
 
 def key_name(event: events.Key) -> str:

@@ -14,10 +14,10 @@ from buddy.app.session.log_file import NO_LOG, LogOptions
 from buddy.app.workbench.app import Workbench
 from buddy.app.workbench.terminal import exit_on_disconnect
 from buddy.app.workspace.session_file import FIRST_SCRIPT_NOTICE, is_first_script
-from buddy.app.workspace.settings import apply_settings, settings_path
+from buddy.app.workspace.settings import load_settings, settings_path
 from buddy.app.workspace.workspace import default_store
 from buddy.compiler.protocol.recipe import PluginFile
-from buddy.themes.palette import no_such_theme
+from buddy.themes.palette import theme_error
 
 # Seconds after startup until garbage collection is enabled: later than the first paint.
 GC_DELAY_SECONDS = 2.0
@@ -48,9 +48,9 @@ def run_workbench(
     `--trust` and `--follow`, `panes` the values of `--pane`. A `plain` workbench reads commands from stdin and prints
     lines.
     """
-    settings, problems = apply_settings(settings_path())
+    settings, problems = load_settings(settings_path())
     if theme:
-        problems += filter(None, [no_such_theme(theme)])
+        problems += filter(None, [theme_error(theme)])
         settings = msgspec.structs.replace(settings, theme=theme)
     if settings.memory is not None:
         # The engine, which inherits the environment, reads this variable. A value that the user has set wins.

@@ -355,7 +355,7 @@ class PlainWorkbench(Workbench):
             self._printer.say(f"{action.id}{keys}: {action.tooltip}")
 
     async def _where(self, _words: Sequence[str]) -> None:
-        self._printer.say(cells_line(self.edges.header_cells(SIZE[0])))
+        self._printer.say(cells_line(self.border_lines.header_cells(SIZE[0])))
         view = self.pane
         self._printer.say(f"{PANE_TITLES[view.pane_id]}, {view.row_count} rows")
         self._printed_row = ""

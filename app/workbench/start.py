@@ -16,7 +16,7 @@ from buddy.app.screens.documentation import PageScreen, page_choices
 from buddy.app.screens.picker import PickerChoice, PickerScreen
 from buddy.app.screens.programs import ProgramScreen
 from buddy.app.widgets.cursor_view import CursorView
-from buddy.app.workspace.settings import Settings, apply_settings, settings_path
+from buddy.app.workspace.settings import Settings, load_settings, settings_path
 from buddy.app.workspace.sources import Program, RecentPrograms
 from buddy.app.workspace.workspace import default_store
 from buddy.themes.palette import DEFAULT, themes
@@ -41,7 +41,7 @@ VERBS = (
 
 def choose(*, ascii_mode: bool = False, mouse: bool = True) -> Program | Verb | None:
     """Shows the first screen, and returns what the user chooses. Without `mouse`, the mouse is not captured."""
-    settings, _ = apply_settings(settings_path())
+    settings, _ = load_settings(settings_path())
     return StartApp(settings, default_store(), ascii_mode=ascii_mode).run(mouse=mouse)
 
 

@@ -17,7 +17,7 @@ from buddy.app.actions import key_map
 from buddy.app.workspace.inputs import read_file
 from buddy.compiler.protocol import file_formats
 from buddy.compiler.protocol.renamed import ACTION_IDS, with_new_names
-from buddy.themes.palette import add_themes, no_such_theme
+from buddy.themes.palette import add_themes, theme_error
 from buddy.themes.toml import TomlError, line_of, parse_toml
 
 # The path of the wrong value at the end of a message of msgspec.
@@ -80,13 +80,13 @@ def read_settings(path: Path) -> tuple[Settings, str]:
         return Settings(), f"{where}: {error.what}; the defaults are used"
 
 
-def apply_settings(path: Path) -> tuple[Settings, list[str]]:
+def load_settings(path: Path) -> tuple[Settings, list[str]]:
     """Load and apply the settings and the user themes. Returns the settings and all errors."""
     settings, problem = read_settings(path)
     problems = [problem, *add_themes(themes_folder(path))]
-    theme_error = no_such_theme(settings.theme)
-    if theme_error:
-        problems.append(f"{path}: {theme_error}; the default is used")
+    unknown_theme = theme_error(settings.theme)
+    if unknown_theme:
+        problems.append(f"{path}: {unknown_theme}; the default is used")
     return settings, [problem for problem in problems if problem]
 
 

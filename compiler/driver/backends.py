@@ -53,7 +53,7 @@ def check_target(recipe: Recipe) -> None:
         raise CompilationError(error.diagnostic) from error
 
 
-def lowered_graph(
+def lower_graph(
     graph: Graph, recipe: Recipe, context: ir.Context, locations: LocationSets, overrides: Registry | None
 ) -> LoweredModule:
     """Returns top-level IR: the graph's nodes lowered one by one, or the IR that was imported with the graph.
@@ -74,7 +74,7 @@ def lowered_graph(
         raise CompilationError(diagnosis.of_node(error)) from error
 
 
-def check_code(
+def check_llvm_module(
     module: ir.Operation, entry: EntryConvention | None, graph: Graph, recipe: Recipe, locations: LocationSets
 ) -> EntryConvention:
     """Returns `entry`, after checks that the module can be translated to machine code and called.
@@ -106,7 +106,7 @@ def artifact_of(
     graph: Graph, recipe: Recipe, module: ir.Operation, entry: EntryConvention, calls: Sequence[EagerCall],
     objects: Sequence[functions.FunctionObject],
 ) -> Artifact:  # fmt: skip
-    """Returns the artifact of a module that has passed `check_code`, with its compiled `objects`."""
+    """Returns the artifact of a module that has passed `check_llvm_module`, with its compiled `objects`."""
     placeholders = [spec_of(op) for op in graph.placeholders]
     results = [spec_of(op) for op in graph.results if isinstance(op, Op)]
     images = [function_object.data for function_object in objects]
@@ -117,10 +117,13 @@ def artifact_of(
 
 
 def spec_of(op: Op) -> TensorSpec:
+    """Returns the shape and element type of the first result of `op`, with symbolic sizes as text."""
     return TensorSpec(tuple(map(plain_size, op.tensor_meta.shape)), op.tensor_meta.dtype.value)
 
 
+# The IR that a backend compiles: the captured graph, top-level IR, or the LLVM dialect.
 Level = Literal["graph", "toplevel", "llvm"]
+# The result of a backend.
 Product = TypeVar("Product", covariant=True)
 # Called with the snapshot of each phase as soon as the phase has finished.
 OnPhase = Callable[[Snapshot], None]
@@ -174,6 +177,7 @@ class Backend(Protocol[Product]):
 
 # The fields of a recipe that only the backend reads.
 BACKEND_FIELDS = ("opt_level", "target", "backend_flags", "llvm_stages", "llvm_disabled")
+# Those that a backend without the attribute `reads` reads.
 _DEFAULT_READS = ("opt_level", "target")
 
 
@@ -189,7 +193,9 @@ def ignored_fields(backend: Backend[Any], recipe: Recipe) -> list[str]:
     ]
 
 
-def objects_of(module: ir.Operation, locations: LocationSets, opt_level: int, target: str = "") -> list[FunctionObject]:
+def compile_objects(
+    module: ir.Operation, locations: LocationSets, opt_level: int, target: str = ""
+) -> list[FunctionObject]:
     """Returns the objects of a module of the LLVM dialect. Raises `CompilationError` if LLVM crashes on a function."""
     try:
         return functions.compile_functions(module, locations, opt_level, target)
@@ -207,7 +213,7 @@ class _Native:
     reads = ("opt_level", "target", "llvm_stages", "llvm_disabled")
 
     def check(self, code: Code) -> None:
-        check_code(code.module, code.entry, code.graph, code.recipe, code.locations)
+        check_llvm_module(code.module, code.entry, code.graph, code.recipe, code.locations)
 
     def compile(self, code: Code, on_phase: OnPhase | None = None) -> Artifact:
         if on_phase is not None:
@@ -216,7 +222,7 @@ class _Native:
         if code.recipe.llvm_stages or code.recipe.llvm_disabled:
             objects = _compile_by_pass(code, on_phase)
         else:
-            objects = objects_of(code.module, code.locations, code.recipe.opt_level, code.recipe.target)
+            objects = compile_objects(code.module, code.locations, code.recipe.opt_level, code.recipe.target)
         seconds = time.perf_counter() - start
         if on_phase is not None:
             text = assembly.assembly_text(objects, code.locations)
@@ -351,7 +357,7 @@ def backend_named(name: str) -> Backend[Any]:
     return backend
 
 
-def backend_of(recipe: Recipe, module: ir.Operation) -> Backend[Artifact]:
+def select_backend(recipe: Recipe, module: ir.Operation) -> Backend[Artifact]:
     """Returns the backend for `module`, the result of the recipe's passes.
 
     This is the recipe's backend, or `gpu` if the recipe's backend is `native` and the module has GPU kernels. Raises

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import msgspec
 
 from buddy.compiler.driver import program_cache
-from buddy.compiler.graph import serialize
+from buddy.compiler.graph import serialization
 from buddy.compiler.protocol import artifact as artifacts
 from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLong, call_and_wait
 
-# The time limit for one graph, in seconds. The process is killed then, and the program keeps the code it has.
+# The time limit for one graph, in seconds. The process is then killed, and the program keeps its current code.
 _LIMIT_SECONDS = 600.0
 # Added to the niceness of the compiling process, which should not slow down the program.
 _NICENESS = 10
@@ -26,19 +26,19 @@ _log = logging.getLogger("buddy.driver")
 
 
 class CompileRequest(msgspec.Struct, frozen=True):
-    """The input of `answer`: a graph, and the recipe to compile it by."""
+    """The input of `compile_to_bytes`: a graph, and the recipe to compile it by."""
 
-    graph: serialize.GraphData
+    graph: serialization.GraphData
     recipe: Recipe
 
 
-def answer(request: CompileRequest) -> bytes:
-    """Compiles a graph in the process that `submit` starts; returns its artifact as bytes, from the cache if it can."""
+def compile_to_bytes(request: CompileRequest) -> bytes:
+    """Returns the artifact of a graph as bytes, from the cache or compiled. `submit` runs it in a process."""
     from buddy.compiler.driver.compile_graph import compile_and_store
 
     if hasattr(os, "nice"):
         os.nice(_NICENESS)
-    graph = serialize.from_data(request.graph)
+    graph = serialization.from_data(request.graph)
     artifact = program_cache.find_program(graph, request.recipe)
     if artifact is None:
         artifact = compile_and_store(graph, request.recipe)
@@ -47,6 +47,8 @@ def answer(request: CompileRequest) -> bytes:
 
 @dataclass(frozen=True)
 class _Job:
+    """A graph to compile, and the function that is called with its artifact."""
+
     request: CompileRequest
     on_done: Callable[[Artifact], None]
 
@@ -56,12 +58,12 @@ class _CompileQueue:
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
-        self._is_idle = threading.Condition()
+        self._idle = threading.Condition()
         self._unfinished = 0
         self._thread: threading.Thread | None = None
 
     def submit(self, job: _Job) -> None:
-        with self._is_idle:
+        with self._idle:
             self._unfinished += 1
             if self._thread is None:
                 # A daemon: the program may end while a graph is compiled, whose process then ends with it.
@@ -70,8 +72,8 @@ class _CompileQueue:
         self._jobs.put(job)
 
     def wait(self, timeout: float) -> bool:
-        with self._is_idle:
-            return self._is_idle.wait_for(lambda: not self._unfinished, timeout)
+        with self._idle:
+            return self._idle.wait_for(lambda: not self._unfinished, timeout)
 
     def _run(self) -> None:
         while True:
@@ -79,15 +81,15 @@ class _CompileQueue:
             try:
                 _compile(job)
             finally:
-                with self._is_idle:
+                with self._idle:
                     self._unfinished -= 1
-                    self._is_idle.notify_all()
+                    self._idle.notify_all()
 
 
 def _compile(job: _Job) -> None:
     """Compiles one graph and passes its artifact to `on_done`; a failure is only logged."""
     try:
-        data = call_and_wait(f"{__name__}:answer", job.request, bytes, _LIMIT_SECONDS)
+        data = call_and_wait(f"{__name__}:compile_to_bytes", job.request, bytes, _LIMIT_SECONDS)
         job.on_done(artifacts.from_bytes(data))
     except (TookTooLong, CallFailed) as error:
         _log.info("a graph was not compiled in the background: %s", error)
@@ -98,7 +100,7 @@ def _compile(job: _Job) -> None:
 _queue = _CompileQueue()
 
 
-def submit(graph: serialize.GraphData, recipe: Recipe, on_done: Callable[[Artifact], None]) -> None:
+def submit(graph: serialization.GraphData, recipe: Recipe, on_done: Callable[[Artifact], None]) -> None:
     """Compiles `graph` by `recipe` after the graphs submitted before; a thread then calls `on_done` with the artifact.
 
     `on_done` is not called if the compilation fails.

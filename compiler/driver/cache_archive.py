@@ -2,8 +2,8 @@
 
 The file starts with two lines: `buddy-tui-cache FORMAT SIZE SHA256` of the bytes that follow the second line, and the
 keyed hash (HMAC-SHA-256) of the first line. Then comes a zlib stream of the msgpack of `ArchiveContents`. Cached code
-is executed later, so nothing is decompressed, decoded or stored before its hash and its author are verified, and what
-was verified is what is stored: the file is read once.
+is executed later, so nothing is decompressed, decoded or stored before its hash and its author are verified. The file
+is read once, so that it cannot change after the verification.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def write(path: Path, contents: ArchiveContents, key: bytes | None = None) -> st
     payload = zlib.compress(msgspec.msgpack.encode(contents), 6)
     first = f"{_MAGIC} {FORMAT} {len(payload)} {hashlib.sha256(payload).hexdigest()}"
     try:
-        data = f"{first}\n{_seal(first, key or disk_cache.key_for(_PURPOSE))}\n".encode() + payload
+        data = f"{first}\n{_seal(first, key or disk_cache.derive_key(_PURPOSE))}\n".encode() + payload
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with open(handle, "wb") as file:
@@ -216,7 +216,7 @@ def _check_author(path: Path, data: bytes, first_line: str, seal: bytes, trust: 
     if trust.sha256 or trust.key is not None or trust.anyone:
         return
     try:
-        own = _seal(first_line, disk_cache.key_for(_PURPOSE)).encode()
+        own = _seal(first_line, disk_cache.derive_key(_PURPOSE)).encode()
     except OSError as error:
         raise ArchiveError(f"the key of the cache cannot be read: {error}", str(disk_cache.folder())) from error
     if not hmac.compare_digest(own, seal):
@@ -243,11 +243,12 @@ def _cpu_difference(theirs: str, ours: str) -> str:
     if their_machine != our_machine:
         return f"made on {their_machine}, and this machine is {our_machine}"
     lacks, adds = sorted(set(their_flags) - set(our_flags)), sorted(set(our_flags) - set(their_flags))
-    parts = [f"this one lacks {_some(lacks)}"] * bool(lacks) + [f"that one lacked {_some(adds)}"] * bool(adds)
-    return f"made on another CPU: {', '.join(parts)}"
+    differences = [f"this one lacks {_first_names(lacks)}"] * bool(lacks)
+    differences += [f"that one lacked {_first_names(adds)}"] * bool(adds)
+    return f"made on another CPU: {', '.join(differences)}"
 
 
-def _some(names: list[str], limit: int = 4) -> str:
+def _first_names(names: list[str], limit: int = 4) -> str:
     return " ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 
@@ -275,7 +276,7 @@ def store(contents: ArchiveContents) -> ImportResult:
         if (why := mismatch_reason(contents.made_by, here, name) or _too_large(contents, name))
     }
     fitting = [entry for entry in contents.entries if entry.cache not in rejected]
-    problem = disk_cache.problem()
+    problem = disk_cache.find_problem()
     if fitting and problem:
         what = f"the cache is disabled: {problem}"
         raise ArchiveError(what, str(disk_cache.folder()), "its folder must belong to you and be writable only by you")
@@ -310,5 +311,5 @@ def _remove(entries: Iterable[tuple[DiskCache, str]]) -> None:
     for cache, key in entries:
         try:
             cache.remove(key)
-        except OSError:  # What cannot be deleted is sealed and of a trusted author, like any other entry.
+        except OSError:  # A remaining entry is harmless: it is sealed, and its author is trusted.
             continue

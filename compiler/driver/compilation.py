@@ -18,18 +18,18 @@ from buddy.compiler.driver.backends import (
     Backend,
     Code,
     backend_named,
-    backend_of,
     check_target,
     ignored_fields,
-    lowered_graph,
+    lower_graph,
     report_plugin_errors,
+    select_backend,
 )
 from buddy.compiler.driver.compile_graph import compile_graph
 from buddy.compiler.driver.diagnosis import CompilationError as CompilationError
 from buddy.compiler.driver.notebook import html_of
 from buddy.compiler.driver.pipeline import NumberedStep, Observer, OnStep, run_mlir_passes
 from buddy.compiler.driver.snapshots import GraphStages, Snapshot
-from buddy.compiler.graph import serialize
+from buddy.compiler.graph import serialization
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.mlir import mlir_tool
 from buddy.compiler.mlir.provenance import LocationSets
@@ -114,7 +114,7 @@ class Compiler:
     def __init__(self, graph: Graph, overrides: Registry | None = None) -> None:
         self._overrides = overrides
         self._graphs = GraphStages(graph)
-        self._hash = serialize.graph_hash(graph)
+        self._hash = serialization.graph_hash(graph)
         self._nodes = tuple(op.stable for op in graph.operations)
         self._context = new_context()
         self._locations = LocationSets()
@@ -152,7 +152,7 @@ class Compiler:
         last, key = self._run_passes(recipe, lowered, progress)
         artifact = self._finish(recipe, graph, lowered, last, key, progress)
         assignments = self._with_folded(lowered.assignments)
-        backend = backend_of(recipe, last.operation)
+        backend = select_backend(recipe, last.operation)
         remarks, seconds = _remarks(lowered, progress, backend, recipe), time.perf_counter() - start
         stages, texts = tuple(progress.stages), tuple(progress.texts)
         return Compilation(stages, artifact, assignments, remarks, seconds, progress.reused, texts)
@@ -176,7 +176,7 @@ class Compiler:
 
         artifact = compile_graph(self._graphs.captured(), recipe, self._overrides, on_lowered, on_step)
         lowered = lowered_modules[-1]
-        remarks = _without_effect(lowered, backend_named(recipe.backend), recipe)
+        remarks = _unapplied_remarks(lowered, backend_named(recipe.backend), recipe)
         seconds = time.perf_counter() - start
         return Compilation((), artifact, self._with_folded(lowered.assignments), remarks, seconds, 0)
 
@@ -205,7 +205,7 @@ class Compiler:
         """
         progress = _Progress(lambda _stage, _text: None)
         last, _ = self._run_passes(recipe, self._lower(recipe, progress)[1], progress)
-        backend = backend_of(recipe, last.operation)
+        backend = select_backend(recipe, last.operation)
         if recipe.target or backend is not NATIVE_BACKEND:
             reason = "the target differs from this CPU" if recipe.target else f"the backend is {backend.name}"
             raise RemarksError(f"{reason}; LLVM remarks are only available for native code")
@@ -228,7 +228,7 @@ class Compiler:
         graph = self._graphs.after(recipe, progress.add, progress.on_step)
         if key not in self._lowered:
             progress.on_step(LOWERING_STEP)
-            self._lowered[key] = graph, lowered_graph(graph, recipe, self._context, self._locations, self._overrides)
+            self._lowered[key] = graph, lower_graph(graph, recipe, self._context, self._locations, self._overrides)
             _trim(self._lowered, _MAX_LOWERED)
         self._lowered.move_to_end(key)
         return self._lowered[key]
@@ -260,7 +260,7 @@ class Compiler:
     def _finish(
         self, recipe: Recipe, graph: Graph, lowered: LoweredModule, last: Snapshot, key: str, progress: _Progress
     ) -> Artifact:
-        backend = backend_of(recipe, last.operation)
+        backend = select_backend(recipe, last.operation)
         llvm = (recipe.llvm_stages, recipe.llvm_disabled)
         key = digest(key, recipe.opt_level, recipe.target, backend.name, recipe.backend_flags, llvm)
         is_cached = key in self._artifacts and all(name in self._snapshots for name in self._artifacts[key][1])
@@ -347,12 +347,14 @@ class _StageObserver(Observer[Any]):
 def _remarks(
     lowered: LoweredModule, progress: _Progress, backend: Backend[Any], recipe: Recipe
 ) -> tuple[tuple[str, str, str], ...]:
-    """Returns the remarks on what the recipe sets without effect, then those of passes: one for each node."""
+    """Returns the remarks on settings without effect, then those of passes: one for each node."""
     remarks = ((r.pass_name, node, r.text) for r in progress.remarks for node in r.nodes or ("",))
-    return (*_without_effect(lowered, backend, recipe), *remarks)
+    return (*_unapplied_remarks(lowered, backend, recipe), *remarks)
 
 
-def _without_effect(lowered: LoweredModule, backend: Backend[Any], recipe: Recipe) -> tuple[tuple[str, str, str], ...]:
+def _unapplied_remarks(
+    lowered: LoweredModule, backend: Backend[Any], recipe: Recipe
+) -> tuple[tuple[str, str, str], ...]:
     """Returns a remark on each setting of the recipe that has no effect."""
     ignored = (("", text) for text in ignored_fields(backend, recipe))
     return tuple((NOT_APPLIED, node, text) for node, text in (*ignored, *lowered.unapplied))

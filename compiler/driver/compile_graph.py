@@ -12,10 +12,10 @@ import msgspec
 from buddy.compiler.codegen import objects
 from buddy.compiler.codegen.calling_convention import EntryConvention
 from buddy.compiler.driver import snapshots
-from buddy.compiler.driver.backends import Code, backend_named, check_target, lowered_graph, report_plugin_errors
+from buddy.compiler.driver.backends import Code, backend_named, check_target, lower_graph, report_plugin_errors
 from buddy.compiler.driver.diagnosis import CompilationError
 from buddy.compiler.driver.pipeline import EntryObserver, OnStep, Verification, run_mlir_passes
-from buddy.compiler.driver.program_cache import is_ours, store_program
+from buddy.compiler.driver.program_cache import store_program, uses_only_built_in_code
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.provenance import LocationSets
@@ -48,9 +48,9 @@ def compile_graph(
     backend = backend_named(recipe.backend)
     if len(graph.body) >= MIN_NODES and not recipe.target:
         objects.start_workers()
-    with collector_paused():
+    with pause_garbage_collector():
         rewritten = snapshots.graph_after(graph, recipe, on_step)
-        is_trusted = overrides is None and on_step is None and is_ours(graph, recipe)
+        is_trusted = overrides is None and on_step is None and uses_only_built_in_code(graph, recipe)
         lowered = _lower_to_llvm(rewritten, recipe, overrides, on_lowered, is_trusted, on_step)
         code = Code(rewritten, recipe, lowered.module, lowered.locations, lowered.entry, lowered.calls)
         with report_plugin_errors(backend):
@@ -65,10 +65,10 @@ def compile_graph(
 
 
 def compile_and_store(graph: Graph, recipe: Recipe, overrides: Registry | None = None) -> Artifact:
-    """Compiles a graph for `torch.compile`, with what its summary reports about nodes, and caches the artifact on disk.
+    """Compiles a graph for `torch.compile`, and caches the artifact on disk.
 
-    It is not cached if a script's own lowerings (`overrides`), or a process that gave no answer, took part. Raises
-    `CompilationError`.
+    The artifact includes the facts about nodes that the summary line reports. It is not cached if a script's own
+    lowerings (`overrides`) were used, or if a helper process failed. Raises `CompilationError`.
     """
     lowered_modules: list[LoweredModule] = []
     artifact = compile_graph(graph, recipe, overrides, lowered_modules.append)
@@ -96,15 +96,15 @@ class GraphAfterPasses(NamedTuple):
 def run_passes(graph: Graph, recipe: Recipe, overrides: Registry | None = None) -> GraphAfterPasses:
     """Runs the passes of `recipe`, which need not end in machine code. Raises `CompilationError`."""
     rewritten = snapshots.graph_after(graph, recipe)
-    with collector_paused():
+    with pause_garbage_collector():
         locations = LocationSets()
-        lowered = lowered_graph(rewritten, recipe, new_context(), locations, overrides)
-        run_in_place(lowered.module, recipe, locations)
+        lowered = lower_graph(rewritten, recipe, new_context(), locations, overrides)
+        run_passes_in_place(lowered.module, recipe, locations)
     return GraphAfterPasses(rewritten, lowered, locations)
 
 
 @contextmanager
-def collector_paused() -> Iterator[None]:
+def pause_garbage_collector() -> Iterator[None]:
     """Pauses Python's garbage collector.
 
     The collector runs whenever a number of objects have been created. MLIR's bindings create many, without cycles, and
@@ -143,14 +143,14 @@ def _lower_to_llvm(
     locations = LocationSets()
     if on_step is not None:
         on_step(LOWERING_STEP)
-    lowered = lowered_graph(graph, recipe, new_context(), locations, overrides)
+    lowered = lower_graph(graph, recipe, new_context(), locations, overrides)
     if on_lowered is not None:
         on_lowered(lowered)
     operation = lowered.module.operation
     calls = eager_calls(operation)
     try:
         verification: Verification = "before-mlir" if is_trusted else "every"
-        entry = run_in_place(lowered.module, recipe, locations, verification, on_step)
+        entry = run_passes_in_place(lowered.module, recipe, locations, verification, on_step)
         if is_trusted:
             operation.verify()
     except (CompilationError, ir.MLIRError):
@@ -160,13 +160,13 @@ def _lower_to_llvm(
     return _LoweredToLlvm(operation, locations, entry, calls)
 
 
-def run_in_place(
+def run_passes_in_place(
     module: ir.Module, recipe: Recipe, locations: LocationSets, verification: Verification = "every",
     on_step: OnStep | None = None,
 ) -> EntryConvention | None:  # fmt: skip
     """Runs the MLIR passes of `recipe` on a top-level module, in place.
 
-    Returns the calling convention of the entry function, or `None` if its arguments were buffers after no pass. Raises
+    Returns the calling convention of the entry function, or `None` if its arguments never became buffers. Raises
     `CompilationError` if a pass fails; the module may then be half rewritten.
     """
     observer = EntryObserver(module.operation, on_step)

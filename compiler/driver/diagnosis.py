@@ -51,12 +51,14 @@ class CompilationError(BuddyError):
 
 
 def of_node(error: NodeError) -> Diagnostic:
+    """Returns the diagnostic for a node that can neither be compiled nor run in eager."""
     node = error.node
     where = f"node {node.stable or node.name} ({node.target})" + (f", {node.location}" if node.location else "")
     return Diagnostic(str(error), where, "remove the op from the program, or add a lowering for it", node=node.stable)
 
 
 def no_lowerings(dialect: str) -> Diagnostic:
+    """Returns the diagnostic for a target dialect without a registry of lowerings."""
     todo = "choose linalg or tosa, or the frontend torch-mlir, which supports it"
     return Diagnostic(f"no registry lowers ops to {dialect}", "the recipe's target dialect", todo)
 
@@ -102,6 +104,7 @@ def _lines_of(location_set: int, text: StageText) -> Counter[str]:
 
 
 def of_translation(text: str) -> Diagnostic:
+    """Returns the diagnostic for a module that MLIR cannot translate to LLVM IR; `text` is MLIR's message."""
     first = next((line for line in text.splitlines() if line.strip()), "no reason given")
     return Diagnostic(
         first, "translation to LLVM IR", "look at the last stage: every op must be of the LLVM dialect", detail=text
@@ -137,6 +140,7 @@ def unknown_llvm_pass(name: str, known: Collection[str]) -> Diagnostic:
 
 
 def unknown_backend(name: str, known: Sequence[str]) -> Diagnostic:
+    """Returns the diagnostic for a backend that the recipe names and nothing registers."""
     todo = f"choose one of {', '.join(known)}, or load the plug-in that registers it (--plugin)"
     return Diagnostic(f"unknown backend {name!r}", "the recipe's backend", todo)
 
@@ -150,6 +154,7 @@ def of_plugin_backend(name: str, error: Exception) -> Diagnostic:
 
 
 def no_entry(name: str) -> Diagnostic:
+    """Returns the diagnostic for an entry function whose arguments never became buffers."""
     return Diagnostic(
         f"@{name} never had buffers as arguments and out-parameters as results",
         "the pipeline",
@@ -158,6 +163,7 @@ def no_entry(name: str) -> Diagnostic:
 
 
 def wrong_convention(name: str, arity: int) -> Diagnostic:
+    """Returns the diagnostic for an entry function that does not take its `arity` buffers as bare pointers."""
     return Diagnostic(
         f"@{name} does not take its {arity} buffers as bare pointers, so it cannot be called",
         "convert-func-to-llvm",
@@ -166,6 +172,7 @@ def wrong_convention(name: str, arity: int) -> Diagnostic:
 
 
 def unchained_packing(name: str) -> Diagnostic:
+    """Returns the diagnostic for an argument that two passes prepare, without a function that does both."""
     return Diagnostic(
         f"an argument of @{name} is both transformed by hoist-parameters and packed, and no function does both",
         "hoist-parameters, contractions-to-kernels",
@@ -174,6 +181,7 @@ def unchained_packing(name: str) -> Diagnostic:
 
 
 def wrong_result_size(node: str, number: int, written: int, available: int) -> Diagnostic:
+    """Returns the diagnostic for result `number`, of `written` bytes, whose buffer has `available` bytes."""
     return Diagnostic(
         f"result {number} is {written} bytes, but the caller's buffer has {available}",
         f"the results of the program, {node}",

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from buddy.compiler.codegen import calling_convention
 from buddy.compiler.driver import diagnosis
-from buddy.compiler.driver.backends import objects_of
-from buddy.compiler.driver.compile_graph import run_in_place
+from buddy.compiler.driver.backends import compile_objects
+from buddy.compiler.driver.compile_graph import run_passes_in_place
 from buddy.compiler.driver.diagnosis import CompilationError
 from buddy.compiler.graph.graph import Graph, symbols_of
 from buddy.compiler.graph.node import Op
@@ -84,7 +84,7 @@ def lower_to_llvm(graph: Graph) -> None:
 
     Raises `CompilationError` if a pass fails.
     """
-    run_in_place(graph._imported_module, default_recipe(dialect=graph.settings.dialect), graph._locations)
+    run_passes_in_place(graph._imported_module, default_recipe(dialect=graph.settings.dialect), graph._locations)
 
 
 def runnable(lowered: TopLevelModule, graph: Graph) -> Run:
@@ -98,10 +98,10 @@ def runnable(lowered: TopLevelModule, graph: Graph) -> Run:
     module, name = lowered.module, graph._func_name
     recipe = without_packing(default_recipe(dialect=graph.settings.dialect))  # each call may have other weights
     calls = eager_calls(module.operation)
-    entry = run_in_place(module, recipe, graph._locations)
+    entry = run_passes_in_place(module, recipe, graph._locations)
     if entry is None:
         raise CompilationError(diagnosis.no_entry(name))
-    objects = objects_of(module.operation, graph._locations, recipe.opt_level)
+    objects = compile_objects(module.operation, graph._locations, recipe.opt_level)
     arguments = [_spec(meta) for meta in lowered.arguments]
     results = [_spec(op.tensor_meta) for op in graph.results if isinstance(op, Op)]
     images = [image.data for image in objects]

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from buddy.compiler.codegen import objects
 from buddy.compiler.driver import compile_graph
 from buddy.compiler.driver.diagnosis import CompilationError
-from buddy.compiler.graph import serialize
+from buddy.compiler.graph import serialization
 from buddy.compiler.graph.extraction import ExtractionError, extract_graph
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import GetItemOp, Op, OutputOp, PlaceholderOp, ReshapeFamilyOp
@@ -66,7 +66,7 @@ def make_observation(
     in_memory = [op for op in plain.operations if storage.is_in_memory(op)]
     if every:
         return _observe_all(graph, recipe, program, {op.stable for op in in_memory})
-    recorded = {op.stable: storage.end(op).stable for op in in_memory}
+    recorded = {op.stable: storage.last_fused(op).stable for op in in_memory}
     for _attempt in range(_MAX_ATTEMPTS):
         report(f"compiling with {len(recorded)} values recorded")
         instrumented = _with_observations(recipe, recorded)
@@ -117,7 +117,7 @@ def _with_observations(recipe: Recipe, recorded: dict[str, str]) -> Recipe:
     return replace(recipe, steps=(*recipe.steps[:end], observe_step, *recipe.steps[end:]))
 
 
-# ---- what is fused ---------------------------------------------------------------------------------------------------
+# ---- fused groups ----------------------------------------------------------------------------------------------------
 
 
 def _until_loops(recipe: Recipe) -> Recipe:
@@ -177,7 +177,7 @@ class _ValueStorage:
         groups = self._groups_of.get(op.stable, set())
         return any(groups & self._groups_of.get(reader.stable, set()) for reader in readers)
 
-    def end(self, op: Op) -> Op:
+    def last_fused(self, op: Op) -> Op:
         """Returns the last node that the loops of `op` compute in the same call: then the value of `op` is complete."""
         names = {name for group in self._groups_of.get(op.stable, ()) for name in group} & self._by_stable.keys()
         in_call = [name for name in names if self._call.get(self._by_stable[name].name) == self._call.get(op.name)]
@@ -196,7 +196,7 @@ class _SingleNodeProgram:
     uses: list[NodeUse] = field(default_factory=list)
 
 
-def own_programs(
+def compile_single_nodes(
     captured: Graph, program: compile_graph.GraphAfterPasses, recipe: Recipe, overrides: Registry | None,
     symbols: Mapping[str, int], report: OnProgress = lambda _what, _done: None,
 ) -> tuple[list[NodeProgram], dict[str, str]]:  # fmt: skip
@@ -242,7 +242,7 @@ def _add_program(
     precisions = ((names[node.name], recipe.precision_of(node.stable)) for node in extracted.operations)
     new_precisions = tuple(sorted(PrecisionChoice(*pair) for pair in precisions if pair[1] != F32))
     settings = [*new_choices, *new_precisions]
-    key = digest(serialize.to_bytes(renamed), settings)
+    key = digest(serialization.to_bytes(renamed), settings)
     node_recipe = _single_node_recipe(recipe, new_choices, new_precisions)
     program = to_compile.setdefault(key, _SingleNodeProgram(renamed, node_recipe))
     program.uses.append(NodeUse(inputs, results))
@@ -274,7 +274,7 @@ def _result(node: Op) -> tuple[str, int]:
 
 def _rename(graph: Graph) -> tuple[Graph, Mapping[str, str]]:
     """Returns the graph with numbers as names, so that equal nodes have equal graphs, and the new name of each node."""
-    data = serialize.to_data(graph)
+    data = serialization.to_data(graph)
     names = {node.name: f"v{i}" for i, node in enumerate(data.nodes)}
 
     def rename(value: object) -> object:
@@ -295,7 +295,7 @@ def _rename(graph: Graph) -> tuple[Graph, Mapping[str, str]]:
         )
         for node in data.nodes
     ]
-    return serialize.from_data(replace(data, name="alone", nodes=nodes)), names
+    return serialization.from_data(replace(data, name="alone", nodes=nodes)), names
 
 
 def _single_node_recipe(
@@ -328,7 +328,7 @@ def _compile(
     return compiled
 
 
-def observed_program(
+def compile_observed(
     graph: Graph, recipe: Recipe, overrides: Registry | None = None, *, every: bool = False, own_errors: bool = True,
     symbols: Mapping[str, int] | None = None, report: Callable[[str, float], None] = lambda _what, _done: None,
 ) -> ObservedProgram:  # fmt: skip
@@ -344,7 +344,7 @@ def observed_program(
     programs: list[NodeProgram] = []
     why: dict[str, str] = {}
     if own_errors:
-        programs, why = own_programs(graph, observation.plain, recipe, overrides, symbols or {}, report)
+        programs, why = compile_single_nodes(graph, observation.plain, recipe, overrides, symbols or {}, report)
     precisions = {a.node: a.precision for a in observation.plain.lowered.assignments if a.precision}
     return ObservedProgram(
         observation.recipe, to_bytes(artifact), observation.value_states, tuple(programs), why,

@@ -43,7 +43,7 @@ def _parse_value(text: str) -> OptionValue:
 
 
 def warm_up() -> None:
-    """Loads what each run needs, for a process that calls `main` in forks of itself. Starts no thread."""
+    """Loads MLIR and the plug-ins, for a process that calls `main` in forks of itself. Starts no thread."""
     plugins.installed_plugins()
     with new_context():
         module = ir.Module.parse("module {}").operation
@@ -62,7 +62,10 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=1, help="the number of threads of the recipe (default: 1)")
     parser.add_argument("--plugin", action="append", default=[], help="a Python file to load first")
     options = parser.parse_args(words)
-    for loaded in [*plugins.installed_plugins(), *(plugins.load_file(PluginFile(path)) for path in options.plugin)]:
+    for loaded in [
+        *plugins.installed_plugins(),
+        *(plugins.load_plugin_file(PluginFile(path)) for path in options.plugin),
+    ]:
         if loaded.problem is not None:
             print(loaded.problem, file=sys.stderr)
     try:

@@ -59,4 +59,5 @@ def try_passes(trials: PassTrials, send: Callable[[Message], None]) -> None:
 
 @serves(PassTrials)
 def serve(channel: Channel) -> None:
+    """Receives one `PassTrials` and sends the outcome of each candidate."""
     try_passes(channel.receive(), channel.send)

@@ -9,7 +9,7 @@ from importlib import metadata
 import msgspec
 
 from buddy.compiler.codegen.machines import codegen_version
-from buddy.compiler.graph import plugins, serialize
+from buddy.compiler.graph import plugins, serialization
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.mlir import mlir_tool
 from buddy.compiler.mlir.bindings import PACKAGE, version
@@ -22,7 +22,7 @@ from buddy.compiler.support.target import host_features
 
 def find_program(graph: Graph, recipe: Recipe) -> Artifact | None:
     """Returns the cached artifact of `graph` under `recipe` for this machine, or `None`."""
-    data = PROGRAMS.read(program_key(graph, recipe)) if is_ours(graph, recipe) else None
+    data = PROGRAMS.read(program_key(graph, recipe)) if uses_only_built_in_code(graph, recipe) else None
     try:
         return None if data is None else artifacts.from_bytes(data)
     except msgspec.DecodeError:
@@ -31,14 +31,14 @@ def find_program(graph: Graph, recipe: Recipe) -> Artifact | None:
 
 def store_program(graph: Graph, recipe: Recipe, artifact: Artifact) -> None:
     """Caches the artifact of `graph`, unless code from outside this package took part in compiling it."""
-    if is_ours(graph, recipe):
+    if uses_only_built_in_code(graph, recipe):
         PROGRAMS.write(program_key(graph, recipe), artifacts.to_bytes(artifact))
 
 
-def is_ours(graph: Graph, recipe: Recipe) -> bool:
+def uses_only_built_in_code(graph: Graph, recipe: Recipe) -> bool:
     """Returns whether only code of this package compiles `graph`: changes of other code could not be detected."""
     classes = {type(op) for op in graph.body}
-    used: set[plugins.Key] = {("backend", recipe.backend)}
+    used: set[plugins.RegistrationKey] = {("backend", recipe.backend)}
     used |= {("graph pass", step.name) for step in recipe.steps}
     used |= {("MLIR pass", step.name) for step in recipe.steps}
     used |= {("lowering", f"{dialect}.{cls.__name__}") for dialect in plugins.DIALECTS for cls in classes}
@@ -63,7 +63,7 @@ class Installation(msgspec.Struct, frozen=True):
 
 
 def installation() -> Installation:
-    """Returns what determines compiled code here. It has no paths and no times, unless MLIR is a local build."""
+    """Returns the installation of this process. It has no paths and no times, unless MLIR is a local build."""
     return Installation(
         host_features(), PACKAGE, version(), codegen_version(), source_hash(), mlir_tool.tool_identity(), _packages()
     )
@@ -72,7 +72,7 @@ def installation() -> Installation:
 def program_key(graph: Graph, recipe: Recipe) -> str:
     """Returns a hash of all that determines the artifact of `graph` under `recipe`."""
     without_program = msgspec.structs.replace(recipe, source="", arguments=(), graph=0)
-    return digest(serialize.graph_hash(graph), without_program, installation())
+    return digest(serialization.graph_hash(graph), without_program, installation())
 
 
 # The packages that capture a graph, lower it or compile it.

@@ -15,7 +15,7 @@ import msgspec
 
 from buddy.compiler.codegen.calling_convention import EntryConvention, read_entry_convention
 from buddy.compiler.driver.pipeline import NumberedStep, Observer, OnStep, enabled_steps, run_pipeline
-from buddy.compiler.graph import serialize
+from buddy.compiler.graph import serialization
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.transform import TransformError, run_transform
 from buddy.compiler.graph.types import GraphError
@@ -91,7 +91,7 @@ def of_graph(
     return Snapshot(stage, text, counts, remarks=remarks)
 
 
-def of_marked(
+def of_printed_module(
     name: str, phase: str, marked: str, locations: LocationSets, seconds: float, before: Counter[str]
 ) -> Snapshot:
     """Returns a stage for a module that another compiler printed with location marks.
@@ -168,7 +168,7 @@ def graph_after(graph: Graph, recipe: Recipe, on_step: OnStep | None = None) -> 
 
     Raises `CompilationError` if a pass fails.
     """
-    copy = _Copy(serialize.to_bytes(graph))
+    copy = _LazyGraph(serialization.to_bytes(graph))
     return run_pipeline(copy, enabled_steps(recipe, "graph"), _transform, Observer(on_step)).graph
 
 
@@ -176,12 +176,12 @@ class GraphStages:
     """Runs the graph passes of different recipes on one graph, with a cache of common prefixes."""
 
     def __init__(self, graph: Graph) -> None:
-        self._data = serialize.to_bytes(graph)
+        self._data = serialization.to_bytes(graph)
         self._cache: OrderedDict[str, tuple[bytes, Snapshot]] = OrderedDict()
 
     def captured(self) -> Graph:
         """Returns a copy of the graph before all passes."""
-        return serialize.from_bytes(self._data)
+        return serialization.from_bytes(self._data)
 
     def after(self, recipe: Recipe, add: OnSnapshot, on_step: OnStep | None = None) -> Graph:
         """Returns the graph after the graph passes of `recipe`.
@@ -190,11 +190,11 @@ class GraphStages:
         `CompilationError` if a pass fails.
         """
         observer = _StageObserver(self._data, self._cache, add, on_step)
-        run_pipeline(_Copy(self._data), enabled_steps(recipe, "graph"), _transform, observer)
-        return serialize.from_bytes(observer.data)
+        run_pipeline(_LazyGraph(self._data), enabled_steps(recipe, "graph"), _transform, observer)
+        return serialization.from_bytes(observer.data)
 
 
-class _Copy:
+class _LazyGraph:
     """A graph as plain data (`data`), and the object that is built from it on first use, which passes change."""
 
     def __init__(self, data: bytes) -> None:
@@ -202,10 +202,10 @@ class _Copy:
 
     @cached_property
     def graph(self) -> Graph:
-        return serialize.from_bytes(self.data)
+        return serialization.from_bytes(self.data)
 
 
-class _StageObserver(Observer[_Copy]):
+class _StageObserver(Observer[_LazyGraph]):
     """Caches the graph after each prefix of graph passes, and calls `add` with the snapshot after each pass.
 
     `data` is the graph after the last pass.
@@ -218,28 +218,28 @@ class _StageObserver(Observer[_Copy]):
         self.data = data
         self._cache, self._add = cache, add
         self._key, self._start = "", 0.0
-        self._snapshot = of_graph("graph", serialize.from_bytes(data), -1, 0.0, None)
+        self._snapshot = of_graph("graph", serialization.from_bytes(data), -1, 0.0, None)
         add(self._snapshot, False)
 
-    def cached_state(self, numbered: NumberedStep) -> _Copy | None:
+    def cached_state(self, numbered: NumberedStep) -> _LazyGraph | None:
         self._key = digest(self._key, numbered.step.name, numbered.step.options)
         cached = self._cache.get(self._key)
         if cached is None:
             return None
         self._store(numbered, *cached, is_cached=True)
-        return _Copy(self.data)
+        return _LazyGraph(self.data)
 
-    def before(self, numbered: NumberedStep, state: _Copy) -> _Copy:
+    def before(self, numbered: NumberedStep, state: _LazyGraph) -> _LazyGraph:
         super().before(numbered, state)
-        copy = _Copy(self.data)
+        copy = _LazyGraph(self.data)
         _ = copy.graph  # built before the clock starts
         self._start = time.perf_counter()
         return copy
 
-    def after(self, numbered: NumberedStep, state: _Copy, remarks: Sequence[Remark]) -> None:
+    def after(self, numbered: NumberedStep, state: _LazyGraph, remarks: Sequence[Remark]) -> None:
         seconds = time.perf_counter() - self._start
         snapshot = of_graph(numbered.step.name, state.graph, numbered.number, seconds, self._snapshot, tuple(remarks))
-        self._store(numbered, serialize.to_bytes(state.graph), snapshot, is_cached=False)
+        self._store(numbered, serialization.to_bytes(state.graph), snapshot, is_cached=False)
 
     def _store(self, numbered: NumberedStep, data: bytes, snapshot: Snapshot, is_cached: bool) -> None:
         self.data, self._snapshot = data, snapshot
@@ -250,7 +250,7 @@ class _StageObserver(Observer[_Copy]):
         self._add(snapshot.for_step(numbered.step, numbered.number), is_cached)
 
 
-def _transform(copy: _Copy, numbered: NumberedStep) -> list[Remark]:
+def _transform(copy: _LazyGraph, numbered: NumberedStep) -> list[Remark]:
     """Runs a graph pass in place. Raises `PassRunError` with the pass's message, or with the traceback of its bug."""
     try:
         notes = run_transform(copy.graph, numbered.step.name, dict(numbered.step.options))

@@ -33,7 +33,7 @@ from buddy.compiler.protocol.recipe import INDUCTOR, IREE, NATIVE, OTHER_COMPILE
 from buddy.compiler.protocol.worker_messages import Activity, CompileDone, InductorFlags, Message
 from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLong, call_in_process
 from buddy.compiler.support.processes.jobs import Job, JobFailed
-from buddy.compiler.support.target import CXX_TODO, missing_cxx
+from buddy.compiler.support.target import CXX_TODO, missing_cxx_message
 
 if TYPE_CHECKING:
     from buddy.compiler.engine.compiling import Call
@@ -193,7 +193,7 @@ class _Inductor:
     _OPTIONS: ClassVar[str] = "buddy.compiler.runtime.inductor.options"
 
     def problem(self) -> Diagnostic | None:
-        missing = missing_cxx()
+        missing = missing_cxx_message()
         return Diagnostic(missing, "the recipe's backend", CXX_TODO) if missing else None
 
     async def close(self) -> None:

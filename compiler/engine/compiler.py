@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from buddy.compiler.protocol import Diagnostic, Stage
-from buddy.compiler.protocol.errors import BuddyError
+from buddy.compiler.protocol.errors import REPORT_BUG, BuddyError
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.worker_messages import (
     Assignments,
@@ -79,11 +79,11 @@ class CompilerWorker:
         except Exception as error:
             self._channel.send(LogText(traceback_of(error)))
             what = f"internal error in the compiler: {type(error).__name__}: {error}"
-            return FailureReply(Diagnostic(what, todo="this is a bug: please report it with the log"))
+            return FailureReply(Diagnostic(what, todo=REPORT_BUG))
 
     def _add_graph(self, request: StoreGraph) -> Reply:
         from buddy.compiler.driver.compilation import Compiler
-        from buddy.compiler.graph.serialize import from_bytes
+        from buddy.compiler.graph.serialization import from_bytes
 
         self._compilers[request.key] = Compiler(from_bytes(request.graph))
         self._compilers.move_to_end(request.key)
@@ -219,7 +219,7 @@ class TextPacker:
 def _use_plugins(request: LoadPlugins) -> Reply:
     from buddy.compiler.graph import plugins
 
-    loaded = [*plugins.installed_plugins(), *map(plugins.load_file, request.plugins)]
+    loaded = [*plugins.installed_plugins(), *map(plugins.load_plugin_file, request.plugins)]
     return PluginsLoaded(plugins.plugin_problems(loaded))
 
 

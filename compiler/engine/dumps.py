@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from buddy.compiler.importers.dumps.locations import all_places, line_places, place_rows
+from buddy.compiler.importers.dumps.locations import all_source_lines, find_source_lines, source_line_rows
 from buddy.compiler.importers.dumps.pipeline import StepNumbers
 from buddy.compiler.importers.dumps.reading import DumpScan, indexed_text, read_text
-from buddy.compiler.importers.dumps.records import TEXT_PREFIX, Dump, DumpStage, stage_of
+from buddy.compiler.importers.dumps.records import TEXT_PREFIX, Dump, DumpStage, client_stage
 from buddy.compiler.mlir import mlir_tool
 from buddy.compiler.protocol import (
     Captured,
@@ -231,7 +231,7 @@ class DumpHandler:
             for record in dump.stages[listed:known]:
                 record.step = numbers.add(record)
                 if len(stages) < MAX_STAGES and record.is_of(name):
-                    stages.append(stage_of(record, len(stages)))
+                    stages.append(client_stage(record, len(stages)))
                     self._send(StageDone(job.request, graph, stages[-1]))
             listed = known
             if has_ended:
@@ -253,7 +253,7 @@ class DumpHandler:
             raise JobFailed(error.diagnostic) from error
         name = opened.dump.graph_name(recipe.graph)
         records = [record for record in rerun.dump.stages if record.is_of(name)]
-        stages = tuple(stage_of(record, index) for index, record in enumerate(records[:MAX_STAGES]))
+        stages = tuple(client_stage(record, index) for index, record in enumerate(records[:MAX_STAGES]))
         for stage in stages:
             self._send(StageDone(job.request, recipe.graph, stage))
         if rerun.problem is not None:
@@ -311,8 +311,8 @@ def _graphs_with_rows(dump: Dump) -> tuple[GraphInfo, ...]:
                 texts.add(record.text)
                 read += 1
                 if record.length < _ROW_BYTES:
-                    places |= all_places(line_places(read_text(dump, record), record.language))
-        graphs.append(GraphInfo(name, place_rows(sorted(places)[:_MAX_ROWS]), entry_phase=DUMP, compared=False))
+                    places |= all_source_lines(find_source_lines(read_text(dump, record), record.language))
+        graphs.append(GraphInfo(name, source_line_rows(sorted(places)[:_MAX_ROWS]), entry_phase=DUMP, compared=False))
     return tuple(graphs)
 
 

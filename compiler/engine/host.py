@@ -199,7 +199,7 @@ def _import_graph(channel: Channel, captured: CapturedGraph, _request: ImportGra
 def _load_plugins(request: LoadProgram) -> tuple[Diagnostic, ...]:
     from buddy.compiler.graph import plugins
 
-    return plugins.plugin_problems([*plugins.installed_plugins(), *map(plugins.load_file, request.plugins)])
+    return plugins.plugin_problems([*plugins.installed_plugins(), *map(plugins.load_plugin_file, request.plugins)])
 
 
 def _not_loaded(graph: int) -> FailureReply:
@@ -232,7 +232,7 @@ def _make_script(captured: CapturedGraph) -> ScriptMade:
     return ScriptMade(made.name, made.text, made.values)
 
 
-def _hash_registrations(program: CapturedProgram, before: dict[registrations.Key, object]) -> str:
+def _hash_registrations(program: CapturedProgram, before: dict[registrations.RegistrationKey, object]) -> str:
     """Returns a hash of the code by which a program's script has added to the registries, "" if it added nothing.
 
     `before` are the registrations before the script ran.
@@ -263,7 +263,7 @@ def _python_texts(program: CapturedProgram, started_at: float) -> tuple[PythonTe
 
 
 def _graph_data(captured: CapturedGraph) -> CapturedGraphData:
-    from buddy.compiler.graph.serialize import to_bytes
+    from buddy.compiler.graph.serialization import to_bytes
 
     code = _code_text(captured)
     info = msgspec.structs.replace(captured.info, code=code.name)

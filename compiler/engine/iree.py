@@ -26,6 +26,7 @@ from buddy.compiler.engine.iree_messages import (
     IreeRequest,
 )
 from buddy.compiler.protocol import Diagnostic, Stage
+from buddy.compiler.protocol.errors import REPORT_BUG
 from buddy.compiler.protocol.recipe import digest
 from buddy.compiler.protocol.worker_messages import CompileDone, FailureReply, LogText, Message, Ready, Reply
 from buddy.compiler.support.processes.channel import Channel, serves, traceback_of
@@ -62,7 +63,7 @@ class IreeWorker:
         except Exception as error:
             self._channel.send(LogText(traceback_of(error)))
             what = f"internal error in the IREE worker: {type(error).__name__}: {error}"
-            return FailureReply(Diagnostic(what, todo="this is a bug: please report it with the log"))
+            return FailureReply(Diagnostic(what, todo=REPORT_BUG))
 
     def _compile(self, request: CompileByIree) -> Reply:
         packer = TextPacker(self._channel, request.known_texts)
@@ -90,7 +91,7 @@ class IreeWorker:
     ) -> tuple[list[tuple[Stage, Any]], bytes] | FailureReply:
         """Returns the stages, numbered from 0, with their texts, and the artifact."""
         from buddy.compiler.codegen.iree.compiler import IreeError, IreePhase, compile_phases
-        from buddy.compiler.driver.snapshots import of_marked
+        from buddy.compiler.driver.snapshots import of_printed_module
         from buddy.compiler.mlir.printing import op_counts
         from buddy.compiler.mlir.provenance import LocationSets
 
@@ -101,7 +102,7 @@ class IreeWorker:
 
         def report_phase(phase: IreePhase) -> None:
             nonlocal counts
-            snapshot = of_marked(phase.name, phase.name, phase.text, locations, phase.seconds, counts)
+            snapshot = of_printed_module(phase.name, phase.name, phase.text, locations, phase.seconds, counts)
             counts = snapshot.counts
             stage = _renumber(snapshot.stage, len(stages))
             stages.append((stage, snapshot.text))

@@ -187,9 +187,9 @@ def _remarks(captured: CapturedGraph, request: CollectRemarksInHost) -> Reply:
 
 
 def _run(channel: Channel, captured: CapturedGraph, request: Execute) -> Reply:
-    from buddy.compiler.runtime.values import ResultWriter, chosen_tensors
+    from buddy.compiler.runtime.values import ResultWriter, choose_tensors
 
-    captured = replace(captured, tensors=chosen_tensors(captured, request.inputs))
+    captured = replace(captured, tensors=choose_tensors(captured, request.inputs))
     writer = ResultWriter(captured, request.values, request.values_folder)
     on_progress = lambda what, done: channel.send(Activity(what, done))  # noqa: E731
     run = partial(
@@ -213,9 +213,9 @@ def _run(channel: Channel, captured: CapturedGraph, request: Execute) -> Reply:
 
 def _prepare(captured: CapturedGraph, request: PrepareRun) -> Reply:
     from buddy.compiler.runtime.measure import prepare_verdict
-    from buddy.compiler.runtime.values import chosen_tensors
+    from buddy.compiler.runtime.values import choose_tensors
 
-    prepare_verdict(replace(captured, tensors=chosen_tensors(captured, request.inputs)), request.threads)
+    prepare_verdict(replace(captured, tensors=choose_tensors(captured, request.inputs)), request.threads)
     return Done()
 
 
@@ -254,10 +254,10 @@ def _make_process(captured: CapturedGraph, request: Execute) -> Any:
 
 def _profile(channel: Channel, captured: CapturedGraph, request: ProfileGraph) -> Reply:
     from buddy.compiler.protocol.artifact import from_bytes
-    from buddy.compiler.runtime.values import chosen_tensors
+    from buddy.compiler.runtime.values import choose_tensors
     from buddy.compiler.tools.profile.measure import profile
 
-    captured = replace(captured, tensors=chosen_tensors(captured, request.inputs))
+    captured = replace(captured, tensors=choose_tensors(captured, request.inputs))
     report = profile(
         captured,
         from_bytes(request.plain),
@@ -285,19 +285,19 @@ def _compare_nodes_by_inductor(channel: Channel, captured: CapturedGraph, reques
 
 
 def _compare_nodes(channel: Channel, captured: CapturedGraph, request: CompareGraphNodes) -> Reply:
-    from buddy.compiler.driver.observation import observed_program
-    from buddy.compiler.runtime.graph_interpreter import symbols_at
+    from buddy.compiler.driver.observation import compile_observed
+    from buddy.compiler.runtime.graph_interpreter import symbol_values
     from buddy.compiler.runtime.nodes import compare_nodes
-    from buddy.compiler.runtime.values import chosen_tensors
+    from buddy.compiler.runtime.values import choose_tensors
 
     def on_progress(what: str, done: float) -> None:
         channel.send(Activity(what, done))
 
-    captured = replace(captured, tensors=chosen_tensors(captured, request.inputs))
+    captured = replace(captured, tensors=choose_tensors(captured, request.inputs))
     if request.recipe.backend == INDUCTOR:
         return _compare_nodes_by_inductor(channel, captured, request)
-    recipe, symbols = request.recipe, symbols_at(captured.graph, captured.tensors, captured.numbers)
-    program = observed_program(
+    recipe, symbols = request.recipe, symbol_values(captured.graph, captured.tensors, captured.numbers)
+    program = compile_observed(
         captured.graph,
         recipe,
         captured.user_lowerings(),

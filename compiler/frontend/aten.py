@@ -34,7 +34,7 @@ from buddy.compiler.frontend import (
     memory_formats,
     quantisation,
     random_numbers,
-    recurrent,
+    recurrent_layers,
     resampling,
     segment_gradients,
     symbolic_sizes,
@@ -101,7 +101,7 @@ def _unwrap(module: GraphModule, node: Node) -> None:
     module.graph.erase_node(node)
 
 
-def collapse(x: torch.Tensor, start: int, end: int) -> torch.Tensor:
+def merge_dims(x: torch.Tensor, start: int, end: int) -> torch.Tensor:
     """Merges the dims `start` to `end`, both included; PyTorch's own implementation writes to memory."""
     return x.flatten(start, end).clone(memory_format=torch.contiguous_format)
 
@@ -113,11 +113,13 @@ def copy_strided(x: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
 
 
 def normal(shape: Sequence[int], *, mean: float, std: float, **form: object) -> torch.Tensor:
+    """Returns normally distributed numbers; `form` has the dtype, the device and the generator."""
     generator = form.pop("generator", None)
     return torch.ops.aten.normal_functional.default(torch.empty(shape, **form), mean, std, generator=generator)
 
 
 def uniform(shape: Sequence[int], *, low: float, high: float, **form: object) -> torch.Tensor:
+    """Returns uniform numbers in [`low`, `high`); `form` has the dtype, the device and the generator."""
     generator = form.pop("generator", None)
     return torch.ops.aten.uniform.default(torch.empty(shape, **form), low, high, generator=generator)
 
@@ -126,7 +128,7 @@ def prims_decompositions() -> dict[torch._ops.OpOverload, Callable[..., object]]
     """Returns a decomposition of each op of `torch.ops.prims` that does not return a view."""
     prims = torch.ops.prims
     without_writes = {
-        prims.collapse.default: collapse, prims.copy_strided.default: copy_strided, prims.normal.default: normal,
+        prims.collapse.default: merge_dims, prims.copy_strided.default: copy_strided, prims.normal.default: normal,
         prims.uniform.default: uniform,
     }  # fmt: skip
     return {op: op.impl_aten for op in _prims_ops() if not _returns_view(op)} | without_writes
@@ -283,7 +285,7 @@ def run_aot(
     scratch = WorkArena()
     use_aten_views(module)
     linear_algebra.keep_checks_of_errors()
-    dynamo_origins = origins_of(module, inputs) if origins is None else origins
+    dynamo_origins = input_origins(module, inputs) if origins is None else origins
     autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
 
     def compiler(kind: GraphKind) -> Callable[[GraphModule, object], Runner]:
@@ -339,7 +341,7 @@ def run_aot(
     # of ops with effects would be inputs.
     with (
         torch._inductor.config.patch(fallback_random=True),
-        resampling.resample_like_eager(),
+        resampling.dispatch_like_eager(),
         torch._functorch.config.patch(unlift_effect_tokens=True),
     ):
         compiled = backend(module, inputs)
@@ -369,7 +371,7 @@ def _metadata_of_simple_calls(aten: AtenGraph) -> Any:
     return metadata if is_simple else None
 
 
-def origins_of(module: GraphModule, inputs: Sequence[torch.Tensor]) -> list[InputOrigin]:
+def input_origins(module: GraphModule, inputs: Sequence[torch.Tensor]) -> list[InputOrigin]:
     """Returns the origin of each input of a Dynamo graph."""
     return [_input_origin(node, value) for node, value in zip(_placeholders(module), inputs, strict=True)]
 
@@ -396,8 +398,8 @@ def _keyed_decompositions() -> dict[torch._ops.OpOverload, tuple[str, Callable[.
     table = prims_decompositions() | dict(torch._decomp.core_aten_decompositions().items())
     table |= torch._decomp.get_decompositions([*_NON_CORE_OPS, *formulas.FROM_TORCH])
     for module in (
-        formulas, random_numbers, memory_formats, quantisation, recurrent, resampling, linear_algebra, counted_sizes,
-        grid_sampling, segment_gradients, fractional_pools, chunked_losses,
+        formulas, random_numbers, memory_formats, quantisation, recurrent_layers, resampling, linear_algebra,
+        counted_sizes, grid_sampling, segment_gradients, fractional_pools, chunked_losses,
     ):  # fmt: skip
         table |= module.DECOMPOSITIONS
     return {op: (target_key(op), rule) for op, rule in table.items()}

@@ -28,7 +28,7 @@ from buddy.compiler.frontend.graph_splitter import GraphCut, SplitGraph, cut_aro
 from buddy.compiler.frontend.input_forms import check_inputs
 from buddy.compiler.frontend.quantisation import OF_CONSTANT_WEIGHTS
 from buddy.compiler.frontend.quantisation.tensors import check_quantised
-from buddy.compiler.frontend.refusals import (
+from buddy.compiler.frontend.rejections import (
     SuspectedError,
     SuspectedGraph,
     check_graph,
@@ -54,7 +54,7 @@ from buddy.compiler.protocol.recipe import EAGER, Recipe
 from buddy.compiler.runtime import LoadedProgram, released_weights
 from buddy.compiler.runtime.buffers import WorkArena
 from buddy.compiler.runtime.native_calls import NativeFunction
-from buddy.compiler.runtime.torch_values import bind
+from buddy.compiler.runtime.torch_values import bind_symbols
 from buddy.compiler.support import hooks
 from buddy.compiler.support.dynamo_internals import TorchDynamoException
 
@@ -146,10 +146,10 @@ def _compile_dynamo_graph(
     try:
         check_inputs(module, inputs)
         check_quantised(module)
-    except UnsupportedGraphError as refusal:
+    except UnsupportedGraphError as rejection:
         if settings.fallback == "error":
             raise
-        return _fall_back(module, refusal).forward
+        return _fall_back(module, rejection).forward
 
     def make_or_fall_back(
         graph: torch.fx.GraphModule, make: Callable[[], Callable[..., Sequence[torch.Tensor]]]
@@ -291,12 +291,12 @@ def _fall_back(module: torch.fx.GraphModule, error: Exception, aten: AtenGraph |
 
 def _compile_pieces(
     cut: GraphCut, compile_piece: Callable[[AtenGraph], Runner], compile_body: Callable[[AtenGraph], Runner],
-    refusal: UnsupportedGraphError | None,
+    rejection: UnsupportedGraphError | None,
 ) -> Runner:  # fmt: skip
-    """Compiles a cut graph. If nodes would run in eager, raises `refusal`, or warns if `refusal` is None."""
+    """Compiles a cut graph. If nodes would run in eager, raises `rejection`, or warns if `rejection` is None."""
     if cut.in_eager:
-        if refusal is not None:
-            raise refusal
+        if rejection is not None:
+            raise rejection
         warnings.warn(str(cut), stacklevel=3)
         if not cut.compiled:
             count_eager(cut.aten, cut.aten.module.graph.nodes)
@@ -395,7 +395,7 @@ class CompiledGraph:
     def __call__(self, *arguments: torch.Tensor | int) -> list[torch.Tensor | int | None]:
         inputs = [*(value for value in arguments if isinstance(value, torch.Tensor)), *self._constants]
         numbers = [value for value in arguments if not isinstance(value, torch.Tensor)]
-        symbols = bind(self._symbols, inputs, numbers)
+        symbols = bind_symbols(self._symbols, inputs, numbers)
         faster = self._autotuner.search(inputs, numbers) if self._autotuner is not None else None
         if faster is not None:
             self._program = self._make_program(faster)
@@ -417,7 +417,11 @@ def _should_tune(
     Graphs that depend on a script's registrations are not tuned, since the process that searches lacks these.
     """
     return bool(
-        settings.tune and graph.results and not lowerings and not build and program_cache.is_ours(graph, recipe)
+        settings.tune
+        and graph.results
+        and not lowerings
+        and not build
+        and program_cache.uses_only_built_in_code(graph, recipe)
     )
 
 
@@ -431,7 +435,9 @@ def _may_specialise(
     """
     is_plain = settings.verify == "off" and not settings.tune and not settings.freezes(training)
     is_overridden = overrides.lowerings or overrides.build
-    return bool(settings.specialise and is_plain and not is_overridden and program_cache.is_ours(graph, recipe))
+    return bool(
+        settings.specialise and is_plain and not is_overridden and program_cache.uses_only_built_in_code(graph, recipe)
+    )
 
 
 def _load(

@@ -37,7 +37,7 @@ from buddy.compiler.protocol.recipe import (
 from buddy.compiler.protocol.renamed import RECIPE_FIELDS, with_new_names
 from buddy.compiler.protocol.tuning import SpaceError, default_seconds, with_value
 from buddy.compiler.runtime.released_weights import CAN_RELEASE
-from buddy.compiler.support.target import host, measured_rates, prefers_pairs
+from buddy.compiler.support.target import host, measured_rates, prefers_bf16x3
 
 Fallback = Literal["eager", "error"]
 # The value of `freeze` that also releases the memory of packed weights.
@@ -144,7 +144,7 @@ def _precision_of_torch(frozen: bool) -> Precision | None:
     allowed = torch.get_float32_matmul_precision()
     if allowed == "medium" and host().rounds_to_bfloat16:
         return "bf16"
-    return "bf16x3" if allowed == "high" and frozen and prefers_pairs(measured_rates(host())) else None
+    return "bf16x3" if allowed == "high" and frozen and prefers_bf16x3(measured_rates(host())) else None
 
 
 def _without_integers(recipe: Recipe) -> Recipe:

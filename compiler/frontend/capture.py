@@ -31,11 +31,11 @@ from buddy.compiler.frontend.aten import (
 from buddy.compiler.frontend.convert import Conversion, to_buddy
 from buddy.compiler.frontend.eager_program import eager_program, unseeded_program
 from buddy.compiler.frontend.errors import UnsupportedGraphError
-from buddy.compiler.frontend.graph_break import graph_break
-from buddy.compiler.frontend.graph_info import fx_code, fx_table, graph_info
+from buddy.compiler.frontend.graph_break import find_graph_break
+from buddy.compiler.frontend.graph_info import fx_code, fx_table, make_graph_info
 from buddy.compiler.frontend.graph_splitter import SplitGraph, cut_around
 from buddy.compiler.frontend.random_numbers import SEED, decompose_random, new_seed
-from buddy.compiler.frontend.resampling import resample_like_eager
+from buddy.compiler.frontend.resampling import dispatch_like_eager
 from buddy.compiler.frontend.torch_dialect import import_graph
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import Op
@@ -112,7 +112,7 @@ class GraphRecorder:
                 is_recorded = True
                 tensors = [value for value in arguments if isinstance(value, torch.Tensor)]
                 real_inputs = [*_detach_tensors(tensors, conversion.graph), *conversion.constants]
-                info = graph_info(conversion.graph.name, conversion, graph_break(aten))
+                info = make_graph_info(conversion.graph.name, conversion, find_graph_break(aten))
                 info = msgspec.structs.replace(info, strict=self.strict)
                 eager = eager_program(aten, arguments, len(conversion.constants))
                 parameters = frozenset(i for i, t in enumerate(tensors) if isinstance(t, torch.nn.Parameter))
@@ -181,14 +181,14 @@ def capture_settings() -> Iterator[None]:
     by the decompositions that capture uses: by PyTorch's own, packed sequences break the graph.
     """
     settings = {"recompile_limit": 64, "automatic_dynamic_shapes": False, "allow_rnn": True}
-    with torch._dynamo.config.patch(settings), resample_like_eager():
+    with torch._dynamo.config.patch(settings), dispatch_like_eager():
         yield
 
 
 def record_inference(module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], recorder: GraphRecorder) -> None:
     """Records the inference graph of a Dynamo graph, on copies of all inputs except parameters."""
     with torch.no_grad():
-        recorder(module, inputs)(*_copies(_replace_symbolic_sizes(module, inputs)))
+        recorder(module, inputs)(*_copy_inputs(_replace_symbolic_sizes(module, inputs)))
 
 
 def record_training(
@@ -199,7 +199,7 @@ def record_training(
 ) -> None:
     """Records the forward and backward graphs of a Dynamo graph; the incoming gradients are ones."""
     with torch.enable_grad():
-        results = recorder(module, inputs, origins)(*_copies(_replace_symbolic_sizes(module, inputs)))
+        results = recorder(module, inputs, origins)(*_copy_inputs(_replace_symbolic_sizes(module, inputs)))
         _compute_gradients(results)
 
 
@@ -215,7 +215,7 @@ def _replace_symbolic_sizes(module: torch.fx.GraphModule, inputs: Sequence[torch
     ]
 
 
-def _copies(inputs: Sequence[torch.Tensor]) -> list[object]:
+def _copy_inputs(inputs: Sequence[torch.Tensor]) -> list[object]:
     return [value if isinstance(value, torch.nn.Parameter) else _copy(value) for value in inputs]
 
 
@@ -233,16 +233,16 @@ def callable_name(function: object) -> str:
 
 
 # The name of the result of a call that returns one tensor.
-LONE_RESULT = "output"
+SINGLE_RESULT = "output"
 
 
 def name_results(runs: Sequence[tuple[list[CapturedGraph], Sequence[torch.Tensor]]], result: object) -> None:
     """Names the results of graphs as `result`, the result of the call that ran them, names the same tensors.
 
-    A call that returns one tensor has the result `LONE_RESULT`. A Dynamo graph that was cut, or whose ATen graph also
+    A call that returns one tensor has the result `SINGLE_RESULT`. A Dynamo graph that was cut, or whose ATen graph also
     returns tensors that it writes, keeps the names of its nodes.
     """
-    names: dict[int, str] = {id(result): LONE_RESULT} if isinstance(result, torch.Tensor) else {}
+    names: dict[int, str] = {id(result): SINGLE_RESULT} if isinstance(result, torch.Tensor) else {}
     for name, tensor in named_tensors(result):
         names.setdefault(id(tensor), name)
     for graphs, values in runs:
@@ -301,6 +301,8 @@ DynamoBackend = Callable[[torch.fx.GraphModule, Sequence[torch.Tensor]], Callabl
 
 
 class _Listener(NamedTuple):
+    """The arguments of `listening`."""
+
     on_graph: OnGraph
     quiet: Quiet
     backend: DynamoBackend | None
@@ -334,11 +336,13 @@ def replacement_backend() -> DynamoBackend | None:
 
 
 def notify_listener(graph: CapturedGraph) -> None:
+    """Calls the active listener, if any, with an imported graph."""
     if _listeners:
         _listeners[-1].on_graph(graph)
 
 
 def pause_listener() -> AbstractContextManager[None]:
+    """Returns the context in which the active listener records no calls; without a listener, it does nothing."""
     return _listeners[-1].quiet() if _listeners else nullcontext()
 
 
@@ -353,7 +357,7 @@ class _Module(torch.nn.Module):
         return self._function(*args, **kwargs)
 
 
-def export(
+def record_export(
     function: Callable[..., object],
     args: Sequence[torch.Tensor],
     kwargs: Mapping[str, object],
@@ -368,7 +372,7 @@ def export(
     `torch.export` raises, for example at a graph break.
     """
     module = function if isinstance(function, torch.nn.Module) else _Module(function)
-    with torch.no_grad(), resample_like_eager():
+    with torch.no_grad(), dispatch_like_eager():
         if isinstance(module, _Module) and dynamic_shapes is not None:
             dynamic_shapes = _wrap_dynamic_shapes(dynamic_shapes, len(args), kwargs)
         program = torch.export.export(module, tuple(args), dict(kwargs), strict=False, dynamic_shapes=dynamic_shapes)

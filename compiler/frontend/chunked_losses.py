@@ -15,7 +15,7 @@ import torch
 _MAX_CHUNKS = 16
 
 
-def mean_or_sum(
+def reduced_loss(
     x: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, bias: torch.Tensor | None,
     class_weight: torch.Tensor | None, reduction: str, ignored: int, label_smoothing: float, chunk: int, policy: str,
     accumulator: torch.dtype, retain_graph: bool, wants_x: bool, wants_weight: bool, wants_bias: bool,
@@ -102,7 +102,7 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
     with suppress(ImportError):
         importlib.import_module("torch.nn.modules.linear_cross_entropy")
     rules: dict[str, Callable[..., Any]] = {
-        "_linear_cross_entropy_batch_chunked": mean_or_sum,
+        "_linear_cross_entropy_batch_chunked": reduced_loss,
         "_linear_cross_entropy_batch_chunked_no_reduction": row_losses,
     }
     ops = torch.ops.torch_nn

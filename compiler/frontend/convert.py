@@ -21,11 +21,11 @@ from buddy.compiler.frontend.symbolic_sizes import GraphSymbols, UnknownSymbolEr
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import EagerOp, GetItemOp, Op, OutputOp, PlaceholderOp, default_ops_map
 from buddy.compiler.graph.operations import RandomLikeOp
-from buddy.compiler.graph.serialize import Opaque
+from buddy.compiler.graph.serialization import Opaque
 from buddy.compiler.graph.sizes import Dim
 from buddy.compiler.graph.types import NodeType, TensorMeta
 from buddy.compiler.protocol import Diagnostic
-from buddy.compiler.runtime.torch_values import form_of, from_torch, plain_argument
+from buddy.compiler.runtime.torch_values import from_torch_dtype, plain_argument, tensor_form
 
 _READS_STRIDES = {"as_strided", "as_strided_copy", "as_strided_scatter"}
 
@@ -207,7 +207,7 @@ class _Converter:
     def _tensor_meta(self, node: Node, value: object) -> TensorMeta | None:
         if not isinstance(value, torch.Tensor):
             return None
-        dtype = from_torch(value.dtype)
+        dtype = from_torch_dtype(value.dtype)
         if dtype is None or _rejection_reason(value):
             raise _unsupported(node, _rejection_reason(value))
         return TensorMeta(self._convert_or_reject(node, lambda: tuple(map(self.symbols.size, value.shape))), dtype)
@@ -234,7 +234,7 @@ def _rejection_reason(value: object) -> str:
         return f"is on the device {value.device}"
     if value.layout != torch.strided:
         return f"has the layout {str(value.layout).removeprefix('torch.')}"
-    return "" if from_torch(value.dtype) else f"has the element type {value.dtype}"
+    return "" if from_torch_dtype(value.dtype) else f"has the element type {value.dtype}"
 
 
 def _packet_name(target: Callable[..., object] | str) -> str:
@@ -246,7 +246,7 @@ def _packet_name(target: Callable[..., object] | str) -> str:
 def _form_arguments(node: Node) -> tuple[object, ...]:
     """Returns the arguments of an op that reads only the form of its first operand, with the form as first argument."""
     first, *rest = node.args
-    form = form_of(first.meta["val"]) if isinstance(first, Node) else None
+    form = tensor_form(first.meta["val"]) if isinstance(first, Node) else None
     return (form or first, *rest)
 
 

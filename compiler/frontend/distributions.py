@@ -17,7 +17,7 @@ from buddy.compiler.runtime import torch_ops  # noqa: F401  (defines the ops)
 aten = torch.ops.aten
 
 Rule = Callable[..., Any]
-RULES: dict[Any, Rule] = {}
+DISTRIBUTION_RULES: dict[Any, Rule] = {}
 
 # The bits of a random fraction: the significand digits of the dtype, as in eager.
 _DIGITS = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24, torch.float64: 53}
@@ -156,7 +156,7 @@ def rule(*overloads: torch._ops.OpOverload, results: frozenset[torch.dtype]) -> 
         def check_dtype(bits: RandomBits, *args: object, **kwargs: object) -> torch.Tensor:
             return function(bits, *args, **kwargs) if bits.dtype in results else NotImplemented
 
-        RULES.update(dict.fromkeys(overloads, check_dtype))
+        DISTRIBUTION_RULES.update(dict.fromkeys(overloads, check_dtype))
         return function
 
     return register

@@ -19,15 +19,15 @@ from buddy.compiler.frontend.capture import (
     GraphRecorder,
     callable_name,
     capture,
-    export,
     is_recording,
     notify_listener,
     pause_listener,
+    record_export,
     record_inference,
 )
 from buddy.compiler.frontend.eager_program import Trace
 from buddy.compiler.frontend.random_numbers import new_seed
-from buddy.compiler.graph import serialize
+from buddy.compiler.graph import serialization
 from buddy.compiler.graph.graph import Graph, GraphSettings
 from buddy.compiler.graph.node import Op, default_ops_map
 from buddy.compiler.graph.types import GraphError
@@ -118,7 +118,7 @@ class ImportedGraph:
 def argument_order(
     function: Callable[..., object], args: Sequence[torch.Tensor], kwargs: Mapping[str, object]
 ) -> tuple[str, ...]:
-    """Returns the names of a call's arguments inside `function`, in the order of the call."""
+    """Returns the parameters of `function` that a call's arguments are bound to, in the order of the call."""
     called = function.forward if isinstance(function, torch.nn.Module) else function
     try:
         bound = signature(called).bind_partial(*args).arguments
@@ -238,7 +238,7 @@ class DynamoCompiler:
         n_before, name = len(self._imported), callable_name(module)
         self._arguments = ()
         with pause_listener():
-            export(module, args, kwargs, self._decompositions(), self._recorder(name), dynamic_shapes)
+            record_export(module, args, kwargs, self._decompositions(), self._recorder(name), dynamic_shapes)
         return self.imported_graphs[n_before:]
 
     def dynamo_run(self) -> Callable[..., list[torch.Tensor]]:
@@ -361,7 +361,7 @@ class DynamoCompiler:
             self._print(captured.table)
         if is_recording():
             # The script may rewrite its graph, so listeners get a copy of the captured one.
-            copied = serialize.from_bytes(serialize.to_bytes(captured.graph))
+            copied = serialization.from_bytes(serialization.to_bytes(captured.graph))
             notify_listener(replace(captured, graph=copied, user_lowerings=self._user_registry))
         imported = ImportedGraph(captured, self._arguments)
         imported.graph.settings = self._settings()

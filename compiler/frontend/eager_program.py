@@ -15,7 +15,7 @@ import torch.fx._pytree
 
 from buddy.compiler.frontend.aten import AtenGraph, description_index
 from buddy.compiler.frontend.random_numbers import draws_seeds, restores_states
-from buddy.compiler.graph import serialize
+from buddy.compiler.graph import serialization
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.types import GraphError
 from buddy.compiler.runtime.captured import Eager
@@ -117,7 +117,7 @@ _NAMES = {
 _OPCODES = {"placeholder", "call_function", "call_method", "output"}
 
 
-def code_of(program: Eager | None) -> EagerCode | None:
+def eager_code_of(program: Eager | None) -> EagerCode | None:
     """Returns the code of a program of `eager_program`.
 
     Returns `None` if the program does not run a Dynamo graph, or if that graph has modules or constants, calls
@@ -134,8 +134,8 @@ def code_of(program: Eager | None) -> EagerCode | None:
     return EagerCode(code.src, tuple(program._order), outputs) if is_plain else None
 
 
-def program_of(code: EagerCode) -> Eager:
-    """Returns a program that runs the code of `code_of`."""
+def program_from_code(code: EagerCode) -> Eager:
+    """Returns a program that runs the code of `eager_code_of`."""
     names: dict[str, Any] = dict(_NAMES)
     exec(code.source, names)
     module = type("Graph", (torch.nn.Module,), {"forward": names["forward"]})()
@@ -204,7 +204,7 @@ class Trace:
         """
         if not self.tags:
             return graph
-        traced = serialize.from_bytes(serialize.to_bytes(graph))
+        traced = serialization.from_bytes(serialization.to_bytes(graph))
         nodes = []
         for name in self.tags:
             if name not in traced.node_table:

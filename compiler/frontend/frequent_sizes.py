@@ -13,7 +13,7 @@ from functools import partial
 import torch
 
 from buddy.compiler.driver import background
-from buddy.compiler.graph import serialize
+from buddy.compiler.graph import serialization
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.recipe import Recipe
@@ -43,7 +43,7 @@ class FrequentSizes:
         allow_eager: bool,
         load: Callable[[Artifact], LoadedProgram],
     ) -> None:
-        self._data, self._recipe, self._calls = serialize.to_data(graph), recipe, calls
+        self._data, self._recipe, self._calls = serialization.to_data(graph), recipe, calls
         self._allow_eager, self._load = allow_eager, load
         self._counts: Counter[tuple[int, ...]] = Counter()
         self._submitted: set[tuple[int, ...]] = set()
@@ -68,7 +68,7 @@ class FrequentSizes:
                 return
             self._submitted.add(sizes)
             del self._counts[sizes]
-        data = serialize.with_sizes(self._data, symbols)
+        data = serialization.substitute_sizes(self._data, symbols)
         # Not `self`: a graph that is no longer used is released.
         on_done = partial(_add_program, weakref.ref(self), dict(symbols), time.monotonic())
         background.submit(data, self._recipe, on_done)

@@ -11,7 +11,7 @@ from torch._guards import Guard as DynamoGuard
 from torch._guards import TracingContext
 from torch.fx import GraphModule
 
-from buddy.compiler.frontend.aten import AtenGraph, origins_of
+from buddy.compiler.frontend.aten import AtenGraph, input_origins
 from buddy.compiler.frontend.names import is_library, source_name
 from buddy.compiler.protocol import Guard
 from buddy.compiler.protocol.text.graph_breaks import read_break
@@ -46,7 +46,7 @@ class GraphBreak(NamedTuple):
 NO_BREAK = GraphBreak()
 
 
-def graph_break(aten: AtenGraph) -> GraphBreak:
+def find_graph_break(aten: AtenGraph) -> GraphBreak:
     """Returns why and where the Dynamo graph of `aten` ended; for a piece of a graph, why and where it was cut.
 
     A backward graph has no break: the break is reported for its forward graph.
@@ -68,7 +68,7 @@ def _user_line(stack: Iterable[Any]) -> str:
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
-def guards_in_progress(module: GraphModule, inputs: Sequence[torch.Tensor]) -> Callable[[], tuple[Guard, ...]]:
+def collect_guards(module: GraphModule, inputs: Sequence[torch.Tensor]) -> Callable[[], tuple[Guard, ...]]:
     """Returns a function that lists the guards on the caller's values for the Dynamo graph that is compiled now.
 
     These are the types and sizes of its inputs that are not weights, and conditions on other values with the user's
@@ -89,7 +89,7 @@ def _tensor_guards(module: GraphModule, inputs: Sequence[torch.Tensor]) -> list[
     """Returns the dtype and the sizes of each input tensor that is not a weight; `*` is a size that may change."""
     nodes = [node for node in module.graph.nodes if node.op == "placeholder"]
     guards = []
-    for node, origin in zip(nodes, origins_of(module, inputs), strict=True):
+    for node, origin in zip(nodes, input_origins(module, inputs), strict=True):
         tensor = node.meta.get("example_value")
         if isinstance(tensor, Tensor) and not origin.is_state:
             sizes = ", ".join(str(size) if isinstance(size, int) else "*" for size in tensor.shape)

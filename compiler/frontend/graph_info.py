@@ -18,7 +18,7 @@ from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import Op, OutputOp, PlaceholderOp
 from buddy.compiler.graph.types import NodeType
 from buddy.compiler.protocol import GraphInfo, NodeRow
-from buddy.compiler.runtime.torch_values import to_torch
+from buddy.compiler.runtime.torch_values import to_torch_dtype
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +35,7 @@ def fx_table(conversion: Conversion) -> str:
     return _format_table([[n.op, n.name, str(n.target), str(n.args), str(n.kwargs)] for n in conversion.fx_nodes])
 
 
-def rows_table(rows: Sequence[NodeRow]) -> str:
+def table_of_rows(rows: Sequence[NodeRow]) -> str:
     """Like `fx_table`, from the rows of a graph."""
     return _format_table([[row.opcode, row.name, row.target, row.args, row.kwargs] for row in rows])
 
@@ -57,7 +57,8 @@ def code_lines(code: str, rows: Sequence[NodeRow]) -> tuple[int, ...]:
     return tuple(numbers.get(match[1], 0) if match else 0 for match in matches)
 
 
-def graph_info(name: str, conversion: Conversion, graph_break: GraphBreak = NO_BREAK) -> GraphInfo:
+def make_graph_info(name: str, conversion: Conversion, graph_break: GraphBreak = NO_BREAK) -> GraphInfo:
+    """Returns the description of a graph that was captured by TorchDynamo, with one row for each Buddy node."""
     graph = conversion.graph
     pairs = zip(graph.body, conversion.fx_nodes, strict=True)
     positions = {node: index for index, node in enumerate(conversion.fx_nodes)}
@@ -135,7 +136,7 @@ def _ir_row(position: int, op: Op, positions: Mapping[Op, int]) -> NodeRow:
         dtype=", ".join(dict.fromkeys(meta.dtype.value for meta in metas)),
         module=op.module,
         location=op.location,
-        bytes=sum(prod(meta.shape) * to_torch(meta.dtype).itemsize for meta in metas) if is_static else 0,
+        bytes=sum(prod(meta.shape) * to_torch_dtype(meta.dtype).itemsize for meta in metas) if is_static else 0,
         inputs=tuple(positions[parent] for parent in op.parents),
     )
 

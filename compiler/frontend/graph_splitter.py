@@ -54,11 +54,11 @@ class GraphPiece:
 
 @dataclass(frozen=True)
 class GraphCut:
-    """A graph in pieces. `refused` maps each node that is not compiled to the reason."""
+    """A graph in pieces. `rejected` maps each node that is not compiled to the reason."""
 
     aten: AtenGraph
     pieces: tuple[GraphPiece, ...]
-    refused: Mapping[str, str]
+    rejected: Mapping[str, str]
 
     @property
     def compiled(self) -> list[GraphPiece]:
@@ -66,11 +66,11 @@ class GraphCut:
 
     @property
     def in_eager(self) -> Mapping[str, str]:
-        """Returns `refused` without nodes that compute numbers, and without control flow, whose bodies are compiled."""
+        """Returns `rejected` without nodes that compute numbers and without control flow: its bodies are compiled."""
         excluded = {
             node.name for node in computing_nodes(self.aten.module) if computes_numbers(node) or is_control_flow(node)
         }
-        return {name: reason for name, reason in self.refused.items() if name not in excluded}
+        return {name: reason for name, reason in self.rejected.items() if name not in excluded}
 
     @property
     def reads_numbers(self) -> bool:
@@ -87,14 +87,14 @@ class GraphCut:
         return f"a graph of {len(self.aten.module.graph.nodes)} nodes {result}: {reasons}"
 
 
-def cut_around(aten: AtenGraph, refusal: UnsupportedGraphError, check: Check) -> GraphCut:
-    """Cuts `aten` around the node that `refusal` names, and around all nodes for which `check` of a piece raises.
+def cut_around(aten: AtenGraph, rejection: UnsupportedGraphError, check: Check) -> GraphCut:
+    """Cuts `aten` around the node that `rejection` names, and around all nodes for which `check` of a piece raises.
 
-    If `refusal` names no node of the graph, the cut has no pieces.
+    If `rejection` names no node of the graph, the cut has no pieces.
     """
     pieces: tuple[GraphPiece, ...] = ()
     reasons: Reasons = {}
-    new_reasons = _rejection_reasons(aten.module, refusal)
+    new_reasons = _rejection_reasons(aten.module, rejection)
     if new_reasons:  # find most nodes at once: a check reports one node at a time, and there may be hundreds
         new_reasons |= unsupported_nodes(aten.module.graph.nodes) | _number_read_reasons(aten.module)
     while new_reasons:
@@ -104,7 +104,7 @@ def cut_around(aten: AtenGraph, refusal: UnsupportedGraphError, check: Check) ->
         for piece in pieces:
             if not piece.eager:
                 new_reasons |= _check_piece(piece.aten, check)
-    return GraphCut(aten, pieces, reasons or {"": refusal.diagnostic.what})
+    return GraphCut(aten, pieces, reasons or {"": rejection.diagnostic.what})
 
 
 def _number_read_reasons(module: GraphModule) -> Reasons:

@@ -128,8 +128,8 @@ def singular_values(a: torch.Tensor) -> torch.Tensor:
     return aten._linalg_svd(a, False, False)[1]
 
 
-# For `resampling.resample_like_eager`.
-DISPATCHED: dict[Any, Any] = {aten.linalg_svdvals.default: (recorded_singular_values,)}
+# For `resampling.dispatch_like_eager`.
+DISPATCHER_RULES: dict[Any, Any] = {aten.linalg_svdvals.default: (recorded_singular_values,)}
 DECOMPOSITIONS: dict[Any, Any] = {
     torch.ops.buddy.singular_values.default: singular_values,
     aten._linalg_det.default: det,

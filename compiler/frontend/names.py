@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from buddy.compiler.graph.node import Parameter, Schema
-from buddy.compiler.graph.serialize import to_plain
+from buddy.compiler.graph.serialization import to_plain
 from buddy.compiler.runtime.torch_values import plain_argument
 
 # The path of this package may contain a symbolic link, so both spellings are listed.

@@ -19,7 +19,7 @@ from torch.fx.node import map_arg
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from buddy.compiler.frontend.distributions import RULES, RandomBits
+from buddy.compiler.frontend.distributions import DISTRIBUTION_RULES, RandomBits
 from buddy.compiler.frontend.node_emitter import NodeEmitter
 from buddy.compiler.frontend.strided_views import copy_graph
 
@@ -90,7 +90,9 @@ def decompose_random(
     The replacements are decomposed by `table`. The seed is a new last input, or with `draws_seed` the graph's first
     node. Returns a copy of the original graph, or None if the graph needs no seed.
     """
-    random_nodes = [node for node in module.graph.nodes if _random_op(node).op in RULES and SEED not in node.meta]
+    random_nodes = [
+        node for node in module.graph.nodes if _random_op(node).op in DISTRIBUTION_RULES and SEED not in node.meta
+    ]
     nodes = [parent for node in random_nodes for parent in (node, *node.all_input_nodes)]
     mode = detect_fake_mode([leaf for node in nodes for leaf in tree_leaves(node.meta.get("val"))])
     if mode is None:
@@ -169,7 +171,7 @@ class _RandomRewriter:
             # Numbers that are drawn twice have a separate seed, which is derived from the graph's seed.
             saved_seed = torch.ops.buddy.philox64.default(seed, self._streams, []) if random_op.saves_state else None
             has_separate_seed = saved_seed is not None or random_op.state is not None
-            replacement = RULES[random_op.op](
+            replacement = DISTRIBUTION_RULES[random_op.op](
                 RandomBits(
                     seed if saved_seed is None else saved_seed, 0 if has_separate_seed else self._streams, result
                 ),

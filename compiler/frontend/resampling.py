@@ -2,7 +2,7 @@
 
 PyTorch's own decompositions compute in f32: they are off by one for bytes, which eager resamples in fixed point, and in
 half precision by up to an eighth of a pixel. The Python dispatcher gives those of bilinear and bicubic resampling
-priority over any table of decompositions; `resample_like_eager` overrides them while a graph is traced.
+priority over any table of decompositions; `dispatch_like_eager` overrides them while a graph is traced.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch._prims_common import suggest_memory_format
 from torch.utils._python_dispatch import _disable_current_modes
 
-from buddy.compiler.frontend import formulas, linear_algebra, recurrent
+from buddy.compiler.frontend import formulas, linear_algebra, recurrent_layers
 
 aten = torch.ops.aten
 # The dispatch keys whose kernels decompose an op; the kernels of other keys only compute shapes.
@@ -197,8 +197,8 @@ def _resampler_gradient(taps: int, antialias: bool) -> Callable[..., torch.Tenso
 
 
 @contextmanager
-def resample_like_eager() -> Iterator[None]:
-    """While active, traced graphs use the rules of this module in place of PyTorch's, which differ from eager."""
+def dispatch_like_eager() -> Iterator[None]:
+    """While active, traced graphs use the rules of `_RULES` in place of PyTorch's own, which differ from eager."""
     original = [(overload, key, rule) for overload in _RULES for key, rule in overload.py_kernels.items()]
     without_rule = [overload for overload in _RULES if not overload.py_kernels]
     composite = torch._C.DispatchKey.CompositeImplicitAutograd
@@ -294,8 +294,8 @@ _RULES: dict[Any, Sequence[Callable[..., Any]]] = {
     # These are not resampling, but PyTorch installs their rules in the same way.
     aten.multi_margin_loss.default: [formulas.multi_margin_loss],
     aten.multilabel_margin_loss_forward.default: [formulas.multilabel_margin_loss],
-    **recurrent.DISPATCHED,
-    **linear_algebra.DISPATCHED,
+    **recurrent_layers.DISPATCHER_RULES,
+    **linear_algebra.DISPATCHER_RULES,
     aten.softshrink.default: [formulas.softshrink],
 }  # fmt: skip
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {

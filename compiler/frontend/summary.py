@@ -25,7 +25,7 @@ from torch.fx import Node
 from buddy.compiler.frontend.aten import AtenGraph
 from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.text.graph_breaks import ALLOW_RNN
-from buddy.compiler.support.dynamo_internals import counters, outer_call
+from buddy.compiler.support.dynamo_internals import counters, running_compile_call
 
 if TYPE_CHECKING:
     import torch
@@ -104,7 +104,7 @@ def counting_graph(enabled: bool) -> Iterator[Counting]:
         with _counting(None):
             yield lambda: _counting(None)
         return
-    compiled_by, at_end = outer_call()
+    compiled_by, at_end = running_compile_call()
     model = _models.setdefault(compiled_by, _Model()) if compiled_by is not None else _Model()
     if model.is_logged:
         with _counting(None):

@@ -157,7 +157,7 @@ def _fake_mode(node: Node) -> FakeTensorMode:
 
 
 class UnknownSymbolError(BuddyError, ValueError):
-    """A size that is not determined by inputs, or an expression that `Size` does not support."""
+    """No input determines a size, or it has an expression that `Size` does not support."""
 
 
 class GraphSymbols:
@@ -179,7 +179,7 @@ class GraphSymbols:
         for index, number in enumerate(numbers):
             self._bind(number, "", index)
         for index, number in enumerate(numbers):
-            if isinstance(number, torch.SymInt) and not self._determines(number):
+            if isinstance(number, torch.SymInt) and not self._is_determined(number):
                 self._name(number, "", index)
 
     @property
@@ -191,7 +191,7 @@ class GraphSymbols:
         if type(expression).__name__ == "Symbol" and str(expression) not in self._names:
             self._name(size, node, index)
 
-    def _determines(self, size: torch.SymInt) -> bool:
+    def _is_determined(self, size: torch.SymInt) -> bool:
         try:
             self.size(size)
         except UnknownSymbolError:

@@ -20,8 +20,8 @@ from buddy.compiler.protocol.numerics import Deviation
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.compare import ErrorMetrics
-from buddy.compiler.runtime.graph_interpreter import NO_PRECISIONS, results_of
-from buddy.compiler.runtime.positions import allowed_margin, choice_of
+from buddy.compiler.runtime.graph_interpreter import NO_PRECISIONS, compute_results
+from buddy.compiler.runtime.positions import allowed_margin, chosen_positions_of
 from buddy.compiler.runtime.sensitivity import MULTIPLE, are_few_roundings, describe_limit, is_correct, measure_spreads
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class VerifiedGraph:
     def _run_eager(self, arguments: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         if self._precisions:
             captured = self._as_captured(arguments)
-            return results_of(captured.graph, captured.tensors, captured.numbers, self._precisions)
+            return compute_results(captured.graph, captured.tensors, captured.numbers, self._precisions)
         with torch.no_grad():
             return eager_program(self._aten, arguments)(_tensors(arguments))
 
@@ -120,7 +120,7 @@ class VerifiedGraph:
 
     def _first_wrong_node(self, arguments: Sequence[torch.Tensor]) -> tuple[Op | None, str]:
         """Returns the first node whose value differs from eager's, with details; or the reason why it is unknown."""
-        from buddy.compiler.driver.observation import observed_program
+        from buddy.compiler.driver.observation import compile_observed
         from buddy.compiler.ops.registry import Registry
         from buddy.compiler.runtime.nodes import compare_nodes
 
@@ -129,7 +129,7 @@ class VerifiedGraph:
             graph = captured.graph
             registry = Registry(dict(self._lowerings)) if self._lowerings else None
             with _disable_current_modes():
-                program = observed_program(graph, self._recipe, registry)
+                program = compile_observed(graph, self._recipe, registry)
                 report = compare_nodes(captured, program, threads=self._recipe.threads)
         except Exception as error:
             _log.debug("the first node that differs is unknown", exc_info=error)
@@ -169,7 +169,7 @@ def _difference(
             matches, spread = is_correct(captured, expected, index, result.detach(), deviation.ok)
         if matches:
             continue
-        choice = choice_of(captured.graph.results[index]) if captured else None
+        choice = chosen_positions_of(captured.graph.results[index]) if captured else None
         if captured is None or choice is None or not allowed_margin(captured, choice, result, reference, MULTIPLE):
             return index, _describe_deviation(deviation, describe_limit(reference.dtype, spread, deviation.ok))
     return None

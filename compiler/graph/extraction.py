@@ -9,7 +9,7 @@ import msgspec
 
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import GetItemOp, Op, OutputOp, PlaceholderOp
-from buddy.compiler.graph.serialize import GraphData, NodeData, from_data, to_data, with_static_sizes
+from buddy.compiler.graph.serialization import GraphData, NodeData, from_data, to_data, with_static_sizes
 from buddy.compiler.graph.sizes import parse_size, symbols_in, value_of
 from buddy.compiler.graph.types import NodeType
 from buddy.compiler.protocol.errors import BuddyError
@@ -59,11 +59,11 @@ def extract_graph(graph: Graph, nodes: Collection[Op], symbols: Mapping[str, int
         "output", OutputOp.__name__, "output", [[{"n": op.name} for op in results]], {}, [], False, "output"
     )
 
-    def number(size: int | str) -> int:
+    def evaluate(size: int | str) -> int:
         return _evaluate(size, symbols or {})
 
-    body = [with_static_sizes(data[op.name], number) for op in ops]
-    inputs = [with_static_sizes(node, number) for node in placeholders]
+    body = [with_static_sizes(data[op.name], evaluate) for op in ops]
+    inputs = [with_static_sizes(node, evaluate) for node in placeholders]
     targets = {node.target for node in body}
     return from_data(
         GraphData(

@@ -429,7 +429,7 @@ class Graph:
 class GraphLowering(Protocol):
     """Lowers a script's graph to MLIR; implemented by `driver/modules.py`, in a layer above this one.
 
-    `top_level` returns an object with the MLIR `module`, which `runnable` accepts; `parts` is a `Partition`.
+    `top_level` returns an object with the MLIR `module`, which `runnable` accepts; `partition` is a `Partition`.
     """
 
     def new_context(self) -> Any: ...

@@ -295,7 +295,7 @@ def map_nodes(value: object, function: Any) -> Any:
     return value
 
 
-# Op classes that are not found by name or target, because a plug-in gave them a name that is taken.
+# Op classes of plug-ins with the name of another class; they are not found by name or target.
 _hidden: WeakSet[type[Op]] = WeakSet()
 
 
@@ -360,10 +360,14 @@ class PlaceholderOp(Op):
 
 
 class OutputOp(Op):
+    """The last node of a graph; its arguments are the graph's results."""
+
     op_type = OpType.OutputType
 
 
 class GetItemOp(Op):
+    """Selects one result of a node with several: its arguments are that node and the index of the result."""
+
     op_type = OpType.GetItemType
     targets = ("getitem",)
 

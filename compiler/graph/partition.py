@@ -19,7 +19,7 @@ from itertools import groupby
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import GetItemOp, Op, OutputOp, PlaceholderOp, map_nodes, nodes_in
 from buddy.compiler.graph.operations.effects import ObserveOp
-from buddy.compiler.graph.serialize import to_plain
+from buddy.compiler.graph.serialization import to_plain
 from buddy.compiler.graph.types import NodeType, TensorMeta
 from buddy.compiler.protocol.recipe import digest
 
@@ -49,7 +49,7 @@ def _live_values(nodes: Sequence[Op], readers: Mapping[str, set[str]]) -> list[t
     """
     positions = {op.name: i for i, op in enumerate(nodes)}
     change = [(0, 0)] * (len(nodes) + 1)
-    is_barred = [False] * (len(nodes) + 1)
+    has_no_cut = [False] * (len(nodes) + 1)
     for i, op in enumerate(nodes):
         reader_positions = [positions[name] for name in readers.get(op.name, ()) if name in positions]
         last = max(reader_positions, default=i)
@@ -58,11 +58,11 @@ def _live_values(nodes: Sequence[Op], readers: Mapping[str, set[str]]) -> list[t
         change[last + 1] = (change[last + 1][0] - 1, change[last + 1][1] - size)
         has_one_tensor = not op.multiple and bool(op.metas) and op.metas[0] is not None
         if not has_one_tensor or any(isinstance(nodes[r], GetItemOp) for r in reader_positions):
-            is_barred[i + 1 : last + 1] = [True] * (last - i)
+            has_no_cut[i + 1 : last + 1] = [True] * (last - i)
     live, count, size = list[tuple[float, int]](), 0, 0
     for i in range(len(nodes)):
         count, size = count + change[i][0], size + change[i][1]
-        live.append((float("inf") if is_barred[i] else count, size))
+        live.append((float("inf") if has_no_cut[i] else count, size))
     return live
 
 
@@ -146,12 +146,12 @@ def as_one_function(graph: Graph) -> Partition:
     return Partition((), tuple(graph.operations))
 
 
-def by_layers(graph: Graph, choices: Mapping[str, str]) -> Partition:
+def outline_layers(graph: Graph, choices: Mapping[str, str]) -> Partition:
     """Outlines repeated layers. `choices` maps stable node names to the lowerings that the recipe selects for them."""
     kinds = {op.name: kind for op, kind in zip(graph.placeholders, graph.kinds, strict=True)}
     ops = [op for op in graph.operations if not isinstance(op, ObserveOp)]
     readers = _reader_names([*ops, graph.output])
-    ops, reader_of = _constants_at_readers(ops, readers, kinds)
+    ops, reader_of = _move_constants_to_readers(ops, readers, kinds)
     runs = _split_long_runs(_unlabel_single(_runs(ops, readers, reader_of), kinds), readers)
     runs = _add_observers(runs, graph) if len(ops) < len(graph.operations) else runs
     keys = [_structure_hash(run, kinds, choices) if run.label else "" for run in runs]
@@ -159,7 +159,7 @@ def by_layers(graph: Graph, choices: Mapping[str, str]) -> Partition:
     for run, key in zip(runs, keys, strict=True):
         if key:
             groups.setdefault(key, []).append(run)
-    functions = _functions(groups, kinds)
+    functions = _make_functions(groups, kinds)
     body: list[Op | PartitionCall] = []
     for run, key in zip(runs, keys, strict=True):
         if key:
@@ -169,14 +169,14 @@ def by_layers(graph: Graph, choices: Mapping[str, str]) -> Partition:
     return Partition(tuple(functions.values()), tuple(body))
 
 
-def _constants_at_readers(
+def _move_constants_to_readers(
     ops: Sequence[Op], readers: Mapping[str, set[str]], kinds: Mapping[str, NodeType]
 ) -> tuple[list[Op], dict[str, Op]]:
-    """Returns `ops`, with those that read parameters alone, and have one reader, directly before that reader.
+    """Returns `ops` with each op that reads only parameters and has one reader moved directly before that reader.
 
     A weight that is transposed or converted first is then a parameter of the function that multiplies it, and is packed
-    before the calls. Otherwise a part of the program that begins with all of these ops would pass their results to the
-    other parts, which would pack them in each call. The second result has the reader of each of these ops, by name.
+    before the calls. Otherwise the first function would compute all of these ops and pass their results to the other
+    functions, which would pack them in each call. The second result has the reader of each moved op, by name.
     """
     by_name = {op.name: op for op in ops}
     constant = {name for name, kind in kinds.items() if kind is NodeType.FakeNode}
@@ -266,13 +266,13 @@ def _split_long_runs(runs: Sequence[_Run], readers: Mapping[str, set[str]]) -> l
         if is_unlabelled:
             nodes = [op for run in group for op in run.nodes]
             parts = split_nodes(nodes, readers, PART_NODES) if len(nodes) > PART_NODES else [tuple(nodes)]
-            result.extend(_part(part, readers) for part in parts)
+            result.extend(_make_part(part, readers) for part in parts)
         else:
             result.extend(group)
     return result
 
 
-def _part(nodes: tuple[Op, ...], readers: Mapping[str, set[str]]) -> _Run:
+def _make_part(nodes: tuple[Op, ...], readers: Mapping[str, set[str]]) -> _Run:
     """Returns a run of `nodes`, without a label if it is too short or passes values that are not tensors."""
     run = _Run(f"{PART}.0", nodes, _inputs(nodes), _outputs(nodes, readers))
     return run if len(nodes) >= MIN_NODES and _passes_only_tensors(run) else _Run("", nodes, (), ())
@@ -328,7 +328,9 @@ def _meta_texts(metas: Sequence[TensorMeta | None]) -> list[str]:
     return [str(meta) for meta in metas]
 
 
-def _functions(groups: Mapping[str, Sequence[_Run]], kinds: Mapping[str, NodeType]) -> dict[str, PartitionFunction]:
+def _make_functions(
+    groups: Mapping[str, Sequence[_Run]], kinds: Mapping[str, NodeType]
+) -> dict[str, PartitionFunction]:
     functions: dict[str, PartitionFunction] = {}
     counts: Counter[str] = Counter()
     for key, runs in groups.items():

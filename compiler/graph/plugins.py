@@ -88,22 +88,24 @@ def plugin_exporters() -> dict[str, Exporter]:
     return dict(_EXPORTERS)
 
 
-Kind = Literal["op class", "lowering", "decomposition", "graph pass", "MLIR pass", "preset", "backend", "exporter"]
+RegistrationKind = Literal[
+    "op class", "lowering", "decomposition", "graph pass", "MLIR pass", "preset", "backend", "exporter"
+]
 # The key of a registration: its kind and name. A lowering is named like `linalg.AddOp`, a decomposition by its target.
-Key = tuple[Kind, str]
+RegistrationKey = tuple[RegistrationKind, str]
 
 _PACKAGE_PREFIX = "buddy.compiler."
 DIALECTS = ("linalg", "math", "tosa")
 # Registries of modules that this one must not import, by module and function. Before the module is imported, a registry
 # has no entries.
-REGISTRIES: dict[Kind, tuple[str, str]] = {
+REGISTRIES: dict[RegistrationKind, tuple[str, str]] = {
     "MLIR pass": ("passes.base", "registered_passes"),
     "preset": ("protocol.presets", "plugin_preset_functions"),
     "backend": ("driver.backends", "plugin_backends"),
 }
 
 
-def plugin_registrations() -> dict[Key, object]:
+def plugin_registrations() -> dict[RegistrationKey, object]:
     """Returns the entries of all registries whose class or function is defined outside of this package."""
     return {key: entry for key, entry in _all_entries() if not is_built_in(entry)}
 
@@ -130,7 +132,7 @@ def code_hash(entries: Iterable[object]) -> str:
     return digest(*[_content(file) for file in files]) if files else ""
 
 
-def _all_entries() -> Iterator[tuple[Key, object]]:
+def _all_entries() -> Iterator[tuple[RegistrationKey, object]]:
     for name, cls in op_classes().items():
         yield ("op class", name), cls
     for dialect in DIALECTS:
@@ -176,7 +178,7 @@ class Plugin:
 
 
 # The name of the plug-in that registered each entry, and the entry.
-_origins: dict[Key, tuple[str, Any]] = {}
+_origins: dict[RegistrationKey, tuple[str, Any]] = {}
 _files: dict[PluginFile, Plugin] = {}
 
 
@@ -187,7 +189,7 @@ def installed_plugins() -> tuple[Plugin, ...]:
     return tuple(_load(label_of(point), _importer(point), location_of(point.module)) for point in points)
 
 
-def load_file(file: PluginFile) -> Plugin:
+def load_plugin_file(file: PluginFile) -> Plugin:
     """Loads the plug-in in a file, once per process.
 
     The result has a problem if loading fails, if the file's hash differs, or if a file of passes registers no pass.
@@ -201,7 +203,7 @@ def load_file(file: PluginFile) -> Plugin:
     return _files[file]
 
 
-def _pass_names(keys: Iterable[Key]) -> list[str]:
+def _pass_names(keys: Iterable[RegistrationKey]) -> list[str]:
     return [name for kind, name in keys if kind in ("graph pass", "MLIR pass")]
 
 
@@ -211,12 +213,12 @@ def plugin_presets(files: tuple[PluginFile, ...]) -> tuple[Preset, ...]:
 
     installed_plugins()
     for file in files:
-        load_file(file)
+        load_plugin_file(file)
     return tuple(preset for name, preset in presets.presets().items() if name in presets.plugin_preset_functions())
 
 
 def describe_installed() -> tuple[PluginInfo, ...]:
-    """Returns the plug-ins of installed packages, with what each has registered in this process."""
+    """Returns the plug-ins of installed packages, each with the entries that it has registered in this process."""
     loaded = installed_plugins()
 
     def contents(plugin: Plugin) -> tuple[str, ...]:
@@ -230,7 +232,7 @@ def plugin_problems(plugins: Sequence[Plugin]) -> tuple[Diagnostic, ...]:
     return tuple(plugin.problem for plugin in plugins if plugin.problem is not None)
 
 
-def origin(*keys: Key) -> str:
+def origin(*keys: RegistrationKey) -> str:
     """Returns the names of the plug-ins that registered `keys`, comma-separated; "" if this package registered them.
 
     An entry that a script registered itself, without a plug-in, has the origin "elsewhere".
@@ -240,7 +242,7 @@ def origin(*keys: Key) -> str:
     return ", ".join(dict.fromkeys(name for name, _ in origins))
 
 
-def registered_since(before: dict[Key, object]) -> dict[Key, object]:
+def registered_since(before: dict[RegistrationKey, object]) -> dict[RegistrationKey, object]:
     """Returns the entries that plug-ins have added or replaced since `plugin_registrations()` returned `before`."""
     return {key: entry for key, entry in plugin_registrations().items() if before.get(key) is not entry}
 
@@ -267,7 +269,7 @@ def _load(name: str, load: Callable[[], object], home: str) -> Plugin:
 
 
 def _hide_taken_names(added: Iterable[type[Op]], name: str, home: str) -> Diagnostic | None:
-    """Hides the op classes of a plug-in that have the name of one of this package; returns the error for one."""
+    """Hides the op classes of a plug-in that have the name of one of this package; returns the last one's error."""
     problem = None
     for cls in added:
         try:

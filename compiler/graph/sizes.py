@@ -133,6 +133,7 @@ class SymbolSource(NamedTuple):
 
 
 def symbol(name: str) -> Size:
+    """Returns the size that is equal to the symbol `name`."""
     return Size((((name,), 1),))
 
 

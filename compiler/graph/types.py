@@ -82,6 +82,8 @@ _PARTS = {TensorDType.Complex64: TensorDType.Float32, TensorDType.Complex128: Te
 
 
 class DeviceType(Enum):
+    """The device that a graph runs on."""
+
     CPU = "cpu"
     GPU = "gpu"
     UNKNOWN = "unknown"

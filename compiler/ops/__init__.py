@@ -35,14 +35,14 @@ def op_table() -> tuple[OpInfo, ...]:
     import buddy.compiler.graph.operations  # noqa: F401  (defines the classes)
     from buddy.compiler.graph import plugins
     from buddy.compiler.graph.node import default_ops_map
-    from buddy.compiler.graph.plugins import Key, origin
+    from buddy.compiler.graph.plugins import RegistrationKey, origin
     from buddy.compiler.protocol import OpInfo
 
     all_registries = registries()
     table = []
     for target, cls in sorted(default_ops_map().items()):
         dialects = tuple(name for name, registry in all_registries.items() if cls.__name__ in registry)
-        keys: list[Key] = [("lowering", f"{dialect}.{cls.__name__}") for dialect in dialects]
+        keys: list[RegistrationKey] = [("lowering", f"{dialect}.{cls.__name__}") for dialect in dialects]
         table.append(OpInfo(target, cls.__name__, dialects, origin(("op class", cls.__name__), *keys)))
     decomposed = (
         OpInfo(target, "", (), origin(("decomposition", target))) for target in plugins.plugin_decompositions()

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from buddy.compiler.graph.node import GetItemOp, Op, nodes_in
-from buddy.compiler.graph.serialize import to_plain
+from buddy.compiler.graph.serialization import to_plain
 from buddy.compiler.graph.sizes import is_dynamic, plain_size, symbol, symbols_in
 from buddy.compiler.graph.types import TensorMeta
 from buddy.compiler.mlir.bindings import func, ir

@@ -19,8 +19,8 @@ from buddy.compiler.graph.partition import (
     PartitionFunction,
     Value,
     as_one_function,
-    by_layers,
     main_function,
+    outline_layers,
 )
 from buddy.compiler.graph.plugins import is_built_in
 from buddy.compiler.graph.sizes import Dim, UnknownSizeError, is_dynamic, symbol, symbols_in
@@ -428,7 +428,9 @@ def lower(
     can be neither compiled nor called in eager.
     """
     if partition is None:
-        partition = by_layers(graph, recipe.node_settings()) if recipe.partition == "layers" else as_one_function(graph)
+        partition = (
+            outline_layers(graph, recipe.node_settings()) if recipe.partition == "layers" else as_one_function(graph)
+        )
     built_in = {**registries(recipe.dialect), TORCH_MLIR: torch_mlir.ops_registry}
     search_order = {USER_REGISTRY: user_registry, **built_in} if user_registry is not None else built_in
     lowerer = _Lowerer(search_order, recipe, recipe.choice_map(), locations, on_node)

@@ -34,7 +34,7 @@ class ContractionsToBlas(MlirPass):
     nodes: str = ""
 
     def run(self, root: ir.Operation, context: PassContext) -> None:
-        library = blas.find()
+        library = blas.find_blas()
         nodes = frozenset(name.strip() for name in self.nodes.split(",") if name.strip())
         rewriter = _Rewriter(root, context, library) if library is not None else None
         for op in [op for op in nested_ops(root) if op.name.startswith("linalg.") and not len(op.results)]:

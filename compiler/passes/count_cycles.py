@@ -22,7 +22,7 @@ from buddy.compiler.mlir.walk import callee_of, calls_in, symbol_of
 from buddy.compiler.passes.base import MlirPass, PassContext, PassError, register
 from buddy.compiler.passes.parallel_to_tasks import THREADS_ATTRIBUTE
 from buddy.compiler.protocol.artifact import COUNTERS, TimedRegion
-from buddy.compiler.support.target import CycleCounter, counter
+from buddy.compiler.support.target import CycleCounter, cycle_counter
 
 # The number of words before the first counter: the word in which a callee finds the number of its first counter.
 _HEADER_WORDS = 1
@@ -47,10 +47,10 @@ class CountCycles(MlirPass):
     ordered: bool = True
 
     def run(self, root: ir.Operation, context: PassContext) -> None:
-        entry, cycle_counter = entry_of(root), counter()
+        entry, counter = entry_of(root), cycle_counter()
         if entry is None:
             raise PassError("no entry function was found: move the pass before convert-func-to-llvm")
-        if cycle_counter is None:
+        if counter is None:
             raise PassError("this machine has no known cycle counter: only x86-64 and AArch64 are supported")
         if len(entry.regions[0].blocks) > 1:
             raise PassError("the entry contains branches: move the pass before convert-scf-to-cf")
@@ -58,19 +58,19 @@ class CountCycles(MlirPass):
         functions = _Functions(root, context.locations, self.inside_calls)
         frame = functions.frame(entry)
         root.attributes[REGIONS_ATTRIBUTE] = regions_attribute(list(frame.timed_regions(-1, None)))
-        cycle_counter = cycle_counter if self.ordered else _unordered(cycle_counter)
+        counter = counter if self.ordered else _unordered(counter)
         with ir.InsertionPoint.at_block_begin(root.regions[0].blocks[0]):
             func.FuncOp(COUNTERS, ([], [_pointer()]), visibility="private")
         for function_frame in functions.frames.values():
-            _CodeEmitter(function_frame, cycle_counter, is_entry=function_frame is frame).emit()
+            _CodeEmitter(function_frame, counter, is_entry=function_frame is frame).emit()
             text = f"{len(function_frame.regions)} regions of @{function_frame.name}"
             context.remark(self.name, function_frame.function.location, text)
 
 
-def _unordered(cycle_counter: CycleCounter) -> CycleCounter:
-    """Returns `cycle_counter` without the instructions before the read, which wait for earlier instructions."""
-    assembly = cycle_counter.assembly.rpartition("\\0A")[2]
-    return CycleCounter(cycle_counter.name, cycle_counter.intrinsics[-1:], assembly, cycle_counter.constant_rate)
+def _unordered(counter: CycleCounter) -> CycleCounter:
+    """Returns `counter` without the instructions before the read, which wait for earlier instructions."""
+    assembly = counter.assembly.rpartition("\\0A")[2]
+    return CycleCounter(counter.name, counter.intrinsics[-1:], assembly, counter.constant_rate)
 
 
 def _pointer() -> ir.Type:
@@ -247,8 +247,8 @@ def _reaching_recursion(callees: Mapping[str, Sequence[str]]) -> set[str]:
 class _CodeEmitter:
     """Emits the code that counts the cycles of one function."""
 
-    def __init__(self, frame: _Frame, cycle_counter: CycleCounter, is_entry: bool) -> None:
-        self._frame, self._cycle_counter, self._is_entry = frame, cycle_counter, is_entry
+    def __init__(self, frame: _Frame, counter: CycleCounter, is_entry: bool) -> None:
+        self._frame, self._cycle_counter, self._is_entry = frame, counter, is_entry
 
     def emit(self) -> None:
         if not self._frame.regions:

@@ -120,11 +120,11 @@ class Argument(msgspec.Struct, frozen=True, omit_defaults=True):
 class EagerCall(msgspec.Struct, frozen=True):
     """An op that runs in eager: a symbol that the runner provides, which calls `target` on tensors at given addresses.
 
-    `arguments` and `keywords` are the op's arguments in the graph's plain form (see `graph.serialize`), in which `{"t":
-    i}` stands for tensor argument `i` of the call. The symbol takes a pointer to each of `inputs`, then the values of
-    `symbols` (an `i64` each) that occur in shapes and arguments, then a pointer to each of `results`. All tensors are
-    dense and row-major; empty ones are left out. A call `for_error` is made if compiled code finds values that the op
-    rejects, so that eager raises its error; even if eager raises none, the results of the run are discarded.
+    `arguments` and `keywords` are the op's arguments in the graph's plain form (see `graph.serialization`), in which
+    `{"t": i}` stands for tensor argument `i` of the call. The symbol takes a pointer to each of `inputs`, then the
+    values of `symbols` (an `i64` each) that occur in shapes and arguments, then a pointer to each of `results`. All
+    tensors are dense and row-major; empty ones are left out. A call `for_error` is made if compiled code finds values
+    that the op rejects, so that eager raises its error; if eager raises none, the results of the run are discarded too.
     """
 
     symbol: str

@@ -40,6 +40,10 @@ def diagnostic_text(diagnostic: Diagnostic, heading: str) -> str:
     return "\n".join(lines)
 
 
+# The hint of a diagnostic for an unexpected exception of this package.
+REPORT_BUG = "this is a bug: please report it with the log"
+
+
 class BuddyError(Exception):
     """The base of all errors of this project; `diagnostic` says what happened, and where and what to do if known.
 

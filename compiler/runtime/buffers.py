@@ -20,7 +20,7 @@ import torch
 from buddy.compiler.codegen.arena import ALIGNMENT
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.protocol.artifact import TensorSpec
-from buddy.compiler.runtime.torch_values import to_torch
+from buddy.compiler.runtime.torch_values import to_torch_dtype
 from buddy.compiler.support.target import CACHE_LINE
 
 HUGE_PAGE_BYTES = 2 << 20  # bytes of a huge page, on x86-64 and on AArch64 with pages of 4 KiB
@@ -44,7 +44,7 @@ def huge_page_tensor(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     return tensor
 
 
-def collapse(tensor: torch.Tensor) -> None:
+def move_to_huge_pages(tensor: torch.Tensor) -> None:
     """Moves the memory of a dense `tensor` to huge pages; addresses and contents do not change.
 
     A page that two tensors share is moved with the tensor that has the larger part of it, so that adjacent weights are
@@ -92,7 +92,9 @@ class BufferPool:
         with self._lock:
             storage = self._find_idle(self._storages[number], size)
             if storage is not None:
-                return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, tuple(shape), row_major(shape))
+                return torch.empty(0, dtype=dtype, device="cpu").set_(
+                    storage, 0, tuple(shape), row_major_strides(shape)
+                )
         new = huge_page_tensor(shape, dtype)
         with self._lock:
             self._retain(number, new.untyped_storage())
@@ -126,7 +128,7 @@ class BufferPool:
             storages.append(storage)
 
 
-def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+def row_major_strides(shape: Sequence[int]) -> tuple[int, ...]:
     """Returns the strides of a dense tensor of this shape."""
     strides, step = [], 1
     for extent in reversed(shape):
@@ -136,10 +138,11 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def torch_dtype(spec: TensorSpec) -> torch.dtype:
-    return to_torch(TensorDType(spec.dtype))
+    """Returns torch's element type of a spec."""
+    return to_torch_dtype(TensorDType(spec.dtype))
 
 
-def tensor_at(address: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+def view_memory(address: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """Returns a tensor of `shape` that views the memory at `address`; valid as long as that memory is."""
     count = math.prod(shape)
     if not count:
@@ -208,7 +211,8 @@ def _allocate_aligned(size: int) -> torch.Tensor:
     return memory[start : start + size]
 
 
-def bytes_of(spec: TensorSpec) -> int:
+def spec_bytes(spec: TensorSpec) -> int:
+    """Returns the bytes of a dense tensor with a spec of static sizes."""
     return math.prod(spec.shape) * torch_dtype(spec).itemsize
 
 
@@ -220,7 +224,7 @@ class PackedStore:
         self._offsets, self._size = list[int](), 0
         for spec in specs:
             self._offsets.append(self._size)
-            self._size += -(-bytes_of(spec) // CACHE_LINE) * CACHE_LINE
+            self._size += -(-spec_bytes(spec) // CACHE_LINE) * CACHE_LINE
         self.allocated = self._size + _alignment(self._size) if self._size else 0
         self._memory: torch.Tensor | None = None
         self._lock = threading.Lock()
@@ -231,7 +235,7 @@ class PackedStore:
             if self._memory is None:
                 self._memory = _allocate_packed(self._size)
         spec, start = self._specs[number], self._offsets[number]
-        return self._memory[start : start + bytes_of(spec)].view(torch_dtype(spec)).view(spec.shape)
+        return self._memory[start : start + spec_bytes(spec)].view(torch_dtype(spec)).view(spec.shape)
 
 
 def _alignment(size: int) -> int:

@@ -16,9 +16,9 @@ from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.protocol.artifact import EagerCall
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.runtime import torch_ops  # noqa: F401  (defines the ops of random bits)
-from buddy.compiler.runtime.buffers import tensor_at, torch_dtype
+from buddy.compiler.runtime.buffers import torch_dtype, view_memory
 from buddy.compiler.runtime.torch_ops import Observer as Observer  # defines the op that compiled code may call
-from buddy.compiler.runtime.torch_values import RuntimeShape, from_opaque, to_torch
+from buddy.compiler.runtime.torch_values import RuntimeShape, from_opaque, to_torch_dtype
 
 
 class EagerOps:
@@ -73,7 +73,7 @@ class EagerOps:
                         raise UnsupportedValuesError(f"compiled code does not support these values of {call.target}")
                 except BaseException as error:
                     if not call.results and isinstance(error, Exception):
-                        _mark_refusal(error)
+                        _mark_rejection(error)
                     self._thread_local.error = error
                     self.failures.value = next(self._numbers)  # one that no other thread has stored
 
@@ -87,18 +87,18 @@ class UnsupportedValuesError(BuddyError):
     """A check of compiled code failed, but eager accepts the values: the whole graph has to run in eager."""
 
 
-def _mark_refusal(error: Exception) -> None:
+def _mark_rejection(error: Exception) -> None:
     """Marks an error that eager raised for values that a check of compiled code had rejected."""
-    error.buddy_refusal = True  # type: ignore[attr-defined]
+    error.buddy_rejection = True  # type: ignore[attr-defined]
 
 
-def is_refusal(error: Exception) -> bool:
+def is_rejection(error: Exception) -> bool:
     """True if eager raised `error` because it rejects a value that a check of compiled code found."""
-    return getattr(error, "buddy_refusal", False)
+    return getattr(error, "buddy_rejection", False)
 
 
 def _make_runner(call: EagerCall) -> Callable[[Sequence[int]], None]:
-    function = resolve(call.target)
+    function = resolve_op(call.target)
     input_shapes, result_shapes = ([RuntimeShape(spec) for spec in specs] for specs in (call.inputs, call.results))
 
     def run(addresses: Sequence[int]) -> None:
@@ -108,7 +108,7 @@ def _make_runner(call: EagerCall) -> Callable[[Sequence[int]], None]:
         pairs = zip((*input_shapes, *result_shapes), (*call.inputs, *call.results), strict=True)
         # A buffer without elements may have a null address.
         tensors = [
-            tensor_at((next(pointers) or 0) if s.is_passed else 0, s.at(symbols), torch_dtype(spec))
+            view_memory((next(pointers) or 0) if s.is_passed else 0, s.at(symbols), torch_dtype(spec))
             for s, spec in pairs
         ]
         inputs, buffers = tensors[: len(call.inputs)], tensors[len(call.inputs) :]
@@ -122,7 +122,7 @@ def _make_runner(call: EagerCall) -> Callable[[Sequence[int]], None]:
     return run
 
 
-def resolve(target: str) -> torch._ops.OpOverload:
+def resolve_op(target: str) -> torch._ops.OpOverload:
     """Returns the torch op of a graph target: `add.Tensor` is in `aten` (else `prims`); others include the namespace.
 
     Raises `AttributeError` if torch has no such op.
@@ -151,7 +151,7 @@ def _to_torch_argument(value: object, tensors: Sequence[torch.Tensor], symbols: 
 
 
 def _dtype(text: str) -> torch.dtype:
-    return to_torch(TensorDType(text))
+    return to_torch_dtype(TensorDType(text))
 
 
 def _copy_out(results: object, buffers: Sequence[torch.Tensor]) -> None:

@@ -11,7 +11,7 @@ import torch
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.protocol import GraphInfo
 from buddy.compiler.protocol.plain_values import ImportedIR
-from buddy.compiler.runtime.graph_interpreter import results_of
+from buddy.compiler.runtime.graph_interpreter import compute_results
 
 if TYPE_CHECKING:
     from buddy.compiler.ops.registry import Registry
@@ -100,7 +100,7 @@ class CapturedGraph:
         graph, numbers = self.graph, self.numbers
 
         def eager(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-            return results_of(graph, tensors, numbers, precisions)
+            return compute_results(graph, tensors, numbers, precisions)
 
         return replace(self, eager=eager, precisions=precisions)
 

@@ -75,7 +75,9 @@ def compare(
     """
     dtype = str(eager.dtype).removeprefix("torch.")
     if compiled is None or compiled.shape != eager.shape or compiled.dtype != eager.dtype:
-        return OutputReport(name, tuple(eager.shape), dtype, math.nan, math.nan, "missing", where=_form_text(compiled))
+        return OutputReport(
+            name, tuple(eager.shape), dtype, math.nan, math.nan, "missing", where=_returned_form(compiled)
+        )
     tolerance = allowed or TOLERANCES.get(eager.dtype, EXACT)
     error, relative = _errors(compiled, eager, tolerance)
     mismatches = _mismatches(compiled, eager, tolerance)
@@ -86,7 +88,7 @@ def compare(
         else compiled_nans & eager_nans
     )
     low, high, bins = _histogram(compiled)
-    rel_where = _index_of_greatest(relative) if relative.numel() and bool((relative > 0).any()) else ""
+    rel_where = _index_of_largest(relative) if relative.numel() and bool((relative > 0).any()) else ""
     return OutputReport(
         name,
         tuple(eager.shape),
@@ -187,7 +189,7 @@ def _error_map(error: torch.Tensor) -> tuple[tuple[float, ...], ...]:
     return tuple(tuple(map(float, row)) for row in blocks.tolist())
 
 
-def _form_text(tensor: torch.Tensor | None) -> str:
+def _returned_form(tensor: torch.Tensor | None) -> str:
     return "" if tensor is None else f"returned as {'x'.join(map(str, tensor.shape))} {tensor.dtype}"
 
 
@@ -247,22 +249,22 @@ def tolerance_check(compiled: torch.Tensor, eager: torch.Tensor) -> ErrorCheck:
         return ErrorCheck("abs error", 0.0, tolerance.bound(rms), rule)
     error, bound = (compiled_values - eager_values).abs(), tolerance.bound(rms, eager_values.abs())
     ratio = torch.where(are_finite, error / bound, -1.0)
-    position, index = int(ratio.argmax()), _index_of_greatest(ratio)
+    position, index = int(ratio.argmax()), _index_of_largest(ratio)
     return ErrorCheck(
         f"abs error at {index}", float(error.reshape(-1)[position]), float(bound.reshape(-1)[position]), rule
     )
 
 
 def _first_index(wrong: torch.Tensor | None) -> str:
-    return _index_of_greatest(wrong.int()) if wrong is not None and bool(wrong.any()) else ""
+    return _index_of_largest(wrong.int()) if wrong is not None and bool(wrong.any()) else ""
 
 
-def index_of_greatest(compiled: torch.Tensor, eager: torch.Tensor) -> str:
+def index_of_largest_difference(compiled: torch.Tensor, eager: torch.Tensor) -> str:
     """Returns the index where two tensors differ most, among elements that are finite in both."""
-    return _index_of_greatest((_to_double(compiled) - _to_double(eager)).abs().nan_to_num(0.0, 0.0))
+    return _index_of_largest((_to_double(compiled) - _to_double(eager)).abs().nan_to_num(0.0, 0.0))
 
 
-def _index_of_greatest(values: torch.Tensor) -> str:
+def _index_of_largest(values: torch.Tensor) -> str:
     """Returns the first index of the greatest value."""
     position = int(values.reshape(-1).argmax())
     index = []
@@ -378,7 +380,7 @@ class ErrorMetrics:
         return self._memory[:size].view(like.dtype).view(like.shape)
 
 
-def needs_positions(value: torch.Tensor) -> bool:
+def detects_moved_elements(value: torch.Tensor) -> bool:
     """True if a comparison would detect moved elements: at least half of the neighbouring elements differ."""
     # In memory order: copying a transposed weight takes longer than reading it.
     order = sorted(range(value.dim()), key=lambda dim: -value.stride(dim))

@@ -14,9 +14,9 @@ import torch
 
 from buddy.compiler.codegen.machines import check_runs_here
 from buddy.compiler.protocol.artifact import COUNTERS, Argument, Artifact
-from buddy.compiler.runtime.buffers import BufferPool, PackedStore, WorkArena, collapse, torch_dtype
+from buddy.compiler.runtime.buffers import BufferPool, PackedStore, WorkArena, move_to_huge_pages, torch_dtype
 from buddy.compiler.runtime.callbacks import EagerOps
-from buddy.compiler.runtime.linker import BlockFunction, Library, functions_of
+from buddy.compiler.runtime.linker import BlockFunction, Library, function_sizes
 from buddy.compiler.runtime.native_calls import (
     NativeArgument,
     NativeCalls,
@@ -25,11 +25,11 @@ from buddy.compiler.runtime.native_calls import (
     PackedCopy,
     native_entry,
 )
-from buddy.compiler.runtime.on_device import DeviceLoaded
+from buddy.compiler.runtime.on_device import LoadedDeviceProgram
 from buddy.compiler.runtime.openmp import SEQUENTIAL, torch_fork
 from buddy.compiler.runtime.released_weights import holds_new_elements, is_released, release, restore
-from buddy.compiler.runtime.shared_weights import SharedArgument, SharedWeights, state_of
-from buddy.compiler.runtime.torch_values import RuntimeShape, bind, dense
+from buddy.compiler.runtime.shared_weights import SharedArgument, SharedWeights, weight_state
+from buddy.compiler.runtime.torch_values import RuntimeShape, bind_symbols, dense
 from buddy.compiler.support import blas
 from buddy.compiler.support.target import cores
 
@@ -37,7 +37,7 @@ from buddy.compiler.support.target import cores
 _MAX_MOVED_ADDRESSES = 16
 
 
-def call_executable(function: BlockFunction, words: Sequence[torch.Tensor | int]) -> None:
+def call_block_function(function: BlockFunction, words: Sequence[torch.Tensor | int]) -> None:
     """Calls `function` with a block of `words`: numbers, and the addresses of tensors.
 
     Tensors must be dense, and stay alive until the call returns.
@@ -77,7 +77,7 @@ class StreamedArgument(PlainArgument):
     def value(self, source: torch.Tensor, symbols: Mapping[str, int]) -> torch.Tensor:
         weight = super().value(source, symbols)
         if weight is source and weight.data_ptr() not in self._moved:
-            collapse(weight)
+            move_to_huge_pages(weight)
             if len(self._moved) >= _MAX_MOVED_ADDRESSES:
                 self._moved.clear()
             self._moved.add(weight.data_ptr())
@@ -119,7 +119,7 @@ class PackedArgument:
         if not self._frozen:
             restore(source)
             return self._run_pack(source)
-        state = state_of(source)
+        state = weight_state(source)
         with self._lock:
             if self._source is None or state != self._state:
                 # A detached tensor keeps the memory alive even if `source` gets other memory (`p.data = …`).
@@ -128,7 +128,7 @@ class PackedArgument:
                 restore(source)
                 self._buffer = self._pack_or_share(source)
                 if self._releases and release(source, self._buffer, self._run_pack):
-                    state = state_of(source)
+                    state = weight_state(source)
                 self._source, self._state = source.detach(), state
                 if self.copy is not None:
                     self.copy.set(source, self._buffer)
@@ -162,7 +162,7 @@ class PackedArgument:
     def _run_pack(self, source: torch.Tensor, buffer: torch.Tensor | None = None) -> torch.Tensor:
         spec = self._argument.spec
         buffer = torch.empty(spec.shape, dtype=torch_dtype(spec), device="cpu") if buffer is None else buffer
-        call_executable(self._pack, [dense(source.detach()), buffer])
+        call_block_function(self._pack, [dense(source.detach()), buffer])
         return buffer
 
 
@@ -190,7 +190,7 @@ class LoadedProgram:
         shared_weights: SharedWeights | None = None, releases: bool = False, scratch: WorkArena | None = None,
     ) -> None:  # fmt: skip
         check_runs_here(artifact.target)
-        sizes = functions_of(artifact.objects) if with_addresses else {}
+        sizes = function_sizes(artifact.objects) if with_addresses else {}
         self._eager = EagerOps(artifact.eager_calls)
         fork = torch_fork() if artifact.threads > 1 else SEQUENTIAL
         self.threads = artifact.threads if fork.is_parallel else 1
@@ -202,7 +202,7 @@ class LoadedProgram:
         self._library = Library(
             artifact.objects,
             {artifact.entry: arity + bool(artifact.arena), **packs},
-            {**self._eager.addresses(), **fork.symbols, **blas.addresses(artifact.objects, self.threads)},
+            {**self._eager.addresses(), **fork.symbols, **blas.gemm_addresses(artifact.objects, self.threads)},
             (fork.ir if artifact.threads > 1 else "") + _counters_ir(self._counters),
             tuple(sizes),
         )
@@ -281,7 +281,7 @@ class LoadedProgram:
         if self._call is not None:
             return self._call(*tensors)
         # Keep this short: for a small program, these lines take longer than the compiled code.
-        symbols = bind(self._symbols, tensors, numbers) if self._symbols else {}
+        symbols = bind_symbols(self._symbols, tensors, numbers) if self._symbols else {}
         words: list[torch.Tensor | int] = [value(tensors[source], symbols) for value, source in self._values]
         words += symbols.values()
         new_tensor = self._memory.tensor
@@ -289,9 +289,9 @@ class LoadedProgram:
         words += results if self._all_are_passed else self._passed_results(results)
         if self.arena_bytes:
             with self._arena.borrow() as arena:
-                call_executable(self._entry, [*words, arena])
+                call_block_function(self._entry, [*words, arena])
         else:
-            call_executable(self._entry, words)
+            call_block_function(self._entry, words)
         self._eager.reraise()
         return results
 
@@ -362,9 +362,9 @@ def _wrong_input(argument: Argument, tensor: torch.Tensor) -> str:
     return f"input {argument.source} is {actual}, but the program was compiled for {expected}"
 
 
-Loaded = LoadedProgram | DeviceLoaded
+Loaded = LoadedProgram | LoadedDeviceProgram
 
 
-def load(artifact: Artifact, frozen: bool = False) -> Loaded:
-    """Returns the program, callable on torch tensors as a `LoadedProgram`. Raises what it and `DeviceLoaded` raise."""
-    return LoadedProgram(artifact, frozen) if artifact.device is None else DeviceLoaded(artifact)
+def load_artifact(artifact: Artifact, frozen: bool = False) -> Loaded:
+    """Returns the program, callable on torch tensors. Raises the errors of `LoadedProgram` or `LoadedDeviceProgram`."""
+    return LoadedProgram(artifact, frozen) if artifact.device is None else LoadedDeviceProgram(artifact)

@@ -53,11 +53,11 @@ class LoadedCode(Protocol):
 class ForkedProgram:
     """A program and the tensors that it is called with.
 
-    `load` runs in the forked process. Every method may raise the error that `fail` makes from a message.
+    `load` runs in the forked process. Every method may raise the error that `make_error` returns for a message.
     """
 
-    def __init__(self, load: Callable[[], LoadedCode], fail: Callable[[str], BuddyError]) -> None:
-        self._fail = fail
+    def __init__(self, load: Callable[[], LoadedCode], make_error: Callable[[str], BuddyError]) -> None:
+        self._make_error = make_error
         self._results_file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `__exit__`
         self._fork = ForkedWorker(
             lambda channel: _serve(channel, self._results_file, load), CallProgram, ProgramCalled | ProgramFailed
@@ -105,9 +105,9 @@ class ForkedProgram:
     def _receive(self) -> ProgramCalled:
         answer = self._fork.receive()
         if answer is None:
-            raise self._fail(f"the process crashed ({self._fork.cause()})")
+            raise self._make_error(f"the process crashed ({self._fork.cause()})")
         if isinstance(answer, ProgramFailed):
-            raise self._fail(answer.error)
+            raise self._make_error(answer.error)
         assert isinstance(answer, ProgramCalled)
         return answer
 

@@ -12,13 +12,13 @@ import torch
 from buddy.compiler.graph.graph import Graph, symbols_of
 from buddy.compiler.graph.node import GetItemOp, Op, ReshapeFamilyOp
 from buddy.compiler.graph.operations.effects import RandomOp
-from buddy.compiler.graph.serialize import Opaque
+from buddy.compiler.graph.serialization import Opaque
 from buddy.compiler.graph.sizes import Size, value_of
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.protocol.numerics import Reference
-from buddy.compiler.runtime.callbacks import resolve
-from buddy.compiler.runtime.precision import compute_in
-from buddy.compiler.runtime.torch_values import bind, from_opaque, to_torch
+from buddy.compiler.runtime.callbacks import resolve_op
+from buddy.compiler.runtime.precision import compute_in_precision
+from buddy.compiler.runtime.torch_values import bind_symbols, from_opaque, to_torch_dtype
 
 # The seed of random numbers, for both the compiled program and eager.
 SEED = 0
@@ -30,12 +30,12 @@ Precisions = Mapping[str, str]
 NO_PRECISIONS: Precisions = MappingProxyType({})
 
 
-def symbols_at(graph: Graph, tensors: Sequence[torch.Tensor], numbers: Sequence[int] = ()) -> dict[str, int]:
+def symbol_values(graph: Graph, tensors: Sequence[torch.Tensor], numbers: Sequence[int] = ()) -> dict[str, int]:
     """Returns the values of symbolic sizes in a call of `graph` on `tensors` and `numbers`."""
-    return bind(symbols_of(graph), tensors, numbers)
+    return bind_symbols(symbols_of(graph), tensors, numbers)
 
 
-def values_of(
+def compute_values(
     graph: Graph, tensors: Sequence[torch.Tensor], names: Collection[str], numbers: Sequence[int] = (),
     precisions: Precisions = NO_PRECISIONS,
 ) -> dict[str, torch.Tensor]:  # fmt: skip
@@ -44,7 +44,7 @@ def values_of(
     Random ops draw from torch's own generator, in the program's order. Other values are released after their last
     reader, and nodes after the last one in `names` are not computed. Raises what an op raises.
     """
-    symbols = symbols_at(graph, tensors, numbers)
+    symbols = symbol_values(graph, tensors, numbers)
     values: dict[str, Any] = {op.name: tensor for op, tensor in zip(graph.placeholders, tensors, strict=True)}
     readers = Counter(parent.name for op in graph.operations for parent in op.parents)
     missing = set(names) - values.keys()
@@ -61,11 +61,13 @@ def values_of(
     return {name: values[name] for name in names}
 
 
-def results_of(
+def compute_results(
     graph: Graph, tensors: Sequence[torch.Tensor], numbers: Sequence[int] = (), precisions: Precisions = NO_PRECISIONS
 ) -> list[torch.Tensor]:
     """Returns the results of `graph` on `tensors` and `numbers`, in order."""
-    values = values_of(graph, tensors, {op.name for op in graph.results if isinstance(op, Op)}, numbers, precisions)
+    values = compute_values(
+        graph, tensors, {op.name for op in graph.results if isinstance(op, Op)}, numbers, precisions
+    )
     return [values[op.name] if isinstance(op, Op) else op for op in graph.results]
 
 
@@ -78,8 +80,8 @@ def compute_node(
     if isinstance(op, GetItemOp):
         return arguments[0][arguments[1]]
     if op.stable in precisions:
-        return compute_in(precisions[op.stable], op, arguments, keywords)
-    return resolve(op.target)(*arguments, **keywords)
+        return compute_in_precision(precisions[op.stable], op, arguments, keywords)
+    return resolve_op(op.target)(*arguments, **keywords)
 
 
 def plain_to_torch(value: object, values: Mapping[str, torch.Tensor], symbols: Mapping[str, int]) -> torch.Tensor:
@@ -89,7 +91,7 @@ def plain_to_torch(value: object, values: Mapping[str, torch.Tensor], symbols: M
     if isinstance(value, Size):
         return value_of(value, symbols)
     if isinstance(value, TensorDType):
-        return to_torch(value)
+        return to_torch_dtype(value)
     if isinstance(value, Opaque):
         return from_opaque(value.text)
     if isinstance(value, (list, tuple)):
@@ -288,7 +290,7 @@ def narrow(value: torch.Tensor, op: Op, index: int = 0) -> torch.Tensor:
     meta = op.metas[index] if index < len(op.metas) else None
     if not isinstance(value, torch.Tensor) or meta is None:
         return value
-    return value.to(to_torch(meta.dtype))
+    return value.to(to_torch_dtype(meta.dtype))
 
 
 def _widen_node(op: Op) -> Op:

@@ -16,7 +16,7 @@ from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.recipe import IREE
 from buddy.compiler.runtime.buffers import torch_dtype
 from buddy.compiler.runtime.forked_program import ForkedProgram
-from buddy.compiler.runtime.torch_values import RuntimeShape, bind, dense, dense_bytes
+from buddy.compiler.runtime.torch_values import RuntimeShape, bind_symbols, dense, dense_bytes
 
 
 class IreeRunError(BuddyError):
@@ -38,7 +38,7 @@ class IreeProcess(ForkedProgram):
     ) -> None:
         self._artifact, self._threads = artifact, threads
         self._convention = artifact.convention
-        self._symbols = bind(artifact.convention.symbols, tensors, numbers)
+        self._symbols = bind_symbols(artifact.convention.symbols, tensors, numbers)
         super().__init__(lambda: _Program(artifact, tensors, self._symbols, threads), IreeRunError)
 
     @property

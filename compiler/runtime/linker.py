@@ -17,7 +17,7 @@ from llvmlite import binding as llvm
 from buddy.compiler.codegen.llvm_ir import trampoline_name, trampolines
 from buddy.compiler.codegen.machines import soft_float_ir
 from buddy.compiler.protocol.errors import BuddyError
-from buddy.compiler.support.target import request_tiles
+from buddy.compiler.support.target import request_amx_tiles
 
 _library_numbers = itertools.count()
 _LINK_HINT = "reset the target, disable the pass that calls it, or export the program and link it with a library"
@@ -31,11 +31,11 @@ BlockFunction = Callable[[int], None]
 
 
 @lru_cache(maxsize=1)
-def jit() -> Any:
+def jit_compiler() -> Any:
     """Returns the compiler that links code into this process."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    request_tiles()  # code for a processor with AMX faults without them
+    request_amx_tiles()  # code for a processor with AMX faults without them
     with contextlib.suppress(OSError):  # on a system without it, linking reports the missing symbol
         ctypes.CDLL(_GCC_RUNTIME, ctypes.RTLD_GLOBAL)
     return llvm.create_lljit_compiler()
@@ -73,7 +73,7 @@ class Library:
         for name in exported:
             builder.export_symbol(name)
         try:
-            self._library = builder.link(jit(), f"buddy_{next(_library_numbers)}")
+            self._library = builder.link(jit_compiler(), f"buddy_{next(_library_numbers)}")
         except RuntimeError as error:
             missing = ", ".join(sorted(_unresolved(objects, set(imports or {})))) or str(error)
             raise LinkError(missing) from error
@@ -89,7 +89,7 @@ class Library:
         return address
 
 
-def functions_of(objects: Sequence[bytes]) -> dict[str, int]:
+def function_sizes(objects: Sequence[bytes]) -> dict[str, int]:
     """Returns the functions that objects define, with their sizes in bytes; empty if the objects are not ELF."""
     sizes: dict[str, int] = {}
     for image in objects:

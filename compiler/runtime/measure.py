@@ -21,10 +21,10 @@ from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.run_report import NodeCounts, SideReport
 from buddy.compiler.runtime.compare import unchecked_report
-from buddy.compiler.runtime.executable import Loaded, load
+from buddy.compiler.runtime.executable import Loaded, load_artifact
 from buddy.compiler.runtime.graph_interpreter import SEED
 from buddy.compiler.runtime.saved_spreads import may_be_saved
-from buddy.compiler.runtime.sensitivity import compare_result, differences, measure_spreads
+from buddy.compiler.runtime.sensitivity import compare_result, measure_difference, measure_spreads
 from buddy.compiler.runtime.torch_values import fingerprints
 from buddy.compiler.support.machine_load import LoadMeter
 
@@ -72,7 +72,7 @@ class MemoryTrace:
                 self.peak = max(self.peak, held)
 
 
-def with_peak(action: Callable[[], T]) -> tuple[T, int]:
+def measure_peak(action: Callable[[], T]) -> tuple[T, int]:
     """Returns the result of `action`, and the peak of the bytes it allocated, as in `MemoryTrace`."""
     with MemoryTrace() as trace:
         result = action()
@@ -121,16 +121,16 @@ def run_and_compare(
     are interleaved with the others.
     """
     report_progress = on_progress or (lambda _text, _done: None)
-    with with_threads(threads), torch.no_grad():
+    with torch_threads(threads), torch.no_grad():
         before = fingerprints(captured.tensors)
         report_progress("loading the compiled code", 0.0)
-        program, load_seconds = time_call(lambda: load(artifact, frozen=True))
+        program, load_seconds = time_call(lambda: load_artifact(artifact, frozen=True))
         report_progress("running compiled code and eager", 0.0)
         with _packing(program, captured.tensors):
             torch.manual_seed(SEED)
-            expected, eager_peak = with_peak(lambda: eager_results(captured))
+            expected, eager_peak = measure_peak(lambda: run_eager(captured))
         torch.manual_seed(SEED)
-        results, first_peak = with_peak(lambda: program(captured.tensors, captured.numbers))
+        results, first_peak = measure_peak(lambda: program(captured.tensors, captured.numbers))
         reference = captured.in_precisions(dict(nodes.precisions))
         outputs = compare_with_reference(captured, reference, results, expected, equal_nan)
         if on_values is not None:
@@ -147,9 +147,9 @@ def run_and_compare(
         after = fingerprints(captured.tensors)
         side_reports = tuple(_side_reports(sides, captured, reference, expected, side_seconds, threads, equal_nan))
     thread_notes = _thread_notes(artifact, program)
-    report = make_report(
-        captured, graph, outputs, summarize(compiled_seconds, 1 if thread_notes else threads),
-        summarize(eager_seconds, threads), nodes, (before, after),
+    report = make_run_report(
+        captured, graph, outputs, summarize_times(compiled_seconds, 1 if thread_notes else threads),
+        summarize_times(eager_seconds, threads), nodes, (before, after),
         (*precision_notes(reference, outputs), *thread_notes, *program.notes()),
     )  # fmt: skip
     return msgspec.structs.replace(
@@ -170,9 +170,9 @@ def prepare_verdict(captured: CapturedGraph, threads: int) -> None:
 
     It needs no compiled code, so it can work while another process compiles.
     """
-    with with_threads(threads), torch.no_grad():
+    with torch_threads(threads), torch.no_grad():
         torch.manual_seed(SEED)
-        expected = eager_results(captured)
+        expected = run_eager(captured)
         if may_be_saved(captured, expected):
             measure_spreads(captured, expected)
 
@@ -181,7 +181,7 @@ def prepare_verdict(captured: CapturedGraph, threads: int) -> None:
 def _packing(program: Loaded, tensors: Sequence[torch.Tensor]) -> Iterator[None]:
     """Packs the weights of `program` in a thread while the block runs; raises the error of packing after the block.
 
-    `with_peak` does not count what other threads allocate.
+    `measure_peak` does not count what other threads allocate.
     """
     with ThreadPoolExecutor(1) as pool:
         packed = pool.submit(program.pack, tensors)
@@ -189,7 +189,7 @@ def _packing(program: Loaded, tensors: Sequence[torch.Tensor]) -> Iterator[None]
         packed.result()
 
 
-def make_report(
+def make_run_report(
     captured: CapturedGraph, graph: int, outputs: tuple[OutputReport, ...], compiled: Timing, eager: Timing,
     nodes: NodeCounts, fingerprints: tuple[Sequence[int], Sequence[int]], notes: Sequence[str],
 ) -> RunReport:  # fmt: skip
@@ -199,7 +199,7 @@ def make_report(
     tensors before and after the run. Without an eager program, the time of eager is 0.
     """
     before, after = fingerprints
-    eager = eager if captured.eager else summarize((), eager.threads)
+    eager = eager if captured.eager else summarize_times((), eager.threads)
     return RunReport(
         graph,
         outputs,
@@ -215,7 +215,7 @@ def make_report(
     )
 
 
-def error_text(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """Returns the message of an error; errors of other packages are preceded by their type."""
     return str(error) if isinstance(error, BuddyError) else f"{type(error).__name__}: {error}"
 
@@ -263,7 +263,7 @@ def compare_with_reference(
     if not reference.precisions:
         return compare_results(captured, results, expected, equal_nan)
     torch.manual_seed(SEED)
-    references = eager_results(reference)
+    references = run_eager(reference)
     reports = compare_results(reference, results, references, equal_nan)
     tensors = [pair for pair in zip(references, expected, strict=True) if isinstance(pair[1], torch.Tensor)]
     errors = [relative_rms(*pair) for pair in tensors] + [-1.0] * (len(reports) - len(tensors))
@@ -274,7 +274,7 @@ def compare_with_reference(
 
 def relative_rms(value: torch.Tensor, eager: torch.Tensor) -> float:
     """Returns the root mean square of the difference of two tensors, divided by that of `eager`."""
-    difference, size = differences(value, eager).rms, differences(eager, torch.zeros_like(eager)).rms
+    difference, size = measure_difference(value, eager).rms, measure_difference(eager, torch.zeros_like(eager)).rms
     return difference / size if size else difference
 
 
@@ -306,14 +306,14 @@ def _extra_result(value: torch.Tensor) -> OutputReport:
     return msgspec.structs.replace(report, verdict="missing", where="eager has no such result")
 
 
-def eager_results(captured: CapturedGraph) -> list[torch.Tensor]:
-    """Returns eager's results; empty if there is no eager program."""
+def run_eager(captured: CapturedGraph) -> list[torch.Tensor]:
+    """Runs eager on the captured inputs; returns its results, empty if there is no eager program."""
     return [] if captured.eager is None else captured.eager(captured.tensors)
 
 
 def run_to_time(captured: CapturedGraph) -> list[torch.Tensor]:
     """Runs eager for timing: with PyTorch's random ops, even if the comparison uses random bits from a seed."""
-    return eager_results(captured) if captured.eager_to_time is None else captured.eager_to_time(captured.tensors)
+    return run_eager(captured) if captured.eager_to_time is None else captured.eager_to_time(captured.tensors)
 
 
 def time_interleaved(
@@ -339,7 +339,7 @@ def time_interleaved(
     return seconds
 
 
-def summarize(seconds: Sequence[float], threads: int) -> Timing:
+def summarize_times(seconds: Sequence[float], threads: int) -> Timing:
     """Returns the median and the quartiles of `seconds`; all are 0 if there are no runs."""
     if not seconds:
         return Timing(0.0, 0.0, 0.0, 0, threads)
@@ -388,8 +388,8 @@ def changed_tensors(captured: CapturedGraph, before: Sequence[int], after: Seque
 
 
 @contextmanager
-def with_threads(count: int) -> Iterator[None]:
-    """While active, torch uses `count` threads."""
+def torch_threads(count: int) -> Iterator[None]:
+    """Sets torch's number of threads to `count` inside the `with` block."""
     previous = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -24,8 +24,8 @@ import torch
 from llvmlite import binding as llvm
 from torch.utils._python_dispatch import _disable_current_modes
 
-from buddy.compiler.runtime.buffers import MIN_POOLED_BYTES, WorkArena, row_major
-from buddy.compiler.runtime.linker import jit
+from buddy.compiler.runtime.buffers import MIN_POOLED_BYTES, WorkArena, row_major_strides
+from buddy.compiler.runtime.linker import jit_compiler
 from buddy.compiler.runtime.native_ir import (
     ANY_ADDRESS,
     ENTRY,
@@ -231,19 +231,21 @@ def _fill_result(record: ResultRecord, result: NativeResult) -> list[object]:
         tensor = result.make()
         return tensor, tensor.data_ptr()
 
-    sizes, strides = ((ctypes.c_int64 * len(numbers))(*numbers) for numbers in (result.shape, row_major(result.shape)))
+    sizes, strides = (
+        (ctypes.c_int64 * len(numbers))(*numbers) for numbers in (result.shape, row_major_strides(result.shape))
+    )
     record.dtype, record.rank = dtype_code(result.dtype), len(sizes)
     record.sizes, record.strides = ctypes.addressof(sizes), ctypes.addressof(strides)
     record.small, record.passed, record.make = result.is_small, result.is_passed, id(make)
     return [sizes, strides, make]
 
 
-# ---- what CPython and PyTorch provide --------------------------------------------------------------------------------
+# ---- CPython's and PyTorch's functions and layouts -------------------------------------------------------------------
 
 
 @lru_cache(maxsize=1)
 def native_entry() -> int:
-    """Returns the address of the native function, or 0 if calls have to go through Python: `reason()` says why."""
+    """Returns the address of the native function; 0 if calls go through Python (see `reason`)."""
     return _prepare()[0]
 
 
@@ -270,11 +272,12 @@ def _prepare() -> tuple[int, str]:
     builder = llvm.JITLibraryBuilder()
     for name, address in symbols.items():
         builder.import_symbol(name, address)
-    library = builder.add_ir(native_ir(layout)).export_symbol(ENTRY).link(jit(), "buddy_native_calls")
+    library = builder.add_ir(native_ir(layout)).export_symbol(ENTRY).link(jit_compiler(), "buddy_native_calls")
     _alive.append(library)
     return library[ENTRY], ""
 
 
+# Keeps the code of the native function loaded.
 _alive: list[Any] = []
 
 

@@ -22,13 +22,13 @@ from buddy.compiler.protocol.numerics import (
     ObservedProgram,
     Reference,
 )
-from buddy.compiler.runtime.compare import ErrorMetrics, needs_positions, tolerance_of
+from buddy.compiler.runtime.compare import ErrorMetrics, detects_moved_elements, tolerance_of
 from buddy.compiler.runtime.executable import LoadedProgram
-from buddy.compiler.runtime.graph_interpreter import SEED, LockstepInterpreter, narrow, symbols_at
-from buddy.compiler.runtime.measure import with_threads
+from buddy.compiler.runtime.graph_interpreter import SEED, LockstepInterpreter, narrow, symbol_values
+from buddy.compiler.runtime.measure import torch_threads
 from buddy.compiler.runtime.shared_weights import SharedWeights
 from buddy.compiler.runtime.torch_ops import observe_nodes
-from buddy.compiler.runtime.torch_values import to_torch
+from buddy.compiler.runtime.torch_values import to_torch_dtype
 
 if TYPE_CHECKING:
     from buddy.compiler.runtime.captured import CapturedGraph
@@ -47,7 +47,7 @@ def compare_nodes(
     The program and the reference draw random numbers from the same seed. Raises what an op in eager raises.
     """
     # AOTAutograd may run compiled code under modes that must not affect the reference.
-    with with_threads(threads), torch.no_grad(), _disable_current_modes():
+    with torch_threads(threads), torch.no_grad(), _disable_current_modes():
         on_progress("loading the compiled code", 0.0)
         compared = _Comparison(captured, program, reference, on_progress)
         start = time.perf_counter()
@@ -111,7 +111,7 @@ class _Comparison:
         # By name, moved inputs that are not yet known to be finite, each with its stable name.
         self._unchecked_moves: dict[str, tuple[str, torch.Tensor]] = {}
         self._count = 0
-        symbols = symbols_at(captured.graph, captured.tensors, captured.numbers)
+        symbols = symbol_values(captured.graph, captured.tensors, captured.numbers)
         reads = {name: inputs for name, (_program, inputs, _results) in self._node_programs.items()}
         torch.manual_seed(SEED)
         self._reference_run = LockstepInterpreter(
@@ -229,7 +229,7 @@ class _Comparison:
             )
         is_equal = node_program.moves and all(self.own_errors[name] == Deviation() for name, _ in results)
         node_program.is_settled = is_equal and all(
-            needs_positions(_result(value, result_index)) for _, result_index in results
+            detects_moved_elements(_result(value, result_index)) for _, result_index in results
         )
 
     def _narrow(self, name: str) -> torch.Tensor:
@@ -272,7 +272,7 @@ class _Comparison:
         name = op.stable
         nans, infs = self.not_finite.get(name, (0, 0))
         meta = next((meta for meta in op.metas if meta is not None), None)
-        tolerance = str(tolerance_of(to_torch(meta.dtype))) if meta is not None else ""
+        tolerance = str(tolerance_of(to_torch_dtype(meta.dtype))) if meta is not None else ""
         precision = self._program.precisions.get(name, "")
         if name in self._affected and tolerance:
             tolerance += ", of the same arithmetic in PyTorch; in the program, the difference that it makes from eager"

@@ -34,7 +34,7 @@ class GpuRunError(BuddyError):
         super().__init__(what, "a program for a GPU", todo or _ON_CPU)
 
 
-class DeviceLoaded:
+class LoadedDeviceProgram:
     """An artifact of GPU kernels, ready to run: inputs and results are copied to and from the device.
 
     Takes the graph's inputs in placeholder order and returns new tensors on the CPU. The driver runs in a separate

@@ -110,17 +110,17 @@ SEQUENTIAL = ForkDefinition(_SEQUENTIAL, {}, "")
 @lru_cache(maxsize=1)
 def torch_fork() -> ForkDefinition:
     """Returns `buddy_fork` for the runtime that torch is bound to."""
-    return next((fork for lookup in _lookups() if (fork := fork_on(lookup)) is not None), SEQUENTIAL)
+    return next((fork for lookup in _lookups() if (fork := find_fork(lookup)) is not None), SEQUENTIAL)
 
 
-def fork_on(lookup: Lookup) -> ForkDefinition | None:
+def find_fork(lookup: Lookup) -> ForkDefinition | None:
     """Returns `buddy_fork` for the runtime whose symbols `lookup` finds, or `None`; `lookup` returns 0 if it finds
     none.
     """
     for names, text in _RUNTIMES:
         symbols = {name: lookup(name) for name in names}
         if all(symbols.values()):
-            return ForkDefinition(text, symbols, library_at(symbols[names[0]]) or "OpenMP")
+            return ForkDefinition(text, symbols, library_containing(symbols[names[0]]) or "OpenMP")
     return None
 
 
@@ -170,7 +170,7 @@ class _SymbolInfo(ctypes.Structure):
     )
 
 
-def library_at(address: int) -> str:
+def library_containing(address: int) -> str:
     """Returns the file name of the library that contains `address`, "" if it is unknown."""
     info = _SymbolInfo()
     dladdr = getattr(ctypes.CDLL(None), "dladdr", None) if sys.platform != "win32" else None

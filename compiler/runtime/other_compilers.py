@@ -13,22 +13,22 @@ from buddy.compiler.protocol.artifact import from_bytes
 from buddy.compiler.protocol.catalogue import COMPILER_NAMES
 from buddy.compiler.protocol.recipe import NATIVE
 from buddy.compiler.protocol.run_report import NodeCounts, RunReport, SideReport
-from buddy.compiler.runtime.executable import load
+from buddy.compiler.runtime.executable import load_artifact
 from buddy.compiler.runtime.forked_program import ForkedProgram
 from buddy.compiler.runtime.graph_interpreter import SEED
 from buddy.compiler.runtime.measure import (
     OnProgress,
     compare_with_reference,
-    eager_results,
-    error_text,
+    describe_error,
     fingerprints,
-    make_report,
+    make_run_report,
     precision_notes,
+    run_eager,
     run_to_time,
-    summarize,
+    summarize_times,
     time_call,
     time_interleaved,
-    with_threads,
+    torch_threads,
 )
 from buddy.compiler.support.machine_load import LoadMeter
 
@@ -57,7 +57,7 @@ def run_and_compare_with_native(
     `process` raises; errors of `native` are in its part of the report.
     """
     report_progress = on_progress or (lambda _text, _done: None)
-    with process, with_threads(threads), torch.no_grad():
+    with process, torch_threads(threads), torch.no_grad():
         before = fingerprints(captured.tensors)
         report_progress(f"loading the code of {COMPILER_NAMES[process.backend]}", 0.0)
         load_seconds = process.wait_until_loaded()
@@ -65,7 +65,7 @@ def run_and_compare_with_native(
         results = process.call()
         native_code = _Native(captured, native)
         torch.manual_seed(SEED)
-        expected = eager_results(captured)
+        expected = run_eager(captured)
         if on_values is not None:
             on_values(results, expected)
         calls = [process.time_call, *native_code.calls, lambda: time_call(lambda: run_to_time(captured))[1]]
@@ -76,8 +76,8 @@ def run_and_compare_with_native(
         after = fingerprints(captured.tensors)
         reference = captured.in_precisions(dict(nodes.precisions))
         outputs = compare_with_reference(captured, reference, results, expected, equal_nan)
-    report = make_report(
-        captured, graph, outputs, summarize(seconds[0], threads), summarize(seconds[-1], threads), nodes,
+    report = make_run_report(
+        captured, graph, outputs, summarize_times(seconds[0], threads), summarize_times(seconds[-1], threads), nodes,
         (before, after), (*precision_notes(reference, outputs), *process.notes()),
     )  # fmt: skip
     return msgspec.structs.replace(
@@ -102,7 +102,7 @@ class _Native:
         if self._problem:
             return
         with self._store_errors():
-            program, self._load_seconds = time_call(lambda: load(from_bytes(code.artifact)))
+            program, self._load_seconds = time_call(lambda: load_artifact(from_bytes(code.artifact)))
             torch.manual_seed(SEED)
             self._results = program(captured.tensors, captured.numbers)
             self.calls = [lambda: time_call(lambda: program(captured.tensors, captured.numbers))[1]]
@@ -113,7 +113,7 @@ class _Native:
         try:
             yield
         except Exception as error:
-            self._problem = error_text(error)
+            self._problem = describe_error(error)
 
     def report(
         self, captured: CapturedGraph, reference: CapturedGraph, expected: Sequence[Any],
@@ -122,5 +122,5 @@ class _Native:
         if self._problem:
             return SideReport(NATIVE, problem=self._problem)
         outputs = compare_with_reference(captured, reference, self._results, expected, equal_nan)
-        timing = summarize(seconds[0], threads)
+        timing = summarize_times(seconds[0], threads)
         return SideReport(NATIVE, outputs, timing, self._code.seconds, self._load_seconds)

@@ -13,7 +13,7 @@ import torch
 
 from buddy.compiler.graph.node import GetItemOp, Op, argument
 from buddy.compiler.graph.operations.effects import RandomOp
-from buddy.compiler.runtime.graph_interpreter import LockstepInterpreter, symbols_at, values_of
+from buddy.compiler.runtime.graph_interpreter import LockstepInterpreter, compute_values, symbol_values
 
 if TYPE_CHECKING:
     from buddy.compiler.runtime.captured import CapturedGraph
@@ -40,7 +40,7 @@ class ChosenPositions(NamedTuple):
     takes_first: bool
 
 
-def choice_of(result: Op | object) -> ChosenPositions | None:
+def chosen_positions_of(result: Op | object) -> ChosenPositions | None:
     """Returns the operand and dim of the positions that a result of a graph holds; `None` if it holds other values."""
     if not isinstance(result, Op):
         return None
@@ -95,9 +95,9 @@ def _in_both_precisions(captured: CapturedGraph, operand: Op) -> tuple[torch.Ten
     """Returns a node's value in eager and in double precision."""
     graph, tensors, numbers, precisions = captured.graph, captured.tensors, captured.numbers, captured.precisions
     with torch.no_grad():
-        symbols = symbols_at(graph, tensors, numbers)
+        symbols = symbol_values(graph, tensors, numbers)
         run = LockstepInterpreter(graph, tensors, symbols, (operand.stable,), "float64", precisions=precisions)
-        values = values_of(graph, tensors, {operand.name}, numbers, precisions)
+        values = compute_values(graph, tensors, {operand.name}, numbers, precisions)
         return values[operand.name], run.reach(operand.stable)
 
 

@@ -42,7 +42,7 @@ _PRODUCTS = {
 }
 
 
-def compute_in(precision: str, op: Op, arguments: list[Any], keywords: Mapping[str, Any]) -> Any:
+def compute_in_precision(precision: str, op: Op, arguments: list[Any], keywords: Mapping[str, Any]) -> Any:
     """Returns the result of `op`, whose product is computed in `precision`.
 
     Raises `KeyError` if the op has no product, or the precision is unknown.
@@ -171,15 +171,15 @@ def _in_integers(a: torch.Tensor, b: torch.Tensor, product: _Product, op: Op) ->
     (a_steps, a_scale), (b_steps, b_scale) = quantise(a, product.a, product.out), quantise(b, product.b, product.out)
     # Sums of these integers are exact in double precision.
     sums = _einsum(a_steps.double(), b_steps.double(), product).to(a.dtype)
-    return sums * _aligned(a_scale, product.a, product.out) * _aligned(b_scale, product.b, product.out)
+    return sums * _align_scale(a_scale, product.a, product.out) * _align_scale(b_scale, product.b, product.out)
 
 
 def _in_integer_weights(a: torch.Tensor, b: torch.Tensor, product: _Product, op: Op) -> torch.Tensor:
     if _is_parameter(op.args[product.first + 1]):
         steps, scale = quantise(b, product.b, product.out)
-        return _einsum(a, steps, product) * _aligned(scale, product.b, product.out)
+        return _einsum(a, steps, product) * _align_scale(scale, product.b, product.out)
     steps, scale = quantise(a, product.a, product.out)
-    return _einsum(steps, b, product) * _aligned(scale, product.a, product.out)
+    return _einsum(steps, b, product) * _align_scale(scale, product.a, product.out)
 
 
 def _in_grouped_weights(group_size: int) -> Callable[[torch.Tensor, torch.Tensor, _Product, Op], torch.Tensor]:
@@ -211,7 +211,7 @@ _ARITHMETIC: Mapping[str, Callable[[torch.Tensor, torch.Tensor, _Product, Op], t
 }
 
 
-def _aligned(scale: torch.Tensor, letters: str, out: str) -> torch.Tensor:
+def _align_scale(scale: torch.Tensor, letters: str, out: str) -> torch.Tensor:
     """Returns a scale in the order of the result's dims, to be broadcast to the result."""
     common = "".join(letter for letter in letters if letter in out)
     sizes = dict(zip(letters, scale.shape, strict=True))

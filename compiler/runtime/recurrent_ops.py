@@ -27,7 +27,7 @@ _library.define(f"gru_layer{_GRU} -> (Tensor, Tensor)")
 _library.define(f"rnn_layer{_RNN} -> (Tensor, Tensor)")
 # These also return [time, batch, 4 * width]: the input, forget, new and output gates of an LSTM, and its cell after
 # each step; or the reset, update and new gates of a GRU, and the sum over its state that the reset gate multiplies.
-# For an RNN, the output is enough. Packed sequences and projections are refused.
+# For an RNN, the output is enough. Packed sequences and projections are rejected.
 _library.define(f"lstm_layer.saving{_LSTM} -> (Tensor, Tensor, Tensor, Tensor, Tensor)")
 _library.define(f"gru_layer.saving{_GRU} -> (Tensor, Tensor, Tensor)")
 _library.define(f"rnn_layer.saving{_RNN} -> (Tensor, Tensor)")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import torch
 
-from buddy.compiler.graph import serialize
+from buddy.compiler.graph import serialization
 from buddy.compiler.graph.node import EagerOp
 from buddy.compiler.graph.plugins import is_built_in
 from buddy.compiler.protocol.recipe import digest
@@ -83,7 +83,7 @@ def _key(captured: CapturedGraph, expected: Sequence[object]) -> str:
     results = [value for value in expected if isinstance(value, torch.Tensor)]
     tensors = [*captured.tensors, *results, *([] if captured.random is None else [captured.random])]
     return digest(
-        serialize.graph_hash(captured.graph),
+        serialization.graph_hash(captured.graph),
         [f"{tensor.dtype} {tuple(tensor.shape)}" for tensor in tensors],
         fingerprints(tensors),
         repr(captured.numbers),

@@ -56,7 +56,7 @@ from buddy.compiler.runtime.compare import (
     TOLERANCES,
     Tolerance,
     compare,
-    index_of_greatest,
+    index_of_largest_difference,
     tolerance_check,
 )
 from buddy.compiler.runtime.graph_interpreter import (
@@ -65,13 +65,13 @@ from buddy.compiler.runtime.graph_interpreter import (
     SEED,
     LockstepInterpreter,
     Precisions,
+    compute_results,
     product_in_double,
-    results_of,
-    symbols_at,
+    symbol_values,
     widen,
 )
-from buddy.compiler.runtime.positions import allowed_margin, choice_of
-from buddy.compiler.runtime.torch_values import to_torch
+from buddy.compiler.runtime.positions import allowed_margin, chosen_positions_of
+from buddy.compiler.runtime.torch_values import to_torch_dtype
 from buddy.compiler.runtime.winograd import can_use_winograd, convolve
 
 # For each target of a matrix product, the index of the first factor: the length of its rows is the number of addends.
@@ -122,7 +122,7 @@ class RandomRoundingInterpreter(LockstepInterpreter):
         meta = op.metas[index] if index < len(op.metas) else None
         if not isinstance(value, torch.Tensor) or meta is None:
             return value
-        return round_at_random(value, to_torch(meta.dtype), self._bits)
+        return round_at_random(value, to_torch_dtype(meta.dtype), self._bits)
 
 
 def _number_of_addends(op: Op, operand: Callable[[Op, int], torch.Tensor]) -> float:
@@ -207,7 +207,7 @@ def compare_result(
     report = compare(name, compiled, eager, equal_nan=equal_nan)
     if compiled is None or report.verdict == "missing" or not math.isfinite(report.max_abs):
         return report
-    choice = choice_of(captured.graph.results[index]) if report.verdict == "mismatch" else None
+    choice = chosen_positions_of(captured.graph.results[index]) if report.verdict == "mismatch" else None
     if choice is not None:
         margin = allowed_margin(captured, choice, compiled, eager, MULTIPLE)
         limit = f"{margin:.1e} of eager's choice"
@@ -224,9 +224,9 @@ def compare_result(
         report = compare(name, compiled, eager, allowed_tolerance(eager.dtype, spread), equal_nan=equal_nan)
         report = msgspec.structs.replace(report, dtype=dtype)
     elif is_close and not is_result_correct:
-        limit, where = describe_limit(eager.dtype, spread, is_close), index_of_greatest(compiled, eager)
+        limit, where = describe_limit(eager.dtype, spread, is_close), index_of_largest_difference(compiled, eager)
         report = msgspec.structs.replace(report, verdict="mismatch", where=where, tolerance=limit)
-    rms = differences(compiled, eager).rms
+    rms = measure_difference(compiled, eager).rms
     return msgspec.structs.replace(report, spread=spread.largest, rms=rms, spread_rms=spread.rms, checks=checks)
 
 
@@ -260,12 +260,12 @@ def is_correct(
     if is_close and not _is_usable(spread, eager):
         return True, spread
     seeds = iter(range(MAX_FURTHER_RUNS))
-    while not is_within(compiled, eager, spread):
+    while not is_within_spread(compiled, eager, spread):
         seed = next(seeds, None)
         run_spreads = further_spreads(captured, seed) if seed is not None else ()
         if not run_spreads and captured.precisions:
             spread = spread.maximum_with(_spreads_of_precisions(captured, expected)[index])
-            return is_within(compiled, eager, spread), spread
+            return is_within_spread(compiled, eager, spread), spread
         if not run_spreads:
             return False, spread
         spread = spread.maximum_with(run_spreads[index])
@@ -287,8 +287,8 @@ def _spreads_of_precisions(captured: CapturedGraph, expected: Sequence[torch.Ten
     """
     if _PRECISIONS_KEY not in captured.further_spreads:
         with _generator_from(captured.random):
-            plain = results_of(captured.graph, captured.tensors, captured.numbers)
-        effects = (differences(*pair) for pair in zip(expected, plain, strict=True))
+            plain = compute_results(captured.graph, captured.tensors, captured.numbers)
+        effects = (measure_difference(*pair) for pair in zip(expected, plain, strict=True))
         captured.further_spreads[_PRECISIONS_KEY] = tuple(
             Spread(
                 effect.largest / MULTIPLE, effect.rms * _SHARE_OF_PRECISION / MULTIPLE,
@@ -299,7 +299,7 @@ def _spreads_of_precisions(captured: CapturedGraph, expected: Sequence[torch.Ten
     return captured.further_spreads[_PRECISIONS_KEY]
 
 
-def is_within(compiled: torch.Tensor, eager: torch.Tensor, spread: Spread) -> bool:
+def is_within_spread(compiled: torch.Tensor, eager: torch.Tensor, spread: Spread) -> bool:
     """True if two correct runs of a program with that spread may have this difference.
 
     Where eager has NaN, the result must have it too; an infinity equals only itself.
@@ -332,7 +332,11 @@ def _error_checks(compiled: torch.Tensor, eager: torch.Tensor, spread: Spread) -
 
     A few roundings are allowed for any spread.
     """
-    difference, magnitude, few_roundings = differences(compiled, eager), _magnitude(eager), _few_roundings(eager.dtype)
+    difference, magnitude, few_roundings = (
+        measure_difference(compiled, eager),
+        _magnitude(eager),
+        _few_roundings(eager.dtype),
+    )
     checks = []
     for error_name, error, of_spread, size, size_name in (
         ("max abs error", difference.largest, spread.largest, magnitude.largest, "greatest |eager|"),
@@ -393,7 +397,7 @@ def _measure(captured: CapturedGraph, expected: Sequence[torch.Tensor]) -> tuple
     except Exception as error:  # any error of an op, which may be the script's own
         _log.debug("no run in double precision", exc_info=error)
         return ()
-    measured = (differences(rounded, exact) for rounded, exact in zip(expected, captured.exact, strict=True))
+    measured = (measure_difference(rounded, exact) for rounded, exact in zip(expected, captured.exact, strict=True))
     return tuple(spread._replace(is_complete=not run.narrow_nodes) for spread in measured)
 
 
@@ -421,7 +425,7 @@ def further_spreads(captured: CapturedGraph, seed: int) -> tuple[Spread, ...]:
         except Exception as error:  # any error of an op, as above
             _log.debug("no run with random errors", exc_info=error)
             return ()
-        measured = (differences(rounded, exact) for rounded, exact in zip(run, captured.exact, strict=True))
+        measured = (measure_difference(rounded, exact) for rounded, exact in zip(run, captured.exact, strict=True))
         captured.further_spreads[seed] = tuple(measured)
     return captured.further_spreads[seed]
 
@@ -437,7 +441,7 @@ def _spreads_of_disturbed(captured: CapturedGraph, seed: int) -> tuple[Spread, .
         captured.exact = captured.eager(captured.tensors)
     one, other = (
         [
-            differences(_as_numbers(captured, value), _as_numbers(captured, exact))
+            measure_difference(_as_numbers(captured, value), _as_numbers(captured, exact))
             for value, exact in zip(run, captured.exact, strict=True)
         ]
         for run in captured.disturbed(captured.tensors, seed)
@@ -453,7 +457,7 @@ def _run_with_random_errors(captured: CapturedGraph, seed: int) -> list[torch.Te
 
 
 def _symbols(captured: CapturedGraph) -> dict[str, int]:
-    return symbols_at(captured.graph, captured.tensors, captured.numbers)
+    return symbol_values(captured.graph, captured.tensors, captured.numbers)
 
 
 @contextmanager
@@ -470,7 +474,7 @@ def _generator_from(random: torch.Tensor | None) -> Iterator[None]:
         torch.set_rng_state(previous)
 
 
-def differences(rounded: torch.Tensor, exact: torch.Tensor) -> Spread:
+def measure_difference(rounded: torch.Tensor, exact: torch.Tensor) -> Spread:
     """Returns the differences of elements that are finite in both; 0 for results that are not floats."""
     floats = isinstance(rounded, torch.Tensor) and (rounded.is_floating_point() or rounded.is_complex())
     if not floats or not rounded.numel():
@@ -487,4 +491,4 @@ def differences(rounded: torch.Tensor, exact: torch.Tensor) -> Spread:
 
 
 def _magnitude(tensor: torch.Tensor) -> Spread:
-    return differences(tensor, torch.zeros_like(tensor))
+    return measure_difference(tensor, torch.zeros_like(tensor))

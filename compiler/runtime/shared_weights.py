@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from buddy.compiler.runtime.compare import needs_positions
+from buddy.compiler.runtime.compare import detects_moved_elements
 
 # The state of a weight when it was packed, and the shape and element type of its packed copy.
 _Key = tuple[object, ...]
@@ -51,13 +51,13 @@ class SharedArgument:
             packed = pack()
             if not torch.equal(packed, shared_copy):
                 self._packs_equally = False
-            elif needs_positions(source):
+            elif detects_moved_elements(source):
                 self._packs_equally = True
             return packed
         return shared_copy
 
 
-def state_of(source: torch.Tensor) -> tuple[object, ...]:
+def weight_state(source: torch.Tensor) -> tuple[object, ...]:
     """Returns a key for the memory and the layout of a tensor: equal keys mean equal elements.
 
     This holds only while the memory is kept alive and not written. Writes that PyTorch counts change the key; many
@@ -69,4 +69,4 @@ def state_of(source: torch.Tensor) -> tuple[object, ...]:
 
 
 def _key(source: torch.Tensor, shape: torch.Size, dtype: torch.dtype) -> _Key:
-    return *state_of(source), shape, dtype
+    return *weight_state(source), shape, dtype

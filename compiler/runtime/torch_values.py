@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from buddy.compiler.graph.serialize import Opaque
+from buddy.compiler.graph.serialization import Opaque
 from buddy.compiler.graph.sizes import Size, parse_size, value_of
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.protocol.artifact import ArtifactSymbol, TensorSpec
@@ -31,7 +31,9 @@ class RuntimeShape:
         return 0 not in self.sizes
 
 
-def bind(symbols: Sequence[ArtifactSymbol], tensors: Sequence[torch.Tensor], numbers: Sequence[int]) -> dict[str, int]:
+def bind_symbols(
+    symbols: Sequence[ArtifactSymbol], tensors: Sequence[torch.Tensor], numbers: Sequence[int]
+) -> dict[str, int]:
     """Returns the value of each symbol in a call on `tensors` and `numbers`."""
     bound = {}
     for symbol in symbols:
@@ -66,7 +68,7 @@ _TORCH_DTYPES = {dtype: torch_dtype for torch_dtype, dtype in _DTYPES.items()}
 _FORM = "like"
 
 
-def from_torch(dtype: torch.dtype) -> TensorDType | None:
+def from_torch_dtype(dtype: torch.dtype) -> TensorDType | None:
     """Returns the Buddy element type, or `None` for unsupported ones (complex32, quantised types)."""
     return _DTYPES.get(dtype)
 
@@ -97,7 +99,8 @@ def fingerprints(tensors: Sequence[torch.Tensor]) -> list[int]:
     return [zlib.crc32(dense_bytes(tensor)) for tensor in tensors]
 
 
-def to_torch(dtype: TensorDType) -> torch.dtype:
+def to_torch_dtype(dtype: TensorDType) -> torch.dtype:
+    """Returns torch's element type; `from_torch_dtype` is the inverse."""
     return _TORCH_DTYPES[dtype]
 
 
@@ -107,7 +110,7 @@ def plain_argument(value: object) -> object:
     Raises `TypeError` for unsupported types.
     """
     if isinstance(value, torch.dtype):
-        dtype = from_torch(value)
+        dtype = from_torch_dtype(value)
         return Opaque(str(value)) if dtype is None else dtype
     if isinstance(value, (torch.device, torch.layout, torch.memory_format)):
         return Opaque(str(value))
@@ -118,9 +121,9 @@ def plain_argument(value: object) -> object:
     raise TypeError(f"an argument of type {type(value).__name__}")
 
 
-def form_of(tensor: torch.Tensor) -> Opaque | None:
+def tensor_form(tensor: torch.Tensor) -> Opaque | None:
     """Returns shape, strides and element type of a tensor as an argument; `None` if a size is unknown."""
-    dtype, sizes = from_torch(tensor.dtype), (*tensor.shape, *tensor.stride())
+    dtype, sizes = from_torch_dtype(tensor.dtype), (*tensor.shape, *tensor.stride())
     if dtype is None or not all(isinstance(size, int) for size in sizes):
         return None
     return Opaque(f"{_FORM}({tuple(tensor.shape)}, {tensor.stride()}, {dtype.value!r})")
@@ -129,11 +132,11 @@ def form_of(tensor: torch.Tensor) -> Opaque | None:
 def from_opaque(text: str) -> Any:
     """Returns the torch value that `plain_argument` spelled `text`: a device, dtype, layout, memory format or complex.
 
-    The output of `form_of` becomes an uninitialised tensor of that form.
+    The output of `tensor_form` becomes an uninitialised tensor of that form.
     """
     if text.startswith(_FORM):
         shape, strides, dtype = literal_eval(text.removeprefix(_FORM))
-        return torch.empty_strided(shape, strides, dtype=to_torch(TensorDType(dtype)))
+        return torch.empty_strided(shape, strides, dtype=to_torch_dtype(TensorDType(dtype)))
     if text.startswith("torch."):
         return getattr(torch, text.removeprefix("torch."))
     try:

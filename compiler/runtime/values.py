@@ -34,13 +34,13 @@ def input_positions(captured: CapturedGraph) -> list[int]:
     return [position for position, kind in enumerate(captured.graph.kinds) if kind is NodeType.InputNode]
 
 
-def chosen_tensors(captured: CapturedGraph, choice: InputChoice) -> list[torch.Tensor]:
+def choose_tensors(captured: CapturedGraph, choice: InputChoice) -> list[torch.Tensor]:
     """Returns the graph's tensors in placeholder order, with the inputs of `choice`. Raises `InputError`."""
     tensors, positions = list(captured.tensors), input_positions(captured)
     if choice.kind == "random":
         generator = torch.Generator().manual_seed(choice.seed)
         for position in positions:
-            tensors[position] = random_of(tensors[position], tuple(tensors[position].shape), generator)
+            tensors[position] = random_like(tensors[position], tuple(tensors[position].shape), generator)
     elif choice.kind == "file":
         names = [captured.graph.placeholders[position].stable for position in positions]
         values = _order_by_inputs(_read_file(choice), names)
@@ -49,7 +49,7 @@ def chosen_tensors(captured: CapturedGraph, choice: InputChoice) -> list[torch.T
     return tensors
 
 
-def random_of(tensor: torch.Tensor, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+def random_like(tensor: torch.Tensor, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
     """Returns a random tensor of `shape` that is distributed like `tensor`.
 
     Finite floats are normally distributed, with its mean and deviation. Other elements are drawn from the elements of

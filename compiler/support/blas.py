@@ -29,26 +29,26 @@ class Blas:
     def _suffix(self) -> str:
         return "64_" if self.index_bits == 64 else ""
 
-    def exported(self, name: str) -> str:
+    def exported_name(self, name: str) -> str:
         """Returns the library's name of the function `name`: these wheels add a prefix to every symbol."""
         return f"scipy_{name}{self._suffix}"
 
     def load(self, threads: int) -> ctypes.CDLL:
         """Loads the library into this process and sets its threads per product (process-wide in OpenBLAS)."""
         library = ctypes.CDLL(self.path)
-        getattr(library, self.exported("openblas_set_num_threads"))(threads)
+        getattr(library, self.exported_name("openblas_set_num_threads"))(threads)
         return library
 
 
-def symbol(element: str, index_bits: int) -> str:
+def gemm_symbol(element: str, index_bits: int) -> str:
     """Returns the symbol that compiled code calls for a matrix product of `element` ("f32" or "f64").
 
-    The runner defines it, with an address from `addresses`.
+    The runner defines it, with an address from `gemm_addresses`.
     """
     return f"buddy_cblas_{_TYPE_LETTERS[element]}gemm_{index_bits}"
 
 
-def find() -> Blas | None:
+def find_blas() -> Blas | None:
     """Returns the library of the wheel `scipy-openblas32`, else the one in NumPy's wheel, or `None`."""
     return None if os.environ.get(VARIABLE) == "none" else _find()
 
@@ -68,8 +68,8 @@ def _find() -> Blas | None:
 
 
 def _find_library(folders: Iterable[Path], bits: int) -> Path | None:
-    stem = "*scipy_openblas64_*" if bits == 64 else "*scipy_openblas*"
-    paths = (path for folder in folders for path in sorted(folder.glob(stem)))
+    pattern = "*scipy_openblas64_*" if bits == 64 else "*scipy_openblas*"
+    paths = (path for folder in folders for path in sorted(folder.glob(pattern)))
     return next((path for path in paths if {".so", ".dylib", ".dll"} & set(path.suffixes)), None)
 
 
@@ -80,21 +80,24 @@ def _version(module: str) -> str:
         return ""
 
 
-def addresses(objects: Sequence[bytes], threads: int) -> dict[str, int]:
+def gemm_addresses(objects: Sequence[bytes], threads: int) -> dict[str, int]:
     """Returns the addresses of the library's functions, by the symbols that `objects` call.
 
     A symbol that the library does not have is left out; the linker then reports it. Sets the library's number of
     threads per product to `threads`.
     """
     called = [
-        (e, bits) for e in _TYPE_LETTERS for bits in (32, 64) if any(symbol(e, bits).encode() in o for o in objects)
+        (e, bits)
+        for e in _TYPE_LETTERS
+        for bits in (32, 64)
+        if any(gemm_symbol(e, bits).encode() in o for o in objects)
     ]
-    blas = find() if called else None
+    blas = find_blas() if called else None
     if blas is None:
         return {}
     library = blas.load(threads)
     return {
-        symbol(element, bits): _address(library, blas.exported(f"cblas_{_TYPE_LETTERS[element]}gemm"))
+        gemm_symbol(element, bits): _address(library, blas.exported_name(f"cblas_{_TYPE_LETTERS[element]}gemm"))
         for element, bits in called
         if bits == blas.index_bits
     }

@@ -26,7 +26,7 @@ class ClusterError(BuddyError):
     """The cluster cannot be used, or failed on an item; `diagnostic` says why, and what to do."""
 
 
-def distributed() -> ModuleType:
+def import_distributed() -> ModuleType:
     """Returns Dask's package. Raises `ClusterError` if it is not installed."""
     try:
         import distributed as package
@@ -36,11 +36,13 @@ def distributed() -> ModuleType:
 
 
 def no_scheduler_error(address: str, error: Exception) -> ClusterError:
+    """Returns the error for an address at which no scheduler answers; `error` is the reason."""
     todo = "start one with `dask scheduler` and `dask worker ADDRESS`"
     return ClusterError(Diagnostic(f"no Dask scheduler answers at {address}", str(error), todo))
 
 
 def no_workers_error(address: str) -> ClusterError:
+    """Returns the error for the scheduler at `address`, to which no worker has connected."""
     todo = f"start one with `dask worker {address}`"
     return ClusterError(Diagnostic(f"the cluster at {address} has no workers", todo=todo))
 
@@ -57,7 +59,7 @@ def map_on_cluster(
     Raises `ClusterError` if the package `distributed` is missing, the cluster at `address` cannot be reached or has no
     workers, `function` raises, or too many workers are lost on one item.
     """
-    package = distributed()
+    package = import_distributed()
     try:
         client = package.Client(address, timeout=CONNECT_TIMEOUT, set_as_default=False)
     except (OSError, ValueError) as error:

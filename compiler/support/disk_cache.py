@@ -45,7 +45,7 @@ def _distrust_reason(path: Path, status: os.stat_result) -> str:
     return f"{path} is writable by others" if os.name == "posix" and status.st_mode & 0o022 else ""
 
 
-def problem() -> str:
+def find_problem() -> str:
     """Returns the reason why nothing can be cached, "" if the caches work."""
     key_path = folder() / KEY_FILE
     for path in (folder(), key_path, *(folder() / cache.name for cache in CACHES)):
@@ -55,10 +55,10 @@ def problem() -> str:
             continue
         except OSError as error:
             return f"{path}: {error.strerror}"
-        is_kind, kind = (stat.S_ISREG, "file") if path == key_path else (stat.S_ISDIR, "folder")
-        why = _distrust_reason(path, status) or ("" if is_kind(status.st_mode) else f"{path} is not a {kind}")
-        if why:
-            return why
+        has_type, file_type = (stat.S_ISREG, "file") if path == key_path else (stat.S_ISDIR, "folder")
+        reason = _distrust_reason(path, status) or ("" if has_type(status.st_mode) else f"{path} is not a {file_type}")
+        if reason:
+            return reason
     existing = next(path for path in (folder(), *folder().absolute().parents) if os.path.exists(path))
     return "" if os.access(existing, os.W_OK | os.X_OK) else f"{existing} is not writable"
 
@@ -109,9 +109,9 @@ class DiskCache:
 
     def _keyed_hash(self, key: str, data: bytes) -> bytes:
         """Returns the keyed hash of `data` under `key`. Raises `OSError`."""
-        code = hmac.new(_read_key(), f"{FORMAT}/{self.name}/{key}\n".encode(), "sha256")
-        code.update(data)
-        return code.hexdigest().encode()
+        keyed_hash = hmac.new(_read_key(), f"{FORMAT}/{self.name}/{key}\n".encode(), "sha256")
+        keyed_hash.update(data)
+        return keyed_hash.hexdigest().encode()
 
     def _path(self, key: str) -> Path:
         return folder() / self.name / key
@@ -146,9 +146,9 @@ def _make_private(path: Path) -> None:
     status = path.lstat()
     if status.st_mode & 0o077 and not is_configured and not stat.S_ISLNK(status.st_mode):
         path.chmod(0o700)
-    why = _distrust_reason(path, path.lstat())
-    if why:
-        raise PermissionError(why)
+    reason = _distrust_reason(path, path.lstat())
+    if reason:
+        raise PermissionError(reason)
 
 
 def _read_file(path: Path) -> bytes:
@@ -173,10 +173,10 @@ def _replace(path: Path, data: bytes) -> None:
         raise
 
 
-def key_for(purpose: str) -> bytes:
-    """Returns a key that is derived from the user's key, so that no hash under it is one of a file in the caches.
+def derive_key(purpose: str) -> bytes:
+    """Returns a key that is derived from the user's key for one purpose. Raises `OSError`.
 
-    Raises `OSError`.
+    No hash under a derived key is valid for a file in the caches.
     """
     _make_private(folder())
     return hmac.new(_read_key(), f"key for {purpose}".encode(), "sha256").digest()
@@ -202,7 +202,7 @@ def _read_key() -> bytes:
 
 
 def _install_key(name: str, path: Path) -> None:
-    """Makes the file `name` the key file; if two processes do so at the same time, that of the first one is used."""
+    """Makes the file `name` the key file, unless another process has created one in the meantime."""
     try:
         os.link(name, path)
     except FileExistsError:
@@ -229,7 +229,7 @@ CACHES = (OBJECTS, PROGRAMS, CATALOGUES, TUNED, PRECISION_ERRORS, SPREADS, OPENE
 
 @lru_cache(maxsize=1)
 def source_hash() -> str:
-    """Returns a hash of the compiler's own source, for keys of what another version may compute differently."""
+    """Returns a hash of the compiler's own source, for the keys of results that another version may change."""
     root = Path(__file__).parent.parent
     state = sha256()
     for path in sorted(root.rglob("*.py")):
@@ -237,7 +237,7 @@ def source_hash() -> str:
     return state.hexdigest()
 
 
-def contents() -> dict[str, tuple[int, int]]:
+def count_files() -> dict[str, tuple[int, int]]:
     """Returns for each cache, by name, the number of its files and their total size in bytes."""
     counts_and_sizes = {}
     for cache in CACHES:

@@ -35,9 +35,9 @@ __all__ = [
     "convert_frame",
     "counters",
     "disable_guard_timing",
-    "entries_of",
     "guards",
-    "outer_call",
+    "list_cache_entries",
+    "running_compile_call",
 ]
 
 
@@ -56,9 +56,9 @@ PRIVATE_PARTS = (
     PrivatePart("exc.RestartAnalysis", "is not an error of the graph: Dynamo traces the function again"),
     PrivatePart("exc.TorchDynamoException", "is raised as it is, not turned into a graph that runs in eager"),
     PrivatePart("exc.UserError", "a module that torch.export cannot export"),
-    PrivatePart("exc.UserErrorType.INVALID_INPUT", "the kind of that error"),
+    PrivatePart("exc.UserErrorType.INVALID_INPUT", "the type of a UserError for an invalid input"),
     PrivatePart("guards.GuardBuilder.DUAL_LEVEL", "compiles again when the level of forward-mode gradients changes"),
-    PrivatePart("source.GlobalStateSource", "what this guard is on"),
+    PrivatePart("source.GlobalStateSource", "the state that this guard checks"),
     PrivatePart("utils.counters", "the reasons of graph breaks, for the line about a model"),
     PrivatePart("convert_frame.get_and_maybe_log_recompilation_reasons", "why a function is compiled again"),
     PrivatePart("guards.CheckFunctionManager", "values that guards check, and how often"),
@@ -77,7 +77,7 @@ def aot_autograd(**options: Any) -> Callable[..., Any]:
     return cast("Callable[..., Any]", common.aot_autograd(**options))
 
 
-def outer_call() -> tuple[Any, list[Callable[[], None]] | None]:
+def running_compile_call() -> tuple[Any, list[Callable[[], None]] | None]:
     """Returns the object of the `torch.compile` call that is running, and the functions that Dynamo calls at its end.
 
     TorchDynamo calls a list of functions when a call returns or raises. It is a variable of a nested function,
@@ -93,7 +93,7 @@ def outer_call() -> tuple[Any, list[Callable[[], None]] | None]:
     return None, None
 
 
-def entries_of(entries: CacheEntry | Sequence[CacheEntry] | None) -> Sequence[CacheEntry]:
+def list_cache_entries(entries: CacheEntry | Sequence[CacheEntry] | None) -> Sequence[CacheEntry]:
     """Returns the cache entries of a function, the newest first: a list, or in PyTorch 2.11 the first of a chain."""
     if isinstance(entries, list | tuple):
         return entries

@@ -13,7 +13,7 @@ import msgspec
 
 # The kind of the temporary folders of exports, which are next to the destination; a complete export is moved there.
 EXPORT = "export"
-# That of the models of other runtimes.
+# The kind of the temporary folders for models of other runtimes.
 RUNTIMES = "runtimes"
 _FOLDER_NAME = re.compile(r"buddy-[a-z]+-(\d+)-\w+")
 

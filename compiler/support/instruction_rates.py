@@ -20,11 +20,11 @@ from buddy.compiler.support import disk_cache
 # the registers.
 SUMS = 12
 _FILE = "instruction-rates.json"
-# The numbers of iterations of a loop, which take some 30 us, and of tries. The fastest try counts, because other
+# The iterations of a loop, about 30 us in total, and the number of measurements. The fastest one counts, because other
 # programs use the machine too.
-_STEPS, _TRIES = 10_000, 40
-# The products of bfloat16, in bodies of loops that add to vectors of 16 sums. `vdpbf16ps` is slower than multiply-adds
-# in f32 on some processors, and twice as fast on others.
+_STEPS, _MEASUREMENTS = 10_000, 40
+# The loop bodies for vectors: each adds products, of f32 or of bfloat16, to 16 sums. `vdpbf16ps` is slower than
+# multiply-adds in f32 on some processors, and twice as fast on others.
 _FMA = "call <16 x float> @llvm.fma.v16f32(<16 x float> %x, <16 x float> %x, <16 x float> {sum})"
 _DOT = "call <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float> {sum}, <32 x bfloat> %w, <32 x bfloat> %w)"
 _FMA_OR_DOT_DECLARATIONS = """
@@ -80,14 +80,14 @@ def _measure(names: Sequence[str]) -> dict[str, float]:
     products = {"vfmadd": SUMS * 16, "vdpbf16ps": 2 * SUMS * 16, "tdpbf16ps": _TILES * _TILE_PRODUCTS}
     # LLVM ends the process if it selects an instruction that it does not find in the processor.
     features = "".join(_FEATURES[name] for name in names if name in _FEATURES)
-    library = compile_loops(loops_text(names), [f"{name}_loop" for name in names], "buddy_rates", features)
+    library = compile_loops(instruction_loops(names), [f"{name}_loop" for name in names], "buddy_rates", features)
     memory = ctypes.create_string_buffer(2 * _TILES * _TILE_BYTES)
     loops = {
         name: ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(library[f"{name}_loop"]) for name in names
     }  # fmt: skip
     steps = {name: max(1, _STEPS * SUMS * 16 // products[name]) for name in names}
     seconds = dict.fromkeys(loops, float("inf"))
-    for _ in range(_TRIES):
+    for _ in range(_MEASUREMENTS):
         for name, call in loops.items():
             start = time.perf_counter()
             call(ctypes.addressof(memory), steps[name])
@@ -95,7 +95,7 @@ def _measure(names: Sequence[str]) -> dict[str, float]:
     return {name: 1e-9 * products[name] * steps[name] / seconds[name] for name in names}
 
 
-def loops_text(names: Sequence[str]) -> str:
+def instruction_loops(names: Sequence[str]) -> str:
     """Returns LLVM IR with a function `NAME_loop(memory, steps)` for each of the instructions `names`."""
     bodies = {"vfmadd": _FMA, "vdpbf16ps": _DOT}
     texts = [_tiles_loop() if name == "tdpbf16ps" else _products_loop(f"{name}_loop", bodies[name]) for name in names]
@@ -116,19 +116,19 @@ def _tiles_loop() -> str:
         f"  call void @llvm.x86.tilestored64.internal(i16 16, i16 64, ptr %p{i}, i64 64, x86_amx %t{i})"
         for i in range(_TILES)
     ]
-    return loop("tdpbf16ps_loop", "ptr %sink, i64 %steps", before, starts, bodies, stores)
+    return loop_function("tdpbf16ps_loop", "ptr %sink, i64 %steps", before, starts, bodies, stores)
 
 
 def _products_loop(name: str, product: str) -> str:
-    kind = "<16 x float>"
-    before = [f"  %x = load {kind}, ptr %sink, align 4", f"  %w = bitcast {kind} %x to <32 x bfloat>"]
-    starts = [f"  %s{i} = phi {kind} [ zeroinitializer, %entry ], [ %t{i}, %loop ]" for i in range(SUMS)]
+    vector = "<16 x float>"
+    before = [f"  %x = load {vector}, ptr %sink, align 4", f"  %w = bitcast {vector} %x to <32 x bfloat>"]
+    starts = [f"  %s{i} = phi {vector} [ zeroinitializer, %entry ], [ %t{i}, %loop ]" for i in range(SUMS)]
     bodies = [f"  %t{i} = {product.format(sum=f'%s{i}')}" for i in range(SUMS)]
     stores = [
-        f"  %p{i} = getelementptr {kind}, ptr %sink, i64 {i}\n  store {kind} %t{i}, ptr %p{i}, align 4"
+        f"  %p{i} = getelementptr {vector}, ptr %sink, i64 {i}\n  store {vector} %t{i}, ptr %p{i}, align 4"
         for i in range(SUMS)
     ]
-    return loop(name, "ptr %sink, i64 %steps", before, starts, bodies, stores)
+    return loop_function(name, "ptr %sink, i64 %steps", before, starts, bodies, stores)
 
 
 def compile_loops(text: str, names: Sequence[str], library: str, features: str = "") -> llvm.ResourceTracker:
@@ -147,7 +147,9 @@ def compile_loops(text: str, names: Sequence[str], library: str, features: str =
     return builder.link(llvm.create_lljit_compiler(target), library)
 
 
-def loop(name: str, parameters: str, before: list[str], starts: list[str], bodies: list[str], after: list[str]) -> str:
+def loop_function(
+    name: str, parameters: str, before: list[str], starts: list[str], bodies: list[str], after: list[str]
+) -> str:
     """Returns a function in LLVM IR with a loop from 0 to `%steps` over `bodies`; `starts` are its phi instructions."""
     lines = [
         f"define void @{name}({parameters}) {{",

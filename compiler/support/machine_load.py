@@ -35,7 +35,7 @@ class LoadMeter:
         self._start_cpu_times, self._start_scheduler_times = self._read_cpu_times(), _scheduler_times()
 
     def load(self) -> MachineLoad:
-        """Returns the load since the creation of this object, with the load average and the clock rate of now."""
+        """Returns the load since the creation of this object, with the current load average and clock rate."""
         (wall, busy, own), (start_wall, start_busy, start_own) = self._read_cpu_times(), self._start_cpu_times
         others, seconds = -1.0, wall - start_wall
         if self._in_this_process and busy is not None and start_busy is not None and seconds >= _MIN_SECONDS:

@@ -123,14 +123,14 @@ def measured_rates(target: Target) -> dict[str, float]:
     return bfloat16_rates(names)
 
 
-# The products of bfloat16 for one of the precision `bf16x3`.
-PRODUCTS_OF_PAIRS = 3
+# The number of bfloat16 products that compute one f32 product in the precision `bf16x3`.
+BF16X3_PRODUCTS = 3
 
 
-def prefers_pairs(rates: Mapping[str, float]) -> bool:
+def prefers_bf16x3(rates: Mapping[str, float]) -> bool:
     """True if a machine with the `rates` multiplies f32 faster as pairs of bfloat16, by the precision `bf16x3`."""
     fastest = max((rate for name, rate in rates.items() if name in _BFLOAT16), default=0.0)
-    return fastest > PRODUCTS_OF_PAIRS * rates.get("vfmadd", 0.0)
+    return fastest > BF16X3_PRODUCTS * rates.get("vfmadd", 0.0)
 
 
 # Linux on x86-64: the system call `arch_prctl` with ARCH_REQ_XCOMP_PERM for XFEATURE_XTILEDATA (Documentation/arch/x86/
@@ -139,7 +139,7 @@ _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 
 
 @lru_cache(maxsize=1)
-def request_tiles() -> bool:
+def request_amx_tiles() -> bool:
     """Asks Linux for the tile registers of AMX, for this process; returns whether it may use them."""
     if platform.machine() != "x86_64" or not sys.platform.startswith("linux"):
         return False
@@ -152,7 +152,7 @@ def host_features() -> str:
     return " ".join([platform.machine(), *sorted(_cpu_flags())])
 
 
-def has_features(*names: str) -> bool:
+def host_has_features(*names: str) -> bool:
     """Returns whether this CPU has all features `names`, named as in Linux."""
     return set(names) <= _cpu_flags()
 
@@ -169,17 +169,18 @@ _EXTENSIONS = {
 
 
 def cpu_name() -> str:
-    """Returns the name of this CPU, with the extensions that decide how fast narrow elements are."""
+    """Returns the model name of this CPU, with its extensions of `_EXTENSIONS` in parentheses."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         lines = []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    extensions = [name for name, flags in _EXTENSIONS.items() if has_features(*flags)]
+    extensions = [name for name, flags in _EXTENSIONS.items() if host_has_features(*flags)]
     name = names[0] if names else platform.processor() or platform.machine()
     return f"{name} ({', '.join(extensions) or 'none of ' + ', '.join(_EXTENSIONS)})"
 
 
+# The flags that count as absent if Linux does not permit the tile registers.
 _AMX = {"amx_tile", "amx_bf16", "amx_int8"}
 
 
@@ -191,7 +192,7 @@ def _cpu_flags() -> set[str]:
     for line in text.splitlines():
         if line.startswith(("flags", "Features")):
             flags = set(line.split(":", 1)[1].split())
-            return flags if "amx_tile" not in flags or request_tiles() else flags - _AMX
+            return flags if "amx_tile" not in flags or request_amx_tiles() else flags - _AMX
     return set()
 
 
@@ -251,7 +252,7 @@ class CycleCounter:
         return f"{declared}define i64 @buddy_ticks() {{\n{calls}  ret i64 %t\n}}\n"
 
 
-def counter_of(machine: str, flags: set[str]) -> CycleCounter | None:
+def cycle_counter_of(machine: str, flags: set[str]) -> CycleCounter | None:
     """Returns the counter of a machine, given its `platform.machine()` and its CPU flags as in Linux, or `None`."""
     if machine in _X86:
         return CycleCounter("TSC", ("llvm.x86.sse2.lfence", "llvm.readcyclecounter"), "", flags >= _INVARIANT_TSC)
@@ -261,12 +262,12 @@ def counter_of(machine: str, flags: set[str]) -> CycleCounter | None:
     return None
 
 
-def counter() -> CycleCounter | None:
+def cycle_counter() -> CycleCounter | None:
     """Returns the counter of this machine, or `None`."""
-    return counter_of(platform.machine(), set(host_features().split()))
+    return cycle_counter_of(platform.machine(), set(host_features().split()))
 
 
-def make_reader(counter: CycleCounter) -> Callable[[], int]:
+def make_counter_reader(counter: CycleCounter) -> Callable[[], int]:
     """Returns a function that reads `counter`, in ticks."""
     import llvmlite.binding as llvm
 
@@ -298,11 +299,11 @@ class TickRate:
         return (self._read() - self._ticks) / seconds
 
 
-# What to do without the C++ compiler by which Inductor compiles its kernels.
+# The hint for an error about the missing C++ compiler, by which Inductor compiles its kernels.
 CXX_TODO = "install a C++ compiler (Debian, Ubuntu: apt install g++), or set CXX to one"
 
 
-def missing_cxx() -> str:
+def missing_cxx_message() -> str:
     """Returns a message if the C++ compiler of this machine, which Inductor starts, is not found, else ""."""
     name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
     return "" if shutil.which(name) else f"Inductor compiles its kernels by {name}, which was not found"

@@ -21,11 +21,11 @@ SIZE = 512
 ROW_MAJOR, NO_TRANSPOSE = 101, 111  # from cblas.h
 A, B = 7, 9  # the positions of the matrices in the arguments
 
-library = blas.find()
+library = blas.find_blas()
 if library is None:
     sys.exit("no OpenBLAS is installed here: pip install scipy-openblas32")
 # Runners of this project know the function by this name; the library adds a prefix and a suffix.
-GEMM = blas.symbol("f32", library.index_bits)
+GEMM = blas.gemm_symbol("f32", library.index_bits)
 
 
 def build() -> ir.Module:
@@ -172,7 +172,7 @@ def time_them(called: Compiled) -> None:
 if __name__ == "__main__":
     print(before)
     print(module)
-    imported = blas.addresses([GEMM.encode()], threads=1)
+    imported = blas.gemm_addresses([GEMM.encode()], threads=1)
     called, result = Compiled(module, imported), np.empty((SIZE, SIZE), np.float32)
     called("product", *example_inputs, result)
     print("largest difference from NumPy:", abs(result - reference(*example_inputs)).max())

@@ -26,7 +26,7 @@ from buddy.api import (
 )
 from buddy.compiler.graph import plugins
 from buddy.compiler.graph.node import default_ops_map, op_classes
-from buddy.compiler.graph.plugins import load_file, plugin_decompositions, plugin_problems
+from buddy.compiler.graph.plugins import load_plugin_file, plugin_decompositions, plugin_problems
 from buddy.compiler.graph.transform import transforms
 from buddy.compiler.ops import linalg
 from buddy.compiler.protocol.recipe import PluginFile
@@ -86,7 +86,7 @@ def test_a_plugin_that_replaces_a_part_of_another_one_is_named(tmp_path: Path) -
     paths = [tmp_path / name for name in ("first.py", "second.py")]
     for path in paths:
         path.write_text(text)
-    first, second = (load_file(PluginFile(str(path))) for path in paths)
+    first, second = (load_plugin_file(PluginFile(str(path))) for path in paths)
     assert first.problem is None
     assert second.problem is not None
     assert second.problem.what == "plug-in second.py replaces op class TakenTwiceOp of first.py"
@@ -95,10 +95,10 @@ def test_a_plugin_that_replaces_a_part_of_another_one_is_named(tmp_path: Path) -
 
 EARLY = """
 import sys
-from buddy.compiler.graph.plugins import load_file
+from buddy.compiler.graph.plugins import load_plugin_file
 from buddy.compiler.protocol.recipe import PluginFile
 
-print(load_file(PluginFile(sys.argv[1])).problem)
+print(load_plugin_file(PluginFile(sys.argv[1])).problem)
 from buddy.compiler.passes.base import own_pass_names
 from buddy.compiler.passes.pass_runner import own_passes
 print(own_passes()["chain-packings"].__module__, *sorted(set(own_passes()) - own_pass_names()))
@@ -134,7 +134,7 @@ def test_an_op_class_with_the_name_of_one_of_this_package_is_refused(
         text += f"@lowering({name})\ndef square(node, table):\n"
         text += "    return lower_expression(node, table, lambda x: x * x)\n"
     (tmp_path / "taken.py").write_text(text)
-    problem = load_file(PluginFile(str(tmp_path / "taken.py"))).problem
+    problem = load_plugin_file(PluginFile(str(tmp_path / "taken.py"))).problem
     assert problem is not None
     assert problem.what == f"plug-in taken.py: the op class '{name}' has the name of an op class of buddy-tui"
     assert problem.todo.startswith("choose another name")
@@ -154,7 +154,7 @@ def test_a_file_that_loops_is_stopped_and_the_next_one_is_loaded(
     (tmp_path / "fine.py").write_text("")
 
     def problem(name: str) -> Any:
-        return load_file(PluginFile(str(tmp_path / name))).problem
+        return load_plugin_file(PluginFile(str(tmp_path / name))).problem
 
     with ThreadPoolExecutor(1) as pool:
         stopped = pool.submit(problem, "loops.py").result(60)
@@ -167,10 +167,10 @@ def test_a_file_that_loops_is_stopped_and_the_next_one_is_loaded(
 
 SLEEPER = """
 import signal, sys
-from buddy.compiler.graph.plugins import load_file
+from buddy.compiler.graph.plugins import load_plugin_file
 from buddy.compiler.protocol.recipe import PluginFile
 
-print(load_file(PluginFile(sys.argv[1])).problem)
+print(load_plugin_file(PluginFile(sys.argv[1])).problem)
 print(signal.getsignal(signal.SIGALRM) is signal.SIG_DFL, signal.getitimer(signal.ITIMER_REAL))
 """
 

@@ -73,8 +73,8 @@ class Watch:
             graph = to_buddy(aten).graph
         except UnsupportedGraphError as refusal:
             cut = cut_around(aten, refusal, to_buddy)
-            self.eager.update(cut.refused.values())
-            self.nodes += len(cut.refused)
+            self.eager.update(cut.rejected.values())
+            self.nodes += len(cut.rejected)
             for piece in cut.compiled:
                 self._count(piece.aten, settings)
             return

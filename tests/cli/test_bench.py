@@ -12,7 +12,7 @@ import pytest
 
 from buddy.app.cli import bench as bench_verb
 from buddy.compiler.protocol.errors import BuddyError
-from buddy.compiler.support.target import has_features
+from buddy.compiler.support.target import host_has_features
 from buddy.compiler.tools.bench import report, session
 from buddy.compiler.tools.bench.plan import (
     BENCH_PRECISIONS,
@@ -169,7 +169,7 @@ def test_openvino_is_asked_which_precision_it_computes_in(tmp_path: Path) -> Non
     path = tmp_path / "model.onnx"
     onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)]), path)
     assert sessions.load_openvino(path, 1, "f32")[1] == "f32"
-    if has_features("avx512_bf16") or has_features("amx_bf16"):
+    if host_has_features("avx512_bf16") or host_has_features("amx_bf16"):
         assert sessions.load_openvino(path, 1, "bf16")[1] == "bf16"
     else:
         with pytest.raises(BuddyError, match="OpenVINO computes in f32 on this CPU, although bf16 was requested"):

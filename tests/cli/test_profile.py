@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
-from buddy.compiler.support.target import counter
+from buddy.compiler.support.target import cycle_counter
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(counter() is None, reason="no known cycle counter on this machine")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(cycle_counter() is None, reason="no known cycle counter on this machine"),
+]
 Verb = Callable[..., Any]
 
 

@@ -8,9 +8,9 @@ from buddy.compiler.driver.backends import (
     BACKENDS,
     GPU_BACKEND,
     NATIVE_BACKEND,
-    backend_of,
     plugin_backends,
     register_backend,
+    select_backend,
 )
 from buddy.compiler.driver.compilation import Compiler
 from buddy.compiler.mlir.bindings import ir
@@ -35,8 +35,8 @@ def test_a_module_with_kernels_is_for_the_gpu() -> None:
     with new_context():
         kernels = ir.Module.parse("module { gpu.module @k { } }").operation
         plain = ir.Module.parse("module { }").operation
-    assert backend_of(Recipe(), kernels) is GPU_BACKEND
-    assert backend_of(Recipe(), plain) is NATIVE_BACKEND
+    assert select_backend(Recipe(), kernels) is GPU_BACKEND
+    assert select_backend(Recipe(), plain) is NATIVE_BACKEND
 
 
 def test_the_last_stages_are_the_phases_of_the_backend() -> None:

@@ -229,7 +229,7 @@ def test_entries_that_were_stored_are_removed_when_a_later_one_cannot_be(
     with pytest.raises(ArchiveError, match="disabled"):
         cache_archive.store(contents)
     (caches / "there" / "programs").unlink()
-    monkeypatch.setattr(disk_cache, "problem", lambda: "")
+    monkeypatch.setattr(disk_cache, "find_problem", lambda: "")
     (caches / "there" / "programs").write_text("")
     with pytest.raises(ArchiveError, match="nothing was imported"):
         cache_archive.store(contents)

@@ -28,7 +28,7 @@ def test_what_is_kept_is_the_users_alone(place: Path) -> None:
     for path in (place, *place.rglob("*")):
         assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
     assert OBJECTS.read("one") == DATA
-    assert disk_cache.problem() == ""
+    assert disk_cache.find_problem() == ""
 
 
 @pytest.mark.parametrize("change", [lambda b: b[:-1], lambda b: b + b"x", lambda b: b.replace(b"code", b"evil", 1)])
@@ -92,7 +92,7 @@ def test_no_link_is_followed(place: Path, name: str) -> None:
     path.rename(place.parent / "elsewhere")
     path.symlink_to(place.parent / "elsewhere")
     assert OBJECTS.read("one") is None
-    assert name == "objects/one" or "is a link" in disk_cache.problem()
+    assert name == "objects/one" or "is a link" in disk_cache.find_problem()
 
 
 def test_nothing_is_written_through_a_link(place: Path, tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_folder_that_the_user_has_named_keeps_its_mode(place: Path) -> None:
     place.chmod(0o777)
     OBJECTS.write("two", DATA)
     assert place.stat().st_mode & 0o777 == 0o777
-    assert "is writable by others" in disk_cache.problem()
+    assert "is writable by others" in disk_cache.find_problem()
     assert not (place / "objects" / "two").exists()
 
 
@@ -148,10 +148,10 @@ def test_where_nothing_can_be_written_it_says_so(place: Path, monkeypatch: pytes
     closed = place.parent / "closed"
     closed.mkdir()
     monkeypatch.setenv(disk_cache.VARIABLE, str(closed / "not" / "there"))
-    assert disk_cache.problem() == ""
+    assert disk_cache.find_problem() == ""
     # Root may write anywhere.
     monkeypatch.setattr(os, "access", lambda path, how: Path(path) != closed or not how & os.W_OK)
-    assert disk_cache.problem() == f"{closed} is not writable"
+    assert disk_cache.find_problem() == f"{closed} is not writable"
 
 
 def test_where_nothing_can_be_written_a_missing_entry_costs_only_time(
@@ -184,12 +184,12 @@ def test_without_the_variable_the_folder_is_the_platforms(monkeypatch: pytest.Mo
 def test_a_derived_key_is_the_same_each_time_and_another_for_each_purpose(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, other = disk_cache.key_for("archives"), disk_cache.key_for("other")
-    assert first == disk_cache.key_for("archives")
+    first, other = disk_cache.derive_key("archives"), disk_cache.derive_key("other")
+    assert first == disk_cache.derive_key("archives")
     assert first != other
     assert first != (place / KEY_FILE).read_bytes()
     monkeypatch.setenv(disk_cache.VARIABLE, str(place / "new" / "folder"))
-    assert disk_cache.key_for("archives") != first, "each folder has a key of its own, and is created for it"
+    assert disk_cache.derive_key("archives") != first, "each folder has a key of its own, and is created for it"
     assert (place / "new" / "folder").stat().st_mode & 0o777 == 0o700
 
 
@@ -269,9 +269,9 @@ def test_caches_are_listed_counted_and_cleared(place: Path) -> None:
     assert OBJECTS.list_keys() == ["one", "two"]
     assert PROGRAMS.list_keys() == []
     sizes = {path.name: path.stat().st_size for path in (place / "objects").iterdir()}
-    assert disk_cache.contents()["objects"] == (2, sum(sizes.values()))
-    assert disk_cache.contents()["programs"] == (0, 0)
-    assert set(disk_cache.contents()) == {cache.name for cache in disk_cache.CACHES}
+    assert disk_cache.count_files()["objects"] == (2, sum(sizes.values()))
+    assert disk_cache.count_files()["programs"] == (0, 0)
+    assert set(disk_cache.count_files()) == {cache.name for cache in disk_cache.CACHES}
     OBJECTS.remove("two")
     OBJECTS.remove("two")
     assert OBJECTS.list_keys() == ["one"]
@@ -295,12 +295,14 @@ def test_the_oldest_files_go_until_the_rest_fits_exactly(place: Path) -> None:
 def test_a_folder_that_cannot_be_examined_is_a_problem(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (place / "file").write_text("")
     monkeypatch.setenv(disk_cache.VARIABLE, str(place / "file"))
-    assert disk_cache.problem() == f"{place / 'file'} is not a folder"
+    assert disk_cache.find_problem() == f"{place / 'file'} is not a folder"
     monkeypatch.setenv(disk_cache.VARIABLE, str(place / "file" / "below"))
-    assert disk_cache.problem() == f"{place / 'file' / 'below'}: Not a directory"
+    assert disk_cache.find_problem() == f"{place / 'file' / 'below'}: Not a directory"
     monkeypatch.setenv(disk_cache.VARIABLE, str(place / "missing"))
-    assert disk_cache.problem() == ""
+    assert disk_cache.find_problem() == ""
     (place / "missing").mkdir()
     (place / "missing" / "tuned").mkdir(mode=0o700)
     (place / "missing" / "tuned").chmod(0o722)
-    assert disk_cache.problem() == f"{place / 'missing' / 'tuned'} is writable by others", "other folders do not exist"
+    assert disk_cache.find_problem() == f"{place / 'missing' / 'tuned'} is writable by others", (
+        "other folders do not exist"
+    )

@@ -25,7 +25,7 @@ from buddy.compiler.protocol.profile import HotSpot, ProfileReport
 from buddy.compiler.protocol.recipe import EAGER, Recipe
 from buddy.compiler.protocol.text.lines import IndexedText
 from buddy.compiler.runtime import LoadedProgram
-from buddy.compiler.support.target import TickRate, counter, counter_of, make_reader
+from buddy.compiler.support.target import TickRate, cycle_counter, cycle_counter_of, make_counter_reader
 from buddy.compiler.tools.profile import hot
 from buddy.compiler.tools.profile.attribution import COUNTING_PASS, attribute_time, with_counting, without_counting
 from buddy.compiler.tools.profile.hot import SamplingError
@@ -34,7 +34,7 @@ from buddy.compiler.tools.profile.work import Traffic, operations_of
 from tests.models import stack
 from tests.programs import Line, captured, without
 
-pytestmark = pytest.mark.skipif(counter() is None, reason="no known cycle counter on this machine")
+pytestmark = pytest.mark.skipif(cycle_counter() is None, reason="no known cycle counter on this machine")
 
 REPEATS = 3
 
@@ -167,9 +167,9 @@ def test_a_group_is_told_at_the_node_that_works_most(line: Line, artifact: Artif
 
 
 def test_the_counter_runs_and_its_pace_is_that_of_a_processor() -> None:
-    found = counter()
+    found = cycle_counter()
     assert found is not None
-    read = make_reader(found)
+    read = make_counter_reader(found)
     first = read()
     assert read() > first
     # Virtual counters of AArch64 begin at a megahertz, no processor of today is beyond ten gigahertz.
@@ -177,13 +177,13 @@ def test_the_counter_runs_and_its_pace_is_that_of_a_processor() -> None:
 
 
 def test_a_counter_that_changes_its_pace_is_told_of() -> None:
-    constant = counter_of("x86_64", {"constant_tsc", "nonstop_tsc", "avx2"})
+    constant = cycle_counter_of("x86_64", {"constant_tsc", "nonstop_tsc", "avx2"})
     assert constant is not None
     assert constant.constant_rate
-    uneven = counter_of("x86_64", {"constant_tsc"})
+    uneven = cycle_counter_of("x86_64", {"constant_tsc"})
     assert uneven is not None
     assert not uneven.constant_rate
-    assert counter_of("riscv64", set()) is None
+    assert cycle_counter_of("riscv64", set()) is None
 
 
 # ---- work ------------------------------------------------------------------------------------------------------------

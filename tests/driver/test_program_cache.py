@@ -93,7 +93,7 @@ def test_a_lowering_of_the_users_is_not_found_in_a_cache(
     name = next(type(op).__name__ for op in graph_of(2).operations if type(op).__name__ in linalg.ops_registry)
     own = linalg.ops_registry[name]
     monkeypatch.setitem(linalg.ops_registry, name, lambda node, table: own(node, table))
-    assert not program_cache.is_ours(graph_of(2), default_recipe())
+    assert not program_cache.uses_only_built_in_code(graph_of(2), default_recipe())
     run(2)
     run(2)
     assert len(compilations) == 3, "the user's function may change, and a cache would not see it"
@@ -110,12 +110,12 @@ def test_changed_source_of_the_compiler_is_another_key(cache: Path, monkeypatch:
 
 def test_what_the_caches_hold_is_told_and_cleared(cache: Path) -> None:
     run(2)
-    held = disk_cache.contents()
+    held = disk_cache.count_files()
     assert held["programs"][0] == 1
     assert held["objects"][0] > 0
     assert all(held[name][1] > 0 for name in ("programs", "objects"))
     disk_cache.clear()
-    assert set(disk_cache.contents().values()) == {(0, 0)}
+    assert set(disk_cache.count_files().values()) == {(0, 0)}
 
 
 def test_the_oldest_files_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,7 +136,7 @@ REGISTRATIONS = {
 
 @pytest.mark.parametrize("key", REGISTRATIONS.values(), ids=REGISTRATIONS)
 def test_a_program_that_a_plugin_takes_part_in_is_not_cached(
-    graph: Graph, key: plugins.Key, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    graph: Graph, key: plugins.RegistrationKey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(disk_cache.VARIABLE, str(tmp_path))
     assert any(type(op).__name__ == "SinOp" for op in graph.body)
@@ -155,10 +155,10 @@ def test_a_program_that_a_plugin_takes_part_in_is_not_cached(
     "key", [("backend", "other"), ("graph pass", "other"), ("lowering", "linalg.CosOp"), ("exporter", "SinOp")]
 )
 def test_a_plugin_that_takes_no_part_changes_nothing(
-    graph: Graph, key: plugins.Key, monkeypatch: pytest.MonkeyPatch
+    graph: Graph, key: plugins.RegistrationKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plugins, "plugin_registrations", lambda: {key: object()})
-    assert program_cache.is_ours(graph, RECIPE)
+    assert program_cache.uses_only_built_in_code(graph, RECIPE)
 
 
 def test_an_op_class_of_a_plugin_keeps_a_program_out_of_the_cache(
@@ -167,7 +167,7 @@ def test_an_op_class_of_a_plugin_keeps_a_program_out_of_the_cache(
     """One among several: the others are ours."""
     built_in = plugins.is_built_in
     monkeypatch.setattr(plugins, "is_built_in", lambda entry: entry.__name__ != "SinOp" and built_in(entry))
-    assert not program_cache.is_ours(graph, RECIPE)
+    assert not program_cache.uses_only_built_in_code(graph, RECIPE)
 
 
 def test_what_is_whole_and_no_program_is_not_found(

@@ -75,7 +75,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def cxx() -> None:
-    if problem := target.missing_cxx():
+    if problem := target.missing_cxx_message():
         pytest.skip(problem)
 
 

@@ -169,7 +169,7 @@ def test_the_default_mode_is_no_mode() -> None:
 def test_a_search_keeps_its_best_recipe_for_the_graph(caplog: pytest.LogCaptureFixture) -> None:
     net, x = Net().eval(), torch.randn(64, 16)
     caplog.set_level("DEBUG", "buddy.tuning")
-    before = disk_cache.contents()["tuned"][0]
+    before = disk_cache.count_files()["tuned"][0]
     for _ in range(2):
         torch._dynamo.reset()
         with torch.no_grad(), warnings.catch_warnings():
@@ -177,7 +177,7 @@ def test_a_search_keeps_its_best_recipe_for_the_graph(caplog: pytest.LogCaptureF
             run = compiled(net, options={"tune": 4, "fallback": "error"})
             agree(run(x), net(x))
             agree(run(x), net(x))
-    assert disk_cache.contents()["tuned"][0] == before + 1
+    assert disk_cache.count_files()["tuned"][0] == before + 1
     # The second time no recipe is tried.
     assert sum("recipe 0:" in record.getMessage() for record in caplog.records) == 1
 

@@ -15,7 +15,7 @@ from buddy.compiler.frontend.aten import target_key
 from buddy.compiler.frontend.capture import capture
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.names import source_name
-from buddy.compiler.graph import plugins, serialize
+from buddy.compiler.graph import plugins, serialization
 from buddy.compiler.graph.node import EagerOp, GetItemOp
 from buddy.compiler.graph.types import NodeType, TensorDType
 
@@ -135,8 +135,8 @@ def test_constants_become_the_last_placeholders() -> None:
 
 def test_dtypes_devices_and_layouts_survive_as_plain_data() -> None:
     captured = capture(lambda x: x.to(torch.float16) + torch.ones(3, dtype=torch.float16), (torch.ones(3),))[0]
-    data = serialize.to_bytes(captured.graph)
-    assert serialize.to_bytes(serialize.from_bytes(data)) == data
+    data = serialization.to_bytes(captured.graph)
+    assert serialization.to_bytes(serialization.from_bytes(data)) == data
 
 
 def test_mutated_inputs_are_results_and_eager_leaves_its_arguments_alone() -> None:

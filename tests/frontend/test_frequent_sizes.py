@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from buddy.compiler.driver import background
 from buddy.compiler.frontend import backend, frequent_sizes
 from buddy.compiler.frontend.backend_settings import SPECIALISE_CALLS
-from buddy.compiler.graph import serialize
+from buddy.compiler.graph import serialization
 from buddy.compiler.graph.sizes import SymbolSource, plain_size, symbol
 from buddy.compiler.protocol.artifact import Artifact
 
@@ -244,13 +244,13 @@ def test_any_size_can_be_inserted(sizes: tuple[int, int], caplog: pytest.LogCapt
 
 def test_symbols_become_numbers_in_arguments_and_shapes() -> None:
     size = symbol("s0")
-    node = serialize.NodeData(
+    node = serialization.NodeData(
         "view", "ViewOp", "aten.view.default", [{"n": "x"}, [{"s": plain_size(size * 2)}, 3]],
         {"end": {"s": plain_size(size // 2)}}, [(["2*s0", 3], "f32"), None],
     )  # fmt: skip
-    data = serialize.GraphData("forward", "forward", [node], [], symbols=[SymbolSource("s0", "x", 0)])
-    (inserted,) = serialize.with_sizes(data, {"s0": 5}).nodes
+    data = serialization.GraphData("forward", "forward", [node], [], symbols=[SymbolSource("s0", "x", 0)])
+    (inserted,) = serialization.substitute_sizes(data, {"s0": 5}).nodes
     assert inserted.args == [{"n": "x"}, [10, 3]]
     assert inserted.kwargs == {"end": 2}
     assert inserted.metas == [([10, 3], "f32"), None]
-    assert not serialize.with_sizes(data, {"s0": 5}).symbols
+    assert not serialization.substitute_sizes(data, {"s0": 5}).symbols

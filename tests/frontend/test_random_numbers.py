@@ -14,7 +14,7 @@ from torch import nn
 from buddy.compiler.driver.compilation import Compiler
 from buddy.compiler.frontend import DynamoCompiler
 from buddy.compiler.frontend.capture import capture
-from buddy.compiler.frontend.distributions import RULES
+from buddy.compiler.frontend.distributions import DISTRIBUTION_RULES
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import EAGER
 from buddy.compiler.runtime.torch_ops import philox
@@ -340,7 +340,7 @@ def test_no_random_op_is_left_and_every_node_has_a_stream() -> None:
 
 
 def test_ops_with_a_rule_are_ops_that_draw() -> None:
-    assert all(torch.Tag.nondeterministic_seeded in overload.tags for overload in RULES)
+    assert all(torch.Tag.nondeterministic_seeded in overload.tags for overload in DISTRIBUTION_RULES)
 
 
 def test_numbers_lie_in_memory_as_eagers_do() -> None:

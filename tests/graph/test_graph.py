@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from buddy.compiler.graph import serialize
+from buddy.compiler.graph import serialization
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import EagerOp, default_ops_map
 from buddy.compiler.graph.operations import AddOp, CloneOp
@@ -57,21 +57,21 @@ def test_drop_identities_takes_out_copies_and_views_of_views() -> None:
 
 def test_a_graph_crosses_processes_whole() -> None:
     found = captured(*stack()).graph
-    again = serialize.from_bytes(serialize.to_bytes(found))
+    again = serialization.from_bytes(serialization.to_bytes(found))
     assert str(again) == str(found)
     assert [op.stable for op in again.body] == [op.stable for op in found.body]
     assert again.kinds == found.kinds
-    assert serialize.graph_hash(again) == serialize.graph_hash(found)
+    assert serialization.graph_hash(again) == serialization.graph_hash(found)
 
 
 def test_the_hash_is_of_what_compilation_reads() -> None:
-    assert serialize.graph_hash(captured(*stack(2)).graph) != serialize.graph_hash(captured(*stack(3)).graph)
-    assert serialize.graph_hash(captured(*stack(2)).graph) == serialize.graph_hash(captured(*stack(2)).graph)
+    assert serialization.graph_hash(captured(*stack(2)).graph) != serialization.graph_hash(captured(*stack(3)).graph)
+    assert serialization.graph_hash(captured(*stack(2)).graph) == serialization.graph_hash(captured(*stack(2)).graph)
 
 
 def test_an_op_class_that_a_process_does_not_know_stays_in_eager() -> None:
-    data = serialize.to_bytes(graph()).replace(b"CloneOp", b"Unknown")
-    assert isinstance(serialize.from_bytes(data).node_table["clone"], EagerOp)
+    data = serialization.to_bytes(graph()).replace(b"CloneOp", b"Unknown")
+    assert isinstance(serialization.from_bytes(data).node_table["clone"], EagerOp)
 
 
 def test_no_target_means_two_op_classes() -> None:

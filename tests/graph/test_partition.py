@@ -8,7 +8,7 @@ from torch import nn
 
 from buddy.compiler.graph import partition
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.partition import Partition, PartitionCall, by_layers, main_function
+from buddy.compiler.graph.partition import Partition, PartitionCall, main_function, outline_layers
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import Recipe
 from tests.models import Block, Stack, stack
@@ -25,25 +25,25 @@ def calls(parts: Partition) -> list[PartitionCall]:
 
 
 def test_equal_layers_share_one_function(graph: Graph) -> None:
-    parts = by_layers(graph, {})
+    parts = outline_layers(graph, {})
     assert [function.name for function in parts.functions] == ["layers"]
     assert [call.function for call in calls(parts)] == ["layers"] * 3
 
 
 def test_what_stands_alone_stays_in_the_main_function(graph: Graph) -> None:
-    inside = by_layers(graph, {}).function_of()
+    inside = outline_layers(graph, {}).function_of()
     outside = [op for op in graph.operations if op.name not in inside]
     assert {op.module.split(".")[0] for op in outside} == {"embed", "head", ""}
 
 
 def test_a_function_has_a_call_site_per_layer_in_step(graph: Graph) -> None:
-    (function,) = by_layers(graph, {}).functions
+    (function,) = outline_layers(graph, {}).functions
     position = next(i for i, op in enumerate(function.nodes) if op.target == "gelu.default")
     assert function.origins(position) == [f"layers.{i}/gelu.0" for i in range(3)]
 
 
 def test_a_function_knows_which_of_its_inputs_are_parameters(graph: Graph) -> None:
-    (function,) = by_layers(graph, {}).functions
+    (function,) = outline_layers(graph, {}).functions
     assert function.is_parameter.count(True) == 6
     assert function.is_parameter.count(False) == 1
 
@@ -53,12 +53,12 @@ def test_the_whole_partition_makes_no_functions(graph: Graph) -> None:
 
 
 def test_a_choice_at_one_call_site_gives_that_site_its_own_copy(graph: Graph) -> None:
-    parts = by_layers(graph, {"layers.1/gelu.0": "eager"})
+    parts = outline_layers(graph, {"layers.1/gelu.0": "eager"})
     assert [call.function for call in calls(parts)] == ["layers", "layers_v2", "layers"]
 
 
 def test_the_same_choice_at_all_call_sites_keeps_one_function(graph: Graph) -> None:
-    parts = by_layers(graph, {f"layers.{i}/gelu.0": "eager" for i in range(3)})
+    parts = outline_layers(graph, {f"layers.{i}/gelu.0": "eager" for i in range(3)})
     assert len(parts.functions) == 1
 
 
@@ -66,12 +66,12 @@ def test_layers_of_other_shapes_are_other_functions() -> None:
     model = Stack()
     model.layers.extend([nn.Linear(8, 6), Block(6), Block(6)])
     model.head = nn.Linear(6, 2)
-    parts = by_layers(captured(model, torch.randn(5, 4)).graph, {})
+    parts = outline_layers(captured(model, torch.randn(5, 4)).graph, {})
     assert [call.function for call in calls(parts)] == ["layers"] * 3 + ["layers_v2"] * 2
 
 
 def test_items_of_a_model_that_is_a_list_are_layers() -> None:
-    parts = by_layers(captured(nn.Sequential(Block(4), Block(4)), torch.randn(3, 4)).graph, {})
+    parts = outline_layers(captured(nn.Sequential(Block(4), Block(4)), torch.randn(3, 4)).graph, {})
     assert [call.function for call in calls(parts)] == ["layer", "layer"]
 
 
@@ -99,7 +99,7 @@ class Multiplying(nn.Module):
 
 def test_what_reads_parameters_alone_belongs_to_its_reader() -> None:
     """Otherwise the weights would be inputs of the layers that are no parameters, and be packed in each call."""
-    parts = by_layers(captured(Prepared(3), torch.randn(3, 4)).graph, {})
+    parts = outline_layers(captured(Prepared(3), torch.randn(3, 4)).graph, {})
     assert [call.function for call in calls(parts)] == ["layers"] * 3
     (function,) = parts.functions
     assert [type(op).__name__ for op in function.nodes].count("TOp") == 1
@@ -114,11 +114,11 @@ def test_programs_that_prepare_all_weights_first_compute_what_eager_computes() -
 
 def test_short_runs_stay_where_they_are() -> None:
     model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(4)])
-    assert by_layers(captured(model, torch.randn(3, 4)).graph, {}).functions == ()
+    assert outline_layers(captured(model, torch.randn(3, 4)).graph, {}).functions == ()
 
 
 def test_a_layer_that_stands_once_stays_where_it_is() -> None:
-    assert by_layers(captured(nn.Sequential(Block(4)), torch.randn(3, 4)).graph, {}).functions == ()
+    assert outline_layers(captured(nn.Sequential(Block(4)), torch.randn(3, 4)).graph, {}).functions == ()
 
 
 def test_the_main_function_takes_all_placeholders(graph: Graph) -> None:
@@ -200,7 +200,7 @@ def long_graph() -> Graph:
 
 @pytest.mark.slow
 def test_a_long_main_function_is_cut_into_parts_where_one_value_lives(long_graph: Graph) -> None:
-    parts = by_layers(long_graph, {})
+    parts = outline_layers(long_graph, {})
     assert len(long_graph.operations) > partition.MAX_MAIN_NODES
     assert all(len(f.nodes) <= 1.5 * partition.PART_NODES for f in parts.functions)
     assert sum(len(f.nodes) * len(f.sites) for f in parts.functions) > 0.9 * len(long_graph.operations)
@@ -218,7 +218,7 @@ def test_of_equally_many_values_those_with_the_fewest_bytes_are_passed() -> None
 
     graph = captured(quantise_often, torch.randn(4, 5)).graph
     assert len(graph.operations) > partition.MAX_MAIN_NODES
-    parts = by_layers(graph, {})
+    parts = outline_layers(graph, {})
     passed = [op for call in calls(parts)[:-1] for op, _ in call.outputs]
     assert len(passed) >= 2
     assert {op.tensor_meta.dtype.value for op in passed} == {"ui8"}
@@ -235,9 +235,9 @@ def test_parts_give_what_the_whole_gives() -> None:
 
 @pytest.mark.slow
 def test_a_choice_changes_one_part_only(long_graph: Graph) -> None:
-    before = {f.name: f for f in by_layers(long_graph, {}).functions}
+    before = {f.name: f for f in outline_layers(long_graph, {}).functions}
     chosen = next(op.stable for op in before["part_v2"].nodes if op.target == "relu.default")
-    after = by_layers(long_graph, {chosen: "eager"}).functions
+    after = outline_layers(long_graph, {chosen: "eager"}).functions
     assert [f.nodes for f in after] == [f.nodes for f in before.values()]
 
 
@@ -255,7 +255,7 @@ def test_a_recurrent_network_is_cut_where_only_its_state_lives() -> None:
     model, x = StepByStep(4, 8).eval(), torch.randn(40, 1, 4)
     with torch.no_grad():
         assert_same(Line(model, x).run(), [model(x)])
-    assert by_layers(captured(model, x).graph, {}).functions
+    assert outline_layers(captured(model, x).graph, {}).functions
 
 
 @pytest.mark.slow
@@ -269,7 +269,7 @@ def test_no_cut_parts_a_node_with_several_results_from_what_picks_one() -> None:
             return x
 
     x = torch.randn(3, 4)
-    parts = by_layers(captured(Many(), x).graph, {})
+    parts = outline_layers(captured(Many(), x).graph, {})
     assert parts.functions
     for function in parts.functions:
         assert not any(op.multiple for op, _ in (*function.inputs, *function.outputs))

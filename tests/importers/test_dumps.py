@@ -9,7 +9,7 @@ import pytest
 
 from buddy.compiler.importers.dumps import logs
 from buddy.compiler.importers.dumps.headers import anchor_of, read_header
-from buddy.compiler.importers.dumps.locations import line_places, place_rows
+from buddy.compiler.importers.dumps.locations import find_source_lines, source_line_rows
 from buddy.compiler.importers.dumps.reading import DumpScan, indexed_text, read_text
 from buddy.compiler.importers.dumps.records import Dump, DumpStage
 from buddy.compiler.protocol.dump_files import dump_format, is_dump
@@ -215,12 +215,19 @@ def test_lines_name_the_source_lines_that_they_come_from(
 
 def test_places_of_inlined_code_are_those_of_the_call_too() -> None:
     text = '#loc1 = loc("a.py":3:1)\n#loc2 = loc("b.py":9:5)\n  foo.op loc(callsite(#loc1 at #loc2))\n'
-    assert line_places(text, "mlir")[2] == ("a.py:3", "b.py:9")
-    assert [row.location for row in place_rows(["b.py:10", "b.py:9", "a.py:3"])] == ["a.py:3", "b.py:9", "b.py:10"]
+    assert find_source_lines(text, "mlir")[2] == ("a.py:3", "b.py:9")
+    assert [row.location for row in source_line_rows(["b.py:10", "b.py:9", "a.py:3"])] == [
+        "a.py:3",
+        "b.py:9",
+        "b.py:10",
+    ]
 
 
 def test_a_location_that_refers_to_itself_ends() -> None:
-    assert line_places("#loc1 = loc(fused[#loc1, #loc2])\n#loc2 = loc(#loc1)\n  foo.op loc(#loc1)\n", "mlir")[2] == ()
+    assert (
+        find_source_lines("#loc1 = loc(fused[#loc1, #loc2])\n#loc2 = loc(#loc1)\n  foo.op loc(#loc1)\n", "mlir")[2]
+        == ()
+    )
 
 
 # ---- headers ---------------------------------------------------------------------------------------------------------

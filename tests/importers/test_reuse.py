@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from buddy.compiler.graph import serialize
+from buddy.compiler.graph import serialization
 from buddy.compiler.importers.sources import load_program
 
 SCRIPT = """\
@@ -61,7 +61,7 @@ def test_the_graph_of_a_model_is_used_again_with_its_present_weights_and_inputs(
     assert second.is_reused
     assert second.known_graph == first.known_graph
     (ours,), (theirs,) = second.graphs, load_program(source).graphs
-    assert serialize.to_bytes(ours.graph) == serialize.to_bytes(theirs.graph)
+    assert serialization.to_bytes(ours.graph) == serialization.to_bytes(theirs.graph)
     assert (ours.info, ours.table, ours.code) == (theirs.info, theirs.table, theirs.code)
     assert ours.names_of_results() == theirs.names_of_results() == ("hidden",)
     assert ours.parameters == theirs.parameters

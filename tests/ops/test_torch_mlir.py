@@ -12,7 +12,7 @@ import torch
 
 from buddy.compiler.driver import program_cache
 from buddy.compiler.frontend import backend, segment_gradients
-from buddy.compiler.graph import serialize
+from buddy.compiler.graph import serialization
 from buddy.compiler.ops.torch_mlir import separate_process
 from buddy.compiler.ops.utils import LoweringError, TransientLoweringError
 from buddy.compiler.protocol.presets import default_recipe
@@ -53,7 +53,7 @@ def test_every_node_can_be_sent_through_torch_mlir_by_hand() -> None:
 
 def test_what_the_importer_needs_to_know_of_torch_crosses_processes() -> None:
     graph = Line(program, *INPUTS).program.graph
-    again = serialize.from_bytes(serialize.to_bytes(graph))
+    again = serialization.from_bytes(serialization.to_bytes(graph))
     assert [op.schema for op in again.operations] == [op.schema for op in graph.operations]
     (cat,) = [op for op in again.operations if op.target == "cat.default"]
     assert cat.schema is not None

@@ -23,7 +23,7 @@ SIZES = {"m": 13, "n": 7, "k": 31}
 def run(compiled: Compiled, name: str, *arrays: np.ndarray) -> None:
     """Call a function whose products come from the library."""
     called = [symbol.encode() for symbol in re.findall(r"@(buddy_cblas_\w+)", compiled.text)]
-    compiled.imports = blas.addresses(called, threads=1)
+    compiled.imports = blas.gemm_addresses(called, threads=1)
     assert compiled.imports
     compiled(name, *arrays)
 
@@ -44,7 +44,7 @@ def test_products_in_any_orientation(subscripts: str, zero: bool, element: str) 
 
 
 def test_a_call_says_which_library_computes_it() -> None:
-    library = blas.find()
+    library = blas.find_blas()
     assert library is not None
     compiled = Compiled(function("f", "mk,kn->mn", SIZES), [ContractionsToBlas()])
     assert compiled.remarks == [f"13x7x31: {library.package}"]
@@ -127,9 +127,9 @@ def test_the_library_inside_numpy_is_found_where_the_wheel_is_absent(monkeypatch
     real = blas.util.find_spec
     monkeypatch.setattr(blas.util, "find_spec", lambda name: None if name == "scipy_openblas32" else real(name))
     blas._find.cache_clear()
-    found = blas.find()
+    found = blas.find_blas()
     blas._find.cache_clear()
     if found is None:
         pytest.skip("this NumPy brings no OpenBLAS")
     assert (found.package.split()[0], found.index_bits) == ("numpy", 64)
-    assert found.load(1)[found.exported("cblas_sgemm")]
+    assert found.load(1)[found.exported_name("cblas_sgemm")]

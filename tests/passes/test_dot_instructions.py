@@ -16,7 +16,7 @@ from buddy.compiler.mlir.bindings import ir, passmanager
 from buddy.compiler.mlir.printing import to_llvm_ir
 from buddy.compiler.passes.contractions_to_kernels import ContractionsToKernels
 from buddy.compiler.support import instruction_rates
-from buddy.compiler.support.target import host, measured_rates, request_tiles
+from buddy.compiler.support.target import host, measured_rates, request_amx_tiles
 from tests.passes.products import function
 from tests.support.dot_products import Emulated
 from tests.support.mlir_jit import LOWER, TARGETS, Compiled
@@ -104,12 +104,12 @@ def test_products_of_unsigned_and_signed_bytes(case: str) -> None:
 
 @pytest.mark.parametrize("unsigned", [(False, False), (True, False), (False, True), (True, True)])
 def test_products_of_bytes_by_the_instructions_of_this_machine(unsigned: tuple[bool, bool]) -> None:
-    request_tiles()
+    request_amx_tiles()
     check(Compiled(texts_of("i8", unsigned, False), [ContractionsToKernels()]), "i8", unsigned)
 
 
 def test_products_of_bfloat16_by_the_instructions_of_this_machine() -> None:
-    request_tiles()
+    request_amx_tiles()
     check(Compiled(texts_of("bf16", (False, False), False), [ContractionsToKernels()]), "bf16", (False, False))
 
 
@@ -164,7 +164,7 @@ def test_sums_stay_in_registers(case: str, cpu: str) -> None:
 def test_the_loops_that_measure_rates_add_in_registers(name: str) -> None:
     """A loop has only its instruction and a counter, so that its time is that of the instruction."""
     machine = Machine("x86_64-unknown-linux-gnu", "sapphirerapids")
-    module = parse_module(instruction_rates.loops_text([name]), machine)
+    module = parse_module(instruction_rates.instruction_loops([name]), machine)
     run_pipeline(module, 3, machine)
     code = target_machine(machine).emit_assembly(module)
     loop = max(re.split(r"^\.L\w+:", code, flags=re.MULTILINE)[1:], key=lambda part: part.count(name))

@@ -13,7 +13,7 @@ from buddy.compiler.passes.contractions_to_kernels import ContractionsToKernels
 from buddy.compiler.passes.convolutions_to_kernels import ConvolutionsToKernels
 from buddy.compiler.passes.fuse_epilogues import FuseEpilogues
 from buddy.compiler.passes.kernels.conv.winograd.transforms import transforms
-from buddy.compiler.support.target import Target, host, request_tiles
+from buddy.compiler.support.target import Target, host, request_amx_tiles
 from tests.passes.convolution_calls import allowed, check, check_epilogue, weights_of, with_epilogue
 from tests.passes.test_dot_instructions import CASES, assembly_of
 from tests.passes.windows import Array, Window
@@ -89,7 +89,7 @@ def test_plain_multiply_adds(target: str) -> None:
 @pytest.mark.parametrize(("element", "unsigned"), [("bf16", SIGNS[0]), *(("i8", signs) for signs in SIGNS)])
 @pytest.mark.slow
 def test_the_instructions_of_this_machine(element: str, unsigned: tuple[bool, bool]) -> None:
-    request_tiles()
+    request_amx_tiles()
     windows = typed([*SHAPES, *DEPTHWISE], element, unsigned)
     check_all(Compiled(texts_of(windows), DIRECT, target=host()), windows)
 

@@ -14,7 +14,7 @@ from buddy.compiler.passes.base import PassContext
 from buddy.compiler.passes.parallel_to_tasks import ParallelToTasks
 from buddy.compiler.passes.pass_runner import run_pass
 from buddy.compiler.protocol.presets import default_recipe
-from buddy.compiler.runtime.executable import call_executable
+from buddy.compiler.runtime.executable import call_block_function
 from buddy.compiler.runtime.linker import Library
 from buddy.compiler.runtime.openmp import SEQUENTIAL, ForkDefinition, torch_fork
 from tests.support.filecheck_text import filecheck
@@ -55,7 +55,7 @@ class Shared:
                 objects = functions.compile_functions(self.module.operation, self.locations, 3)
             images = [each.data for each in objects]
             self._linked[id(found)] = Library(images, {"f": len(tensors)}, found.symbols, found.ir)
-        call_executable(self._linked[id(found)]["f"], tensors)
+        call_block_function(self._linked[id(found)]["f"], tensors)
 
 
 # out[number of the iteration] += x[...] * s, over any bounds and steps of two dims.

@@ -11,7 +11,7 @@ from buddy.app.cli import arguments
 from buddy.app.reports.searches import read_variation
 from buddy.app.workspace.history import Edit, Edits
 from buddy.app.workspace.recipe_files import RecipeFile
-from buddy.app.workspace.settings import apply_settings
+from buddy.app.workspace.settings import load_settings
 from buddy.compiler.frontend.backend_settings import BackendSettings
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import from_toml, to_toml
@@ -70,5 +70,5 @@ def test_the_key_of_a_renamed_action(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text('[keys]\n"passes.flavour" = "f9"\n')
     with pytest.warns(FutureWarning, match=r"passes\.dialect"):
-        settings, problems = apply_settings(path)
+        settings, problems = load_settings(path)
     assert (settings.keys, problems) == ({"passes.dialect": "f9"}, [])

@@ -26,7 +26,7 @@ def _torch() -> dict[str, FileReader]:
 
     from buddy.compiler.importers.sources import exported_program, modules, torchscript
     from buddy.compiler.importers.sources.opening import Opening
-    from buddy.compiler.importers.sources.pickles import classes_in, read_weights
+    from buddy.compiler.importers.sources.pickles import list_globals, read_weights
     from buddy.compiler.protocol.source_files import SourceError
     from buddy.compiler.runtime.values import InputError
 
@@ -41,7 +41,7 @@ def _torch() -> dict[str, FileReader]:
         exported_program.check_ops(opening(path), exported_program._read(opening(path)))
 
     def pickled(path: Path) -> None:
-        classes_in(path)
+        list_globals(path)
         modules._no_program_error(path.name, read_weights(path, path.name))
 
     return {
@@ -136,12 +136,12 @@ def _onnx() -> dict[str, FileReader]:
     from onnx import TensorProto, helper, numpy_helper
 
     from buddy.compiler.importers.onnx_files.model import prepare_model
-    from buddy.compiler.importers.onnx_files.nodes import graph_of
+    from buddy.compiler.importers.onnx_files.nodes import build_graph
     from buddy.compiler.protocol.source_files import SourceError
 
     def read(path: Path) -> None:
         model = prepare_model(path)
-        graph_of(model, "small", path)
+        build_graph(model, "small", path)
 
     values = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 8])]
     results = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", "m"])]

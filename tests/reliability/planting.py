@@ -23,9 +23,15 @@ from buddy.compiler.protocol import RunReport
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.run_report import NodeCounts
 from buddy.compiler.runtime.captured import CapturedGraph
-from buddy.compiler.runtime.graph_interpreter import LockstepInterpreter, symbols_at
+from buddy.compiler.runtime.graph_interpreter import LockstepInterpreter, symbol_values
 from buddy.compiler.runtime.measure import run_and_compare
-from buddy.compiler.runtime.sensitivity import MAX_FURTHER_RUNS, Spread, differences, further_spreads, measure_spreads
+from buddy.compiler.runtime.sensitivity import (
+    MAX_FURTHER_RUNS,
+    Spread,
+    further_spreads,
+    measure_difference,
+    measure_spreads,
+)
 
 # What is computed in the place of a call: `change(call, *arguments, **keywords)`, where `call` is the op.
 Change = Callable[..., Any]
@@ -90,12 +96,12 @@ class Subject:
         with torch.no_grad():
             own = measure_spreads(self.captured, self.captured.eager(tensors) if self.captured.eager else [])
             wrong = LockstepInterpreter(
-                graph, tensors, symbols_at(graph, tensors, self.captured.numbers), (), "float64"
+                graph, tensors, symbol_values(graph, tensors, self.captured.numbers), (), "float64"
             ).finish()
         found = []
         further = [further_spreads(self.captured, seed) for seed in range(MAX_FURTHER_RUNS)]
         for one, other, pair in zip(wrong, self.captured.exact, zip(own, *further, strict=True), strict=True):
-            moved, spread = differences(one, other), reduce(Spread.maximum_with, pair)
+            moved, spread = measure_difference(one, other), reduce(Spread.maximum_with, pair)
             found += [(moved.largest / spread.largest, moved.rms / spread.rms)] if spread.rms else []
         return found
 

@@ -26,7 +26,7 @@ from buddy.compiler.protocol import ListPasses, ListPresets, Open, Progress, Run
 from buddy.compiler.protocol.plain_values import GraphInfo
 from buddy.compiler.protocol.presets import adapt_to_phase
 from buddy.compiler.protocol.recipe import TORCH_MLIR, Frontend, Recipe
-from buddy.compiler.support.delta import smallest_failing
+from buddy.compiler.support.delta_debugging import smallest_failing
 from tests.reliability.campaign import Attempt, Campaign, Fault, Note, Tried
 from tests.reliability.engines import Engine, NotAnswered
 from tests.reliability.random_recipes import Choices, Choose, Edit, edited, recipe_of

@@ -20,7 +20,7 @@ from buddy.app.workspace.settings import read_settings
 from buddy.compiler.engine.plugin_files import resolve_plugins
 from buddy.compiler.graph.sizes import BadSizeError, parse_size
 from buddy.compiler.importers.mlir_files.read_request import ReadAnswer, ReadRequest
-from buddy.compiler.importers.mlir_files.reading import UnreadableError, new_context, parts_of
+from buddy.compiler.importers.mlir_files.reading import UnreadableError, new_context, parse_modules
 from buddy.compiler.importers.onnx_files.model import prepare_model
 from buddy.compiler.importers.sources import exported_program
 from buddy.compiler.importers.sources.opening import Opening
@@ -101,7 +101,7 @@ def test_what_mlir_says_of_bytecode_in_no_text_is_refused_in_text() -> None:
         data = bytearray(file.getvalue())
         data[data.index(0, len(b"ML\xefR") + 1)] = 0xFF  # the end of the producer's name
         with pytest.raises(UnreadableError) as raised:
-            parts_of(bytes(data), "a.mlir", context)
+            parse_modules(bytes(data), "a.mlir", context)
     assert raised.value.diagnostic.todo
 
 

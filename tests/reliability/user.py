@@ -54,7 +54,7 @@ class Drilled(Workbench):
 
     def session_changed(self, topics: frozenset[Topic]) -> None:
         super().session_changed(topics)
-        for cells in (self.edges.header_cells(120), self.edges.status_cells(120)):
+        for cells in (self.border_lines.header_cells(120), self.border_lines.status_cells(120)):
             text = "".join(text for text, _ in cells).strip()
             if text not in self.told[-6:]:
                 self.told.append(text)

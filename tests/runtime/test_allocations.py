@@ -12,7 +12,7 @@ from torch import nn
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.run_report import NodeCounts
 from buddy.compiler.runtime import run_and_compare
-from buddy.compiler.runtime.measure import with_peak
+from buddy.compiler.runtime.measure import measure_peak
 from tests.programs import Line
 
 MEBIBYTE = 1 << 20
@@ -53,7 +53,7 @@ def test_the_peak_counts_what_is_held_at_one_time() -> None:
             torch.empty(MEBIBYTE, dtype=torch.uint8)
         return torch.empty(2 * MEBIBYTE, dtype=torch.uint8)
 
-    result, peak = with_peak(action)
+    result, peak = measure_peak(action)
     assert result.numel() == peak == 2 * MEBIBYTE
 
 

@@ -13,7 +13,7 @@ import torch
 from buddy.compiler.frontend.capture import capture
 from buddy.compiler.protocol.run_report import InputChoice
 from buddy.compiler.runtime.compare import compare
-from buddy.compiler.runtime.values import InputError, as_array, chosen_tensors, input_positions, values_file
+from buddy.compiler.runtime.values import InputError, as_array, choose_tensors, input_positions, values_file
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def captured() -> Any:
 
 
 def inputs(captured: Any, choice: InputChoice) -> list[torch.Tensor]:
-    tensors = chosen_tensors(captured, choice)
+    tensors = choose_tensors(captured, choice)
     places = input_positions(captured)
     others = [k for k in range(len(tensors)) if k not in places]
     assert all(tensors[k] is captured.tensors[k] for k in others), "weights stay"
@@ -86,15 +86,15 @@ def test_what_was_saved_of_a_run_can_be_run_again(captured: Any) -> None:
 )
 def test_what_is_no_file_of_tensors_is_refused(captured: Any, title: str, content: bytes, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        chosen_tensors(captured, InputChoice("file", title=title, content=content))
+        choose_tensors(captured, InputChoice("file", title=title, content=content))
 
 
 def test_shapes_that_do_not_fit_are_named(captured: Any) -> None:
     with pytest.raises(InputError, match="has 1 tensors, the graph 2 inputs"):
-        chosen_tensors(captured, file_choice("a.npy", lambda data: np.save(data, np.zeros((5, 5), np.float32))))
+        choose_tensors(captured, file_choice("a.npy", lambda data: np.save(data, np.zeros((5, 5), np.float32))))
     wrong = [np.zeros((5, 5), np.float32), np.zeros((5, 5), np.float32)]
     with pytest.raises(InputError, match=r"is \[5, 5\], and the graph was captured for"):
-        chosen_tensors(captured, file_choice("a.npz", lambda data: np.savez(data, *wrong)))
+        choose_tensors(captured, file_choice("a.npz", lambda data: np.savez(data, *wrong)))
 
 
 def test_keys_and_elements_of_any_kind_are_taken_or_refused_in_words(captured: Any) -> None:
@@ -107,7 +107,7 @@ def test_keys_and_elements_of_any_kind_are_taken_or_refused_in_words(captured: A
         file_choice("s.pt", lambda data: torch.save(["a", {}], data)),
     ):
         with pytest.raises(InputError, match="not a tensor") as caught:
-            chosen_tensors(captured, choice)
+            choose_tensors(captured, choice)
         assert "save tensors, or arrays of numbers" in str(caught.value)
 
 

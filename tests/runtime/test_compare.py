@@ -23,7 +23,7 @@ from buddy.compiler.protocol.run_report import NodeCounts
 from buddy.compiler.runtime import run_and_compare
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.compare import TOLERANCES, compare
-from buddy.compiler.runtime.measure import compare_results, summarize
+from buddy.compiler.runtime.measure import compare_results, summarize_times
 from buddy.compiler.support import machine_load
 from buddy.compiler.support.machine_load import LoadMeter
 from tests.runtime.objects import compile_object
@@ -172,9 +172,9 @@ def test_the_histogram_counts_every_finite_value() -> None:
 
 
 def test_timings_are_medians_and_quartiles() -> None:
-    timing = summarize([4.0, 1.0, 3.0, 2.0, 100.0], threads=2)
+    timing = summarize_times([4.0, 1.0, 3.0, 2.0, 100.0], threads=2)
     assert (timing.median, timing.low, timing.high, timing.runs, timing.threads) == (3.0, 2.0, 4.0, 5, 2)
-    assert summarize([], 1).runs == 0
+    assert summarize_times([], 1).runs == 0
 
 
 DOUBLE = """

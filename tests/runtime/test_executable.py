@@ -122,11 +122,11 @@ def test_the_copy_of_a_frozen_weight_is_passed_without_python(monkeypatch: pytes
     """Only a weight in another state, or of a form that the native function does not know, is passed to Python."""
     asked: list[torch.Tensor] = []
 
-    def state_of(source: torch.Tensor) -> tuple[object, ...]:
+    def weight_state(source: torch.Tensor) -> tuple[object, ...]:
         asked.append(source)
-        return shared_weights.state_of(source)
+        return shared_weights.weight_state(source)
 
-    monkeypatch.setattr(executable, "state_of", state_of)
+    monkeypatch.setattr(executable, "weight_state", weight_state)
     program, weight = _packed_program(), torch.arange(6.0).reshape(2, 3)
     assert [float(program([weight])[0]) for _ in range(3)] == [1, 1, 1]
     assert len(asked) == 1

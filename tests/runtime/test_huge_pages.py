@@ -14,7 +14,7 @@ from buddy.compiler.frontend.capture import capture
 from buddy.compiler.protocol.artifact import Argument, TensorSpec
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.runtime import LoadedProgram, executable
-from buddy.compiler.runtime.buffers import HUGE_PAGE_BYTES, collapse, huge_page_tensor
+from buddy.compiler.runtime.buffers import HUGE_PAGE_BYTES, huge_page_tensor, move_to_huge_pages
 
 
 def huge_bytes() -> int:
@@ -36,9 +36,9 @@ def given(pages: int) -> int:
 def test_memory_is_moved_where_the_kernel_can_and_keeps_its_address_and_content() -> None:
     tensor = torch.arange(4 * HUGE_PAGE_BYTES // 4, dtype=torch.int32)
     address, before = tensor.data_ptr(), huge_bytes()
-    collapse(tensor)
-    collapse(tensor[:3])
-    collapse(torch.empty(0))
+    move_to_huge_pages(tensor)
+    move_to_huge_pages(tensor[:3])
+    move_to_huge_pages(torch.empty(0))
     assert tensor.data_ptr() == address
     assert torch.equal(tensor, torch.arange(tensor.numel(), dtype=torch.int32))
     mode = Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text()
@@ -88,7 +88,7 @@ def test_only_weights_that_are_read_in_place_are_marked_and_new_ones_are_met_too
 
 def test_a_weight_that_comes_at_several_addresses_is_moved_once_at_each(monkeypatch: pytest.MonkeyPatch) -> None:
     moved: list[int] = []
-    monkeypatch.setattr(executable, "collapse", lambda tensor: moved.append(tensor.data_ptr()))
+    monkeypatch.setattr(executable, "move_to_huge_pages", lambda tensor: moved.append(tensor.data_ptr()))
     argument = executable.StreamedArgument(Argument(0, TensorSpec((4,), "f32"), streamed=True))
     first, second = torch.ones(4), torch.ones(4)
     for weight in (first, second, first, second):

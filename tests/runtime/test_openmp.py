@@ -13,7 +13,7 @@ from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.run_report import NodeCounts
 from buddy.compiler.runtime import LoadedProgram, executable, run_and_compare
 from buddy.compiler.runtime.compare import compare
-from buddy.compiler.runtime.openmp import SEQUENTIAL, fork_on, torch_fork
+from buddy.compiler.runtime.openmp import SEQUENTIAL, find_fork, torch_fork
 from tests.conftest import RunPython
 from tests.programs import Line
 
@@ -78,7 +78,7 @@ def test_sizes_that_do_not_divide_evenly_give_the_same_bits_too(what: str) -> No
 
 
 def test_without_a_runtime_one_thread_does_it_all_and_the_report_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert fork_on(lambda name: 0) is None
+    assert find_fork(lambda name: 0) is None
     program = line()
     artifact = program.compile(shared(2)).artifact
     monkeypatch.setattr(executable, "torch_fork", lambda: SEQUENTIAL)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from buddy.compiler.runtime.graph_interpreter import symbols_at
+from buddy.compiler.runtime.graph_interpreter import symbol_values
 from buddy.compiler.runtime.sensitivity import RandomRoundingInterpreter, round_at_random
 from tests.programs import captured
 
@@ -17,7 +17,7 @@ LENGTH = 4096
 
 def run(function: Callable[..., Any], *args: torch.Tensor, seed: int = 0) -> torch.Tensor:
     program = captured(function, *args)
-    symbols = symbols_at(program.graph, program.tensors)
+    symbols = symbol_values(program.graph, program.tensors)
     with torch.no_grad():
         (found,) = RandomRoundingInterpreter(program.graph, program.tensors, symbols, seed).finish()
     return found

@@ -8,7 +8,7 @@ from torch import nn
 
 from buddy.compiler.frontend.capture import capture
 from buddy.compiler.runtime.captured import CapturedGraph, Spread
-from buddy.compiler.runtime.measure import compare_results, prepare_verdict, with_threads
+from buddy.compiler.runtime.measure import compare_results, prepare_verdict, torch_threads
 from buddy.compiler.runtime.sensitivity import further_spreads, measure_spreads
 from buddy.compiler.support import disk_cache
 from buddy.compiler.support.disk_cache import SPREADS
@@ -62,7 +62,7 @@ def same(one: Spread, other: Spread) -> bool:
 
 def test_a_verdict_that_was_prepared_needs_no_run_in_double_precision() -> None:
     prepare_verdict(captured_with(), 1)
-    with with_threads(1):
+    with torch_threads(1):
         known = captured_with()
         assert measured(known)
     assert not ran_in_double(known)

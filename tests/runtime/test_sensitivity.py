@@ -17,7 +17,7 @@ from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.runtime import LoadedProgram, graph_interpreter
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.compare import compare
-from buddy.compiler.runtime.measure import compare_results, with_peak
+from buddy.compiler.runtime.measure import compare_results, measure_peak
 from buddy.compiler.runtime.sensitivity import (
     MAX_FURTHER_RUNS,
     MIN_ELEMENTS,
@@ -364,7 +364,7 @@ def test_large_weights_are_not_copied_to_double_precision_at_once(wide: Captured
     assert wide.eager is not None
     expected = wide.eager(wide.tensors)
     for measured in (lambda: measure_spreads(wide, expected), lambda: further_spreads(wide, 0)):
-        found, peak = with_peak(measured)
+        found, peak = measure_peak(measured)
         assert found
         assert peak <= 1.0 * sum(tensor.nbytes for tensor in wide.tensors)
 

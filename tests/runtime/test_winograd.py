@@ -7,7 +7,7 @@ import torch
 
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.measure import compare_results, relative_rms
-from buddy.compiler.runtime.sensitivity import is_within, measure_spreads
+from buddy.compiler.runtime.sensitivity import is_within_spread, measure_spreads
 from buddy.compiler.runtime.winograd import convolve
 from tests.programs import captured
 
@@ -52,7 +52,7 @@ def test_the_verdict_on_bfloat16_allows_for_what_the_algorithm_rounds() -> None:
     assert program.eager is not None
     expected, result = program.eager(program.tensors), _by_winograd(*tensors)
     # The spread of a direct convolution does not.
-    assert not is_within(result, expected[0], measure_spreads(program, expected)[0])
+    assert not is_within_spread(result, expected[0], measure_spreads(program, expected)[0])
     (report,) = compare_results(program, [result], expected, False)
     assert report.verdict == "ok", report.checks
 

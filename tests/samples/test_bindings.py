@@ -27,7 +27,7 @@ def printed(root: Path, run_python: Callable[..., Any]) -> Callable[..., str]:
     known: dict[str, str] = {}
 
     def run(name: str, *arguments: str) -> str:
-        if name == "matmul_to_blas" and blas.find() is None:
+        if name == "matmul_to_blas" and blas.find_blas() is None:
             pytest.skip("no OpenBLAS is installed")
         if name not in known:
             done = run_python(str(root / "samples" / "bindings" / f"{name}.py"), *arguments)
@@ -85,7 +85,7 @@ PHASES = {"build_module": "toplevel", "own_dialect": "toplevel", "own_pass": "to
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_sample_opens_at_the_phase_of_its_module_and_agrees_with_its_reference(name: str, root: Path) -> None:
-    if name == "matmul_to_blas" and blas.find() is None:
+    if name == "matmul_to_blas" and blas.find_blas() is None:
         pytest.skip("no OpenBLAS is installed")
     (captured,) = load_program(str(root / "samples" / "bindings" / f"{name}.py")).graphs
     assert captured.info.entry_phase == PHASES[name]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from buddy.compiler.importers.dumps.headers import anchor_of, op_of, read_header
+from buddy.compiler.importers.dumps.headers import anchor_of, first_op_name, read_header
 from buddy.compiler.importers.dumps.logs import MAX_COUNTED_BYTES, StageHash, lines_from
 from buddy.compiler.importers.dumps.records import Dump, DumpStage
 from buddy.compiler.protocol.dump_files import IR_SUFFIXES, DumpFormat, files_in, is_text, language_of_text
@@ -75,7 +75,7 @@ class FolderScan:
             stage.title, language, stage.phase, len(dump.files), start, read.length, read.total_lines, read.digest,
             anchor, ops=read.ops,
             pipeline=header.pipeline if header is not None else "",
-            op=op_of(read.head) if dump.format == "mlir-tree" else "",
+            op=first_op_name(read.head) if dump.format == "mlir-tree" else "",
         )  # fmt: skip
         dump.files.append(stage.path)
         dump.add(record)

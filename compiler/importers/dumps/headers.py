@@ -137,7 +137,7 @@ def anchor_of(head: bytes, language: str, ran_on: str) -> str:
     return f"@{_text(name)}" if name else ran_on or op.rpartition(".")[2]
 
 
-def op_of(head: bytes) -> str:
+def first_op_name(head: bytes) -> str:
     """Returns the full name of the first op in printed MLIR, "" if the first lines do not contain it."""
     match = _top_op(head)
     op = _text(match["generic"] or match["op"]) if match is not None else ""

@@ -1,7 +1,7 @@
 """Finds the source lines that each line of printed IR names.
 
 MLIR names them by `loc(...)`, LLVM IR by `!dbg`, HLO by the metadata of an op, PTX by `.loc`, code of torch.compile by
-comments. A place is a source line, written `file:line`.
+comments. A source line is written `file:line`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from buddy.compiler.protocol import NodeRow
 
-# Longer texts are shown without places, because finding them would delay the stage noticeably.
+# Longer texts are shown without source lines, because finding these would delay the stage noticeably.
 MAX_LOCATED_CHARACTERS = 2 << 20
-Places = tuple[str, ...]
+SourceLines = tuple[str, ...]
 _MAX_DEPTH = 16
 
 _MLIR_DEFINITION = re.compile(r"^(#loc\d*) = loc\((.*)\)\s*$", re.MULTILINE)
@@ -28,14 +28,14 @@ _PTX_LOC = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)")
 _PYTHON_PLACE = re.compile(r"\s*# File: (.*?):(\d+) in ")
 
 
-def line_places(text: str, language: str) -> list[Places]:
-    """Returns the places of each line of a text, the empty tuple for a line that names none."""
+def find_source_lines(text: str, language: str) -> list[SourceLines]:
+    """Returns, for each line of a text, the source lines that it names."""
     find = _FINDERS.get(language)
     return find(text) if find is not None else []
 
 
-def place_rows(places: Iterable[str]) -> tuple[NodeRow, ...]:
-    """Returns a row for each place, sorted by file and line, as nodes of a graph."""
+def source_line_rows(places: Iterable[str]) -> tuple[NodeRow, ...]:
+    """Returns a row for each source line, sorted by file and line, as nodes of a graph."""
     ordered = sorted(set(places), key=lambda place: (place.rpartition(":")[0], int(place.rpartition(":")[2])))
     return tuple(
         NodeRow(
@@ -45,13 +45,13 @@ def place_rows(places: Iterable[str]) -> tuple[NodeRow, ...]:
     )
 
 
-def _of_mlir(text: str) -> list[Places]:
+def _of_mlir(text: str) -> list[SourceLines]:
     if "loc(" not in text:
         return []
     definitions = dict(_MLIR_DEFINITION.findall(text))
-    resolved: dict[str, Places] = {}
+    resolved: dict[str, SourceLines] = {}
 
-    def resolve(parts: str, depth: int = 0) -> Places:
+    def resolve(parts: str, depth: int = 0) -> SourceLines:
         places: dict[str, None] = {}
         for path, line, alias in _MLIR_PART.findall(parts):
             if path and line != "0":
@@ -63,9 +63,9 @@ def _of_mlir(text: str) -> list[Places]:
         return tuple(places)
 
     # Many lines have the same locations.
-    known: dict[str, Places] = {}
+    known: dict[str, SourceLines] = {}
 
-    def of_line(line: str) -> Places:
+    def of_line(line: str) -> SourceLines:
         start = line.find("loc(")
         if start < 0 or line.startswith("#loc"):
             return ()
@@ -77,7 +77,7 @@ def _of_mlir(text: str) -> list[Places]:
     return list(map(of_line, text.split("\n")))
 
 
-def _of_llvm(text: str) -> list[Places]:
+def _of_llvm(text: str) -> list[SourceLines]:
     if "!dbg !" not in text:
         return []
     nodes = {number: (kind, _fields(fields)) for number, kind, fields in _LLVM_DEFINITION.findall(text)}
@@ -90,7 +90,7 @@ def _of_llvm(text: str) -> list[Places]:
         parent = fields.get("file") or fields.get("scope", "")
         return file_of(parent, depth + 1) if parent and depth < _MAX_DEPTH else ""
 
-    def places_of(number: str) -> Places:
+    def places_of(number: str) -> SourceLines:
         places = []
         for _ in range(_MAX_DEPTH):
             kind, fields = nodes.get(number, ("", {}))
@@ -101,7 +101,7 @@ def _of_llvm(text: str) -> list[Places]:
             number = fields.get("inlinedAt", "")
         return tuple(dict.fromkeys(place for place in places if not place.startswith(":")))
 
-    known: dict[str, Places] = {}
+    known: dict[str, SourceLines] = {}
     result = []
     for line in text.split("\n"):
         match = _LLVM_USE.search(line)
@@ -115,17 +115,17 @@ def _fields(text: str) -> dict[str, str]:
     return {name: value.strip('"').lstrip("!") for name, value in re.findall(r'(\w+): ("[^"]*"|[^,]+)', text)}
 
 
-def _of_hlo(text: str) -> list[Places]:
+def _of_hlo(text: str) -> list[SourceLines]:
     tables = {name: _hlo_table(body) for name, body in _HLO_TABLE.findall(text)}
     files, locations, frames = (tables.get(name, {}) for name in ("FileNames", "FileLocations", "StackFrames"))
 
-    def place_of(frame: str) -> Places:
+    def place_of(frame: str) -> SourceLines:
         match = re.search(r"file_location_id=(\d+)", frames.get(frame, ""))
         location = locations.get(match[1], "") if match is not None else ""
         match = re.search(r"file_name_id=(\d+).* line=(\d+)", location)
         return (f"{files[match[1]]}:{match[2]}",) if match is not None and match[1] in files else ()
 
-    def of_line(line: str) -> Places:
+    def of_line(line: str) -> SourceLines:
         if (match := _HLO_PLACE.search(line)) is not None:
             return (f"{match[1]}:{match[2]}",)
         match = _HLO_FRAME.search(line)
@@ -139,9 +139,9 @@ def _hlo_table(body: str) -> dict[str, str]:
     return {number: value.strip('"') for number, value in pairs}
 
 
-def _of_ptx(text: str) -> list[Places]:
+def _of_ptx(text: str) -> list[SourceLines]:
     files = {number: f"{folder}/{name}" if folder else name for number, folder, name in _PTX_FILE.findall(text)}
-    current: Places = ()
+    current: SourceLines = ()
     result = []
     for line in text.split("\n"):
         if (match := _PTX_LOC.match(line)) is not None:
@@ -152,8 +152,8 @@ def _of_ptx(text: str) -> list[Places]:
     return result
 
 
-def _of_python(text: str) -> list[Places]:
-    current: Places = ()
+def _of_python(text: str) -> list[SourceLines]:
+    current: SourceLines = ()
     result = []
     for line in text.split("\n"):
         if (match := _PYTHON_PLACE.match(line)) is not None:
@@ -164,7 +164,7 @@ def _of_python(text: str) -> list[Places]:
     return result
 
 
-_FINDERS: dict[str, Callable[[str], list[Places]]] = {
+_FINDERS: dict[str, Callable[[str], list[SourceLines]]] = {
     "mlir": _of_mlir,
     "llvm": _of_llvm,
     "hlo": _of_hlo,
@@ -173,6 +173,6 @@ _FINDERS: dict[str, Callable[[str], list[Places]]] = {
 }
 
 
-def all_places(lines: Sequence[Places]) -> set[str]:
-    """Returns the places of all lines."""
+def all_source_lines(lines: Sequence[SourceLines]) -> set[str]:
+    """Returns the source lines that any of `lines` names."""
     return {place for places in lines for place in places}

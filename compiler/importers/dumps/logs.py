@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from buddy.compiler.importers.dumps.headers import MODULE, Header, anchor_of, op_of, read_header
+from buddy.compiler.importers.dumps.headers import MODULE, Header, anchor_of, first_op_name, read_header
 from buddy.compiler.importers.dumps.records import Dump, DumpStage
 from buddy.compiler.protocol.dump_files import language_of_text
 
@@ -225,7 +225,7 @@ class _LogReader:
         if read.is_binary:
             self._dump.notes.append(f"the text of {header.title} has binary data in it")
         # A header without a pass is of output before the first one.
-        op = (header.op or op_of(read.head)) if header.language == "mlir" and header.pipeline else ""
+        op = (header.op or first_op_name(read.head)) if header.language == "mlir" and header.pipeline else ""
         stage = DumpStage(
             header.title, header.language, _PHASES[header.language], self._file_number, self._start, read.length,
             read.total_lines, read.digest, anchor, header.ran_on, failed=header.failed, ops=read.ops,

@@ -33,7 +33,7 @@ def is_step(stage: DumpStage) -> bool:
     return bool(stage.op and stage.pipeline)
 
 
-def is_whole(stage: DumpStage) -> bool:
+def shows_module(stage: DumpStage) -> bool:
     """Returns whether the text of a stage is the whole module."""
     return stage.anchor == MODULE
 
@@ -63,16 +63,16 @@ class _Positions:
 
     def __init__(self) -> None:
         self._groups: Counter[bool] = Counter()
-        self._places: dict[bool, Counter[tuple[str, str]]] = {False: Counter(), True: Counter()}
+        self._counts: dict[bool, Counter[tuple[str, str]]] = {False: Counter(), True: Counter()}
 
     def of(self, stage: DumpStage) -> tuple[int, str, int]:
-        places = self._places[stage.before]
+        counts = self._counts[stage.before]
         if stage.op == MODULE_OP:
             self._groups[stage.before] += 2
-            places.clear()
+            counts.clear()
             return self._groups[stage.before] - 1, stage.op, 0
-        places[stage.op, _symbol(stage)] += 1
-        return self._groups[stage.before], stage.op, places[stage.op, _symbol(stage)] - 1
+        counts[stage.op, _symbol(stage)] += 1
+        return self._groups[stage.before], stage.op, counts[stage.op, _symbol(stage)] - 1
 
 
 def _symbol(stage: DumpStage) -> str:
@@ -91,7 +91,7 @@ class PipelineStep:
 
 
 @dataclass
-class Start:
+class RerunStart:
     """The start of a re-run: the stages whose texts together are the module, and the first step to run on it."""
 
     stages: list[int]
@@ -147,7 +147,7 @@ class Pipeline:
         """Returns the index of the step that stage number `stage` belongs to; `None` if it belongs to none."""
         return self._by_stage.get(stage)
 
-    def start_before(self, first: int) -> Start:
+    def start_before(self, first: int) -> RerunStart:
         """Returns the latest start before step `first` at which the dump has the whole module.
 
         Raises `DumpPipelineError` if the dump has no such text.
@@ -155,12 +155,16 @@ class Pipeline:
         for index in range(first if self.is_before else first - 1, -1, -1):
             whole = self._whole_text(index)
             if whole is not None:
-                return Start([whole], index if self.is_before else index + 1)
+                return RerunStart([whole], index if self.is_before else index + 1)
         index = 0 if self.is_before else 1
         parts = self.steps[0].stages
         # Passes on functions may print each function alone, before any pass on the module.
-        if self.steps[0].op != MODULE_OP and index <= first and not any(is_whole(self._stages[one]) for one in parts):
-            return Start(parts, index)
+        if (
+            self.steps[0].op != MODULE_OP
+            and index <= first
+            and not any(shows_module(self._stages[one]) for one in parts)
+        ):
+            return RerunStart(parts, index)
         raise DumpPipelineError(
             f"the dump has no text of the whole module before {self.steps[first].title} "
             f"(step {first + 1} of {len(self.steps)})"
@@ -174,7 +178,7 @@ class Pipeline:
         if not is_end and len(step.stages) > 1:
             return None
         stage = step.stages[0] if self.is_before else step.stages[-1]
-        return stage if is_whole(self._stages[stage]) else None
+        return stage if shows_module(self._stages[stage]) else None
 
     def text(self, first: int, skipped: Collection[int] = ()) -> str:
         """Returns the pipeline from step `first` on, without the `skipped` ones, in the syntax of `mlir-opt`."""
@@ -246,7 +250,7 @@ class Pipeline:
         return None
 
 
-def readings(stages: Sequence[DumpStage]) -> Iterator[Pipeline]:
+def possible_pipelines(stages: Sequence[DumpStage]) -> Iterator[Pipeline]:
     """Yields the pipelines that the stages may be of. Raises `DumpPipelineError` if no pipeline is found.
 
     They differ in the stages that they attribute to inner pipelines, such as that of the inliner. Such stages look like
@@ -297,12 +301,12 @@ def _inner_stages(
     """Yields the stages that `choose` selects of the runs that inner pipelines may have made."""
     is_before = _shows_before(stages)
     numbers = [n for n, stage in enumerate(stages) if is_step(stage) and stage.before == is_before]
-    for place, number in enumerate(numbers):
+    for position, number in enumerate(numbers):
         inner = _INNER_PASSES.get(_title(stages[number]))
         if inner is None:
             continue
         run: list[int] = []
-        for other in numbers[place + 1 :] if is_before else numbers[:place][::-1]:
+        for other in numbers[position + 1 :] if is_before else numbers[:position][::-1]:
             if _title(stages[other]) != inner or stages[other].op == MODULE_OP:
                 break
             run.append(other)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from buddy.compiler.importers.dumps.folders import FolderScan
-from buddy.compiler.importers.dumps.locations import MAX_LOCATED_CHARACTERS, line_places
+from buddy.compiler.importers.dumps.locations import MAX_LOCATED_CHARACTERS, find_source_lines
 from buddy.compiler.importers.dumps.logs import LogScan, digest_of
 from buddy.compiler.importers.dumps.records import Dump, DumpStage
 from buddy.compiler.importers.dumps.torch_logs import TORCH_PREFIX, TorchLogScan
@@ -61,7 +61,7 @@ def indexed_text(dump: Dump, stage: DumpStage) -> IndexedText:
     if len(text) > MAX_LOCATED_CHARACTERS:
         return IndexedText(text)
     sets: dict[tuple[str, ...], int] = {(): 0}
-    places = line_places(text, stage.language)
+    places = find_source_lines(text, stage.language)
     line_sets = array("I", (sets.setdefault(names, len(sets)) for names in places))
     return IndexedText(text, line_sets, tuple(sets)) if len(sets) > 1 else IndexedText(text)
 

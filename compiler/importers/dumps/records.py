@@ -145,7 +145,7 @@ class Dump:
                 yield stage
 
 
-def stage_of(stage: DumpStage, index: int) -> Stage:
+def client_stage(stage: DumpStage, index: int) -> Stage:
     """Returns the stage as clients see it, as stage number `index` of its graph."""
     added = sum(count for _, count in stage.deltas if count > 0)
     removed = -sum(count for _, count in stage.deltas if count < 0)

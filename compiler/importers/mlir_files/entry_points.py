@@ -5,10 +5,10 @@ from __future__ import annotations
 import resource
 from collections.abc import Iterator
 
-from buddy.compiler.graph.serialize import to_bytes
+from buddy.compiler.graph.serialization import to_bytes
 from buddy.compiler.importers.mlir_files.module_graph import FUNCTIONS, ModuleGraphBuilder
 from buddy.compiler.importers.mlir_files.read_request import EntryPoint, ReadAnswer, ReadRequest
-from buddy.compiler.importers.mlir_files.reading import ModulePart, UnreadableError, new_context, parts_of
+from buddy.compiler.importers.mlir_files.reading import ModulePart, UnreadableError, new_context, parse_modules
 from buddy.compiler.importers.mlir_files.signatures import (
     DEFAULT_SIZE,
     NotRunnableError,
@@ -17,7 +17,7 @@ from buddy.compiler.importers.mlir_files.signatures import (
     dialects_of,
     fix_sizes,
     phase_of,
-    values_of,
+    signature_values,
 )
 from buddy.compiler.importers.mlir_files.wrapping import WRAPPER, FunctionSignature, wrap
 from buddy.compiler.mlir.bindings import ir
@@ -52,7 +52,7 @@ def answer(request: ReadRequest) -> ReadAnswer:
     context = new_context()
     try:
         with context:
-            parts = parts_of(request.content, request.title, context)
+            parts = parse_modules(request.content, request.title, context)
             return _open_entries(request, parts, words)
     except UnreadableError as error:
         return ReadAnswer(problem=error.diagnostic)
@@ -165,7 +165,7 @@ def _static_size(size: int | None) -> int:
 
 def _signature(entry: ir.Operation, module: ir.Module, name: str, words: list[ShapeWord]) -> FunctionSignature:
     inputs, results = argument_types(entry)
-    arguments, outputs = values_of(inputs, "arg", words), values_of(results, "result")
+    arguments, outputs = signature_values(inputs, "arg", words), signature_values(results, "result")
     writes = WriteEffects(module.operation)
     values = entry.regions[0].blocks[0].arguments
     written_arguments = tuple(

@@ -46,7 +46,7 @@ def new_context() -> ir.Context:
     return context
 
 
-def parts_of(content: bytes, title: str, context: ir.Context) -> list[ModulePart]:
+def parse_modules(content: bytes, title: str, context: ir.Context) -> list[ModulePart]:
     """Returns the modules in `content`: one, or several separated by `// -----` in a text. Raises `UnreadableError`."""
     if content.startswith(BYTECODE):
         parts = [ModulePart(_parse(content, title, context))]

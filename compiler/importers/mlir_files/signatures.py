@@ -64,7 +64,7 @@ def _llvm_result(text: str) -> ir.Type:
         return ir.Type.parse(f"!llvm.{name}")
 
 
-def values_of(types: Sequence[ir.Type], prefix: str, words: Sequence[ShapeWord] = ()) -> list[SignatureValue]:
+def signature_values(types: Sequence[ir.Type], prefix: str, words: Sequence[ShapeWord] = ()) -> list[SignatureValue]:
     """Returns the arguments or results of the given types, named `prefix` with a number.
 
     `words` are the shapes that the user has set.

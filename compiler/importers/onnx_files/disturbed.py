@@ -64,13 +64,13 @@ class Disturbed:
     def __call__(self, tensors: Sequence[torch.Tensor], seed: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Returns the results with random signs from `seed`, and those with the opposite signs."""
         if self._reference is None:
-            model, self._signs = _with_errors(self._content)
+            model, self._signs = _add_errors(self._content)
             self._reference = Reference(model.SerializeToString(), [value.name for value in model.graph.input])
         signs = torch.randint(2, (self._signs,), generator=torch.Generator().manual_seed(seed)).float() * 2 - 1
         return self._reference([*tensors, signs]), self._reference([*tensors, -signs])
 
 
-def _with_errors(content: bytes) -> tuple[onnx.ModelProto, int]:
+def _add_errors(content: bytes) -> tuple[onnx.ModelProto, int]:
     """Returns the model with errors, whose last input is a vector of signs, and the length of that vector."""
     import onnx
 

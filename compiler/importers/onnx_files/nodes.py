@@ -32,7 +32,7 @@ _DTYPES = {
 }
 
 
-def graph_of(prepared: PreparedModel, name: str, path: Path) -> Graph:
+def build_graph(prepared: PreparedModel, name: str, path: Path) -> Graph:
     """Converts a model. Raises `SourceError` for an input or a result of an unsupported dtype or size."""
     return _GraphBuilder(prepared, path).graph(name)
 

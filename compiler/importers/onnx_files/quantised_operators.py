@@ -101,13 +101,13 @@ class _Rewriting:
     def binary(self, node: onnx.NodeProto) -> None:
         operands = [self._dequantised(node, "a", node.input[:3]), self._dequantised(node, "b", node.input[3:6])]
         name = node.op_type.removeprefix("QLinear")
-        self._quantised(node, name, operands, *_pair(node.input[6:]), ())
+        self._quantised(node, name, operands, *_scale_and_zero(node.input[6:]), ())
 
     def unary(self, node: onnx.NodeProto) -> None:
         operands = [self._dequantised(node, "x", node.input[:3])]
         kept = [each for each in node.attribute if each.name not in ("opset", "channels_last")]
         name = node.op_type.removeprefix("QLinear")
-        self._quantised(node, name, operands, *_pair(node.input[3:]), kept)
+        self._quantised(node, name, operands, *_scale_and_zero(node.input[3:]), kept)
 
     def _dequantised(self, node: onnx.NodeProto, role: str, tensor: Sequence[str], axis: int | None = None) -> str:
         """Appends the node that dequantises `tensor`, a name with those of its scale and zero point."""
@@ -172,7 +172,7 @@ class _Rewriting:
         return node.name or node.output[0]
 
 
-def _pair(names: Sequence[str]) -> tuple[str, str]:
+def _scale_and_zero(names: Sequence[str]) -> tuple[str, str]:
     scale, zero = [*names, ""][:2]
     return scale, zero
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from buddy.compiler.support.target import has_features
+from buddy.compiler.support.target import host_has_features
 
 Evaluate = Callable[[dict[str, Any]], Sequence[Any]]
 
@@ -39,7 +39,7 @@ def _by_runtime(content: bytes) -> Evaluate | None:
     # Without this, ONNX Runtime multiplies the integers of dequantised tensors by kernels of its own, whose roundings
     # differ from those of the model's ops by a step of the next integers.
     options.add_session_config_entry("session.disable_quant_qdq", "1")
-    if not (has_features("avx512_vnni") or has_features("avx_vnni")):
+    if not (host_has_features("avx512_vnni") or host_has_features("avx_vnni")):
         # Without this, sums of two products of 8-bit integers saturate at 16 bits.
         options.add_session_config_entry("session.x64quantprecision", "1")
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])

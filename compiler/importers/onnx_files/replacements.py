@@ -66,9 +66,9 @@ def replace_nodes(model: onnx.ModelProto) -> onnx.ModelProto:
         elif node.op_type == "SoftmaxCrossEntropyLoss":
             if len(node.input) > 2 and _attribute(node, "reduction", "mean") == "mean":
                 # torch-mlir divides by the number of the losses instead of the sum of their weights.
-                _refuse(node, "class weights with the reduction `mean`")
+                _reject(node, "class weights with the reduction `mean`")
         elif node.op_type == "Pad" and _attribute(node, "mode", "constant") == "wrap":
-            _refuse(node, "the mode `wrap`")  # torch-mlir's lowering never ends
+            _reject(node, "the mode `wrap`")  # torch-mlir's lowering never ends
         elif replacement := _REPLACEMENTS.get(node.op_type):
             text = replacement(node, types)
             if text:
@@ -121,22 +121,22 @@ def _shape(value_type: onnx.TypeProto.Tensor) -> list[int]:
     return [size.dim_value for size in value_type.shape.dim]
 
 
-# ---- refused nodes ------------------------------------------------------------------------------------------------
+# ---- rejected nodes -----------------------------------------------------------------------------------------------
 
 
 def _check_old_ops(model: onnx.ModelProto) -> None:
     """Raises `UnsupportedNodeError` for nodes of old operator sets that torch-mlir reads as those of a newer one."""
     for node in model.graph.node:
         if node.op_type == "Hardmax":
-            _refuse(node, "the meaning of an operator set before 13")
+            _reject(node, "the meaning of an operator set before 13")
         if node.op_type == "Upsample" and _attribute(node, "mode", "nearest") != "nearest":
-            _refuse(node, "linear interpolation of an operator set before 10")
+            _reject(node, "linear interpolation of an operator set before 10")
         if (
             node.op_type == "AveragePool"
             and _attribute(node, "ceil_mode", 0)
             and _attribute(node, "count_include_pad", 0)
         ):
-            _refuse(node, "windows beyond the padding (ceil_mode) of an operator set before 13")
+            _reject(node, "windows beyond the padding (ceil_mode) of an operator set before 13")
 
 
 def _check_recurrent(node: onnx.NodeProto, types: Types, constants: dict[str, onnx.TensorProto]) -> None:
@@ -147,19 +147,19 @@ def _check_recurrent(node: onnx.NodeProto, types: Types, constants: dict[str, on
     steps = _shape(types[inputs[0]])[0]
     lengths = constants.get(inputs[4])
     if inputs[4] and (lengths is None or any(onnx.numpy_helper.to_array(lengths) != steps)):
-        _refuse(node, "sequences of different lengths (sequence_lens)")
+        _reject(node, "sequences of different lengths (sequence_lens)")
     if inputs[7]:
-        _refuse(node, "peephole weights (P)")
+        _reject(node, "peephole weights (P)")
     names = [name.decode() for name in _attribute(node, "activations", [])]
     unknown = next((name for name in names if name not in _ACTIVATIONS), "")
     if unknown:
-        _refuse(node, f"the activation {unknown}")
+        _reject(node, f"the activation {unknown}")
     for name in ("clip", "activation_alpha", "activation_beta"):
         if _attribute(node, name, None) is not None:
-            _refuse(node, f"the attribute {name}")
+            _reject(node, f"the attribute {name}")
 
 
-def _refuse(node: onnx.NodeProto, what: str) -> None:
+def _reject(node: onnx.NodeProto, what: str) -> None:
     raise UnsupportedNodeError(f"its node {node.name or node.output[0]} ({node.op_type}) has {what}")
 
 

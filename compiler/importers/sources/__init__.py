@@ -16,8 +16,8 @@ from buddy.compiler.importers.sources.inputs import (
     MODEL,
     Call,
     apply_shapes,
-    call_of,
     defines_both,
+    make_call,
     shape_error,
 )
 from buddy.compiler.importers.sources.lazy_trace import TracedFunction, trace_lazily
@@ -25,12 +25,12 @@ from buddy.compiler.importers.sources.mlir_file import find_module, program_of_m
 from buddy.compiler.importers.sources.opening import Opening, open_file
 from buddy.compiler.importers.sources.pretrained import offline_models
 from buddy.compiler.importers.sources.program import CapturedProgram, program_files
-from buddy.compiler.importers.sources.reuse import describe, restore, structure_of
+from buddy.compiler.importers.sources.reuse import describe_graph, restore_graph, structure_hash
 from buddy.compiler.importers.sources.script import (
-    execute,
     import_module,
-    prepare,
+    register_script,
     reporting_user_errors,
+    run_script,
     script_environment,
 )
 from buddy.compiler.importers.sources.tape import Tape
@@ -162,9 +162,9 @@ class _Loading:
         if path is None:
             self._names = vars(import_module(self._location.module))
             return
-        module = prepare(path, path.stem if name else "__main__")
+        module = register_script(path, path.stem if name else "__main__")
         self._names = module.__dict__
-        execute(path, module)
+        run_script(path, module)
 
     def _capture_named(self) -> None:
         name = self._location.name
@@ -201,17 +201,17 @@ class _Loading:
     ) -> None:
         todo = f"call {where} on its inputs in the script, and run it by Python, to see the error"
         with reporting_user_errors(self._location.path, self._location.module, todo):
-            function, args, kwargs = call_of(target, inputs, where)
+            function, args, kwargs = make_call(target, inputs, where)
             if self._shapes:
                 args, kwargs = self._change_shapes(function, args, kwargs)
             if self._known_graph and not self._tape.requested:
                 with self._tape.pause_recording():
-                    graph = restore(self._known_graph, function, args, kwargs)
+                    graph = restore_graph(self._known_graph, function, args, kwargs)
                 if graph is not None:
                     self._tape.requested.append(graph)
                     self._is_reused = True
                     return
-            self._call = (function, args, kwargs), structure_of(function)
+            self._call = (function, args, kwargs), structure_hash(function)
             try:
                 self._tape.capture(function, args, kwargs)
             except TorchDynamoException as error:
@@ -226,7 +226,7 @@ class _Loading:
         if self._call is None or len(graphs) != 1 or graphs[0].info.break_reason or self._tape.exports:
             return b""
         (function, args, kwargs), structure = self._call
-        return describe(graphs[0], function, args, kwargs, structure)
+        return describe_graph(graphs[0], function, args, kwargs, structure)
 
     def _change_shapes(
         self, function: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]

@@ -24,7 +24,7 @@ from buddy.compiler.importers.sources.pickles import UnsafeError, without_runnin
 from buddy.compiler.importers.sources.program import CapturedProgram
 from buddy.compiler.protocol.programs import shape_for
 from buddy.compiler.protocol.source_files import source_error
-from buddy.compiler.runtime.torch_values import from_torch
+from buddy.compiler.runtime.torch_values import from_torch_dtype
 
 # Ops that access files; a model does not need them.
 FILE_OPS = ("from_file", "save", "_save", "load")
@@ -51,10 +51,10 @@ def load(opening: Opening) -> CapturedProgram:
     Raises `SourceError`.
     """
     program = _read(opening)
-    return captured_program(opening, program)
+    return capture_exported(opening, program)
 
 
-def captured_program(opening: Opening, program: ExportedProgram) -> CapturedProgram:
+def capture_exported(opening: Opening, program: ExportedProgram) -> CapturedProgram:
     """Returns the graphs of a loaded exported program. Raises `SourceError`."""
     check_ops(opening, program)
     args, kwargs, notes = _inputs(opening, program)
@@ -176,7 +176,7 @@ def _inputs(opening: Opening, program: ExportedProgram) -> tuple[tuple[object, .
             leaves.append(_size(value) if isinstance(value, torch.SymInt) else value)
             continue
         user_shape = shape_for(words, name, index)
-        dtype = from_torch(value.dtype)
+        dtype = from_torch_dtype(value.dtype)
         if dtype is None:
             raise source_error(f"{opening.title} takes {value.dtype}, for which there are no random inputs", name)
         shape = user_shape.shape if user_shape is not None else tuple(_size(size) for size in value.shape)

@@ -11,8 +11,8 @@ import torch
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.protocol.programs import ShapeWord, shape_word
 from buddy.compiler.protocol.source_files import SourceError, source_error
-from buddy.compiler.runtime.torch_values import to_torch
-from buddy.compiler.runtime.values import random_of
+from buddy.compiler.runtime.torch_values import to_torch_dtype
+from buddy.compiler.runtime.values import random_like
 
 MODEL, INPUTS = "model", "example_inputs"
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
@@ -34,7 +34,7 @@ def suspending_kind(target: object) -> str | None:
     return "a generator" if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function) else None
 
 
-def as_call(
+def split_arguments(
     inputs: object,
 ) -> tuple[tuple[object, ...], dict[str, object]]:
     """Splits inputs into positional and keyword arguments.
@@ -48,7 +48,7 @@ def as_call(
     return (inputs,), {}
 
 
-def call_of(
+def make_call(
     target: torch.nn.Module | Callable[..., object],
     inputs: object,
     where: str,
@@ -77,7 +77,7 @@ def call_of(
             where,
             "define `example_inputs`: a tensor, a tuple, a list, a dict of keyword arguments, or a function of these",
         )
-    args, kwargs = as_call(() if values is None else values)
+    args, kwargs = split_arguments(() if values is None else values)
     _check_fits(target, args, kwargs, where)
     return target, args, kwargs
 
@@ -94,7 +94,7 @@ def _is_builder(
         return False
     if inspect.isclass(target):
         return issubclass(target, torch.nn.Module)
-    return _needs_no_arguments(target) and values is not None and as_call(values) != ((), {})
+    return _needs_no_arguments(target) and values is not None and split_arguments(values) != ((), {})
 
 
 def _needs_no_arguments(target: Callable[..., object]) -> bool:
@@ -149,12 +149,13 @@ _INTEGER_BOUND = 4
 
 
 def new_generator() -> torch.Generator:
+    """Returns a generator of random inputs, seeded with `SEED`."""
     return torch.Generator().manual_seed(SEED)
 
 
 def random_tensor(shape: tuple[int, ...], dtype: TensorDType, generator: torch.Generator) -> torch.Tensor:
     """Returns a dense tensor of normally distributed floats, integers in [0, 4), or booleans."""
-    torch_dtype = to_torch(dtype)
+    torch_dtype = to_torch_dtype(dtype)
     if torch_dtype.is_floating_point or torch_dtype.is_complex:
         drawn_dtype = torch_dtype if torch_dtype.is_complex or torch_dtype is torch.float64 else torch.float32
         return torch.randn(shape, generator=generator, dtype=drawn_dtype).to(torch_dtype)
@@ -197,8 +198,10 @@ def apply_shapes(
         if not isinstance(value, torch.Tensor):
             tensors = ", ".join(_tensors(names, args, kwargs)) or "none"
             raise source_error(f"the model has no tensor argument {name}; with {tensors}", "the shapes", _SHAPE_HINT)
-        keeps_dtype = not word.dtype or to_torch(dtype) == value.dtype
-        tensor = random_of(value, word.shape, generator) if keeps_dtype else random_tensor(word.shape, dtype, generator)
+        keeps_dtype = not word.dtype or to_torch_dtype(dtype) == value.dtype
+        tensor = (
+            random_like(value, word.shape, generator) if keeps_dtype else random_tensor(word.shape, dtype, generator)
+        )
         holder[key] = tensor  # type: ignore[index]
     return tuple(new_args), new_kwargs
 

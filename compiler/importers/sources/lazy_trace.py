@@ -33,6 +33,7 @@ class TracedFunction:
 
 
 def is_lazy(value: object) -> bool:
+    """Returns whether a value is a tensor on the lazy device."""
     return isinstance(value, torch.Tensor) and value.device.type == DEVICE
 
 

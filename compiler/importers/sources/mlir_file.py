@@ -10,15 +10,15 @@ import msgspec
 import numpy as np
 import torch
 
-from buddy.compiler.frontend.graph_info import ir_graph_info, rows_table
-from buddy.compiler.graph.serialize import from_bytes
+from buddy.compiler.frontend.graph_info import ir_graph_info, table_of_rows
+from buddy.compiler.graph.serialization import from_bytes
 from buddy.compiler.importers.mlir_files.read_request import EntryPoint, ReadAnswer, ReadRequest
-from buddy.compiler.importers.sources.inputs import INPUTS, SEED, as_call, new_generator, random_tensor
+from buddy.compiler.importers.sources.inputs import INPUTS, SEED, new_generator, random_tensor, split_arguments
 from buddy.compiler.importers.sources.opening import Opening
 from buddy.compiler.importers.sources.program import CapturedProgram
 from buddy.compiler.protocol.source_files import SourceError, source_error
 from buddy.compiler.runtime.captured import CapturedGraph
-from buddy.compiler.runtime.torch_values import to_torch
+from buddy.compiler.runtime.torch_values import to_torch_dtype
 from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLong, call_in_process
 
 if TYPE_CHECKING:
@@ -38,10 +38,10 @@ def load(opening: Opening) -> CapturedProgram:
     if size > MAX_FILE_BYTES:
         what = f"{opening.title} has {size >> 20} MiB; at most {MAX_FILE_BYTES >> 20} MiB are supported"
         raise source_error(what, opening.title, "pass its weights to the function as arguments, not as constants")
-    return program_of(ReadRequest(opening.path.read_bytes(), opening.title, opening.name, opening.shapes))
+    return read_program(ReadRequest(opening.path.read_bytes(), opening.title, opening.name, opening.shapes))
 
 
-def program_of(
+def read_program(
     request: ReadRequest, inputs: Sequence[torch.Tensor] | None = None, reference: ReferenceFunction | None = None
 ) -> CapturedProgram:
     """Returns the program that another process reads for `request`.
@@ -80,7 +80,7 @@ def _to_captured(
 ) -> CapturedGraph:
     graph = from_bytes(entry.graph)
     metas = [op.tensor_meta for op in graph.placeholders]
-    fits = inputs is not None and [(tuple(m.shape), to_torch(m.dtype)) for m in metas] == [
+    fits = inputs is not None and [(tuple(m.shape), to_torch_dtype(m.dtype)) for m in metas] == [
         (tuple(tensor.shape), tensor.dtype) for tensor in inputs
     ]
     generator = new_generator()
@@ -88,7 +88,7 @@ def _to_captured(
     info = ir_graph_info(graph, entry.name, entry.entry_phase, entry.dialects)
     eager = _to_eager(reference) if reference is not None and fits else None
     info = msgspec.structs.replace(info, compared=eager is not None)
-    return CapturedGraph(graph, info, tensors, eager, rows_table(info.rows), code=entry.text)
+    return CapturedGraph(graph, info, tensors, eager, table_of_rows(info.rows), code=entry.text)
 
 
 def _to_eager(reference: ReferenceFunction) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]:
@@ -118,12 +118,12 @@ def program_of_module(
     expected results from them. Raises `SourceError`.
     """
     text = module.operation.get_asm(enable_debug_info=False)
-    return program_of(ReadRequest(text.encode(), title, "", shapes), _inputs(names), _reference(names))
+    return read_program(ReadRequest(text.encode(), title, "", shapes), _inputs(names), _reference(names))
 
 
 def _inputs(names: Mapping[str, object]) -> list[torch.Tensor] | None:
     example_inputs = names.get(INPUTS)
-    values = as_call(example_inputs)[0] if example_inputs is not None else ()
+    values = split_arguments(example_inputs)[0] if example_inputs is not None else ()
     return [torch.as_tensor(value) for value in values] if values and all(map(_is_tensor, values)) else None
 
 
@@ -138,7 +138,8 @@ def _reference(names: Mapping[str, object]) -> Callable[..., object] | None:
         return None
     example_inputs = names.get(INPUTS)
     if not any(
-        isinstance(value, np.ndarray) for value in (as_call(example_inputs)[0] if example_inputs is not None else ())
+        isinstance(value, np.ndarray)
+        for value in (split_arguments(example_inputs)[0] if example_inputs is not None else ())
     ):
         return reference
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 import torch
 
-from buddy.compiler.frontend.graph_info import ir_graph_info, rows_table
+from buddy.compiler.frontend.graph_info import ir_graph_info, table_of_rows
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.types import NodeType, TensorMeta
 from buddy.compiler.importers.onnx_files.disturbed import Disturbed, quantises
 from buddy.compiler.importers.onnx_files.importing import import_onnx
 from buddy.compiler.importers.onnx_files.model import PreparedModel, prepare_model
-from buddy.compiler.importers.onnx_files.nodes import graph_of
+from buddy.compiler.importers.onnx_files.nodes import build_graph
 from buddy.compiler.importers.onnx_files.reference import Reference
 from buddy.compiler.importers.sources.inputs import SEED, new_generator, random_tensor
 from buddy.compiler.importers.sources.modules import shape_words
@@ -20,7 +20,7 @@ from buddy.compiler.importers.sources.program import CapturedProgram
 from buddy.compiler.protocol.plain_values import ImportedIR
 from buddy.compiler.protocol.presets import ONNX
 from buddy.compiler.runtime.captured import CapturedGraph
-from buddy.compiler.runtime.torch_values import to_torch
+from buddy.compiler.runtime.torch_values import to_torch_dtype
 
 
 def load(opening: Opening) -> CapturedProgram:
@@ -30,7 +30,7 @@ def load(opening: Opening) -> CapturedProgram:
     """
     model = prepare_model(opening.path, shape_words(opening))
     name = model.model.graph.name or opening.stem
-    graph = graph_of(model, name, opening.path)
+    graph = build_graph(model, name, opening.path)
     opening.report("importing by torch-mlir")
     text = import_onnx(model.model, opening.path)
     graph.imported_ir = ImportedIR(text)
@@ -38,8 +38,8 @@ def load(opening: Opening) -> CapturedProgram:
     content = model.model.SerializeToString()
     reference = Reference(content, [value.name for value in model.model.graph.input])
     captured = CapturedGraph(
-        graph, msgspec.structs.replace(info, compared=True), _tensors(graph, model), reference, rows_table(info.rows),
-        parameters=frozenset(range(len(model.weights))), code=text, onnx_model=content,
+        graph, msgspec.structs.replace(info, compared=True), _tensors(graph, model), reference,
+        table_of_rows(info.rows), parameters=frozenset(range(len(model.weights))), code=text, onnx_model=content,
         disturbed=Disturbed(content) if quantises(model.model) else None,
     )  # fmt: skip
     note = f"the inputs are random numbers (seed {SEED}); set others with --seed, or with --inputs from a file"
@@ -57,7 +57,7 @@ def _tensors(graph: Graph, model: PreparedModel) -> list[torch.Tensor]:
 
 def _random(meta: TensorMeta, generator: torch.Generator) -> torch.Tensor:
     shape = tuple(int(size) for size in meta.shape)
-    dtype = to_torch(meta.dtype)
+    dtype = to_torch_dtype(meta.dtype)
     if dtype.is_floating_point or dtype is torch.bool:
         return random_tensor(shape, meta.dtype, generator)
     return torch.randint(2, shape, generator=generator).to(dtype)

@@ -65,10 +65,10 @@ def without_running_code() -> Iterator[None]:
         try:
             return load(file, *args, **options)
         except Exception as error:
-            refusal = _unsafe_error(error)
-            if refusal is None:
+            unsafe = _unsafe_error(error)
+            if unsafe is None:
                 raise
-            raise refusal from error
+            raise unsafe from error
 
     with ExitStack() as stack:
         stack.enter_context(patch.object(torch, "load", load_weights))
@@ -118,7 +118,7 @@ def _unsafe_error(error: Exception) -> UnsafeError | None:
     return UnsafeError(f"it would run {match[1]}" if match else "it contains more than tensors")
 
 
-def classes_in(path: Path) -> list[str]:
+def list_globals(path: Path) -> list[str]:
     """Returns the names of the classes and functions that the pickles of a file import; nothing is executed."""
     names: list[str] = []
     try:
@@ -160,7 +160,7 @@ def read_weights(path: Path, title: str, trusts: bool = False) -> Any:
 
 def pickle_error(path: Path, title: str, error: Exception) -> SourceError:
     """Returns the error for a pickle that was not read: it would run code, or it is damaged."""
-    classes = [name.replace(" ", ".") for name in classes_in(path)]
+    classes = [name.replace(" ", ".") for name in list_globals(path)]
     if not classes or isinstance(error, (EOFError, zipfile.BadZipFile)):
         first_line = str(error).strip().partition("\n")[0]
         what = f"{title} cannot be read as weights: {type(error).__name__}: {first_line[:200]}"

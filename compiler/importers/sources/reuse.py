@@ -17,8 +17,8 @@ from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 
 from buddy.compiler.frontend.capture import named_tensors
-from buddy.compiler.frontend.eager_program import EagerCode, code_of, program_of
-from buddy.compiler.graph import serialize
+from buddy.compiler.frontend.eager_program import EagerCode, eager_code_of, program_from_code
+from buddy.compiler.graph import serialization
 from buddy.compiler.graph.types import NodeType
 from buddy.compiler.protocol import GraphInfo
 from buddy.compiler.protocol.recipe import digest
@@ -55,25 +55,25 @@ class KnownGraph(msgspec.Struct, frozen=True):
     arguments: str
 
 
-def describe(
+def describe_graph(
     captured: CapturedGraph, module: object, args: Sequence[object], kwargs: Mapping[str, object], structure: str
 ) -> bytes:
-    """Returns what `restore` needs to make `captured`, the only graph of a call of `module`, again.
+    """Returns what `restore_graph` needs to make `captured`, the only graph of a call of `module`, again.
 
-    `structure` is the module's `structure_of` before the call.
+    `structure` is the module's `structure_hash` before the call.
 
     b"" if that is impossible: for functions, whose tensors have no names, and for graphs with constants, numbers,
     random ops, mutated inputs or lowerings of the script.
     """
-    eager = code_of(captured.eager)
+    eager = eager_code_of(captured.eager)
     is_plain = not (captured.numbers or captured.graph.mutated or captured.info.strict or captured.user_lowerings())
     if eager is None or not is_plain or captured.seed is not None or not isinstance(module, torch.nn.Module):
         return b""
     states, arguments = _states(module), _tensors_of(args, kwargs)
-    by_place = {_place(tensor): name for name, tensor in states.items()}
+    by_layout = {_memory_layout(tensor): name for name, tensor in states.items()}
     sources = []
     for tensor, kind, op in zip(captured.tensors, captured.graph.kinds, captured.graph.placeholders, strict=False):
-        state = by_place.get(_place(tensor), "") if kind is NodeType.FakeNode else ""
+        state = by_layout.get(_memory_layout(tensor), "") if kind is NodeType.FakeNode else ""
         # A capture copies buffers.
         if not state and op.stable in states and _is_same(tensor, states[op.stable]):
             state = op.stable
@@ -84,7 +84,7 @@ def describe(
     if len(sources) < len(captured.tensors):
         return b""
     known = KnownGraph(
-        serialize.to_bytes(captured.graph),
+        serialization.to_bytes(captured.graph),
         captured.info,
         captured.table,
         captured.code,
@@ -98,8 +98,10 @@ def describe(
     return msgspec.msgpack.encode(known)
 
 
-def restore(data: bytes, module: object, args: Sequence[object], kwargs: Mapping[str, object]) -> CapturedGraph | None:
-    """Returns the graph that `describe` has described, with the tensors of this call of `module`.
+def restore_graph(
+    data: bytes, module: object, args: Sequence[object], kwargs: Mapping[str, object]
+) -> CapturedGraph | None:
+    """Returns the graph that `describe_graph` has described, with the tensors of this call of `module`.
 
     Calls the module once, without gradients. Returns `None` if the graph may not be that of the call.
     """
@@ -107,7 +109,7 @@ def restore(data: bytes, module: object, args: Sequence[object], kwargs: Mapping
         known = msgspec.msgpack.decode(data, type=KnownGraph)
     except msgspec.MsgspecError:
         return None
-    if not isinstance(module, torch.nn.Module) or structure_of(module) != known.structure:
+    if not isinstance(module, torch.nn.Module) or structure_hash(module) != known.structure:
         return None
     if _other_arguments(args, kwargs) != known.arguments:
         return None
@@ -119,10 +121,10 @@ def restore(data: bytes, module: object, args: Sequence[object], kwargs: Mapping
             return None
         tensors.append(tensor.detach() if source.state else tensor.detach().clone())
     captured = CapturedGraph(
-        serialize.from_bytes(known.graph),
+        serialization.from_bytes(known.graph),
         known.info,
         tensors,
-        program_of(known.eager),
+        program_from_code(known.eager),
         known.table,
         frozenset(known.parameters),
         code=known.code,
@@ -162,7 +164,7 @@ def _states(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
-def _place(tensor: torch.Tensor) -> tuple[object, ...]:
+def _memory_layout(tensor: torch.Tensor) -> tuple[object, ...]:
     return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
 
 
@@ -203,7 +205,7 @@ def _index_of(tensor: torch.Tensor, arguments: Sequence[torch.Tensor]) -> int:
     return next((index for index, argument in enumerate(arguments) if _is_same(tensor, argument)), -1)
 
 
-def structure_of(module: object) -> str:
+def structure_hash(module: object) -> str:
     """Returns a hash of a module's submodules with their classes and settings, and of the forms of their tensors.
 
     "" for a function. Calls may change settings, so it is that before the first call.

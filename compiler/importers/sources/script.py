@@ -53,7 +53,7 @@ def script_environment(path: Path | None, arguments: Sequence[str]) -> Iterator[
             sys.modules["__main__"] = main
 
 
-def prepare(path: Path, name: str) -> types.ModuleType:
+def register_script(path: Path, name: str) -> types.ModuleType:
     """Returns an empty module for the script at `path`, registered as `name` (`__main__` to run it as a program)."""
     module = types.ModuleType(name)
     module.__file__ = str(path.resolve())
@@ -62,7 +62,7 @@ def prepare(path: Path, name: str) -> types.ModuleType:
     return module
 
 
-def execute(path: Path, module: types.ModuleType) -> None:
+def run_script(path: Path, module: types.ModuleType) -> None:
     """Runs the script in `module`.
 
     Raises `SourceError` if it does not parse, raises, reads input, or exits with a status other than 0.

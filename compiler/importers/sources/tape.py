@@ -16,18 +16,18 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.utils._pytree import tree_leaves
 
 from buddy.compiler.frontend import listening
-from buddy.compiler.frontend.aten import InputOrigin, default_decompositions, origins_of
+from buddy.compiler.frontend.aten import InputOrigin, default_decompositions, input_origins
 from buddy.compiler.frontend.capture import (
     GraphRecorder,
     break_at_ops_without_fake,
     callable_name,
     capture_settings,
-    export,
     name_results,
+    record_export,
     record_inference,
     record_training,
 )
-from buddy.compiler.frontend.graph_break import guards_in_progress
+from buddy.compiler.frontend.graph_break import collect_guards
 from buddy.compiler.importers.sources.inputs import suspending_kind
 from buddy.compiler.importers.sources.lazy_trace import any_lazy
 from buddy.compiler.protocol import Guard
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 # Maximum number of graphs in each list of a tape, and of captured module calls.
 MAX_GRAPHS = 32
 MAX_CALLS = 8
-_real_compile = torch.compile
-_real_call = torch.nn.Module.__call__
+_original_compile = torch.compile
+_original_call = torch.nn.Module.__call__
 
 
 @dataclass
@@ -116,7 +116,7 @@ class Tape:
             return
         with self.pause_recording(), torch.no_grad():
             backend = self._backend(callable_name(function), self.requested)
-            self._call_and_name(_real_compile(function, backend=backend, dynamic=False), args, kwargs)
+            self._call_and_name(_original_compile(function, backend=backend, dynamic=False), args, kwargs)
 
     # ---- replacements of PyTorch's functions while the script runs ----
 
@@ -133,7 +133,7 @@ class Tape:
             backend = self._backend(callable_name(model), self.requested, strict)
         # `dynamic=None`: sizes are static, except for dims that the script marks as dynamic.
         dynamic = options.get("dynamic")
-        compiled = _real_compile(model, backend=backend, fullgraph=options.get("fullgraph", False), dynamic=dynamic)
+        compiled = _original_compile(model, backend=backend, fullgraph=options.get("fullgraph", False), dynamic=dynamic)
         return compiled if isinstance(compiled, torch.nn.Module) else self._wrap_compiled(compiled)
 
     def _wrap_compiled(self, function: Callable[..., object]) -> Callable[..., object]:
@@ -146,15 +146,17 @@ class Tape:
 
     def _on_module_call(self, module: torch.nn.Module, *args: torch.Tensor, **kwargs: object) -> torch.Tensor:
         if torch.compiler.is_compiling():
-            return _real_call(module, *args, **kwargs)  # part of a function that was passed to `torch.compile` before
+            return _original_call(
+                module, *args, **kwargs
+            )  # part of a function that was passed to `torch.compile` before
         with self.pause_recording():
             if isinstance(module, OptimizedModule):
-                return self._call_and_name(functools.partial(_real_call, module), args, kwargs)
+                return self._call_and_name(functools.partial(_original_call, module), args, kwargs)
             if self._skip_calls() or _is_tracing() or any_lazy(args, kwargs):
-                return _real_call(module, *args, **kwargs)
+                return _original_call(module, *args, **kwargs)
             if (kind := suspending_kind(module)) is not None:
                 self._note_once(f"{type(module).__name__} was not captured: its forward is {kind}")
-                return _real_call(module, *args, **kwargs)
+                return _original_call(module, *args, **kwargs)
             return self._capture_call(module, args, kwargs)
 
     def _note_backward(self, function: Callable[..., object]) -> Callable[..., object]:
@@ -173,7 +175,7 @@ class Tape:
         """Restores PyTorch's own `Module.__call__`: calls inside are part of the graph that is being captured."""
         break_at_ops_without_fake()  # for ops that the script has defined so far
         patched_call = torch.nn.Module.__call__
-        torch.nn.Module.__call__ = _real_call
+        torch.nn.Module.__call__ = _original_call
         try:
             yield
         finally:
@@ -199,19 +201,19 @@ class Tape:
     ) -> torch.Tensor:
         signature = (id(module), module.training, *map(_call_signature, tree_leaves((args, kwargs))))
         if signature in self._captured_calls:
-            return _real_call(module, *args, **kwargs)
+            return _original_call(module, *args, **kwargs)
         if len(self._captured_calls) >= MAX_CALLS:
             self._note_once(f"only the first {MAX_CALLS} modules and input shapes that were called are captured")
-            return _real_call(module, *args, **kwargs)
+            return _original_call(module, *args, **kwargs)
         self._captured_calls[signature] = module  # kept alive, so that its id is not reused
         backend = self._backend(type(module).__name__, self.called)
         try:
             if self.exports:
                 self._export(module, args, kwargs, self.called)
-                return _real_call(module, *args, **kwargs)
-            return self._call_and_name(_real_compile(module, backend=backend, dynamic=False), args, kwargs)
+                return _original_call(module, *args, **kwargs)
+            return self._call_and_name(_original_compile(module, backend=backend, dynamic=False), args, kwargs)
         except TorchDynamoException as error:
-            result = _real_call(module, *args, **kwargs)
+            result = _original_call(module, *args, **kwargs)
             self.notes.append(f"{type(module).__name__} was not captured: {_first_line(error)}")
             return result
 
@@ -226,7 +228,7 @@ class Tape:
         recorder = GraphRecorder(callable_name(function))
         try:
             with torch.random.fork_rng():
-                export(function, args, kwargs, default_decompositions(), recorder)
+                record_export(function, args, kwargs, default_decompositions(), recorder)
         except TorchDynamoException:
             raise
         except Exception as error:
@@ -259,9 +261,9 @@ class Tape:
                 self.notes.append(f"a graph of {name} was not captured: {_first_line(error)}")
                 return module.forward
             graphs.extend(recorder.graphs)
-            self._guarded.append((recorder.graphs, guards_in_progress(module, inputs)))
+            self._guarded.append((recorder.graphs, collect_guards(module, inputs)))
             if torch.is_grad_enabled() and any(getattr(value, "requires_grad", False) for value in inputs):
-                origins = origins_of(module, inputs)
+                origins = input_origins(module, inputs)
                 self._trainable += [_Trainable(graphs, g, module, list(inputs), origins) for g in recorder.graphs]
             # Before that, `forward` is a method that calls the module, and this call would be captured.
             _LazyGraphModule.force_recompile(module)

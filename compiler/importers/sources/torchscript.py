@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import torch
 from torch.utils._pytree import tree_leaves
 
-from buddy.compiler.importers.sources.exported_program import FILE_OPS, captured_program
+from buddy.compiler.importers.sources.exported_program import FILE_OPS, capture_exported
 from buddy.compiler.importers.sources.modules import make_inputs
 from buddy.compiler.importers.sources.opening import Opening
 from buddy.compiler.importers.sources.program import CapturedProgram
@@ -36,7 +36,7 @@ def load(opening: Opening) -> CapturedProgram:
     args = _inputs(opening, module)
     opening.report("converting TorchScript")
     program = _convert(opening, module, args)
-    captured = captured_program(_without_shapes(opening), program)
+    captured = capture_exported(_without_shapes(opening), program)
     captured.notes[:0] = _compare_with_script(module, program, args)
     return captured
 

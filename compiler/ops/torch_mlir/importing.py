@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from buddy.compiler.graph.node import Op
-from buddy.compiler.graph.serialize import Opaque, from_plain
+from buddy.compiler.graph.serialization import Opaque, from_plain
 from buddy.compiler.graph.types import TensorDType, TensorMeta
 from buddy.compiler.mlir.bindings import func, ir, torch_dialect
 from buddy.compiler.ops.utils import LoweringError

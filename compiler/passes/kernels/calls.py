@@ -19,7 +19,7 @@ from buddy.compiler.passes.kernels.contraction import Contraction
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter
 from buddy.compiler.passes.kernels.packing import Packing, emit_pack_function
 from buddy.compiler.passes.kernels.weights import ArgumentId, PackedWeights, mark_streamed
-from buddy.compiler.support.blas import symbol
+from buddy.compiler.support.blas import gemm_symbol
 
 
 def argument_types(types: Sequence[ir.Type]) -> list[ir.Type]:
@@ -307,7 +307,7 @@ def _matrix(rows: int, columns: int, row_stride: int, column_stride: int) -> Bla
 
 def declare_gemm(root: ir.Operation, element: str, index_bits: int) -> str:
     """Declares the library's `cblas_?gemm` for `element` in `root`, if it is new; returns its name."""
-    name = symbol(element, index_bits)
+    name = gemm_symbol(element, index_bits)
     declared = {str(op.attributes["sym_name"]).strip('"') for op in root.regions[0].blocks[0]}
     if name not in declared:
         enum, size, scalar = ir.IntegerType.get_signless(32), _size_type(index_bits), ir.Type.parse(element)

@@ -14,13 +14,13 @@ from buddy.compiler.graph.node import Op
 from buddy.compiler.protocol.numerics import Deviation, NodeNumbers, NumericsReport, Reference, ValueState
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.runtime.compare import ErrorMetrics, tolerance_of
-from buddy.compiler.runtime.graph_interpreter import SEED, LockstepInterpreter, symbols_at
+from buddy.compiler.runtime.graph_interpreter import SEED, LockstepInterpreter, symbol_values
 from buddy.compiler.runtime.inductor.compiling import InductorArtifact, compile_program
 from buddy.compiler.runtime.inductor.process import LoadedArtifact
 from buddy.compiler.runtime.inductor.program import fx_program
-from buddy.compiler.runtime.measure import with_threads
+from buddy.compiler.runtime.measure import torch_threads
 from buddy.compiler.runtime.nodes import count_nonfinite, first_beyond_tolerance
-from buddy.compiler.runtime.torch_values import to_torch
+from buddy.compiler.runtime.torch_values import to_torch_dtype
 
 if TYPE_CHECKING:
     from buddy.compiler.runtime.captured import CapturedGraph
@@ -45,14 +45,14 @@ def compare_nodes(
     `InductorError`.
     """
     start = time.perf_counter()
-    symbols = symbols_at(captured.graph, captured.tensors, captured.numbers)
+    symbols = symbol_values(captured.graph, captured.tensors, captured.numbers)
     outputs = [op for op in captured.graph.operations if every and len(op.metas) == 1 and op.metas[0] is not None]
     program = fx_program(captured.graph, symbols, [op.stable for op in outputs])
     artifact = compile_program(
         program, captured.tensors, recipe.backend_flags, recipe.threads, on_activity=on_progress
     )  # fmt: skip
     compile_seconds = time.perf_counter() - start
-    with with_threads(recipe.threads), torch.no_grad():
+    with torch_threads(recipe.threads), torch.no_grad():
         observed = [*dict.fromkeys(artifact.values.values()), *(op.stable for op in outputs)]
         comparison = _Comparison(captured, symbols, reference, observed)
         start = time.perf_counter()
@@ -114,7 +114,7 @@ class _Comparison:
         error = self.errors.get(op.stable)
         value_state: ValueState = "fused" if error is None else "materialised" if every else "observed"
         meta = next((meta for meta in op.metas if meta is not None), None)
-        tolerance = str(tolerance_of(to_torch(meta.dtype))) if meta is not None else ""
+        tolerance = str(tolerance_of(to_torch_dtype(meta.dtype))) if meta is not None else ""
         nans, infs = self._counts.get(op.stable, (0, 0))
         why = "Inductor's code of single nodes is not compiled"
         return NodeNumbers(op.stable, value_state, error, None, tolerance, nans, infs, why)

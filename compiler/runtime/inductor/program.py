@@ -12,7 +12,7 @@ from torch._ops import OpOverload
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import GetItemOp, Op
 from buddy.compiler.protocol.errors import BuddyError
-from buddy.compiler.runtime.callbacks import resolve
+from buddy.compiler.runtime.callbacks import resolve_op
 from buddy.compiler.runtime.graph_interpreter import plain_to_torch
 
 
@@ -69,7 +69,7 @@ def _add_node(
     fx: torch.fx.Graph, op: Op, values: Mapping[str, torch.fx.Node], symbols: Mapping[str, int]
 ) -> torch.fx.Node:
     try:
-        target = operator.getitem if isinstance(op, GetItemOp) else resolve(op.target)
+        target = operator.getitem if isinstance(op, GetItemOp) else resolve_op(op.target)
     except AttributeError as error:
         raise InductorError(f"Inductor cannot compile {op.target}: torch has no such op", node=op.stable) from error
     arguments = tuple(plain_to_torch(argument, values, symbols) for argument in op.args)

@@ -14,7 +14,7 @@ from buddy.compiler.protocol.programs import NOT_APPLIED
 from buddy.compiler.protocol.recipe import F32, INDUCTOR, Recipe
 from buddy.compiler.protocol.text.lines import Origins, StageText
 from buddy.compiler.protocol.worker_messages import Activity, Assignments, CompileDone, FailureReply, Reply
-from buddy.compiler.runtime.graph_interpreter import symbols_at
+from buddy.compiler.runtime.graph_interpreter import symbol_values
 from buddy.compiler.runtime.inductor.compiling import InductorStage, compile_program
 from buddy.compiler.runtime.inductor.program import InductorError, fx_program
 from buddy.compiler.runtime.inductor.provenance import Line, Names
@@ -46,7 +46,7 @@ def compile_captured(channel: Channel, captured: CapturedGraph, recipe: Recipe, 
         problem = _unsupported(captured)
         if problem is not None:
             return FailureReply(problem)
-        program = fx_program(captured.graph, symbols_at(captured.graph, captured.tensors, captured.numbers))
+        program = fx_program(captured.graph, symbol_values(captured.graph, captured.tensors, captured.numbers))
         artifact = compile_program(
             program, captured.tensors, recipe.backend_flags, recipe.threads, report_stage,
             lambda what, done: channel.send(Activity(what, done)),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from buddy.compiler.protocol import Diagnostic, Failed, Stage
-from buddy.compiler.protocol.errors import BuddyError
+from buddy.compiler.protocol.errors import REPORT_BUG, BuddyError
 
 log = logging.getLogger("buddy.engine")
 Send = Callable[[Any], None]
@@ -115,4 +115,4 @@ def _failure_of(request: int, error: BaseException) -> Failed:
         return Failed(request, error.diagnostic, stages=error.stages)
     log.error("request %d", request, exc_info=error)
     what = f"internal error in the engine: {type(error).__name__}: {error}"
-    return Failed(request, Diagnostic(what, todo="this is a bug: please report it with the log"))
+    return Failed(request, Diagnostic(what, todo=REPORT_BUG))

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from buddy.compiler.support.instruction_rates import SUMS, compile_loops, loop
+from buddy.compiler.support.instruction_rates import SUMS, compile_loops, loop_function
 from buddy.compiler.support.target import host
 
 _STEPS = 40_000_000
@@ -92,7 +92,7 @@ def _multiply_loop(element: str) -> str:
         stores.append(f"  %p{i} = getelementptr {kind}, ptr %sink, i64 {i}\n  store {kind} %t{i}, ptr %p{i}, align 4")
     load_x = [f"  %x = load {kind}, ptr %sink, align 4"]
     declaration = "" if element == "i32" else f"declare {kind} @llvm.fma.{suffix}({kind}, {kind}, {kind})\n"
-    return loop(_multiply_name(element), "ptr %sink, i64 %steps", load_x, starts, bodies, stores) + declaration
+    return loop_function(_multiply_name(element), "ptr %sink, i64 %steps", load_x, starts, bodies, stores) + declaration
 
 
 def _read_loop(lanes: int) -> str:
@@ -104,4 +104,4 @@ def _read_loop(lanes: int) -> str:
         bodies.append(f"  %o{i} = add i64 %base, {i}\n  %a{i} = getelementptr {kind}, ptr %source, i64 %o{i}")
         bodies.append(f"  %v{i} = load {kind}, ptr %a{i}, align 64\n  %t{i} = add {kind} %s{i}, %v{i}")
         stores.append(f"  %p{i} = getelementptr {kind}, ptr %sink, i64 {i}\n  store {kind} %t{i}, ptr %p{i}, align 4")
-    return loop("read_loop", "ptr %sink, ptr %source, i64 %steps", [], starts, bodies, stores)
+    return loop_function("read_loop", "ptr %sink, ptr %source, i64 %steps", [], starts, bodies, stores)

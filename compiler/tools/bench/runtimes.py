@@ -17,7 +17,7 @@ from buddy.compiler.mlir.bindings import exported_program_importer
 from buddy.compiler.protocol.run_report import ONNX_RUNTIME
 from buddy.compiler.support import files
 from buddy.compiler.support.files import scratch_folder
-from buddy.compiler.support.target import has_features
+from buddy.compiler.support.target import host_has_features
 from buddy.compiler.tools.bench.plan import BenchPrecision
 from buddy.compiler.tools.bench.rounded_weights import WEIGHT_PRECISIONS
 from buddy.compiler.tools.bench.subjects import FlatModel, LoadedModel, SideError, SubjectCall
@@ -108,7 +108,7 @@ def _quantize_onnx(path: Path, precision: BenchPrecision, inputs: Sequence[Any])
     quant_pre_process(str(path), str(prepared), skip_symbolic_shape=True)
     # Without an instruction for dot products of bytes, sums of two products saturate at 16 bits: the documentation asks
     # for weights of 7 bits there.
-    reduce_range = not (has_features("avx512_vnni") or has_features("avx_vnni"))
+    reduce_range = not (host_has_features("avx512_vnni") or host_has_features("avx_vnni"))
     if precision == "int8-dynamic":
         quantize_dynamic(str(prepared), str(made), per_channel=True, reduce_range=reduce_range)
     elif precision == "int8-static":

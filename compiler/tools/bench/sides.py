@@ -16,7 +16,7 @@ from buddy.compiler.driver import background
 from buddy.compiler.frontend import backend
 from buddy.compiler.frontend.backend_settings import SPECIALISE_CALLS
 from buddy.compiler.protocol.run_report import RUNTIMES
-from buddy.compiler.support.target import has_features
+from buddy.compiler.support.target import host_has_features
 from buddy.compiler.tools.bench import rounded_weights, runtimes
 from buddy.compiler.tools.bench.plan import (
     CPP_WRAPPER,
@@ -210,7 +210,7 @@ def _inductor_backend(timer: _CompileTimer) -> Any:
 
 def _prepare_zentorch(loaded: LoadedModel) -> SubjectCall:
     """Compiles by AMD's backend, which rewrites weights in place. Raises `SideError` on CPUs without AVX-512."""
-    if not has_features("avx512f"):
+    if not host_has_features("avx512f"):
         raise SideError("zentorch optimises on CPUs with AVX-512 only")
     if find_spec("zentorch") is None:
         raise SideError("zentorch is not installed: pip install 'buddy-tui[zentorch]'")

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from buddy.compiler.importers.sources.inputs import INPUTS, MODEL, call_of
+from buddy.compiler.importers.sources.inputs import INPUTS, MODEL, make_call
 from buddy.compiler.importers.sources.pretrained import offline_models
-from buddy.compiler.importers.sources.script import execute, prepare, script_environment
+from buddy.compiler.importers.sources.script import register_script, run_script, script_environment
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.source_files import locate_source
 from buddy.compiler.tools.bench.plan import EAGER, BenchPrecision, Task
@@ -86,16 +86,16 @@ def load_subject(source: str, arguments: tuple[str, ...], task: Task = "inferenc
     location, notes = locate_source(source), list[str]()
     assert location.path is not None
     with script_environment(location.path, arguments), offline_models(notes):
-        module = prepare(location.path, "subject")
-        execute(location.path, module)
+        module = register_script(location.path, "subject")
+        run_script(location.path, module)
     names = vars(module)
     model, given = names.get(MODEL), names.get(INPUTS)
     if task == "dynamic":
         if not isinstance(given, list) or not given:
             raise SideError(f"{source}: `{INPUTS}` of a subject with dynamic shapes is a list of inputs")
-        calls = [call_of(model, each, f"{source}:{MODEL}") for each in given]
+        calls = [make_call(model, each, f"{source}:{MODEL}") for each in given]
         return LoadedModel(calls[0][0], tuple(call[1:] for call in calls), task)
-    called, args, kwargs = call_of(model, given, f"{source}:{MODEL}")
+    called, args, kwargs = make_call(model, given, f"{source}:{MODEL}")
     loaded = LoadedModel(called, ((args, kwargs),), task)
     if task == "inference":
         return loaded

@@ -13,8 +13,8 @@ from buddy.compiler.graph.node import GetItemOp, Op
 from buddy.compiler.ops import registries
 from buddy.compiler.protocol import WrongLowering
 from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR, Recipe
-from buddy.compiler.runtime.graph_interpreter import results_of
-from buddy.compiler.support.delta import smallest_failing
+from buddy.compiler.runtime.graph_interpreter import compute_results
+from buddy.compiler.support.delta_debugging import smallest_failing
 from buddy.compiler.tools.bisect.steps import Judge
 from buddy.compiler.tools.bisect.trials import RecipeTrials, TrialSubject, subject_of
 from buddy.compiler.tools.extract import Subgraph, part_of
@@ -107,7 +107,7 @@ def node_units(part: Subgraph, recipe: Recipe) -> list[NodeUnit]:
 
     The unit with the largest share of the nodes is first.
     """
-    partition = cut.by_layers(part.graph, recipe.node_settings())
+    partition = cut.outline_layers(part.graph, recipe.node_settings())
     units = [NodeUnit(function.nodes, len(function.sites)) for function in partition.functions]
     for is_call, items in groupby(partition.body, key=lambda item: isinstance(item, cut.PartitionCall)):
         if not is_call:
@@ -121,7 +121,7 @@ def extract_subject(whole: TrialSubject, nodes: Sequence[Op]) -> TrialSubject | 
         part = part_of(whole.subgraph, nodes)
     except ExtractionError:
         return None
-    return subject_of(part, lambda tensors: results_of(part.graph, tensors))
+    return subject_of(part, lambda tensors: compute_results(part.graph, tensors))
 
 
 def smallest_failing_part(whole: TrialSubject, recipe: Recipe, fails: Fails) -> TrialSubject:
@@ -155,7 +155,7 @@ def functions_of(whole: TrialSubject, recipe: Recipe) -> Iterator[TrialSubject]:
 def layer_groups(part: Subgraph, recipe: Recipe, names: Sequence[str]) -> list[tuple[str, ...]]:
     """Returns the groups that contain the nodes `names`; a group has the corresponding nodes of all equal layers."""
     group_of: dict[str, tuple[str, ...]] = {}
-    for function in cut.by_layers(part.graph, recipe.node_settings()).functions:
+    for function in cut.outline_layers(part.graph, recipe.node_settings()).functions:
         for position in range(len(function.nodes)):
             group = tuple(function.origins(position))
             group_of.update(dict.fromkeys(group, group))

@@ -14,7 +14,7 @@ import msgspec
 from buddy.compiler.protocol import BisectionResult, Criterion, Culprit, WrongLowering
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.runtime.captured import CapturedGraph
-from buddy.compiler.support.delta import Verdict
+from buddy.compiler.support.delta_debugging import Verdict
 from buddy.compiler.support.processes.channel import Channel
 from buddy.compiler.tools.bisect import nodes, reproducing, slowness, steps
 from buddy.compiler.tools.bisect.trials import (

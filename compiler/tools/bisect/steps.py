@@ -8,7 +8,7 @@ from buddy.compiler.graph import plugins
 from buddy.compiler.protocol import Culprit
 from buddy.compiler.protocol.presets import presets
 from buddy.compiler.protocol.recipe import PassStep, Recipe
-from buddy.compiler.support.delta import Verdict, turning_point
+from buddy.compiler.support.delta_debugging import Verdict, turning_point
 from buddy.compiler.tools.bisect.trials import RecipeOutcome
 
 # The shortest pipeline to machine code: steps of a recipe that this pipeline has too are required.
@@ -135,7 +135,7 @@ def culprits(recipe: Recipe, indices: Sequence[int]) -> tuple[Culprit, ...]:
 
 def plugin_of_step(step: PassStep) -> str:
     """Returns the plug-in, or script, that defines a pass; "" for the package's own and MLIR's passes."""
-    kind: plugins.Kind = "graph pass" if step.level == "graph" else "MLIR pass"
+    kind: plugins.RegistrationKind = "graph pass" if step.level == "graph" else "MLIR pass"
     return plugins.origin((kind, step.name))
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 from buddy.compiler.driver.compile_graph import compile_graph
 from buddy.compiler.driver.diagnosis import CompilationError
 from buddy.compiler.frontend.capture import capture
-from buddy.compiler.graph.serialize import graph_hash
+from buddy.compiler.graph.serialization import graph_hash
 from buddy.compiler.ops import registries
 from buddy.compiler.passes.pass_runner import own_passes
 from buddy.compiler.protocol import Criterion

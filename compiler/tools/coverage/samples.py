@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from buddy.compiler.frontend.aten import default_decompositions, target_key
 from buddy.compiler.frontend.complex_numbers import RULES
-from buddy.compiler.frontend.distributions import RULES as RANDOM_RULES
+from buddy.compiler.frontend.distributions import DISTRIBUTION_RULES
 from buddy.compiler.frontend.graph_splitter import BETWEEN
 from buddy.compiler.graph.node import default_ops_map
 from buddy.compiler.ops import registries
@@ -47,8 +47,8 @@ def core_ops() -> list[CoreOp]:
             lowered = (_COMPLEX_RULES,)
         if op is torch.ops.aten._local_scalar_dense.default:
             lowered = (BETWEEN,)
-        decomposed = functional in rules or functional in RANDOM_RULES or _is_composite(functional)
-        why = "" if cls is None or lowered or functional in RANDOM_RULES else cls.only_eager
+        decomposed = functional in rules or functional in DISTRIBUTION_RULES or _is_composite(functional)
+        why = "" if cls is None or lowered or functional in DISTRIBUTION_RULES else cls.only_eager
         ops.append(CoreOp(target_key(op), lowered, not lowered and decomposed, why))
     return ops
 

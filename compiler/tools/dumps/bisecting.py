@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from buddy.compiler.importers.dumps.headers import MODULE
-from buddy.compiler.importers.dumps.pipeline import DumpPipelineError, Pipeline, Start, readings
+from buddy.compiler.importers.dumps.pipeline import DumpPipelineError, Pipeline, RerunStart, possible_pipelines
 from buddy.compiler.importers.dumps.reading import DumpScan, read_text
 from buddy.compiler.importers.dumps.records import ALL_STAGES, Dump, DumpStage
 from buddy.compiler.mlir.mlir_tool import ToolError, find_tool
@@ -204,18 +204,18 @@ class StageBisection:
         notes = ("the passes between the texts of the dump were run again",)
         return self._finding(suspects[first], suspects[first - 1], (suspects[first].stage.title,), notes)
 
-    def _steps_between(self, good: Suspect, bad: Suspect) -> tuple[Pipeline, Start, int]:
+    def _steps_between(self, good: Suspect, bad: Suspect) -> tuple[Pipeline, RerunStart, int]:
         """Returns the pipeline, its first step after the good text, and the step of the bad one."""
         assert good.number is not None
         assert bad.number is not None
-        pipeline = next(readings(self._dump.stages))
+        pipeline = next(possible_pipelines(self._dump.stages))
         first, last = pipeline.step_of(good.number), pipeline.step_of(bad.number)
         of_functions = good.stage.anchor != MODULE or good.stage.ran_on not in ("", MODULE)
         if first is None or last is None or pipeline.is_before or of_functions:
             raise DumpPipelineError("the texts are those of single functions")
-        return pipeline, Start([good.number], first + 1), last
+        return pipeline, RerunStart([good.number], first + 1), last
 
-    async def _run_again(self, pipeline: Pipeline, start: Start, end: int) -> list[Suspect]:
+    async def _run_again(self, pipeline: Pipeline, start: RerunStart, end: int) -> list[Suspect]:
         """Returns the module after each pass of a run from `start` to step `end`."""
         mlir_opt = find_tool()
         if mlir_opt is None:

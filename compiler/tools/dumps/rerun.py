@@ -22,10 +22,10 @@ from buddy.compiler.importers.dumps.pipeline import (
     MODULE_OP,
     DumpPipelineError,
     Pipeline,
-    Start,
+    RerunStart,
     StepNumbers,
-    is_whole,
-    readings,
+    possible_pipelines,
+    shows_module,
 )
 from buddy.compiler.importers.dumps.reading import DumpScan, read_text
 from buddy.compiler.importers.dumps.records import Dump, DumpStage
@@ -84,7 +84,7 @@ class _Base:
     """
 
     pipeline: Pipeline
-    start: Start
+    start: RerunStart
     difference: int | None
 
 
@@ -137,7 +137,7 @@ class Rerunner:
     async def _base(self, mlir_opt: MlirTool, skipped: Collection[int], path: Path, report: Report) -> _Base:
         """Returns the pipeline whose re-run agrees with the dump for the most steps."""
         best: _Base | None = None
-        for pipeline in readings(self._dump.stages):
+        for pipeline in possible_pipelines(self._dump.stages):
             steps = [step for number in skipped if (step := _step_of(pipeline, self._dump, number)) is not None]
             if not steps:
                 continue
@@ -164,7 +164,7 @@ class Rerunner:
         return best
 
     def _difference(
-        self, pipeline: Pipeline, start: Start, skipped: Collection[int], done: RerunExecution
+        self, pipeline: Pipeline, start: RerunStart, skipped: Collection[int], done: RerunExecution
     ) -> int | None:
         def equal(recorded: DumpStage, again: DumpStage) -> bool:
             if recorded.digest == again.digest:
@@ -213,7 +213,7 @@ async def execute_steps(
     mlir_opt: MlirTool,
     dump: Dump,
     pipeline: Pipeline,
-    start: Start,
+    start: RerunStart,
     skipped: Collection[int],
     path: Path,
     whole: bool = False,
@@ -249,13 +249,13 @@ async def execute_steps(
     return RerunExecution(scan.dump, messages, process.returncode)
 
 
-def _texts_at(dump: Dump, start: Start) -> list[str]:
+def _texts_at(dump: Dump, start: RerunStart) -> list[str]:
     """Returns the texts that make the module at `start`, its functions in the order of the next text of the module.
 
     The threads of a compiler may have printed them in another order.
     """
     stages = [dump.stages[number] for number in start.stages]
-    following = next((stage for stage in dump.stages[start.stages[-1] + 1 :] if is_whole(stage)), None)
+    following = next((stage for stage in dump.stages[start.stages[-1] + 1 :] if shows_module(stage)), None)
     if len(stages) > 1 and following is not None:
         module = read_text(dump, following)
 
@@ -273,7 +273,7 @@ def _printing_flags(stages: Sequence[DumpStage], pipeline: Pipeline, text: str, 
     yield "--mlir-disable-threading"
     yield "--allow-unregistered-dialect"
     nested = (stages[step.stages[0]] for step in pipeline.steps if step.op != MODULE_OP)
-    if whole or any(map(is_whole, nested)):
+    if whole or any(map(shows_module, nested)):
         yield "--mlir-print-ir-module-scope"
     if " loc(" in text:
         yield "--mlir-print-debuginfo"
@@ -302,7 +302,7 @@ def _first_error(done: RerunExecution) -> str:
     return found[1].strip() if found is not None else describe_exit(done.code)
 
 
-def _input_problem(mlir_opt: MlirTool, dump: Dump, start: Start, done: RerunExecution) -> Diagnostic:
+def _input_problem(mlir_opt: MlirTool, dump: Dump, start: RerunStart, done: RerunExecution) -> Diagnostic:
     stage, error = dump.stages[start.stages[0]], _first_error(done)
     if "PassPipeline" in done.messages or "Pass-Options-Parser" in done.messages:
         what = f"{mlir_opt.name} does not know the pipeline of the dump: {error}"
@@ -339,7 +339,7 @@ def _notes(mlir_opt: MlirTool, base: _Base, count: int, unsafe: Collection[int])
 
 
 def _combine_stages(
-    dump: Dump, pipeline: Pipeline, start: Start, chosen: dict[int, int], left_out: Collection[int], again: Dump,
+    dump: Dump, pipeline: Pipeline, start: RerunStart, chosen: dict[int, int], left_out: Collection[int], again: Dump,
     first_group: int,
 ) -> Dump:  # fmt: skip
     """Returns the stages of a dump before group `first_group` of the pipeline, followed by those of a re-run.

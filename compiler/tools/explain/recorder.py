@@ -32,7 +32,7 @@ import torch
 from buddy.compiler.protocol.errors import Diagnostic, diagnostic_of
 from buddy.compiler.protocol.one_shot_messages import RecordScript, ScriptEnded, TraceRecord
 from buddy.compiler.protocol.source_files import kind_of, locate_source
-from buddy.compiler.support.dynamo_internals import convert_frame, entries_of
+from buddy.compiler.support.dynamo_internals import convert_frame, list_cache_entries
 from buddy.compiler.support.dynamo_internals import guards as dynamo_guards
 from buddy.compiler.support.processes.channel import Channel, serves
 from buddy.compiler.tools.explain.records import is_user_file
@@ -72,9 +72,9 @@ def serve(channel: Channel) -> None:
 def _run(request: RecordScript) -> Diagnostic | None:
     """Runs the script like `python script.py`, or `python -m module`. Returns its error, if any."""
     from buddy.compiler.importers.sources.script import (
-        execute,
-        prepare,
+        register_script,
         reporting_user_errors,
+        run_script,
         script_environment,
     )
 
@@ -86,7 +86,7 @@ def _run(request: RecordScript) -> Diagnostic | None:
             return Diagnostic(what, request.source, "pass a script that calls functions of torch.compile")
         with script_environment(location.path, request.arguments):
             if location.path is not None:
-                execute(location.path, prepare(location.path, "__main__"))
+                run_script(location.path, register_script(location.path, "__main__"))
             else:
                 import runpy
 
@@ -245,7 +245,7 @@ class Recorder:
             self._is_explaining = True
             try:
                 with self._reporting("the values at failed guards are not recorded"):
-                    failures = [self._failure(entry, frame, backend) for entry in entries_of(cache_entries)]
+                    failures = [self._failure(entry, frame, backend) for entry in list_cache_entries(cache_entries)]
                     self._record("buddy_failures", failures, _current_compile())
                 return explain(cache_entries, frame, backend, *args, **kwargs)
             finally:

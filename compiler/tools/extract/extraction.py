@@ -16,18 +16,18 @@ import msgspec
 import numpy as np
 import torch
 
-from buddy.compiler.frontend.graph_info import main_dtype, rows_table
+from buddy.compiler.frontend.graph_info import main_dtype, table_of_rows
 from buddy.compiler.graph.extraction import ExtractionError, extract_graph, find_nodes, outside_values
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import GetItemOp, Op, OutputOp, PlaceholderOp
 from buddy.compiler.graph.operations.effects import PhiloxOp
-from buddy.compiler.graph.serialize import Opaque
+from buddy.compiler.graph.serialization import Opaque
 from buddy.compiler.graph.types import NodeType, TensorDType
 from buddy.compiler.protocol import GraphInfo, NodeRow
-from buddy.compiler.runtime.callbacks import resolve
+from buddy.compiler.runtime.callbacks import resolve_op
 from buddy.compiler.runtime.captured import CapturedGraph
-from buddy.compiler.runtime.graph_interpreter import SEED, results_of, symbols_at, values_of
-from buddy.compiler.runtime.torch_values import to_torch
+from buddy.compiler.runtime.graph_interpreter import SEED, compute_results, compute_values, symbol_values
+from buddy.compiler.runtime.torch_values import to_torch_dtype
 from buddy.compiler.runtime.values import as_array
 
 
@@ -45,7 +45,7 @@ def part_of(whole: Subgraph, nodes: Collection[Op]) -> Subgraph:
 
     Raises `ExtractionError` like `extract_graph`, and if eager raises an error before it has computed these inputs.
     """
-    symbols = symbols_at(whole.graph, whole.tensors, whole.numbers)
+    symbols = symbol_values(whole.graph, whole.tensors, whole.numbers)
     graph = extract_graph(whole.graph, nodes, symbols)
     return Subgraph(graph, _compute_inputs(whole, list(outside_values(graph))))
 
@@ -53,7 +53,7 @@ def part_of(whole: Subgraph, nodes: Collection[Op]) -> Subgraph:
 def _compute_inputs(whole: Subgraph, names: Sequence[str]) -> list[torch.Tensor]:
     torch.manual_seed(SEED)
     try:
-        values = values_of(whole.graph, whole.tensors, set(names), whole.numbers)
+        values = compute_values(whole.graph, whole.tensors, set(names), whole.numbers)
     except Exception as error:
         what = f"eager fails before it has computed {', '.join(names[:3])}: {type(error).__name__}: {error}"
         raise ExtractionError(f"{what} · choose earlier nodes") from error
@@ -175,7 +175,7 @@ def _call_expression(op: Op, names: Mapping[str, str]) -> str:
     if isinstance(op, GetItemOp):
         return f"{arguments[0]}[{arguments[1]}]"
     keywords = [f"{key}={_argument_expression(value, names)}" for key, value in op.kwargs.items()]
-    return f"torch.ops.{resolve(op.target)}({', '.join([*arguments, *keywords])})"
+    return f"torch.ops.{resolve_op(op.target)}({', '.join([*arguments, *keywords])})"
 
 
 def _argument_expression(value: object, names: Mapping[str, str]) -> str:
@@ -183,7 +183,7 @@ def _argument_expression(value: object, names: Mapping[str, str]) -> str:
     if isinstance(value, Op):
         return names[value.name]
     if isinstance(value, TensorDType):
-        return str(to_torch(value))
+        return str(to_torch_dtype(value))
     if isinstance(value, Opaque):
         return _opaque_expression(value.text)
     if isinstance(value, (list, tuple)):
@@ -197,7 +197,7 @@ def _opaque_expression(text: str) -> str:
     """Returns the Python expression for a value that the graph stores as text (see `torch_values.from_opaque`)."""
     if text.startswith("like("):
         shape, strides, dtype = literal_eval(text.removeprefix("like"))
-        return f"torch.empty_strided({shape}, {strides}, dtype={to_torch(TensorDType(dtype))})"
+        return f"torch.empty_strided({shape}, {strides}, dtype={to_torch_dtype(TensorDType(dtype))})"
     if text.startswith("torch."):
         return text
     try:
@@ -235,13 +235,13 @@ def extract(captured: CapturedGraph, names: Sequence[str]) -> CapturedGraph:
         caller_locations=captured.info.caller_locations,
     )
     parameters = frozenset(place for place, kind in enumerate(kinds) if kind is NodeType.FakeNode)
-    eager = partial(results_of, graph)
+    eager = partial(compute_results, graph)
     return CapturedGraph(
         graph,
         info,
         part.tensors,
         eager,
-        rows_table(rows),
+        table_of_rows(rows),
         parameters,
         user_lowerings=captured.user_lowerings,
         code=code_of(graph),

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.profile import HotSpot, Sampling
-from buddy.compiler.runtime.openmp import library_at
+from buddy.compiler.runtime.openmp import library_containing
 
 # The system call number of perf_event_open(2), by machine.
 _SYSCALLS = {"x86_64": 298, "aarch64": 241}
@@ -246,7 +246,7 @@ def _summarize(sampler: Sampler, code: Sequence[CodeRange]) -> Sampling:
         if function is not None and address < function.address + function.size:
             inside[function.name, address - function.address] += count
         else:
-            elsewhere[library_at(address)] += count
+            elsewhere[library_containing(address)] += count
     spots = tuple(HotSpot(name, offset, count) for (name, offset), count in inside.most_common(_MAX_SPOTS))
     total = sampler.addresses.total()
     return Sampling(total, inside.total(), sampler.hertz, spots, tuple(elsewhere.most_common()), lost=sampler.lost)

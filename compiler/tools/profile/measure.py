@@ -13,10 +13,10 @@ from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.profile import NodeTime, ProfileReport, Sampling
 from buddy.compiler.runtime.executable import LoadedProgram
 from buddy.compiler.runtime.graph_interpreter import SEED
-from buddy.compiler.runtime.measure import OnProgress, summarize, time_call, with_threads
-from buddy.compiler.runtime.torch_values import bind, fingerprints
+from buddy.compiler.runtime.measure import OnProgress, summarize_times, time_call, torch_threads
+from buddy.compiler.runtime.torch_values import bind_symbols, fingerprints
 from buddy.compiler.support.machine_load import LoadMeter
-from buddy.compiler.support.target import CycleCounter, TickRate, counter, make_reader
+from buddy.compiler.support.target import CycleCounter, TickRate, cycle_counter, make_counter_reader
 from buddy.compiler.tools.profile.attribution import attribute_time
 from buddy.compiler.tools.profile.hot import CodeRange, sample_instructions
 
@@ -47,14 +47,14 @@ def profile(
     counter.
     """
     report = on_progress or (lambda _text, _done: None)
-    counter_info = counter()
+    counter_info = cycle_counter()
     if counter_info is None:
         raise RuntimeError(_NO_COUNTER)
-    with with_threads(threads), torch.no_grad():
+    with torch_threads(threads), torch.no_grad():
         report("loading the compiled code", 0.0)
         pair = LoadedProgram(plain, frozen=True, with_addresses=True), LoadedProgram(counted, frozen=True)
         same = _have_equal_results(captured, *pair)
-        tick_rate = TickRate(make_reader(counter_info))
+        tick_rate = TickRate(make_counter_reader(counter_info))
         meter = LoadMeter()
         seconds, ticks = _run_interleaved(captured, *pair, repeats, report)
         load = meter.load()
@@ -64,10 +64,10 @@ def profile(
     plain_seconds, whole = (_mean(column, _faster_half(column)) for column in zip(*seconds, strict=True))
     fast_runs = _faster_half([counted_seconds for _, counted_seconds in seconds])
     regions = [_mean(column, fast_runs) / per_second for column in zip(*ticks, strict=True)]
-    symbols = bind(counted.symbols, captured.tensors, captured.numbers)
+    symbols = bind_symbols(counted.symbols, captured.tensors, captured.numbers)
     attribution = attribute_time(captured.graph, counted.regions, regions, symbols)
     used_threads = 1 if pair[0].threads != plain.threads else threads
-    times = [summarize(column, used_threads) for column in zip(*seconds, strict=True)]
+    times = [summarize_times(column, used_threads) for column in zip(*seconds, strict=True)]
     return ProfileReport(
         graph,
         attribution.nodes,
@@ -92,21 +92,21 @@ def time_nodes(captured: CapturedGraph, counted: Artifact, seconds: float) -> tu
 
     The first run, which packs weights, does not count. Raises `RuntimeError` if this machine has no supported counter.
     """
-    cycle_counter = counter()
-    if cycle_counter is None:
+    counter = cycle_counter()
+    if counter is None:
         raise RuntimeError(_NO_COUNTER)
     program = LoadedProgram(counted, frozen=True)
     call = partial(program, captured.tensors, captured.numbers)
     call()
     program.take_ticks()
-    tick_rate = TickRate(make_reader(cycle_counter))
+    tick_rate = TickRate(make_counter_reader(counter))
     times, ticks = list[float](), []
     while len(times) < _MIN_RUNS or sum(times) < seconds:
         times.append(time_call(call)[1])
         ticks.append(program.take_ticks())
     rate, fast_runs = tick_rate.per_second(), _faster_half(times)
     regions = [_mean(column, fast_runs) / rate for column in zip(*ticks, strict=True)]
-    symbols = bind(counted.symbols, captured.tensors, captured.numbers)
+    symbols = bind_symbols(counted.symbols, captured.tensors, captured.numbers)
     return attribute_time(captured.graph, counted.regions, regions, symbols).nodes
 
 

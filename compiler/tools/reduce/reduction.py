@@ -17,7 +17,7 @@ from typing import Generic as GenericType
 from typing import NamedTuple, Protocol, TypeVar
 
 from buddy.compiler.protocol.errors import BuddyError
-from buddy.compiler.support.delta import smallest_failing_by
+from buddy.compiler.support.delta_debugging import smallest_failing_by
 from buddy.compiler.support.processes.interpreters import BlockingWorker
 from buddy.compiler.tools.reduce import steps
 from buddy.compiler.tools.reduce.failure import (

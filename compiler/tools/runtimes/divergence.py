@@ -20,7 +20,7 @@ from buddy.compiler.graph.node import Op, OutputOp
 from buddy.compiler.protocol.run_report import Divergence, OutputReport
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.compare import compare
-from buddy.compiler.runtime.graph_interpreter import SEED, results_of
+from buddy.compiler.runtime.graph_interpreter import SEED, compute_results
 from buddy.compiler.runtime.sensitivity import compare_result
 from buddy.compiler.tools.runtimes.onnx_model import RuntimeModel, evaluator_of
 
@@ -207,7 +207,7 @@ def _comparison_of_values(captured: CapturedGraph, model: RuntimeModel) -> Compa
         # Each value is compared as if it were a result of the program.
         part = replace(captured, graph=_with_results(captured.graph, nodes), result_names=())
         torch.manual_seed(SEED)
-        expected = results_of(part.graph, captured.tensors, captured.numbers)
+        expected = compute_results(part.graph, captured.tensors, captured.numbers)
         return [compare_result(part, expected, index, value, equal_nan=True) for index, value in enumerate(values)]
 
     return compare_with_eager

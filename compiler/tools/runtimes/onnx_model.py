@@ -16,8 +16,8 @@ from buddy.compiler.graph.node import GetItemOp, Op
 from buddy.compiler.graph.operations.effects import RandomOp
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.runtime.captured import CapturedGraph
-from buddy.compiler.runtime.graph_interpreter import compute_node, symbols_at
-from buddy.compiler.runtime.torch_values import dense, to_torch
+from buddy.compiler.runtime.graph_interpreter import compute_node, symbol_values
+from buddy.compiler.runtime.torch_values import dense, to_torch_dtype
 from buddy.compiler.tools.runtimes.sessions import ModelFile, write_arrays
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class _GraphModule(torch.nn.Module):
     def __init__(self, captured: CapturedGraph, returned: Sequence[Op]) -> None:
         super().__init__()
         self._graph, self._returned = captured.graph, returned
-        self._symbols = symbols_at(captured.graph, captured.tensors, captured.numbers)
+        self._symbols = symbol_values(captured.graph, captured.tensors, captured.numbers)
         for index in captured.parameters:
             self.register_buffer(f"parameter_{index}", captured.tensors[index])
 
@@ -298,7 +298,7 @@ def _markable_values(proto: onnx.ModelProto, captured: CapturedGraph, values: di
             dtype = str(helper.tensor_dtype_to_np_dtype(described_type.elem_type))
         except KeyError:
             continue
-        if shape == tuple(meta.shape) and dtype == str(to_torch(meta.dtype)).removeprefix("torch."):
+        if shape == tuple(meta.shape) and dtype == str(to_torch_dtype(meta.dtype)).removeprefix("torch."):
             markable[op.name] = name
             taken.add(name)
     return markable

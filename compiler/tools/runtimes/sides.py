@@ -14,7 +14,7 @@ import torch
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.run_report import RUNTIMES, Divergence, Mark, OutputReport, SideReport
 from buddy.compiler.runtime.captured import CapturedGraph
-from buddy.compiler.runtime.measure import OnProgress, compare_with_reference, error_text, summarize
+from buddy.compiler.runtime.measure import OnProgress, compare_with_reference, describe_error, summarize_times
 from buddy.compiler.support import files
 from buddy.compiler.support.files import scratch_folder
 from buddy.compiler.tools.runtimes.divergence import DivergenceSearch
@@ -68,7 +68,7 @@ class RuntimeSide:
         try:
             yield
         except Exception as error:
-            self.problem = error_text(error)
+            self.problem = describe_error(error)
 
     def report(
         self, captured: CapturedGraph, reference: CapturedGraph, expected: Sequence[object],
@@ -82,7 +82,7 @@ class RuntimeSide:
         if self.problem or self._model is None:
             return SideReport(self.name, problem=self.problem)
         outputs = compare_with_reference(captured, captured, self._results, expected, equal_nan)
-        timing = summarize(seconds[0] if seconds else (), threads)
+        timing = summarize_times(seconds[0] if seconds else (), threads)
         divergence: Divergence | None = None
         note = ""
         try:

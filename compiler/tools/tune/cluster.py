@@ -21,7 +21,7 @@ from buddy.compiler.support.cluster import (
     CONNECT_TIMEOUT,
     RETRIES,
     ClusterError,
-    distributed,
+    import_distributed,
     no_scheduler_error,
     no_workers_error,
 )
@@ -143,7 +143,7 @@ async def cluster_tune_workers(address: str, load: LoadProgram, graph: int) -> A
 
 
 async def _connect(address: str) -> Any:
-    package = distributed()
+    package = import_distributed()
     try:
         return await package.Client(address, asynchronous=True, timeout=CONNECT_TIMEOUT)
     except (OSError, ValueError) as error:

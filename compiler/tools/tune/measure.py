@@ -18,7 +18,7 @@ from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.worker_messages import FailureReply, LogText, Reply
 from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.runtime.graph_interpreter import SEED
-from buddy.compiler.runtime.measure import error_of_results, time_call, with_threads
+from buddy.compiler.runtime.measure import error_of_results, time_call, torch_threads
 from buddy.compiler.runtime.sensitivity import compare_result
 from buddy.compiler.support.processes.channel import Channel
 from buddy.compiler.support.processes.forks import Task, TaskEnd, run_in_child
@@ -117,7 +117,7 @@ def try_recipe(captured: CapturedGraph, request: TryRecipe) -> RecipeTried:
     lowered_modules: list[LoweredModule] = []
     artifact, seconds = time_call(lambda: _compile(captured, request.recipe, lowered_modules.append))
     precisions = {a.node: a.precision for module in lowered_modules for a in module.assignments if a.precision}
-    with with_threads(request.recipe.threads), torch.no_grad():
+    with torch_threads(request.recipe.threads), torch.no_grad():
         program = LoadedProgram(artifact, frozen=True)
         reference = captured.in_precisions(precisions)
         assert reference.eager is not None
@@ -176,7 +176,7 @@ def _time_pairs(
     deadline = time.monotonic() + _TIMING_SECONDS
     while len(eager_seconds) < _MAX_PAIRS and (len(eager_seconds) < _MIN_PAIRS or time.monotonic() < deadline):
         compiled_seconds.append(time_call(lambda: program(captured.tensors, captured.numbers))[1])
-        with with_threads(request.eager_threads):
+        with torch_threads(request.eager_threads):
             eager_seconds.append(time_call(lambda: eager(captured.tensors))[1])
         max_seconds = _MAX_SLOWDOWN * request.bound * eager_seconds[0]
         if not math.isinf(request.bound) and compiled_seconds[0] > max_seconds:
@@ -189,6 +189,6 @@ def _compare_recipes(captured: CapturedGraph, request: CompareRecipes) -> Reply:
         loaded = LoadedProgram(_compile(captured, recipe), frozen=True)
         return lambda: loaded(captured.tensors, captured.numbers)
 
-    with with_threads(request.first.threads), torch.no_grad():
+    with torch_threads(request.first.threads), torch.no_grad():
         ratio = time_pairs([program(request.first), program(request.second)], 1.0)
     return RecipesCompared(ratio.median, ratio.low, ratio.high)

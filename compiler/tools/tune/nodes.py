@@ -11,13 +11,13 @@ import torch
 
 from buddy.compiler.driver import program_cache
 from buddy.compiler.driver.compile_graph import compile_graph
-from buddy.compiler.graph import serialize
+from buddy.compiler.graph import serialization
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.operations.effects import RandomOp
 from buddy.compiler.ops.lowering import LoweredModule
 from buddy.compiler.protocol.recipe import digest
-from buddy.compiler.runtime.graph_interpreter import SEED, compute_node, results_of, symbols_at
-from buddy.compiler.runtime.measure import error_of_results, with_threads
+from buddy.compiler.runtime.graph_interpreter import SEED, compute_node, compute_results, symbol_values
+from buddy.compiler.runtime.measure import error_of_results, torch_threads
 from buddy.compiler.runtime.torch_values import fingerprints
 from buddy.compiler.support.disk_cache import PRECISION_ERRORS
 from buddy.compiler.tools.profile.attribution import with_counting
@@ -43,7 +43,7 @@ def time_products(captured: CapturedGraph, request: TimeNodes) -> NodesTimed:
     lowered: list[LoweredModule] = []
     overrides: Any = captured.user_lowerings()
     artifact = compile_graph(captured.graph, with_counting(request.recipe), overrides, lowered.append)
-    with with_threads(request.recipe.threads), torch.no_grad():
+    with torch_threads(request.recipe.threads), torch.no_grad():
         seconds = {node.node: node.seconds for node in time_nodes(captured, artifact, request.seconds) if not node.into}
     ops = {op.stable: op for op in captured.graph.operations}
     assignments = {a.node: a for module in lowered for a in module.assignments if a.multiplies and a.node in seconds}
@@ -80,7 +80,7 @@ class ErrorMeter:
     def measure(self, request: MeasureErrors) -> ErrorsMeasured:
         """Answers `request`. Raises what an op raises."""
         deadline = time.monotonic() + request.seconds
-        with torch.no_grad(), with_threads(1):
+        with torch.no_grad(), torch_threads(1):
             if not self._key:
                 self._compute_all()
             measured = 0
@@ -101,7 +101,7 @@ class ErrorMeter:
     def _compute_all(self) -> None:
         """Computes the program in eager, keeps the values of its nodes, and reads the errors that are on the disk."""
         captured = self._captured
-        self._symbols = symbols_at(self._graph, captured.tensors, captured.numbers)
+        self._symbols = symbol_values(self._graph, captured.tensors, captured.numbers)
         torch.manual_seed(SEED)
         kept = 0
         values: dict[str, Any] = dict(zip((op.name for op in self._graph.placeholders), captured.tensors, strict=True))
@@ -113,7 +113,9 @@ class ErrorMeter:
         self._expected = self._results(values)
         self._values = values if kept <= _MAX_KEPT_BYTES else {}
         result_fingerprints = [fingerprints([value]) for value in self._expected if isinstance(value, torch.Tensor)]
-        self._key = digest(serialize.graph_hash(self._graph), program_cache.installation(), str(result_fingerprints))
+        self._key = digest(
+            serialization.graph_hash(self._graph), program_cache.installation(), str(result_fingerprints)
+        )
         try:
             stored = msgspec.msgpack.decode(PRECISION_ERRORS.read(self._key) or b"\x90", type=list[MeasuredError])
         except msgspec.MsgspecError:
@@ -130,7 +132,7 @@ class ErrorMeter:
             results = self._results({**self._values, **self._changed(precisions)})
         else:
             torch.manual_seed(SEED)
-            results = results_of(self._graph, self._captured.tensors, self._captured.numbers, precisions)
+            results = compute_results(self._graph, self._captured.tensors, self._captured.numbers, precisions)
         return error_of_results(results, self._expected)
 
     def _changed(self, precisions: Mapping[str, str]) -> dict[str, Any]:

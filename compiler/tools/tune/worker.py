@@ -12,14 +12,14 @@ from typing import Any
 
 import torch
 
-from buddy.compiler.graph import serialize
+from buddy.compiler.graph import serialization
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.protocol import Diagnostic, GraphInfo
 from buddy.compiler.protocol.errors import diagnostic_of
 from buddy.compiler.protocol.recipe import OWN_FRONTENDS
 from buddy.compiler.protocol.worker_messages import Done, FailureReply, LogText
 from buddy.compiler.runtime.captured import CapturedGraph
-from buddy.compiler.runtime.graph_interpreter import results_of
+from buddy.compiler.runtime.graph_interpreter import compute_results
 from buddy.compiler.runtime.torch_values import resolve_lazy
 from buddy.compiler.support.processes.channel import Channel, serves, traceback_of
 from buddy.compiler.tools.tune.measure import serve_attempts
@@ -30,7 +30,7 @@ _GRAPH_FILE, _VALUES_FILE = "graph.bin", "values.pt"
 
 def write_bundle(folder: Path, graph: Graph, tensors: Sequence[torch.Tensor], numbers: Sequence[Any] = ()) -> None:
     """Writes `graph` and its inputs, in placeholder order, into `folder`. Raises `OSError`."""
-    (folder / _GRAPH_FILE).write_bytes(serialize.to_bytes(graph))
+    (folder / _GRAPH_FILE).write_bytes(serialization.to_bytes(graph))
     torch.save(
         {"tensors": [_without_spare_storage(tensor) for tensor in tensors], "numbers": list(numbers)},
         folder / _VALUES_FILE,
@@ -42,10 +42,10 @@ def read_bundle(folder: Path) -> CapturedGraph:
 
     Raises `OSError`, and other exceptions for damaged files.
     """
-    graph = serialize.from_bytes((folder / _GRAPH_FILE).read_bytes())
+    graph = serialization.from_bytes((folder / _GRAPH_FILE).read_bytes())
     values = torch.load(folder / _VALUES_FILE, weights_only=True, mmap=True)
     numbers = tuple(values["numbers"])
-    eager = partial(results_of, graph, numbers=numbers)
+    eager = partial(compute_results, graph, numbers=numbers)
     return CapturedGraph(graph, GraphInfo(graph.name, ()), values["tensors"], eager, numbers=numbers)
 
 
@@ -93,7 +93,7 @@ def _load_program(channel: Channel, load_message: LoadForTuning) -> Any:
     from buddy.compiler.importers.sources import load_program
 
     load = load_message.load
-    plugins.plugin_problems([*plugins.installed_plugins(), *map(plugins.load_file, load.plugins)])
+    plugins.plugin_problems([*plugins.installed_plugins(), *map(plugins.load_plugin_file, load.plugins)])
     shapes, frontend = load.shapes, load.frontend
     graphs = load_program(
         load.source, load.arguments, load.directory, shapes=shapes, frontend=frontend, trusts=load.trusts

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from buddy.app.screens.picker import PickerScreen
-from buddy.compiler.support.target import missing_cxx
+from buddy.compiler.support.target import missing_cxx_message
 
 Open = Callable[..., Any]
 
 
 @pytest.mark.slow
 async def test_nodes_lead_to_the_generated_code_and_a_run_shows_inductor_and_buddy(workbench: Open) -> None:
-    if problem := missing_cxx():
+    if problem := missing_cxx_message():
         pytest.skip(problem)
     async with workbench("mlp.py", size=(170, 50)) as bench:
         app = bench.app

@@ -11,10 +11,10 @@ from buddy.app.commands.profile import roofline
 from buddy.app.screens.plot import PlotScreen
 from buddy.app.screens.profile import FlameScreen, FlameTree, HotSpotScreen
 from buddy.app.screens.results import LogScreen, ResultScreen
-from buddy.compiler.support.target import counter
+from buddy.compiler.support.target import cycle_counter
 from tests.app.reports.test_profile import INFO, REPORT
 
-pytestmark = pytest.mark.skipif(counter() is None, reason="no known cycle counter on this machine")
+pytestmark = pytest.mark.skipif(cycle_counter() is None, reason="no known cycle counter on this machine")
 Open = Callable[..., Any]
 
 

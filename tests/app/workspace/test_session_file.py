@@ -143,7 +143,7 @@ async def test_changes_are_written_while_the_workbench_runs(tmp_path: Path) -> N
         path = app.session_commands._path
         app.state.runs = list(runs(1.0))
         app.context.bookmarks.marks = Bookmarks.from_data(marks(7)).marks
-        app.update_edge_lines()
+        app.update_border_lines()
         assert Bookmarks.from_data(app.context.bookmarks.to_data()).marks == app.context.bookmarks.marks
         await until(
             pilot,

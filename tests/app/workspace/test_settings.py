@@ -12,7 +12,7 @@ from buddy.app.actions.key_map import Keymap, describe_clashes
 from buddy.app.cli import main
 from buddy.app.cli.config import settings_template
 from buddy.app.workbench.app import Workbench
-from buddy.app.workspace.settings import FIELDS, Settings, apply_settings, read_settings
+from buddy.app.workspace.settings import FIELDS, Settings, load_settings, read_settings
 from tests.app.picturing import passed_on
 
 
@@ -94,7 +94,7 @@ def test_unknown_and_invalid_themes_are_reported(path: Path) -> None:
     path.write_text('theme = "mine"')
     (path.parent / "themes").mkdir()
     (path.parent / "themes" / "mine.toml").write_text('base = "buddy-dark"\n[roles]\ntext = "no colour"\n')
-    _, problems = apply_settings(path)
+    _, problems = load_settings(path)
     assert len(problems) == 2
     assert "mine.toml, line 3" in problems[0]
     assert "the default is used" in problems[1]

@@ -51,7 +51,7 @@ from buddy.compiler.protocol.presets import default_recipe, presets
 from buddy.compiler.protocol.recipe import EAGER, Recipe
 from buddy.compiler.protocol.worker_messages import Activity
 from buddy.compiler.runtime.buffers import torch_dtype
-from buddy.compiler.runtime.executable import load
+from buddy.compiler.runtime.executable import load_artifact
 from buddy.compiler.runtime.on_device import GpuRunError
 from buddy.compiler.support.processes.forks import ForkedWorker
 from tests.programs import Line, assert_same, without
@@ -383,7 +383,7 @@ needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="the library is
 @pytest.mark.slow
 def test_the_driver_runs_in_an_interpreter_that_imports_no_torch(emulate: Callable[..., None]) -> None:
     emulate()
-    program = load(copies())
+    program = load_artifact(copies())
     for seed in range(2):
         x = torch.randn(5, 3, generator=torch.Generator().manual_seed(seed)).T
         y = torch.arange(7) * (seed + 1)
@@ -403,7 +403,9 @@ def test_a_fork_of_a_process_with_torch_starts_a_new_interpreter(emulate: Callab
     """A run happens in such a fork, in which the driver cannot be initialized."""
     emulate()
     fork = ForkedWorker(
-        lambda channel: channel.send(Activity(str(load(copies())([torch.ones(3, 5), torch.arange(7)])[0].tolist()))),
+        lambda channel: channel.send(
+            Activity(str(load_artifact(copies())([torch.ones(3, 5), torch.arange(7)])[0].tolist()))
+        ),
         Activity,
         Activity,
     )
@@ -431,7 +433,7 @@ def test_a_driver_that_fails_is_reported(
 ) -> None:
     emulate(start, call)
     with pytest.raises(GpuRunError) as caught:
-        load(copies())([torch.ones(3, 5), torch.arange(7)])
+        load_artifact(copies())([torch.ones(3, 5), torch.arange(7)])
     assert what in caught.value.diagnostic.what
     assert todo in caught.value.diagnostic.todo
 
@@ -484,7 +486,7 @@ def test_a_device_whose_context_fails_is_no_device(monkeypatch: pytest.MonkeyPat
 def test_without_a_driver_one_line_says_so() -> None:
     artifact = Line(torch.relu, numbers(6)).compile(GPU).artifact
     with pytest.raises(GpuRunError) as caught:
-        load(artifact)
+        load_artifact(artifact)
     assert str(caught.value).count("\n") == 0
     assert "no CUDA driver was found (libcuda.so.1)" in caught.value.diagnostic.what
     assert "run the program on a machine with a GPU" in caught.value.diagnostic.todo
@@ -534,4 +536,4 @@ def test_a_run_makes_all_stages_and_says_what_is_missing(cli: Callable[..., Any]
 def test_with_a_driver_the_numbers_are_eagers(program: tuple[Line, Any]) -> None:
     line, compilation = program
     with torch.no_grad():
-        assert_same(load(compilation.artifact)(line.program.tensors), line.program.eager(line.program.tensors))
+        assert_same(load_artifact(compilation.artifact)(line.program.tensors), line.program.eager(line.program.tensors))

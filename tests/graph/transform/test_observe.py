@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from buddy.compiler.graph.partition import by_layers
+from buddy.compiler.graph.partition import outline_layers
 from buddy.compiler.graph.transform import TransformError, run_transform
 from buddy.compiler.graph.transform.rewriting import observed_nodes
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 from buddy.compiler.runtime import LoadedProgram
-from buddy.compiler.runtime.graph_interpreter import values_of
+from buddy.compiler.runtime.graph_interpreter import compute_values
 from buddy.compiler.runtime.torch_ops import observe_nodes
 from tests.models import stack
 from tests.programs import Line, captured
@@ -34,16 +34,16 @@ def test_a_run_shows_every_value_of_every_call_in_order() -> None:
     names = {op.stable: op.name for op in graph.operations}
     found = [(names[stable], value) for stable, value in zip(artifact.observed, shown, strict=True) if stable in names]
     assert len(found) > 20
-    expected = values_of(graph, line.program.tensors, {name for name, _ in found})
+    expected = compute_values(graph, line.program.tensors, {name for name, _ in found})
     for name, value in found:
         torch.testing.assert_close(value, expected[name], msg=lambda text, name=name: f"{name}: {text}")
 
 
 def test_showing_values_cuts_the_graph_nowhere_else() -> None:
     graph = captured(*stack()).graph
-    before = by_layers(graph, {})
+    before = outline_layers(graph, {})
     run_transform(graph, "observe", {"nodes": "*"})
-    after = by_layers(graph, {})
+    after = outline_layers(graph, {})
     assert after.function_of().items() >= before.function_of().items()
     assert [f.name for f in after.functions] == [f.name for f in before.functions]
 

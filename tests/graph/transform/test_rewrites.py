@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 (its name everywhere)
 
-from buddy.compiler.graph import serialize
+from buddy.compiler.graph import serialization
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import PlaceholderOp
 from buddy.compiler.graph.operations import TransposeMatmulFusedOp
@@ -236,7 +236,7 @@ def test_products_become_calls_from_a_size_on() -> None:
 def test_rewritten_graphs_cross_processes_whole() -> None:
     graph = graph_of(spelled_out, Q, Q, Q)
     graph.perform([flash_attention_prefill, replace_matmul_with_onednn])
-    again = serialize.from_bytes(serialize.to_bytes(graph))
+    again = serialization.from_bytes(serialization.to_bytes(graph))
     assert str(again) == str(graph)
 
 

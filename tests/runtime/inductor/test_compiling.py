@@ -16,14 +16,14 @@ from buddy.compiler.frontend.capture import capture
 from buddy.compiler.protocol.catalogue import INDUCTOR_PHASES
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.runtime.captured import CapturedGraph
-from buddy.compiler.runtime.graph_interpreter import symbols_at
+from buddy.compiler.runtime.graph_interpreter import symbol_values
 from buddy.compiler.runtime.inductor import numerics, options
 from buddy.compiler.runtime.inductor.compiling import InductorArtifact, InductorStage, compile_program, split_code
 from buddy.compiler.runtime.inductor.process import LoadedArtifact
 from buddy.compiler.runtime.inductor.program import InductorError, fx_program
 from buddy.compiler.runtime.inductor.provenance import Line
 from buddy.compiler.runtime.inductor.stages import text_of
-from buddy.compiler.support.target import missing_cxx
+from buddy.compiler.support.target import missing_cxx_message
 
 
 class Model(nn.Module):
@@ -47,10 +47,10 @@ class Compiled(NamedTuple):
 
 @pytest.fixture(scope="module")
 def compiled() -> Compiled:
-    if problem := missing_cxx():
+    if problem := missing_cxx_message():
         pytest.skip(problem)
     (captured,) = capture(Model().eval(), (torch.randn(4, 16),))
-    program = fx_program(captured.graph, symbols_at(captured.graph, captured.tensors, captured.numbers))
+    program = fx_program(captured.graph, symbol_values(captured.graph, captured.tensors, captured.numbers))
     stages: list[InductorStage] = []
     activities: list[str] = []
     artifact = compile_program(

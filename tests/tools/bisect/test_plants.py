@@ -72,7 +72,7 @@ def found_by(master: Channel, program: CapturedGraph, plant: Plant, **options: f
             faulthandler.disable()
             torch.set_num_threads(1)
             recipe = plant.planted(default_recipe())
-            plugins.load_file(recipe.plugins[0])
+            plugins.load_plugin_file(recipe.plugins[0])
             finding = bisect(master, program, recipe, Criterion(plant.kind, **options))  # type: ignore[arg-type]
             os.write(write_end, msgspec.msgpack.encode(finding))
         finally:

@@ -9,7 +9,7 @@ import pytest
 
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import PassStep, Recipe
-from buddy.compiler.support.delta import Verdict
+from buddy.compiler.support.delta_debugging import Verdict
 from buddy.compiler.tools.bisect import search, steps
 from buddy.compiler.tools.bisect.trials import RecipeOutcome
 

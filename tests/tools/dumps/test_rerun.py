@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from buddy.compiler.importers.dumps.pipeline import DumpPipelineError, Pipeline, StepNumbers, readings
+from buddy.compiler.importers.dumps.pipeline import DumpPipelineError, Pipeline, StepNumbers, possible_pipelines
 from buddy.compiler.importers.dumps.reading import DumpScan, read_text
 from buddy.compiler.importers.dumps.records import Dump
 from buddy.compiler.mlir import mlir_tool
@@ -104,7 +104,7 @@ def test_several_steps_keep_their_places(tmp_path: Path) -> None:
 def test_passes_that_the_inliner_runs_itself_are_no_steps(tmp_path: Path) -> None:
     """Two functions: the log has three stages of `canonicalize` more than the pipeline has."""
     dump = scanned(write_log(tmp_path / "a.log", AFTER))
-    pipelines = list(readings(dump.stages))
+    pipelines = list(possible_pipelines(dump.stages))
     assert "func.func(canonicalize" in pipelines[0].text(0)
     inner = max(pipelines[0].inner)
     number = StepNumbers()
@@ -243,24 +243,24 @@ def test_the_functions_of_a_dump_must_run_the_same_passes(tmp_path: Path) -> Non
     path = tmp_path / "a.log"
     path.write_text(stage.format("cse", "f") + stage.format("sccp", "g") + module + module)
     with pytest.raises(DumpPipelineError, match="ran at the same place on different functions"):
-        next(readings(scanned(path).stages))
+        next(possible_pipelines(scanned(path).stages))
     path.write_text(stage.format("cse", "f") + stage.format("sccp", "f") + stage.format("cse", "g") + module + module)
     with pytest.raises(DumpPipelineError, match="cse ran on 2 functions and sccp on 1"):
-        next(readings(scanned(path).stages))
+        next(possible_pipelines(scanned(path).stages))
     llvm = scanned(unpack("llvm", tmp_path) / "after_all.log")
     with pytest.raises(DumpPipelineError, match="does not name the passes"):
-        next(readings(llvm.stages))
+        next(possible_pipelines(llvm.stages))
 
 
 def test_the_pipelines_of_a_log_and_of_a_folder_are_the_same(tmp_path: Path) -> None:
     folder = unpack("mlir", tmp_path)
-    of_log = next(readings(scanned(folder / "module_scope.log").stages))
-    of_tree = next(readings(scanned(folder / "tree").stages))
+    of_log = next(possible_pipelines(scanned(folder / "module_scope.log").stages))
+    of_tree = next(possible_pipelines(scanned(folder / "tree").stages))
     assert isinstance(of_tree, Pipeline)
     assert of_tree.text(0).startswith(of_log.text(0)[:-1])
     assert of_log.text(0) == (
         "builtin.module(func.func(canonicalize,cse),inline,func.func(linalg-generalize-named-ops),one-shot-bufferize,"
         "func.func(convert-linalg-to-loops,canonicalize),convert-scf-to-cf)"
     )
-    triton = next(readings(scanned(unpack("triton", tmp_path) / "passes.log").stages))
+    triton = next(possible_pipelines(scanned(unpack("triton", tmp_path) / "passes.log").stages))
     assert triton.text(0).startswith("builtin.module(inline{default-pipeline=canonicalize ")

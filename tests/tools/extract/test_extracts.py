@@ -19,7 +19,7 @@ from buddy.compiler.graph.types import NodeType
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.runtime.captured import CapturedGraph
-from buddy.compiler.runtime.graph_interpreter import values_of
+from buddy.compiler.runtime.graph_interpreter import compute_values
 from buddy.compiler.runtime.values import as_array
 from buddy.compiler.tools.extract import Subgraph, extract, part_of, script_of
 
@@ -53,7 +53,7 @@ def names(program: CapturedGraph, *targets: str) -> list[str]:
 
 def test_eager_node_by_node_is_eager(program: CapturedGraph) -> None:
     wanted = [str(result) for result in program.graph.results]
-    found = values_of(program.graph, program.tensors, wanted)
+    found = compute_values(program.graph, program.tensors, wanted)
     for name, expected in zip(wanted, program.eager(program.tensors), strict=True):
         torch.testing.assert_close(found[name], expected)
 
@@ -93,7 +93,7 @@ def test_every_node_stands_for_itself(program: CapturedGraph) -> None:
     whole = Subgraph(program.graph, program.tensors)
     for op in program.graph.operations:
         part = part_of(whole, [op])
-        values_of(part.graph, part.tensors, [str(result) for result in part.graph.results])
+        compute_values(part.graph, part.tensors, [str(result) for result in part.graph.results])
 
 
 def test_sizes_of_a_call_become_numbers() -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from buddy.compiler.driver.observation import observed_program
+from buddy.compiler.driver.observation import compile_observed
 from buddy.compiler.graph.node import Op
 from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.mlir.walk import find_ops
@@ -23,7 +23,7 @@ from buddy.compiler.protocol.numerics import NumericsReport, Reference
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 from buddy.compiler.runtime.captured import CapturedGraph
-from buddy.compiler.runtime.graph_interpreter import symbols_at
+from buddy.compiler.runtime.graph_interpreter import symbol_values
 from buddy.compiler.runtime.nodes import compare_nodes
 from buddy.compiler.runtime.torch_values import fingerprints
 from tests.models import stack
@@ -74,8 +74,8 @@ class FlipSigns(base.MlirPass):
 def compared(
     program: CapturedGraph, recipe: Recipe | None = None, first: Any = None, reference: Reference = "eager", **how: bool
 ) -> NumericsReport:
-    symbols = symbols_at(program.graph, program.tensors, program.numbers)
-    found = observed_program(program.graph, recipe or default_recipe(), first, symbols=symbols, **how)
+    symbols = symbol_values(program.graph, program.tensors, program.numbers)
+    found = compile_observed(program.graph, recipe or default_recipe(), first, symbols=symbols, **how)
     return compare_nodes(program, found, reference=reference)
 
 
@@ -120,7 +120,7 @@ def test_values_are_seen_where_they_lie_in_memory_and_fused_ones_are_not(healthy
 
 
 def test_each_node_has_an_error_of_its_own_and_equal_ones_share_a_program(model: CapturedGraph) -> None:
-    found = observed_program(model.graph, default_recipe())
+    found = compile_observed(model.graph, default_recipe())
     alone = [name for program in found.node_programs for _, results in program.uses for name, _ in results]
     assert {name for name in alone if "gelu" in name} == {f"layers.{i}/gelu.0" for i in range(3)}
     assert len(found.node_programs) < len(alone) / 2

@@ -18,8 +18,8 @@ from buddy.compiler.protocol.presets import adapt_to_phase, default_recipe
 from buddy.compiler.protocol.run_report import ONNX_RUNTIME, OPENVINO, RUNTIMES, Divergence, NodeCounts, SideReport
 from buddy.compiler.runtime import run_and_compare
 from buddy.compiler.runtime.captured import CapturedGraph
-from buddy.compiler.runtime.graph_interpreter import values_of
-from buddy.compiler.runtime.measure import compare_results, eager_results
+from buddy.compiler.runtime.graph_interpreter import compute_values
+from buddy.compiler.runtime.measure import compare_results, run_eager
 from buddy.compiler.tools.runtimes import sessions
 from buddy.compiler.tools.runtimes.divergence import MARKS_PER_CALL, DivergenceSearch
 from buddy.compiler.tools.runtimes.onnx_model import NoModelError, RuntimeModel, as_array, as_tensor, make_model
@@ -195,7 +195,7 @@ def search(
 
 def verdict(captured: CapturedGraph, results: Sequence[torch.Tensor]) -> str:
     """The verdict on the last result."""
-    return compare_results(captured, results, eager_results(captured), False)[-1].verdict
+    return compare_results(captured, results, run_eager(captured), False)[-1].verdict
 
 
 def verdict_of(captured: CapturedGraph, model: RuntimeModel) -> str:
@@ -247,7 +247,7 @@ def test_a_fault_that_a_mark_removes_is_one_of_a_fusion(branches: CapturedGraph,
 def test_values_have_the_names_of_nodes_and_eagers_numbers(branches: CapturedGraph, exported: RuntimeModel) -> None:
     nodes = list(exported.values)
     results, values = exported.split(evaluated(exported, nodes))
-    expected = values_of(branches.graph, branches.tensors, nodes)
+    expected = compute_values(branches.graph, branches.tensors, nodes)
     assert branches.eager is not None
     torch.testing.assert_close(results, branches.eager(branches.tensors))
     for node, value in zip(nodes, values, strict=True):

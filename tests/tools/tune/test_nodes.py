@@ -10,7 +10,7 @@ from torch import nn
 
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.runtime.captured import CapturedGraph
-from buddy.compiler.runtime.graph_interpreter import results_of
+from buddy.compiler.runtime.graph_interpreter import compute_results
 from buddy.compiler.runtime.measure import error_of_results
 from buddy.compiler.support import disk_cache
 from buddy.compiler.tools.tune import nodes
@@ -45,9 +45,9 @@ def test_errors_are_those_of_the_whole_program(kept_bytes: int, monkeypatch: pyt
     graph = program()
     measured = nodes.ErrorMeter(graph).measure(request()).errors
     assert [(one.node, one.precision) for one in measured] == [(one.node, one.precision) for one in PAIRS]
-    plain = results_of(graph.graph, graph.tensors)
+    plain = compute_results(graph.graph, graph.tensors)
     for one in measured:
-        changed = results_of(graph.graph, graph.tensors, (), {one.node: one.precision})
+        changed = compute_results(graph.graph, graph.tensors, (), {one.node: one.precision})
         assert one.error == pytest.approx(error_of_results(changed, plain))
     by_precision = {one.precision: one.error for one in measured if one.node == "mm.0"}
     assert 0 < by_precision["bf16x3"] < 1e-4 < by_precision["bf16"] < by_precision["int8-dynamic"]

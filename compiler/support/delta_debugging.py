@@ -1,4 +1,4 @@
-"""Searches for a minimal subset of items. Independent of programs."""
+"""Delta debugging: finds a minimal failing subset of items, or the item at which a sequence starts to fail."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def smallest_failing_by(
 ) -> list[Item]:
     """Like `smallest_failing`; `first_failing` returns the first of several subsets that fails, or `None`.
 
-    It may try several at once. The algorithm is `ddmin` of Zeller and Hildebrandt, "Simplifying and Isolating
-    Failure-Inducing Input", 2002.
+    `first_failing` may try several at once. The algorithm is `ddmin` of Zeller and Hildebrandt, "Simplifying and
+    Isolating Failure-Inducing Input", 2002.
     """
     subset, part_count = list(items), 2
     while len(subset) > 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from buddy.compiler.support.delta import smallest_failing, turning_point
+from buddy.compiler.support.delta_debugging import smallest_failing, turning_point
 from buddy.compiler.tools.bisect.slowness import sign_test_interval
 
 

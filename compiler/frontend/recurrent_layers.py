@@ -1,7 +1,7 @@
 """Captures recurrent layers (`nn.LSTM`, `nn.GRU`, `nn.RNN`) as one node per layer and direction.
 
 PyTorch's own decompositions unroll the steps, so that graphs grow with the sequence, and ignore dropout between layers.
-The Python dispatcher gives them priority over any table of decompositions; `resampling.resample_like_eager` overrides
+The Python dispatcher gives them priority over any table of decompositions; `resampling.dispatch_like_eager` overrides
 them. Graphs that record gradients call the overload `saving` of these ops, which also returns the values of each step
 that the backward pass needs. It supports neither packed sequences nor LSTMs with projections: these are unrolled.
 """
@@ -80,8 +80,8 @@ def _unrolled_rnn(cell: Callable[..., Any], cell_of_packed: Callable[..., Any]) 
 
 
 @dataclass(frozen=True)
-class _Kind:
-    """The implementations of one kind of layer: the op without gradients, the op with gradients, unrolled steps."""
+class _LayerImplementations:
+    """One of LSTM, GRU and RNN: the op without gradients, the op that saves values for them, and unrolled steps."""
 
     plain: Layer
     saving: Layer
@@ -94,8 +94,8 @@ class _Kind:
         return self.unrolled if is_packed or has_projection else self.saving
 
 
-def _kind(layer: Callable[..., Any], packet: Any, unrolled_layer: Layer) -> _Kind:
-    return _Kind(partial(layer, packet.default), partial(layer, packet.saving), unrolled_layer)
+def _make_implementations(layer: Callable[..., Any], packet: Any, unrolled_layer: Layer) -> _LayerImplementations:
+    return _LayerImplementations(partial(layer, packet.default), partial(layer, packet.saving), unrolled_layer)
 
 
 _UNROLLED_LSTM: Layer = partial(_unrolled_layer, unrolled.one_layer_lstm, unrolled.one_layer_lstm_data)
@@ -107,7 +107,7 @@ _UNROLLED_TANH, _UNROLLED_RELU = (
 
 
 def _run_layers(
-    kind: _Kind, steps: torch.Tensor, batch_sizes: torch.Tensor | None, states: Tensors,
+    implementations: _LayerImplementations, steps: torch.Tensor, batch_sizes: torch.Tensor | None, states: Tensors,
     weights: Sequence[torch.Tensor], has_biases: bool, num_layers: int, dropout: float, train: bool,
     bidirectional: bool,
 ) -> Any:  # fmt: skip
@@ -123,7 +123,7 @@ def _run_layers(
     records_gradients = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
     directions = 2 if bidirectional else 1
     per_layer, last = len(weights) // (num_layers * directions), []
-    run = kind.select(records_gradients, batch_sizes is not None, per_layer % 2 == 1)
+    run = implementations.select(records_gradients, batch_sizes is not None, per_layer % 2 == 1)
     for i in range(num_layers):
         outputs = []
         for number in range(i * directions, (i + 1) * directions):
@@ -138,7 +138,7 @@ def _run_layers(
     return (steps, *(torch.stack(state) for state in zip(*last, strict=True)))
 
 
-def _rule_for_steps(kind: _Kind) -> Callable[..., Any]:
+def _rule_for_steps(implementations: _LayerImplementations) -> Callable[..., Any]:
     """Returns the rule of an overload `input`, whose sequences have one length."""
 
     def rule(
@@ -148,7 +148,7 @@ def _rule_for_steps(kind: _Kind) -> Callable[..., Any]:
         states = tuple(hx) if isinstance(hx, (list, tuple)) else (hx,)
         ordered = steps.transpose(0, 1) if batch_first else steps
         results = _run_layers(
-            kind, ordered, None, states, weights, has_biases, num_layers, dropout, train, bidirectional
+            implementations, ordered, None, states, weights, has_biases, num_layers, dropout, train, bidirectional
         )
         if results is NotImplemented or not batch_first:
             return results
@@ -157,26 +157,26 @@ def _rule_for_steps(kind: _Kind) -> Callable[..., Any]:
     return rule
 
 
-def _rule_for_packed(kind: _Kind) -> Callable[..., Any]:
+def _rule_for_packed(implementations: _LayerImplementations) -> Callable[..., Any]:
     """Returns the rule of an overload `data`, of packed sequences."""
 
     def rule(data: torch.Tensor, batch_sizes: torch.Tensor, hx: Any, *options: Any) -> Any:
         states = tuple(hx) if isinstance(hx, (list, tuple)) else (hx,)
-        return _run_layers(kind, data, batch_sizes, states, *options)
+        return _run_layers(implementations, data, batch_sizes, states, *options)
 
     return rule
 
 
-_KINDS: tuple[tuple[Any, _Kind], ...] = (
-    (aten.lstm, _kind(_lstm_layer, layers.lstm_layer, _UNROLLED_LSTM)),
-    (aten.gru, _kind(_gru_layer, layers.gru_layer, _UNROLLED_GRU)),
-    (aten.rnn_tanh, _kind(partial(_rnn_layer, "tanh"), layers.rnn_layer, _UNROLLED_TANH)),
-    (aten.rnn_relu, _kind(partial(_rnn_layer, "relu"), layers.rnn_layer, _UNROLLED_RELU)),
+_IMPLEMENTATIONS: tuple[tuple[Any, _LayerImplementations], ...] = (
+    (aten.lstm, _make_implementations(_lstm_layer, layers.lstm_layer, _UNROLLED_LSTM)),
+    (aten.gru, _make_implementations(_gru_layer, layers.gru_layer, _UNROLLED_GRU)),
+    (aten.rnn_tanh, _make_implementations(partial(_rnn_layer, "tanh"), layers.rnn_layer, _UNROLLED_TANH)),
+    (aten.rnn_relu, _make_implementations(partial(_rnn_layer, "relu"), layers.rnn_layer, _UNROLLED_RELU)),
 )
-# For `resampling.resample_like_eager`.
-DISPATCHED = {
-    overload: (rule(kind),)
-    for op, kind in _KINDS
+# For `resampling.dispatch_like_eager`.
+DISPATCHER_RULES = {
+    overload: (rule(implementations),)
+    for op, implementations in _IMPLEMENTATIONS
     for overload, rule in ((op.input, _rule_for_steps), (op.data, _rule_for_packed))
 }
 
@@ -201,5 +201,5 @@ def mkldnn_rnn_layer(
 
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.mkldnn_rnn_layer.default: mkldnn_rnn_layer,
-    **{overload: rule for overload, (rule,) in DISPATCHED.items()},
+    **{overload: rule for overload, (rule,) in DISPATCHER_RULES.items()},
 }

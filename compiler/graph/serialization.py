@@ -92,6 +92,7 @@ def from_plain(value: Any, table: dict[str, Op]) -> Any:
 
 
 def to_data(graph: Graph) -> GraphData:
+    """Returns the graph as plain data."""
     return GraphData(
         graph.name,
         graph._func_name,
@@ -147,34 +148,36 @@ def from_data(data: GraphData) -> Graph:
     return graph
 
 
-def with_sizes(data: GraphData, sizes: Mapping[str, int]) -> GraphData:
+def substitute_sizes(data: GraphData, sizes: Mapping[str, int]) -> GraphData:
     """Returns the graph for one set of sizes: `sizes` has the value of each symbol. The result has no symbols."""
 
-    def number(size: int | str) -> int:
+    def evaluate(size: int | str) -> int:
         return value_of(parse_size(size), sizes)
 
-    nodes = [with_static_sizes(node, number) for node in data.nodes]
+    nodes = [with_static_sizes(node, evaluate) for node in data.nodes]
     return msgspec.structs.replace(data, nodes=nodes, symbols=[])
 
 
-def with_static_sizes(node: NodeData, number: Callable[[int | str], int]) -> NodeData:
-    """Returns `node` with each size in plain form replaced by its `number`."""
+def with_static_sizes(node: NodeData, evaluate: Callable[[int | str], int]) -> NodeData:
+    """Returns `node` with each size replaced by its value; `evaluate` returns that of a size in plain form."""
 
-    def argument(value: Any) -> Any:
+    def replace_sizes(value: Any) -> Any:
         if isinstance(value, dict):
-            return number(value["s"]) if "s" in value else value
-        return [argument(item) for item in value] if isinstance(value, list) else value
+            return evaluate(value["s"]) if "s" in value else value
+        return [replace_sizes(item) for item in value] if isinstance(value, list) else value
 
-    metas = [None if meta is None else ([number(size) for size in meta[0]], meta[1]) for meta in node.metas]
-    kwargs = {key: argument(value) for key, value in node.kwargs.items()}
-    return msgspec.structs.replace(node, args=argument(node.args), kwargs=kwargs, metas=metas)
+    metas = [None if meta is None else ([evaluate(size) for size in meta[0]], meta[1]) for meta in node.metas]
+    kwargs = {key: replace_sizes(value) for key, value in node.kwargs.items()}
+    return msgspec.structs.replace(node, args=replace_sizes(node.args), kwargs=kwargs, metas=metas)
 
 
 def to_bytes(graph: Graph) -> bytes:
+    """Returns the graph as MessagePack of its `GraphData`."""
     return msgspec.msgpack.encode(to_data(graph))
 
 
 def from_bytes(data: bytes) -> Graph:
+    """Returns the graph that `to_bytes` encoded."""
     return from_data(msgspec.msgpack.decode(data, type=GraphData))
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from buddy.app.workbench.app import Workbench
 
 
-class EdgeLines:
+class BorderLines:
     """Draws the lines of one program around the panes, with the prompt of the main screen between them."""
 
     def __init__(self, workbench: Workbench) -> None:

@@ -1,4 +1,4 @@
-"""Rejects calls that eager rejects, with eager's own error, by running suspected graphs in eager.
+"""Makes compiled code reject the calls that eager rejects, with eager's own error.
 
 Two checks make a graph suspected. While AOTAutograd traces a graph, each ATen op on small tensors is called once in
 eager on plain values (zeros and ones) of the same shapes and dtypes; the graph is suspected if an op raises. Compiled
@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from buddy.compiler.frontend.names import python_line
 from buddy.compiler.protocol.errors import BuddyError
-from buddy.compiler.runtime.callbacks import is_refusal
+from buddy.compiler.runtime.callbacks import is_rejection
 from buddy.compiler.runtime.released_weights import restore_among
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ def with_eager_errors(module: GraphModule, compiled: Run) -> Run:
         try:
             return compiled(*args)
         except Exception as error:
-            if not is_refusal(error):
+            if not is_rejection(error):
                 raise
         return run_in_eager(module, args)
 
@@ -224,7 +224,7 @@ def with_eager_errors(module: GraphModule, compiled: Run) -> Run:
 
 def eager_after(module: GraphModule, error: Exception, args: Sequence[object]) -> Sequence[torch.Tensor]:
     """Returns the results of eager if compiled code has rejected a value with `error`; raises all other errors."""
-    if not is_refusal(error):
+    if not is_rejection(error):
         raise error
     return run_in_eager(module, args)
 
