@@ -11,6 +11,7 @@ import torch
 from torch import Tag
 from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
 
 from buddy.compiler.frontend.strided_views import base_of_views, storage_of
 
@@ -183,40 +184,97 @@ def save_row_major(joint: GraphModule) -> None:
     Compiled code computes row-major tensors, so a clone costs nothing. Without it, the forward graph would copy the
     value to eager's strides, and the backward graph would copy it back. A value stays as it is if it is a view of an
     input, if another tensor with its memory is kept too, or if the backward graph returns a view of it or reads its
-    memory by strides.
+    memory by strides. Views in the backward graph that the new strides do not allow become reshapes: the graph may also
+    run in eager.
     """
     forward = _forward_nodes(joint)
     returned = dict.fromkeys(joint.graph.output_node().all_input_nodes)
     read = {n: [user for user in n.users if user not in forward] for n in joint.graph.nodes if n in forward}
     kept = [*returned, *(node for node, readers in read.items() if readers and node not in returned)]
     n_kept = Counter(storage_of(node.meta.get("val")) for node in kept)
-    found = []
+    found = list[Node]()
     for node in kept[len(returned) :]:
         value = node.meta.get("val")
         is_alone = n_kept[storage_of(value)] == 1 and base_of_views(node)[0].op != "placeholder"
         if is_alone and _has_other_strides(value) and not _is_read_by_strides(read[node], storage_of(value)):
-            found.append((node, read[node]))
-    for node, readers in found:
+            found.append(node)
+    values = {node: node.meta["val"].clone(memory_format=torch.contiguous_format) for node in found}
+    incompatible_views = _incompatible_views(joint, forward, dict(values))
+    if not found or incompatible_views is None:
+        return
+    for node, value in values.items():
         with joint.graph.inserting_after(node):
             clone = joint.graph.call_function(
                 torch.ops.aten.clone.default, (node,), {"memory_format": torch.contiguous_format}
             )
-        value = node.meta["val"].clone(memory_format=torch.contiguous_format)
         origin = {key: node.meta[key] for key in ("stack_trace", "nn_module_stack") if key in node.meta}
         clone.meta = origin | {"val": value, "partitioner_tag": "is_forward"}
-        for user in readers:
+        for user in read[node]:
             user.replace_input_with(node, clone)
-    if found:
-        joint.recompile()
+    for view in incompatible_views:
+        view.target = torch.ops.aten.reshape.default
+    joint.recompile()
+
+
+def _incompatible_views(joint: GraphModule, forward: set[Node], values: dict[Node, Any]) -> list[Node] | None:
+    """Returns the views of the backward graph that are not possible if it reads `values`, which have other strides.
+
+    Runs the ops that depend on them on fake tensors, for the strides of their results. (The metadata keeps eager's
+    strides, which the graph's results have.) Returns `None` if an op reads memory by strides.
+    """
+    views = list[Node]()
+    for node in joint.graph.nodes:
+        if node in forward or (not isinstance(node.target, OpOverload) and node.target is not getitem):
+            continue
+        if values.keys().isdisjoint(node.all_input_nodes):
+            continue
+        old = node.meta.get("val")
+        # Ops with symbolic results are not run again: they would add guards, or symbols that nothing defines.
+        if "strided" in str(node.target) or not _is_static(old):
+            return None
+        args, kwargs = map_arg((node.args, node.kwargs), lambda each: values.get(each, each.meta.get("val")))
+        if node.target in _VIEWS:
+            if not _is_viewable(args[0], old):
+                views.append(node)
+            value = args[0].reshape(old.shape)
+        else:
+            value = node.target(*args, **kwargs)
+        if _strides(value) != _strides(old):
+            values[node] = value
+    return views
+
+
+_VIEWS = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
+
+
+def _is_viewable(source: torch.Tensor, result: torch.Tensor) -> bool:
+    """True if a view of `source` can have the shape of `result`, which has a view with other strides."""
+    try:
+        source.view(result.shape)
+    except (RuntimeError, ValueError):
+        return False
+    return True
+
+
+def _is_static(value: object) -> bool:
+    """True if no size or stride of a tensor, or of each tensor of a sequence, is symbolic."""
+    if isinstance(value, torch.Tensor):
+        return all(isinstance(number, int) for number in (*value.shape, *value.stride()))
+    return not isinstance(value, list | tuple) or all(map(_is_static, value))
+
+
+def _strides(value: object) -> object:
+    """Returns the strides of a tensor, or those of each tensor of a sequence."""
+    if isinstance(value, torch.Tensor):
+        return value.stride()
+    return tuple(map(_strides, value)) if isinstance(value, list | tuple) else None
 
 
 def _has_other_strides(value: object) -> bool:
     """True for a plain tensor of static sizes that is not row-major, and whose elements are all in memory."""
     if not isinstance(value, torch.Tensor) or storage_of(value) is None or value.is_conj() or value.is_neg():
         return False
-    numbers = (*value.shape, *value.stride())
-    is_static = all(isinstance(number, int) for number in numbers)
-    return is_static and 0 not in numbers and not value.is_contiguous()
+    return _is_static(value) and 0 not in (*value.shape, *value.stride()) and not value.is_contiguous()
 
 
 def _is_read_by_strides(readers: Sequence[Node], storage: object) -> bool:

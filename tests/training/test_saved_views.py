@@ -9,6 +9,10 @@ import pytest
 import torch
 from torch._functorch import partitioners
 
+from buddy.compiler.driver.compile_graph import compile_graph
+from buddy.compiler.frontend.capture import capture
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.runtime import LoadedProgram
 from tests.programs import assert_same
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
@@ -68,6 +72,20 @@ def test_values_with_other_strides_are_saved_row_major(monkeypatch: pytest.Monke
 def test_a_saved_value_that_the_program_returns_keeps_its_strides(monkeypatch: pytest.MonkeyPatch) -> None:
     found = saved_strides(monkeypatch, lambda x: x.mT.exp(), torch.randn(2, 3, 4))
     assert found == [((2, 4, 3), (12, 1, 4))]
+
+
+def test_backward_graphs_that_read_row_major_tensors_also_run_in_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    def heads(x: torch.Tensor) -> torch.Tensor:
+        # The exponential's gradient has the strides of its saved result, and the backward graph views it as [3, 8].
+        return x.view(3, 4, 2).transpose(0, 1).exp().sum()
+
+    x = torch.randn(3, 8)
+    assert ((4, 3, 2), (6, 2, 1)) in saved_strides(monkeypatch, heads, x)
+    graphs = capture(heads, (x.requires_grad_(),), grad=True)
+    for graph in graphs:
+        program = LoadedProgram(compile_graph(graph.graph, default_recipe()))
+        assert_same(program(graph.tensors), graph.eager(graph.tensors))
+    assert [graph.info.name for graph in graphs] == ["heads", "heads (backward)"]
 
 
 class _SavedGradient(torch.autograd.Function):
