@@ -82,6 +82,8 @@ def _reduce(options: argparse.Namespace, flags: Sequence[str], console: Console)
     output = options.output or options.source.with_name(f"{options.source.stem}.reduced.mlir")
     if output.resolve() == options.source.resolve():
         raise UsageError(f"{output} is the module itself: give another file with -o")
+    if not output.parent.is_dir():  # a reduction may take long
+        raise UsageError(f"cannot write to {output}: {output.parent} is not a folder")
     with tempfile.TemporaryDirectory(prefix="buddy-reduce-") as folder:
         try:
             original = original_execution(text, failure, folder, str(options.source))
@@ -130,8 +132,10 @@ def failure_of(options: argparse.Namespace, flags: Sequence[str]) -> Failure:
     else:
         if options.contains is None and not options.crash and not options.verifier:
             raise UsageError("say what the failure is: --test COMMAND, --crash, --verifier or --contains TEXT")
+        if options.contains == "":
+            raise UsageError("--contains needs a text: every output contains the empty one")
         kind = "crash" if options.crash else "verifier" if options.verifier else "contains"
-        command = shlex.split(options.command) if options.command else [_tool(options.mlir_opt)]
+        command = shlex.split(options.command) if options.command is not None else [_tool(options.mlir_opt)]
     if not command:
         raise UsageError("the command is empty")
     try:

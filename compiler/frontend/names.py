@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -16,10 +17,12 @@ from buddy.compiler.runtime.torch_values import plain_argument
 
 # The path of this package may contain a symbolic link, so both spellings are listed.
 _OWN_FOLDER = Path(__file__).parent.parent
-_LIBRARY_FOLDERS = (str(Path(torch.__file__).parent), str(_OWN_FOLDER), str(_OWN_FOLDER.resolve()))
+_TORCH_FOLDER = Path(torch.__file__).parent
+# With the separator, because the path of torchvision begins with that of torch.
+_LIBRARY_FOLDERS = tuple(f"{folder}{os.sep}" for folder in (_TORCH_FOLDER, _OWN_FOLDER, _OWN_FOLDER.resolve()))
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _ROOT = re.compile(r"^[LG]\['[^']*'\]\.?")
-_PATH_PART = re.compile(r"\['([^']*)'\]|\[(\d+)\]|\.(\w+)")
+_PATH_PART = re.compile(r"""\['([^']*)'\]|\["([^"]*)"\]|\[(\d+)\]|\.(\w+)""")
 _ROOTS = {"self", "fn", "kwargs"}
 _CONTAINERS = {"_modules", "_parameters", "_buffers"}
 
@@ -64,7 +67,7 @@ def node_title(node: torch.fx.Node) -> str:
 
 def _to_dotted(path: str) -> str:
     """Converts `layer['0'].dense` to `layer.0.dense`."""
-    return _PATH_PART.sub(lambda match: "." + next(filter(None, match.groups())), path).lstrip(".")
+    return _PATH_PART.sub(lambda match: f".{match[match.lastindex or 0]}", path).lstrip(".")
 
 
 def python_line(node: torch.fx.Node) -> str:
@@ -85,10 +88,10 @@ def is_library(file: str) -> bool:
 
 def source_name(spelling: str) -> str:
     """Converts Dynamo's `L['self']._modules['encoder']._parameters['weight']` to `encoder.weight`."""
-    parts = [next(filter(None, groups)) for groups in _PATH_PART.findall(spelling)]
+    parts = [match[match.lastindex or 0] for match in _PATH_PART.finditer(spelling)]
     if len(parts) > 1 and parts[0] in _ROOTS:
         parts = parts[1:]
-    return ".".join(part for part in parts if part not in _CONTAINERS) or spelling
+    return ".".join(part for part in parts if part and part not in _CONTAINERS) or spelling
 
 
 @cache

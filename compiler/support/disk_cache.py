@@ -142,7 +142,7 @@ def _make_private(path: Path) -> None:
     others than the user can write to the folder.
     """
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    is_configured = VARIABLE in os.environ and path == folder()
+    is_configured = bool(os.environ.get(VARIABLE)) and path == folder()
     status = path.lstat()
     if status.st_mode & 0o077 and not is_configured and not stat.S_ISLNK(status.st_mode):
         path.chmod(0o700)

@@ -53,6 +53,9 @@ def test_the_smallest_module_and_its_script_are_written(module: Path, capsys: py
         (["--test", "no-such-command"], 2, "no-such-command is neither a program on the path nor an executable file"),
         (["--contains", "x", "--command", "cat", "-o", "bad.mlir"], 2, "bad.mlir is the module itself"),
         (["--test", "true", "--", "-cse"], 2, "--test is the whole command"),
+        (["--crash", "--command", ""], 2, "the command is empty"),
+        (["--contains", "", "--command", "cat"], 2, "--contains needs a text"),
+        (["--test", "true", "-o", "missing/small.mlir"], 2, "missing is not a folder"),
         (["--crash", "--mlir-opt", "./absent"], 2, "./absent is neither a program on the path"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from torch import nn
 from buddy.compiler.frontend.aten import target_key
 from buddy.compiler.frontend.capture import capture
 from buddy.compiler.frontend.errors import UnsupportedGraphError
-from buddy.compiler.frontend.names import source_name
+from buddy.compiler.frontend.names import is_library, source_name
 from buddy.compiler.graph import plugins, serialization
 from buddy.compiler.graph.node import EagerOp, GetItemOp
 from buddy.compiler.graph.types import NodeType, TensorDType
@@ -207,10 +208,18 @@ def test_what_the_graph_has_no_word_for_is_said() -> None:
         ("L['kwargs']['input_ids']", "input_ids"),
         ("G['model']._buffers['mean']", "model.mean"),
         ("L['args'][0]", "args.0"),
+        ("L['batch'][\"it's\"]", "batch.it's"),
+        ("L['batch']['']", "batch"),
     ],
 )
 def test_inputs_are_named_as_a_user_would(spelling: str, name: str) -> None:
     assert source_name(spelling) == name
+
+
+def test_lines_of_packages_whose_names_begin_with_torch_are_the_users() -> None:
+    folder = Path(torch.__file__).parent
+    assert is_library(str(folder / "nn" / "functional.py"))
+    assert not is_library(str(folder.with_name("torchvision") / "models" / "resnet.py"))
 
 
 def test_keys_of_the_ops_map() -> None:

@@ -300,6 +300,17 @@ def test_the_index_does_not_depend_on_the_size_of_the_chunks(
     assert index_of(scanned(dumps / path)) == expected
 
 
+def test_a_deleted_log_is_not_current(dumps: Path, tmp_path: Path) -> None:
+    path = tmp_path / "deleted.log"
+    path.write_bytes((dumps / "mlir/threads.log").read_bytes())
+    scan = DumpScan(path, "log")
+    for _ in scan.index():
+        pass
+    assert scan.is_current()
+    path.unlink()
+    assert not scan.is_current()
+
+
 def test_a_log_that_grows_is_read_on_wherever_it_was_cut(dumps: Path, tmp_path: Path) -> None:
     content = (dumps / "mlir/threads.log").read_bytes()
     path = tmp_path / "growing.log"

@@ -97,8 +97,11 @@ class DumpScan:
         dump.is_complete = True
 
     def is_current(self) -> bool:
-        """Returns whether no file has changed since the scan."""
-        return self.dump.is_complete and self._statuses == _statuses(self.dump.path)
+        """Returns whether no file has changed or was deleted since the scan."""
+        try:
+            return self.dump.is_complete and self._statuses == _statuses(self.dump.path)
+        except OSError:
+            return False
 
     def can_continue(self) -> bool:
         """Returns whether the dump is a log that has grown, so that `index` reads only what is new."""

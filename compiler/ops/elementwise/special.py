@@ -153,9 +153,10 @@ def _zeta(x: Scalar, q: Scalar) -> Scalar:
     The algorithm, and the values where the function is undefined, are those of Cephes (Moshier), which eager uses.
     """
     start = (s.powf(q, -x), q, x, q.like(0))
+    # The sum of a negative integer, which may have no end in the precision of the type, is not used.
     total, a, _, _ = s.while_loop(
         start,
-        lambda _sum, a, _x, count: (count < 9.0) | ((a <= 9.0) & (count < 1e6)),
+        lambda _sum, a, _x, count: (count < 9.0) | ((a <= 9.0) & (s.floor(a).compare("eq", a) ^ True)),
         lambda sum_, a, x, count: (sum_ + s.powf(a + 1.0, -x), a + 1.0, x, count + 1.0),
     )
     last = s.powf(a, -x)

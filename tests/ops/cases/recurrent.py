@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from buddy.compiler.runtime import torch_ops  # noqa: F401  (defines the ops)
 from tests.ops.cases.base import Group, normal
 
 # Outputs, inputs and sequences; the first number is not a multiple of a vector.

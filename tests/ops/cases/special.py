@@ -93,6 +93,8 @@ GROUPS: dict[str, Group] = {
             "first": lambda x: aten.special_zeta.self_scalar(2.5, x),
             "first, of infinity": lambda x: aten.special_zeta.self_scalar(2.5, x / 0),
             "second": lambda x: aten.special_zeta.other_scalar(x, 0.5),
+            "of many terms": lambda x: aten.special_zeta.self_scalar(2, x.abs().floor() - 2000000.5),
+            "of negative integers": lambda x: aten.special_zeta.self_scalar(2, x.abs().floor() * -3000000),
         },
     ),
 }
