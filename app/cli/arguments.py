@@ -30,7 +30,8 @@ from buddy.compiler.protocol.recipe import (
     PRECISIONS,
     PluginFile,
 )
-from buddy.compiler.protocol.source_files import SourceError, check_source
+from buddy.compiler.protocol.source_files import check_source
+from buddy.compiler.protocol.source_locations import SourceError, split_source
 
 _WEEK_MINUTES = 7 * 24 * 60.0
 _SOURCE = "script.py, script.py:name, package.module:name, or a model file (docs/how-to/opening-files.md)"
@@ -492,9 +493,8 @@ def _similar_option(parser: argparse.ArgumentParser, source: str, option: str) -
 
 def _is_in_script(source: str, option: str) -> bool:
     """Whether the file of a source contains the name of an option, as a script does that defines it."""
-    path = source if os.path.exists(source) else source.rpartition(":")[0]
     try:
-        return option.encode() in Path(path).read_bytes()
+        return option.encode() in Path(split_source(source).target).read_bytes()
     except OSError:
         return False
 

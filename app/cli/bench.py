@@ -11,7 +11,8 @@ from typing import Any, get_args
 from buddy.app.cli import FAILURE, USAGE_ERROR, VERBS, arguments
 from buddy.app.cli.console import Console
 from buddy.compiler.protocol import Diagnostic
-from buddy.compiler.protocol.source_files import SourceError, check_source
+from buddy.compiler.protocol.source_files import check_source
+from buddy.compiler.protocol.source_locations import SourceError
 from buddy.compiler.support.cluster import ClusterError
 from buddy.compiler.tools.bench import report, session
 from buddy.compiler.tools.bench.plan import (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -10,6 +9,7 @@ from msgspec.structs import replace
 from buddy.app.reports.formatting import thread_count
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol.recipe import Recipe, to_toml
+from buddy.compiler.protocol.source_locations import split_source
 
 if TYPE_CHECKING:
     from buddy.app.panes.context import WorkbenchContext
@@ -66,7 +66,7 @@ class RecipeEditCommands:
 
     def ask_save(self) -> None:
         """Ask for the file to save the recipe to."""
-        name = Path(self._workspace.source.partition(":")[0]).stem or "program"
+        name = split_source(self._workspace.source).stem
         self._context.dialogs.ask("save recipe to", f"{name}.recipe.toml", self._save_to)
 
     def _save_to(self, path: str) -> None:

@@ -20,9 +20,8 @@ from buddy.app.reports.run_report import as_json
 from buddy.app.session.stages import file_name
 from buddy.compiler.protocol import Assignment, Compiled, GraphInfo, Ran, Stage, Welcome, file_formats
 from buddy.compiler.protocol.recipe import Recipe, to_toml
+from buddy.compiler.protocol.source_locations import split_source
 
-# Suffixes of model files that execute no code. The engine checks whether the content matches.
-_SUFFIXES_WITHOUT_CODE = (".mlir", ".mlirbc", ".pt2", ".pt", ".pth", ".onnx")
 # The names of the files in a reproducer.
 DESCRIPTION, RECIPE, VALUES, COMMAND = "reproducer.json", "recipe.toml", "values.npz", "replay.sh"
 
@@ -207,7 +206,7 @@ def _copy_sources(
 
 def _copy_script(folder: Path, source: str) -> str:
     """Copy the script into the folder. Returns its name there, "" if the source is not a script on this machine."""
-    path = Path(source.partition(":")[0])
+    path = Path(split_source(source).target)
     if path.suffix != ".py" or not path.is_file():
         return ""
     (folder / "script").mkdir(exist_ok=True)
@@ -217,7 +216,7 @@ def _copy_script(folder: Path, source: str) -> str:
 
 def _copy_imported(folder: Path, source: str, files: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Copy the files that the script imports from its folder. Returns the names of the copies, and the other files."""
-    script = Path(source.partition(":")[0]).resolve()
+    script = Path(split_source(source).target).resolve()
     copied, elsewhere = [], []
     for file in map(Path, files):
         if file == script:
@@ -269,11 +268,12 @@ def _is_inside(folder: Path, name: str) -> bool:
 
 def external_python(description: ReproducerDescription) -> str:
     """The source, if a replay would run it as Python code that is not in the folder; otherwise an empty string."""
-    suffix = Path(description.source.partition(":")[0]).suffix
-    return "" if description.script or suffix in _SUFFIXES_WITHOUT_CODE else description.source
+    runs_python = not description.script and split_source(description.source).runs_python
+    return description.source if runs_python else ""
 
 
 def source_of(folder: Path, description: ReproducerDescription) -> str:
     """The source to open: the copy of the script and `:MODEL` if the source names a model, else the original source."""
-    _, colon, model = description.source.partition(":")
-    return os.path.join(folder, description.script) + colon + model if description.script else description.source
+    if not description.script:
+        return description.source
+    return split_source(description.source).with_target(os.path.join(folder, description.script))

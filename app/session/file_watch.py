@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from buddy.app.session.state import State
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol import Cancel, FilesChanged, WatchFiles
+from buddy.compiler.protocol.source_locations import split_source
 
 if TYPE_CHECKING:
     from buddy.app.session.client import EngineClient
@@ -84,7 +85,7 @@ class Watcher:
 
     def files(self) -> tuple[str, ...]:
         """The script, the files that it imported, the plug-ins, and the Python files in which the program failed."""
-        source = self._workspace.source.partition(":")[0]
+        source = split_source(self._workspace.source).target
         files = [source] if source.endswith(".py") else []
         files += [*self._state.files, *(plugin.path for plugin in self._workspace.plugins)]
         for problem in self._state.problems.values():

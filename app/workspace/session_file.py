@@ -22,6 +22,7 @@ from buddy.compiler.protocol import OutputReport, RunReport, file_formats
 from buddy.compiler.protocol.recipe import EAGER, F32, Recipe
 from buddy.compiler.protocol.renamed import decode_recipes
 from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
+from buddy.compiler.protocol.source_locations import split_source
 
 # A stage by its pass and the number of earlier stages of that pass. Unlike an index, it survives that steps are moved.
 Key = tuple[str, int]
@@ -287,7 +288,7 @@ def _merge_lists(base: Sequence[T], theirs: Sequence[T], mine: Sequence[T]) -> l
 
 def is_first_script(source: str, store: Path) -> bool:
     """Whether `source` is the first script that is opened with this `store`, which is recorded there."""
-    path = source.partition(":")[0]
+    path = split_source(source).target
     if os.path.exists(path) and not path.endswith(".py"):
         return False
     try:

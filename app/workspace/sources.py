@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from buddy.compiler.protocol.source_locations import split_source
+
 # The numbers of recent programs that are saved, and of completions of a path that are listed.
 MAX_RECENT = 30
 MAX_PATHS = 200
@@ -23,15 +25,14 @@ def missing_source(source: str) -> str:
         return ""
     if source.replace("-", "_").isidentifier():
         return f"unknown verb or file {source!r} in {os.getcwd()} (`buddy-tui --help` lists the verbs)"
-    head, separator, _ = source.rpartition(":")
-    path = head if separator else source
-    is_module = bool(separator) and all(part.isidentifier() for part in head.split(".")) and not head.endswith(".py")
-    return "" if is_module or os.path.lexists(path) else _no_file(path)
+    parts = split_source(source)
+    is_module = parts.is_module and all(part.isidentifier() for part in parts.target.split("."))
+    return "" if is_module or os.path.lexists(parts.target) else _no_file(parts.target)
 
 
 def _no_file(path: str) -> str:
     # Imported on demand: it takes longer than to find that a file exists.
-    from buddy.compiler.protocol.source_files import similar_file
+    from buddy.compiler.protocol.source_locations import similar_file
 
     near = similar_file(Path(path))
     return f"there is no file {path} in {os.getcwd()}" + (f": did you mean {near}?" if near else "")
@@ -75,7 +76,7 @@ def _check(source: str) -> None:
         raise ValueError(_no_file(source))
     if error := missing_source(source):
         raise ValueError(error)
-    path = source if os.path.lexists(source) else source.rpartition(":")[0]
+    path = source if os.path.lexists(source) else split_source(source).target
     if os.path.isdir(path):
         # Imported on demand: it takes longer than to find an unknown word.
         from buddy.compiler.protocol.dump_files import is_dump
@@ -141,8 +142,8 @@ class RecentPrograms:
 
         from buddy.app.workspace.files import exclusive_lock, write_whole_bytes
 
-        path, colon, name = source.partition(":")
-        absolute = os.path.abspath(path) + colon + name if os.path.exists(path) else source
+        parts = split_source(source)
+        absolute = parts.with_target(os.path.abspath(parts.target)) if os.path.exists(parts.target) else source
         program = Program(absolute, tuple(arguments), time.time() if now is None else now)
         try:
             with exclusive_lock(self._path.with_name(".recent.lock")):

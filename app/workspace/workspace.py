@@ -18,6 +18,7 @@ from buddy.app.workspace.recipe_files import RecipeFile
 from buddy.compiler.protocol import GraphInfo
 from buddy.compiler.protocol.presets import adapt_to_phase
 from buddy.compiler.protocol.recipe import DUMP, PluginFile, Recipe, digest
+from buddy.compiler.protocol.source_locations import split_source
 
 # The phase of a graph that starts as IR ("" for a captured graph), and the dialects of its IR.
 EntryPhase = tuple[str, tuple[str, ...]]
@@ -270,7 +271,7 @@ def default_store(machine: str = "") -> Path:
 
 def recipe_path(source: str, arguments: tuple[str, ...], store: Path, graph: int = 0) -> Path:
     """The recipe file of a graph of `source`. For an existing source, it does not depend on the working directory."""
-    path, colon, name = source.partition(":")
-    absolute_path = os.path.realpath(path) if os.path.exists(path) else path
+    parts = split_source(source)
+    target = os.path.realpath(parts.target) if os.path.exists(parts.target) else parts.target
     number = f"-{graph}" if graph else ""
-    return store / "recipes" / f"{digest(absolute_path + colon + name, arguments)}{number}.toml"
+    return store / "recipes" / f"{digest(parts.with_target(target), arguments)}{number}.toml"

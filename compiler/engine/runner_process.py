@@ -19,6 +19,7 @@ from buddy.compiler.engine.compiler import TextPacker, collect_code_remarks, com
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.protocol.errors import BuddyError, diagnostic_of
 from buddy.compiler.protocol.recipe import INDUCTOR
+from buddy.compiler.protocol.source_locations import split_source
 from buddy.compiler.protocol.worker_messages import (
     Activity,
     BisectionDone,
@@ -169,9 +170,7 @@ def _export(channel: Channel, captured: CapturedGraph, request: ExportProgram) -
         captured, recipe, artifact, request.assignments, request.llvm_ir, request.mlir, origin, request.command
     )
     folder = _folder(request)
-    order = ExportOrder(
-        folder, request.name or c_name(Path(source.partition(":")[0]).stem), request.kinds, request.force
-    )
+    order = ExportOrder(folder, request.name or c_name(split_source(source).stem), request.kinds, request.force)
     files = export(program, order, lambda what: channel.send(Activity(what)))
     return ProgramExported(str(folder), tuple(files))
 

@@ -1,4 +1,4 @@
-"""Finds the file or module of a source, detects the kind of a file, and checks a source without running it.
+"""Detects the kind of a file, and checks a source without running it.
 
 Imports neither torch nor MLIR.
 """
@@ -6,41 +6,19 @@ Imports neither torch nor MLIR.
 from __future__ import annotations
 
 import ast
-import difflib
-import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.protocol.dump_files import DESCRIPTIONS, dump_format
-from buddy.compiler.protocol.errors import BuddyError
+from buddy.compiler.protocol.source_locations import SourceError, locate_source, source_error, syntax_error
 
 if TYPE_CHECKING:
     import zipfile
 
 SourceKind = Literal["script", "mlir", "exported", "torchscript", "weights", "onnx", "dump", "other"]
-
-
-class SourceError(BuddyError):
-    """No program could be loaded; `diagnostic` says what happened, where, and what to do."""
-
-
-def source_error(what: str, where: str = "", todo: str = "", detail: str = "") -> SourceError:
-    """Makes a `SourceError` from the parts of a diagnostic."""
-    return SourceError(Diagnostic(what, where, todo, detail=detail))
-
-
-def syntax_error(subject: str, error: SyntaxError) -> SourceError:
-    """Makes the error for `subject`, such as a script's path, that Python cannot compile."""
-    return source_error(
-        f"{subject} is not valid Python: {error.msg}",
-        f"{error.filename or subject}:{error.lineno}" if error.lineno else error.filename or subject,
-        "correct the line and open the script again",
-        (error.text or "").rstrip(),
-    )
 
 
 def check_source(source: str) -> None:
@@ -65,95 +43,6 @@ def check_source(source: str) -> None:
         raise syntax_error(str(path), error) from error
     except (ValueError, RecursionError, MemoryError):
         return  # Python reports these when it runs the script
-
-
-# ---- the location ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class SourceLocation:
-    """Either `path` (a file, or the folder of a dump) or `module` (importable) is set.
-
-    `name` selects an object in the file or module; "" selects all of it.
-    """
-
-    path: Path | None = None
-    module: str = ""
-    name: str = ""
-
-
-def locate_source(source: str) -> SourceLocation:
-    """Parses `script.py`, `script.py:name` or `package.module:name`, relative to the current folder.
-
-    A file of another kind, or the folder of a dump, may take the place of the script. Raises `SourceError` for a
-    missing file, or a folder that is not a dump.
-    """
-    head, separator, name = source.rpartition(":")
-    if separator and _is_name(name) and not os.path.exists(source):
-        if _looks_like_path(head):
-            return SourceLocation(path=_existing_path(head), name=name)
-        return SourceLocation(module=head, name=name)
-    return SourceLocation(path=_existing_path(source))
-
-
-def _is_name(text: str) -> bool:
-    """Returns whether a text is a Python name, or the name of an MLIR function, which may contain dots."""
-    return all(part.isidentifier() for part in text.split("."))
-
-
-def _looks_like_path(text: str) -> bool:
-    return text.endswith(".py") or os.sep in text or os.path.exists(text)
-
-
-def _existing_path(text: str) -> Path:
-    try:
-        return _check_path(text)
-    except (OSError, ValueError) as error:  # a folder without permission, an invalid name
-        reason = getattr(error, "strerror", None) or error
-        raise source_error(
-            f"{text:.200} cannot be opened: {reason}", where=os.getcwd(), todo="check the path"
-        ) from error
-
-
-def _check_path(text: str) -> Path:
-    if not text:  # `Path("")` is the current folder
-        raise source_error("the path of the program is empty", todo="give a script, a model file or a dump")
-    path = Path(text)
-    if path.is_dir() and dump_format(path) is not None:
-        return path
-    if path.is_dir():
-        scripts = ", ".join(sorted(p.name for p in path.glob("*.py"))[:5])
-        raise source_error(
-            f"{text} is a folder that contains no dump of a known format",
-            todo=f"name a script in it: {scripts}" if scripts else "name a script, a model file or a dump",
-        )
-    if path.is_symlink() and not path.exists():
-        raise source_error(
-            f"{text} is a link to a file that does not exist", where=str(path.readlink()), todo="correct the link"
-        )
-    if not path.exists():
-        raise _missing_file_error(text, path)
-    if not path.is_file():
-        raise source_error(f"{text} is not a file", todo="give a .py file, `script.py:name`, or a model file")
-    return path
-
-
-def _missing_file_error(text: str, path: Path) -> SourceError:
-    near = similar_file(path)
-    hint = f"did you mean {near}?" if near else "check the path and the current folder"
-    return source_error(f"there is no file {text}", where=os.getcwd(), todo=hint)
-
-
-def similar_file(path: Path) -> str:
-    """Returns the path of the file that the user probably means instead of `path`: it has a similar name and the same
-    suffix, in the same folder. Returns "" if there is no such file.
-    """
-    try:
-        names = [other.name for other in path.parent.glob(f"*{path.suffix or '.py'}")]
-    except (OSError, ValueError):  # a folder without permission, an invalid name
-        return ""
-    near = difflib.get_close_matches(path.name, names, n=1)
-    return str(path.parent / near[0]) if near else ""
 
 
 # ---- the kind of a file --------------------------------------------------------------------------------------------

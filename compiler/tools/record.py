@@ -18,7 +18,7 @@ from buddy.compiler.protocol.errors import Diagnostic
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import Recipe, to_toml
 from buddy.compiler.protocol.run_report import NodeCounts, RunReport
-from buddy.compiler.protocol.source_files import SourceError
+from buddy.compiler.protocol.source_locations import SourceError
 from buddy.compiler.runtime import run_and_compare
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.tools.extract import Subgraph, script_of

@@ -177,7 +177,13 @@ def test_a_reproducer_names_no_script_outside_of_its_folder(tmp_path: Path, scri
 
 
 def test_what_a_reproducer_would_run_elsewhere_is_known(tmp_path: Path) -> None:
-    cases = {"os:system": True, "/home/you/x.py": True, "model.mlir:main": False, "model.pt2": False}
+    cases = {
+        "os:system": True,
+        "/home/you/x.py": True,
+        "/home/you/w.onnx:d/x.py": True,
+        "model.mlir:main": False,
+        "model.pt2": False,
+    }
     for source, runs in cases.items():
         assert bool(external_python(read_description(described(tmp_path, "", source)))) == runs
     assert not external_python(read_description(described(tmp_path, "script/x.py")))

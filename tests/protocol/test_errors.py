@@ -11,7 +11,7 @@ from buddy.compiler.frontend.errors import FrontendError, OptionError
 from buddy.compiler.mlir.bindings import BindingsError
 from buddy.compiler.protocol.errors import BuddyError, Diagnostic, diagnostic_of
 from buddy.compiler.protocol.plugin_code import plugin_problem
-from buddy.compiler.protocol.source_files import syntax_error
+from buddy.compiler.protocol.source_locations import syntax_error
 from buddy.compiler.tools.export import ExportError
 
 ROOT = Path(__file__).resolve().parents[2]

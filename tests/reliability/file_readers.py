@@ -27,7 +27,7 @@ def _torch() -> dict[str, FileReader]:
     from buddy.compiler.importers.sources import exported_program, modules, torchscript
     from buddy.compiler.importers.sources.opening import Opening
     from buddy.compiler.importers.sources.pickles import list_globals, read_weights
-    from buddy.compiler.protocol.source_files import SourceError
+    from buddy.compiler.protocol.source_locations import SourceError
     from buddy.compiler.runtime.values import InputError
 
     torch.manual_seed(0)
@@ -137,7 +137,7 @@ def _onnx() -> dict[str, FileReader]:
 
     from buddy.compiler.importers.onnx_files.model import prepare_model
     from buddy.compiler.importers.onnx_files.nodes import build_graph
-    from buddy.compiler.protocol.source_files import SourceError
+    from buddy.compiler.protocol.source_locations import SourceError
 
     def read(path: Path) -> None:
         model = prepare_model(path)

@@ -29,7 +29,8 @@ from buddy.compiler.engine.server import ClientRejected, greeting_of, request_of
 from buddy.compiler.graph.sizes import BadSizeError, parse_size
 from buddy.compiler.protocol import file_formats, programs, recipe, resumable_stream, worker_messages
 from buddy.compiler.protocol.presets import default_recipe
-from buddy.compiler.protocol.source_files import SourceError, kind_of, locate_source
+from buddy.compiler.protocol.source_files import kind_of
+from buddy.compiler.protocol.source_locations import SourceError, locate_source
 from buddy.compiler.protocol.text.diff import difference
 from buddy.compiler.protocol.text.line_keys import line_keys
 from buddy.compiler.protocol.text.lines import IndexedText, elide, jumps, line_ends

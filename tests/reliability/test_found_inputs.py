@@ -28,7 +28,7 @@ from buddy.compiler.importers.sources.pickles import without_running_code
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.protocol import Variation
 from buddy.compiler.protocol.recipe import PluginFile
-from buddy.compiler.protocol.source_files import SourceError, locate_source
+from buddy.compiler.protocol.source_locations import SourceError, locate_source
 from buddy.compiler.support.processes.jobs import JobFailed
 from buddy.themes.palette import read_theme
 

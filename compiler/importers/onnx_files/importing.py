@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from buddy.compiler.importers.onnx_files.import_process import ImportedModel
-from buddy.compiler.protocol.source_files import source_error
+from buddy.compiler.protocol.source_locations import source_error
 from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLong, call_and_wait
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from buddy.compiler.importers.onnx_files.quantised_operators import (
 )
 from buddy.compiler.importers.onnx_files.replacements import UnsupportedNodeError, replace_nodes
 from buddy.compiler.protocol.programs import ShapeWord, check_names, shape_for
-from buddy.compiler.protocol.source_files import SourceError, source_error
+from buddy.compiler.protocol.source_locations import SourceError, source_error
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,7 +10,7 @@ from buddy.compiler.graph.node import GetItemOp, Op, OutputOp, PlaceholderOp, ne
 from buddy.compiler.graph.operations.effects import ImportedOp
 from buddy.compiler.graph.types import NodeType, TensorDType, TensorMeta
 from buddy.compiler.importers.onnx_files.model import PreparedModel
-from buddy.compiler.protocol.source_files import source_error
+from buddy.compiler.protocol.source_locations import source_error
 
 if TYPE_CHECKING:
     import onnx

@@ -35,7 +35,8 @@ from buddy.compiler.importers.sources.script import (
 )
 from buddy.compiler.importers.sources.tape import Tape
 from buddy.compiler.protocol.recipe import Frontend
-from buddy.compiler.protocol.source_files import SourceError, SourceLocation, kind_of, locate_source, source_error
+from buddy.compiler.protocol.source_files import kind_of
+from buddy.compiler.protocol.source_locations import SourceError, SourceLocation, locate_source, source_error
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.support.dynamo_internals import TorchDynamoException
 

@@ -23,7 +23,7 @@ from buddy.compiler.importers.sources.opening import Opening
 from buddy.compiler.importers.sources.pickles import UnsafeError, without_running_code
 from buddy.compiler.importers.sources.program import CapturedProgram
 from buddy.compiler.protocol.programs import shape_for
-from buddy.compiler.protocol.source_files import source_error
+from buddy.compiler.protocol.source_locations import source_error
 from buddy.compiler.runtime.torch_values import from_torch_dtype
 
 # Ops that access files; a model does not need them.

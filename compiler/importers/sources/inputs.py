@@ -10,7 +10,7 @@ import torch
 
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.protocol.programs import ShapeWord, shape_word
-from buddy.compiler.protocol.source_files import SourceError, source_error
+from buddy.compiler.protocol.source_locations import SourceError, source_error
 from buddy.compiler.runtime.torch_values import to_torch_dtype
 from buddy.compiler.runtime.values import random_like
 

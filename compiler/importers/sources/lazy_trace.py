@@ -15,7 +15,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
 
-from buddy.compiler.protocol.source_files import source_error
+from buddy.compiler.protocol.source_locations import source_error
 
 DEVICE = "lazy"
 # A number of the program is a 0-d tensor in the trace; this op converts it to a number.

@@ -16,7 +16,7 @@ from buddy.compiler.importers.mlir_files.read_request import EntryPoint, ReadAns
 from buddy.compiler.importers.sources.inputs import INPUTS, SEED, new_generator, random_tensor, split_arguments
 from buddy.compiler.importers.sources.opening import Opening
 from buddy.compiler.importers.sources.program import CapturedProgram
-from buddy.compiler.protocol.source_files import SourceError, source_error
+from buddy.compiler.protocol.source_locations import SourceError, source_error
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.torch_values import to_torch_dtype
 from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLong, call_in_process

@@ -16,7 +16,7 @@ from buddy.compiler.importers.sources.pickles import read_weights
 from buddy.compiler.importers.sources.program import CapturedProgram
 from buddy.compiler.importers.sources.tape import Tape
 from buddy.compiler.protocol.programs import ShapeWord, check_names, shape_for, shape_word
-from buddy.compiler.protocol.source_files import SourceError, source_error
+from buddy.compiler.protocol.source_locations import SourceError, source_error
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.support.dynamo_internals import TorchDynamoException
 

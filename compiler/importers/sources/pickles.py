@@ -16,7 +16,7 @@ import sympy
 import torch
 
 from buddy.compiler.protocol.errors import BuddyError
-from buddy.compiler.protocol.source_files import SourceError, source_error
+from buddy.compiler.protocol.source_locations import SourceError, source_error
 
 # The names of pickles in PyTorch's own archives.
 _PICKLE_NAME = re.compile(r"(?:^|/)(?:data|constants)\.pkl$")

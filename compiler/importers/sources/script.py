@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from buddy.compiler.frontend.names import is_library
 from buddy.compiler.protocol.errors import BuddyError
-from buddy.compiler.protocol.source_files import SourceError, source_error, syntax_error
+from buddy.compiler.protocol.source_locations import SourceError, source_error, syntax_error
 
 
 class ScriptInputError(BuddyError):

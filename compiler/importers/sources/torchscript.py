@@ -16,7 +16,7 @@ from buddy.compiler.importers.sources.exported_program import FILE_OPS, capture_
 from buddy.compiler.importers.sources.modules import make_inputs
 from buddy.compiler.importers.sources.opening import Opening
 from buddy.compiler.importers.sources.program import CapturedProgram
-from buddy.compiler.protocol.source_files import SourceError, source_error
+from buddy.compiler.protocol.source_locations import SourceError, source_error
 from buddy.compiler.runtime.compare import compare
 
 # Calls of these ops in the text of a module's methods.

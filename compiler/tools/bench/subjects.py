@@ -13,7 +13,7 @@ from buddy.compiler.importers.sources.inputs import INPUTS, MODEL, make_call
 from buddy.compiler.importers.sources.pretrained import offline_models
 from buddy.compiler.importers.sources.script import register_script, run_script, script_environment
 from buddy.compiler.protocol.errors import BuddyError
-from buddy.compiler.protocol.source_files import locate_source
+from buddy.compiler.protocol.source_locations import locate_source
 from buddy.compiler.tools.bench.plan import EAGER, BenchPrecision, Task
 
 SubjectCall = Callable[[], Any]

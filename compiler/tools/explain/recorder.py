@@ -31,7 +31,8 @@ import torch
 
 from buddy.compiler.protocol.errors import Diagnostic, diagnostic_of
 from buddy.compiler.protocol.one_shot_messages import RecordScript, ScriptEnded, TraceRecord
-from buddy.compiler.protocol.source_files import kind_of, locate_source
+from buddy.compiler.protocol.source_files import kind_of
+from buddy.compiler.protocol.source_locations import locate_source
 from buddy.compiler.support.dynamo_internals import convert_frame, list_cache_entries
 from buddy.compiler.support.dynamo_internals import guards as dynamo_guards
 from buddy.compiler.support.processes.channel import Channel, serves

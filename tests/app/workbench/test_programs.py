@@ -78,6 +78,17 @@ def test_recent_programs_are_saved_the_latest_first_without_repeats(tmp_path: Pa
     assert len(programs) == MAX_RECENT
     assert [program.source for program in programs[:3]] == ["m.20:net", "m.20:net", f"m.{MAX_RECENT + 2}:net"]
     assert programs[0].arguments == ()
+
+
+def test_a_recent_program_with_a_colon_in_its_path_is_saved_with_its_absolute_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a:b").mkdir()
+    (tmp_path / "a:b" / "m.py").touch()
+    monkeypatch.chdir(tmp_path)
+    recent = RecentPrograms(tmp_path)
+    recent.add("a:b/m.py:net", ())
+    assert [program.source for program in recent.read()] == [f"{tmp_path}/a:b/m.py:net"]
     (tmp_path / "recent.json").write_text("{")
     assert recent.read() == [], "a damaged file holds no programs"
 

@@ -129,6 +129,19 @@ def test_a_source_has_one_recipe_for_any_current_folder(tmp_path: Path, monkeypa
     assert here != recipe_path("model.py:other", (), tmp_path)
 
 
+def test_two_sources_with_a_colon_in_their_relative_path_have_two_recipes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = []
+    for folder in (tmp_path / "x", tmp_path / "y"):
+        (folder / "a:b").mkdir(parents=True)
+        (folder / "a:b" / "model.py").touch()
+        monkeypatch.chdir(folder)
+        paths.append(recipe_path("a:b/model.py", (), tmp_path))
+        assert paths[-1] == recipe_path(f"{folder}/a:b/model.py", (), tmp_path)
+    assert paths[0] != paths[1]
+
+
 def test_an_unreadable_saved_recipe_is_reported_and_kept(tmp_path: Path, recipe: Recipe) -> None:
     workspace = Workspace("model.py", (), tmp_path)
     workspace.path.parent.mkdir(parents=True)
