@@ -198,7 +198,12 @@ class ImplicitGemm(ConvKernel):
         blocking: ConvBlocking,
     ) -> None:
         super().__init__(e, a, b, results, conv)
-        self.block, self.panels = blocking, gemm_panels(conv, blocking)
+        self.block = blocking
+        self.panels = self.choose_panels()
+
+    def choose_panels(self) -> Panels:
+        """Returns the packing of the weights."""
+        return gemm_panels(self.conv, self.block)
 
     def emit(self) -> None:
         conv, block = self.conv, self.block
@@ -213,7 +218,8 @@ class ImplicitGemm(ConvKernel):
         panel_group, first_line = numbers[groups], e.mul(numbers[-1], block.lines)
         outer = [*numbers[:groups], *numbers[groups + 1 : -1]]
         a = e.dot([*outer, first_line], [loop.strides[0] for loop in (*conv.groups, *conv.images, conv.lines)])
-        b = e.dot([*numbers[:groups], panel_group], [*self.panels.outer_strides, block.panels * self.panels.panel])
+        group_strides = self.panels.outer_strides[:groups]
+        b = e.dot([*numbers[:groups], panel_group], [*group_strides, block.panels * self.panels.panel])
         offsets = self.results.origin
         for loop, index in enumerate(outer):
             offsets = self.results.advance(offsets, loop, index)
