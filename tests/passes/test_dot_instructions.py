@@ -27,7 +27,10 @@ ORDERS = {
     "km,kn->mn": (True, False),
     "km,nk->mn": (True, True),
 }
-SHAPES = [(16, 32, 64), (17, 33, 65), (5, 7, 3), (40, 50, 130), (64, 48, 96), (33, 16, 31), (9, 100, 2), (20, 17, 129)]
+SHAPES = [
+    (16, 32, 64), (17, 33, 65), (5, 7, 3), (40, 50, 130), (64, 48, 96), (33, 16, 31), (9, 100, 2), (20, 17, 129),
+    (19, 24, 33), (12, 37, 70),
+]  # fmt: skip
 # Each shape in one of the orders, in turn.
 PROGRAMS = [(shape, list(ORDERS)[i % 4]) for i, shape in enumerate(SHAPES)]
 # Instruction and bytes of vectors -> element type, and target.
@@ -89,6 +92,16 @@ def check(found: Compiled, element: str, unsigned: tuple[bool, bool]) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_products_of_narrow_elements(case: str) -> None:
     check(kernels(case), CASES[case][0], (False, False))
+
+
+@pytest.mark.parametrize("case", ["vdpbf16ps", "vpdpbusd", "vpmaddwd 512"])
+def test_few_columns_fill_half_vectors(case: str) -> None:
+    """24 columns are 3 half vectors instead of 2 whole ones; for 100 columns they would gain little."""
+    columns = {shape[1]: i for i, shape in enumerate(SHAPES)}
+    blocks = [re.search(r"\d+x(\d+) register block", remark) for remark in kernels(case).remarks]
+    widths = [int(block.group(1)) if block else 0 for block in blocks]
+    assert widths[columns[24]] == 24
+    assert widths[columns[100]] % 16 == 0
 
 
 @pytest.mark.parametrize("unsigned", [(True, False), (False, True), (True, True)])

@@ -211,6 +211,20 @@ def test_winograd_of_vectors_is_chosen_where_it_pays() -> None:
     assert "vdpbf16ps" not in larger, "tiles of 4 x 4 would lose too many digits"
 
 
+def test_depthwise_convolutions_of_narrow_elements_share_lines_of_the_image() -> None:
+    """With an odd number of lines, the last one is computed alone. Floats, which are not widened, do not share."""
+    wide = [Window(11, 9, 20, 20, padding=1, groups=20), Window(13, 16, 35, 35, kernel=5, stride=2, groups=35)]
+    windows = typed(wide, "bf16")
+    module = Compiled(texts_of(windows), DIRECT, target=TARGETS["avx512"])
+    assert all(" 2x" in remark for remark in module.remarks), module.remarks
+    check_all(module, windows)
+    for remarks in (
+        Compiled(texts_of(windows), DIRECT, target=TARGETS["avx2"]).remarks,
+        Compiled(texts_of(wide), DIRECT, target=TARGETS["avx512"]).remarks,
+    ):
+        assert not any(" 2x" in remark for remark in remarks), remarks
+
+
 def test_few_channels_are_read_in_place() -> None:
     """Runs of 3 elements, as in a network's first layer, odd and even; with more channels, or few lanes, patches."""
     in_place = [

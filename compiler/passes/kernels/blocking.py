@@ -37,6 +37,8 @@ _MIN_ITERATION_FLOP = 1 << 20  # an iteration should have at least this much wor
 _MIN_PACKED_ROWS, _MIN_PACKED_COLUMNS = 96, 64
 # The minimum steps of the last of several loops of K for which sums are stored after each of its blocks.
 _MIN_INNER_DEPTH = 512
+# Half vectors, which fill fewer lanes without columns, are used if they take at most this share of the time.
+_MAX_SHARE_OF_HALVES = 0.85
 # The minimum vectors of columns of C for which A is copied as wider elements.
 _MIN_COPIED_COLUMNS = 4
 
@@ -183,6 +185,12 @@ def _dot_blocking(
         registers = target.vector_registers - (0 if instruction.adds else 1)
         reserved = 2 if needs_offset else 1
         rows, vectors = _register_block(m.size, n.size, lanes, registers, requested, reserved)
+        if lanes // 2 * WORD_BYTES in dict(instruction.intrinsics) and not requested.vectors:
+            half = _register_block(m.size, n.size, lanes // 2, registers, requested, reserved)
+            # Two instructions on half a vector take as long as one on a whole vector.
+            time = _cost(m.size, n.size, lanes, rows, vectors)
+            if _cost(m.size, n.size, lanes // 2, *half) / 2 < _MAX_SHARE_OF_HALVES * time:
+                lanes, (rows, vectors) = lanes // 2, half
         copies_a = contraction.k[0].strides[0] != 1 or instruction.widens or needs_offset
         if source == "packed":
             row_bytes = vectors * lanes * byte_width(contraction.input_elements[1])
