@@ -45,7 +45,7 @@ async def _searched(plant: Plant, options: argparse.Namespace) -> dict[str, Any]
         async with warm_engine() as engine:
             recipe = await _opened(engine, plant, options.tiny)
             start = time.perf_counter()
-            request = Bisect(engine.client.next_request(), recipe, Criterion(plant.kind, step_seconds=options.each))
+            request = Bisect(engine.client.new_request_id(), recipe, Criterion(plant.kind, step_seconds=options.each))
             named, answer = 0.0, None
             async for _, answer in engine.follow(request, Bisected):
                 if isinstance(answer, Progress):
@@ -70,7 +70,7 @@ async def _searched(plant: Plant, options: argparse.Namespace) -> dict[str, Any]
 async def _opened(engine: TimedEngine, plant: Plant, tiny: bool) -> Any:
     arguments = ("--tiny",) if tiny else ()
     recipe = plant.planted(default_recipe(BERT, arguments))
-    request = Open(engine.client.next_request(), BERT, arguments, plugins=recipe.plugins)
+    request = Open(engine.client.new_request_id(), BERT, arguments, plugins=recipe.plugins)
     captured = [frame async for _, frame in engine.follow(request, Captured)][-1]
     return msgspec.structs.replace(recipe, plugins=captured.plugins)
 

@@ -94,13 +94,13 @@ async def in_engine(path: Path) -> dict[str, object]:
     recipe = adapt_to_phase(Recipe(source=str(path)), DUMP)
     try:
         start = time.perf_counter()
-        client.send(Open(client.next_request(), str(path), reopens=True))
+        client.send(Open(client.new_request_id(), str(path), reopens=True))
         peak, compiled, first, has_asked = 0.0, None, 0.0, False
         async for frame in client.frames():
             peak = max(peak, resident_megabytes(welcome.pid))
             if not has_asked and type(frame).__name__ in ("Reopened", "Captured"):
                 has_asked = True
-                client.send(Compile(client.next_request(), recipe))
+                client.send(Compile(client.new_request_id(), recipe))
             if isinstance(frame, StageDone) and not first:
                 first = time.perf_counter() - start
             if isinstance(frame, Captured):

@@ -40,7 +40,7 @@ async def times(engine: TimedEngine, names: tuple[str, ...], search: tuple[str, 
     taken, answer = [], None
     for _ in range(rounds):
         start = time.perf_counter()
-        request = SearchEach(engine.client.next_request(), names, *search)
+        request = SearchEach(engine.client.new_request_id(), names, *search)
         answer = await engine.client.request(request)
         taken.append((time.perf_counter() - start) * 1e3)
     lines = sum(len(hits.lines) for hits in answer.hits) if answer else 0

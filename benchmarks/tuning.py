@@ -119,7 +119,7 @@ def _wait_for(address: str, count: int) -> None:
 
 async def _opened(engine: TimedEngine, size: int) -> Recipe:
     words = ("matmul", *[str(size)] * 3)
-    request = Open(engine.client.next_request(), OP, words)
+    request = Open(engine.client.new_request_id(), OP, words)
     async for _ in engine.follow(request, Captured):
         pass
     return default_recipe(OP, words)
@@ -127,7 +127,7 @@ async def _opened(engine: TimedEngine, size: int) -> Recipe:
 
 async def _searched(engine: TimedEngine, recipe: Recipe, address: str, vary: tuple[Variation, ...]) -> list[Attempted]:
     """Returns the results of all recipes of a space."""
-    frame = Tune(engine.client.next_request(), recipe, vary, _LONG, cluster=address)
+    frame = Tune(engine.client.new_request_id(), recipe, vary, _LONG, cluster=address)
     attempts = [found async for _, found in engine.follow(frame, Tuned) if isinstance(found, Attempted)]
     failed = [found.problem for found in attempts if found.problem]
     if failed:

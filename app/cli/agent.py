@@ -20,7 +20,7 @@ from buddy.app.cli.console import Console
 from buddy.app.cli.dump import choose_stage
 from buddy.app.cli.headless import CollectedCompilation, Failure, Headless
 from buddy.app.cli.recipes import UsageError, find_preset, graph_numbers, matching_nodes, step_indices
-from buddy.app.session.client import EngineClient, EngineLost, RequestFailed
+from buddy.app.session.client import EngineClient, EngineError, RequestFailed
 from buddy.app.workspace.frontends import with_frontend
 from buddy.app.workspace.inputs import read_file
 from buddy.compiler.protocol import (
@@ -191,7 +191,7 @@ class AgentProgram:
             async for frame in client.frames():
                 if isinstance(frame, Printout):
                     self.output.extend(frame.text.splitlines())
-        except EngineLost:
+        except EngineError:
             self._engine = None
             self._recipes.clear()
 

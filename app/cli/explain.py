@@ -52,7 +52,7 @@ def main(words: Sequence[str]) -> int:
 
 async def _explain_trace(engine: Headless, options: argparse.Namespace) -> int:
     frame = ExplainDynamo(
-        engine.client.next_request(), trace=options.trace, directory=arguments.working_folder(options)
+        engine.client.new_request_id(), trace=options.trace, directory=arguments.working_folder(options)
     )
     report = (await engine.request(frame)).report
     _report_notes(engine, report)
@@ -109,14 +109,14 @@ async def _explain_fallbacks(
 
 
 async def _profile(engine: Headless, recipe: Recipe, timeout: float) -> ProfileReport:
-    frame = Profile(engine.client.next_request(), recipe, timeout=timeout, peak=False)
+    frame = Profile(engine.client.new_request_id(), recipe, timeout=timeout, peak=False)
     return (await engine.request(frame)).report
 
 
 async def _record(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> DynamoReport:
     """What TorchDynamo does while the script runs. Prints why the record ends early, if it does."""
     folder = arguments.working_folder(options)
-    frame = ExplainDynamo(engine.client.next_request(), options.source, script, folder, timeout=options.timeout)
+    frame = ExplainDynamo(engine.client.new_request_id(), options.source, script, folder, timeout=options.timeout)
     report = (await engine.request(frame)).report
     _report_notes(engine, report)
     if report.problem is not None:

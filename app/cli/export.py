@@ -75,7 +75,7 @@ async def _export(engine: Headless, options: argparse.Namespace, script: tuple[s
             raise UsageError(f"stage {options.stage} is not MLIR: choose an MLIR stage with --stage")
         stage_text = stage.text
     frame = Export(
-        engine.client.next_request(),
+        engine.client.new_request_id(),
         recipe,
         kinds,
         options.output,

@@ -34,7 +34,7 @@ from buddy.app.cli.recipes import (
 )
 from buddy.app.session.progress import PartTimes
 from buddy.app.workspace.command_line import write_script
-from buddy.app.workspace.frontends import from_preset
+from buddy.app.workspace.frontends import with_steps_of
 from buddy.compiler.protocol import (
     NOT_APPLIED,
     Assigned,
@@ -165,7 +165,7 @@ class Headless:
         bases = base_recipes(options, presets.presets, arguments)
         plugins = tuple(dict.fromkeys(plugin for base in bases for plugin in base.plugins))
         frontend = bases[0].frontend
-        request, shapes = self.client.next_request(), shapes_of(options)
+        request, shapes = self.client.new_request_id(), shapes_of(options)
         trusts = getattr(options, "trust", False)
         folder, reopens = working_folder(options), self.reopens
         frame = Open(
@@ -197,9 +197,9 @@ class Headless:
         return msgspec.structs.replace(recipe, skipped_steps=tuple(sorted(skipped)))
 
     def with_preset(self, preset: Recipe, recipe: Recipe) -> Recipe:
-        """`recipe` with the passes of a preset, like `from_preset`, without those of phases before its graph's."""
+        """`recipe` with the passes of a preset, like `with_steps_of`, without those of phases before its graph's."""
         graph = self.graphs[recipe.graph]
-        return adapt_to_phase(from_preset(recipe, preset), graph.entry_phase, graph.dialects)
+        return adapt_to_phase(with_steps_of(recipe, preset), graph.entry_phase, graph.dialects)
 
     async def open_graph(
         self, options: argparse.Namespace, arguments: tuple[str, ...], nodes: Collection[str] = ()
@@ -221,7 +221,7 @@ class Headless:
 
     async def compile(self, recipe: Recipe) -> CollectedCompilation:
         """Compile `recipe`. Returns all stages. Raises `Failure`."""
-        return await self._collect(Compile(self.client.next_request(), recipe))
+        return await self._collect(Compile(self.client.new_request_id(), recipe))
 
     async def run(
         self, recipe: Recipe, repeats: int, timeout: float, inputs: InputChoice = OWN_INPUTS, equal_nan: bool = False,
@@ -232,7 +232,7 @@ class Headless:
         Without `stages`, those after `fx` may be missing.
         """
         frame = Run(
-            self.client.next_request(),
+            self.client.new_request_id(),
             recipe,
             repeats,
             timeout,
@@ -336,7 +336,7 @@ def run_with_engine(
     """
     import asyncio
 
-    from buddy.app.session.client import EngineLost, RequestFailed
+    from buddy.app.session.client import EngineError, RequestFailed
 
     try:
         return asyncio.run(_run_with_client(options, console, verb))
@@ -346,7 +346,7 @@ def run_with_engine(
     except (Failure, RequestFailed) as error:
         console.error(error.diagnostic)
         return failure_code
-    except EngineLost as error:
+    except EngineError as error:
         console.error(
             Diagnostic(error.reason, "the engine", "write a log with --log FILE and read it", detail=error.detail)
         )

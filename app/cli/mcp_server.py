@@ -17,7 +17,7 @@ from mcp.server.mcpserver.resources import ResourceSecurity
 from buddy.app.cli.agent import AgentProgram, Folder
 from buddy.app.cli.arguments import version
 from buddy.app.cli.mcp_tools import Json, Tools
-from buddy.app.session.client import EngineLost
+from buddy.app.session.client import EngineError
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.recipe import to_toml
 
@@ -98,7 +98,7 @@ def _is_expected(error: Exception) -> bool:
 def _error_text(error: Exception) -> str:
     """The text of an error for the agent: what happened, where, what to do, and the end of the details."""
     cause = error.__cause__
-    if isinstance(cause, EngineLost):
+    if isinstance(cause, EngineError):
         return f"the engine has exited: {cause.reason} · call open_program again"
     if not isinstance(cause, BuddyError):
         return f"{type(cause).__name__}: {cause}"

@@ -327,7 +327,7 @@ class Tools:
     async def profile(self, top: int = 10) -> Json:
         """Measure the time of each node in a run. Lists the slowest."""
         engine = self._program.engine
-        frame = Profile(engine.client.next_request(), self._program.recipe, timeout=self._program.timeout)
+        frame = Profile(engine.client.new_request_id(), self._program.recipe, timeout=self._program.timeout)
         report, info = (await engine.request(frame)).report, self._program.info
         nodes = [
             {"node": node.row.display_name, "op": node.row.target, "ms": round(node.time.seconds * 1e3, 4),
@@ -342,7 +342,7 @@ class Tools:
         With `own`, each node is also compiled alone, which distinguishes a wrong node from one with wrong inputs.
         """
         engine = self._program.engine
-        frame = CompareNodes(engine.client.next_request(), self._program.recipe, reference, own)
+        frame = CompareNodes(engine.client.new_request_id(), self._program.recipe, reference, own)
         report, info = (await engine.request(frame)).report, self._program.info
         rows = numerics.rows_of(info)
         nodes = [
@@ -367,7 +367,7 @@ class Tools:
         """
         engine = self._program.engine
         limits = Criterion(criterion, tolerance, seconds=seconds)
-        frame = Bisect(engine.client.next_request(), self._program.recipe, limits)
+        frame = Bisect(engine.client.new_request_id(), self._program.recipe, limits)
         finding = (await engine.request(frame)).finding
         if adopt and finding.confirmed:
             self._program.edit(finding.recipe)

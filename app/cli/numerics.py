@@ -95,7 +95,7 @@ async def _compare_nodes(
 
     `own_errors` and `every` are as in `CompareNodes`; `None` means `--every`.
     """
-    request = engine.client.next_request()
+    request = engine.client.new_request_id()
     every = options.every if every is None else every
     frame = CompareNodes(request, recipe, options.reference, own_errors, every, options.timeout, inputs_of(options))
     return (await engine.request(frame)).report

@@ -83,7 +83,7 @@ async def _profile(engine: Headless, options: argparse.Namespace, script: tuple[
 
 
 async def _profile_runs(engine: Headless, options: argparse.Namespace, recipe: Recipe) -> _Report:
-    request = engine.client.next_request()
+    request = engine.client.new_request_id()
     frame = Profile(request, recipe, options.repeats, options.timeout, inputs_of(options))
     report, info = (await engine.request(frame)).report, engine.graphs[recipe.graph]
     root = profile.flame_tree(report, info)

@@ -88,10 +88,10 @@ async def _collect_graph(engine: Headless, options: argparse.Namespace, recipe: 
             ran = await engine.run(recipe, options.repeats, options.timeout, inputs, options.equal_nan)
         if options.profile:
             profiled = await engine.request(
-                Profile(engine.client.next_request(), recipe, timeout=options.timeout, inputs=inputs)
+                Profile(engine.client.new_request_id(), recipe, timeout=options.timeout, inputs=inputs)
             )
         if options.numerics:
-            frame = CompareNodes(engine.client.next_request(), recipe, timeout=options.timeout, inputs=inputs)
+            frame = CompareNodes(engine.client.new_request_id(), recipe, timeout=options.timeout, inputs=inputs)
             compared = await engine.request(frame)
     except Failure as failure:
         engine.console.error(failure.diagnostic, f"graph {recipe.graph}")

@@ -85,7 +85,7 @@ async def _node_histories(
 async def _llvm_remarks(engine: Headless, recipe: Recipe) -> tuple[tuple[str, str, str], ...]:
     """LLVM's remarks; if they are not available, prints why and returns none."""
     try:
-        return (await engine.request(ExplainCode(engine.client.next_request(), recipe))).remarks
+        return (await engine.request(ExplainCode(engine.client.new_request_id(), recipe))).remarks
     except Failure as failure:
         diagnostic = failure.diagnostic
         engine.console.note(f"note: {diagnostic.what}: {diagnostic.detail.strip() or diagnostic.where}")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _VALUES_OF_KIND = {"optimization level": ("O0", "O1", "O2", "O3")}
 _BOOLEAN_VALUES = ("true", "false")
 # Answers of a picker: remove the flag; the user will type the flag or its value.
-_REMOVE, _ENTER_BY_HAND = object(), object()
+_REMOVE, _TYPE_IT = object(), object()
 # In the list of LLVM's passes: the choice that shows or hides their stages. Then the stages that are not passes.
 _TOGGLE_STAGES, _NO_PASSES = object(), ("translate", "optimiser-input")
 
@@ -64,7 +64,7 @@ class BackendCommands:
         ]
         choices += [PickerChoice(flag, "default of the recipe's backend", flag) for flag in description.defaults]
         choices += [PickerChoice(f"--{flag.name}", _describe_flag(flag), flag) for flag in description.flags]
-        choices.append(PickerChoice("another flag...", "a flag that the compiler's help does not list", _ENTER_BY_HAND))
+        choices.append(PickerChoice("another flag...", "a flag that the compiler's help does not list", _TYPE_IT))
         drivers = ", ".join(dict.fromkeys(device.driver for device in description.devices))
         version = next(iter(description.versions.values()), "")
         title = f"Flags of {description.name} {version}" + f"; drivers of its runtime: {drivers}" * bool(drivers)
@@ -118,7 +118,7 @@ class BackendCommands:
     def _edit_chosen_flag(self, answer: object) -> None:
         if answer is None:
             return
-        if answer is _ENTER_BY_HAND:
+        if answer is _TYPE_IT:
             self._ask_flag("--")
         elif isinstance(answer, FlagInfo):
             self._choose_value(answer)
@@ -145,13 +145,13 @@ class BackendCommands:
             self._ask_flag(current or f"--{flag.name}=")
             return
         choices = [PickerChoice(f"--{flag.name}={value}", "", f"--{flag.name}={value}") for value in values]
-        choices += [PickerChoice("another value...", "type the value", _ENTER_BY_HAND)] * (not values)
+        choices += [PickerChoice("another value...", "type the value", _TYPE_IT)] * (not values)
         choices += [PickerChoice("remove", "restore the default", _REMOVE)] * is_set
 
         def chosen(answer: object) -> None:
             if answer is _REMOVE:
                 self._set_flag(flag.name, "")
-            elif answer is _ENTER_BY_HAND:
+            elif answer is _TYPE_IT:
                 self._ask_flag(current or f"--{flag.name}=")
             elif answer is not None:
                 self._begin_check(str(answer))

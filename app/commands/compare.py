@@ -34,7 +34,7 @@ class CompareCommands:
             if backend.name != workspace.recipe.backend
         ]
         choices += [
-            (TitledRecipe(f"preset {preset.name}", workspace.from_preset(preset.recipe)), preset.summary)
+            (TitledRecipe(f"preset {preset.name}", workspace.with_preset(preset.recipe)), preset.summary)
             for preset in state.presets
         ]
         choices += [
@@ -77,7 +77,7 @@ class CompareCommands:
             return
         # The plug-ins that the file names are never loaded (see below), so the user need not trust them.
         needs_trust = required_permissions(replace(file_recipe, plugins=()))
-        if needs_trust and not self._context.session.trusts:
+        if needs_trust and not self._context.session.is_trusted:
             self._context.say(f"{path.strip()} is rejected: {rejection_text(needs_trust)}")
             return
         current = self._context.workspace.recipe
@@ -113,7 +113,7 @@ class CompareCommands:
 
         current, presets = self._context.workspace.recipe, self._context.state.presets
         recipes = [
-            (preset.name, self._context.workspace.from_preset(preset.recipe))
+            (preset.name, self._context.workspace.with_preset(preset.recipe))
             for preset in presets
             if preset.suits(current)
         ]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from buddy.app.panes.context import WorkbenchContext
 
 # The choice in a picker if the user will type the value.
-_ENTER_BY_HAND = object()
+_TYPE_IT = object()
 
 
 def parse_kinds(text: str, has_plugins: bool = False) -> tuple[str, ...]:
@@ -54,14 +54,12 @@ class ExportCommands:
         choices = [PickerChoice("this machine", "all features of its CPU", "", marked=not target)]
         choices += [PickerChoice(name, summary, name, marked=name == target) for name, summary in TARGETS.items()]
         choices.append(
-            PickerChoice(
-                "another target...", "type NAME:CPU, NAME:CPU:FEATURES, or a triple", _ENTER_BY_HAND, marked=False
-            )
+            PickerChoice("another target...", "type NAME:CPU, NAME:CPU:FEATURES, or a triple", _TYPE_IT, marked=False)
         )
         self._context.dialogs.open(PickerScreen("Target of code generation", choices), self._use_choice)
 
     def _use_choice(self, choice: object) -> None:
-        if choice is _ENTER_BY_HAND:
+        if choice is _TYPE_IT:
             self._context.dialogs.ask("NAME:CPU:FEATURES, such as aarch64:neoverse-v1", "", self._use_typed_target)
         elif choice is not None:
             self._use_target(str(choice))
@@ -95,7 +93,7 @@ class ExportCommands:
 
     def _export_to(self, folder: str, kinds: tuple[str, ...]) -> None:
         if not self._context.session.is_local:
-            self._export_elsewhere(folder.strip(), kinds)
+            self._export_on_engine(folder.strip(), kinds)
             return
 
         def question(path: Path) -> str:
@@ -108,7 +106,7 @@ class ExportCommands:
 
         self._context.files.use_path(folder, start, question, failed="cannot be written to")
 
-    def _export_elsewhere(self, folder: str, kinds: tuple[str, ...]) -> None:
+    def _export_on_engine(self, folder: str, kinds: tuple[str, ...]) -> None:
         """Export to a folder on the engine's machine, whose files cannot be looked at from here."""
         if folder:
             question = (

@@ -66,7 +66,7 @@ def graph_cells(state: State, workspace: Workspace, width: int, glyphs: formatti
     return [(label, role) for label, role, _ in _tab_parts(state, workspace, width, glyphs)]
 
 
-def graph_at(state: State, workspace: Workspace, width: int, glyphs: formatting.Glyphs, x: int) -> int | None:
+def graph_of_tab_at(state: State, workspace: Workspace, width: int, glyphs: formatting.Glyphs, x: int) -> int | None:
     """The number of the graph whose tab is at column `x`, `None` if no tab is there."""
     for label, _, graph in _tab_parts(state, workspace, width, glyphs):
         x -= len(label)
@@ -110,7 +110,7 @@ def _visible_range(lengths: Sequence[int], index: int, width: int) -> tuple[int,
             return start, stop
 
 
-def _facts(state: State, number: int) -> GraphFacts:
+def _graph_facts(state: State, number: int) -> GraphFacts:
     """The lowerings of a graph if it has been compiled, and its profile if it is of that compilation."""
     graph, info = state.of(number), state.graphs[number]
     assignments = tuple(graph.assignments.values()) if graph.compiled_recipe is not None else None
@@ -177,7 +177,7 @@ class GraphCommands:
         from buddy.app.screens.tables import FallbacksScreen
 
         context = self._context
-        facts = [_facts(context.state, number) for number in range(len(context.state.graphs))]
+        facts = [_graph_facts(context.state, number) for number in range(len(context.state.graphs))]
         recipes = [context.workspace.recipe_of(facts.number) for facts in facts]
         context.dialogs.open(FallbacksScreen(context.session, facts, recipes), self._go_to_fallback)
 

@@ -156,7 +156,7 @@ class ProvenanceCommands:
 
     def _go_to_stage(self, remark: NodeRemark | None, stage_rows: list[StageRow]) -> None:
         """Show the stage of the pass that made the remark."""
-        stage_row = next((one for one in stage_rows if remark is not None and _is_about(one.stage, remark)), None)
+        stage_row = next((one for one in stage_rows if remark is not None and _has_remark(one.stage, remark)), None)
         if stage_row is not None:
             self._context.layout.show_pane("ir")
             self._ir.choose(stage_row)
@@ -180,6 +180,6 @@ class ProvenanceCommands:
         self._source.show_location(location)
 
 
-def _is_about(stage: Stage, remark: NodeRemark) -> bool:
+def _has_remark(stage: Stage, remark: NodeRemark) -> bool:
     """Whether a remark is about a stage: made by its pass, or about machine code if the stage is assembly."""
     return stage.language == "asm" if remark.step == MACHINE_CODE else stage.name == remark.step

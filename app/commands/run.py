@@ -25,12 +25,12 @@ class RunCommands:
 
     def __init__(self, context: WorkbenchContext, graphs: GraphCommands, compare: CompareCommands) -> None:
         self._context, self._graphs, self._compare = context, graphs, compare
-        self._restoring: InputChoice | None = None
+        self._inputs_to_restore: InputChoice | None = None
 
     @property
     def next_inputs(self) -> InputChoice:
         """The inputs of the next run: those of the last session while their file is read, then those of the session."""
-        return self._restoring or self._context.session.inputs
+        return self._inputs_to_restore or self._context.session.inputs
 
     def ask_timeout(self) -> None:
         """Ask for the time limit of a run; a run that takes longer is stopped."""
@@ -61,9 +61,9 @@ class RunCommands:
         ]
         current = session.runtimes, session.mark
         choices = [PickerChoice(title, text, value, marked=value == current) for title, text, value in entries]
-        self._context.dialogs.open(PickerScreen("Other runtimes", choices), self._run_beside)
+        self._context.dialogs.open(PickerScreen("Other runtimes", choices), self._choose_runtimes)
 
-    def _run_beside(self, chosen: tuple[tuple[str, ...], Mark] | None) -> None:
+    def _choose_runtimes(self, chosen: tuple[tuple[str, ...], Mark] | None) -> None:
         if chosen is None:
             return
         session = self._context.session
@@ -135,7 +135,7 @@ class RunCommands:
         try:
             inputs = await asyncio.to_thread(file_choice, path)
         except ValueError as error:
-            self._restoring = None
+            self._inputs_to_restore = None
             self._context.say(f"{path}: {error}")
         else:
             use_inputs(inputs)
@@ -143,18 +143,18 @@ class RunCommands:
     def restore(self, inputs: InputChoice) -> None:
         """Restore the inputs of the last session. If their file cannot be read, keep the inputs of the script."""
         if inputs.kind == "file":
-            self._restoring = inputs
-            self._read_file(Path(inputs.title), self._finish_restoring)
+            self._inputs_to_restore = inputs
+            self._read_file(Path(inputs.title), self._finish_restoring_inputs)
         else:
             self._set_inputs(inputs)
 
-    def _finish_restoring(self, inputs: InputChoice) -> None:
+    def _finish_restoring_inputs(self, inputs: InputChoice) -> None:
         """Set the inputs of the last session, unless the user has chosen others while the file was read."""
-        if self._restoring is not None:
+        if self._inputs_to_restore is not None:
             self._set_inputs(inputs)
 
     def _set_inputs(self, inputs: InputChoice) -> None:
-        self._restoring, self._context.session.inputs = None, inputs
+        self._inputs_to_restore, self._context.session.inputs = None, inputs
 
     def _run_with(self, inputs: InputChoice) -> None:
         self._set_inputs(inputs)

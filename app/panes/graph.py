@@ -118,7 +118,7 @@ class GraphPane(NodeTable):
         is_same = is_profiled and profiled is not None and profiled.precision_of(row.stable) == precision
         now = node.time.seconds if is_same and node is not None else None
         numbers, tuned = state.numbers.get(row.stable), state.precisions.get(row.stable)
-        return numerics.precision_gain(precision, numbers, (state.plain_seconds.get(row.stable), now), tuned)
+        return numerics.precision_gain(precision, numbers, (state.f32_seconds.get(row.stable), now), tuned)
 
     def _number(self, row: NodeRow) -> Cell:
         """The number of a node, in the colour of its Python line."""

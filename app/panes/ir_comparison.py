@@ -105,7 +105,7 @@ class IrComparison:
         if against == "marked":
             return self.marked
         if against == "edit":
-            return self._context.state.board.before_edit(row.key)
+            return self._context.state.board.stage_before_edit(row.key)
         if against == "recipe":
             return self.others.counterpart(row, self._stages.rows) if self.others is not None else None
         rows = self._stages.rows

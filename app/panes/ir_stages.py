@@ -88,7 +88,7 @@ class IrStages:
         chosen, chooses the last stage of the first phase with MLIR.
         """
         index = self.index
-        follows = self._context.session.follows and 0 <= index == len(self.rows) - 1
+        follows = self._context.session.follows_file and 0 <= index == len(self.rows) - 1
         self.read_board()
         if follows and len(self.rows) > index + 1:
             self._expected = self.rows[-1].key
@@ -119,7 +119,7 @@ class IrStages:
         if 0 <= index < len(self.rows) and phase_of(self.rows, index) == self._phase:
             return self.rows[index]
         if self._context.workspace.recipe.is_dump and self.rows and not self._phase:
-            return self.rows[-1 if self._context.session.follows else 0]
+            return self.rows[-1 if self._context.session.follows_file else 0]
         languages = ("mlir", "python")
         first_mlir = next((k for k, row in enumerate(self.rows) if row.stage.language in languages), -1)
         return self.end_of(self._phase) or (self.end_of(phase_of(self.rows, first_mlir)) if first_mlir >= 0 else None)

@@ -24,12 +24,12 @@ from buddy.app.reports.python_lines import (
     parse_location,
 )
 from buddy.app.screens.detail import wrap_text
-from buddy.app.session.file_watch import SizeAndTime, size_and_time
 from buddy.app.session.requests import Requester
 from buddy.app.session.state import Topic
 from buddy.app.widgets.background import pane_bindings
 from buddy.app.widgets.code_view import CodeView
 from buddy.app.widgets.look import Cells, align_both_ends
+from buddy.app.workspace.files import FileStamp, read_stamp
 from buddy.compiler.protocol import GraphInfo, NodeRow, PythonOpened
 from buddy.compiler.protocol.recipe import EAGER
 
@@ -63,7 +63,7 @@ class SourcePane(Pane, CodeView):
         self._info: GraphInfo | None = None
         self._files: dict[str, PythonOpened] = {}
         self._problems: dict[str, str] = {}
-        self._stamps: dict[str, SizeAndTime | None] = {}
+        self._stamps: dict[str, FileStamp | None] = {}
         # The line to go to as soon as its file is opened, and the path of the file on the screen.
         self._location: PythonLocation | None = None
         self._path = ""
@@ -248,7 +248,7 @@ class SourcePane(Pane, CodeView):
     async def _open_file(self, path: str) -> None:
         problems: list[str] = []
         info, session = self._info, self.context.session
-        stamp = None if session.is_remote else size_and_time(path)
+        stamp = None if session.is_remote else read_stamp(path)
         opened = await Requester(session, problems.append).await_answer(session.open_python(path))
         if info is not self._info:
             return
@@ -282,7 +282,7 @@ class SourcePane(Pane, CodeView):
             return
         # A request may take longer than the time between two checks: started again at each check, it would never end.
         is_reopening = self._reopening is not None and not self._reopening.is_finished
-        if not is_reopening and size_and_time(path) != self._stamps.get(path):
+        if not is_reopening and read_stamp(path) != self._stamps.get(path):
             self._reopening = self._reopen_file(path)
 
     # ---- synchronisation ---------------------------------------------------------------------------------------------

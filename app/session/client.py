@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from buddy.app.session.log_file import NO_LOG, LogOptions
 from buddy.app.session.remote_host import RemoteHost
-from buddy.app.session.transport import EngineLost as EngineLost
+from buddy.app.session.transport import EngineError as EngineError
 from buddy.app.session.transport import ProcessTransport, ResumingTransport, Transport
 from buddy.compiler.protocol import (
     PROTOCOL_VERSION,
@@ -87,7 +87,7 @@ class EngineClient:
         self._reading: asyncio.Task[None] | None = None
         self._pending: dict[int, tuple[asyncio.Future[Any], type, FrameCallback]] = {}
         self._frames: asyncio.Queue[Any] = asyncio.Queue()
-        self._lost: EngineLost | None = None
+        self._lost: EngineError | None = None
         self.welcome: Welcome | None = None
         self.received_bytes = 0
         self.last_data_time = time.monotonic()
@@ -97,7 +97,7 @@ class EngineClient:
     async def start(self) -> Welcome:
         """Start the engine and do the handshake.
 
-        Raises `EngineLost` if the engine does not start, exits before it answers, or has another protocol version.
+        Raises `EngineError` if the engine does not start, exits before it answers, or has another protocol version.
         """
         self._lost, self._frames, self.last_data_time = None, asyncio.Queue(), time.monotonic()
         transport = self._make_transport()
@@ -115,14 +115,14 @@ class EngineClient:
         return ProcessTransport(self._location, self._log)
 
     async def _open(self, transport: Transport) -> None:
-        """Open `transport`. Raises `EngineLost`, also if `close` is called before a remote engine is connected."""
+        """Open `transport`. Raises `EngineError`, also if `close` is called before a remote engine is connected."""
         self._closed_while_opening = False
         self._opening = asyncio.ensure_future(transport.open())
         try:
             await self._opening
         except asyncio.CancelledError:
             if self._closed_while_opening:
-                raise EngineLost("the engine was closed") from None
+                raise EngineError("the engine was closed") from None
             raise
         finally:
             self._opening = None
@@ -138,8 +138,8 @@ class EngineClient:
 
     def ping(self) -> None:
         """Send a ping. Its answer updates `last_data_time`."""
-        with contextlib.suppress(EngineLost):
-            self.send(Ping(self.next_request()))
+        with contextlib.suppress(EngineError):
+            self.send(Ping(self.new_request_id()))
 
     def kill(self) -> None:
         """Kill an engine that does not answer. `frames` then ends as for any engine that has exited."""
@@ -166,7 +166,7 @@ class EngineClient:
             return
         await transport.close(encode(Shutdown()))
         await self._end_reading()
-        self._record_loss(EngineLost("the engine was closed"))
+        self._record_loss(EngineError("the engine was closed"))
 
     async def _end_reading(self) -> None:
         """Wait for the task that reads frames; cancel it if it does not end soon."""
@@ -178,23 +178,23 @@ class EngineClient:
 
     # ---- requests ------------------------------------------------------------------------------------------------
 
-    def next_request(self) -> int:
+    def new_request_id(self) -> int:
         """A new request number."""
         self._last_request += 1
         return self._last_request
 
     def send(self, frame: Frame) -> None:
-        """Send a frame. Raises `EngineLost` if no engine is running."""
+        """Send a frame. Raises `EngineError` if no engine is running."""
         if self._lost is not None or self._transport is None:
-            raise self._lost or EngineLost("the engine has not been started")
+            raise self._lost or EngineError("the engine has not been started")
         self._transport.write(encode(frame))
 
     async def frames(self) -> AsyncIterator[Frame]:
-        """Yields the frames that no `request` waits for. Raises `EngineLost` when the engine has exited."""
+        """Yields the frames that no `request` waits for. Raises `EngineError` when the engine has exited."""
         frames = self._frames
         while True:
             frame = await frames.get()
-            if isinstance(frame, EngineLost):
+            if isinstance(frame, EngineError):
                 raise frame
             yield frame
 
@@ -202,9 +202,9 @@ class EngineClient:
         """Send a request and return its answer; `on_frame` is called with each frame before the answer.
 
         The request gets a number unless it has one. If the caller is cancelled, the engine cancels the request.
-        Raises `RequestFailed` and `EngineLost`.
+        Raises `RequestFailed` and `EngineError`.
         """
-        frame = frame if frame.request else replace(frame, request=self.next_request())
+        frame = frame if frame.request else replace(frame, request=self.new_request_id())
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._pending[frame.request] = future, answer_type(type(frame)), on_frame
         try:
@@ -212,7 +212,7 @@ class EngineClient:
             answer: Answer | Failed = await future
         except asyncio.CancelledError:
             if not future.done() or future.cancelled():
-                with contextlib.suppress(EngineLost):
+                with contextlib.suppress(EngineError):
                     self.send(Cancel(frame.request))
             raise
         finally:
@@ -252,7 +252,7 @@ class EngineClient:
         lost = await transport.ended()
         # An engine that rejects the handshake would reject it again.
         is_permanent = lost.is_permanent or (bool(reason) and not welcome.done())
-        lost = EngineLost(reason or lost.reason, lost.detail, is_permanent=is_permanent)
+        lost = EngineError(reason or lost.reason, lost.detail, is_permanent=is_permanent)
         if transport is self._transport or not welcome.done():
             self._record_loss(lost)
         if not welcome.done():
@@ -285,7 +285,7 @@ class EngineClient:
         welcome.set_result(frame)
         return ""
 
-    def _record_loss(self, lost: EngineLost) -> None:
+    def _record_loss(self, lost: EngineError) -> None:
         """End `frames` and all pending requests with `lost`."""
         self._lost = lost
         self._frames.put_nowait(lost)

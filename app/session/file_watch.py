@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from buddy.app.session.state import State
+from buddy.app.workspace.files import FileStamp, read_stamp
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol import Cancel, FilesChanged, WatchFiles
 from buddy.compiler.protocol.source_locations import split_source
@@ -16,39 +16,27 @@ from buddy.compiler.protocol.source_locations import split_source
 if TYPE_CHECKING:
     from buddy.app.session.client import EngineClient
 
-# The size of a file, and its modification time in nanoseconds.
-SizeAndTime = tuple[int, int]
-
 
 class FileStates:
-    """The sizes and modification times of files at the last call of `record`.
+    """The stamps of files at the last call of `record`.
 
     Files that do not exist on this machine, for example those of a remote host, are ignored.
     """
 
     def __init__(self) -> None:
-        self._recorded: dict[str, SizeAndTime | None] = {}
+        self._recorded: dict[str, FileStamp | None] = {}
 
     def record(self, files: Iterable[str]) -> None:
         """Record the current state of `files`, instead of the files recorded before."""
-        self._recorded = {file: size_and_time(file) for file in files}
+        self._recorded = {file: read_stamp(file) for file in files}
 
     def changed_names(self) -> list[str]:
         """The names, without folders, of the files that were changed or deleted since `record`."""
         return [
             Path(file).name
             for file, recorded in self._recorded.items()
-            if recorded is not None and size_and_time(file) != recorded
+            if recorded is not None and read_stamp(file) != recorded
         ]
-
-
-def size_and_time(file: str) -> SizeAndTime | None:
-    """The size and the modification time of a file, `None` if it does not exist."""
-    try:
-        status = os.stat(file)
-    except (OSError, ValueError):
-        return None
-    return status.st_size, status.st_mtime_ns
 
 
 # How often the list of watched files is checked, and the wait before a cancelled watch request is repeated.
@@ -95,7 +83,7 @@ class Watcher:
         return tuple(dict.fromkeys(files))
 
     async def _watch(self, client: EngineClient) -> None:
-        from buddy.app.session.client import EngineLost, RequestFailed
+        from buddy.app.session.client import EngineError, RequestFailed
 
         while True:
             files = self.files()
@@ -107,15 +95,15 @@ class Watcher:
                     return
                 if self.files() == files:
                     await asyncio.sleep(_CHECK_SECONDS)
-            except EngineLost:
+            except EngineError:
                 return
 
     async def _next_change(self, client: EngineClient, files: tuple[str, ...]) -> FilesChanged:
         """Wait for the next change of `files`.
 
-        The request is cancelled when the program has other files. Raises `RequestFailed` and `EngineLost`.
+        The request is cancelled when the program has other files. Raises `RequestFailed` and `EngineError`.
         """
-        watch = WatchFiles(client.next_request(), files, self._directory)
+        watch = WatchFiles(client.new_request_id(), files, self._directory)
         change = asyncio.ensure_future(client.request(watch))
         try:
             while not change.done() and self.files() == files:

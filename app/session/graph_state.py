@@ -22,7 +22,7 @@ class GraphState:
 
     `compiled_recipe`, `run_recipe` and `profiled_recipe` are the recipes of the last complete compilation, of
     `report` and of `profile`; `None` without one, or if the program has changed since. `notes` are those of the
-    compilation. `plain_seconds` are the times of nodes in the last profile in which they multiplied f32, and
+    compilation. `f32_seconds` are the times of nodes in the last profile in which they multiplied f32, and
     `precisions` the nodes of the last search for precisions, by stable name. `newest_request` is the number of the
     last request that compiles or runs the graph. `restored_run` is the run of an earlier session that `report` is
     from.
@@ -46,7 +46,7 @@ class GraphState:
     numbers: dict[str, NodeNumbers] = field(default_factory=dict)
     profile: p.ProfileReport | None = None
     profiled_recipe: Recipe | None = None
-    plain_seconds: dict[str, float] = field(default_factory=dict)
+    f32_seconds: dict[str, float] = field(default_factory=dict)
     precisions: dict[str, NodePrecision] = field(default_factory=dict)
 
     def record_start(self, job: Job, request: int, recipe: Recipe) -> None:

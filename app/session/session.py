@@ -66,9 +66,9 @@ class Session:
         self.runtimes: tuple[str, ...] = ()
         self.mark: Mark = "auto"
         self.shapes: tuple[str, ...] = ()
-        self.trusts = False
+        self.is_trusted = False
         self.reopens = False
-        self.follows = False
+        self.follows_file = False
         self.overrides: Mapping[str, Any] = {}
         self._opened_with: Frontend = "dynamo"
         self._location, self._log, self.directory = location, log, directory
@@ -119,7 +119,7 @@ class Session:
             await self._restart_requested.wait()
 
     async def _run_engine(self) -> None:
-        from buddy.app.session.client import EngineClient, EngineLost
+        from buddy.app.session.client import EngineClient, EngineError
 
         client = self._client = EngineClient(self._location, self._log, self._handle_connection, reopens=self.reopens)
         self._permanent_failure = False
@@ -132,7 +132,7 @@ class Session:
             async for frame in client.frames():
                 self._handle_frame(frame)
             self._report_exit("the engine closed the connection")
-        except (EngineLost, OSError) as error:
+        except (EngineError, OSError) as error:
             self._permanent_failure = getattr(error, "is_permanent", False)
             self._report_exit(str(error))
         finally:
@@ -175,7 +175,7 @@ class Session:
 
     def _initialize(self, client: EngineClient) -> None:
         """Request presets, passes and ops, and open the program."""
-        _post(client, p.ListPresets(client.next_request(), self.directory, self.workspace.plugins))
+        _post(client, p.ListPresets(client.new_request_id(), self.directory, self.workspace.plugins))
         self.state.captured = False
         self.state.record_start("open", self._open(client))
         self._request_catalogues(client)
@@ -186,17 +186,17 @@ class Session:
     def _request_catalogues(self, client: EngineClient) -> None:
         """Request the lists of passes and ops, which plug-ins may extend."""
         for frame in (p.ListPasses, p.ListOps):
-            _post(client, frame(client.next_request(), self.directory, self.workspace.plugins))
+            _post(client, frame(client.new_request_id(), self.directory, self.workspace.plugins))
 
     def _open(self, client: EngineClient) -> int:
         """Open the program. Returns the number of the request."""
-        request, workspace = client.next_request(), self.workspace
+        request, workspace = client.new_request_id(), self.workspace
         frontend = workspace.recipe.frontend if workspace.ready else self.overrides.get("frontend", "dynamo")
         self._opened_with = frontend
         source, arguments, plugins = workspace.source, workspace.arguments, workspace.plugins
         frame = p.Open(
-            request, source, arguments, self.directory, plugins, self.shapes, frontend, self.trusts, self.reopens,
-            self.follows,
+            request, source, arguments, self.directory, plugins, self.shapes, frontend, self.is_trusted, self.reopens,
+            self.follows_file,
         )  # fmt: skip
         _post(client, frame)
         return request
@@ -312,7 +312,7 @@ class Session:
     def _record_files(self, files: Sequence[str]) -> None:
         """Record the states of the program's files. A remote path may name a different file on this machine."""
         # A log that is followed is read on by the engine.
-        self.file_states.record(() if self.is_remote or self.follows else files)
+        self.file_states.record(() if self.is_remote or self.follows_file else files)
 
     def _begin_workspace(self, frame: p.Presets) -> None:
         """Load the saved recipes, once. Open the program again if they need another frontend."""
@@ -406,7 +406,7 @@ class Session:
         client = self._client
         if client is None:
             return
-        request = client.next_request()
+        request = client.new_request_id()
         self._last_build_time = time.monotonic()
         self.state.record_start(job, request, recipe, self.inputs)
         run = p.Run(
@@ -440,13 +440,13 @@ class Session:
 
         Raises `UnavailableError` if there is no answer, like all methods below.
         """
-        from buddy.app.session.client import EngineLost, RequestFailed
+        from buddy.app.session.client import EngineError, RequestFailed
 
         if self._client is None or self.state.engine != "ready":
             raise UnavailableError("the engine is not running")
         try:
             return await self._client.request(frame, on_frame)
-        except (EngineLost, RequestFailed) as error:
+        except (EngineError, RequestFailed) as error:
             raise UnavailableError(str(error), getattr(error, "cancelled", False)) from error
 
     async def _fetch_lines(self, text: str, start: int, count: int) -> p.Lines:
@@ -510,7 +510,7 @@ class Session:
 
 def _post(client: EngineClient, frame: p.Frame) -> None:
     """Send a frame. If the engine has just exited, do nothing, because the exit is reported separately."""
-    from buddy.app.session.client import EngineLost
+    from buddy.app.session.client import EngineError
 
-    with contextlib.suppress(EngineLost):
+    with contextlib.suppress(EngineError):
         client.send(frame)

@@ -263,10 +263,10 @@ def align_stages(before: Sequence[Stage], after: Sequence[Stage]) -> list[tuple[
         else:
             pairs += [(stage, None) for stage in before[i:i_end]] + [(None, stage) for stage in after[j:j_end]]
             only_after += after[j:j_end]
-    return _pair_moved(pairs, only_after)
+    return _pair_moved_lines(pairs, only_after)
 
 
-def _pair_moved(
+def _pair_moved_lines(
     pairs: Sequence[tuple[Stage | None, Stage | None]], only_after: list[Stage]
 ) -> list[tuple[Stage | None, Stage | None]]:
     """`pairs` with the stages of moved passes paired, which are in `only_after`, but also alone before."""
@@ -331,7 +331,7 @@ class StageBoard:
             return None
         return max(0.0, sum(milliseconds) / 1e3 - (time.monotonic() - self._last_time))
 
-    def before_edit(self, key: Key) -> Stage | None:
+    def stage_before_edit(self, key: Key) -> Stage | None:
         """The counterpart of the stage with that key in the last complete compilation whose texts differ from the
         current ones.
         """

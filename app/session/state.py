@@ -252,7 +252,7 @@ class State:
         graph_state.profile, graph_state.profiled_recipe = report, recipe
         for node in report.nodes:
             if not node.into and recipe.precision_of(node.node) == F32:
-                graph_state.plain_seconds[node.node] = node.seconds
+                graph_state.f32_seconds[node.node] = node.seconds
 
     def record_precisions(self, graph: int, nodes: Iterable[NodePrecision]) -> None:
         """Record the products of a search for precisions in graph number `graph`."""
@@ -312,7 +312,7 @@ class State:
         if frame.graphs != self.graphs:
             for graph_state in self._graph_states.values():
                 graph_state.run_recipe = graph_state.profile = graph_state.profiled_recipe = None
-                graph_state.plain_seconds, graph_state.precisions = {}, {}
+                graph_state.f32_seconds, graph_state.precisions = {}, {}
         self.graphs, self.notes, self.captured = frame.graphs, frame.notes, True
         self.files, self.restored_at = frame.files, 0.0
         self.record_end(frame.request)

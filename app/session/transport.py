@@ -32,7 +32,7 @@ _TAIL_BYTES = 4000
 _EXIT_SECONDS = 3.0
 
 
-class EngineLost(BuddyError):
+class EngineError(BuddyError):
     """The engine could not be started, or has exited. The text is the reason, `detail` is the end of its log.
 
     If the error is permanent, a restart fails too until the user changes something.
@@ -47,7 +47,7 @@ class Transport(Protocol):
     """A bidirectional byte stream to one engine."""
 
     async def open(self) -> None:
-        """Open the connection. Raises `EngineLost`."""
+        """Open the connection. Raises `EngineError`."""
 
     async def read(self) -> bytes:
         """The next bytes; empty at the end."""
@@ -58,7 +58,7 @@ class Transport(Protocol):
     def kill(self) -> None:
         """Close the connection at once, after invalid data."""
 
-    async def ended(self) -> EngineLost:
+    async def ended(self) -> EngineError:
         """The reason why `read` reached the end."""
 
     async def close(self, goodbye: bytes) -> None:
@@ -103,11 +103,11 @@ class ProcessTransport:
         """The end of the output on stderr."""
         return self._tail.decode(errors="replace").strip()
 
-    async def ended(self) -> EngineLost:
+    async def ended(self) -> EngineError:
         code = await self.exit_code()
         cause = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
         last_line = self.tail.rpartition("\n")[2]
-        return EngineLost(f"the engine exited ({cause})" + (f": {last_line}" if last_line else ""), self.tail)
+        return EngineError(f"the engine exited ({cause})" + (f": {last_line}" if last_line else ""), self.tail)
 
     async def close(self, goodbye: bytes = b"") -> None:
         if goodbye:
@@ -130,14 +130,14 @@ class ProcessTransport:
             )
         except OSError as error:
             reason = f"the engine does not start: {self._command[0]}: {error.strerror or error}"
-            raise EngineLost(reason, is_permanent=True) from error
+            raise EngineError(reason, is_permanent=True) from error
 
     def _open_log(self) -> LogFile | None:
         try:
             return LogFile(self._log_path) if self._log_path else None
         except OSError as error:
             self.kill()
-            raise EngineLost(f"the log cannot be written: {self._log_path}: {error.strerror or error}") from error
+            raise EngineError(f"the log cannot be written: {self._log_path}: {error.strerror or error}") from error
 
     async def _read_log(self, process: asyncio.subprocess.Process, log: LogFile | None) -> None:
         assert process.stderr is not None
@@ -173,7 +173,7 @@ class ResumingTransport:
         self._retry_now = asyncio.Event()
         self._closing = False
         self._heartbeat: asyncio.Task[None] | None = None
-        self._end = EngineLost("the connection was closed")
+        self._end = EngineError("the connection was closed")
         self._last_data_time = time.monotonic()
         self._engine_is_silent = self._engine_has_exited = False
 
@@ -182,7 +182,7 @@ class ResumingTransport:
             self._received = await self._connect(self._remote.start_command(self._engine_name))
         except ResumeError as error:
             reason = f"the engine does not start on {self._remote.host}: {error}"
-            raise EngineLost(reason, is_permanent=True) from error
+            raise EngineError(reason, is_permanent=True) from error
         self._heartbeat = asyncio.create_task(self._send_heartbeats())
 
     async def read(self) -> bytes:
@@ -249,7 +249,7 @@ class ResumingTransport:
         """If the connection is lost, try to reconnect now."""
         self._retry_now.set()
 
-    async def ended(self) -> EngineLost:
+    async def ended(self) -> EngineError:
         await self._close_connection()
         return self._end
 
@@ -304,9 +304,9 @@ class ResumingTransport:
                     return True
             except ResumeError as error:
                 self._engine_has_exited = True
-                self._end = EngineLost(f"the engine on {self._remote.host} has exited: {error}")
+                self._end = EngineError(f"the engine on {self._remote.host} has exited: {error}")
                 return False
-            except EngineLost as error:
+            except EngineError as error:
                 reason, attempt, self._end = error.reason, attempt + 1, error
                 if error.is_permanent:
                     return False
@@ -319,12 +319,12 @@ class ResumingTransport:
         self._retry_now.clear()
 
     async def _connect(self, command: list[str]) -> bytes:
-        """Connect by `command`. Returns the data after the handshake. Raises `EngineLost` and `ResumeError`."""
+        """Connect by `command`. Returns the data after the handshake. Raises `EngineError` and `ResumeError`."""
         connection = self._new_connection = ProcessTransport(command, self._log)
         await connection.open()
         try:
             if self._closing:
-                raise EngineLost("cancelled while connecting")
+                raise EngineError("cancelled while connecting")
             connection.write(encode_greeting(self._stream.received))
             engine_received, rest = await asyncio.wait_for(self._handshake(connection), _CONNECT_SECONDS)
             connection.write(self._stream.resume(engine_received))
@@ -332,9 +332,9 @@ class ResumingTransport:
             connection.kill()
             await connection.close()
             if isinstance(error, asyncio.TimeoutError):
-                raise EngineLost(f"no answer from {self._remote.host} for {_CONNECT_SECONDS:g} s") from error
+                raise EngineError(f"no answer from {self._remote.host} for {_CONNECT_SECONDS:g} s") from error
             if isinstance(error, StreamError):
-                raise EngineLost(str(error), connection.tail, is_permanent=True) from error
+                raise EngineError(str(error), connection.tail, is_permanent=True) from error
             raise
         finally:
             self._new_connection = None
@@ -344,7 +344,7 @@ class ResumingTransport:
     async def _handshake(self, connection: ProcessTransport) -> tuple[int, bytes]:
         """The number of bytes that the engine has received so far, and the data after its greeting.
 
-        Raises `EngineLost` if the connection ends before.
+        Raises `EngineError` if the connection ends before.
         """
         greeting_reader = GreetingReader()
         while data := await connection.read():
@@ -352,7 +352,7 @@ class ResumingTransport:
             if result is not None:
                 return result
         reason, is_permanent = await self._exit_reason(connection, greeting_reader.noise)
-        raise EngineLost(reason, connection.tail, is_permanent=is_permanent)
+        raise EngineError(reason, connection.tail, is_permanent=is_permanent)
 
     async def _close_connection(self) -> None:
         """Close a failed connection."""

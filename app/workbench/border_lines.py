@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from buddy.app.commands.graphs import graph_at, graph_cells
+from buddy.app.commands.graphs import graph_cells, graph_of_tab_at
 from buddy.app.widgets.look import CellLine, Cells
 from buddy.app.widgets.prompt import KEYS as PROMPT_KEYS
 from buddy.app.widgets.prompt import Prompt
@@ -58,7 +58,7 @@ class BorderLines:
 
     def _show_clicked_graph(self, x: int, width: int) -> None:
         app = self._workbench
-        number = graph_at(app.state, app.workspace, width, app.glyphs, x)
+        number = graph_of_tab_at(app.state, app.workspace, width, app.glyphs, x)
         if number is not None:
             app.graph_commands.show(number)
 

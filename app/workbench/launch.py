@@ -60,7 +60,7 @@ def run_workbench(
         plugins=plugins, watch=watch, reopens=settings.reopen, pane_files=panes,
     )  # fmt: skip
     bench.session.overrides = overrides or {}
-    bench.session.shapes, bench.session.trusts, bench.session.follows = shapes, trusts, follows
+    bench.session.shapes, bench.session.is_trusted, bench.session.follows_file = shapes, trusts, follows
     if is_first_script(source, default_store()):
         problems = [*problems, FIRST_SCRIPT_NOTICE]
         bench.shows_tour = True

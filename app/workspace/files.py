@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-# The inode, modification time in nanoseconds and size of a file; `None` if it does not exist.
-Stamp = tuple[int, int, int] | None
+# The inode, modification time in nanoseconds and size of a file. It changes if the file is written or replaced.
+FileStamp = tuple[int, int, int]
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -35,11 +35,11 @@ def write_whole_bytes(path: Path, data: bytes, sync: bool = False) -> None:
         raise
 
 
-def stamp_of(path: Path) -> Stamp:
-    """A stamp that changes if a file is replaced; `None` if it does not exist."""
+def read_stamp(path: str | Path) -> FileStamp | None:
+    """The stamp of a file; `None` if it does not exist."""
     try:
         status = os.stat(path)
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a null character in the path
         return None
     return status.st_ino, status.st_mtime_ns, status.st_size
 

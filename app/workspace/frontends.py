@@ -19,7 +19,7 @@ SUMMARIES: Mapping[Frontend, str] = {
 }
 
 
-def from_preset(recipe: Recipe, preset: Recipe) -> Recipe:
+def with_steps_of(recipe: Recipe, preset: Recipe) -> Recipe:
     """The recipe with the steps of a preset. If either uses torch-mlir, also with the preset's frontend and dialect."""
     if TORCH_MLIR in (preset.frontend, recipe.frontend):
         recipe = replace(recipe, frontend=preset.frontend, dialect=preset.dialect)
@@ -35,7 +35,7 @@ def with_preset(recipe: Recipe, presets: Sequence[Preset], name: str = "") -> Re
     name = name or named or preset_of(recipe.frontend, recipe.dialect)
     for preset in presets:
         if preset.name == name:
-            return from_preset(recipe, preset.recipe)
+            return with_steps_of(recipe, preset.recipe)
     raise ValueError(f"unknown preset {name!r}; known: {', '.join(preset.name for preset in presets)}")
 
 

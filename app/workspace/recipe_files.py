@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from buddy.app.workspace.files import Stamp, exclusive_lock, stamp_of, write_whole, write_whole_bytes
+from buddy.app.workspace.files import FileStamp, exclusive_lock, read_stamp, write_whole, write_whole_bytes
 from buddy.app.workspace.history import MAX_SAVED_BYTES, Edit, Edits
 from buddy.compiler.protocol.recipe import Recipe, from_toml, to_toml
 from buddy.compiler.protocol.renamed import decode_recipes
@@ -23,7 +23,7 @@ from buddy.compiler.protocol.renamed import decode_recipes
 _MAX_OTHER_WORKBENCHES = 8
 
 T = TypeVar("T")
-Stamps = tuple[Stamp, ...]
+Stamps = tuple[FileStamp | None, ...]
 # Differs from all stamps of the two files, also from those of files that do not exist.
 _NOT_READ_YET: Stamps = (None,)
 
@@ -133,7 +133,7 @@ class RecipeFile:
 
     def _stamps(self) -> Stamps:
         """The stamps of both files, which change when another workbench replaces them."""
-        return stamp_of(self.path), stamp_of(self.edits_path)
+        return read_stamp(self.path), read_stamp(self.edits_path)
 
     def _read_recipe(self) -> Recipe | None:
         """The saved recipe, `None` without a file. Raises `OSError` and `ValueError` if it cannot be read."""

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from buddy.app.workspace.files import Stamp, exclusive_lock, stamp_of, write_whole_bytes
+from buddy.app.workspace.files import FileStamp, exclusive_lock, read_stamp, write_whole_bytes
 from buddy.compiler.protocol import OutputReport, RunReport, file_formats
 from buddy.compiler.protocol.recipe import EAGER, F32, Recipe
 from buddy.compiler.protocol.renamed import decode_recipes
@@ -221,14 +221,14 @@ class SessionFile:
         self._path = path
         self._lock = threading.Lock()
         self._is_unreadable = False
-        self._last_stamp: Stamp = None
+        self._last_stamp: FileStamp | None = None
         # The session that was set last, the one that was written last, and the content of the file, which has the
         # changes of other workbenches too.
         self._current = self._written = self._on_disk = SavedScreen()
 
     def read(self) -> tuple[SavedScreen, str]:
         """The saved session, and an error. The first write renames an unreadable file."""
-        self._last_stamp = stamp_of(self._path)
+        self._last_stamp = read_stamp(self._path)
         saved, problem = read_session(self._path)
         self._is_unreadable = bool(problem)
         self._current = self._written = self._on_disk = saved
@@ -261,12 +261,12 @@ class SessionFile:
                     self._path.replace(self._path.with_name(f"{self._path.name}.unread"))
                     self._is_unreadable = False
                 write_session(self._path, content)
-                self._last_stamp = stamp_of(self._path)
+                self._last_stamp = read_stamp(self._path)
             self._written, self._on_disk = session, content
 
     def _read_changes(self) -> SavedScreen:
         """The current content of the file. It is read again only if another workbench has written it."""
-        stamp = stamp_of(self._path)
+        stamp = read_stamp(self._path)
         if stamp != self._last_stamp:
             self._last_stamp = stamp
             self._on_disk, problem = read_session(self._path)

@@ -12,7 +12,7 @@ import msgspec
 
 from buddy.app.actions import key_of
 from buddy.app.workspace.files import write_whole
-from buddy.app.workspace.frontends import from_preset
+from buddy.app.workspace.frontends import with_steps_of
 from buddy.app.workspace.history import Edit, History
 from buddy.app.workspace.recipe_files import RecipeFile
 from buddy.compiler.protocol import GraphInfo
@@ -106,9 +106,9 @@ class Workspace:
             self._histories.clear()
         self._entry_phases = phases
 
-    def from_preset(self, preset: Recipe) -> Recipe:
-        """The recipe of the graph on the screen with the passes of a preset, like `frontends.from_preset`."""
-        return self._disable_earlier_phases(from_preset(self.recipe, preset), self.graph)
+    def with_preset(self, preset: Recipe) -> Recipe:
+        """The recipe of the graph on the screen with the passes of a preset, like `with_steps_of`."""
+        return self._disable_earlier_phases(with_steps_of(self.recipe, preset), self.graph)
 
     def _disable_earlier_phases(self, recipe: Recipe, graph: int) -> Recipe:
         """`recipe` without the passes of phases before the one at which the graph starts."""

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from buddy.app.session.client import EngineClient, EngineLost, RequestFailed
+from buddy.app.session.client import EngineClient, EngineError, RequestFailed
 from buddy.compiler.protocol import Captured, Compile, Compiled, Failed, GraphInfo, Open, Ran, Run, WorkerState
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import Recipe
@@ -31,15 +31,15 @@ class TimedEngine:
     async def open_bert(self, tiny: bool) -> tuple[float, GraphInfo, Recipe]:
         """Seconds until samples/bert.py is captured, its graph, and the default recipe for it."""
         arguments = ("--tiny",) if tiny else ()
-        opening = self.follow(Open(self.client.next_request(), BERT, arguments), Captured)
+        opening = self.follow(Open(self.client.new_request_id(), BERT, arguments), Captured)
         seconds, captured = [answer async for answer in opening][-1]
         return seconds, captured.graphs[0], default_recipe(BERT, arguments)
 
     async def run(self, recipe: Recipe, repeats: int) -> list[Answer]:
-        return [answer async for answer in self.follow(Run(self.client.next_request(), recipe, repeats, 600.0), Ran)]
+        return [answer async for answer in self.follow(Run(self.client.new_request_id(), recipe, repeats, 600.0), Ran)]
 
     def compile(self, recipe: Recipe) -> AsyncIterator[Answer]:
-        return self.follow(Compile(self.client.next_request(), recipe), Compiled)
+        return self.follow(Compile(self.client.new_request_id(), recipe), Compiled)
 
     async def follow(self, request: Any, last: type) -> AsyncIterator[Answer]:
         """Yields every answer to `request`, up to a frame of type `last`.
@@ -74,7 +74,7 @@ def run(conversation: Coroutine[Any, Any, Found]) -> Found:
     """Runs a conversation with engines; a failure exits the process with a message."""
     try:
         return asyncio.run(conversation)
-    except (EngineLost, RequestFailed) as error:
+    except (EngineError, RequestFailed) as error:
         sys.exit(f"error: {error}")
 
 

@@ -50,7 +50,7 @@ async def opened(bench: Bench, folder: Path, *more: Path) -> Recipe:
     script = folder / "waves.py"
     script.write_text(SCRIPT)
     plugins = tuple(PluginFile(str(path)) for path in (PLUGIN, *more))
-    captured = await bench.ask(Open(bench.client.next_request(), str(script), plugins=plugins))
+    captured = await bench.ask(Open(bench.client.new_request_id(), str(script), plugins=plugins))
     return msgspec.structs.replace(await bench.recipe(script), plugins=captured.plugins)
 
 
@@ -64,7 +64,7 @@ async def test_a_crash_is_of_the_pass_that_ran_wherever_graph_passes_stand(bench
     assert graph
     rest = [step for step in recipe.steps if step.level != "graph"]
     mixed = with_steps(recipe, rest[0], PassStep("broken-aborts"), *graph, *rest[1:])
-    failed = await bench.ask(Compile(bench.client.next_request(), mixed))
+    failed = await bench.ask(Compile(bench.client.new_request_id(), mixed))
     assert isinstance(failed, Failed)
     assert "the compiler crashed (SIGABRT" in failed.diagnostic.what
     assert (failed.diagnostic.where, failed.diagnostic.step) == ("pass broken-aborts (step 2)", 1)
@@ -81,7 +81,7 @@ async def test_the_last_words_of_a_crash_are_those_of_its_recipe(bench: Bench, t
     talks, aborts = PassStep("talks"), PassStep(crash)
 
     async def ending_of(*steps: PassStep) -> Compiled | Failed:
-        return await bench.ask(Compile(bench.client.next_request(), with_steps(recipe, *recipe.steps, *steps)))
+        return await bench.ask(Compile(bench.client.new_request_id(), with_steps(recipe, *recipe.steps, *steps)))
 
     assert isinstance(await ending_of(talks), Compiled)
     silent, talkative = await ending_of(aborts), await ending_of(talks, aborts)
@@ -93,7 +93,9 @@ async def test_the_last_words_of_a_crash_are_those_of_its_recipe(bench: Bench, t
 
 async def test_a_pass_that_never_ends_is_named_and_can_be_ended(bench: Bench, tmp_path: Path) -> None:
     recipe = await opened(bench, tmp_path)
-    compile_it = Compile(bench.client.next_request(), with_steps(recipe, *recipe.steps, PassStep("broken-never-ends")))
+    compile_it = Compile(
+        bench.client.new_request_id(), with_steps(recipe, *recipe.steps, PassStep("broken-never-ends"))
+    )
     bench.client.send(compile_it)
     on = sum(step.enabled for step in recipe.steps) + 1
     named = f"pass {on}/{on} broken-never-ends"
@@ -102,13 +104,13 @@ async def test_a_pass_that_never_ends_is_named_and_can_be_ended(bench: Bench, tm
     bench.client.send(Cancel(compile_it.request))
     assert (await bench.end_of(compile_it.request)).cancelled
     assert await gone(compiler)
-    assert isinstance(await bench.ask(Compile(bench.client.next_request(), recipe)), Compiled)
+    assert isinstance(await bench.ask(Compile(bench.client.new_request_id(), recipe)), Compiled)
 
 
 async def test_a_search_that_is_stuck_in_a_pass_is_cancelled(bench: Bench, tmp_path: Path) -> None:
     recipe = await opened(bench, tmp_path)
     stuck = with_steps(recipe, *recipe.steps, PassStep("broken-never-ends"))
-    search = Bisect(bench.client.next_request(), stuck, Criterion(step_seconds=600.0))
+    search = Bisect(bench.client.new_request_id(), stuck, Criterion(step_seconds=600.0))
     bench.client.send(search)
     await bench.until(lambda frame: isinstance(frame, Progress) and frame.request == search.request)
     # No other step of so small a program takes that long.

@@ -40,7 +40,7 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 async def compiled(bench: Bench, source: Path) -> dict[str, Stage]:
     await bench.open(source)
-    answer = await bench.ask(Compile(bench.client.next_request(), await bench.recipe(source)))
+    answer = await bench.ask(Compile(bench.client.new_request_id(), await bench.recipe(source)))
     return {stage.name: stage for stage in answer.stages}
 
 
@@ -92,7 +92,7 @@ async def under_way(bench: Bench) -> list[int]:
 async def test_long_texts_are_compared_apart_and_the_engine_answers_meanwhile(bench: Bench, long: Path) -> None:
     stages = await compiled(bench, long)
     one, other = stages["fx"], max(stages.values(), key=lambda stage: stage.lines)
-    request = bench.client.next_request()
+    request = bench.client.new_request_id()
     bench.client.send(Compare(request, one.text, other.text, "structural"))
     (apart,) = await under_way(bench)
     os.kill(apart, signal.SIGSTOP)
@@ -106,7 +106,7 @@ async def test_long_texts_are_compared_apart_and_the_engine_answers_meanwhile(be
 async def test_a_comparison_ends_when_it_is_cancelled_or_no_longer_waited_for(bench: Bench, long: Path) -> None:
     stages = await compiled(bench, long)
     one, other = stages["fx"], max(stages.values(), key=lambda stage: stage.lines)
-    request = bench.client.next_request()
+    request = bench.client.new_request_id()
     bench.client.send(Compare(request, other.text, one.text, "structural"))
     bench.client.send(Cancel(request))
     assert (await bench.end_of(request)).cancelled

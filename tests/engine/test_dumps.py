@@ -60,7 +60,7 @@ async def opened(bench: Bench, path: Path) -> Captured:
 
 
 async def compiled(bench: Bench, path: Path, graph: int = 0) -> Compiled:
-    frame = await bench.ask(Compile(bench.client.next_request(), recipe_of(path, graph)))
+    frame = await bench.ask(Compile(bench.client.new_request_id(), recipe_of(path, graph)))
     assert isinstance(frame, Compiled), frame
     return frame
 
@@ -129,8 +129,8 @@ async def test_no_worker_is_started_and_no_pass_is_listed(bench: Bench, tmp_path
     path = unpack("triton", tmp_path) / "kernels"
     before = [frame for frame in bench.seen if isinstance(frame, WorkerState)]
     await opened(bench, path)
-    passes = await bench.ask(ListPasses(bench.client.next_request()))
-    ops = await bench.ask(ListOps(bench.client.next_request()))
+    passes = await bench.ask(ListPasses(bench.client.new_request_id()))
+    ops = await bench.ask(ListOps(bench.client.new_request_id()))
     assert isinstance(passes, Passes)
     assert isinstance(ops, Ops)
     assert not passes.passes
@@ -142,7 +142,7 @@ async def test_no_worker_is_started_and_no_pass_is_listed(bench: Bench, tmp_path
 async def test_what_needs_a_pipeline_is_rejected(request_type: Any, bench: Bench, tmp_path: Path) -> None:
     path = unpack("triton", tmp_path) / "kernels"
     await opened(bench, path)
-    failed = await bench.ask(request_type(bench.client.next_request(), recipe_of(path)))
+    failed = await bench.ask(request_type(bench.client.new_request_id(), recipe_of(path)))
     assert isinstance(failed, Failed)
     assert "no pipeline" in failed.diagnostic.what
 
@@ -162,7 +162,7 @@ async def test_a_stage_whose_file_was_truncated_says_so(bench: Bench, tmp_path: 
     await opened(bench, path)
     stage = (await compiled(bench, path)).stages[-1]
     path.write_text("")
-    failed = await bench.ask(FetchLines(bench.client.next_request(), stage.text, 0, 10))
+    failed = await bench.ask(FetchLines(bench.client.new_request_id(), stage.text, 0, 10))
     assert isinstance(failed, Failed)
     assert "shorter" in failed.diagnostic.what
     assert failed.diagnostic.todo == "open the dump again"
@@ -172,7 +172,7 @@ async def test_a_followed_log_sends_its_graphs_again_when_it_has_grown(bench: Be
     content = (unpack("mlir", tmp_path) / "after_all.log").read_bytes()
     path = tmp_path / "growing.log"
     path.touch()
-    request = bench.client.next_request()
+    request = bench.client.new_request_id()
     bench.client.send(Open(request, str(path), follows=True))
     await bench.until(lambda frame: getattr(frame, "activity", "").startswith("waiting for IR"))
     counts = []
@@ -190,7 +190,7 @@ async def test_a_followed_log_sends_its_graphs_again_when_it_has_grown(bench: Be
 async def test_a_followed_log_that_is_rewritten_is_read_from_its_start(bench: Bench, tmp_path: Path) -> None:
     path = tmp_path / "again.log"
     path.write_bytes((unpack("mlir", tmp_path) / "after_all.log").read_bytes())
-    request = bench.client.next_request()
+    request = bench.client.new_request_id()
     bench.client.send(Open(request, str(path), follows=True))
     await bench.until(lambda frame: isinstance(frame, Captured) and frame.request == request)
     old = (await compiled(bench, path)).stages

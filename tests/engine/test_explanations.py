@@ -44,7 +44,7 @@ def script(tmp_path: Path) -> Any:
 
 
 async def explained(bench: Bench, **fields: Any) -> Any:
-    request = bench.client.next_request()
+    request = bench.client.new_request_id()
     bench.client.send(ExplainDynamo(request, **fields))
     return await bench.until(lambda f: getattr(f, "request", 0) == request and isinstance(f, DynamoExplained | Failed))
 
@@ -88,7 +88,7 @@ LOOPING = (
 
 
 async def test_a_script_that_never_ends_can_be_cancelled(bench: Bench, script: Any) -> None:
-    request = bench.client.next_request()
+    request = bench.client.new_request_id()
     bench.client.send(ExplainDynamo(request, script(LOOPING)))
     progress = await bench.until(lambda frame: isinstance(frame, DynamoProgress) and frame.report.recompilations)
     assert changes(progress.report)[0] == ("[2, 4]", "[2, 8]")

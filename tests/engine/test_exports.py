@@ -29,7 +29,7 @@ async def test_a_stopped_export_leaves_neither_a_folder_nor_a_process(
     place.mkdir()
     async with started() as bench:
         await bench.open(add)
-        request = bench.client.next_request()
+        request = bench.client.new_request_id()
         bench.client.send(Export(request, await bench.recipe(add), ("shared",), str(place / "out")))
         await bench.until(lambda frame: isinstance(frame, Progress) and "library" in frame.activity)
         while not told.exists() or not told.read_text():

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from buddy.app.session.client import EngineClient, EngineLost
+from buddy.app.session.client import EngineClient, EngineError
 from buddy.compiler.engine.server import ClientRejected, greeting_of
 from buddy.compiler.protocol import PROTOCOL_VERSION, EngineFrame, Failed, Hello, Presets, Welcome
 from buddy.compiler.protocol.connection import version_of_peer
@@ -76,7 +76,7 @@ def test_greetings_with_other_fields_are_refused_for_their_version() -> None:
 async def test_an_engine_of_another_version_is_named_with_both(version: int, tmp_path: Path) -> None:
     welcome = {"type": "Welcome", "version": version, "engine": 3, "pid": "a string"}
     (tmp_path / "frames").write_bytes(encode(welcome))
-    with pytest.raises(EngineLost) as lost:
+    with pytest.raises(EngineError) as lost:
         await EngineClient(["sh", "-c", f"cat {tmp_path}/frames; cat"]).start()
     assert lost.value.reason.startswith(f"the engine speaks protocol {version}, this client {PROTOCOL_VERSION}")
     assert "install the same version of buddy-tui on both sides" in lost.value.reason

@@ -86,7 +86,7 @@ async def by_inductor(engine: Bench, source: Path, *flags: str) -> Recipe:
 async def test_its_results_stand_beside_those_of_eager_and_of_this_compiler(engine: Bench, script: Path) -> None:
     await engine.open(script)
     engine.seen.clear()
-    ran = await engine.ask(Run(engine.client.next_request(), await by_inductor(engine, script), repeats=2))
+    ran = await engine.ask(Run(engine.client.new_request_id(), await by_inductor(engine, script), repeats=2))
     assert isinstance(ran, Ran), ran
     assert ran.report.backend == INDUCTOR
     assert [output.verdict for output in ran.report.outputs] == ["ok"] * 3
@@ -103,8 +103,8 @@ async def test_stages_are_complete_in_a_second_engine_s_compilation(engine: Benc
     """Inductor's caches are warm then, and skip nothing that is shown."""
     await engine.open(script)
     recipe = await by_inductor(engine, script)
-    first = await engine.ask(Compile(engine.client.next_request(), recipe))
-    again = await engine.ask(Compile(engine.client.next_request(), replace(recipe, threads=2)))
+    first = await engine.ask(Compile(engine.client.new_request_id(), recipe))
+    again = await engine.ask(Compile(engine.client.new_request_id(), replace(recipe, threads=2)))
     assert [stage.name for stage in first.stages] == [stage.name for stage in again.stages]
     assert all(stage.lines for stage in again.stages)
 
@@ -112,7 +112,7 @@ async def test_stages_are_complete_in_a_second_engine_s_compilation(engine: Benc
 async def test_a_choice_of_a_lowering_is_reported_as_not_applied(engine: Bench, script: Path) -> None:
     await engine.open(script)
     recipe = replace(await by_inductor(engine, script), choices=(OpChoice("gelu.0", "eager"),))
-    compiled = await engine.ask(Compile(engine.client.next_request(), recipe))
+    compiled = await engine.ask(Compile(engine.client.new_request_id(), recipe))
     (remark,) = compiled.remarks
     assert remark[:2] == (NOT_APPLIED, "gelu.0")
     assert "Inductor" in remark[2]
@@ -121,7 +121,7 @@ async def test_a_choice_of_a_lowering_is_reported_as_not_applied(engine: Bench, 
 async def test_nodes_in_memory_are_compared_with_eager(engine: Bench, script: Path) -> None:
     await engine.open(script)
     recipe = await by_inductor(engine, script)
-    compared = await engine.ask(CompareNodes(engine.client.next_request(), recipe))
+    compared = await engine.ask(CompareNodes(engine.client.new_request_id(), recipe))
     assert isinstance(compared, NodesCompared), compared
     seen = {node.node: node.value_state for node in compared.report.nodes}
     assert compared.report.ok
@@ -131,39 +131,39 @@ async def test_nodes_in_memory_are_compared_with_eager(engine: Bench, script: Pa
 async def test_a_cancelled_compilation_can_be_repeated(engine: Bench, script: Path) -> None:
     await engine.open(script)
     recipe = await by_inductor(engine, script, "--cpp.max_horizontal_fusion_size=3")
-    request = engine.client.next_request()
+    request = engine.client.new_request_id()
     engine.client.send(Compile(request, recipe))
     await engine.until(lambda frame: isinstance(frame, Progress) and frame.activity.startswith("Inductor"))
     engine.client.send(Cancel(request))
     ended = await engine.end_of(request)
     assert isinstance(ended, Failed)
     assert ended.cancelled
-    compiled = await engine.ask(Compile(engine.client.next_request(), recipe))
+    compiled = await engine.ask(Compile(engine.client.new_request_id(), recipe))
     assert isinstance(compiled, Compiled), compiled
 
 
 async def test_an_invalid_flag_is_named(engine: Bench, script: Path) -> None:
     await engine.open(script)
     recipe = await by_inductor(engine, script, "--cpp.cxx=/bin/sh")
-    failed = await engine.ask(Compile(engine.client.next_request(), recipe))
+    failed = await engine.ask(Compile(engine.client.new_request_id(), recipe))
     assert isinstance(failed, Failed)
     assert "cpp.cxx" in failed.diagnostic.what
     assert failed.diagnostic.where == "the recipe's backend_flags"
 
 
 async def test_settings_are_listed_and_checked(engine: Bench) -> None:
-    described = await engine.ask(DescribeBackend(engine.client.next_request(), INDUCTOR))
+    described = await engine.ask(DescribeBackend(engine.client.new_request_id(), INDUCTOR))
     assert isinstance(described, BackendDescribed), described
     assert "torch" in described.versions
     assert "epilogue_fusion" in {flag.name for flag in described.flags}
-    checked = await engine.ask(CheckFlags(engine.client.next_request(), INDUCTOR, ("--epilogue_fusion=perhaps",)))
+    checked = await engine.ask(CheckFlags(engine.client.new_request_id(), INDUCTOR, ("--epilogue_fusion=perhaps",)))
     assert isinstance(checked, FlagsChecked)
     assert "true or false" in checked.problem
 
 
 async def test_what_applies_to_own_code_is_rejected(engine: Bench, script: Path) -> None:
     await engine.open(script)
-    failed = await engine.ask(Profile(engine.client.next_request(), await by_inductor(engine, script)))
+    failed = await engine.ask(Profile(engine.client.new_request_id(), await by_inductor(engine, script)))
     assert isinstance(failed, Failed)
     assert "own code only, not to inductor's" in failed.diagnostic.what
 
@@ -184,7 +184,7 @@ async def test_ir_is_rejected(engine: Bench, tmp_path: Path) -> None:
     )
     await engine.open(source)
     engine.seen.clear()
-    failed = await engine.ask(Compile(engine.client.next_request(), await by_inductor(engine, source)))
+    failed = await engine.ask(Compile(engine.client.new_request_id(), await by_inductor(engine, source)))
     assert isinstance(failed, Failed)
     assert "starts as IR" in failed.diagnostic.what
     assert not [frame for frame in engine.seen if isinstance(frame, StageDone) and frame.stage.phase == "asm"]

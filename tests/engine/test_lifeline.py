@@ -98,7 +98,7 @@ async def opened(bench: Bench, folder: Path) -> Recipe:
     program, plugin = folder / "program.py", folder / "holds.py"
     program.write_text(PROGRAM)
     plugin.write_text(HOLDS)
-    request = bench.client.next_request()
+    request = bench.client.new_request_id()
     captured = await bench.ask(Open(request, str(program), plugins=(PluginFile(str(plugin)),)))
     recipe = await bench.recipe(program)
     return msgspec.structs.replace(recipe, plugins=captured.plugins, steps=(*recipe.steps, PassStep("holds")))
@@ -146,7 +146,7 @@ async def test_stopped_processes_that_search_end_with_an_engine_that_is_killed(
     engine = (await client.start()).pid
     bench = Bench(client)
     recipe = await opened(bench, tmp_path)
-    client.send(search(client.next_request(), recipe))
+    client.send(search(client.new_request_id(), recipe))
     while not (trying := {int(path.suffix[1:]) for path in tmp_path.glob("holds.[0-9]*")}):
         await asyncio.sleep(0.05)
     searching = forked_from_host(engine)

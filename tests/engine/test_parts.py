@@ -41,7 +41,7 @@ async def test_an_extract_is_a_graph_and_outlives_the_host(bench: Bench, tmp_pat
 
     own = msgspec.structs.replace(recipe, graph=1)
     os.kill(bench.worker_pid("host"), signal.SIGKILL)
-    ran = await bench.ask(Run(bench.client.next_request(), own, 1))
+    ran = await bench.ask(Run(bench.client.new_request_id(), own, 1))
     assert isinstance(ran, Ran)
     assert ran.report.ok
 
@@ -52,7 +52,7 @@ async def test_a_search_is_cancelled_and_the_engine_goes_on(bench: Bench, tmp_pa
     script.write_text(SCRIPT)
     await bench.open(script)
     recipe = await bench.recipe(script)
-    search = Bisect(bench.client.next_request(), recipe, Criterion("slower"))
+    search = Bisect(bench.client.new_request_id(), recipe, Criterion("slower"))
     bench.client.send(search)
     await bench.until(lambda f: isinstance(f, Progress) and f.request == search.request and "without" in f.activity)
     # It stands still, so it is under way for as long as the run takes, and hears nothing.
@@ -60,7 +60,7 @@ async def test_a_search_is_cancelled_and_the_engine_goes_on(bench: Bench, tmp_pa
     assert searching
     for pid in searching:
         os.kill(pid, signal.SIGSTOP)
-    assert isinstance(await bench.ask(Run(bench.client.next_request(), recipe, 1)), Ran)
+    assert isinstance(await bench.ask(Run(bench.client.new_request_id(), recipe, 1)), Ran)
     bench.client.send(Cancel(search.request))
     ended = await bench.end_of(search.request)
     assert isinstance(ended, Failed)

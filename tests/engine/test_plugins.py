@@ -95,7 +95,7 @@ def written(path: Path, text: str) -> Path:
 
 async def opened(bench: Bench, source: Path, plugins: tuple[PluginFile, ...] = ()) -> tuple[Any, Recipe]:
     """The captured program, and the default recipe of its first graph."""
-    captured = await bench.ask(Open(bench.client.next_request(), str(source), plugins=plugins))
+    captured = await bench.ask(Open(bench.client.new_request_id(), str(source), plugins=plugins))
     assert not isinstance(captured, Failed), captured
     recipe = await bench.recipe(source)
     return captured, msgspec.structs.replace(recipe, plugins=captured.plugins)
@@ -104,14 +104,14 @@ async def opened(bench: Bench, source: Path, plugins: tuple[PluginFile, ...] = (
 async def in_eager(bench: Bench, recipe: Recipe) -> list[Any]:
     """The assignments of the nodes that stay in eager, once `recipe` is compiled."""
     bench.seen.clear()
-    compiled = await bench.ask(Compile(bench.client.next_request(), recipe))
+    compiled = await bench.ask(Compile(bench.client.new_request_id(), recipe))
     assert not isinstance(compiled, Failed), compiled
     (told,) = (frame for frame in bench.seen if type(frame).__name__ == "Assigned")
     return [found for found in told.assignments if found.lowering == EAGER]
 
 
 async def verdict(bench: Bench, recipe: Recipe) -> str:
-    ran = await bench.ask(Run(bench.client.next_request(), recipe, repeats=1))
+    ran = await bench.ask(Run(bench.client.new_request_id(), recipe, repeats=1))
     assert not isinstance(ran, Failed), ran
     return str(ran.report.outputs[0].verdict)
 
@@ -161,7 +161,7 @@ async def test_broken_plugins_are_named_with_their_line_and_keep_nothing_from_wo
     assert f"{broken}:3" in raised
     assert f"{wrong}:1" in unparsed
     assert [found.node for found in await in_eager(bench, recipe)] == ["cube.0"]
-    missing = Open(bench.client.next_request(), str(model), plugins=(PluginFile(str(tmp_path / "none.py")),))
+    missing = Open(bench.client.new_request_id(), str(model), plugins=(PluginFile(str(tmp_path / "none.py")),))
     failed = await bench.ask(missing)
     assert "none.py: No such file" in failed.diagnostic.what
 
@@ -225,7 +225,7 @@ async def test_a_faulty_lowering_costs_its_node_and_a_crashing_one_its_compilati
 
     written(model, model.read_text().replace("{}['no such key']", "__import__('os').abort()"))
     _, recipe = await opened(bench, model)
-    failed = await bench.ask(Compile(bench.client.next_request(), recipe))
+    failed = await bench.ask(Compile(bench.client.new_request_id(), recipe))
     assert isinstance(failed, Failed)
     assert "the compiler crashed (SIGABRT" in failed.diagnostic.what
     assert await in_eager(bench, recipe.with_choice("squareplus.0", EAGER)), "the engine goes on"
@@ -259,7 +259,7 @@ async def test_the_walk_of_a_pass(bench: Bench, root: Path, tmp_path: Path, run_
     for options, kept in ((), 1), ((("inexact", True),), 0):
         step = PassStep("divisions-to-products", options=options, phase="toplevel")
         changed = msgspec.structs.replace(recipe, steps=(*recipe.steps[:first], step, *recipe.steps[first:]))
-        compiled = await bench.ask(Compile(bench.client.next_request(), changed))
+        compiled = await bench.ask(Compile(bench.client.new_request_id(), changed))
         assert isinstance(compiled, Compiled), compiled
         told = [text for name, _, text in compiled.remarks if name == "divisions-to-products"]
         assert sum(text.startswith("kept") for text in told) == kept
@@ -283,7 +283,7 @@ async def test_the_walk_of_a_backend(bench: Bench, root: Path, tmp_path: Path) -
     captured, recipe = await opened(bench, folder / "program.py", plugins)
     assert not captured.notes
     recipe = msgspec.structs.replace(recipe, backend="llvm-o3")
-    compiled = await bench.ask(Compile(bench.client.next_request(), recipe))
+    compiled = await bench.ask(Compile(bench.client.new_request_id(), recipe))
     assert isinstance(compiled, Compiled), compiled
     assert [stage.phase for stage in compiled.stages[-3:]] == ["ir", "optimized", "asm"]
     assert compiled.stages[-2].origins[0] > 0, "lines of the optimized LLVM IR come from nodes"
@@ -306,7 +306,7 @@ async def test_a_backend_that_raises_or_is_unknown_fails_the_compilation_alone(
     plugins = tuple(PluginFile(str(path)) for path in (folder / "squareplus.py", faulty))
     _, recipe = await opened(bench, folder / "program.py", plugins)
     for name, what in ("llvm-o3", "the backend llvm-o3 raised NameError"), ("llvm-o4", "unknown backend 'llvm-o4'"):
-        frame = Compile(bench.client.next_request(), msgspec.structs.replace(recipe, backend=name))
+        frame = Compile(bench.client.new_request_id(), msgspec.structs.replace(recipe, backend=name))
         failed = await bench.ask(frame)
         assert what in failed.diagnostic.what
         assert failed.diagnostic.where == (f"{faulty}:{line}" if name == "llvm-o3" else "the recipe's backend")

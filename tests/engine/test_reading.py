@@ -25,7 +25,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 async def compiled(bench: Bench, source: Path) -> tuple[Stage, ...]:
     await bench.open(source)
-    done = await bench.ask(Compile(bench.client.next_request(), await bench.recipe(source)))
+    done = await bench.ask(Compile(bench.client.new_request_id(), await bench.recipe(source)))
     return done.stages
 
 

@@ -20,7 +20,7 @@ from random import Random
 import pytest
 import pytest_asyncio
 
-from buddy.app.session.client import EngineClient, EngineLost
+from buddy.app.session.client import EngineClient, EngineError
 from buddy.app.session.remote_host import RemoteHost, check_host
 from buddy.compiler.engine import relay
 from buddy.compiler.engine.relay import engines_folder, log_path
@@ -104,7 +104,7 @@ async def linked(far: Far) -> AsyncIterator[Linked]:
 async def test_a_dropped_link_comes_back_with_stages_intact(linked: Linked, far: Far, add: Path) -> None:
     await linked.open(add)
     recipe = await linked.recipe(add)
-    compiled = await linked.ask(Compile(linked.client.next_request(), recipe))
+    compiled = await linked.ask(Compile(linked.client.new_request_id(), recipe))
     pids = everything_below(linked.pid)
     with far.state("down"):
         await linked.hears(lambda what: "Broken pipe" in what)
@@ -116,7 +116,7 @@ async def test_a_dropped_link_comes_back_with_stages_intact(linked: Linked, far:
     await linked.hears(lambda what: what == "")
     assert set(pids) <= set(everything_below(linked.pid)), "the same workers, with all they hold"
     # What is under way goes on without a link and is told of afterwards.
-    running = asyncio.create_task(linked.ask(Run(linked.client.next_request(), recipe, repeats=2)))
+    running = asyncio.create_task(linked.ask(Run(linked.client.new_request_id(), recipe, repeats=2)))
     with far.state("down"):
         await linked.hears(lambda what: "unreachable" in what)
     linked.client.reconnect_now()
@@ -167,7 +167,7 @@ async def test_an_engine_without_a_link_ends_by_itself_and_the_client_is_told(fa
     with far.state("down"):
         assert await gone(*pids)
     client.reconnect_now()
-    with pytest.raises(EngineLost, match="no connection for too long"):
+    with pytest.raises(EngineError, match="no connection for too long"):
         await asyncio.wait_for(bench.until(lambda frame: False), PATIENCE)
     await client.restart()
     assert isinstance(await Bench(client).open(add), Captured)
@@ -179,7 +179,7 @@ async def test_an_engine_that_is_killed_says_so_over_the_link(far: Far) -> None:
     client = EngineClient(far.remote())
     welcome = await client.start()
     os.kill(welcome.pid, signal.SIGKILL)
-    with pytest.raises(EngineLost, match="on far has exited: it ended: another process killed it"):
+    with pytest.raises(EngineError, match="on far has exited: it ended: another process killed it"):
         await asyncio.wait_for(Bench(client).until(lambda frame: False), PATIENCE)
     await client.close()
 
@@ -226,7 +226,7 @@ async def test_an_engine_is_ended_from_afar_whatever_it_is_at(far: Far) -> None:
             assert await asyncio.to_thread(subprocess.call, command, timeout=PATIENCE) == 0
     (engines_folder() / ("e" * 16)).unlink()
     assert await gone(*pids)
-    with pytest.raises(EngineLost, match="on far has exited"):
+    with pytest.raises(EngineError, match="on far has exited"):
         await asyncio.wait_for(Bench(client).until(lambda frame: False), PATIENCE)
     assert lives(kept.pid)
     await client.close()
@@ -295,8 +295,8 @@ def test_what_killed_engines_have_left_is_removed_after_a_day(far: Far) -> None:
 # ---- what cannot be reached ----------------------------------------------------------------------------------------
 
 
-async def lost(remote: RemoteHost) -> EngineLost:
-    with pytest.raises(EngineLost) as caught:
+async def lost(remote: RemoteHost) -> EngineError:
+    with pytest.raises(EngineError) as caught:
         await asyncio.wait_for(EngineClient(remote).start(), PATIENCE)
     return caught.value
 

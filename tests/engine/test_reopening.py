@@ -80,7 +80,7 @@ def script(tmp_path: Path, data: Path) -> Path:
 async def opened(bench: Bench, script: Path, *arguments: str, **options: Any) -> tuple[Reopened | None, Any]:
     """What an earlier session has saved of the program, if anything, and the answer to `Open`."""
     bench.seen.clear()
-    request = bench.client.next_request()
+    request = bench.client.new_request_id()
     bench.client.send(Open(request, str(script), arguments, reopens=True, **options))
     answer = await bench.until(lambda frame: isinstance(frame, Captured | Failed) and frame.request == request)
     return next((frame for frame in bench.seen if isinstance(frame, Reopened)), None), answer
@@ -92,14 +92,14 @@ async def earlier_session(script: Path, *arguments: str, **options: Any) -> Asyn
     async with started() as bench:
         _, captured = await opened(bench, script, *arguments, **options)
         assert isinstance(captured, Captured)
-        compiled = await bench.ask(Compile(bench.client.next_request(), await bench.recipe(script, *arguments)))
+        compiled = await bench.ask(Compile(bench.client.new_request_id(), await bench.recipe(script, *arguments)))
         assert isinstance(compiled, Compiled)
     yield captured
 
 
 async def begin(bench: Bench, script: Path) -> int:
     """Opens the program, and returns the number of the request when the earlier session's graphs have arrived."""
-    request = bench.client.next_request()
+    request = bench.client.new_request_id()
     bench.client.send(Open(request, str(script), reopens=True))
     await bench.until(lambda frame: isinstance(frame, Reopened))
     return request
@@ -111,7 +111,7 @@ async def test_graph_and_ir_come_before_torch_is_imported(script: Path) -> None:
         reopened = bench.seen[-1]
         assert reopened.graphs == captured.graphs
         assert reopened.files == captured.files
-        compiled = await bench.ask(Compile(bench.client.next_request(), await bench.recipe(script)))
+        compiled = await bench.ask(Compile(bench.client.new_request_id(), await bench.recipe(script)))
         assert compiled.reused == len(compiled.stages) > 10
         for name in {stage.text for stage in compiled.stages}:
             assert isinstance(await bench.client.request(FetchText(0, name)), Text)
@@ -119,13 +119,13 @@ async def test_graph_and_ir_come_before_torch_is_imported(script: Path) -> None:
         assert "running the script" not in what
         now = await bench.end_of(request)
         assert now.graphs == captured.graphs
-        ran = await bench.ask(Run(bench.client.next_request(), await bench.recipe(script), repeats=2))
+        ran = await bench.ask(Run(bench.client.new_request_id(), await bench.recipe(script), repeats=2))
         assert ran.report.outputs[0].verdict == "ok"
 
 
 async def test_a_run_without_stages_is_saved_and_is_never_taken_for_a_compilation_with_them(script: Path) -> None:
     async def run(bench: Bench) -> tuple[Any, Compiled]:
-        request = bench.client.next_request()
+        request = bench.client.new_request_id()
         ran = await bench.ask(Run(request, await bench.recipe(script), repeats=2, stages=False))
         return ran, next(frame for frame in bench.seen if isinstance(frame, Compiled) and frame.request == request)
 
@@ -140,7 +140,7 @@ async def test_a_run_without_stages_is_saved_and_is_never_taken_for_a_compilatio
         ran, again = await run(bench)
         assert ran.report.outputs[0].verdict == "ok"
         assert again.reused == len(again.stages) == 1
-        compiled = await bench.ask(Compile(bench.client.next_request(), await bench.recipe(script)))
+        compiled = await bench.ask(Compile(bench.client.new_request_id(), await bench.recipe(script)))
         assert len(compiled.stages) > 10
         assert compiled.reused < len(compiled.stages)
         for name in {stage.text for stage in compiled.stages}:
@@ -150,7 +150,7 @@ async def test_a_run_without_stages_is_saved_and_is_never_taken_for_a_compilatio
 async def test_a_run_without_stages_uses_a_compilation_with_them(script: Path) -> None:
     async with earlier_session(script), started() as bench:
         await opened(bench, script)
-        ran = await bench.ask(Run(bench.client.next_request(), await bench.recipe(script), repeats=2, stages=False))
+        ran = await bench.ask(Run(bench.client.new_request_id(), await bench.recipe(script), repeats=2, stages=False))
         assert ran.report.outputs[0].verdict == "ok"
         compiled = next(frame for frame in bench.seen if isinstance(frame, Compiled))
         assert compiled.reused == len(compiled.stages) > 10
@@ -161,8 +161,8 @@ async def test_a_run_without_stages_that_cannot_be_compiled_has_those_before_the
         await opened(bench, script)
         recipe = await bench.recipe(script)
         broken = msgspec.structs.replace(recipe, steps=(*recipe.steps[:-4], PassStep("no-such-pass")))
-        failed = await bench.ask(Run(bench.client.next_request(), broken, repeats=2, stages=False))
-        with_stages = await bench.ask(Run(bench.client.next_request(), broken, repeats=2))
+        failed = await bench.ask(Run(bench.client.new_request_id(), broken, repeats=2, stages=False))
+        with_stages = await bench.ask(Run(bench.client.new_request_id(), broken, repeats=2))
         assert isinstance(failed, Failed)
         assert failed.diagnostic == with_stages.diagnostic
         assert len([frame for frame in bench.seen if isinstance(frame, StageDone)]) > 20
@@ -176,7 +176,7 @@ async def test_a_graph_that_has_changed_replaces_the_earlier_one(script: Path, d
         assert reopened is not None
         assert reopened.graphs == captured.graphs
         assert now.graphs[0].rows[0].shape == "4x7" != captured.graphs[0].rows[0].shape
-        ran = await bench.ask(Run(bench.client.next_request(), await bench.recipe(script), repeats=2))
+        ran = await bench.ask(Run(bench.client.new_request_id(), await bench.recipe(script), repeats=2))
         assert ran.report.outputs[0].shape == (4, 7)
         assert ran.report.outputs[0].verdict == "ok"
 
@@ -185,7 +185,7 @@ async def test_a_run_waits_for_the_script_and_runs_its_graph(script: Path, data:
     async with earlier_session(script), started() as bench:
         data.write_text("7")
         await begin(bench, script)
-        ran = await bench.ask(Run(bench.client.next_request(), await bench.recipe(script), repeats=2))
+        ran = await bench.ask(Run(bench.client.new_request_id(), await bench.recipe(script), repeats=2))
         assert isinstance(ran, Ran)
         assert ran.report.outputs[0].shape == (4, 7)
         assert ran.report.outputs[0].verdict == "ok"
@@ -197,7 +197,7 @@ async def test_without_its_data_the_script_fails_and_nothing_runs(script: Path, 
         reopened, failed = await opened(bench, script)
         assert reopened is not None
         assert "width.txt" in str(failed.diagnostic)
-        ran = await bench.ask(Run(bench.client.next_request(), await bench.recipe(script), repeats=2))
+        ran = await bench.ask(Run(bench.client.new_request_id(), await bench.recipe(script), repeats=2))
         assert "width.txt" in str(ran.diagnostic)
 
 
@@ -210,7 +210,7 @@ async def test_a_run_after_cancelling_loads_the_program_and_compares_its_graph(
         request = await begin(bench, script)
         bench.client.send(Cancel(request))
         assert (await bench.end_of(request)).cancelled
-        ran = await bench.ask(Run(bench.client.next_request(), await bench.recipe(script), repeats=2))
+        ran = await bench.ask(Run(bench.client.new_request_id(), await bench.recipe(script), repeats=2))
         assert isinstance(ran, expected)
         if isinstance(ran, Failed):
             assert "now has other graphs than when it was opened" in ran.diagnostic.what
@@ -254,7 +254,7 @@ async def test_arguments_and_shapes_are_part_of_the_program(script: Path) -> Non
 async def test_nothing_is_saved_for_a_client_that_does_not_reopen(script: Path, place: Path) -> None:
     async with started() as bench:
         await bench.open(script)
-        await bench.ask(Compile(bench.client.next_request(), await bench.recipe(script)))
+        await bench.ask(Compile(bench.client.new_request_id(), await bench.recipe(script)))
     assert not (place / "opened").exists()
     assert not (place / "compilations").exists()
 
@@ -280,7 +280,7 @@ async def test_each_recipe_has_its_own_compilation(script: Path) -> None:
         recipe = await bench.recipe(script)
         steps = [msgspec.structs.replace(step, enabled=False) for step in recipe.steps[:1]]
         edited = msgspec.structs.replace(recipe, steps=(*steps, *recipe.steps[1:]), dialect="tosa")
-        compiled = await bench.ask(Compile(bench.client.next_request(), edited))
+        compiled = await bench.ask(Compile(bench.client.new_request_id(), edited))
         assert compiled.reused < len(compiled.stages)
 
 
@@ -314,7 +314,7 @@ def module(tmp_path: Path, data: Path) -> Path:
 
 
 async def run_of(bench: Bench, script: Path) -> Ran:
-    ran = await bench.ask(Run(bench.client.next_request(), await bench.recipe(script), repeats=1))
+    ran = await bench.ask(Run(bench.client.new_request_id(), await bench.recipe(script), repeats=1))
     assert isinstance(ran, Ran)
     return ran
 
@@ -333,7 +333,7 @@ async def test_a_request_that_needs_the_capture_captures(module: Path) -> None:
     async with earlier_session(module), started() as bench:
         await opened(bench, module, reuses=True)
         recipe = await bench.recipe(module)
-        compared = await bench.ask(CompareNodes(bench.client.next_request(), recipe))
+        compared = await bench.ask(CompareNodes(bench.client.new_request_id(), recipe))
         assert isinstance(compared, NodesCompared)
         assert sum(isinstance(frame, Progress) and frame.activity == "running the script" for frame in bench.seen) == 2
 

@@ -50,7 +50,7 @@ async def test_a_script_that_loops_is_cancelled_with_all_it_started(bench: Bench
     path = tmp_path / "loop.py"
     started = 'print(f\'process {subprocess.Popen(["sleep", "300"]).pid} runs\')'
     path.write_text(f"import subprocess\n{started}\nwhile True: pass\n")
-    request = bench.client.next_request()
+    request = bench.client.new_request_id()
     bench.client.send(Open(request, str(path)))
     printed = await bench.until(lambda frame: isinstance(frame, Printout) and "runs" in frame.text)
     # By its number: for a moment after it has started, a process has no command line.
@@ -66,7 +66,7 @@ async def test_a_script_that_loops_is_cancelled_with_all_it_started(bench: Bench
 async def test_a_script_that_forks_itself_gives_its_graphs_once(bench: Bench, add: Path) -> None:
     add.write_text("import os\nos.fork()\n" + add.read_text())
     assert isinstance(await bench.open(add), Captured)
-    ran = await bench.ask(Run(bench.client.next_request(), await bench.recipe(add), repeats=2))
+    ran = await bench.ask(Run(bench.client.new_request_id(), await bench.recipe(add), repeats=2))
     assert isinstance(ran, Ran)
     assert sum(isinstance(frame, Captured) for frame in bench.seen) == 1
 
@@ -74,7 +74,7 @@ async def test_a_script_that_forks_itself_gives_its_graphs_once(bench: Bench, ad
 async def test_a_script_that_floods_its_printout_does_not_stop_the_engine(bench: Bench, tmp_path: Path) -> None:
     path = tmp_path / "flood.py"
     path.write_text("import os\nwhile True: os.write(1, bytes(range(256)) * 400)\n")
-    request = bench.client.next_request()
+    request = bench.client.new_request_id()
     bench.client.send(Open(request, str(path)))
     await bench.until(lambda frame: isinstance(frame, Printout))
     for _ in range(10):

@@ -44,7 +44,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 async def test_stages_come_one_by_one_and_then_whole(bench: Bench, add: Path) -> None:
     await bench.open(add)
-    compiled = await bench.ask(Compile(bench.client.next_request(), await bench.recipe(add)))
+    compiled = await bench.ask(Compile(bench.client.new_request_id(), await bench.recipe(add)))
     assert isinstance(compiled, Compiled)
     assert tuple(frame.stage for frame in bench.seen if isinstance(frame, StageDone)) == compiled.stages
     assert [stage.index for stage in compiled.stages] == list(range(len(compiled.stages)))
@@ -69,12 +69,12 @@ async def test_a_program_of_more_graphs_than_the_compiler_keeps_can_be_gone_thro
     visits = [(0, number) for number in range(len(opened.graphs))] + [(1, 0)]
     for opt_level, graph in visits:
         wanted = msgspec.structs.replace(recipe, graph=graph, opt_level=opt_level)
-        assert isinstance(await bench.ask(Compile(bench.client.next_request(), wanted)), Compiled)
+        assert isinstance(await bench.ask(Compile(bench.client.new_request_id(), wanted)), Compiled)
 
 
 async def test_every_stage_can_be_read_by_line_and_whole(bench: Bench, add: Path) -> None:
     await bench.open(add)
-    compiled = await bench.ask(Compile(bench.client.next_request(), await bench.recipe(add)))
+    compiled = await bench.ask(Compile(bench.client.new_request_id(), await bench.recipe(add)))
     for stage in compiled.stages:
         whole = await bench.client.fetch_text(stage.text)
         page = await bench.client.fetch_lines(stage.text, 0, 10_000)
@@ -86,7 +86,7 @@ async def test_every_stage_can_be_read_by_line_and_whole(bench: Bench, add: Path
 async def test_a_line_leads_to_its_node_and_back(bench: Bench, add: Path) -> None:
     captured = await bench.open(add)
     (node,) = (row.stable for row in captured.graphs[0].rows if row.opcode == "call_function")
-    compiled = await bench.ask(Compile(bench.client.next_request(), await bench.recipe(add)))
+    compiled = await bench.ask(Compile(bench.client.new_request_id(), await bench.recipe(add)))
     for stage in compiled.stages[:3]:
         found = await bench.client.request(FindNode(0, stage.text, node))
         assert found.lines, stage.name
@@ -96,7 +96,7 @@ async def test_a_line_leads_to_its_node_and_back(bench: Bench, add: Path) -> Non
 
 async def test_search_finds_lines_and_refuses_broken_patterns(bench: Bench, add: Path) -> None:
     await bench.open(add)
-    compiled = await bench.ask(Compile(bench.client.next_request(), await bench.recipe(add)))
+    compiled = await bench.ask(Compile(bench.client.new_request_id(), await bench.recipe(add)))
     lower = next(stage for stage in compiled.stages if stage.name == "lower")
     found = await bench.client.request(Search(0, lower.text, "FUNC.FUNC", ignore_case=True))
     page = await bench.client.fetch_lines(lower.text, found.lines[0], 1)
@@ -107,9 +107,9 @@ async def test_search_finds_lines_and_refuses_broken_patterns(bench: Bench, add:
 
 async def test_a_pattern_that_would_take_for_ever_stops_nothing_and_can_be_cancelled(bench: Bench, add: Path) -> None:
     await bench.open(add)
-    compiled = await bench.ask(Compile(bench.client.next_request(), await bench.recipe(add)))
+    compiled = await bench.ask(Compile(bench.client.new_request_id(), await bench.recipe(add)))
     asm = compiled.stages[-1]
-    request = bench.client.next_request()
+    request = bench.client.new_request_id()
     bench.client.send(Search(request, asm.text, r"^(\s*\w*\s*)*#never$", regex=True))
     for _ in range(10):
         await asyncio.wait_for(bench.client.fetch_lines(asm.text, 0, 10), PATIENCE)
@@ -119,7 +119,7 @@ async def test_a_pattern_that_would_take_for_ever_stops_nothing_and_can_be_cance
 
 async def test_regular_expressions_match_line_by_line(bench: Bench, add: Path) -> None:
     await bench.open(add)
-    compiled = await bench.ask(Compile(bench.client.next_request(), await bench.recipe(add)))
+    compiled = await bench.ask(Compile(bench.client.new_request_id(), await bench.recipe(add)))
     lower = next(stage for stage in compiled.stages if stage.name == "lower")
     found = await bench.client.request(Search(0, lower.text, r"^\s*func\.func .*\{$", regex=True))
     assert len(found.lines) == 1
@@ -136,7 +136,7 @@ async def test_a_failing_pass_keeps_the_stages_before_it_and_gives_the_ir_at_the
     await bench.open(add)
     recipe = await bench.recipe(add)
     index = next(i for i, step in enumerate(recipe.steps) if step.name == "one-shot-bufferize")
-    failed = await bench.ask(Compile(bench.client.next_request(), recipe.with_step(index, options=(("bogus", 1),))))
+    failed = await bench.ask(Compile(bench.client.new_request_id(), recipe.with_step(index, options=(("bogus", 1),))))
     assert failed.diagnostic.step == index
     assert "one-shot-bufferize" in failed.diagnostic.where
     done = [frame.stage for frame in bench.seen if isinstance(frame, StageDone)]
@@ -156,5 +156,5 @@ async def test_the_catalogues_are_listed(bench: Bench) -> None:
 async def test_a_recipe_of_another_frontend_is_not_answered_with_this_ones_graph(bench: Bench, add: Path) -> None:
     await bench.open(add)
     recipe = msgspec.structs.replace(await bench.recipe(add), frontend="export")
-    failed = await bench.ask(Compile(bench.client.next_request(), recipe))
+    failed = await bench.ask(Compile(bench.client.new_request_id(), recipe))
     assert "was opened by dynamo, whose graph differs from export's" in failed.diagnostic.what

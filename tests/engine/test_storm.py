@@ -28,7 +28,7 @@ async def test_every_request_of_a_storm_ends_once(bench: Bench, add: Path) -> No
     compilations: set[int] = set()
     runs: set[int] = set()
     for _ in range(60):
-        request = bench.client.next_request()
+        request = bench.client.new_request_id()
         edited = recipe.toggled(chance.randrange(len(recipe.steps)))
         if chance.random() < 0.8:
             compilations.add(request)
@@ -44,7 +44,7 @@ async def test_every_request_of_a_storm_ends_once(bench: Bench, add: Path) -> No
     ended = await _endings(bench, compilations, runs)
     assert set(ended) == compilations | runs
     assert set(ended.values()) == {1}
-    ran = await bench.ask(Run(bench.client.next_request(), recipe, repeats=2))
+    ran = await bench.ask(Run(bench.client.new_request_id(), recipe, repeats=2))
     assert isinstance(ran, Ran), ran.diagnostic
     assert ran.report.ok
 

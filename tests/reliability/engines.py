@@ -60,7 +60,7 @@ class Engine:
         return self.client.welcome.pid
 
     def ask(self, frame: Request[Answer], timeout: float, interim: Any = lambda _frame: None) -> Answer:
-        """The answer to `frame`. Raises `RequestFailed`, `EngineLost`, and `NotAnswered` after `timeout` seconds."""
+        """The answer to `frame`. Raises `RequestFailed`, `EngineError`, and `NotAnswered` after `timeout` seconds."""
         return self._wait(self._asked(frame, timeout, interim))
 
     async def _asked(self, frame: Request[Answer], timeout: float, interim: Any) -> Answer:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import msgspec
 import tomli_w
 
-from buddy.app.session.client import EngineLost, RequestFailed
+from buddy.app.session.client import EngineError, RequestFailed
 from buddy.compiler.protocol import ListPasses, ListPresets, Open, Progress, Run
 from buddy.compiler.protocol.plain_values import GraphInfo
 from buddy.compiler.protocol.presets import adapt_to_phase
@@ -76,7 +76,7 @@ class Bench:
     def __init__(self, engine: Engine, program: Program, frontend: Frontend) -> None:
         """Raises `RequestFailed` if `dynamo` does not support the program either."""
         self.engine, self._program, self._frontend = engine, program, frontend
-        number = engine.client.next_request
+        number = engine.client.new_request_id
         self._presets = engine.ask(ListPresets(number()), OPENING).presets
         self._passes = engine.ask(ListPasses(number()), OPENING).passes
         self._references: dict[int, Arrays] = {}
@@ -90,7 +90,7 @@ class Bench:
             self._graphs = self._opened()
 
     def _opened(self) -> tuple[GraphInfo, ...]:
-        path, number = str(ROOT / self._program.path), self.engine.client.next_request()
+        path, number = str(ROOT / self._program.path), self.engine.client.new_request_id()
         frame = Open(number, path, self._program.arguments, str(ROOT), frontend=self._frontend)
         return self.engine.ask(frame, OPENING).graphs
 
@@ -125,7 +125,7 @@ class Bench:
     # ---- trials -----------------------------------------------------------------------------------------------------
 
     def tried(self, recipe: Recipe) -> Ending:
-        """Runs a recipe. Raises `EngineLost`."""
+        """Runs a recipe. Raises `EngineError`."""
         if recipe.graph not in self._references:
             self._references[recipe.graph] = {}
             self._reference(recipe.graph)
@@ -139,7 +139,7 @@ class Bench:
             self.unfit[graph] = ending
 
     def _ending(self, recipe: Recipe) -> Ending:
-        frame = Run(self.engine.client.next_request(), recipe, 1, PATIENCE, values=True, equal_nan=True)
+        frame = Run(self.engine.client.new_request_id(), recipe, 1, PATIENCE, values=True, equal_nan=True)
         self._doing = "nothing was told"
         try:
             ran = self.engine.ask(frame, PATIENCE, self._note)
@@ -177,7 +177,7 @@ class Batch:
         try:
             for number in range(cases):
                 self._try(number)
-        except (RequestFailed, NotAnswered, EngineLost) as error:
+        except (RequestFailed, NotAnswered, EngineError) as error:
             self.faults["not opened"] = Fault("not opened", str(error), str(self._program))
         except KeyboardInterrupt:
             self._end()  # running work need not finish
@@ -202,7 +202,7 @@ class Batch:
         bench = self.bench()
         try:
             ending = bench.tried(recipe)
-        except EngineLost as lost:
+        except EngineError as lost:
             ending = Ending("lost", f"{lost.reason}\n{lost.detail}")
         for graph, unfit in bench.unfit.items():
             why = f"graph {graph} by the default preset: {unfit.outcome}: {unfit.why[:2000]}"

@@ -140,7 +140,7 @@ def test_wrong_outputs_are_told_with_the_one_edit_that_makes_them(batch: Batch) 
     bench = batch.bench()
     base = bench.bases(0)[0]
     client = bench.engine.client
-    compiled = bench.engine.ask(Compile(client.next_request(), base), 60)
+    compiled = bench.engine.ask(Compile(client.new_request_id(), base), 60)
     text = bench.engine.text(next(stage.text for stage in compiled.stages if stage.name == "lower"))
     wrong = PassStep("replace-ir", "mlir", "builtin.module", (("text", text.replace("arith.addf", "arith.mulf")),))
     edits = (Switch("cse"), Insert(wrong, "tosa-to-linalg-named"), Set("threads", 2))

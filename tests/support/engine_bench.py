@@ -63,7 +63,7 @@ class Bench:
         return await self.until(lambda f: getattr(f, "request", 0) == request and not isinstance(f, interim))
 
     async def open(self, source: Path | str, *arguments: str) -> Any:
-        return await self.ask(Open(self.client.next_request(), str(source), arguments))
+        return await self.ask(Open(self.client.new_request_id(), str(source), arguments))
 
     async def presets(self) -> Presets:
         return await self.client.request(ListPresets(0))

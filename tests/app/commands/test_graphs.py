@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from textual.app import App, ComposeResult
 
-from buddy.app.commands.graphs import graph_at, graph_break_text, graph_cells, graph_status
+from buddy.app.commands.graphs import graph_break_text, graph_cells, graph_of_tab_at, graph_status
 from buddy.app.reports import formatting
 from buddy.app.session.state import State
 from buddy.app.widgets.look import CellLine, length
@@ -116,7 +116,7 @@ def drawn_at(state: State, workspace: Workspace) -> list[int | None]:
 
 def clicked(state: State, workspace: Workspace) -> list[int | None]:
     """For each column of the screen, the graph that a click on the line of graph tabs shows."""
-    return [graph_at(state, workspace, 80, formatting.UNICODE, x) for x in range(80)]
+    return [graph_of_tab_at(state, workspace, 80, formatting.UNICODE, x) for x in range(80)]
 
 
 @pytest.mark.parametrize("shown", [0, 1, 2])

@@ -77,19 +77,19 @@ def test_a_stage_without_a_phase_is_in_the_phase_before() -> None:
 def test_a_stage_before_the_last_edit_is_kept(stages: list[Stage]) -> None:
     board = StageBoard()
     board.finish(stages)
-    assert board.before_edit(("canonicalize", 0)) is None
+    assert board.stage_before_edit(("canonicalize", 0)) is None
     edited = [msgspec.structs.replace(stage, text=f"{stage.text}-edited") for stage in stages]
     board.begin("compiling")
     board.add(edited[0])
-    former = board.before_edit(("canonicalize", 0))
+    former = board.stage_before_edit(("canonicalize", 0))
     assert former is not None
     assert former.text == "t-lower", "while it is compiled, the last whole compilation is what was before"
     board.finish(edited)
     board.finish(edited)
-    former = board.before_edit(("canonicalize", 0))
+    former = board.stage_before_edit(("canonicalize", 0))
     assert former is not None
     assert former.text == "t-lower", "the same compilation told again is no edit"
-    assert board.before_edit(("cse", 0)) is None
+    assert board.stage_before_edit(("cse", 0)) is None
 
 
 def passes(*names: str) -> list[Stage]:
@@ -125,6 +125,6 @@ def test_a_stage_before_the_last_edit_is_that_of_its_phase() -> None:
             for stage in passes("buffers.cse", "llvm.canonicalize")
         ]
     )
-    before = board.before_edit(("canonicalize", 0))
+    before = board.stage_before_edit(("canonicalize", 0))
     assert before is not None
     assert before.phase == "llvm"

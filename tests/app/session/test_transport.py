@@ -18,7 +18,7 @@ from buddy.app.session.log_file import NO_LOG
 from buddy.app.session.remote_host import RemoteHost
 from buddy.app.session.session import Session
 from buddy.app.session.stages import PAGE_LINES
-from buddy.app.session.transport import EngineLost, ResumingTransport
+from buddy.app.session.transport import EngineError, ResumingTransport
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol import ListPresets
 from buddy.compiler.support.machine_load import main_thread_wait_seconds
@@ -179,6 +179,6 @@ async def test_a_connection_cancelled_while_it_starts_is_closed(tmp_path: Path) 
     opening = asyncio.ensure_future(link.open())
     await asyncio.sleep(0)
     link.kill()
-    with pytest.raises(EngineLost):
+    with pytest.raises(EngineError):
         await opening
     assert not started.exists() or not started.read_text().strip() or not lives(int(started.read_text()))

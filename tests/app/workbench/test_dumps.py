@@ -78,7 +78,7 @@ async def test_a_followed_log_stays_at_its_last_stage(workbench: Open, tmp_path:
     async with workbench(path, wait=False) as bench:
         app = bench.app
         await bench.settled()
-        app.session.follows = True
+        app.session.follows_file = True
         app.session.start_over()
         await bench.until(lambda: app.ir.chosen_stage is not None and app.state.engine == "ready", "the first stages")
         await bench.settled()

@@ -108,7 +108,7 @@ async def by_iree(engine: Bench, source: Path, *flags: str, threads: int = 1) ->
 async def test_its_phases_are_stages_and_its_results_stand_beside_eagers_and_ours(engine: Bench, script: Path) -> None:
     await engine.open(script)
     engine.seen.clear()
-    request = engine.client.next_request()
+    request = engine.client.new_request_id()
     ran = await engine.ask(Run(request, await by_iree(engine, script), repeats=2))
     assert isinstance(ran, Ran), ran
     report = ran.report
@@ -129,7 +129,7 @@ async def test_its_phases_are_stages_and_its_results_stand_beside_eagers_and_our
 
 async def test_weights_are_parameters_and_lines_lead_to_nodes(engine: Bench, script: Path) -> None:
     await engine.open(script)
-    compiled = await engine.ask(Compile(engine.client.next_request(), await by_iree(engine, script)))
+    compiled = await engine.ask(Compile(engine.client.new_request_id(), await by_iree(engine, script)))
     assert isinstance(compiled, Compiled), compiled
     stages = {stage.phase: stage for stage in compiled.stages}
     text = await engine.client.fetch_text(stages["input"].text)
@@ -146,7 +146,7 @@ async def test_weights_are_parameters_and_lines_lead_to_nodes(engine: Bench, scr
 
 async def test_a_stage_comes_before_the_next_phase_and_the_rest_can_be_cancelled(engine: Bench, script: Path) -> None:
     await engine.open(script)
-    request = engine.client.next_request()
+    request = engine.client.new_request_id()
     flags = ("--iree-llvmcpu-loop-unrolling=true",)
     engine.client.send(Compile(request, await by_iree(engine, script, *flags)))
     await engine.until(lambda frame: isinstance(frame, StageDone) and frame.stage.phase == "input")
@@ -154,14 +154,14 @@ async def test_a_stage_comes_before_the_next_phase_and_the_rest_can_be_cancelled
     ended = await engine.end_of(request)
     assert isinstance(ended, Failed)
     assert ended.cancelled
-    again = await engine.ask(Compile(engine.client.next_request(), await engine.recipe(script)))
+    again = await engine.ask(Compile(engine.client.new_request_id(), await engine.recipe(script)))
     assert isinstance(again, Compiled)
 
 
 async def test_it_runs_on_other_targets_and_on_threads(engine: Bench, script: Path) -> None:
     await engine.open(script)
     recipe = await by_iree(engine, script, "--iree-hal-target-backends=vmvx", threads=2)
-    ran = await engine.ask(Run(engine.client.next_request(), recipe, repeats=1))
+    ran = await engine.ask(Run(engine.client.new_request_id(), recipe, repeats=1))
     assert isinstance(ran, Ran), ran
     assert ran.report.ok
     assert any("vmvx" in note and "local-task" in note for note in ran.report.notes)
@@ -180,10 +180,10 @@ async def test_a_flag_that_it_does_not_take_is_refused_with_the_reason(
     engine: Bench, script: Path, flag: str, words: str
 ) -> None:
     await engine.open(script)
-    checked = await engine.ask(CheckFlags(engine.client.next_request(), IREE, (flag,)))
+    checked = await engine.ask(CheckFlags(engine.client.new_request_id(), IREE, (flag,)))
     assert isinstance(checked, FlagsChecked)
     assert words in checked.problem
-    failed = await engine.ask(Compile(engine.client.next_request(), await by_iree(engine, script, flag)))
+    failed = await engine.ask(Compile(engine.client.new_request_id(), await by_iree(engine, script, flag)))
     assert isinstance(failed, Failed)
     assert words in str(failed.diagnostic)
 
@@ -193,21 +193,21 @@ async def test_elements_that_a_flag_has_changed_are_told(engine: Bench, tmp_path
     source.write_text(LARGEST)
     await engine.open(source)
     recipe = await by_iree(engine, source, "--iree-input-demote-i64-to-i32")
-    failed = await engine.ask(Run(engine.client.next_request(), recipe, repeats=1))
+    failed = await engine.ask(Run(engine.client.new_request_id(), recipe, repeats=1))
     assert isinstance(failed, Failed)
     assert "a result is not int64 of 4" in failed.diagnostic.what
 
 
 async def test_it_says_what_it_takes_and_finds(engine: Bench) -> None:
-    assert (await engine.ask(CheckFlags(engine.client.next_request(), IREE, ("--iree-opt-level=O1",)))).problem == ""
-    found = await engine.ask(DescribeBackend(engine.client.next_request(), IREE))
+    assert (await engine.ask(CheckFlags(engine.client.new_request_id(), IREE, ("--iree-opt-level=O1",)))).problem == ""
+    found = await engine.ask(DescribeBackend(engine.client.new_request_id(), IREE))
     assert isinstance(found, BackendDescribed)
     assert {"llvm-cpu", "vmvx"} <= set(found.targets)
     assert {"local-sync", "local-task"} <= {device.driver for device in found.devices}
     names = {flag.name for flag in found.flags}
     assert "iree-llvmcpu-target-cpu" in names
     assert "compile-to" not in names
-    failed = await engine.ask(DescribeBackend(engine.client.next_request(), "nobody"))
+    failed = await engine.ask(DescribeBackend(engine.client.new_request_id(), "nobody"))
     assert isinstance(failed, Failed)
 
 
@@ -215,7 +215,7 @@ async def test_a_node_in_eager_is_named(engine: Bench, tmp_path: Path) -> None:
     source = tmp_path / "eager.py"
     source.write_text(EAGER)
     await engine.open(source)
-    failed = await engine.ask(Compile(engine.client.next_request(), await by_iree(engine, source)))
+    failed = await engine.ask(Compile(engine.client.new_request_id(), await by_iree(engine, source)))
     assert isinstance(failed, Failed)
     assert "eager" in failed.diagnostic.what
     assert "matrix_exp" in failed.diagnostic.node
@@ -226,19 +226,19 @@ async def test_its_runtime_may_refuse_what_goes_well_from_the_torch_dialect(engi
     source.write_text(SCAN)
     await engine.open(source)
     recipe = await by_iree(engine, source)
-    failed = await engine.ask(Run(engine.client.next_request(), recipe, repeats=1))
+    failed = await engine.ask(Run(engine.client.new_request_id(), recipe, repeats=1))
     if isinstance(failed, Failed):  # IREE 3.13 takes such loops and cannot run them
         assert "torch-mlir" in failed.diagnostic.todo
     else:
         assert failed.report.ok
-    await engine.ask(Open(engine.client.next_request(), str(source), frontend="torch-mlir"))
-    ran = await engine.ask(Run(engine.client.next_request(), replace(recipe, frontend="torch-mlir"), repeats=1))
+    await engine.ask(Open(engine.client.new_request_id(), str(source), frontend="torch-mlir"))
+    ran = await engine.ask(Run(engine.client.new_request_id(), replace(recipe, frontend="torch-mlir"), repeats=1))
     assert isinstance(ran, Ran), ran
     assert ran.report.ok
 
 
 async def test_what_is_of_our_own_code_is_refused(engine: Bench, script: Path) -> None:
     await engine.open(script)
-    failed = await engine.ask(Profile(engine.client.next_request(), await by_iree(engine, script)))
+    failed = await engine.ask(Profile(engine.client.new_request_id(), await by_iree(engine, script)))
     assert isinstance(failed, Failed)
     assert "--backend native" in failed.diagnostic.todo

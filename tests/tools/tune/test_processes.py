@@ -54,7 +54,7 @@ async def test_a_search_that_loses_a_process_ends_with_the_others(tmp_path: Path
                 lost.append(min(forked_from_host(welcome.pid)))
                 os.kill(lost[0], signal.SIGKILL)
 
-        frame = Tune(client.next_request(), recipe, variations=vary, seconds=300.0, jobs=2)
+        frame = Tune(client.new_request_id(), recipe, variations=vary, seconds=300.0, jobs=2)
         found = await asyncio.wait_for(client.request(frame, came), 400)
         assert any("was lost" in note for note in found.notes)
         assert found.recipe != recipe
@@ -84,7 +84,7 @@ async def test_what_a_lost_worker_of_a_cluster_tried_is_tried_again(
                 workers[0].kill()
 
         vary = (Variation(ROWS, (2, 4, 6, 8)),)
-        frame = Tune(client.next_request(), recipe, variations=vary, seconds=300.0, cluster=address)
+        frame = Tune(client.new_request_id(), recipe, variations=vary, seconds=300.0, cluster=address)
         found = await asyncio.wait_for(client.request(frame, came), 400)
         assert sorted(attempted.choices for attempted in tried) == [(f"{ROWS}={n}",) for n in (1, 2, 4, 6, 8)]
         assert not any(attempted.problem for attempted in tried)
