@@ -16,6 +16,7 @@ from buddy.app.reports.searches import bisection_lines
 from buddy.app.reports.share.contents import SharedGraph
 from buddy.app.reports.share.page import is_page, write_report
 from buddy.app.reports.text.unified import unified_diff
+from buddy.app.reports.training_memory import role_text, training_memory
 from buddy.app.session.stages import align_stages
 from buddy.app.workspace.files import write_whole
 from buddy.app.workspace.pipeline_text import PipelineError, option_value, parse, steps_of
@@ -78,7 +79,8 @@ class Tools:
         graphs = [
             {"graph": number, "name": graph.name, "nodes": sum(row.opcode.startswith("call") for row in graph.rows),
              "inputs": graph.inputs, "parameters": graph.parameters,
-             **({"break_reason": graph.break_reason} if graph.break_reason else {})}
+             **({"break_reason": graph.break_reason} if graph.break_reason else {}),
+             **({"training": memory.as_json()} if (memory := training_memory(graph)) is not None else {})}
             for number, graph in enumerate(self._program.graphs)
         ]  # fmt: skip
         current = self._program.recipe
@@ -108,6 +110,7 @@ class Tools:
             assignment = lowered.get(row.stable)
             values = {"node": row.display_name, "op": row.target if row.opcode.startswith("call") else row.opcode}
             values |= {"result": f"{row.dtype}[{row.shape}]", "line": row.location}
+            values |= {"training": role_text(row)} if row.training else {}
             if assignment is not None:
                 values |= {"lowering": assignment.lowering, "function": assignment.function}
                 values |= {"reason": assignment.reason} if assignment.reason else {}

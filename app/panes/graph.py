@@ -16,6 +16,14 @@ from buddy.app.reports import lowerings, numerics
 from buddy.app.reports.formatting import short_location, waiting_texts
 from buddy.app.reports.node_history import path_details
 from buddy.app.reports.profile import TimedNode, node_time_summary, node_time_text, rate_text, share_text
+from buddy.app.reports.training_memory import (
+    TrainingMemory,
+    node_bytes,
+    role_and_bytes,
+    role_text,
+    training_memory,
+    training_summary,
+)
 from buddy.app.screens.detail import DetailScreen
 from buddy.app.screens.picker import PickerChoice, PickerScreen
 from buddy.app.session.state import Topic
@@ -42,6 +50,8 @@ class GraphPane(NodeTable):
     def __init__(self, context: WorkbenchContext) -> None:
         super().__init__(context)
         self._names: dict[str, str] = {}
+        # The bytes that a graph of training saves and recomputes; `None` for other graphs.
+        self._memory: TrainingMemory | None = None
         self._columns = self._make_columns()
 
     # ---- the table -----------------------------------------------------------------------------------------------
@@ -59,15 +69,23 @@ class GraphPane(NodeTable):
                 Column("#", 4, self._number, right=True, key=lambda row: row.index, rises=True),
                 Column("line", 0, lambda row: (self._shown_name(row), self._name_role(row)), keeps_end=True),
             ]
+        is_training = self._memory is not None
         reason_columns = [Column("why", 24, self._short_reason, min_pane_width=88)] if reasons else []
         return [
             Column("", 3, self._state_mark),
             Column("#", 4, self._number, right=True, key=lambda row: row.index, rises=True),
             Column("name", 0, lambda row: (self._shown_name(row), self._name_role(row)), keeps_end=True),
-            Column("target", 22, lambda row: (lowerings.short_target(row.target), "dim"), min_pane_width=72),
+            Column(
+                "target",
+                22,
+                lambda row: (lowerings.short_target(row.target), "dim"),
+                # In training, the bytes come first.
+                min_pane_width=100 if is_training else 72,
+            ),
             Column("shape", 13, lambda row: (row.shape, "syntax:number"), min_pane_width=36),
             Column("dtype", 6, lambda row: (row.dtype, "syntax:type"), min_pane_width=86),
             Column("lowering", 8, self._lowering, key=lambda row: self.lowering_of(row) or None),
+            *([self._training_column()] if is_training else []),
             *(self._precision_columns() if precisions else []),
             *(self._error_columns() if self.state.graph_state.numbers else []),
             *(self._time_columns() if timed else []),
@@ -76,15 +94,23 @@ class GraphPane(NodeTable):
                 "memory",
                 7,
                 lambda row: (self.memory(row), "dim"),
-                min_pane_width=96,
+                min_pane_width=76 if is_training else 96,
                 right=True,
-                key=lambda row: row.bytes or None,
+                key=lambda row: node_bytes(row) or None,
             ),
             Column("arguments", 0, lambda row: (row.args, "dim"), min_pane_width=124 if reasons else 100),
             Column("strides", 13, lambda row: (row.strides, "dim"), min_pane_width=150),
             Column("module", 0, lambda row: (row.module, "dim"), min_pane_width=136 if reasons else 124),
             Column("line", 20, lambda row: (short_location(row.location), "dim"), min_pane_width=150),
         ]
+
+    def _training_column(self) -> Column[NodeRow]:
+        """The role of nodes in training: saved for the backward graph, read again by it, or recomputed."""
+
+        def cell(row: NodeRow) -> Cell:
+            return (row.training, {"saved": "accent", "recomputed": "warn"}.get(row.training, "dim"))
+
+        return Column("training", 10, cell, min_pane_width=52, key=lambda row: row.training or None)
 
     def _precision_columns(self) -> list[Column[NodeRow]]:
         """The precision in which nodes multiply; if they are measured, with the error and the time saved of each."""
@@ -264,7 +290,11 @@ class GraphPane(NodeTable):
         return (assignment.reason.split(": a script")[0].split("; ")[0] if assignment else "", "dim")
 
     def foot(self, width: int) -> list[Cells]:
-        return [self._node_line(width)] if self.rows else []
+        return [*self._training_line(width), self._node_line(width)] if self.rows else []
+
+    def _training_line(self, width: int) -> list[Cells]:
+        """A line with what is saved for the backward graph, and what is recomputed; none for other graphs."""
+        return [] if self._memory is None else [[(f" {training_summary(self._memory, width - 1)}", "dim")]]
 
     def _node_line(self, width: int) -> Cells:
         row = self.current
@@ -276,7 +306,7 @@ class GraphPane(NodeTable):
         assignment = self.assignment(row)
         if self.workspace.recipe.is_dump:
             return [(short_location(row.location), "dim")]
-        parts = [lowerings.short_target(row.target), short_location(row.location)]
+        parts = [lowerings.short_target(row.target), role_and_bytes(row), short_location(row.location)]
         if assignment is not None:
             parts += [assignment.reason, assignment.integers, assignment.precision, assignment.precision_reason]
             parts += [f"in @{assignment.function}" if assignment.function else ""]
@@ -316,6 +346,7 @@ class GraphPane(NodeTable):
         reasons = any(assignment.reason for assignment in assignments)
         precisions = recipe.precision != F32 or bool(recipe.precisions)
         precisions = precisions or any(a.precision or a.integers for a in assignments)
+        self._memory = training_memory(self.state.info) if self.state.info is not None else None
         self._columns = self._make_columns(reasons, self.state.profile is not None, precisions)
         self.rows = self.order.sorted(rows, self._columns)
         self.update_entries()
@@ -490,6 +521,7 @@ class GraphPane(NodeTable):
             "result": f"{row.dtype}[{row.shape}]" if row.shape or row.dtype else "",
             "strides": row.strides,
             "memory": self.memory(row),
+            "training": role_text(row),
             "operands": ", ".join(other.name for other in self._neighbours.producers(row)),
             "users": ", ".join(other.name for other in self._neighbours.users(row)),
             "time": self._time_summary(row),

@@ -139,6 +139,7 @@ _FIELDS: dict[str, Callable[[NodeFacts], list[str]]] = {
     "module": lambda facts: _prefixes(facts.row.module),
     "lowering": lambda facts: [facts.lowering],
     "function": lambda facts: [facts.function],
+    "training": lambda facts: [facts.row.training],
     "line": lambda facts: [facts.row.location, facts.row.location.rpartition("/")[2]],
 }
 _NUMBERS: dict[str, Callable[[NodeFacts], float]] = {

@@ -19,8 +19,8 @@ from buddy.app.panes.node_list import (
     tree_rows,
 )
 from buddy.app.panes.pane import Column, LinkedPane, TablePane, cells_text, columns_at, table_row
-from buddy.app.reports import formatting
 from buddy.app.reports.profile import TimedNode
+from buddy.app.reports.training_memory import bytes_text
 from buddy.app.screens.picker import PickerChoice, PickerScreen
 from buddy.app.widgets.look import Cells, align_both_ends
 from buddy.compiler.protocol import Assignment, NodeRow
@@ -311,4 +311,4 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
 
     def memory(self, row: NodeRow) -> str:
         """The size of the result of a node, for a table column."""
-        return formatting.size(row.bytes) if row.bytes else ""
+        return bytes_text(row)

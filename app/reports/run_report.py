@@ -11,6 +11,7 @@ import msgspec
 
 from buddy.app.reports import formatting
 from buddy.app.reports.formatting import table
+from buddy.app.reports.training_memory import bytes_text, training_memory, training_summary
 from buddy.app.session.progress import PART_NAMES, PartTimes
 from buddy.compiler.protocol import (
     COMPILER_NAMES,
@@ -20,6 +21,7 @@ from buddy.compiler.protocol import (
     Divergence,
     GraphInfo,
     MemoryUse,
+    NodeRow,
     OutputReport,
     Part,
     RunReport,
@@ -44,11 +46,13 @@ _LEFT_ALIGNED = frozenset({"output", "shape", "dtype", "verdict", "first differs
 
 def as_json(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment] = ()) -> dict[str, object]:
     """The report on a graph as plain values; times in seconds, non-finite numbers as null."""
+    memory = training_memory(info)
     graph_break = {"broke": {"why": info.break_reason, "line": info.break_line}} if info.break_reason else {}
     return {
         "graph": report.graph,
         "name": info.name,
         **graph_break,
+        **({"training": memory.as_json()} if memory is not None else {}),
         "ok": report.ok if not report.not_compared or report.wrong else None,
         "compared": not report.not_compared,
         **({"not_compared": report.not_compared} if report.not_compared else {}),
@@ -94,12 +98,14 @@ def times_text(seconds: Mapping[Part, float]) -> str:
 
 def as_text(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment] = ()) -> str:
     """The report on a graph as text."""
+    memory = training_memory(info)
     graph_break = [f"ends in a graph break at {info.break_line}: {info.break_reason}"] if info.break_reason else []
     counts = [f"{report.nodes_compiled} nodes compiled", f"{report.nodes_eager} in eager"]
     counts += formatting.eager_path_texts(report)
     lines = [
         f"graph {report.graph}, {info.name}: {', '.join(counts)}, compiled in {report.compile_seconds:.2f} s",
         *graph_break,
+        *([training_summary(memory)] if memory is not None else []),
         table(
             ["output", "shape", "dtype", "verdict", "max abs", "max rel", _last_column(report)],
             [_output_row(output) for output in report.outputs],
@@ -266,7 +272,23 @@ def nodes_text(info: GraphInfo, assignments: Sequence[Assignment]) -> str:
     targets = {row.stable: row.target for row in info.rows}
     rows = [[a.node, targets.get(a.node, ""), a.lowering, a.function, a.reason] for a in assignments]
     heading = ["node", "target", "lowering", "function", "reason"]
-    return "\n".join(line.rstrip() for line in table(heading, rows, frozenset(heading)).splitlines()) + "\n"
+    memory, summary = training_memory(info), ""
+    if memory is not None:
+        roles = {row.stable: row for row in info.rows}
+        rows = [[*row[:3], *_training_cells(roles.get(row[0])), *row[3:]] for row in rows]
+        inputs = [row for row in info.rows if row.training and row.opcode == "placeholder"]
+        rows = [[row.stable, row.target, "", *_training_cells(row), "", ""] for row in inputs] + rows
+        heading[3:3] = ["training", "memory"]
+        summary = f"# {training_summary(memory)}\n"
+    lines = table(heading, rows, frozenset(heading)).splitlines()
+    return summary + "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _training_cells(row: NodeRow | None) -> list[str]:
+    """The role of a node in training and its bytes; a view takes none."""
+    if row is None or not row.training:
+        return ["", ""]
+    return [row.training, "" if row.training == "viewed" else bytes_text(row)]
 
 
 def in_eager(assignments: Sequence[Assignment]) -> list[Assignment]:

@@ -299,8 +299,6 @@ def run_aot(
             offsets = required_offsets(aten)
             read_in_eager = copy_graph(aten) if offsets else aten
             rebase_strided(aten)
-            if kind == "backward":
-                joint_graphs.remove_repeated_draws(aten)
             unseeded = None if fallback_random else random_numbers.decompose_random(aten, table)
             if kind == "inference" and not fallback_random:
                 random_numbers.decompose_random_in_bodies(aten, table)

@@ -14,6 +14,7 @@ from torch import Tensor
 from buddy.compiler.frontend.convert import Conversion
 from buddy.compiler.frontend.graph_break import NO_BREAK, GraphBreak
 from buddy.compiler.frontend.names import python_frames
+from buddy.compiler.frontend.saved_tensors import training_role
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import Op, OutputOp, PlaceholderOp
 from buddy.compiler.graph.types import NodeType
@@ -98,6 +99,8 @@ def _row(
         location=op.location,
         strides=", ".join("x".join(map(str, tensor.stride())) for tensor in tensors),
         bytes=sum(_bytes(tensor) for tensor in tensors),
+        captured_bytes=_captured_bytes(tensors),
+        training=training_role(node),
         # FX nodes of symbolic sizes have no Buddy node, and so no row: they are left out.
         inputs=tuple(positions[source] for source in node.all_input_nodes if source in positions),
         callers=tuple(
@@ -145,6 +148,17 @@ def _bytes(value: Tensor) -> int:
     """Returns the size of a tensor in bytes, 0 if it is known only at the call."""
     elements = value.numel()
     return elements * value.element_size() if isinstance(elements, int) else 0
+
+
+def _captured_bytes(tensors: Sequence[Tensor]) -> int:
+    """Returns the size of tensors in the captured call, 0 if it is fixed, or depends on data."""
+    counts = [tensor.numel() for tensor in tensors]
+    if all(isinstance(elements, int) for elements in counts):
+        return 0
+    known = [elements if isinstance(elements, int) else elements.node.hint for elements in counts]
+    if None in known:
+        return 0
+    return sum(int(n) * tensor.element_size() for n, tensor in zip(known, tensors, strict=True))
 
 
 def main_dtype(operations: list[Op]) -> str:

@@ -13,11 +13,12 @@ from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from buddy.compiler.frontend.strided_views import base_of_views, storage_of
+from buddy.compiler.frontend.saved_tensors import mark_repeated_view, mark_training_roles
+from buddy.compiler.frontend.strided_views import base_of_views, returns_view, storage_of
 
 
 def partition(
-    keep_draws: bool, joint: GraphModule, inputs: object, **options: object
+    keep_draws: bool, joint: GraphModule, inputs: object, *, num_fwd_outputs: int, **options: object
 ) -> tuple[GraphModule, GraphModule]:
     """Splits a joint graph into forward and backward graph, without unused ops and without views between them.
 
@@ -43,7 +44,11 @@ def partition(
     scatter_into_sums(joint)
     repeat_views(joint)
     save_row_major(joint)
-    parts: tuple[GraphModule, GraphModule] = default_partition(joint, inputs, **options)
+    parts: tuple[GraphModule, GraphModule] = default_partition(
+        joint, inputs, num_fwd_outputs=num_fwd_outputs, **options
+    )
+    remove_repeated_draws(parts[1])
+    mark_training_roles(*parts, num_fwd_outputs)
     return parts
 
 
@@ -58,9 +63,14 @@ def _draws_numbers(node: Node) -> bool:
 
 
 def remove_repeated_draws(backward: GraphModule) -> None:
-    """Removes the random ops that the forward graph has already run: AOTAutograd copies them into both graphs."""
+    """Removes the random ops that the forward graph has already run, and what only they read.
+
+    AOTAutograd copies them into both graphs, because ops that draw numbers are not removed if they are unused.
+    """
     for node in reversed(backward.graph.nodes):
-        if _may_draw(node) and not node.users and node.meta.get("partitioner_tag") == "is_forward":
+        if node.op != "call_function" or node.users or node.meta.get("partitioner_tag") != "is_forward":
+            continue
+        if _may_draw(node) or not node.is_impure():
             backward.graph.erase_node(node)
     backward.recompile()
 
@@ -90,6 +100,7 @@ def repeat_views(joint: GraphModule) -> None:
                 with joint.graph.inserting_before(first_backward):
                     copies[view] = joint.graph.node_copy(view, lambda node: copies.get(node, node))
                 copies[view].meta = dict(view.meta) | {"partitioner_tag": "is_backward"}
+                mark_repeated_view(copies[view])
         for user in readers[source]:
             user.replace_input_with(source, copies[source])
     # Views next to their readers are in the function of the same repeated layer. Otherwise the function would take the
@@ -155,7 +166,7 @@ def _views_from(node: Node) -> Iterator[tuple[list[Node], Node]]:
         storage = storage_of(value)
         if storage is None or storage != storage_of(base_value) or not _is_plain_view(value, base_value):
             return
-        if op.target is not torch.ops.aten._unsafe_view.default and not _returns_view(op.target):
+        if not returns_view(op.target):
             return
         yield views, base
         node = base
@@ -164,11 +175,6 @@ def _views_from(node: Node) -> Iterator[tuple[list[Node], Node]]:
 def _is_plain_view(value: torch.Tensor, base: torch.Tensor) -> bool:
     flags = (value.is_conj(), value.is_neg(), base.is_conj(), base.is_neg())
     return value.dtype == base.dtype and not any(flags)
-
-
-def _returns_view(op: OpOverload) -> bool:
-    aliases = [argument.alias_info for argument in op._schema.arguments if argument.alias_info is not None]
-    return bool(aliases) and not any(alias.is_write for alias in aliases)
 
 
 def _is_at_most(count: object, other: object) -> bool:

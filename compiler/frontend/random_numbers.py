@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from buddy.compiler.frontend.distributions import DISTRIBUTION_RULES, RandomBits
 from buddy.compiler.frontend.node_emitter import NodeEmitter
+from buddy.compiler.frontend.saved_tensors import copy_training_role
 from buddy.compiler.frontend.strided_views import copy_graph
 
 if TYPE_CHECKING:
@@ -226,6 +227,7 @@ class _RandomRewriter:
     def _replace(self, node: Node, replacement: torch.Tensor) -> None:
         new = self._emitter.node_of(replacement)
         new.meta["val"] = node.meta.get("val", new.meta["val"])
+        copy_training_role(node, new)
         node.replace_all_uses_with(new)
         self._module.graph.erase_node(node)
         if new.name.startswith(node.name):

@@ -7,6 +7,7 @@ from operator import getitem
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch._prims_common import is_non_overlapping_and_dense_or_false
 from torch.fx import Graph, GraphModule, Node
 
@@ -35,6 +36,13 @@ def storage_of(value: object) -> int | None:
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
         return None
     return int(value.untyped_storage()._cdata)
+
+
+def returns_view(op: OpOverload) -> bool:
+    """True if the result of an op is a view of an operand, or may be treated as one."""
+    aliases = [argument.alias_info for argument in op._schema.arguments if argument.alias_info is not None]
+    is_view = bool(aliases) and not any(alias.is_write for alias in aliases)
+    return is_view or op is aten._unsafe_view.default
 
 
 def fills_storage(value: torch.Tensor) -> bool:

@@ -81,6 +81,7 @@ from buddy.compiler.protocol.plain_values import OptionInfo as OptionInfo
 from buddy.compiler.protocol.plain_values import PassInfo as PassInfo
 from buddy.compiler.protocol.plain_values import Preset as Preset
 from buddy.compiler.protocol.plain_values import Stage as Stage
+from buddy.compiler.protocol.plain_values import TrainingRole as TrainingRole
 from buddy.compiler.protocol.profile import HotSpot as HotSpot
 from buddy.compiler.protocol.profile import NodeTime as NodeTime
 from buddy.compiler.protocol.profile import Peak as Peak

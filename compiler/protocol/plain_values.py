@@ -30,6 +30,13 @@ class ImportedIR(msgspec.Struct, frozen=True, omit_defaults=True):
 StageState = Literal["done", "failed", "stale", "skipped"]
 
 
+# What a node of a training graph passes on between forward and backward, or computes in both. "saved": a forward result
+# that is kept in memory for the backward graph. "reread": an input or a weight that the backward graph gets again,
+# without a copy. "recomputed": a value that both graphs compute. "viewed": a view that the backward graph makes again,
+# which takes no memory.
+TrainingRole = Literal["", "saved", "reread", "recomputed", "viewed"]
+
+
 class NodeRow(msgspec.Struct, frozen=True, omit_defaults=True):
     """A row of the FX table: one node.
 
@@ -37,6 +44,8 @@ class NodeRow(msgspec.Struct, frozen=True, omit_defaults=True):
     those of several results joined by `, `. `bytes` is the size of all results, 0 if it is known only at the call.
     `inputs` are the indices of the nodes that the node reads. `location` is the Python line that computes the node,
     `file:line`; `callers` are the lines that call it, the outermost first, as indices of `GraphInfo.caller_locations`.
+    If `bytes` depends on sizes that vary, `captured_bytes` is the size in the captured call, 0 if that is unknown too.
+    `training` is the role of the node in training.
     """
 
     index: int
@@ -54,6 +63,8 @@ class NodeRow(msgspec.Struct, frozen=True, omit_defaults=True):
     bytes: int = 0
     inputs: tuple[int, ...] = ()
     callers: tuple[int, ...] = ()
+    captured_bytes: int = 0
+    training: TrainingRole = ""
 
     @property
     def display_name(self) -> str:

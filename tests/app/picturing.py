@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 SOURCE = "samples/arith_add.py"
 SEVERAL = "samples/two_models.py"
 MODULES = "samples/mlp.py"
+TRAINING = "samples/training.py"
 PATIENCE = 240.0
 BOUNDARIES = (("bufferize-function-boundaries", True), ("function-boundary-type-conversion", "identity-layout-map"))
 STEPS = (

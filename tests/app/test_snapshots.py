@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.app.picturing import DRAWN, SEVERAL, STEPS, after
+from buddy.compiler.protocol.presets import default_recipe
+from tests.app.picturing import DRAWN, SEVERAL, STEPS, TRAINING, after
 
 pytestmark = pytest.mark.slow
 
@@ -40,6 +41,14 @@ def test_several_graphs(snap_compare: Any, bench: Any) -> None:
 def test_several_graphs_at_80_columns(snap_compare: Any, bench: Any) -> None:
     """80×24: the picker with the full reason of the entry under the cursor."""
     assert snap_compare(bench(source=SEVERAL), terminal_size=(80, 24), run_before=after("g", "l"))
+
+
+@pytest.mark.parametrize("size", [(160, 50), (80, 24)], ids=["160x50", "80x24"])
+def test_a_graph_of_training(snap_compare: Any, bench: Any, size: tuple[int, int]) -> None:
+    """The graph pane of a forward graph, on the whole screen: what is saved for the backward graph."""
+    # The steps of other pictures do not lower all ops of this program.
+    workbench = bench(source=TRAINING, steps=default_recipe().steps)
+    assert snap_compare(workbench, terminal_size=size, run_before=after("plus", "G", "k"))
 
 
 @pytest.mark.parametrize("theme", ["buddy-colour-blind", "buddy-ansi", "buddy-ansi-light"])
