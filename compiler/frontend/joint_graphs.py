@@ -40,6 +40,7 @@ def partition(
     for node in unused_draws:
         with joint.graph.inserting_after(node):
             joint.graph.call_function(getitem, (node, 0)).meta = node.meta | {"val": node.meta["val"][0]}
+    scatter_into_sums(joint)
     repeat_views(joint)
     save_row_major(joint)
     parts: tuple[GraphModule, GraphModule] = default_partition(joint, inputs, **options)
@@ -290,3 +291,53 @@ def _is_read_by_strides(readers: Sequence[Node], storage: object) -> bool:
         if storage_of(node.meta.get("val")) == storage:
             remaining += node.users
     return False
+
+
+# ---- gradients by index ----------------------------------------------------------------------------------------------
+
+
+_ZEROS = (torch.ops.aten.full.default, torch.ops.aten.full_like.default)
+
+
+def scatter_into_sums(joint: GraphModule) -> None:
+    """Replaces `x + scattered`, whose second operand is scattered into zeros, by a scatter into `x`.
+
+    The gradient of an embedding whose weight is also a projection's needs no second tensor of the weight's size then.
+    Elements are added in another order than in eager, so types that round more than float32 stay as they are.
+    """
+    aten = torch.ops.aten
+    for node in list(joint.graph.find_nodes(op="call_function", target=aten.add.Tensor)):
+        if node.kwargs or node.meta["val"].dtype not in (torch.float32, torch.float64):
+            continue
+        for x, scattered in (node.args, node.args[::-1]):
+            if _is_scattered_into_zeros(scattered) and _is_only_read_by(x, node) and _has_meta_of(x, node):
+                with joint.graph.inserting_before(node):
+                    _, indices, values, accumulate = scattered.args
+                    new = joint.graph.call_function(aten.index_put.default, (x, indices, values, accumulate))
+                new.meta = dict(node.meta)
+                node.replace_all_uses_with(new)
+                zeros = scattered.args[0]
+                # Not by `eliminate_dead_code`: unused ops that draw numbers have to stay.
+                for unused in (node, scattered, zeros):
+                    if not unused.users:
+                        joint.graph.erase_node(unused)
+                break
+    joint.recompile()
+
+
+def _is_scattered_into_zeros(node: object) -> bool:
+    """True for an `index_put` of one reader that adds to zeros."""
+    if not isinstance(node, Node) or node.target is not torch.ops.aten.index_put.default or len(node.users) != 1:
+        return False
+    zeros = node.args[0]
+    return node.args[3:] == (True,) and isinstance(zeros, Node) and zeros.target in _ZEROS and zeros.args[1] == 0
+
+
+def _is_only_read_by(node: object, reader: Node) -> bool:
+    return isinstance(node, Node) and node.op == "call_function" and list(node.users) == [reader]
+
+
+def _has_meta_of(node: Node, other: Node) -> bool:
+    """True if both nodes are tensors of one shape and dtype."""
+    value, other_value = node.meta.get("val"), other.meta["val"]
+    return isinstance(value, torch.Tensor) and (value.dtype, value.shape) == (other_value.dtype, other_value.shape)

@@ -190,8 +190,14 @@ def convolve_transposed(value: ir.Value, kernel: ir.Value, setup: ConvolutionSet
     dims' phases, and interleaves the results.
     """
     window, spatial, wide, out = setup.window, setup.spatial, setup.accumulator, None
-    for phases in product(*(output_phases(window, axis, shape[2 + axis]) for axis in range(spatial))):
-        phase_outputs = _convolve_phase(value, kernel, phases, shape[:2], setup)
+    combinations = list(product(*(output_phases(window, axis, shape[2 + axis]) for axis in range(spatial))))
+    if [tuple(phase.taps for phase in phases) for phases in combinations] == [window.size]:
+        kernels = [_adjoint_kernel(kernel, setup)]
+    else:
+        channels_last = _channels_last(kernel, setup)
+        kernels = [_kernel_of_phases(channels_last, phases, setup) for phases in combinations]
+    for phases, phase_kernel in zip(combinations, kernels, strict=True):
+        phase_outputs = _convolve_phase(value, phase_kernel, phases, shape[:2], setup)
         sizes = st.shape_of(phase_outputs)
         if sizes == tuple(shape):
             return phase_outputs
@@ -211,9 +217,6 @@ def _convolve_phase(
     dtype, ones = setup.dtype, (1,) * len(phases)
     taps, counts = tuple(p.taps for p in phases), [p.count for p in phases]
     window = SlidingWindow(taps, ones, (0,) * len(phases), tuple(p.dilation for p in phases))
-    sizes = [*st.shape_of(kernel)[:2], *taps]
-    firsts, steps = [0, 0, *(p.first for p in phases)], [1, 1, *(p.step for p in phases)]
-    kernel = _adjoint_kernel(st.slice_of(kernel, firsts, sizes, steps, sizes, dtype), setup)
     offsets, padded_sizes = [0, 0, *(p.offset for p in phases)], [*st.shape_of(value)[:2], *window.padded_sizes(counts)]
     padded = insert_spaced(value, offsets, [1] * len(padded_sizes), padded_sizes, 0, dtype)
     return convolve_padded(padded, kernel, replace(setup, window=window), [*leading, *counts])
@@ -229,11 +232,41 @@ def _adjoint_kernel(kernel: ir.Value, setup: ConvolutionSetup) -> ir.Value:
         swapped = st.transpose(grouped, [0, 2, 1, *range(3, 3 + len(size))], dtype)
     else:
         # One copy: after a copy for each, the windows of a large kernel would be read from memory twice.
-        reversed_window = [st.ReversedDim(3 + i, taps) for i, taps in enumerate(size)]
-        out, rank = st.empty([groups, o, c // groups, *size], dtype), 3 + len(size)
-        dims: list[list[st.DimIndex]] = [[0, 2, 1, *reversed_window], [*range(rank)]]
-        swapped = st.generic([grouped], dims[:1], [out], dims[1:], [st.PARALLEL] * rank, lambda x, _: [x])[0]
+        dims: list[st.DimIndex] = [0, 2, 1, *(st.ReversedDim(3 + i, taps) for i, taps in enumerate(size))]
+        swapped = _copy(grouped, dims, [groups, o, c // groups, *size], dtype)
     return st.reshape(swapped, [groups * o, c // groups, *size], dtype)
+
+
+def _channels_last(kernel: ir.Value, setup: ConvolutionSetup) -> ir.Value:
+    """Rearranges a kernel [channels, out / groups, *window] to [groups, out / groups, *window, channels / groups].
+
+    The taps of a phase are not contiguous in the kernel. With channels last, they are copied in vectors.
+    """
+    c, o, *size = st.shape_of(kernel)
+    grouped = st.reshape(kernel, [setup.groups, c // setup.groups, o, *size], setup.dtype)
+    return st.transpose(grouped, [0, 2, *range(3, 3 + len(size)), 1], setup.dtype)
+
+
+def _kernel_of_phases(channels_last: ir.Value, phases: Sequence[OutputPhase], setup: ConvolutionSetup) -> ir.Value:
+    """Returns the kernel [out, channels / groups, *reversed taps] of one phase of each dim."""
+    dtype, taps = setup.dtype, [phase.taps for phase in phases]
+    groups, o, *_, c = st.shape_of(channels_last)
+    sizes, rank = [groups, o, *taps, c], 3 + len(taps)
+    firsts, steps = [0, 0, *(p.first for p in phases), 0], [1, 1, *(p.step for p in phases), 1]
+    part = st.slice_of(channels_last, firsts, sizes, steps, sizes, dtype)
+    if any(count > 1 for count in taps):
+        reversed_taps = [st.ReversedDim(2 + i, count) for i, count in enumerate(taps)]
+        part = _copy(part, [0, 1, *reversed_taps, rank - 1], sizes, dtype)
+    # Packing absorbs the transpose.
+    channels_first = st.transpose(part, [0, 1, rank - 1, *range(2, rank - 1)], dtype)
+    return st.reshape(channels_first, [groups * o, c, *taps], dtype)
+
+
+def _copy(value: ir.Value, dims: Sequence[st.DimIndex], shape: Sequence[int], dtype: TensorDType) -> ir.Value:
+    """Returns a tensor of `shape`; each element is that of `value` at `dims` of the loops over the result."""
+    loops: list[st.DimIndex] = [*range(len(shape))]
+    out = st.empty(shape, dtype)
+    return st.generic([value], [dims], [out], [loops], [st.PARALLEL] * len(shape), lambda x, _: [x])[0]
 
 
 def correlate(longer: ir.Value, shorter: ir.Value, setup: ConvolutionSetup, shape: Sequence[int]) -> ir.Value:

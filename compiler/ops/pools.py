@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import product
 from math import prod
 
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.sizes import Dim
-from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.graph.types import TensorDType, TensorMeta
 from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.ops import loops
 from buddy.compiler.ops import scalar as s
@@ -36,8 +37,20 @@ def _fold_windows(
 
     `dtypes` are the element types of `value` and of the result. `fill` is the initial value, and that of the padding.
     """
+    padded = pad_for_window(value, window, shape[-len(window.size) :], fill, dtypes[0])
+    return _fold_padded_windows(padded, window, shape, fill, dtypes, fold)
+
+
+def _fold_padded_windows(
+    padded: ir.Value,
+    window: SlidingWindow,
+    shape: Sequence[int],
+    fill: float,
+    dtypes: tuple[TensorDType, TensorDType],
+    fold: Callable[[Scalar, Scalar], Scalar],
+) -> ir.Value:
+    """Reduces each window over the last dims of `padded`, as `_fold_windows` does."""
     rank, spatial, (dtype, wide) = len(shape), len(window.size), dtypes
-    value = pad_for_window(value, window, shape[-spatial:], fill, dtype)
     reads: list[st.DimIndex] = [*range(rank - spatial), *window.dims(rank - spatial, rank)]
     # This operand is never read: its shape sets the trip counts of the loops in the window.
     window_shape = st.empty(window.size, dtype)
@@ -48,7 +61,7 @@ def _fold_windows(
 
     dims: list[list[st.DimIndex]] = [reads, [*range(rank, rank + spatial)]]
     out = st.filled(fill, shape, wide)
-    return st.generic([value, window_shape], dims, [out], [list(range(rank))], iterators, body)[0]
+    return st.generic([padded, window_shape], dims, [out], [list(range(rank))], iterators, body)[0]
 
 
 # Maps (spatial dim, index of the window, index in the window) to a position in the input, and to whether the window
@@ -61,16 +74,103 @@ WindowPosition = Callable[[int, Scalar, Scalar], tuple[Scalar, Scalar]]
 
 @lowering("MaxPool2dWithIndicesOp", "MaxPool3dWithIndicesOp", "MaxPool2dOp")
 def max_pool(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
-    value, meta, window = value_of(node.args[0], symbol_table), node.tensor_meta, pool_window(node)
-    lowest = s.limits(meta.dtype)[0]
-    values = _fold_windows(value, window, meta.shape, lowest, (meta.dtype, meta.dtype), s.maximum)
+    return _max_pool(value_of(node.args[0], symbol_table), node.tensor_meta, pool_window(node))
+
+
+def _max_pool(value: ir.Value, meta: TensorMeta, window: SlidingWindow) -> list[ir.Value]:
+    """Returns the maximum of each window, and its flat index over the spatial dims, as `_max_in_windows`."""
+    lowest, spatial = s.limits(meta.dtype)[0], len(window.size)
+    padded = pad_for_window(value, window, meta.shape[-spatial:], lowest, meta.dtype)
+    values = _fold_padded_windows(padded, window, meta.shape, lowest, (meta.dtype, meta.dtype), s.maximum)
+    sizes = st.shape_of(value)[-spatial:]
+    if sum(_coordinate_bits(window)) < _TAP_BITS:
+        taps = _taps_of_maxima(padded, values, meta, window)
+        return [values, _indices_of_taps(taps, meta.shape, window, sizes)]
 
     def window_position(axis: int, outer: Scalar, inner: Scalar) -> tuple[Scalar, Scalar]:
         position = outer * window.stride[axis] + inner * window.dilation[axis] - window.padding[axis]
         return position, (position >= 0) & (position < sizes[axis])
 
-    sizes = st.shape_of(value)[-len(window.size) :]
     return [values, _max_in_windows(value, meta.shape, window.size, meta.dtype, window_position)[1]]
+
+
+# A tap, an element of a window, as one number: its coordinates in the window, each in its own bits.
+_TAP_TYPE, _TAP_BITS = TensorDType.Int32, 32
+
+
+def _coordinate_bits(window: SlidingWindow) -> list[int]:
+    """Returns the bits that each coordinate in the window takes."""
+    return [(size - 1).bit_length() for size in window.size]
+
+
+def _taps_of_maxima(padded: ir.Value, maxima: ir.Value, meta: TensorMeta, window: SlidingWindow) -> ir.Value:
+    """Returns for each window the first tap that equals its maximum, or `-1 - tap` of the last NaN.
+
+    A minimum over the window, which is computed in vectors. The tap may be one of the padding if all elements are the
+    lowest number.
+    """
+    rank, spatial, dtype = len(meta.shape), len(window.size), meta.dtype
+    last = s.limits(_TAP_TYPE)[1]
+
+    def body(*elements: ir.Value) -> list[ir.Value]:
+        x, tap, maximum, best = map(Scalar, elements, (dtype, _TAP_TYPE, dtype, _TAP_TYPE))
+        found = s.select(x.compare("eq", maximum), tap, last)
+        if dtype.is_float:
+            found = s.select(x.compare("ne", x), -1 - tap, found)
+        return [s.minimum(best, found).value]
+
+    all_loops: list[st.DimIndex] = [*range(rank)]
+    inner: list[st.DimIndex] = [*range(rank, rank + spatial)]
+    dims = [[*range(rank - spatial), *window.dims(rank - spatial, rank)], inner, all_loops]
+    iterators = [st.PARALLEL] * rank + [st.REDUCTION] * spatial
+    out = st.filled(last, meta.shape, _TAP_TYPE)
+    return st.generic([padded, _all_taps(window), maxima], dims, [out], [all_loops], iterators, body)[0]
+
+
+def _all_taps(window: SlidingWindow) -> ir.Value:
+    """Returns the taps of a window, as a constant tensor of its sizes."""
+    bits = _coordinate_bits(window)
+    taps = []
+    for coordinates in product(*map(range, window.size)):
+        tap = 0
+        for coordinate, width in zip(coordinates, bits, strict=True):
+            tap = tap << width | coordinate
+        taps.append(tap)
+    element = ir.IntegerType.get_signless(_TAP_BITS)
+    type_ = ir.RankedTensorType.get(window.size, element)
+    return arith.constant(type_, ir.DenseElementsAttr.get([ir.IntegerAttr.get(element, tap) for tap in taps], type_))
+
+
+def _indices_of_taps(taps: ir.Value, shape: Sequence[Dim], window: SlidingWindow, sizes: Sequence[Dim]) -> ir.Value:
+    """Returns the flat index of the element of each tap over the spatial dims, whose sizes are `sizes`."""
+    rank, bits, axes = len(shape), _coordinate_bits(window), range(len(window.size))
+
+    def body(tap: ir.Value, _out: ir.Value) -> list[ir.Value]:
+        signed = cast(Scalar(tap, _TAP_TYPE), INDEX_TYPE)
+        rest = s.select(signed < 0, -1 - signed, signed)
+        positions = list[Scalar]()
+        for axis, outer in reversed(list(zip(axes, loop_indices(rank - len(axes), len(axes)), strict=True))):
+            coordinate = rest & ((1 << bits[axis]) - 1)
+            rest = Scalar(arith.shrui(rest.value, rest.like(bits[axis]).value), INDEX_TYPE)
+            position = outer * window.stride[axis] - window.padding[axis] + coordinate * window.dilation[axis]
+            # A tap in the padding stands for the first one that is not.
+            if window.padding[axis]:
+                position = s.maximum(position, _first_inside(outer, window, axis))
+            positions.append(position)
+        return [_flat_index(positions[::-1], sizes).value]
+
+    all_loops: list[st.DimIndex] = [*range(rank)]
+    out = st.empty(shape, INDEX_TYPE)
+    return st.generic([taps], [all_loops], [out], [all_loops], [st.PARALLEL] * rank, body)[0]
+
+
+def _first_inside(outer: Scalar, window: SlidingWindow, axis: int) -> Scalar:
+    """Returns the first position of window `outer` along `axis` that is not in the padding."""
+    start, gap = outer * window.stride[axis] - window.padding[axis], window.dilation[axis]
+    if gap == 1:
+        return s.maximum(start, 0)
+    missing = s.maximum(0 - start, 0) + (gap - 1)
+    return start + _floor_div(missing, gap) * gap
 
 
 def _max_in_windows(
@@ -118,6 +218,8 @@ def adaptive_max_pool(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     sizes, counts = st.shape_of(value)[-spatial:], meta.shape[-spatial:]
     if 0 in counts:
         return [st.empty(meta.shape, meta.dtype), st.empty(meta.shape, INDEX_TYPE)]
+    if (window := _uniform_window(sizes, counts)) is not None:
+        return _max_pool(value, meta, window)
     window_sizes = [_longest_window(size, count) for size, count in zip(sizes, counts, strict=True)]
 
     def window_position(axis: int, outer: Scalar, inner: Scalar) -> tuple[Scalar, Scalar]:
@@ -239,6 +341,14 @@ def _longest_window(size: int, count: int) -> int:
     return max(-(-(i + 1) * size // count) - i * size // count for i in range(count))
 
 
+def _uniform_window(sizes: Sequence[int], counts: Sequence[int]) -> SlidingWindow | None:
+    """Returns the sliding window that is equal to adaptive ones, or `None` if these have several sizes."""
+    if any(size % count for size, count in zip(sizes, counts, strict=True)):
+        return None
+    size = tuple(size // count for size, count in zip(sizes, counts, strict=True))
+    return SlidingWindow(size, size, (0,) * len(size), (1,) * len(size))
+
+
 @lowering("AdaptiveAvgPool2dOp", "AdaptiveAvgPool3dOp")
 def adaptive_avg_pool(node: Op, symbol_table: SymbolTable) -> ir.Value:
     """Sums adaptive windows; uses sliding windows of one size if the output's sizes divide the input's."""
@@ -247,13 +357,11 @@ def adaptive_avg_pool(node: Op, symbol_table: SymbolTable) -> ir.Value:
     wide = accumulator_type(meta.dtype)
     if 0 in counts:
         return st.empty(meta.shape, meta.dtype)
-    if any(size % count for size, count in zip(sizes, counts, strict=True)):
+    if (window := _uniform_window(sizes, counts)) is None:
         summed = _sum_windows(value, meta.shape, spatial, (meta.dtype, wide))
         return _divide_by_count(summed, wide, _window_sizes(sizes, counts), meta.dtype)
-    size = tuple(input_size // count for input_size, count in zip(sizes, counts, strict=True))
-    window = SlidingWindow(size, size, (0,) * spatial, (1,) * spatial)
     summed = _fold_windows(value, window, meta.shape, 0, (meta.dtype, wide), lambda a, b: a + b)
-    return _divide_by_count(summed, wide, prod(size), meta.dtype)
+    return _divide_by_count(summed, wide, prod(window.size), meta.dtype)
 
 
 @lowering("AdaptiveAvgPoolBackwardOp")

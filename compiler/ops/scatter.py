@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from buddy.compiler.graph.node import Op
+from buddy.compiler.graph.operations import FullOp
 from buddy.compiler.graph.sizes import Dim, product, smallest
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, ir
@@ -131,6 +132,8 @@ def _writes_along_dim(node: Op, symbol_table: SymbolTable) -> ScatterWrites:
 @lowering("ScatterOp")
 def scatter(node: Op, symbol_table: SymbolTable) -> ir.Value:
     """Lowers scatter; `reduce` is "add", "multiply" or absent."""
+    if _writes_one_number_into_a_constant(node):
+        return _select_written(node, symbol_table)
     target, dtype = value_of(node.args[0], symbol_table), node.tensor_meta.dtype
     mode, read = argument(node, 4, "reduce", ""), _reader(node.args[3], symbol_table)
     wide = accumulator_type(dtype) if mode else dtype
@@ -140,6 +143,31 @@ def scatter(node: Op, symbol_table: SymbolTable) -> ir.Value:
 
     writes, start = _writes_along_dim(node, symbol_table), cast_tensor(target, dtype, wide)
     return cast_tensor(writes.apply(start, wide, read_rounded, _COMBINE[mode]), wide, dtype)
+
+
+def _writes_one_number_into_a_constant(node: Op) -> bool:
+    """True if `scatter` writes a number to one element of each row along its dim, into a tensor of one value."""
+    target, dim, index, value, *reduce = (*node.args, *node.kwargs.values())
+    shape = list(node.tensor_meta.shape)
+    if reduce or isinstance(value, Op) or not isinstance(target, FullOp) or not shape:
+        return False
+    shape[normalize_dim(dim, len(shape))] = 1
+    return list(index.tensor_meta.shape) == shape and isinstance(argument(target, 1, "fill_value"), bool | int | float)
+
+
+def _select_written(node: Op, symbol_table: SymbolTable) -> ir.Value:
+    """Computes each element from its position, so that readers, such as the gradient of a loss, compute it too."""
+    target, dim, index, value = node.args[:4]
+    meta, index_type = node.tensor_meta, index.tensor_meta.dtype
+    dim = normalize_dim(dim, len(meta.shape))
+    fall_back_if_outside(node, symbol_table, [(index, meta.shape[dim])])
+    written, initial = number(value, meta.dtype), number(argument(target, 1, "fill_value"), meta.dtype)
+
+    def body(wanted: Scalar) -> Scalar:
+        is_written = cast(wanted, TensorDType.Int64).compare("eq", index_to_scalar(st.loop_index(dim)))
+        return s.select(is_written, written, initial)
+
+    return st.pointwise([(value_of(index, symbol_table), index_type)], meta.shape, meta.dtype, body)
 
 
 @lowering("ScatterAddOp")

@@ -26,6 +26,7 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "index": lambda x, i: x[i],
     "two indices": lambda x, i: x[i, i % 3],
     "scatter": lambda x, i: x.scatter(0, i[:, None].expand(5, 3), x.repeat(2, 1)),
+    "scatter into a constant": lambda x, i: torch.full((5, 4), 2.0).scatter(1, i[:, None], 7),
     "scatter_add": lambda x, i: x.scatter_add(0, i[:, None].expand(5, 3), x.repeat(2, 1)),
     "index_put": lambda x, i: x.index_put((i,), x[:1]),
     "put": lambda x, i: x.put(i * 3, x[:, 0].repeat(2)[:5]),

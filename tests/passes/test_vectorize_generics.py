@@ -247,6 +247,31 @@ def test_a_reduction_that_asks_for_the_index_along_it(n: int) -> None:
     np.testing.assert_array_equal(y, x.max(1))
 
 
+@pytest.mark.parametrize("n", SIZES)
+def test_a_reduction_along_what_is_only_stored(n: int) -> None:
+    """As in the gradient of a cross entropy: a row with one element that is not zero, and its sum."""
+    row = memref(5, n)
+    body = """%j = linalg.index 1 : index
+          %j1 = arith.index_cast %j : index to i64
+          %is = arith.cmpi eq, %in1, %j1 : i64
+          %0 = arith.select %is, %in0, %zero : f32
+          %1 = arith.addf %out1, %0 : f32"""
+    inputs = [("%x", memref(5), "i"), ("%at", memref(5, element="i64"), "i")]
+    outputs = [("%y", row, "i,j"), ("%z", memref(5), "i")]
+    text = entry_function(
+        f"%x: {memref(5)}, %at: {memref(5, element='i64')}, %y: {row}, %z: {memref(5)}",
+        f"""%zero = arith.constant 0.0 : f32
+      {generic("ij", inputs, outputs, body, reductions="j", yields="%0, %1")}""",
+    )
+    compiled = vectorized(text)
+    x, at = random_array(5), np.array([0, n // 2, n - 1, n, -1])
+    y, z = random_array(5, n), np.zeros(5, np.float32)
+    compiled("f", x, at, y, z)
+    expected = np.where(np.arange(n) == at[:, None], x[:, None], 0)
+    np.testing.assert_array_equal(y, expected)
+    np.testing.assert_array_equal(z, expected.sum(1))
+
+
 def test_contiguous_loops_are_merged() -> None:
     compiled = vectorized(f"""
     func.func @f(%x: {memref(8, 3, 2)}, %y: {memref(8, 3, 2)}) {{

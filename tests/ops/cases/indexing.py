@@ -57,6 +57,9 @@ def _along(name: str, *further: Any, **named: Any) -> Callable[..., Any]:
 WRITES: dict[str, Callable[..., Any]] = {
     "scatter": _along("scatter"),
     "scatter a number": _along("scatter", 3),
+    "scatter into a constant": lambda x, i: torch.full_like(x, 2).scatter(1, i.reshape(6, 1), 3.7),
+    "scatter into rows of zeros": lambda x, i: x.new_zeros(5, 3).scatter(0, i[:1], True),
+    "scatter into part of a constant": lambda x, i: torch.zeros_like(x).scatter(1, i[:, :1], -1),
     "scatter_add": _along("scatter_add"),
     **{
         f"scatter_reduce {mode}, {own}": lambda x, i, mode=mode, own=own: x.scatter_reduce(

@@ -113,11 +113,12 @@ def emit_reduction(e: KernelEmitter, op: Structured, target: Target) -> str:
 def _contiguous_reduction(op: Structured, stored: set[int]) -> Loop | None:
     """Returns the innermost reduction loop along which vectors can be loaded and stored, or `None`.
 
-    Along it, inputs are contiguous or constant, and the outputs in `stored` are contiguous.
+    Along it, inputs are contiguous or constant, and the outputs in `stored` are contiguous; at least one operand is.
     """
     for loop in reversed(op.reductions):
         strides = loop.strides[: op.inputs]
-        if all(stride in (0, 1) for stride in strides) and 1 in strides and all(loop.strides[i] == 1 for i in stored):
+        is_contiguous = 1 in strides or bool(stored)
+        if is_contiguous and {*strides} <= {0, 1} and all(loop.strides[i] == 1 for i in stored):
             return loop
     return None
 
