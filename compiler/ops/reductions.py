@@ -23,6 +23,7 @@ from buddy.compiler.ops.structured import (
     empty,
     filled,
     generic,
+    index_to_integer,
     loop_index,
     pointwise,
     reduce,
@@ -388,6 +389,10 @@ def extreme_with_position(value: ir.Value, dtype: TensorDType, axis: int, larges
     Among equal elements, and among NaNs, the position is that of the first one.
     """
     shape = shape_of(value)
+    size = shape[axis]
+    if axis == len(shape) - 1 and isinstance(size, int) and 1 < size <= s.limits(TensorDType.Int32)[1]:
+        extremes = extreme(value, dtype, [axis], True, largest)
+        return [reshape(extremes, shape[:-1], dtype), _first_positions(value, extremes, dtype)]
     out_dims = [i for i in range(len(shape)) if i != axis]
     low, high = s.limits(dtype)
     sizes = [shape[i] for i in out_dims]
@@ -403,6 +408,25 @@ def extreme_with_position(value: ir.Value, dtype: TensorDType, axis: int, larges
 
     iterators = [REDUCTION if i == axis else PARALLEL for i in range(len(shape))]
     return generic([value], [list(range(len(shape)))], outs, [out_dims, out_dims], iterators, body)
+
+
+def _first_positions(value: ir.Value, extremes: ir.Value, dtype: TensorDType) -> ir.Value:
+    """Returns the first position (i64) along the last dim of an element that equals the extreme, or of a NaN.
+
+    `extremes` has 1 as its last size. The first position is a minimum, so that it is found in vectors.
+    """
+    shape, index_type = shape_of(value), TensorDType.Int32
+    axis, last = len(shape) - 1, s.limits(TensorDType.Int32)[1]
+
+    def body(x: Scalar, best: Scalar, first: Scalar) -> Scalar:
+        is_found = x.compare("eq", best)
+        if dtype.is_float:
+            is_found = is_found | x.compare("ne", x)
+        position = Scalar(index_to_integer(loop_index(axis), index_type), index_type)
+        return s.minimum(first, s.select(is_found, position, last))
+
+    positions = reduce([(value, dtype), (extremes, dtype)], shape, [axis], False, last, index_type, body)
+    return cast_tensor(positions, index_type, TensorDType.Int64)
 
 
 def _extreme_of_node(node: Op, symbol_table: SymbolTable, largest: bool) -> list[ir.Value]:

@@ -54,7 +54,8 @@ class ConvolutionsToKernels(MlirPass):
     like that of direct convolution, whatever the tile size. "never" disables that too.
 
     Elements that are narrower than the sums, such as bfloat16 and bytes, are copied in patches, a chunk of output
-    positions at a time, and multiplied as by `contractions-to-kernels`, with its instructions.
+    positions at a time, and multiplied as by `contractions-to-kernels`, with its instructions. Pairs of bfloat16 are
+    read in place if the copies would take as long as the products: with few contiguous elements, for few channels.
 
     Gradients of kernels in groups of few channels keep the sums of a block of taps in registers, and read both operands
     in place, with channels last or first. Any other convolution whose channels are not the last dim, and one that is a

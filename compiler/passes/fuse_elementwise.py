@@ -14,12 +14,17 @@ from buddy.compiler.mlir.walk import clone_body, nested_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import skip_unit_reshapes
 from buddy.compiler.passes.kernels.contraction import indexing_maps, is_contraction
+from buddy.compiler.passes.late_roundings import drop_early_roundings
 
 
 @register
 @dataclass(frozen=True)
 class FuseElementwise(MlirPass):
-    """Fuses a producer into its only reader, if the reader reads each of its elements once."""
+    """Fuses a producer into its only reader, if the reader reads each of its elements once.
+
+    Of a number that is rounded to 16 bits before and after a maximum with a constant, such as a ReLU's, the first
+    rounding is left out, which does not change the result.
+    """
 
     name: ClassVar[str] = "fuse-elementwise"
     summary: ClassVar[str] = "fuse element-wise generics on tensors into the generic that reads each element once"
@@ -64,6 +69,7 @@ class _Fusion:
             block = fused.regions[0].blocks.append(*elements, arg_locs=[location] * len(elements))
             with ir.InsertionPoint(block):
                 self._emit_body(list(block.arguments), input_numbers)
+        drop_early_roundings(block)
         for old, new in zip(consumer.results, fused.results, strict=True):
             old.replace_all_uses_with(new)
         producer_result = consumer.operands[self.number]

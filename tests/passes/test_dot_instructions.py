@@ -17,6 +17,7 @@ from buddy.compiler.mlir.printing import to_llvm_ir
 from buddy.compiler.passes.contractions_to_kernels import ContractionsToKernels
 from buddy.compiler.support import instruction_rates
 from buddy.compiler.support.target import host, measured_rates, request_amx_tiles
+from tests.passes.convolution_calls import weights_of
 from tests.passes.products import function
 from tests.support.dot_products import Emulated
 from tests.support.mlir_jit import LOWER, TARGETS, Compiled
@@ -27,7 +28,10 @@ ORDERS = {
     "km,kn->mn": (True, False),
     "km,nk->mn": (True, True),
 }
-SHAPES = [(16, 32, 64), (17, 33, 65), (5, 7, 3), (40, 50, 130), (64, 48, 96), (33, 16, 31), (9, 100, 2), (20, 17, 129)]
+SHAPES = [
+    (16, 32, 64), (17, 33, 65), (5, 7, 3), (40, 50, 130), (64, 48, 96), (33, 16, 31), (9, 100, 2), (20, 17, 129),
+    (19, 24, 33), (12, 37, 70),
+]  # fmt: skip
 # Each shape in one of the orders, in turn.
 PROGRAMS = [(shape, list(ORDERS)[i % 4]) for i, shape in enumerate(SHAPES)]
 # Instruction and bytes of vectors -> element type, and target.
@@ -89,6 +93,36 @@ def check(found: Compiled, element: str, unsigned: tuple[bool, bool]) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_products_of_narrow_elements(case: str) -> None:
     check(kernels(case), CASES[case][0], (False, False))
+
+
+@pytest.mark.parametrize("parameter", [False, True])
+def test_columns_are_added_up_once_for_many_rows(parameter: bool) -> None:
+    """Their sums then take no registers of a block, which has 9 rows. The second product has blocks of K, if packed."""
+    target = replace(TARGETS["small cache"], dot_instructions=("vpdpbusd",))
+    sizes = [{"m": 36, "n": 48, "k": 30}, {"m": 45, "n": 47, "k": 602}]
+    texts = [
+        function(f"f{i}", "mk,kn->mn", size, element="i8", sums="i32", parameter=parameter)
+        for i, size in enumerate(sizes)
+    ]
+    found = Emulated("\n".join(texts), [ContractionsToKernels()], target=target)
+    assert all("9x48 register block" in remark for remark in found.remarks), found.remarks
+    for i, size in enumerate(sizes):
+        a, b = factors("i8", (size["m"], size["n"], size["k"]), (False, False))
+        a[0], b[:, 0] = -128, 127
+        out: Any = np.full((size["m"], size["n"]), 7, np.int32)
+        packed = weights_of(found, f"f{i}", b.numpy()) if parameter else [b.numpy()]
+        found(f"f{i}", a.numpy(), *packed, out)
+        np.testing.assert_array_equal(out, (a.int() @ b.int()).numpy())
+
+
+@pytest.mark.parametrize("case", ["vdpbf16ps", "vpdpbusd", "vpmaddwd 512"])
+def test_few_columns_fill_half_vectors(case: str) -> None:
+    """24 columns are 3 half vectors instead of 2 whole ones; for 100 columns they would gain little."""
+    columns = {shape[1]: i for i, shape in enumerate(SHAPES)}
+    blocks = [re.search(r"\d+x(\d+) register block", remark) for remark in kernels(case).remarks]
+    widths = [int(block.group(1)) if block else 0 for block in blocks]
+    assert widths[columns[24]] == 24
+    assert widths[columns[100]] % 16 == 0
 
 
 @pytest.mark.parametrize("unsigned", [(True, False), (False, True), (True, True)])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
+import torch
 
 from buddy.compiler.passes.fuse_elementwise import FuseElementwise
 from buddy.compiler.passes.vectorize_generics import VectorizeGenerics
@@ -157,3 +159,58 @@ func.func @g(%seed: tensor<f32>, %y: tensor<40x6xf32>, %out: memref<40x6xf32>) a
     compiled = Compiled(NUMBERED + store, [FuseElementwise(), Upstream(BUFFERIZE), VectorizeGenerics()])
     compiled("g", np.array(3, np.float32), y, out)
     np.testing.assert_array_equal(out, expected)
+
+
+def rounded_chain(element: str, constant: str) -> str:
+    """Returns functions that add, round, take the maximum with `constant` and the minimum with 6, and round again."""
+    narrow = f"tensor<6x40x{element}>"
+    added = generic(
+        "ij",
+        [("%x", MATRIX, "i,j"), ("%x", MATRIX, "i,j")],
+        [("%n", narrow, "i,j")],
+        f"%s = arith.addf %in0, %in1 : f32\n%r = arith.truncf %s : f32 to {element}",
+        results="%y",
+    )
+    clamped = generic(
+        "ij",
+        [("%y", narrow, "i,j")],
+        [("%n", narrow, "i,j")],
+        f"%w = arith.extf %in0 : {element} to f32\n%l = arith.constant {constant} : f32\n"
+        "%h = arith.constant 6.0 : f32\n%a = arith.maximumf %w, %l : f32\n%b = arith.minimumf %h, %a : f32\n"
+        f"%r = arith.truncf %b : f32 to {element}",
+        results="%z",
+    )
+    return f"""
+func.func @f(%x: {MATRIX}) -> {narrow} {{
+  %n = tensor.empty() : {narrow}
+  {added}
+  {clamped}
+  return %z : {narrow}
+}}
+func.func @g(%x: {MATRIX}, %out: memref<6x40x{element}>) attributes {{llvm.emit_c_interface}} {{
+  %r = call @f(%x) : ({MATRIX}) -> {narrow}
+  bufferization.materialize_in_destination %r in restrict writable %out : ({narrow}, memref<6x40x{element}>) -> ()
+  return
+}}
+"""
+
+
+@pytest.mark.parametrize(("element", "dtype"), [("bf16", torch.bfloat16), ("f16", torch.float16)])
+@pytest.mark.parametrize(("constant", "roundings"), [(0.0, 1), (1.5, 1), (0.1, 2), (-0.0, 1)])
+def test_a_number_that_is_clamped_is_rounded_once(
+    element: str, dtype: torch.dtype, constant: float, roundings: int
+) -> None:
+    """The results are those of two roundings; a limit that 16 bits do not represent keeps both."""
+    compiled = Compiled(rounded_chain(element, str(constant)), [FuseElementwise()])
+    assert compiled.text.count("arith.truncf") == roundings, compiled.text
+    x = torch.from_numpy(random_array(6, 40)).mul_(4)
+    special = [torch.nan, torch.inf, -torch.inf, -0.0, 1e-45, -1e-45, -1e-9, 0.1000061, 2.998, 0.74999999]
+    x[0, : len(special)] = torch.tensor(special)
+    once, twice = torch.zeros(2, 6, 40, dtype=torch.int16)
+    rest = [Upstream(BUFFERIZE), VectorizeGenerics()]
+    for passes, out in (([FuseElementwise(), *rest], once), (rest, twice)):
+        Compiled(rounded_chain(element, str(constant)), passes)("g", x.numpy(), out.numpy())
+    rounded = (x + x).to(dtype).float()
+    expected = torch.minimum(torch.maximum(rounded, torch.tensor(constant)), torch.tensor(6.0)).to(dtype)
+    torch.testing.assert_close(once.view(dtype), expected, rtol=0, atol=0, equal_nan=True)
+    assert (once == twice)[~expected.isnan()].all(), "bits, with the signs of zeros"

@@ -211,15 +211,46 @@ def test_winograd_of_vectors_is_chosen_where_it_pays() -> None:
     assert "vdpbf16ps" not in larger, "tiles of 4 x 4 would lose too many digits"
 
 
-@pytest.mark.parametrize("winograd", ["never", "2", "2 rounded"])
+def test_depthwise_convolutions_of_narrow_elements_share_lines_of_the_image() -> None:
+    """With an odd number of lines, the last one is computed alone. Floats, which are not widened, do not share."""
+    wide = [Window(11, 9, 20, 20, padding=1, groups=20), Window(13, 16, 35, 35, kernel=5, stride=2, groups=35)]
+    windows = typed(wide, "bf16")
+    module = Compiled(texts_of(windows), DIRECT, target=TARGETS["avx512"])
+    assert all(" 2x" in remark for remark in module.remarks), module.remarks
+    check_all(module, windows)
+    for remarks in (
+        Compiled(texts_of(windows), DIRECT, target=TARGETS["avx2"]).remarks,
+        Compiled(texts_of(wide), DIRECT, target=TARGETS["avx512"]).remarks,
+    ):
+        assert not any(" 2x" in remark for remark in remarks), remarks
+
+
+def test_few_channels_are_read_in_place() -> None:
+    """Runs of 3 elements, as in a network's first layer, odd and even; with more channels, or few lanes, patches."""
+    in_place = [
+        Window(9, 11, 3, 16, dilation=2),
+        Window(9, 12, 1, 30, kernel=2, batch=2),
+        Window(8, 9, 1, 16, stride=2),
+    ]
+    copied = [Window(9, 11, 3, 64, dilation=2), Window(9, 11, 3, 3, dilation=2), Window(9, 11, 32, 16, dilation=2)]
+    windows = typed([*in_place, *copied], "bf16")
+    module = Emulated(texts_of(windows), DIRECT, target=with_instruction("vdpbf16ps"))
+    assert ["in place" in remark for remark in module.remarks] == [True] * 3 + [False] * 3, module.remarks
+    check_all(module, windows)
+    assert "in place" not in Compiled(texts_of(windows), DIRECT, target=TARGETS["avx2"]).remarks[0]
+
+
+@pytest.mark.parametrize("winograd", ["never", "2", "2 rounded", "never in place"])
 def test_infinity_and_nan_stay_in_their_windows(winograd: str) -> None:
-    (window,) = typed([Window(13, 12, 6, 19)], "bf16")
-    target = with_instruction("vdpbf16ps") if "rounded" in winograd else TARGETS["avx2"]
+    window = Window(13, 12, 6, 19) if "place" not in winograd else Window(13, 12, 3, 16, dilation=2)
+    (window,) = typed([window], "bf16")
+    target = TARGETS["avx2"] if winograd in ("never", "2") else with_instruction("vdpbf16ps")
     module = Emulated(window.function("f0"), [ConvolutionsToKernels(winograd=winograd.split()[0])], target=target)
-    assert ("winograd 2x2" in module.remarks[0]) == (winograd != "never")
+    assert ("winograd 2x2" in module.remarks[0]) == ("never" not in winograd)
+    assert ("in place" in module.remarks[0]) == ("place" in winograd)
     image, weights = window.operands()
     bound = rounding_bound(window, image, weights) if "rounded" in winograd else allowed(window)
-    image[0, 3, 4, 5], image[0, 1, 11, 2], image[0, 0, 0, 11] = torch.inf, torch.nan, -torch.inf
+    image[0, -3, 4, 5], image[0, 1, 11, 2], image[0, 0, 0, 11] = torch.inf, torch.nan, -torch.inf
     a, b, c = window.arrays(image, weights)
     module("f0", a, *weights_of(module, "f0", b), c)
     expected = window.expected(image, weights)

@@ -112,10 +112,14 @@ def _position_count(parameters: Mapping[str, inspect.Parameter]) -> int:
     return sum(kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for kind in kinds)
 
 
+def widened(x: Scalar) -> Scalar:
+    """Returns an operand of a `narrow` expression in the computation type."""
+    return cast(x, COMPUTE_TYPES.get(x.dtype, x.dtype))
+
+
 def rounded_operands(x: Scalar, y: Operand) -> tuple[Scalar, Scalar]:
     """Returns both operands of a `narrow` expression in the computation type; first rounds `y` to the type of `x`."""
-    wide = COMPUTE_TYPES.get(x.dtype, x.dtype)
-    return cast(x, wide), cast(x.like(y), wide)
+    return widened(x), widened(x.like(y))
 
 
 def as_scalar(value: Operand, dtype: TensorDType) -> Scalar:

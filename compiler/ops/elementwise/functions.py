@@ -5,9 +5,10 @@ from __future__ import annotations
 import math as pymath
 from collections.abc import Callable
 
+from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.elementwise.arithmetic import clamp
-from buddy.compiler.ops.elementwise.builder import elementwise
+from buddy.compiler.ops.elementwise.builder import elementwise, widened
 from buddy.compiler.ops.scalar import Operand, Scalar
 
 SQRT1_2 = pymath.sqrt(0.5)
@@ -57,14 +58,24 @@ def elu(x: Scalar, alpha: float = 1, scale: float = 1, input_scale: float = 1) -
     return s.select(x <= 0, s.expm1(x * input_scale) * (alpha * scale), x * scale)
 
 
-@elementwise("HardsigmoidOp")
+@elementwise("HardsigmoidOp", narrow=True)
 def hardsigmoid(x: Scalar) -> Scalar:
-    return clamp(x + 3.0, 0.0, 6.0) / 6.0
+    wide = widened(x)
+    return _divided_by_6(clamp(wide + 3.0, 0.0, 6.0), x.dtype)
 
 
-@elementwise("HardswishOp")
+@elementwise("HardswishOp", narrow=True)
 def hardswish(x: Scalar) -> Scalar:
-    return x * clamp(x + 3.0, 0.0, 6.0) / 6.0
+    wide = widened(x)
+    return _divided_by_6(wide * clamp(wide + 3.0, 0.0, 6.0), x.dtype)
+
+
+def _divided_by_6(x: Scalar, rounded_to: TensorDType) -> Scalar:
+    """Returns `x / 6`, or, before it is rounded to 16 bits, a product by 1/6, which is several times as fast.
+
+    The quotients of both functions above then round to the same number for each argument of 16 bits.
+    """
+    return x / 6.0 if x.dtype is rounded_to else x * (1.0 / 6.0)
 
 
 @elementwise("GeluOp")

@@ -37,6 +37,10 @@ _MIN_ITERATION_FLOP = 1 << 20  # an iteration should have at least this much wor
 _MIN_PACKED_ROWS, _MIN_PACKED_COLUMNS = 96, 64
 # The minimum steps of the last of several loops of K for which sums are stored after each of its blocks.
 _MIN_INNER_DEPTH = 512
+# The minimum rows of C, some blocks of rows, for which sums of B's columns are computed before the blocks.
+_MIN_ROWS_OF_SHARED_SUMS = 24
+# Half vectors, which fill fewer lanes without columns, are used if they take at most this share of the time.
+_MAX_SHARE_OF_HALVES = 0.85
 # The minimum vectors of columns of C for which A is copied as wider elements.
 _MIN_COPIED_COLUMNS = 4
 
@@ -52,7 +56,8 @@ class GemmBlocking:
     of A, too, and multiplies them with `strip` columns of B. `dot` is the name of the instruction that multiplies
     groups of narrow elements, if any; it reads B from panels, and with `copies_a` the kernel copies all of A first.
     With `fixed_point`, rows of f32 are converted to bytes, as in `gemm.fixed_point`; with `prefetches`, that kernel
-    prefetches B.
+    prefetches B. With `shares_column_sums`, an iteration adds up B's columns once, for an instruction that needs their
+    sums, instead of for each block of rows.
     """
 
     rows: int
@@ -67,6 +72,7 @@ class GemmBlocking:
     copies_a: bool = False
     fixed_point: bool = False
     prefetches: bool = False
+    shares_column_sums: bool = False
 
     @property
     def instruction(self) -> DotInstruction | None:
@@ -171,7 +177,7 @@ def _dot_blocking(
 ) -> GemmBlocking:
     """Returns the blocking of a kernel that multiplies by `instruction`."""
     lanes, m, n = target.lanes(WORD_BYTES), contraction.m, contraction.n
-    depth = contraction.depth
+    depth, shares_sums = contraction.depth, False
     if instruction.on_tiles:
         rows, vectors, lanes = 2 * TILE_ROWS, 2, TILE_ROW_BYTES // WORD_BYTES
         multiple = instruction.group * lanes
@@ -181,15 +187,25 @@ def _dot_blocking(
         # Beside the sums, a row of B, and an element of A: the sums of B's columns, see `dot_instructions.OFFSET`.
         needs_offset = instruction.needs_offset(contraction.unsigned)
         registers = target.vector_registers - (0 if instruction.adds else 1)
-        reserved = 2 if needs_offset else 1
+        shares_sums = needs_offset and m.size >= _MIN_ROWS_OF_SHARED_SUMS
+        reserved = 2 if needs_offset and not shares_sums else 1
         rows, vectors = _register_block(m.size, n.size, lanes, registers, requested, reserved)
+        if lanes // 2 * WORD_BYTES in dict(instruction.intrinsics) and not requested.vectors:
+            half = _register_block(m.size, n.size, lanes // 2, registers, requested, reserved)
+            # Two instructions on half a vector take as long as one on a whole vector.
+            time = _cost(m.size, n.size, lanes, rows, vectors)
+            if _cost(m.size, n.size, lanes // 2, *half) / 2 < _MAX_SHARE_OF_HALVES * time:
+                lanes, (rows, vectors) = lanes // 2, half
         copies_a = contraction.k[0].strides[0] != 1 or instruction.widens or needs_offset
         if source == "packed":
             row_bytes = vectors * lanes * byte_width(contraction.input_elements[1])
             depth = _choose_depth(contraction, row_bytes, target.l2, requested.depth)
             depth = -(-depth // instruction.group) * instruction.group
     chunk = _choose_chunk(contraction, rows, vectors * lanes, source)
-    return GemmBlocking(rows, vectors, lanes, depth, source, chunk, dot=instruction.name, copies_a=copies_a)
+    return GemmBlocking(
+        rows, vectors, lanes, depth, source, chunk, dot=instruction.name, copies_a=copies_a,
+        shares_column_sums=shares_sums,
+    )  # fmt: skip
 
 
 def reads_in_place(contraction: Contraction) -> bool:

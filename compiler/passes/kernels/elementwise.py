@@ -162,21 +162,15 @@ class _Elementwise:
         vectors = {}
         for i in self.read:
             if self.inner.strides[i]:
-                vectors[op.arguments[i]] = self._load(i, starts[i], index, active)
+                vectors[op.arguments[i]] = self.e.load_strided(
+                    self.flats[i], starts[i], index, self.inner.strides[i], self.lanes, active
+                )
         indices = {loop.dims[0]: i for loop, i in zip(self.outer_loops, outer, strict=True)}
         vectors = self.body.emit(vectors, VectorPosition(self.inner.dims[0], index, active, uniform, indices))
         for i, scalar in enumerate(op.yielded, start=op.inputs):
             is_uniform = scalar in uniform
             value = self.body.broadcast(uniform[scalar]) if is_uniform else self.body.vector_of(scalar, vectors)
             self._store(value, i, starts[i], index, active)
-
-    def _load(self, operand: int, start: Index, index: Index, active: int | None) -> ir.Value:
-        e, flat = self.e, self.flats[operand]
-        if self.inner.strides[operand] == 2:
-            return e.load_every_other(flat, e.add(start, e.mul(index, 2)), self.lanes, active)
-        if self.inner.strides[operand] == -1:
-            return e.load_reversed(flat, e.add(start, e.mul(index, -1)), self.lanes, active)
-        return e.load(flat, e.add(start, index), self.lanes, active)
 
     def _store(self, value: ir.Value, operand: int, start: Index, index: Index, active: int | None) -> None:
         e, flat = self.e, self.flats[operand]

@@ -269,6 +269,16 @@ class KernelEmitter:
             vector.store(piece, flat, [self.value(self.add(offset, start))])
             start += size
 
+    def load_strided(
+        self, flat: ir.Value, start: Index, index: Index, stride: int, lanes: int, active: int | None = None
+    ) -> ir.Value:
+        """Loads elements number `index` and following, which are `stride` (1, 2 or -1) apart, counted from `start`."""
+        if stride == 2:
+            return self.load_every_other(flat, self.add(start, self.mul(index, 2)), lanes, active)
+        if stride == -1:
+            return self.load_reversed(flat, self.add(start, self.mul(index, -1)), lanes, active)
+        return self.load(flat, self.add(start, index), lanes, active)
+
     def load_every_other(self, flat: ir.Value, offset: Index, lanes: int, active: int | None = None) -> ir.Value:
         """Loads `lanes` elements of the 1-D memref `flat` with a stride of 2, from `offset` on.
 

@@ -60,15 +60,23 @@ _MAX_PIXELS = 8
 _MAX_UNROLLED_WINDOW = 64
 
 
+# Lines of outputs of narrow elements that are accumulated at once: each element is widened for fewer windows.
+_NARROW_LINES = 2
+# Vector registers that sums of several lines need, with those of a line of the image and weights.
+_REGISTERS_OF_LINES = 32
+
+
 @dataclass(frozen=True)
 class DepthwiseBlocking:
-    """`pixels` neighbouring outputs by `lanes` channels stay in registers over the whole window."""
+    """`lines` x `pixels` neighbouring outputs by `lanes` channels stay in registers over the whole window."""
 
     pixels: int
     lanes: int
+    lines: int = 1
 
     def describe(self) -> str:
-        return f"{self.pixels} pixels by {self.lanes} channels in registers, channel by channel"
+        block = f"{self.lines}x{self.pixels}" if self.lines > 1 else str(self.pixels)
+        return f"{block} pixels by {self.lanes} channels in registers, channel by channel"
 
 
 def choose_depthwise(conv: Convolution, target: Target) -> DepthwiseBlocking:
@@ -81,7 +89,9 @@ def choose_depthwise(conv: Convolution, target: Target) -> DepthwiseBlocking:
     pixels = min(
         range(1, largest + 1), key=lambda size: (sum(n + 1 for _, n in block_counts(conv.pixels.size, size)), size)
     )
-    return DepthwiseBlocking(pixels, lanes)
+    has_registers = target.vector_registers >= _REGISTERS_OF_LINES
+    shares_lines = conv.is_narrow and conv.depth <= _MAX_UNROLLED_WINDOW and has_registers
+    return DepthwiseBlocking(pixels, lanes, min(_NARROW_LINES, conv.lines.size) if shares_lines else 1)
 
 
 def depthwise_panels(conv: Convolution, blocking: DepthwiseBlocking) -> Panels:
@@ -108,41 +118,45 @@ class Depthwise(ConvKernel):
         self.block, self.panels = blocking, depthwise_panels(conv, blocking)
 
     def emit(self) -> None:
-        conv = self.conv
+        e, conv = self.e, self.conv
         outer = [*conv.images, conv.lines]
         loaded_bytes = conv.flops // 2 * byte_width(conv.input_element)
 
-        def emit_line(indices: list[Index]) -> None:
-            a, offsets = self.e.dot(indices, [loop.strides[0] for loop in outer]), self.results.origin
+        def emit_lines(numbers: list[Index], active: list[int]) -> None:
+            indices = [*numbers[:-1], e.mul(numbers[-1], self.block.lines)]
+            a, offsets = e.dot(indices, [loop.strides[0] for loop in outer]), self.results.origin
             for loop, index in enumerate(indices):
                 offsets = self.results.advance(offsets, loop, index)
-            channels = conv.groups[0].size
-            for_blocks(self.e, channels, self.lanes, lambda n, active: self._emit_channels(a, offsets, n, active))
+            for_blocks(
+                e, conv.groups[0].size, self.lanes,
+                lambda n, channels: self._emit_channels(a, offsets, n, active[-1], channels),
+            )  # fmt: skip
 
-        self.e.parallel(
-            [loop.size for loop in outer], emit_line, estimate_nanoseconds(flop=conv.flops, moved=loaded_bytes)
-        )
+        e.parallel_blocks(
+            [loop.size for loop in outer], [*(1 for _ in conv.images), self.block.lines], emit_lines,
+            estimate_nanoseconds(flop=conv.flops, moved=loaded_bytes),
+        )  # fmt: skip
 
-    def _emit_channels(self, a: Index, line_offsets: ResultOffsets, number: Index, active: int) -> None:
-        """Emits one line, at offset `a` of A, for vector `number` of channels, of which `active` are valid."""
+    def _emit_channels(self, a: Index, first_offsets: ResultOffsets, number: Index, lines: int, active: int) -> None:
+        """Emits `lines` lines, from offset `a` of A, for vector `number` of channels, of which `active` are valid."""
         e, pixels = self.e, self.conv.pixels
         channel, b = e.mul(number, self.lanes), e.mul(number, self.panels.panel)
 
         def emit_block(block_number: Index, count: int) -> None:
             pixel = e.mul(block_number, self.block.pixels)
             start = e.dot([channel, pixel], [1, pixels.strides[0]], a)
-            block_offsets = self.advance(line_offsets, pixel=pixel, column=channel)
-            pixel_offsets = [self.advance(block_offsets, pixel=i) for i in range(count)]
-            sums = [self.results.initial(offsets, 0, active) for offsets in pixel_offsets]
-            for offsets, value in zip(pixel_offsets, self._accumulate(start, b, sums, active), strict=True):
-                self.results.finish(value, offsets, 0, active)
+            block_offsets = self.advance(first_offsets, pixel=pixel, column=channel)
+            offsets = [self.advance(block_offsets, line=i, pixel=j) for i in range(lines) for j in range(count)]
+            sums = [self.results.initial(one, 0, active) for one in offsets]
+            for one, value in zip(offsets, self._accumulate(start, b, sums, active, lines), strict=True):
+                self.results.finish(value, one, 0, active)
 
         for_blocks(e, pixels.size, self.block.pixels, emit_block)
 
-    def _accumulate(self, a: Index, b: Index, sums: list[ir.Value], active: int) -> list[ir.Value]:
-        """Returns the sums of all pixels of a block after the whole window."""
+    def _accumulate(self, a: Index, b: Index, sums: list[ir.Value], active: int, lines: int) -> list[ir.Value]:
+        """Returns the sums of all pixels of a block of `lines` lines after the whole window."""
         if self.conv.depth <= _MAX_UNROLLED_WINDOW:
-            return self._accumulate_unrolled(a, b, sums, active)
+            return self._accumulate_unrolled(a, b, sums, active, lines)
         return self._accumulate_in_loops(a, b, sums, active, 0)
 
     def _accumulate_in_loops(self, a: Index, b: Index, sums: list[ir.Value], active: int, depth: int) -> list[ir.Value]:
@@ -163,18 +177,30 @@ class Depthwise(ConvKernel):
 
         return e.loop(0, loops[depth].size, 1, emit_iteration, sums)
 
-    def _accumulate_unrolled(self, a: Index, b: Index, sums: list[ir.Value], active: int) -> list[ir.Value]:
-        """Emits the window unrolled: an input vector is loaded once for all overlapping windows."""
+    def _accumulate_unrolled(
+        self, a: Index, b: Index, sums: list[ir.Value], active: int, lines: int
+    ) -> list[ir.Value]:  # fmt: skip
+        """Emits the window unrolled: an input vector is loaded once for all overlapping windows.
+
+        The windows of all lines read one line of the image before the next one, so that few vectors of it are live.
+        """
         e, conv, sums = self.e, self.conv, list(sums)
+        pixels = len(sums) // lines
         loaded: dict[int, Any] = {}
-        for number, position in enumerate(product(*(range(loop.size) for loop in conv.k))):
+        places = product(*(range(loop.size) for loop in conv.k))
+        starts = [sum(p * loop.strides[0] for p, loop in zip(place, conv.k, strict=True)) for place in places]
+        steps = [
+            (start + line * conv.lines.strides[0], line, number)
+            for line in range(lines)
+            for number, start in enumerate(starts)
+        ]
+        for start, line, number in sorted(steps, key=lambda step: step[0] // max(1, conv.lines.strides[0])):
             weight = self.load_vector(self.b, e.add(b, number * self.lanes))
-            start = sum(p * loop.strides[0] for p, loop in zip(position, conv.k, strict=True))
-            for i in range(len(sums)):
+            for i in range(pixels):
                 offset = start + i * conv.pixels.strides[0]
                 if offset not in loaded:
                     loaded[offset] = self.load_vector(self.a, e.add(a, offset), active)
-                sums[i] = emit_multiply_add(loaded[offset], weight, sums[i])
+                sums[line * pixels + i] = emit_multiply_add(loaded[offset], weight, sums[line * pixels + i])
         return sums
 
 
@@ -198,7 +224,12 @@ class ImplicitGemm(ConvKernel):
         blocking: ConvBlocking,
     ) -> None:
         super().__init__(e, a, b, results, conv)
-        self.block, self.panels = blocking, gemm_panels(conv, blocking)
+        self.block = blocking
+        self.panels = self.choose_panels()
+
+    def choose_panels(self) -> Panels:
+        """Returns the packing of the weights."""
+        return gemm_panels(self.conv, self.block)
 
     def emit(self) -> None:
         conv, block = self.conv, self.block
@@ -213,7 +244,8 @@ class ImplicitGemm(ConvKernel):
         panel_group, first_line = numbers[groups], e.mul(numbers[-1], block.lines)
         outer = [*numbers[:groups], *numbers[groups + 1 : -1]]
         a = e.dot([*outer, first_line], [loop.strides[0] for loop in (*conv.groups, *conv.images, conv.lines)])
-        b = e.dot([*numbers[:groups], panel_group], [*self.panels.outer_strides, block.panels * self.panels.panel])
+        group_strides = self.panels.outer_strides[:groups]
+        b = e.dot([*numbers[:groups], panel_group], [*group_strides, block.panels * self.panels.panel])
         offsets = self.results.origin
         for loop, index in enumerate(outer):
             offsets = self.results.advance(offsets, loop, index)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from buddy.compiler.mlir.bindings import func, ir, memref
 from buddy.compiler.passes.kernels.access import UnsupportedError, flatten
 from buddy.compiler.passes.kernels.calls import argument_types, flat_operands
-from buddy.compiler.passes.kernels.conv import direct, patches, shape, tap_sums
+from buddy.compiler.passes.kernels.conv import direct, in_place, patches, shape, tap_sums
 from buddy.compiler.passes.kernels.conv.shape import Convolution
 from buddy.compiler.passes.kernels.conv.winograd import blocking as winograd
 from buddy.compiler.passes.kernels.conv.winograd import gradient_blocking as gradients
@@ -25,7 +25,8 @@ from buddy.compiler.support.target import Target
 class BlockedConvolution:
     """A convolution with its blocking, whose type selects the kernel.
 
-    The kernels are: implicit GEMM, patches, depthwise, sums of taps, Winograd, and Winograd's gradient of a kernel.
+    The kernels are: implicit GEMM, that of narrow elements in place, patches, depthwise, sums of taps, Winograd, and
+    Winograd's gradient of a kernel.
     """
 
     conv: Convolution
@@ -34,6 +35,7 @@ class BlockedConvolution:
         | direct.DepthwiseBlocking
         | tap_sums.TapBlocking
         | patches.PatchBlocking
+        | in_place.InPlaceBlocking
         | winograd.WinogradBlocking
         | gradients.GradientBlocking
     )
@@ -49,6 +51,8 @@ class BlockedConvolution:
             return direct.depthwise_panels(self.conv, self.blocking)
         if isinstance(self.blocking, patches.PatchBlocking):
             return patches.patch_panels(self.conv, self.blocking)
+        if isinstance(self.blocking, in_place.InPlaceBlocking):
+            return in_place.in_place_panels(self.conv, self.blocking)
         return direct.gemm_panels(self.conv, self.blocking)
 
     @property
@@ -86,8 +90,9 @@ def choose_direct(conv: Convolution, target: Target) -> BlockedConvolution:
         raise UnsupportedError("channels are not its last dim")
     if conv.depthwise:
         return BlockedConvolution(conv, direct.choose_depthwise(conv, target))
-    choose = patches.choose_patches if conv.is_narrow else shape.choose_conv_blocking
-    return BlockedConvolution(conv, choose(conv, target))
+    if not conv.is_narrow:
+        return BlockedConvolution(conv, shape.choose_conv_blocking(conv, target))
+    return BlockedConvolution(conv, in_place.choose_in_place(conv, target) or patches.choose_patches(conv, target))
 
 
 def choose_winograd(
@@ -154,6 +159,8 @@ def emit_conv_function(
             tap_sums.TapSums(e, a, weights, results, conv, block).emit()
         elif isinstance(block, patches.PatchBlocking):
             patches.PatchGemm(e, a, weights, results, conv, block).emit()
+        elif isinstance(block, in_place.InPlaceBlocking):
+            in_place.InPlaceGemm(e, a, weights, results, conv, block).emit()
         else:
             direct.ImplicitGemm(e, a, weights, results, conv, block).emit()
         if scratch is not None:

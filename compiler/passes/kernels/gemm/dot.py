@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 from buddy.compiler.mlir.bindings import arith, ir, memref, vector
@@ -44,12 +45,52 @@ class DotGemm(BlockedGemm):
     def private_panel_type(self) -> ir.Type:
         return ir.MemRefType.get([self.panels.panel], self._element(self.c.input_elements[1]))
 
+    # ---- sums of B's columns -----------------------------------------------------------------------------------------
+
+    def emit_row_blocks(
+        self, tile: Tile, panel: ir.Value, results: KernelResults, k_range: Range | None,
+        block_sums: KernelResults | None = None,
+    ) -> None:  # fmt: skip
+        if not self.block.shares_column_sums:
+            super().emit_row_blocks(tile, panel, results, k_range, block_sums)
+            return
+        self._excess = memref.alloc(self.scratch_type(self.block.columns), [], [], alignment=ALIGNMENT)
+        self._store_excess(tile, panel, k_range)
+        super().emit_row_blocks(tile, panel, results, k_range, block_sums)
+        memref.dealloc(self._excess)
+
+    def _store_excess(self, tile: Tile, panel: ir.Value, k_range: Range | None) -> None:
+        """Stores `OFFSET` times the sums of B's columns: what elements of A that are larger by it add to a row."""
+        e, group, (k,), lanes = self.e, self.block.group, self.c.k, self.lanes
+        vectors = -(-tile.columns // lanes)
+        lower, upper = k_range or (0, -(-k.size // group) * group)  # zeros at the end of a panel add nothing
+        steps = upper - lower if isinstance(lower, int) and isinstance(upper, int) else group
+        # Independent sums hide the latency of an addition.
+        count = next(n for n in (4, 2, 1) if steps % (n * group) == 0)
+
+        def emit_step(step: Index, carried: list[ir.Value]) -> Sequence[ir.Value]:
+            starts = [e.add(tile.b, e.mul(e.add(step, i * group), self.block.columns)) for i in range(count)]
+            rows = [self._load_row_of_b(panel, start, tile.columns) for start in starts]
+            return self._add_ones(carried, [value for row in rows for value in row])
+
+        sums = e.loop(lower, upper, count * group, emit_step, [self.zero()] * (count * vectors))
+        for i in range(vectors):
+            total = functools.reduce(arith.addi, sums[i::vectors])
+            e.store(arith.muli(total, e.splat(self.vector, OFFSET)), self._excess, i * lanes)
+
+    def _add_ones(self, sums: list[ir.Value], b_vectors: list[ir.Value]) -> list[ir.Value]:
+        """Returns `sums` plus the sums of the groups in each of `b_vectors`."""
+        ones = self.e.splat(ir.VectorType.get([self.lanes], ir.IntegerType.get_signless(32)), 0x01010101)
+        bytes_of_one = as_elements(ones, self._element(self.instruction.element))
+        return [self.instruction.emit(total, bytes_of_one, b) for total, b in zip(sums, b_vectors, strict=True)]
+
     # ---- steps of K --------------------------------------------------------------------------------------------------
 
     def accumulate(self, tile: Tile, panel: ir.Value, k_range: Range | None, sums: list[ir.Value]) -> list[ir.Value]:
         e, group, (k,) = self.e, self.block.group, self.c.k
         vectors = len(sums) // tile.rows
-        excess = [self.zero()] * vectors if self.instruction.needs_offset(self.c.unsigned) else []
+        adds_columns = self.instruction.needs_offset(self.c.unsigned) and not self.block.shares_column_sums
+        excess = [self.zero()] * vectors if adds_columns else []
 
         def emit_step(step: Index, carried: list[ir.Value], active: int = group) -> list[ir.Value]:
             if tile.next_panel is not None:
@@ -62,6 +103,9 @@ class DotGemm(BlockedGemm):
         if k_range is None and k.size % group:
             carried = emit_step(k.size // group * group, carried, k.size % group)
         sums, excess = carried[: len(sums)], carried[len(sums) :]
+        if self.block.shares_column_sums:
+            stored = [e.load(self._excess, i * self.lanes, self.lanes) for i in range(vectors)]
+            return [arith.subi(value, stored[i % vectors]) for i, value in enumerate(sums)]
         if not excess:
             return sums
         excess = [arith.muli(value, e.splat(self.vector, OFFSET)) for value in excess]
@@ -76,10 +120,7 @@ class DotGemm(BlockedGemm):
         """
         e, lanes, group = self.e, self.lanes, self.block.group
         element = self._element(self.instruction.element)
-        b_vectors = [
-            convert_elements(e.load(panel, e.add(b, column * group), lanes * group), element, self.c.unsigned[1])
-            for column in range(0, tile.columns, lanes)
-        ]
+        b_vectors = self._load_row_of_b(panel, b, tile.columns)
         result = []
         for row in range(tile.rows):
             active_of_a = None if self.block.copies_a else active  # a copy is padded with zeros
@@ -91,12 +132,15 @@ class DotGemm(BlockedGemm):
                 self.instruction.emit(carried[base + j], a_vector, b_vector) for j, b_vector in enumerate(b_vectors)
             ]
         excess = carried[len(result) :]
-        if excess:
-            ones = as_elements(
-                e.splat(ir.VectorType.get([lanes], ir.IntegerType.get_signless(32)), 0x01010101), element
-            )
-            excess = [self.instruction.emit(x, ones, b) for x, b in zip(excess, b_vectors, strict=True)]
-        return [*result, *excess]
+        return [*result, *(self._add_ones(excess, b_vectors) if excess else [])]
+
+    def _load_row_of_b(self, panel: ir.Value, b: Index, columns: int) -> list[ir.Value]:
+        """Loads the vectors of one group of K at offset `b` of a panel, as elements that the instruction multiplies."""
+        e, width, element = self.e, self.lanes * self.block.group, self._element(self.instruction.element)
+        return [
+            convert_elements(e.load(panel, e.add(b, column * self.block.group), width), element, self.c.unsigned[1])
+            for column in range(0, columns, self.lanes)
+        ]
 
 
 _TILE = "!llvm.x86_amx"

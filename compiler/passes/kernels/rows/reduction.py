@@ -96,18 +96,33 @@ def emit_reduction(e: KernelEmitter, op: Structured, target: Target) -> str:
     reductions = _reductions_of(op)
     lanes = lanes_for(op, target)
     contiguous = _contiguous_reduction(op, set(range(op.inputs, len(op.operands))) - set(reductions))
+    columns = _columns(op) if len(reductions) == op.outputs and not op.indexed else None
+    # Vectors along a short loop, such as that over a window, are mostly empty.
+    if contiguous is not None and columns is not None and contiguous.size < lanes <= columns.size:
+        contiguous = None
     if not op.indexed <= set(contiguous.dims if contiguous is not None else ()):
         raise UnsupportedError("a reduction that reads another index than that of its contiguous loop")
     if contiguous is not None:
         _AlongReduction(e, op, reductions, contiguous, lanes).emit()
         return f"{contiguous.size} elements reduced in vectors of {lanes}"
-    columns = vector_loop(op, op.parallel)
-    if columns is None:
+    if columns is not None:
+        _AcrossColumns(e, op, reductions, columns, lanes).emit()
+        return f"columns reduced in vectors of {lanes}"
+    if _columns(op) is None:
         raise UnsupportedError("no loop is contiguous in all of its operands")
-    if len(reductions) < op.outputs:
-        raise UnsupportedError("an output varies along a reduction")
-    _AcrossColumns(e, op, reductions, columns, lanes).emit()
-    return f"columns reduced in vectors of {lanes}"
+    raise UnsupportedError("an output varies along a reduction")
+
+
+def _columns(op: Structured) -> Loop | None:
+    """Returns the innermost parallel loop along which vectors can be loaded and stored, or `None`.
+
+    Inputs may have a stride of 2 along it, as pools have; the outputs are contiguous.
+    """
+    for max_stride in (1, 2):
+        loop = vector_loop(op, op.parallel, max_stride)
+        if loop is not None and all(stride == 1 for stride in loop.strides[op.inputs :]):
+            return loop
+    return None
 
 
 def _contiguous_reduction(op: Structured, stored: set[int]) -> Loop | None:
@@ -173,8 +188,8 @@ class _Reduction:
         e, op = self.e, self.op
         vectors = {}
         for i in range(op.inputs):
-            if op.reads(i) and self.inner.strides[i]:
-                vectors[op.arguments[i]] = e.load(self.flats[i], e.add(starts[i], index), self.lanes, active)
+            if op.reads(i) and (stride := self.inner.strides[i]):
+                vectors[op.arguments[i]] = e.load_strided(self.flats[i], starts[i], index, stride, self.lanes, active)
             elif op.reads(i):
                 vectors[op.arguments[i]] = self.body.broadcast(e.load_scalar(self.flats[i], starts[i]))
         # The body's `linalg.index` is along the vector loop, which then consists of one dim.

@@ -1,4 +1,4 @@
-"""Maximum pools with positions: NaN, infinities, equal elements and padding, as in eager; computed in vectors."""
+"""Extremes with their positions: NaN, infinities, equal elements and padding, as in eager; computed in vectors."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ WINDOWS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
 }
 
 
-def images(dtype: torch.dtype, shape: tuple[int, ...]) -> Iterator[torch.Tensor]:
-    """Yields images of few different numbers, so that most windows have several maxima."""
+def tensors_of_few_numbers(dtype: torch.dtype, shape: tuple[int, ...]) -> Iterator[torch.Tensor]:
+    """Yields tensors of few different numbers, so that most windows and rows have several extremes."""
     generator = torch.Generator().manual_seed(0)
 
     def draw(*numbers: float) -> torch.Tensor:
@@ -45,9 +45,9 @@ def images(dtype: torch.dtype, shape: tuple[int, ...]) -> Iterator[torch.Tensor]
 
 def check(function: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     program = None
-    for image in images(dtype, shape):
-        program = program or LoadedProgram(Line(function, image).compile().artifact)
-        for result, expected in zip(program([image]), function(image), strict=True):
+    for values in tensors_of_few_numbers(dtype, shape):
+        program = program or LoadedProgram(Line(function, values).compile().artifact)
+        for result, expected in zip(program([values]), function(values), strict=True):
             torch.testing.assert_close(result, expected, rtol=0, atol=0, equal_nan=True)
 
 
@@ -63,6 +63,18 @@ def test_maxima_and_their_positions_are_eagers(window: str, dtype: torch.dtype) 
 def test_adaptive_maxima_and_their_positions_are_eagers(sizes: tuple[int, int]) -> None:
     """Windows of one size, and of several."""
     check(lambda x: F.adaptive_max_pool2d(x, sizes, return_indices=True), torch.float32, (2, 3, 12, 8))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.int8, torch.uint8])
+@pytest.mark.parametrize("shape", [(5, 1), (3, 7), (2, 33), (1, 1000)])
+def test_extremes_of_rows_and_their_positions_are_eagers(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    check(lambda x: (*x.max(-1), *x.min(-1), x.argmax(-1, keepdim=True), x.argmin()), dtype, shape)
+
+
+def test_positions_of_extremes_of_rows_are_computed_in_vectors() -> None:
+    line = Line(lambda x: (x.argmax(-1), *x.min(-1)), torch.randn(20, 500))
+    line.compile()
+    assert "linalg." not in line.text("vectorize-generics")
 
 
 def test_positions_of_maxima_are_computed_in_vectors() -> None:

@@ -1,0 +1,148 @@
+"""Convolution of few channels of narrow elements, which are read from the image in place, by packed weights.
+
+An instruction multiplies groups of elements that are adjacent in the image. Copies of patches would take as long as
+the products if these have few columns, and if few elements are contiguous, as in the first layer of a network.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from buddy.compiler.mlir.bindings import arith, ir, vector
+from buddy.compiler.passes.kernels.access import Loop
+from buddy.compiler.passes.kernels.conv.direct import ImplicitGemm
+from buddy.compiler.passes.kernels.conv.shape import ConvBlocking, Convolution, choose_conv_blocking
+from buddy.compiler.passes.kernels.dot_instructions import (
+    INSTRUCTIONS,
+    WORD_BYTES,
+    DotInstruction,
+    as_elements,
+    as_words,
+)
+from buddy.compiler.passes.kernels.emit import Index
+from buddy.compiler.passes.kernels.packing import Panels
+from buddy.compiler.support.target import Target
+
+
+@dataclass(frozen=True)
+class InPlaceBlocking(ConvBlocking):
+    """A register block whose products the instruction `dot` adds, group by group of each run of the image."""
+
+    dot: str
+
+    @property
+    def instruction(self) -> DotInstruction:
+        return INSTRUCTIONS[self.dot]
+
+    def describe(self) -> str:
+        return f"{super().describe()}, {self.dot} of elements in place"
+
+
+def choose_in_place(conv: Convolution, target: Target) -> InPlaceBlocking | None:
+    """Returns the blocking, or `None` if `target` has no such instruction, or if copies of patches cost less.
+
+    A copy takes a load and a store for each power of two of which a run is the sum. In place, the last group of a run
+    is multiplied with all columns, even if it is not full.
+    """
+    instruction = next((INSTRUCTIONS[name] for name in target.dot_instructions if _multiplies(name, conv)), None)
+    run = math.prod(loop.size for loop in _loops_of_run(conv)[1])
+    # Only pairs can be incomplete, see `InPlaceGemm._broadcast`.
+    if instruction is None or run == 1 or instruction.group != 2:
+        return None
+    pieces, groups = run.bit_count(), -(-run // instruction.group)
+    block = choose_conv_blocking(conv, target)
+    vectors = -(-conv.n.size // block.lanes)
+    if block.lanes * WORD_BYTES not in dict(instruction.intrinsics):
+        return None
+    if 2 * pieces < groups * vectors or (groups - run / instruction.group) * vectors >= pieces:
+        return None
+    return InPlaceBlocking(block.lines, block.pixels, block.vectors, block.lanes, block.panels, instruction.name)
+
+
+def _multiplies(name: str, conv: Convolution) -> bool:
+    """True if the instruction `name` multiplies the elements of `conv` as they are, in vectors."""
+    one = INSTRUCTIONS[name]
+    elements = (conv.input_element, conv.input_element)
+    is_plain = not (one.on_tiles or one.widens or one.needs_offset(conv.unsigned))
+    return is_plain and one.multiplies(elements, conv.element, conv.unsigned)
+
+
+def _loops_of_run(conv: Convolution) -> tuple[tuple[Loop, ...], tuple[Loop, ...]]:
+    """Returns the loops of the reduction over the runs, and those over the elements of a run, adjacent in the image."""
+    outer, inner, size = list(conv.k), list[Loop](), 1
+    while outer and outer[-1].strides[0] == size:
+        inner.insert(0, outer.pop())
+        size *= inner[0].size
+    return tuple(outer), tuple(inner)
+
+
+def in_place_panels(conv: Convolution, blocking: InPlaceBlocking) -> Panels:
+    """Returns the packing of the weights: [group..., run..., panel, element / g, column, element % g]."""
+    runs, elements = _loops_of_run(conv)
+    outer = tuple((loop.size, loop.strides[1]) for loop in (*conv.groups, *runs))
+    ks, group = tuple((loop.size, loop.strides[1]) for loop in elements), blocking.instruction.group
+    n = (conv.n.size, conv.n.strides[1])
+    return Panels(outer, n, ks, blocking.columns, blocking.lanes, conv.unsigned[1], group, group, conv.input_element)
+
+
+class InPlaceGemm(ImplicitGemm):
+    """Emits one convolution with weights packed by `in_place_panels`."""
+
+    block: InPlaceBlocking
+
+    def choose_panels(self) -> Panels:
+        return in_place_panels(self.conv, self.block)
+
+    def _accumulate(
+        self, a: Index, b: Index, position_offsets: list[int], vectors: int, sums: list[ir.Value]
+    ) -> list[ir.Value]:
+        e, (runs, elements) = self.e, _loops_of_run(self.conv)
+        b_strides = self.panels.outer_strides[len(self.conv.groups) :]
+        size = math.prod(loop.size for loop in elements)
+
+        def emit_loops(depth: int, a: Index, b: Index, sums: list[ir.Value]) -> list[ir.Value]:
+            if depth == len(runs):
+                return self._add_run(a, b, size, position_offsets, vectors, sums)
+
+            def emit_iteration(k: Index, carried: list[ir.Value]) -> Sequence[ir.Value]:
+                next_a = e.add(a, e.mul(k, runs[depth].strides[0]))
+                return emit_loops(depth + 1, next_a, e.add(b, e.mul(k, b_strides[depth])), carried)
+
+            return e.loop(0, runs[depth].size, 1, emit_iteration, sums)
+
+        return emit_loops(0, a, b, sums)
+
+    def _add_run(
+        self, a: Index, b: Index, size: int, position_offsets: list[int], vectors: int, sums: list[ir.Value]
+    ) -> list[ir.Value]:
+        """Returns the sums after the products of one run of `size` elements for each position."""
+        e, lanes, group = self.e, self.lanes, self.block.instruction.group
+        for step in range(0, size, group):
+            start, active = e.add(b, step * self.block.columns), min(group, size - step)
+            weights = [e.load(self.b, e.add(start, j * lanes * group), lanes * group) for j in range(vectors)]
+            result: list[ir.Value] = []
+            for i, offset in enumerate(position_offsets):
+                elements = self._broadcast(e.add(a, offset + step), active)
+                result += [
+                    self.block.instruction.emit(sums[i * vectors + j], elements, weight)
+                    for j, weight in enumerate(weights)
+                ]
+            sums = result
+        return sums
+
+    def _broadcast(self, offset: Index, active: int) -> ir.Value:
+        """Loads a group of the image into every lane; of a pair, the second element is zero if only one is `active`.
+
+        The product of a weight of zero and the element that follows in the image would be NaN if that is infinite.
+        """
+        e, group, element = self.e, self.block.instruction.group, self.a.type.element_type
+        if active == group:
+            word = as_words(e.load(self.a, offset, group), group)
+            type_ = ir.VectorType.get([self.lanes], word.type.element_type)
+            return as_elements(vector.broadcast(type_, vector.extract(word, [], [0])), element)
+        type_ = ir.VectorType.get([self.lanes * group], element)
+        bits = ",".join(["true,false"] * self.lanes)
+        is_first = e.constant(ir.Attribute.parse(f"dense<[{bits}]> : vector<{self.lanes * group}xi1>"))
+        return arith.select(is_first, vector.broadcast(type_, e.load_scalar(self.a, offset)), e.zero(type_))
