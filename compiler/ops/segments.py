@@ -113,6 +113,7 @@ def _check_offsets(node: Op, symbol_table: SymbolTable) -> None:
     fall_back_if(node, symbol_table, invalid, "the offsets do not start at 0, decrease, or do not end at the length")
 
 
+# Maps a column to the element of a row.
 RowReader = Callable[[ir.Value], Scalar]
 
 
