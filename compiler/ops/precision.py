@@ -175,11 +175,13 @@ def round_operands_if_requested(
 
 
 def _multiply_bfloat16(a: Operand, b: Operand, out: str) -> Any:
+    """Emits a product of operands rounded to bfloat16, with sums in f32."""
     a_value, b_value = round_to_bfloat16(a.value), round_to_bfloat16(b.value)
     return st.contract(a_value, b_value, a.letters, b.letters, out, _F32)
 
 
 def _multiply_pairs(a: Operand, b: Operand, out: str) -> Any:
+    """Emits a product of operands that are each split into two bfloat16, without the product of both low parts."""
     _check_rows(a, b, out)
     a_parts = split_operand(a, out, "left", low=2)
     b_parts = split_operand(b, out, "right", low=1)
@@ -199,6 +201,7 @@ def _check_rows(a: Operand, b: Operand, out: str) -> None:
 
 
 def _multiply_integers(a: Operand, b: Operand, out: str) -> Any:
+    """Emits a product of operands that are both quantised to 8 bits, with sums in i32, times their scales."""
     _check_terms(a, b, out)
     (a_integers, a_scale), (b_integers, b_scale) = (quantise(operand, out) for operand in (a, b))
     sums = st.contract(a_integers, b_integers, a.letters, b.letters, out, _INT32)
@@ -206,6 +209,7 @@ def _multiply_integers(a: Operand, b: Operand, out: str) -> Any:
 
 
 def _multiply_integer_weights(a: Operand, b: Operand, out: str) -> Any:
+    """Emits a product of an operand in f32 and a parameter quantised to 8 bits, times its scale."""
     if is_parameter(b.value):
         weights, scale = quantise(b, out)
         sums = st.contract(a.value, weights, a.letters, b.letters, out, _F32)
