@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from buddy.compiler.passes.contractions_to_kernels import ContractionsToKernels
 from buddy.compiler.passes.convolutions_to_kernels import ConvolutionsToKernels
-from buddy.compiler.tools.bench import limits
+from buddy.compiler.tools.bench import peak_rates
 from tests.passes.convolution_calls import weights_of
 from tests.passes.windows import Array, Window
 from tests.support.mlir_jit import Compiled
@@ -153,7 +153,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="only cases whose name contains one of these")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    machine = {**printing.machine(), "peak_gflops": round(limits.measure_peak_rates(1)["gflops"], 1)}
+    machine = {**printing.machine(), "peak_gflops": round(peak_rates.measure_peak_rates(1)["gflops"], 1)}
     found = {name: measure(window, options.repeats, machine["peak_gflops"]) for name, window in chosen(options).items()}
     heading = [
         "convolution",

@@ -25,8 +25,8 @@ from buddy.compiler.tools.bench.plan import (
     BenchPlanError,
     BenchSubject,
     Clock,
-    check_sides,
     read_suite,
+    resolve_sides,
     with_precisions,
 )
 
@@ -158,7 +158,7 @@ def _make_plan(options: argparse.Namespace, script: tuple[str, ...]) -> BenchPla
     threads = tuple(_parse_thread_count(text) for text in options.threads.split(","))
     selected = tuple(subject for subject in subjects if not names or subject.name in names)
     selected = with_precisions(selected, [name for name in options.precisions.split(",") if name])
-    sides = check_sides(options.sides.split(","))
+    sides = resolve_sides(options.sides.split(","))
     if options.clock == "cpu" and threads != (1,):
         raise BenchPlanError("--clock cpu adds up the time of all threads: use it with --threads 1")
     return BenchPlan(selected, sides, threads, options.rounds, options.seconds, options.prepare_seconds, options.clock)

@@ -16,8 +16,8 @@ from buddy.compiler.support import files
 from buddy.compiler.support.cluster import ClusterError
 from buddy.compiler.tools.coverage import report, session
 from buddy.compiler.tools.coverage.plan import (
-    DTYPES,
-    RIGHT,
+    DEFAULT_DTYPES,
+    RIGHT_OUTCOMES,
     CoveragePlan,
     CoveragePlanError,
     OpDtypePair,
@@ -39,7 +39,10 @@ def make_parser() -> arguments.Parser:
         "--only", default="", metavar="A,B", help="only these operators: names, or patterns such as 'linalg.*'"
     )
     parser.add_argument(
-        "--dtypes", default=",".join(DTYPES), metavar="A,B", help=f"dtypes (default: {','.join(DTYPES)})"
+        "--dtypes",
+        default=",".join(DEFAULT_DTYPES),
+        metavar="A,B",
+        help=f"dtypes (default: {','.join(DEFAULT_DTYPES)})",
     )
     parser.add_argument(
         "--backward", action="store_true", help="compare gradients too, of the operators that have them"
@@ -128,7 +131,7 @@ def _check(options: argparse.Namespace, plan: CoveragePlan, console: Console) ->
         with reporting_write_errors(options.report):
             options.report.write_text(report.markdown(listed, listing, plan))
     summary = report.summary(listed, listing.core)
-    summary |= {"reasons": report.top_reasons(listed), "changed": report.changes(before, listed)}
+    summary |= {"reasons": report.top_reasons(listed), "changed": report.outcome_changes(before, listed)}
     text = "\n\n".join(filter(None, (report.statistics_text(summary), report.conclusions(summary))))
     print(json.dumps(summary, indent=2) if options.json else text)
-    return 0 if all(result.outcome in (*RIGHT, "skipped") for result in listed) else FAILURE
+    return 0 if all(result.outcome in (*RIGHT_OUTCOMES, "skipped") for result in listed) else FAILURE

@@ -51,6 +51,7 @@ def warm_up() -> None:
 
 
 def main(words: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m buddy.compiler.driver.one_pass", description="run one pass on a module"
     )

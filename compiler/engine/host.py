@@ -226,9 +226,9 @@ def _extract(captured: CapturedGraph, request: ExtractNodes) -> CapturedGraph:
 
 
 def _make_script(captured: CapturedGraph) -> ScriptMade:
-    from buddy.compiler.tools.extract import Subgraph, script_of
+    from buddy.compiler.tools.extract import Subgraph, make_script
 
-    made = script_of(Subgraph(captured.graph, captured.tensors, captured.numbers))
+    made = make_script(Subgraph(captured.graph, captured.tensors, captured.numbers))
     return ScriptMade(made.name, made.text, made.values)
 
 

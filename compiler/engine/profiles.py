@@ -52,7 +52,7 @@ def locate_instructions(sampling: Sampling, text: IndexedText) -> Sampling:
 
 
 # Run by name: importing it here would load LLVM into the engine.
-_MEASURE_PEAK = "buddy.compiler.tools.bench.limits:measure_peak_rates"
+_MEASURE_PEAK = "buddy.compiler.tools.bench.peak_rates:measure_peak_rates"
 # The time limit in seconds; on an idle machine, the measurement takes about two seconds.
 _MEASURE_PEAK_TIMEOUT = 60.0
 # Nodes may exceed the peak by this factor: a core's clock may vary by some per cent from one second to the next.

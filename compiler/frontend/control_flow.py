@@ -23,6 +23,7 @@ def is_control_flow(node: Node) -> bool:
 
 
 def has_control_flow(module: GraphModule) -> bool:
+    """Returns whether a graph has an op whose branches or bodies are subgraphs."""
     return any(map(is_control_flow, module.graph.nodes))
 
 

@@ -78,6 +78,7 @@ def nonzero(x: torch.Tensor) -> torch.Tensor:
 
 
 def masked_select(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Returns the elements of `x` at which the broadcast `mask` is true, as [count]."""
     x, mask = torch.broadcast_tensors(x, mask)
     return x.reshape(-1).index_select(0, _true_positions(mask, _count(mask)))
 
@@ -143,6 +144,7 @@ def _mask_positions(mask: torch.Tensor, length: Size | None) -> list[torch.Tenso
 
 
 def repeat_interleave(repeats: torch.Tensor, output_size: int | None = None) -> torch.Tensor:
+    """Returns each index i `repeats[i]` times, in order; the sum of `repeats` becomes a size read at run time."""
     if output_size is not None:
         return NotImplemented
     total = 0 if _is_empty(repeats) else _sum_of_counts(repeats)

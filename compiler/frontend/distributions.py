@@ -171,6 +171,7 @@ _PART_DEVIATION = math.sqrt(0.5)
 
 @rule(aten.rand.default, aten.rand_like.default, results=FLOATS | COMPLEX)
 def rand(bits: RandomBits, _form: object) -> torch.Tensor:
+    """Returns uniform numbers in [0, 1); complex numbers have independent parts."""
     if bits.dtype.is_complex:
         return torch.view_as_complex(rand(bits.for_parts(), _form))
     return bits.fractions().to(bits.dtype)
@@ -178,11 +179,13 @@ def rand(bits: RandomBits, _form: object) -> torch.Tensor:
 
 @rule(aten.randn.default, aten.randn_like.default, results=FLOATS | COMPLEX)
 def randn(bits: RandomBits, _form: object) -> torch.Tensor:
+    """Returns normally distributed numbers of mean 0 and variance 1."""
     return normal(bits, _form)
 
 
 @rule(aten.uniform.default, results=FLOATS | COMPLEX)
 def uniform(bits: RandomBits, _like: object, low: float = 0.0, high: float = 1.0) -> torch.Tensor:
+    """Returns uniform numbers in [`low`, `high`)."""
     if bits.dtype.is_complex:
         parts = uniform(bits.for_parts(), _like, low, high)
         return parts if parts is NotImplemented else torch.view_as_complex(parts)
@@ -191,6 +194,7 @@ def uniform(bits: RandomBits, _like: object, low: float = 0.0, high: float = 1.0
 
 @rule(aten.normal_functional.default, results=FLOATS | COMPLEX)
 def normal(bits: RandomBits, _like: object, mean: float = 0.0, deviation: float = 1.0) -> torch.Tensor:
+    """Returns normally distributed numbers with one mean and one deviation."""
     if bits.dtype.is_complex:
         return torch.view_as_complex(normal(bits.for_parts(), _like, 0.0, deviation * _PART_DEVIATION)) + mean
     return (bits.normal() * deviation + mean).to(bits.dtype)
@@ -198,6 +202,7 @@ def normal(bits: RandomBits, _like: object, mean: float = 0.0, deviation: float 
 
 @rule(aten.normal.float_float, results=FLOATS)
 def normal_of_numbers(bits: RandomBits, mean: float, deviation: float, _size: object) -> torch.Tensor:
+    """Returns normally distributed numbers of a given size, with one mean and one deviation."""
     return (bits.normal() * deviation + mean).to(bits.dtype)
 
 
@@ -205,6 +210,7 @@ def normal_of_numbers(bits: RandomBits, mean: float, deviation: float, _size: ob
 def normal_of_tensors(
     bits: RandomBits, mean: torch.Tensor | float, deviation: torch.Tensor | float = 1.0
 ) -> torch.Tensor:
+    """Returns normally distributed numbers, with a mean or a deviation for each element."""
     if isinstance(deviation, torch.Tensor):
         if deviation.dtype not in FLOATS:
             return NotImplemented
@@ -215,11 +221,13 @@ def normal_of_tensors(
 
 @rule(aten.log_normal.default, results=FLOATS)
 def log_normal(bits: RandomBits, _like: object, mean: float = 1.0, deviation: float = 2.0) -> torch.Tensor:
+    """Returns numbers whose logarithms are normally distributed."""
     return (bits.normal() * deviation + mean).exp().to(bits.dtype)
 
 
 @rule(aten.exponential.default, results=FLOATS)
 def exponential(bits: RandomBits, _like: object, rate: float = 1.0) -> torch.Tensor:
+    """Returns exponentially distributed numbers of mean 1 / `rate`."""
     return (bits.exponential() / rate).to(bits.dtype)
 
 
@@ -253,6 +261,7 @@ def rrelu(
     training: bool = False,
     _generator: object = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Returns `x`, its negative elements times slopes in [`low`, `high`), random in training, and the slopes."""
     if _generator is not None:
         return NotImplemented
     if not training:
@@ -277,11 +286,13 @@ def bernoulli_of_a_number(bits: RandomBits, _like: object, p: float = 0.5) -> to
 
 @rule(aten.bernoulli.default, results=FLOATS)
 def bernoulli(bits: RandomBits, p: torch.Tensor) -> torch.Tensor:
+    """Returns ones, each with the probability in `p`, else zeros."""
     return _bernoulli(bits, p)
 
 
 @rule(aten.bernoulli.Tensor, results=WITH_BOOL)
 def bernoulli_like(bits: RandomBits, _like: object, p: torch.Tensor) -> torch.Tensor:
+    """Returns ones, each with the probability in `p`, else zeros, in the dtype of another tensor."""
     return _bernoulli(bits, p) if p.dtype in FLOATS else NotImplemented
 
 
@@ -293,16 +304,19 @@ def _bernoulli(bits: RandomBits, p: torch.Tensor) -> torch.Tensor:
 
 @rule(aten.randint.default, results=WITH_UNSIGNED)
 def randint(bits: RandomBits, high: int | torch.SymInt, _size: object) -> torch.Tensor:
+    """Returns uniform integers in [0, `high`)."""
     return _draw_between(bits, 0, high)
 
 
 @rule(aten.randint.low, results=WITH_UNSIGNED)
 def randint_from(bits: RandomBits, low: int | torch.SymInt, high: int | torch.SymInt, _size: object) -> torch.Tensor:
+    """Returns uniform integers in [`low`, `high`)."""
     return _draw_between(bits, low, high)
 
 
 @rule(aten.randint_like.default, results=WITH_UNSIGNED)
 def randint_like(bits: RandomBits, _like: object, high: int | torch.SymInt) -> torch.Tensor:
+    """Returns uniform integers in [0, `high`), in the form of another tensor."""
     return _draw_between(bits, 0, high)
 
 
@@ -310,11 +324,13 @@ def randint_like(bits: RandomBits, _like: object, high: int | torch.SymInt) -> t
 def randint_like_from(
     bits: RandomBits, _like: object, low: int | torch.SymInt, high: int | torch.SymInt
 ) -> torch.Tensor:
+    """Returns uniform integers in [`low`, `high`), in the form of another tensor."""
     return NotImplemented if high is None else _draw_between(bits, low, high)
 
 
 @rule(aten.random.to, results=WITH_UNSIGNED)
 def random_to(bits: RandomBits, _like: object, high: int) -> torch.Tensor:
+    """Returns uniform integers in [0, `high`), in the form of another tensor."""
     return _draw_between(bits, 0, high)
 
 

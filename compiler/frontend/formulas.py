@@ -98,6 +98,7 @@ def materialized_zeros(size: Sequence[int], **options: object) -> torch.Tensor:
 
 
 def dist(x: torch.Tensor, y: torch.Tensor, p: float = 2) -> torch.Tensor:
+    """Returns the p-norm of the difference of `x` and `y`."""
     return torch.linalg.vector_norm(x - y, p)
 
 

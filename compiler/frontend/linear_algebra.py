@@ -23,11 +23,13 @@ def keep_checks_of_errors() -> None:
 
 
 def det(a: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Returns the determinants of `a`, and its LU factors and pivots for the gradient."""
     factors, pivots, _ = aten.linalg_lu_factor_ex(_order_like_eager(a))
     return factors.diagonal(dim1=-2, dim2=-1).prod(-1) * _parity(pivots), factors, pivots
 
 
 def slogdet(a: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Returns the sign and the logarithm of the absolute value of each determinant, and the LU factors and pivots."""
     factors, pivots, _ = aten.linalg_lu_factor_ex(_order_like_eager(a))
     diagonal = factors.diagonal(dim1=-2, dim2=-1)
     return diagonal.sgn().prod(-1) * _parity(pivots), diagonal.abs().log().sum(-1), factors, pivots
@@ -49,6 +51,7 @@ def _parity(pivots: torch.Tensor) -> torch.Tensor:
 
 
 def lu(a: torch.Tensor, *, pivot: bool = True) -> tuple[torch.Tensor, ...]:
+    """Returns P, L and U [..., rows, columns] with `a` = P L U."""
     factors, pivots, _ = aten.linalg_lu_factor_ex(a, pivot=pivot)
     return aten.lu_unpack(factors, pivots)
 
@@ -71,12 +74,14 @@ def solve_ex(
 
 
 def inv_ex(a: torch.Tensor, *, check_errors: bool = False) -> tuple[torch.Tensor, ...]:
+    """Returns the inverses of `a`, and LAPACK's `info` of each matrix."""
     identity = torch.eye(a.size(-1), dtype=a.dtype, device=a.device).expand(a.shape)
     inverse, _, _, info = aten._linalg_solve_ex(a, identity, check_errors=check_errors)
     return inverse, info
 
 
 def qr(a: torch.Tensor, mode: str = "reduced") -> tuple[torch.Tensor, ...]:
+    """Returns Q and R of `a` in the `mode` "reduced" or "complete"; Q is empty for "r"."""
     if any(isinstance(size, torch.SymInt) for size in a.shape):
         return NotImplemented  # torch has no shape function of `geqrf` and would run it
     rows, columns = a.shape[-2:]
@@ -89,6 +94,7 @@ def qr(a: torch.Tensor, mode: str = "reduced") -> tuple[torch.Tensor, ...]:
 
 
 def householder_product(packed: torch.Tensor, taus: torch.Tensor) -> torch.Tensor:
+    """Returns the first columns of the product of the Householder reflectors in `packed`, with scales `taus`."""
     return _first_columns(packed, taus, packed.size(-1))
 
 
@@ -125,6 +131,7 @@ def recorded_singular_values(a: torch.Tensor, *, driver: str | None = None) -> t
 
 
 def singular_values(a: torch.Tensor) -> torch.Tensor:
+    """Returns the singular values of `a`, in descending order."""
     return aten._linalg_svd(a, False, False)[1]
 
 

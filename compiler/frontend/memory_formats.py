@@ -53,6 +53,7 @@ def keep_format_if_dense(rule: Callable[..., object]) -> Callable[..., object]:
 
 
 def batch_norm(x: torch.Tensor, *rest: object) -> object:
+    """Normalizes `x` in its suggested memory format, so that the result has that format, as in eager."""
     memory_format = suggest_memory_format(x)
     if x.is_contiguous(memory_format=memory_format):
         return NotImplemented

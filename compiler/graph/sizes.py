@@ -163,10 +163,12 @@ def _is_nonnegative_atom(atom: Atom) -> bool:
 
 
 def smallest(left: Dim, right: Dim) -> Dim:
+    """Returns the smaller of two sizes, as a `min` if this depends on symbols."""
     return apply_operation("min", left, right)
 
 
 def largest(left: Dim, right: Dim) -> Dim:
+    """Returns the larger of two sizes, as a `max` if this depends on symbols."""
     return apply_operation("max", left, right)
 
 
@@ -181,6 +183,7 @@ def index_from_front(position: Dim, size: Dim) -> Dim:
 
 
 def product(sizes: Sequence[Dim]) -> Dim:
+    """Returns the product of sizes, 1 if there are none."""
     return reduce(operator.mul, sizes, 1)
 
 
@@ -207,6 +210,7 @@ def exact_quotient(size: Dim, divisor: Dim) -> Dim | None:
 
 
 def is_dynamic(shape: Sequence[Dim]) -> bool:
+    """Returns whether a size of `shape` is symbolic."""
     return any(isinstance(size, Size) for size in shape)
 
 

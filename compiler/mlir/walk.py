@@ -103,6 +103,7 @@ RUNS_ONCE = "buddy.once"
 # Attribute of an argument of the entry: a buffer of the caller for one result, which overlaps no other buffer.
 OUT_PARAMETER = "buddy.result"
 
+# Ops whose result is another view of the elements of their first operand, a memref.
 VIEW_OPS = frozenset(
     {
         "memref.collapse_shape",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.mlir.walk import callee_of, is_inside, symbol_of
+from buddy.compiler.mlir.walk import VIEW_OPS, callee_of, is_inside, symbol_of
 
 # Ops that only read their memory operands.
 _READING_OPS = frozenset({
@@ -11,10 +11,8 @@ _READING_OPS = frozenset({
     "vector.gather", "vector.maskedload", "vector.expandload", "llvm.load", "memref.prefetch", "memref.dealloc",
 })  # fmt: skip
 # Ops whose results alias their memory operands.
-_ALIASING_OPS = frozenset({
-    "memref.subview", "memref.cast", "memref.reinterpret_cast", "memref.expand_shape", "memref.collapse_shape",
-    "memref.view", "memref.transpose", "memref.memory_space_cast", "memref.extract_strided_metadata",
-    "memref.assume_alignment",
+_ALIASING_OPS = VIEW_OPS | frozenset({
+    "memref.memory_space_cast", "memref.extract_strided_metadata", "memref.assume_alignment",
     "llvm.getelementptr", "llvm.bitcast", "llvm.addrspacecast",
     # These convert a buffer to an address, to pass it to a function outside the module.
     "memref.extract_aligned_pointer_as_index", "arith.index_cast", "llvm.inttoptr",

@@ -35,7 +35,7 @@ from buddy.compiler.ops.attention_tiles import (
     slice_arguments,
     update_in_place,
 )
-from buddy.compiler.ops.precision import refuse_precision, round_operands_if_requested
+from buddy.compiler.ops.precision import reject_precision, round_operands_if_requested
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.structured import (
@@ -133,7 +133,7 @@ class _Attention:
         if zero_masked_rows:
             q, k, v, element = _in_requested_precision(q, k, v)
         else:
-            refuse_precision("it was fused from separate products: disable flash-attention-prefill to compute these")
+            reject_precision("it was fused from separate products: disable flash-attention-prefill to compute these")
             element = result
         in_place = (
             q.order == order and q.shape[-1] == v[0].shape[-1] and element is result and _has_one_reader(node.args[0])
@@ -408,7 +408,7 @@ def _in_requested_precision(
 ) -> tuple[TileOperand, tuple[TileOperand, ...], tuple[TileOperand, ...], TensorDType]:
     """Returns the operands rounded to bfloat16, if the recipe selects it, and their element type."""
     if q.shape[-2] == 1:
-        refuse_precision("rounding keys and values for one row of queries takes longer than it saves")
+        reject_precision("rounding keys and values for one row of queries takes longer than it saves")
         return q, k, v, q.dtype
     operands = [q, *k, *v]
     values, element = round_operands_if_requested([operand.value for operand in operands], q.dtype, "attention")

@@ -54,30 +54,30 @@ def split_rows(queries: int, keys: int, block: int, key_block: int, causal: bool
     if causal and block != key_block:
         raise ValueError(f"causal blocks of {block} rows by {key_block} keys are not square")
     if causal:
-        return tuple(_causal(queries, keys, block))
-    full, rest = divmod(keys, key_block)
-    tail = KeyTail(full, rest, False) if rest else None
+        return tuple(_causal_blocks(queries, keys, block))
+    full, remainder = divmod(keys, key_block)
+    tail = KeyTail(full, remainder, False) if remainder else None
     return tuple(RowBlocks(first, end, rows, full, tail) for first, end, rows in _blocks(queries, block))
 
 
 def _blocks(size: int, block: int) -> Iterator[tuple[int, int, int]]:
     """Yields (first block, end block, rows per block) for the full blocks, then for the remainder."""
-    full, rest = divmod(size, block)
+    full, remainder = divmod(size, block)
     if full:
         yield 0, full, block
-    if rest:
-        yield full, full + 1, rest
+    if remainder:
+        yield full, full + 1, remainder
 
 
-def _causal(queries: int, keys: int, block: int) -> Iterator[RowBlocks]:
+def _causal_blocks(queries: int, keys: int, block: int) -> Iterator[RowBlocks]:
     """Yields the blocks of rows with a full diagonal block, then with a partial one, then below the diagonal."""
-    full, rest = divmod(keys, block)
+    full, remainder = divmod(keys, block)
     for first, end, rows in _blocks(queries, block):
         diagonal_end = min(end, full)
         if first < diagonal_end:
             yield RowBlocks(first, diagonal_end, rows, None, KeyTail(None, rows, True))
-        if first <= full < end and rest:
-            yield RowBlocks(full, full + 1, rows, full, KeyTail(full, min(rows, rest), True))
-        below_diagonal = max(first, full + bool(rest))
+        if first <= full < end and remainder:
+            yield RowBlocks(full, full + 1, rows, full, KeyTail(full, min(rows, remainder), True))
+        below_diagonal = max(first, full + bool(remainder))
         if below_diagonal < end:
-            yield RowBlocks(below_diagonal, end, rows, full, KeyTail(full, rest, False) if rest else None)
+            yield RowBlocks(below_diagonal, end, rows, full, KeyTail(full, remainder, False) if remainder else None)

@@ -30,6 +30,7 @@ class TileOperand:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The shape [batch..., rows, width] of the logical tensor."""
         memory_shape = shape_of(self.value)
         return tuple(memory_shape[dim] for dim in self.order)
 
@@ -86,18 +87,21 @@ def reduce_rows(
 
 
 def multiply_index(index: Index, factor: int) -> Index:
+    """Returns `index * factor`; emits no op for numbers, and for a factor of 1."""
     if isinstance(index, int):
         return index * factor
     return index if factor == 1 else arith.muli(index, _constant(factor))
 
 
 def add_to_index(index: Index, number: int) -> Index:
+    """Returns `index + number`; emits no op for numbers, and for 0."""
     if isinstance(index, int):
         return index + number
     return index if number == 0 else arith.addi(index, _constant(number))
 
 
 def divide_index(index: Index, divisor: int) -> Index:
+    """Returns `index // divisor` for an `index` of 0 or more; emits no op for numbers, and for a divisor of 1."""
     if isinstance(index, int):
         return index // divisor
     return index if divisor == 1 else arith.divui(index, _constant(divisor))

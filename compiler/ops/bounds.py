@@ -32,13 +32,14 @@ def clamp_index(index: Scalar, size: Extent, wraps: bool = False) -> ir.Value:
     """
     if isinstance(size, int) and size == 0:
         raise LoweringError("the indexed dim is empty, which eager rejects")
-    at, length = scalar_to_index(index), position(size)
+    signed_index, length = scalar_to_index(index), position(size)
     if wraps:
-        negative = arith.cmpi(arith.CmpIPredicate.slt, at, position(0))
-        at = arith.select(negative, arith.addi(at, length), at)
-    return arith.minui(at, arith.subi(length, position(1)))
+        negative = arith.cmpi(arith.CmpIPredicate.slt, signed_index, position(0))
+        signed_index = arith.select(negative, arith.addi(signed_index, length), signed_index)
+    return arith.minui(signed_index, arith.subi(length, position(1)))
 
 
+# The element type of the tensor that says whether an index is out of range.
 _FLAG = TensorDType.Int32
 # Whether to emit checks, which an option of the recipe decides.
 _checks_enabled = ContextVar("_checks_enabled", default=True)
@@ -126,6 +127,7 @@ ops_registry = Registry()
 
 @ops_registry.lowering("AssertOp")
 def check_assertion(node: Op, symbol_table: SymbolTable) -> list[ir.Value | None]:
+    """Emits a check that falls back to eager, which raises, if the condition is false. Returns no value."""
     meta = node.args[0].tensor_meta
     if math.prod(meta.shape) != 1:
         raise LoweringError(f"the condition has shape {list(meta.shape)}, not one element")

@@ -110,10 +110,10 @@ class ConvolutionSetup:
 
 def convolve(value: ir.Value, kernel: ir.Value, setup: ConvolutionSetup, shape: Sequence[int]) -> ir.Value:
     """Emits a convolution of `value`. The result has `shape` and the accumulator type."""
-    return slide(pad_for_window(value, setup.window, shape[2:], 0, setup.dtype), kernel, setup, shape)
+    return convolve_padded(pad_for_window(value, setup.window, shape[2:], 0, setup.dtype), kernel, setup, shape)
 
 
-def slide(value: ir.Value, kernel: ir.Value, setup: ConvolutionSetup, shape: Sequence[int]) -> ir.Value:
+def convolve_padded(value: ir.Value, kernel: ir.Value, setup: ConvolutionSetup, shape: Sequence[int]) -> ir.Value:
     """Emits a convolution of `value`, which is padded already. The result has `shape` and the accumulator type.
 
     The loops are: batch, group (if `groups` > 1), output channel, output positions, input channel, and window.
@@ -219,7 +219,7 @@ def _convolve_phase(
     window = SlidingWindow(taps, ones, (0,) * len(phases), tuple(p.dilation for p in phases))
     offsets, padded_sizes = [0, 0, *(p.offset for p in phases)], [*st.shape_of(value)[:2], *window.padded_sizes(counts)]
     padded = insert_spaced(value, offsets, [1] * len(padded_sizes), padded_sizes, 0, dtype)
-    return slide(padded, kernel, replace(setup, window=window), [*leading, *counts])
+    return convolve_padded(padded, kernel, replace(setup, window=window), [*leading, *counts])
 
 
 def _adjoint_kernel(kernel: ir.Value, setup: ConvolutionSetup) -> ir.Value:
@@ -286,7 +286,7 @@ def correlate(longer: ir.Value, shorter: ir.Value, setup: ConvolutionSetup, shap
     exchanged = [1, 0, *range(2, 2 + len(positions))]
     value, kernel = st.transpose(padded, exchanged, dtype), st.transpose(shorter, exchanged, dtype)
     setup = replace(setup, window=window_of_shorter.without_padding())
-    gradient = slide(value, kernel, setup, [c, o, *shape[2:]])
+    gradient = convolve_padded(value, kernel, setup, [c, o, *shape[2:]])
     return st.transpose(gradient, exchanged, setup.accumulator)
 
 
@@ -310,8 +310,8 @@ def _correlate_in_place(longer: ir.Value, shorter: ir.Value, setup: ConvolutionS
         sizes, group = [groups, o // groups, *shape[1:]], [0]
     output, taps, batch = len(group), len(group) + 2, len(sizes)
     inner = [*range(batch + 1, batch + 1 + spatial)]
-    places: list[st.DimIndex] = [*(window.dims(taps, inner[0]) if group else inner)]
-    dims: list[list[st.DimIndex]] = [[batch, *group, output + 1, *places], [batch, *group, output, *inner]]
+    window_dims: list[st.DimIndex] = [*(window.dims(taps, inner[0]) if group else inner)]
+    dims: list[list[st.DimIndex]] = [[batch, *group, output + 1, *window_dims], [batch, *group, output, *inner]]
 
     def body(x: ir.Value, gradient: ir.Value, total: ir.Value) -> list[ir.Value]:
         wide_x, wide_gradient = (cast(Scalar(value, dtype), wide) for value in (x, gradient))

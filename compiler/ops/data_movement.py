@@ -12,6 +12,7 @@ from buddy.compiler.mlir.bindings import arith, ir, tensor
 from buddy.compiler.ops import loops
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
+from buddy.compiler.ops.integers import INTEGER_TYPES, bits_of, from_bits, stored_bit_width
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.utils import (
@@ -29,7 +30,7 @@ INDEX_TYPE = TensorDType.Int64
 Position = Scalar | int
 
 
-def read(value: ir.Value, dtype: TensorDType, positions: Sequence[Position]) -> Scalar:
+def read_element(value: ir.Value, dtype: TensorDType, positions: Sequence[Position]) -> Scalar:
     """Reads the element of a tensor of `dtype` at integer positions, which must be in bounds."""
     return Scalar(tensor.extract(value, [st.integer_to_index(position_scalar(p).value) for p in positions]), dtype)
 
@@ -159,7 +160,7 @@ def unfold(node: Op, symbol_table: SymbolTable) -> ir.Value:
 _DIAGONAL_ARGUMENTS = (("offset", 0), ("dim1", 0), ("dim2", 1))
 
 
-def _diagonal(node: Op, first: int, rank: int) -> tuple[int, int, int]:
+def _diagonal_arguments(node: Op, first: int, rank: int) -> tuple[int, int, int]:
     """Returns offset, row dim and column dim, which are the node's arguments from `first` on."""
     offset, row, column = (
         argument(node, first + i, name, default) for i, (name, default) in enumerate(_DIAGONAL_ARGUMENTS)
@@ -171,12 +172,14 @@ def _diagonal(node: Op, first: int, rank: int) -> tuple[int, int, int]:
 def diagonal(node: Op, symbol_table: SymbolTable) -> ir.Value:
     value, meta = value_of(node.args[0], symbol_table), node.tensor_meta
     rank = len(st.shape_of(value))
-    offset, row, column = _diagonal(node, 1, rank)
+    offset, row, column = _diagonal_arguments(node, 1, rank)
 
     def body(*indices: Scalar) -> Scalar:
         *others, along = indices
         on_diagonal = {row: along + max(-offset, 0), column: along + max(offset, 0)}
-        return read(value, meta.dtype, [on_diagonal[i] if i in on_diagonal else others.pop(0) for i in range(rank)])
+        return read_element(
+            value, meta.dtype, [on_diagonal[i] if i in on_diagonal else others.pop(0) for i in range(rank)]
+        )
 
     return compute_tensor(meta.shape, meta.dtype, body)
 
@@ -185,16 +188,16 @@ def diagonal(node: Op, symbol_table: SymbolTable) -> ir.Value:
 def diagonal_scatter(node: Op, symbol_table: SymbolTable) -> ir.Value:
     value, source = (value_of(arg, symbol_table) for arg in node.args[:2])
     meta, length, source_type = node.tensor_meta, st.shape_of(source)[-1], node.args[1].tensor_meta.dtype
-    offset, row, column = _diagonal(node, 2, len(meta.shape))
+    offset, row, column = _diagonal_arguments(node, 2, len(meta.shape))
     if 0 in st.shape_of(source):
         return value
 
     def body(*indices: Scalar) -> Scalar:
         along = s.minimum(s.maximum(indices[row] - max(-offset, 0), 0), length - 1)
         others = [index for i, index in enumerate(indices) if i not in (row, column)]
-        new = cast(read(source, source_type, [*others, along]), meta.dtype)
+        new = cast(read_element(source, source_type, [*others, along]), meta.dtype)
         is_on_diagonal = (indices[column] - indices[row]).compare("eq", offset)
-        return s.select(is_on_diagonal, new, read(value, meta.dtype, indices))
+        return s.select(is_on_diagonal, new, read_element(value, meta.dtype, indices))
 
     return compute_tensor(meta.shape, meta.dtype, body)
 
@@ -202,7 +205,7 @@ def diagonal_scatter(node: Op, symbol_table: SymbolTable) -> ir.Value:
 # ---- by strides ------------------------------------------------------------------------------------------------------
 
 
-def _strided(node: Op, first: int) -> tuple[list[int], list[int], int]:
+def _strided_arguments(node: Op, first: int) -> tuple[list[int], list[int], int]:
     """Returns sizes, strides and offset, which are the node's arguments from `first` on."""
     return node.args[first], node.args[first + 1], argument(node, first + 2, "storage_offset") or 0
 
@@ -226,19 +229,19 @@ def _access_end(sizes: Sequence[int], strides: Sequence[int], offset: int) -> in
 
 @lowering("AsStridedOp")
 def as_strided(node: Op, symbol_table: SymbolTable) -> ir.Value:
-    meta, (sizes, strides, offset) = node.tensor_meta, _strided(node, 1)
+    meta, (sizes, strides, offset) = node.tensor_meta, _strided_arguments(node, 1)
     flat = _flatten(value_of(node.args[0], symbol_table), _access_end(sizes, strides, offset), meta.dtype)
 
     def body(*indices: Scalar) -> Scalar:
         terms = (index * stride for index, stride in zip(indices, strides, strict=True))
-        return read(flat, meta.dtype, [sum(terms, position_scalar(offset))])
+        return read_element(flat, meta.dtype, [sum(terms, position_scalar(offset))])
 
     return compute_tensor(meta.shape, meta.dtype, body)
 
 
 @lowering("AsStridedScatterOp")
 def as_strided_scatter(node: Op, symbol_table: SymbolTable) -> ir.Value:
-    meta, (sizes, strides, offset) = node.tensor_meta, _strided(node, 2)
+    meta, (sizes, strides, offset) = node.tensor_meta, _strided_arguments(node, 2)
     flat = _flatten(value_of(node.args[0], symbol_table), _access_end(sizes, strides, offset), meta.dtype)
     source, source_type = value_of(node.args[1], symbol_table), node.args[1].tensor_meta.dtype
 
@@ -258,56 +261,34 @@ def as_strided_scatter(node: Op, symbol_table: SymbolTable) -> ir.Value:
 def view_dtype(node: Op, symbol_table: SymbolTable) -> ir.Value:
     """Reinterprets the bytes as elements of another type; the size of the last dim changes with the element size."""
     value, meta, old_type = value_of(node.args[0], symbol_table), node.tensor_meta, node.args[0].tensor_meta.dtype
-    old_width, new_width = _bit_width(old_type), _bit_width(meta.dtype)
+    old_width, new_width = stored_bit_width(old_type), stored_bit_width(meta.dtype)
     if old_width == new_width:
-        return st.pointwise([(value, old_type)], meta.shape, meta.dtype, lambda x: _from_bits(_bits_of(x), meta.dtype))
-    parts, new_integer = max(old_width, new_width) // min(old_width, new_width), _INTEGER_TYPES[new_width]
+        return st.pointwise([(value, old_type)], meta.shape, meta.dtype, lambda x: from_bits(bits_of(x), meta.dtype))
+    parts, new_integer = max(old_width, new_width) // min(old_width, new_width), INTEGER_TYPES[new_width]
 
     def narrow(*indices: Scalar) -> Scalar:
         """Returns one of the parts of an old element."""
         *others, last = indices
         old_last = _divide(last, parts)
-        bits = _bits_of(read(value, old_type, [*others, old_last]))
+        bits = bits_of(read_element(value, old_type, [*others, old_last]))
         shift = cast((last - old_last * parts) * new_width, bits.dtype)
-        return _from_bits(cast(Scalar(arith.shrui(bits.value, shift.value), bits.dtype), new_integer), meta.dtype)
+        return from_bits(cast(Scalar(arith.shrui(bits.value, shift.value), bits.dtype), new_integer), meta.dtype)
 
     def widen(*indices: Scalar) -> Scalar:
         """Returns the concatenation of several old elements, the first one in the lowest bits."""
         *others, last = indices
         bits = Scalar(constant(0, new_integer), new_integer)
         for part in range(parts):
-            old_bits = _bits_of(read(value, old_type, [*others, last * parts + part]))
+            old_bits = bits_of(read_element(value, old_type, [*others, last * parts + part]))
             extended = arith.extui(mlir_element_type_get(bits.dtype), old_bits.value)
             bits = bits | Scalar(arith.shli(extended, bits.like(part * old_width).value), bits.dtype)
-        return _from_bits(bits, meta.dtype)
+        return from_bits(bits, meta.dtype)
 
     return compute_tensor(meta.shape, meta.dtype, narrow if old_width > new_width else widen)
 
 
-# The signed integer type of each bit width.
-_INTEGER_TYPES = {8: TensorDType.Int8, 16: TensorDType.Int16, 32: TensorDType.Int32, 64: TensorDType.Int64}
-
-
-def _bit_width(dtype: TensorDType) -> int:
-    return 8 if dtype is TensorDType.Bool else int(mlir_element_type_get(dtype).width)
-
-
 def _divide(value: Scalar, divisor: int) -> Scalar:
     return Scalar(arith.divui(value.value, value.like(divisor).value), INDEX_TYPE)
-
-
-def _bits_of(x: Scalar) -> Scalar:
-    """Returns the bits of the element as a signed integer of the same size."""
-    integer_type = _INTEGER_TYPES[_bit_width(x.dtype)]
-    if x.dtype.is_float:
-        return Scalar(arith.bitcast(mlir_element_type_get(integer_type), x.value), integer_type)
-    return cast(x, integer_type)
-
-
-def _from_bits(bits: Scalar, dtype: TensorDType) -> Scalar:
-    if dtype.is_float:
-        return Scalar(arith.bitcast(mlir_element_type_get(dtype), bits.value), dtype)
-    return cast(bits, dtype)
 
 
 @lowering("EmptyOp")

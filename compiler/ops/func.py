@@ -47,10 +47,12 @@ class EagerPaths:
 
     @property
     def slow_path(self) -> str:
+        """The conditions on which eager computes the results, joined by "or"; "" for none."""
         return " or ".join(dict.fromkeys(self.slow))
 
     @property
     def error_path(self) -> str:
+        """The conditions on which eager raises the error, joined by "or"; "" for none."""
         return " or ".join(dict.fromkeys(self.error))
 
 

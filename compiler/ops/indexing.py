@@ -60,16 +60,16 @@ def subscripts_of(source: Sequence[int], items: Sequence[Op | None], symbol_tabl
     shapes = [op.tensor_meta.shape for op in indices if op is not None]
     index_shape = broadcast_shape(shapes)
     are_adjacent = indexed[-1] - indexed[0] == len(indexed) - 1
-    # The dims of the index tensors come after the first `n_before` of the dims that are not indexed.
-    n_before = indexed[0] if are_adjacent else 0
+    # The dims of the index tensors come after the first `dims_before` of the dims that are not indexed.
+    dims_before = indexed[0] if are_adjacent else 0
     other_dims = [dim for dim in range(len(source)) if dim not in indexed]
-    before, after = other_dims[:n_before], other_dims[n_before:]
+    before, after = other_dims[:dims_before], other_dims[dims_before:]
     shape = [*(source[dim] for dim in before), *index_shape, *(source[dim] for dim in after)]
     order = [*before, *[None] * len(index_shape), *after]
     loops = [order.index(dim) if dim in other_dims else None for dim in range(len(source))]
     tensors = [value_of(op, symbol_table) for op in indices]
     types = [op.tensor_meta.dtype for op in indices if op is not None]
-    dims = [_shift_dims(st.broadcast_dims(st.shape_of(value), index_shape), n_before) for value in tensors]
+    dims = [_shift_dims(st.broadcast_dims(st.shape_of(value), index_shape), dims_before) for value in tensors]
     return Subscripts(
         tuple(tensors), tuple(types), tuple(indexed), tuple(source), tuple(shape), tuple(dims), tuple(loops)
     )

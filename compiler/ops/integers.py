@@ -1,6 +1,6 @@
-"""Integer division, shifts, powers, gcd and lcm with PyTorch's semantics, guarded so that no division traps.
+"""Integer division, shifts, powers, gcd and lcm with PyTorch's semantics, and the bits of other types as integers.
 
-Division by 0 gives 0; callers that must raise check the divisor.
+No division traps. Division by 0 gives 0; callers that must raise check the divisor.
 """
 
 from __future__ import annotations
@@ -8,6 +8,30 @@ from __future__ import annotations
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith
 from buddy.compiler.ops.scalar import Operand, Scalar, absolute, cast, select, while_loop
+from buddy.compiler.ops.utils import mlir_element_type_get
+
+# The signed integer type of each bit width.
+INTEGER_TYPES = {8: TensorDType.Int8, 16: TensorDType.Int16, 32: TensorDType.Int32, 64: TensorDType.Int64}
+
+
+def stored_bit_width(dtype: TensorDType) -> int:
+    """Returns the number of bits of an element in memory; a bool takes 8."""
+    return 8 if dtype is TensorDType.Bool else int(mlir_element_type_get(dtype).width)
+
+
+def bits_of(x: Scalar) -> Scalar:
+    """Returns the bits of an element as a signed integer of the same width."""
+    integer_type = INTEGER_TYPES[stored_bit_width(x.dtype)]
+    if x.dtype.is_float:
+        return Scalar(arith.bitcast(mlir_element_type_get(integer_type), x.value), integer_type)
+    return cast(x, integer_type)
+
+
+def from_bits(bits: Scalar, dtype: TensorDType) -> Scalar:
+    """Returns the element of `dtype` that an integer of the same width has the bits of."""
+    if dtype.is_float:
+        return Scalar(arith.bitcast(mlir_element_type_get(dtype), bits.value), dtype)
+    return cast(bits, dtype)
 
 
 def _bit_width(x: Scalar) -> int:
@@ -72,11 +96,11 @@ def power(x: Scalar, exponent: Operand) -> Scalar:
     effective_exponent = select(negative, exponent & 1, exponent)
     result = while_loop(
         (x.like(1), x, effective_exponent),
-        lambda _result, _base, rest: rest.compare("ne", 0),
-        lambda result, base, rest: (
-            select((rest & 1).compare("ne", 0), result * base, result),
+        lambda _result, _base, remaining: remaining.compare("ne", 0),
+        lambda result, base, remaining: (
+            select((remaining & 1).compare("ne", 0), result * base, result),
             base * base,
-            shift_right(rest, 1),
+            shift_right(remaining, 1),
         ),
     )[0]
     unit = x.compare("eq", 1) if x.is_unsigned else x.compare("eq", 1) | x.compare("eq", -1)

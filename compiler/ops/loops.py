@@ -77,7 +77,7 @@ def scalar_to_index(value: Scalar) -> ir.Value:
 
 
 def number(value: bool | int | float, dtype: TensorDType) -> Scalar:
-    """Returns a constant."""
+    """Returns a constant scalar of `dtype`."""
     return Scalar(constant(value, dtype), dtype)
 
 
@@ -138,14 +138,17 @@ class LoopState:
 
 
 def plus(i: Extent, j: Extent) -> ir.Value:
+    """Returns the sum of two positions."""
     return arith.addi(position(i), position(j))
 
 
 def minus(i: Extent, j: Extent) -> ir.Value:
+    """Returns the difference of two positions, which may be negative."""
     return arith.subi(position(i), position(j))
 
 
 def half(i: Extent) -> ir.Value:
+    """Returns half of a position, rounded down."""
     return arith.shrsi(position(i), position(1))
 
 

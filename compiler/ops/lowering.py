@@ -314,7 +314,9 @@ def _precision_reason(request: PrecisionRequest, node: Op, lowering: str, is_cho
         return "it multiplies no matrices" if is_chosen else ""
     if lowering == EAGER:
         return "it runs in eager"
-    return request.refusal or f"{lowering} lowers {node.target or type(node).__name__} in the program's precision only"
+    return (
+        request.rejection or f"{lowering} lowers {node.target or type(node).__name__} in the program's precision only"
+    )
 
 
 def _eager_reason(node: Op) -> str:
@@ -484,11 +486,13 @@ def _unapplied_precisions(recipe: Recipe, assignments: Sequence[Assignment], gra
         subject = nodes[0] if len(nodes) == 1 else f"{nodes[0]} and {len(nodes) - 1} more"
         verb = "stays" if len(nodes) == 1 else "stay"
         yield nodes[0], f"the recipe computes products in {recipe.precision}, but {subject} {verb} in f32: {reason}"
-    for node in explicit.keys() - {assignment.node for assignment in assignments}:
+    assigned = {assignment.node for assignment in assignments}
+    for node in [node for node in explicit if node not in assigned]:
         yield node, f"the recipe computes {node} in {explicit[node]}, {_unknown_node_reason(node, graph)}"
 
 
 def _multiplies_float32(op: Op) -> bool:
+    """Returns whether a node multiplies matrices of float32, to which the recipe's precisions apply."""
     meta = op.metas[0] if op.metas else None
     return type(op).__name__ in MULTIPLYING_OPS and meta is not None and meta.dtype is TensorDType.Float32
 

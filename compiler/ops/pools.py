@@ -14,7 +14,7 @@ from buddy.compiler.ops import loops
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.bounds import clamp_index
-from buddy.compiler.ops.data_movement import INDEX_TYPE, fold_positions, loop_indices, position_scalar, read
+from buddy.compiler.ops.data_movement import INDEX_TYPE, fold_positions, loop_indices, position_scalar, read_element
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.sums import accumulate_taps, accumulator_type, cast_tensor
@@ -193,7 +193,7 @@ def _max_in_windows(
         old, old_index = best
         # Positions outside of the window read the nearest element, which is then ignored.
         nearest = [s.minimum(s.maximum(p, 0), size - 1) for (p, _), size in zip(positions, sizes, strict=True)]
-        new, new_index = read(value, dtype, [*leading, *nearest]), _flat_index(nearest, sizes)
+        new, new_index = read_element(value, dtype, [*leading, *nearest]), _flat_index(nearest, sizes)
         replaces = (new > old) | (old_index < 0)
         if dtype.is_float:
             replaces = replaces | new.compare("ne", new)
@@ -398,7 +398,7 @@ def _sum_windows(
         ranges = [_window_range(index, *pair) for index, *pair in zip(outer[-spatial:], sizes, counts, strict=True)]
         positions = [start + offset for (start, _), offset in zip(ranges, inner, strict=True)]
         nearest = [s.minimum(p, end - 1) for p, (_, end) in zip(positions, ranges, strict=True)]
-        element = cast(read(value, dtype, [*outer[:-spatial], *nearest]), wide)
+        element = cast(read_element(value, dtype, [*outer[:-spatial], *nearest]), wide)
         for p, (_, end) in zip(positions, ranges, strict=True):
             element = s.select(p < end, element, element.like(0))
         return [total[0] + element]

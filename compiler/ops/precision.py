@@ -53,7 +53,7 @@ MAX_TERMS = (2**31 - 1) // INT8_LIMIT**2
 # A product with an operand of at most this many rows takes the time of reading the other operand. Its 4-bit weights are
 # therefore read as they are.
 _FEW_ROWS = 4
-# What refusals call precisions in which only products of matrices are computed.
+# What rejections call precisions in which only products of matrices are computed.
 _NAMES: dict[Precision, str] = {
     "bf16x3": "pairs of bfloat16", "int8-dynamic": "8-bit integers", "int8-weights": "8-bit integers",
     **dict.fromkeys(GROUP_SIZES, "4-bit integers"),
@@ -81,12 +81,12 @@ class _PrecisionError(Exception):
 class PrecisionRequest:
     """The precision requested for the products of one node.
 
-    `is_applied` says whether the node's lowering has emitted a product in it; if not, `refusal` may say why.
+    `is_applied` says whether the node's lowering has emitted a product in it; if not, `rejection` may say why.
     """
 
     precision: Precision
     is_applied: bool = False
-    refusal: str = ""
+    rejection: str = ""
 
 
 _request: ContextVar[PrecisionRequest | None] = ContextVar("_request", default=None)
@@ -119,7 +119,7 @@ def emit_product(
             request.is_applied = True
             return sums, _F32
         except _PrecisionError as reason:
-            request.refusal = str(reason)
+            request.rejection = str(reason)
     wide = accumulator_type(dtype)
     if wide is _F32:
         # Kernels convert the bytes of one operand themselves, so that these are read instead of the wider floats.
@@ -144,11 +144,11 @@ def _bytes_of_parameter(value: Any) -> Any:
     return bytes_ if is_of_bytes and is_parameter(bytes_) else value
 
 
-def refuse_precision(reason: str) -> None:
+def reject_precision(reason: str) -> None:
     """Records why the node that is being lowered is not computed in a requested precision."""
     request = _request.get()
     if request is not None:
-        request.refusal = reason
+        request.rejection = reason
 
 
 def round_operands_if_requested(
@@ -162,9 +162,9 @@ def round_operands_if_requested(
     if request is None:
         return list(values), dtype
     if dtype is not _F32:
-        request.refusal = f"it multiplies {dtype.value}, and precisions apply to f32"
+        request.rejection = f"it multiplies {dtype.value}, and precisions apply to f32"
     elif request.precision != "bf16":
-        request.refusal = f"{op_name} in {_NAMES[request.precision]} is not supported"
+        request.rejection = f"{op_name} in {_NAMES[request.precision]} is not supported"
     else:
         request.is_applied = True
         return [round_to_bfloat16(value) for value in values], _BF16
@@ -175,11 +175,13 @@ def round_operands_if_requested(
 
 
 def _multiply_bfloat16(a: Operand, b: Operand, out: str) -> Any:
+    """Emits a product of operands rounded to bfloat16, with sums in f32."""
     a_value, b_value = round_to_bfloat16(a.value), round_to_bfloat16(b.value)
     return st.contract(a_value, b_value, a.letters, b.letters, out, _F32)
 
 
 def _multiply_pairs(a: Operand, b: Operand, out: str) -> Any:
+    """Emits a product of operands that are each split into two bfloat16, without the product of both low parts."""
     _check_rows(a, b, out)
     a_parts = split_operand(a, out, "left", low=2)
     b_parts = split_operand(b, out, "right", low=1)
@@ -199,6 +201,7 @@ def _check_rows(a: Operand, b: Operand, out: str) -> None:
 
 
 def _multiply_integers(a: Operand, b: Operand, out: str) -> Any:
+    """Emits a product of operands that are both quantised to 8 bits, with sums in i32, times their scales."""
     _check_terms(a, b, out)
     (a_integers, a_scale), (b_integers, b_scale) = (quantise(operand, out) for operand in (a, b))
     sums = st.contract(a_integers, b_integers, a.letters, b.letters, out, _INT32)
@@ -206,6 +209,7 @@ def _multiply_integers(a: Operand, b: Operand, out: str) -> Any:
 
 
 def _multiply_integer_weights(a: Operand, b: Operand, out: str) -> Any:
+    """Emits a product of an operand in f32 and a parameter quantised to 8 bits, times its scale."""
     if is_parameter(b.value):
         weights, scale = quantise(b, out)
         sums = st.contract(a.value, weights, a.letters, b.letters, out, _F32)

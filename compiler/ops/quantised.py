@@ -13,7 +13,7 @@ from typing import Any
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import structured as st
-from buddy.compiler.ops.convolutions import ConvolutionSetup, slide
+from buddy.compiler.ops.convolutions import ConvolutionSetup, convolve_padded
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.utils import SymbolTable, value_of
@@ -54,7 +54,7 @@ def convolve(node: Op, symbol_table: SymbolTable) -> Any:
     epilogue = _Epilogue(node, 7, symbol_table, [1] * len(size))
     shape, kernel = node.tensor_meta.shape, value_of(weight, symbol_table)
     padded = pad_for_window(value_of(x, symbol_table), window, shape[2:], epilogue.a_zero, setup.dtype)
-    sums = slide(padded, kernel, setup, shape)
+    sums = convolve_padded(padded, kernel, setup, shape)
     x_sums = (_window_sums(padded, setup, shape), _INT32) if epilogue.b_zero != 0 else None
     weight_sums = None
     if epilogue.a_zero:
@@ -84,7 +84,9 @@ def _window_sums(padded: Any, setup: ConvolutionSetup, shape: Any) -> Any:
     grouped = st.reshape(padded, [n, setup.groups, channels // setup.groups, *space], setup.dtype)
     by_group = st.reshape(_sum(grouped, setup.dtype, [2]), [n, setup.groups, *space], _INT32)
     ones = st.filled(1, [setup.groups, 1, *setup.window.size], _INT32)
-    sums = slide(by_group, ones, ConvolutionSetup(setup.window, setup.groups, _INT32), [n, setup.groups, *shape[2:]])
+    sums = convolve_padded(
+        by_group, ones, ConvolutionSetup(setup.window, setup.groups, _INT32), [n, setup.groups, *shape[2:]]
+    )
     if setup.groups == 1:
         return sums
     size = [n, setup.groups, shape[1] // setup.groups, *shape[2:]]
@@ -145,13 +147,13 @@ class _Epilogue:
             )
 
         def body(total: Scalar, *elements: Scalar) -> Scalar:
-            rest = list(elements)
+            remaining = list(elements)
             for _ in terms:
-                total = total - rest.pop(0)
+                total = total - remaining.pop(0)
             value = cast(total, _F32)
-            scale = rest.pop(0) if isinstance(self.b_scale, tuple) else value.like(self.b_scale) * self.a_scale
+            scale = remaining.pop(0) if isinstance(self.b_scale, tuple) else value.like(self.b_scale) * self.a_scale
             value = value * scale
-            for other in rest:
+            for other in remaining:
                 value = value + cast(other, _F32)
             return value
 

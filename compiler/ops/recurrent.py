@@ -20,7 +20,7 @@ from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.bounds import fall_back_if_outside
 from buddy.compiler.ops.elementwise.functions import sigmoid
 from buddy.compiler.ops.loops import LoopState, compare, element, minus, plus, position, scalar_to_index
-from buddy.compiler.ops.precision import refuse_precision
+from buddy.compiler.ops.precision import reject_precision
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.sums import accumulator_type, cast_tensor
@@ -194,8 +194,8 @@ def _run(layer: _Layer, steps: ir.Value, unroll: bool) -> list[ir.Value]:
     inputs, dtype, wide = _input_sums(layer, steps), layer.dtype, accumulator_type(layer.dtype)
     columns, width, first = st.shape_of(inputs)[-1], st.shape_of(layer.states[0])[-1], len(layer.states)
     widths = [*[width] * layer.kept_states, *[layer.saves * width] * (layer.saves > 0)]
-    of_steps = [st.empty([count, batch, size], dtype) for size in widths]
-    state = LoopState([*copy_to_own_buffers(layer.states), *of_steps])
+    step_tensors = [st.empty([count, batch, size], dtype) for size in widths]
+    state = LoopState([*copy_to_own_buffers(layer.states), *step_tensors])
 
     def step(i: ir.Value) -> None:
         index = minus(minus(count, 1), i) if layer.reverse else i
@@ -203,8 +203,8 @@ def _run(layer: _Layer, steps: ir.Value, unroll: bool) -> list[ir.Value]:
         row = st.slice_of(inputs, [index, 0, 0], [1, batch, columns], [1, 1, 1], [batch, columns], wide)
         states, saved = _next_states(layer, row, states)
         values = [*([value] for value in states[: layer.kept_states]), *([saved] if saved else [])]
-        of_steps = [insert_parts(value, into, index) for value, into in zip(values, outputs, strict=True)]
-        state.tensors = [*states, *of_steps]
+        step_tensors = [insert_parts(value, into, index) for value, into in zip(values, outputs, strict=True)]
+        state.tensors = [*states, *step_tensors]
 
     if not unroll:
         state.each(0, count, step)
@@ -271,7 +271,7 @@ def _lower(node: Op, table: SymbolTable, unroll: bool) -> list[Any]:
     layer, steps = _layer_of(node, table), value_of(node.args[0], table)
     if any(0 in st.shape_of(value) for value in (steps, *layer.states)):
         raise LoweringError("a layer without steps, sequences or outputs is an error in PyTorch")
-    refuse_precision("rounding errors of its products would add up from step to step")
+    reject_precision("rounding errors of its products would add up from step to step")
     if layer.saves and (layer.batch_sizes is not None or layer.projection is not None):
         raise LoweringError("gates are not saved for packed sequences and projections")
     if layer.batch_sizes is None:

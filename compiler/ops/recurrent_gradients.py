@@ -15,7 +15,7 @@ from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.loops import LoopState, minus
-from buddy.compiler.ops.precision import refuse_precision
+from buddy.compiler.ops.precision import reject_precision
 from buddy.compiler.ops.recurrent import copy_into_buffers, copy_to_own_buffers, insert_parts
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
@@ -105,7 +105,7 @@ def loop_backwards(node: Op, table: SymbolTable) -> list[ir.Value]:
     output, weight, saved = values[0], values[kind.states + 1], values[kind.states + 2 :]
     count, batch, width = st.shape_of(output)
     reverse = argument(node, len(values) + (kind.gates == 1), "reverse", False)
-    refuse_precision("rounding errors of its products would add up from step to step")
+    reject_precision("rounding errors of its products would add up from step to step")
     carried = [cast_tensor(value, dtype, wide) for value in values[1 : kind.states + 1]]
     sums = [st.empty([count, batch, kind.gates * width], dtype) for _ in range(kind.sums)]
     state = LoopState([*copy_to_own_buffers(carried), *sums])

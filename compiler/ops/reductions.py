@@ -13,7 +13,7 @@ from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.sizes import Size, product
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import scalar as s
-from buddy.compiler.ops.elementwise.logic import bits_of
+from buddy.compiler.ops.integers import bits_of
 from buddy.compiler.ops.loops import index_to_scalar
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
@@ -64,9 +64,9 @@ def sum_over(
 def extreme(value: ir.Value, dtype: TensorDType, axes: Sequence[int], keep: bool, largest: bool) -> ir.Value:
     """Returns the maximum over the dims `axes` if `largest`, else the minimum."""
     low, high = s.limits(dtype)
-    pick = s.maximum if largest else s.minimum
+    choose = s.maximum if largest else s.minimum
     return reduce(
-        [(value, dtype)], shape_of(value), axes, keep, low if largest else high, dtype, lambda x, best: pick(best, x)
+        [(value, dtype)], shape_of(value), axes, keep, low if largest else high, dtype, lambda x, best: choose(best, x)
     )
 
 

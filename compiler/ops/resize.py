@@ -72,17 +72,20 @@ def _cubic(axis: ResizeAxis, output: Scalar) -> list[Tap]:
     floor = s.floor(source)
     fraction, index = source - floor, cast(floor, INDEX_TYPE)
     weights = [
-        _kernel_far(fraction + 1), _kernel_near(fraction), _kernel_near(1 - fraction), _kernel_far(2 - fraction)
-    ]  # fmt: skip
+        _cubic_kernel_far(fraction + 1),
+        _cubic_kernel_near(fraction),
+        _cubic_kernel_near(1 - fraction),
+        _cubic_kernel_far(2 - fraction),
+    ]
     return [(axis.clamp(index + (i - 1)), weight) for i, weight in enumerate(weights)]
 
 
-def _kernel_near(x: Scalar) -> Scalar:
+def _cubic_kernel_near(x: Scalar) -> Scalar:
     """Returns Keys' cubic convolution kernel at a distance up to 1."""
     return ((_CUBIC_A + 2) * x - (_CUBIC_A + 3)) * x * x + 1
 
 
-def _kernel_far(x: Scalar) -> Scalar:
+def _cubic_kernel_far(x: Scalar) -> Scalar:
     """Returns Keys' cubic convolution kernel at a distance from 1 to 2."""
     return ((_CUBIC_A * x - 5 * _CUBIC_A) * x + 8 * _CUBIC_A) * x - 4 * _CUBIC_A
 

@@ -23,7 +23,7 @@ INT8_LIMIT = 127
 INT4_LIMIT = 7
 # The letter of the dim that `bf16x3` adds to both operands, over which their products are added.
 _PART = "p"
-# The letter of the dim over groups; the letter of K then stands for the place in a group.
+# The letter of the dim over groups; the letter of K then stands for the position in a group.
 GROUP_LETTER = "G"
 
 
@@ -35,7 +35,7 @@ class Operand:
     letters: str
 
 
-# Attribute of an op that rounds an operand: how. Nodes that round the same operand share the op.
+# The attribute of an op that rounds an operand: a text that names the kind of rounding and its dims.
 ROUNDING = "buddy.rounding"
 _RESHAPES = ("tensor.collapse_shape", "tensor.expand_shape")
 
@@ -65,8 +65,8 @@ def split_operand(operand: Operand, out: str, side: str, low: int) -> Operand:
     if owner is not None and owner.name == "linalg.transpose":
         return split_operand(_before_transpose(operand, owner), out, side, low)
     value, letters = _shared_view(operand.value), operand.letters
-    at = next(i for i, letter in enumerate(letters) if letter not in out)
-    new_letters, key = letters[:at] + _PART + letters[at:], f"bf16x3 {side} at {at}"
+    part_dim = next(i for i, letter in enumerate(letters) if letter not in out)
+    new_letters, key = letters[:part_dim] + _PART + letters[part_dim:], f"bf16x3 {side} at {part_dim}"
     existing = _existing_rounding(value, key)
     if existing is not None:
         return Operand(existing.results[0], new_letters)
@@ -75,13 +75,13 @@ def split_operand(operand: Operand, out: str, side: str, low: int) -> Operand:
     def body(x: Any, _out: Any) -> list[Any]:
         number = Scalar(x, _F32)
         high = cast(number, _BF16)
-        rest = cast(number - cast(high, _F32), _BF16)
-        is_low = arith.cmpi(arith.CmpIPredicate.eq, st.loop_index(at), arith.constant(ir.IndexType.get(), low))
-        return [arith.select(is_low, rest.value, high.value)]
+        low_part = cast(number - cast(high, _F32), _BF16)
+        is_low = arith.cmpi(arith.CmpIPredicate.eq, st.loop_index(part_dim), arith.constant(ir.IndexType.get(), low))
+        return [arith.select(is_low, low_part.value, high.value)]
 
     shape = st.shape_of(value)
-    target = st.empty([*shape[:at], 3, *shape[at:]], _BF16)
-    dims = [loop for loop in loops if loop != at]
+    target = st.empty([*shape[:part_dim], 3, *shape[part_dim:]], _BF16)
+    dims = [loop for loop in loops if loop != part_dim]
     (parts,) = st.generic([value], [dims], [target], [loops], [st.PARALLEL] * len(loops), body)
     return Operand(_marked(parts, key), new_letters)
 
@@ -167,6 +167,7 @@ def _before_transpose(operand: Operand, transpose: Any) -> Operand:
 
 
 def transpose_permutation(transpose: Any) -> list[int]:
+    """Returns the dim of the operand for each dim of the result of a `linalg.transpose`."""
     return list(ir.DenseI64ArrayAttr(transpose.attributes["permutation"]))
 
 

@@ -14,7 +14,10 @@ from buddy.compiler.ops import float8
 from buddy.compiler.ops.sizes import index_value
 from buddy.compiler.ops.utils import LoweringError, constant, mlir_element_type_get
 
+# What a scalar can be combined with; numbers and sizes take its element type.
 Operand = Union["Scalar", bool, int, float, Size]
+# Maps an old value, such as an accumulated one, and a new value to the next one.
+Combine = Callable[["Scalar", "Scalar"], "Scalar"]
 
 # The predicates of `arith.cmpf` and `arith.cmpi` for each relation.
 _FLOAT_PREDICATES = {"eq": "OEQ", "ne": "UNE", "lt": "OLT", "le": "OLE", "gt": "OGT", "ge": "OGE"}
@@ -200,14 +203,17 @@ def conj(x: Scalar) -> Scalar:
 
 
 def real_part(x: Scalar) -> Scalar:
+    """Returns the real part of a complex number; a real number unchanged."""
     return x.re if isinstance(x, ComplexScalar) else x
 
 
 def imaginary_part(x: Scalar) -> Scalar:
+    """Returns the imaginary part of a complex number, 0 of a real one."""
     return x.im if isinstance(x, ComplexScalar) else x.like(0)
 
 
 def square_modulus(x: Scalar) -> Scalar:
+    """Returns |x|², which is real."""
     return x.re * x.re + x.im * x.im if isinstance(x, ComplexScalar) else x * x
 
 

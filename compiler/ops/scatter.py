@@ -17,7 +17,7 @@ from buddy.compiler.ops.bounds import clamp_index, fall_back_if, fall_back_if_ou
 from buddy.compiler.ops.indexing import Subscripts, is_mask, subscripts_of
 from buddy.compiler.ops.loops import element, for_each, index_to_scalar, insert, number, position
 from buddy.compiler.ops.registry import Registry
-from buddy.compiler.ops.scalar import Scalar, cast
+from buddy.compiler.ops.scalar import Combine, Scalar, cast
 from buddy.compiler.ops.sums import accumulator_type, cast_tensor
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, normalize_dim, value_of
 
@@ -25,8 +25,7 @@ ops_registry = Registry()
 lowering = ops_registry.lowering
 
 Indices = Sequence[ir.Value]
-# Maps (old element, new value) to the element to store.
-Combine = Callable[[Scalar, Scalar], Scalar]
+
 # Returns the value to write in an iteration, from the indices of the loops.
 Reader = Callable[[Indices], Scalar]
 

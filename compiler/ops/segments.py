@@ -27,7 +27,7 @@ from buddy.compiler.ops.loops import (
 )
 from buddy.compiler.ops.matrices.stack import results_or_eager
 from buddy.compiler.ops.registry import Registry
-from buddy.compiler.ops.scalar import Scalar, cast
+from buddy.compiler.ops.scalar import Combine, Scalar, cast
 from buddy.compiler.ops.structured import empty, filled, pointwise, reshape, shape_of
 from buddy.compiler.ops.sums import accumulator_type
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, value_of
@@ -113,6 +113,7 @@ def _check_offsets(node: Op, symbol_table: SymbolTable) -> None:
     fall_back_if(node, symbol_table, invalid, "the offsets do not start at 0, decrease, or do not end at the length")
 
 
+# Maps a column to the element of a row.
 RowReader = Callable[[ir.Value], Scalar]
 
 
@@ -152,7 +153,6 @@ def _bag_range(node: Op, symbol_table: SymbolTable, bag: ir.Value) -> tuple[ir.V
     return offset(bag), pick(has_next, offset(pick(has_next, next_bag, bag)), length)
 
 
-Combine = Callable[[Scalar, Scalar], Scalar]
 # For each mode: the function that adds an element to the result so far, and the initial value of a segment.
 _MODES: dict[str, tuple[Combine, float]] = {
     "sum": (lambda old, new: old + new, 0),

@@ -74,11 +74,13 @@ def broadcast_dims(operand_shape: Sequence[Dim], shape: Sequence[Dim]) -> list[i
 
 
 def empty(shape: Sequence[Dim], dtype: TensorDType) -> ir.Value:
+    """Returns a tensor whose elements are undefined, into which an op writes its result."""
     sizes = [size if isinstance(size, int) else index_value(size) for size in shape]
     return record_shape(tensor.empty(sizes, mlir_element_type_get(dtype)), shape)
 
 
 def filled(value: bool | int | float, shape: Sequence[Dim], dtype: TensorDType) -> ir.Value:
+    """Returns a tensor whose elements are all `value`."""
     return record_shape(linalg.fill(constant(value, dtype), outs=[empty(shape, dtype)]), shape)
 
 
@@ -210,6 +212,7 @@ def transpose(value: ir.Value, permutation: Sequence[int], dtype: TensorDType) -
 
 
 def broadcast(value: ir.Value, shape: Sequence[Dim], dtype: TensorDType) -> ir.Value:
+    """Returns a tensor broadcast to `shape`; its element type is `dtype`."""
     if shape_of(value) == tuple(shape):
         return value
     return pointwise([(value, dtype)], shape, dtype, lambda x: x)
@@ -325,10 +328,12 @@ def cast_shape(value: ir.Value, meta: TensorMeta) -> ir.Value:
 
 
 def index_to_integer(value: ir.Value, dtype: TensorDType) -> ir.Value:
+    """Casts a value of type `index` to an integer type."""
     return arith.index_cast(mlir_element_type_get(dtype), value)
 
 
 def integer_to_index(value: ir.Value) -> ir.Value:
+    """Casts a signed integer to the type `index`."""
     return arith.index_cast(ir.IndexType.get(), value)
 
 

@@ -34,10 +34,12 @@ def mlir_shape(shape: Sequence[Dim | ir.Value]) -> list[int]:
 
 
 def tensor_type(shape: Sequence[Dim], dtype: TensorDType) -> ir.Type:
+    """Returns the MLIR type of a tensor."""
     return ir.RankedTensorType.get(mlir_shape(shape), mlir_element_type_get(dtype))
 
 
 def meta_type(meta: TensorMeta) -> ir.Type:
+    """Returns the MLIR type of the tensor that `meta` describes, in its stored shape and element type."""
     return tensor_type(meta.stored.shape, meta.stored.dtype)
 
 

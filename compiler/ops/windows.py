@@ -94,6 +94,7 @@ class SlidingWindow:
         return SlidingWindow((1, *self.size), (1, *self.stride), (0, *self.padding), (1, *self.dilation))
 
     def without_padding(self) -> SlidingWindow:
+        """Returns the same windows over an input that is already padded."""
         return dataclasses.replace(self, padding=(0,) * len(self.size))
 
     def padded_sizes(self, outputs: Sequence[int]) -> list[int]:

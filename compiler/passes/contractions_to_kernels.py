@@ -138,7 +138,7 @@ def _rewrite(op: ir.Operation, calls: KernelCalls, context: PassContext, request
         packing = packing_of(contraction, blocking, bits=8) if fixed_point else panels_of(contraction, blocking)
         inputs[b_number] = calls.packed(parameter, packing, op.location)
     location = context.locations.union([op.location, *fused.locations])
-    repacks = parameter is None and blocking.source == "panel" and not blocking.packs_a
+    repacks = parameter is None and blocking.b_source == "panel" and not blocking.packs_a
     if repacks and (loop := invariant_loop(op, b, calls.root)) is not None:
         # A panel would be packed again in each iteration.
         known = calls.requested_packing(loop, b)

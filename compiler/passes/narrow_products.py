@@ -18,7 +18,7 @@ from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, ir, tensor
 from buddy.compiler.mlir.walk import defining_op, nested_ops
 from buddy.compiler.ops import structured as st
-from buddy.compiler.ops.convolutions import ConvolutionSetup, slide
+from buddy.compiler.ops.convolutions import ConvolutionSetup, convolve_padded
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.windows import SlidingWindow
 from buddy.compiler.passes.base import MlirPass, PassContext, register
@@ -148,7 +148,7 @@ def _narrow_convolution(op: ir.Operation) -> ir.Value:
     _check_terms(prod(kernel[1:]))
     stride, dilation = (tuple(ir.DenseIntElementsAttr(op.attributes[name])) for name in ("strides", "dilations"))
     window = SlidingWindow(tuple(kernel[2:]), stride, (0, 0), dilation)
-    sums = slide(x.value, weights.value, ConvolutionSetup(window, 1, x.dtype, weights.dtype, _INT32), shape)
+    sums = convolve_padded(x.value, weights.value, ConvolutionSetup(window, 1, x.dtype, weights.dtype, _INT32), shape)
     channels, corrections = [kernel[0], 1, 1], list[QuantisationParameter]()
     if x.has_zero:
         corrections = [x.zero, QuantisationParameter(st.reshape(_sums(weights, [1, 2, 3]), channels, _INT32))]

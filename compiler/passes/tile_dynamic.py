@@ -15,10 +15,10 @@ from buddy.compiler.mlir.walk import nested_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import UnsupportedError
 from buddy.compiler.passes.kernels.contraction import NAMED_CONTRACTIONS, is_contraction
+from buddy.compiler.passes.kernels.emit import Index
 from buddy.compiler.passes.kernels.structured import STRUCTURED_OPS
 from buddy.compiler.passes.kernels.tiles import (
     DynamicLoop,
-    Index,
     buffers_of,
     constant,
     has_window,

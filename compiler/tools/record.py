@@ -21,9 +21,10 @@ from buddy.compiler.protocol.run_report import NodeCounts, RunReport
 from buddy.compiler.protocol.source_locations import SourceError
 from buddy.compiler.runtime import run_and_compare
 from buddy.compiler.runtime.captured import CapturedGraph
-from buddy.compiler.tools.extract import Subgraph, script_of
+from buddy.compiler.tools.extract import Subgraph, make_script
 
-SCRIPT, RECIPE = "session.py", "recipe.toml"
+# The names of the files that `Recording.save` writes.
+SCRIPT_NAME, RECIPE_NAME = "session.py", "recipe.toml"
 
 _SESSION_SCRIPT = '''\
 """Graphs recorded by `buddy.compiler.record()`, each a separate script with its tensors next to it.
@@ -72,8 +73,8 @@ class Recording:
         captured = self.graphs[graph]
         if graph not in self._compilers:
             overrides = captured.user_lowerings()
-            copy = dict(overrides) if overrides else None
-            self._compilers[graph] = Compiler(captured.graph, copy)  # type: ignore[arg-type]
+            overrides_copy = dict(overrides) if overrides else None
+            self._compilers[graph] = Compiler(captured.graph, overrides_copy)  # type: ignore[arg-type]
         return self._compilers[graph].compile(recipe or self.recipe)
 
     def run(
@@ -98,15 +99,15 @@ class Recording:
         modules = {}
         for number, captured in enumerate(self.graphs):
             try:
-                modules[captured.info.name] = _write(folder, number, captured)
+                modules[captured.info.name] = _write_script(folder, number, captured)
             except ExtractionError as error:
                 self.notes.append(f"{captured.info.name} was not saved: {error}")
         if not modules:
             raise SourceError(self._empty_error())
         lines = "\n".join(f"    {name!r}: {module!r}," for name, module in modules.items())
-        (folder / SCRIPT).write_text(_SESSION_SCRIPT.format(graphs=lines), "utf-8")
-        (folder / RECIPE).write_text(to_toml(self.recipe), "utf-8")
-        return folder / SCRIPT
+        (folder / SCRIPT_NAME).write_text(_SESSION_SCRIPT.format(graphs=lines), "utf-8")
+        (folder / RECIPE_NAME).write_text(to_toml(self.recipe), "utf-8")
+        return folder / SCRIPT_NAME
 
     def open(self, *words: str) -> int:
         """Opens the workbench on the recorded graphs in this terminal, and returns its exit code.
@@ -118,11 +119,11 @@ class Recording:
         if is_recording():
             return 0
         if "--web" not in words and not (sys.stdin.isatty() and sys.stdout.isatty()):
-            todo = f"run session.save(folder) and open folder/{SCRIPT} in a terminal, or run session.open('--web')"
+            todo = f"run session.save(folder) and open folder/{SCRIPT_NAME} in a terminal, or run session.open('--web')"
             raise SourceError(Diagnostic("the workbench needs a terminal", "session.open()", todo))
         with tempfile.TemporaryDirectory(prefix="buddy-session-") as folder:
             script = self.save(folder)
-            command = [sys.executable, "-m", "buddy_tui", str(script), "--recipe", str(script.with_name(RECIPE))]
+            command = [sys.executable, "-m", "buddy_tui", str(script), "--recipe", str(script.with_name(RECIPE_NAME))]
             return subprocess.run([*command, *words], check=False).returncode
 
     def _empty_error(self) -> Diagnostic:
@@ -154,11 +155,11 @@ def record() -> Iterator[Recording]:
             notify_listener(graph)
 
 
-def _write(folder: Path, number: int, captured: CapturedGraph) -> str:
+def _write_script(folder: Path, number: int, captured: CapturedGraph) -> str:
     """Writes a graph as a script in a subfolder of `folder`; returns its module name for a script in `folder`."""
-    compilation = script_of(Subgraph(captured.graph, captured.tensors, captured.numbers))
+    script = make_script(Subgraph(captured.graph, captured.tensors, captured.numbers))
     script_folder = folder / f"graph{number}"
     script_folder.mkdir(parents=True, exist_ok=True)
-    (script_folder / f"{compilation.name}.py").write_text(compilation.text, "utf-8")
-    (script_folder / f"{compilation.name}.npz").write_bytes(compilation.values)
-    return f"{script_folder.name}.{compilation.name}"
+    (script_folder / f"{script.name}.py").write_text(script.text, "utf-8")
+    (script_folder / f"{script.name}.npz").write_bytes(script.values)
+    return f"{script_folder.name}.{script.name}"

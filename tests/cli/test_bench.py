@@ -22,8 +22,8 @@ from buddy.compiler.tools.bench.plan import (
     BenchPlanError,
     BenchPrecision,
     BenchSubject,
-    check_sides,
     read_suite,
+    resolve_sides,
     unsupported_reason,
 )
 from buddy.compiler.tools.bench.report import bootstrap_interval, geometric_mean
@@ -73,7 +73,7 @@ def test_a_script_is_timed_beside_eager_and_written_down(bench: Bench, script: P
     assert subject["flops"] == 2 * 4 * 16 * 8
     assert subject["fastest"] == "eager"
     assert subject["interval"][0] <= subject["ratio"] <= subject["interval"][1]
-    assert subject["sides"]["buddy"]["error_of"] < 1e-5
+    assert subject["sides"]["buddy"]["largest_error"] < 1e-5
     assert 0 < subject["sides"]["buddy"]["aten_seconds"] <= subject["sides"]["buddy"]["compile_seconds"]
     assert found["limits"]["1"]["gflops"] > 1
     assert "| small |" in (tmp_path / "out" / "bench.md").read_text()
@@ -87,7 +87,7 @@ def test_another_runtime_is_a_side(script: Path, tmp_path: Path, runtime: str) -
     plan = BenchPlan((BenchSubject("small", str(script)),), ("buddy", runtime), rounds=5)
     (found,) = session.run(plan, tmp_path)
     (subject,) = found["subjects"]
-    assert subject["sides"][runtime]["error_of"] < 1e-5
+    assert subject["sides"][runtime]["largest_error"] < 1e-5
     assert subject["sides"][runtime]["seconds"]["median"] > 0
     assert runtime not in subject["faster_than"], "a runtime packs weights: only frozen code is compared with it"
 
@@ -114,13 +114,13 @@ def test_a_side_makes_the_model_of_a_precision(
     for package in packages:
         pytest.importorskip(package)
     case = BenchCase(BenchSubject("wide", str(wide_script)), precision, 1)
-    contestant = session.Contestant(side, case, tmp_path)
+    process = session.SideProcess(side, case, tmp_path)
     try:
-        found = contestant.report(300)
+        found = process.report(300)
         assert 1e-4 < found["relative_error"] < 5e-2
-        assert contestant.seconds() > 0
+        assert process.seconds() > 0
     finally:
-        contestant.close()
+        process.close()
 
 
 @pytest.mark.slow
@@ -142,22 +142,22 @@ def test_rounded_weights_are_compared_with_eager_on_the_same_weights(
     # ONNX Runtime's tool rounds no product of tensors of two dims, which is exported as `Gemm`.
     text = wide_script.read_text().replace("256, 128)", "256, 128, bias=False)")
     wide_script.write_text(text.replace("4, 256", "1, 4, 256"))
-    contestant = session.Contestant(side, BenchCase(BenchSubject("wide", str(wide_script)), precision, 1), tmp_path)
+    process = session.SideProcess(side, BenchCase(BenchSubject("wide", str(wide_script)), precision, 1), tmp_path)
     try:
-        found = contestant.report(300)
+        found = process.report(300)
     finally:
-        contestant.close()
+        process.close()
     assert found["error_of_weights"] < largest
     assert found["relative_error"] > (5e-2 if precision == "int4-weights" else 1e-3)
 
 
 def test_a_side_that_takes_too_long_is_named(script: Path, tmp_path: Path) -> None:
-    contestant = session.Contestant("eager", BenchCase(BenchSubject("small", str(script)), "f32", 1), tmp_path)
+    process = session.SideProcess("eager", BenchCase(BenchSubject("small", str(script)), "f32", 1), tmp_path)
     try:
-        with pytest.raises(session.ContestantError, match=r"not ready after 0 s; see .*small-f32-1-eager\.log"):
-            contestant.report(0.01)
+        with pytest.raises(session.SideProcessError, match=r"not ready after 0 s; see .*small-f32-1-eager\.log"):
+            process.report(0.01)
     finally:
-        contestant.close()
+        process.close()
 
 
 def test_openvino_is_asked_which_precision_it_computes_in(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_training_steps_and_several_sizes_are_timed(tmp_path: Path) -> None:
     assert trained["sides"]["buddy"]["relative_error"] < 1e-5
     assert trained["sides"]["buddy-frozen"]["error"] == "training changes weights, which are constants here"
     assert several["flops"] == 2 * (4 + 7 + 9) * 16 * 8
-    assert several["sides"]["buddy-frozen"]["error_of"] < 1e-5
+    assert several["sides"]["buddy-frozen"]["largest_error"] < 1e-5
     assert set(found["summary"]["1"]) == {"training", "dynamic"}
 
 
@@ -240,12 +240,12 @@ def test_a_training_step_that_is_random_is_not_timed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["mlp", "resnet18", "gpt2", "bert", "vit", "unet"])
 def test_the_models_to_train_have_gradients(tmp_path: Path, name: str) -> None:
     subject = BenchSubject(name, str(ROOT / "benchmarks/programs/train.py"), (name, "--tiny"), task="training")
-    contestant = session.Contestant("eager", BenchCase(subject, "f32", 1), tmp_path)
+    process = session.SideProcess("eager", BenchCase(subject, "f32", 1), tmp_path)
     try:
-        assert contestant.report(300)["relative_error"] == 0
-        assert contestant.seconds() > 0
+        assert process.report(300)["relative_error"] == 0
+        assert process.seconds() > 0
     finally:
-        contestant.close()
+        process.close()
 
 
 def test_reasons_that_the_kind_of_a_side_tells() -> None:
@@ -379,7 +379,7 @@ def test_what_is_wrong_with_a_suite_is_said(bench: Bench, tmp_path: Path) -> Non
 
 def test_unknown_sides_and_threads_are_refused(bench: Bench, script: Path) -> None:
     with pytest.raises(BenchPlanError, match="inductor"):
-        check_sides(["inducter"])
+        resolve_sides(["inducter"])
     done = bench(script, "--threads", "0")
     assert done.returncode == 2
     assert "--threads" in done.stderr

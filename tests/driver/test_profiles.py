@@ -26,11 +26,11 @@ from buddy.compiler.protocol.recipe import EAGER, Recipe
 from buddy.compiler.protocol.text.lines import IndexedText
 from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.support.target import TickRate, cycle_counter, cycle_counter_of, make_counter_reader
-from buddy.compiler.tools.profile import hot
+from buddy.compiler.tools.profile import sampling
 from buddy.compiler.tools.profile.attribution import COUNTING_PASS, attribute_time, with_counting, without_counting
-from buddy.compiler.tools.profile.hot import SamplingError
 from buddy.compiler.tools.profile.measure import profile
-from buddy.compiler.tools.profile.work import Traffic, operations_of
+from buddy.compiler.tools.profile.minimum_work import Traffic, operations_of
+from buddy.compiler.tools.profile.sampling import SamplingError
 from tests.models import stack
 from tests.programs import Line, captured, without
 
@@ -231,15 +231,15 @@ def test_what_fused_nodes_hand_to_each_other_is_not_moved() -> None:
     graph = captured(lambda x, y: torch.relu(x @ y), torch.randn(3, 4), torch.randn(4, 5)).graph
     product, relu = (op.stable for op in graph.operations)
     traffic = Traffic(graph, {})
-    assert traffic.of([product]) == 4 * (3 * 4 + 4 * 5 + 3 * 5)
-    assert traffic.of([product, relu]) == 4 * (3 * 4 + 4 * 5 + 3 * 5)
-    assert traffic.of([relu]) == 4 * (2 * 3 * 5)
+    assert traffic.minimum_bytes([product]) == 4 * (3 * 4 + 4 * 5 + 3 * 5)
+    assert traffic.minimum_bytes([product, relu]) == 4 * (3 * 4 + 4 * 5 + 3 * 5)
+    assert traffic.minimum_bytes([relu]) == 4 * (2 * 3 * 5)
 
 
 def test_of_an_expanded_view_only_what_is_there_is_read() -> None:
     graph = captured(lambda x: x.expand(100, 8) + 1, torch.randn(1, 8)).graph
     total = next(op for op in graph.operations if op.target.startswith("add"))
-    assert Traffic(graph, {}).of([total.stable]) == 4 * (8 + 800)
+    assert Traffic(graph, {}).minimum_bytes([total.stable]) == 4 * (8 + 800)
 
 
 # ---- samples ---------------------------------------------------------------------------------------------------------
@@ -262,16 +262,16 @@ def test_where_nothing_can_be_sampled_it_is_said(monkeypatch: pytest.MonkeyPatch
     def refused(number: int, thread: int, hertz: int) -> int:
         raise SamplingError("not here")
 
-    monkeypatch.setattr(hot, "_open_event", refused)
-    assert hot.sample_instructions(lambda: None, [], 1).problem == "not here"
+    monkeypatch.setattr(sampling, "_open_event", refused)
+    assert sampling.sample_instructions(lambda: None, [], 1).problem == "not here"
 
 
 @pytest.fixture
 def tiny_buffer(monkeypatch: pytest.MonkeyPatch) -> int:
     """Buffers of one page; returns the number of samples of 16 bytes that fit. Skips where nothing can be sampled."""
-    monkeypatch.setattr(hot, "_BUFFER_PAGES", 1)
+    monkeypatch.setattr(sampling, "_BUFFER_PAGES", 1)
     try:
-        hot.Sampler().close()
+        sampling.Sampler().close()
     except SamplingError as error:
         pytest.skip(str(error))
     return mmap.PAGESIZE // 16
@@ -285,28 +285,28 @@ def work_until(is_enough: Callable[[], bool]) -> None:
 
 
 def test_the_buffer_of_samples_is_emptied_during_a_long_call(tiny_buffer: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hot, "_DRAIN_SECONDS", 0.01)
-    with closing(hot.Sampler()) as sampler, sampler.running():
+    monkeypatch.setattr(sampling, "_DRAIN_SECONDS", 0.01)
+    with closing(sampling.Sampler()) as sampler, sampler.running():
         work_until(lambda: sampler.addresses.total() > 2 * tiny_buffer)
     assert sampler.addresses.total() > 2 * tiny_buffer
 
 
 def test_samples_that_find_a_full_buffer_count_as_lost(tiny_buffer: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel writes no record of them if the buffer stays full to the end."""
-    monkeypatch.setattr(hot, "_DRAIN_SECONDS", 600.0)
-    with closing(hot.Sampler()) as sampler:
+    monkeypatch.setattr(sampling, "_DRAIN_SECONDS", 600.0)
+    with closing(sampling.Sampler()) as sampler:
         states = [os.read(fd, 16) for fd, _ in sampler._rings]
         if len(states[0]) < 16:
             pytest.skip("the kernel does not count lost samples before Linux 6.0")
         with sampler.running():
-            work_until(lambda: sum(hot._WORD.unpack_from(os.read(fd, 16), 8)[0] for fd, _ in sampler._rings) > 10)
+            work_until(lambda: sum(sampling._WORD.unpack_from(os.read(fd, 16), 8)[0] for fd, _ in sampler._rings) > 10)
     assert sampler.lost > 10
     assert 0 < sampler.addresses.total() <= tiny_buffer * len(states)
 
 
 def test_a_thread_that_ends_before_its_event_is_opened_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
-        hot.Sampler().close()
+        sampling.Sampler().close()
     except SamplingError as error:
         pytest.skip(str(error))
     thread = threading.Thread(target=lambda: None)
@@ -314,13 +314,13 @@ def test_a_thread_that_ends_before_its_event_is_opened_is_skipped(monkeypatch: p
     thread.join()
     listed = os.listdir
     monkeypatch.setattr(os, "listdir", lambda path: [str(thread.native_id), *listed(path)])
-    with closing(hot.Sampler()) as sampler:
+    with closing(sampling.Sampler()) as sampler:
         assert len(sampler._rings) >= 1
 
 
 def test_addresses_belong_to_the_function_that_they_are_in() -> None:
     sampler = SimpleNamespace(addresses=Counter({104: 3, 110: 1, 4: 2}), lost=0, hertz=100)
-    found = hot._summarize(sampler, [hot.CodeRange("g", 110, 5), hot.CodeRange("f", 100, 8)])  # type: ignore[arg-type]
+    found = sampling._summarize(sampler, [sampling.CodeRange("g", 110, 5), sampling.CodeRange("f", 100, 8)])  # type: ignore[arg-type]
     assert found.spots == (HotSpot("f", 4, 3), HotSpot("g", 0, 1))
     assert (found.samples, found.inside, found.elsewhere) == (6, 4, (("", 2),))
 

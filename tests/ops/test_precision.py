@@ -357,6 +357,15 @@ def test_other_element_types_and_ops_are_named() -> None:
     ]
 
 
+def test_unknown_nodes_are_named_in_the_order_of_the_recipe() -> None:
+    """In every process: the order does not depend on the hashes of the names."""
+    line, recipe = Line(lambda a: a @ a, torch.randn(4, 4)), default_recipe()
+    for digit in range(8):
+        recipe = recipe.with_precision(f"unknown.{digit}", "bf16")
+    texts = notes(line.compile(recipe))
+    assert [text.split()[3] for text in texts] == [choice.node for choice in recipe.precisions]
+
+
 def test_sums_that_could_overflow_stay_in_f32() -> None:
     terms = (2**31 - 1) // 127**2 + 1
     line = Line(lambda a, b: a @ b, torch.full((1, terms), -1.0), torch.full((terms, 1), -1.0))

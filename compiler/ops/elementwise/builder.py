@@ -123,6 +123,7 @@ def rounded_operands(x: Scalar, y: Operand) -> tuple[Scalar, Scalar]:
 
 
 def as_scalar(value: Operand, dtype: TensorDType) -> Scalar:
+    """Returns a scalar, a number or a symbolic size as a scalar of `dtype`."""
     if isinstance(value, Size):
         return cast(s.size_scalar(value), dtype)
     return cast(value, dtype) if isinstance(value, Scalar) else Scalar(s.constant(value, dtype), dtype)

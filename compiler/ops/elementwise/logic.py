@@ -8,7 +8,7 @@ from collections.abc import Callable
 from buddy.compiler.graph.node import Op, argument
 from buddy.compiler.graph.operations import ClampOp
 from buddy.compiler.graph.types import TensorDType
-from buddy.compiler.mlir.bindings import arith, ir
+from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.ops import integers
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.elementwise.builder import (
@@ -19,10 +19,11 @@ from buddy.compiler.ops.elementwise.builder import (
     promoted_type,
     rounded_operands,
 )
+from buddy.compiler.ops.integers import bits_of, from_bits
 from buddy.compiler.ops.registry import Results
 from buddy.compiler.ops.scalar import Operand, Scalar, cast
 from buddy.compiler.ops.structured import pointwise
-from buddy.compiler.ops.utils import LoweringError, SymbolTable, constant, mlir_element_type_get, value_of
+from buddy.compiler.ops.utils import LoweringError, SymbolTable, constant, value_of
 
 BOOL = TensorDType.Bool
 
@@ -100,23 +101,9 @@ def convert_clamped(node: Op, symbol_table: SymbolTable) -> Results:
 # Of this magnitude, all floats that are integers fit into 32 bits.
 _EXACT_IN_I32 = 2**30
 
-# The integer type of the same width.
-_INTEGER_TYPES = {
-    TensorDType.Float16: TensorDType.Int16, TensorDType.BFloat16: TensorDType.Int16,
-    TensorDType.Float32: TensorDType.Int32, TensorDType.Float64: TensorDType.Int64,
-}  # fmt: skip
+
 # Width of the mantissa in bits.
 _MANTISSA_BITS = {TensorDType.Float32: 23, TensorDType.Float64: 52}
-
-
-def bits_of(x: Scalar) -> Scalar:
-    """Returns the bits of a float as an integer of the same width."""
-    dtype = _INTEGER_TYPES[x.dtype]
-    return Scalar(arith.bitcast(mlir_element_type_get(dtype), x.value), dtype)
-
-
-def from_bits(x: Scalar, dtype: TensorDType) -> Scalar:
-    return Scalar(arith.bitcast(mlir_element_type_get(dtype), x.value), dtype)
 
 
 @elementwise("SignbitOp", among_operands=True)

@@ -42,6 +42,7 @@ def chebyshev(t: Scalar, coefficients: Sequence[float]) -> Scalar:
 
 
 def _special(name: str) -> Callable[[Callable[..., Scalar]], Callable[..., Scalar]]:
+    """Registers the decorated expression as the lowering of op class `name`, with operands converted to f64."""
     return elementwise(name, compute_type=TensorDType.Float64)
 
 
@@ -175,6 +176,7 @@ def _zeta(x: Scalar, q: Scalar) -> Scalar:
 
 @_special("ZetaOp")
 def zeta(x: Scalar, q: Operand) -> Scalar:
+    """Returns the Hurwitz zeta function: the sum of (q + k)^-x over k >= 0."""
     return _zeta(x, x.like(q))
 
 

@@ -257,7 +257,7 @@ def cholesky_solve(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     return reshape_to_results(node, [solve_by_factor(factor, b, dtype, argument(node, 2, "upper", False))])
 
 
-# When the inverse from a Cholesky factor is left to eager.
+# The condition on which eager computes the inverse from a Cholesky factor, for messages.
 UNUSUAL_DIAGONAL = "the diagonal has a zero, or a number that is not real"
 
 
@@ -285,6 +285,7 @@ def cholesky_inverse(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
 
 
 def swap_rows(p: StackedProblem, name: str, i: Extent, k: Extent) -> None:
+    """Swaps rows `i` and `k` of the matrix `name`."""
     p.exchange(lambda j: (name, i, j), lambda j: (name, k, j), 0, p.shape(name)[1])
 
 

@@ -48,7 +48,7 @@ MAX_SWEEPS = 60
 EPSILON = {TensorDType.Float32: 2.0**-23, WIDE: 2.0**-52}
 # Off-diagonal elements up to this size count as 0.
 ROTATION_THRESHOLD = EPSILON[WIDE]
-# When "info" is set.
+# The conditions on which "info" is set, for messages.
 NOT_SOLVED = f"a matrix has an infinity or NaN, or does not converge in {MAX_SWEEPS} sweeps"
 NOT_DETERMINED = f"{NOT_SOLVED}, or its singular vectors are not determined: values are 0 or equal"
 
@@ -92,10 +92,13 @@ def phase_of(x: Scalar) -> Scalar | None:
 
 
 def multiply_row(p: StackedProblem, name: str, row: Extent, factor: Scalar) -> None:
+    """Multiplies a row of the matrix `name` by `factor`."""
     p.update((name, row), 0, p.shape(name)[1], lambda _, x: x * factor)
 
 
 def multiply_column(p: StackedProblem, name: str, column: Extent, factor: Scalar) -> None:
+    """Multiplies a column of the matrix `name` by `factor`."""
+
     def visit(i: ir.Value) -> None:
         p[name, i, column] = p[name, i, column] * factor
 
@@ -103,6 +106,7 @@ def multiply_column(p: StackedProblem, name: str, column: Extent, factor: Scalar
 
 
 def rotate_rows(p: StackedProblem, name: str, i: Extent, k: Extent, angle: tuple[Scalar, Scalar]) -> None:
+    """Rotates rows `i` and `k` of the matrix `name` by `angle`, which is (cosine, sine)."""
     rotate(p, lambda j: (name, i, j), lambda j: (name, k, j), p.shape(name)[1], angle)
 
 

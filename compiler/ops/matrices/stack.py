@@ -79,8 +79,11 @@ class StackedProblem(LoopState):
         """
 
         def scalars(values: Sequence[ir.Value]) -> list[Any]:
-            rest = iter(values)
-            return [_take_scalar(rest, value.dtype) if isinstance(value, Scalar) else next(rest) for value in initial]
+            remaining = iter(values)
+            return [
+                _take_scalar(remaining, value.dtype) if isinstance(value, Scalar) else next(remaining)
+                for value in initial
+            ]
 
         def visit(indices: list[ir.Value], carried: list[ir.Value]) -> list[ir.Value]:
             return _values(step(arith.addi(position(start), indices[0]), *scalars(carried)))

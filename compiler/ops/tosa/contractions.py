@@ -43,21 +43,25 @@ lowering = partial(registration.lowering, ops_registry)
 
 
 def _operands(node: Op, symbol_table: SymbolTable, first: int = 0) -> tuple[TosaTensor, TosaTensor]:
-    """Returns the lhs and rhs operand of a product. Raises `LoweringError` for types that `tosa.matmul` rejects."""
+    """Returns both operands of a product: arguments `first` and `first + 1` of the node.
+
+    Raises `LoweringError` for types that `tosa.matmul` rejects.
+    """
     a, b = (tensor_of(arg, symbol_table) for arg in node.args[first : first + 2])
     require("matmul", a.dtype)
     require("matmul", b.dtype)
     return a, b
 
 
-def _rank_3(x: TosaTensor) -> TosaTensor:
+def _with_batch_dim(x: TosaTensor) -> TosaTensor:
+    """Returns a matrix as a batch of one, and a batch of matrices as it is."""
     return reshape(x, [1, *x.shape]) if len(x.shape) == 2 else x
 
 
 def _product(node: Op, symbol_table: SymbolTable, first: int = 0) -> TosaTensor:
     """Returns the product of two matrices, or of two batches of matrices, in the accumulator type."""
     a, b = _operands(node, symbol_table, first)
-    result = matmul(_rank_3(a), _rank_3(b))
+    result = matmul(_with_batch_dim(a), _with_batch_dim(b))
     return reshape(result, result.shape[1:]) if len(a.shape) == 2 else result
 
 
@@ -70,7 +74,7 @@ def product(node: Op, symbol_table: SymbolTable) -> TosaTensor:
 def multiply_by_transpose(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     """Computes `a bᵀ`, plus the third operand if the node has one."""
     a, b = _operands(node, symbol_table)
-    result = matmul(_rank_3(a), transpose(_rank_3(b), [0, 2, 1]))
+    result = matmul(_with_batch_dim(a), transpose(_with_batch_dim(b), [0, 2, 1]))
     result = reshape(result, result.shape[1:])
     if len(node.args) > 2:
         result = result + registration.operand(node.args[2], 2, symbol_table, result.dtype)
@@ -80,7 +84,7 @@ def multiply_by_transpose(node: Op, symbol_table: SymbolTable) -> TosaTensor:
 @lowering("MatVecOp")
 def multiply_matrix_by_vector(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     a, v = _operands(node, symbol_table)
-    result = matmul(_rank_3(a), reshape(v, [1, v.shape[0], 1]))
+    result = matmul(_with_batch_dim(a), reshape(v, [1, v.shape[0], 1]))
     return cast(reshape(result, [a.shape[0]]), node.tensor_meta.dtype)
 
 
@@ -150,6 +154,7 @@ def _merge_heads(x: TosaTensor) -> TosaTensor:
 
 
 def _apply_masks(node: Op, symbol_table: SymbolTable, scores: TosaTensor) -> TosaTensor:
+    """Returns the scores plus the mask, with -inf where a bool mask or the causal mask hides a key."""
     mask, hidden = node.kwargs.get("attn_mask"), scores.like(float("-inf"))
     if mask is not None:
         x = registration.operand(mask, len(scores.shape), symbol_table)
@@ -166,10 +171,12 @@ ops_registry.absence_reasons |= dict.fromkeys(
 
 
 def _channels_last(x: TosaTensor) -> TosaTensor:
+    """Moves dim 1, the channels, to the end."""
     return transpose(x, [0, *range(2, len(x.shape)), 1])
 
 
 def _channels_second(x: TosaTensor) -> TosaTensor:
+    """Moves the last dim, the channels, to dim 1."""
     rank = len(x.shape)
     return transpose(x, [0, rank - 1, *range(1, rank - 1)])
 
@@ -217,6 +224,7 @@ def convolution(node: Op, symbol_table: SymbolTable) -> TosaTensor:
 
 
 def _bias(arg: Op | None, channels: int, dtype: TensorDType, symbol_table: SymbolTable) -> TosaTensor:
+    """Returns the bias of each channel; zeros without one."""
     return splat(0, [channels], dtype) if arg is None else tensor_of(arg, symbol_table)
 
 
@@ -229,6 +237,7 @@ def _convolve(
     pads: list[int],
     outputs: Sequence[int],
 ) -> TosaTensor:
+    """Emits the convolution of `x`, with channels last; the result has channels last."""
     channels, out = x.shape[-1], kernel.shape[0]
     if groups == 1:
         op = {2: "conv2d", 3: "conv3d"}.get(len(outputs), "")
@@ -302,6 +311,7 @@ def adaptive_avg_pool(node: Op, symbol_table: SymbolTable) -> TosaTensor:
 
 
 def _average_pool(node: Op, x: TosaTensor, window: SlidingWindow) -> TosaTensor:
+    """Emits the average pool of `x`, with channels last; returns the result of `node`."""
     meta = node.tensor_meta
     require("avg_pool2d", x.dtype)
     x, pads = _fit_to_windows(x, window, meta.shape[-2:])

@@ -94,6 +94,7 @@ def _exponentials(x: TosaTensor, axis: int) -> tuple[TosaTensor, TosaTensor, Tos
 
 
 def softmax(x: TosaTensor, axis: int) -> TosaTensor:
+    """Returns the softmax of `x`, a tensor of f32, along `axis`."""
     exponentials, sums, _ = _exponentials(x, axis)
     return exponentials * unary("reciprocal", sums)
 
@@ -137,7 +138,9 @@ def native_layer_norm(node: Op, symbol_table: SymbolTable) -> list[TosaTensor]:
     if bias is not None:
         y = y + registration.operand(bias, rank, symbol_table, x.dtype)
     pairs = zip((mean, inverse), node.metas[1:], strict=True)
-    statistics = [x if meta is None else _as_result(x, node, i) for i, (x, meta) in enumerate(pairs, start=1)]
+    statistics = [
+        value if meta is None else _as_result(value, node, i) for i, (value, meta) in enumerate(pairs, start=1)
+    ]
     return [_as_result(y, node), *statistics]
 
 

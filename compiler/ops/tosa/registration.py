@@ -132,5 +132,5 @@ def operand(argument: Any, rank: int, symbol_table: SymbolTable, dtype: TensorDT
 
 
 def empty_result(meta: TensorMeta) -> ir.Value:
-    """Returns a value that is not a TOSA op for an empty result, which no op reads."""
+    """Returns an empty tensor for a result without elements, by an op of another dialect: TOSA has no empty tensors."""
     return empty(meta.shape, meta.dtype)

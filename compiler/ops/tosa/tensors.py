@@ -187,6 +187,7 @@ def broadcast_shape(a: Sequence[int], b: Sequence[int]) -> list[int]:
 
 
 def unary(op: str, x: TosaTensor) -> TosaTensor:
+    """Emits `tosa.<op>`, whose result has the type of `x`."""
     require(op, x.dtype)
     return TosaTensor(getattr(tosa, op)(x.value.type, x.value), x.dtype)
 
@@ -204,6 +205,7 @@ def clamp(x: TosaTensor, low: Number | None, high: Number | None) -> TosaTensor:
 
 
 def select(condition: TosaTensor, if_true: TosaTensor, if_false: TosaTensor) -> TosaTensor:
+    """Returns the elements of `if_true` where `condition` holds, else those of `if_false`; all have the same rank."""
     dtype = if_true.dtype
     require("select", dtype)
     shape = broadcast_shape(condition.shape, broadcast_shape(if_true.shape, if_false.shape))
@@ -211,6 +213,7 @@ def select(condition: TosaTensor, if_true: TosaTensor, if_false: TosaTensor) -> 
 
 
 def logical_not(x: TosaTensor) -> TosaTensor:
+    """Returns the negation of bools."""
     return unary("logical_not", x)
 
 
@@ -261,6 +264,7 @@ def _intermediate_type(old: TensorDType, new: TensorDType) -> TensorDType | None
 
 
 def _direct_cast(x: TosaTensor, dtype: TensorDType) -> TosaTensor:
+    """Casts by one `tosa.cast`, except that floats become integers rounded towards zero."""
     if x.dtype.is_float and dtype.is_integer:
         x = truncate(x)
     if {x.dtype, dtype} == {TensorDType.UInt8, TensorDType.Int8}:
@@ -283,6 +287,7 @@ def widen(x: TosaTensor) -> TosaTensor:
 
 
 def reshape(x: TosaTensor, sizes: Sequence[int]) -> TosaTensor:
+    """Returns `x` in the shape `sizes`, with the elements in row-major order."""
     require("reshape", x.dtype)
     if x.shape == tuple(sizes):
         return x
@@ -305,6 +310,7 @@ def expand_to(x: TosaTensor, shape: Sequence[int]) -> TosaTensor:
 
 
 def tile(x: TosaTensor, multiples: Sequence[int]) -> TosaTensor:
+    """Returns `x` repeated `multiples[i]` times along each dim `i`."""
     require("tile", x.dtype)
     if all(multiple == 1 for multiple in multiples):
         return x
@@ -313,6 +319,7 @@ def tile(x: TosaTensor, multiples: Sequence[int]) -> TosaTensor:
 
 
 def slice_(x: TosaTensor, starts: Sequence[int], sizes: Sequence[int]) -> TosaTensor:
+    """Returns the slice of `x` that begins at index `starts[i]` of each dim `i`."""
     require("slice", x.dtype)
     if x.shape == tuple(sizes):
         return x
@@ -328,6 +335,7 @@ def slice_dim(x: TosaTensor, dim: int, start: int, size: int) -> TosaTensor:
 
 
 def pad(x: TosaTensor, before: Sequence[int], after: Sequence[int], fill: Number) -> TosaTensor:
+    """Returns `x` with `before[i]` and `after[i]` elements `fill` added at the ends of each dim `i`."""
     require("pad", x.dtype)
     if not any(before) and not any(after):
         return x
@@ -349,6 +357,7 @@ def concatenate(tensors: Sequence[TosaTensor], dim: int) -> TosaTensor:
 
 
 def axis_attribute(axis: int) -> ir.Attribute:
+    """Returns the attribute by which TOSA ops take an axis."""
     return ir.IntegerAttr.get(ir.IntegerType.get_signless(32), axis)
 
 

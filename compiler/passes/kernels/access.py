@@ -9,6 +9,8 @@ from buddy.compiler.mlir.bindings import arith, ir, memref, tensor
 from buddy.compiler.mlir.walk import bytes_of
 from buddy.compiler.protocol.errors import BuddyError
 
+Extent = tuple[int, int]  # size of a loop, and a stride along it in elements
+
 
 class UnsupportedError(BuddyError):
     """A pass or its kernel generator does not support an op; the text is the reason, which a remark shows."""
@@ -185,6 +187,7 @@ def _are_contiguous(outer: Loop, inner: Loop) -> bool:
 
 
 def byte_type(size: int) -> ir.Type:
+    """Returns the type of a buffer of `size` bytes."""
     return ir.MemRefType.get([size], ir.IntegerType.get_signless(8))
 
 

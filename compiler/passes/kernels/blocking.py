@@ -18,7 +18,7 @@ from buddy.compiler.passes.kernels.dot_instructions import (
 from buddy.compiler.passes.kernels.emit import block_counts
 from buddy.compiler.support.target import CACHE_WAYS, FMA_LATENCY, L2_VECTORS_PER_CYCLE, Target
 
-Source = Literal["direct", "panel", "packed", "dot", "stream"]
+BSource = Literal["direct", "panel", "packed", "dot", "stream"]
 
 # Vectors of columns in a register block.
 _MAX_VECTORS = 8
@@ -41,6 +41,17 @@ _MIN_INNER_DEPTH = 512
 _MIN_ROWS_OF_SHARED_SUMS = 24
 # Half vectors, which fill fewer lanes without columns, are used if they take at most this share of the time.
 _MAX_SHARE_OF_HALVES = 0.85
+# The next five are estimates without a measurement.
+# The minimum rows of C in an iteration that packs its panel of B, to use each copied element often.
+_MIN_ROWS_OF_PANEL = 256
+# The least limit of the steps of K per block: sums are loaded and stored once per block.
+_MIN_DEPTH_LIMIT = 256
+# The maximum steps of K with which B is read in place, since a panel of B is used for few multiply-adds.
+_MAX_DEPTH_IN_PLACE = 256
+# The share of the L2 cache that a panel of B fills, to leave space for A and C.
+_PANEL_SHARE_OF_L2 = 0.6
+# The maximum size of a B that is read in place, relative to the L2 cache: the L3 cache may hold what exceeds L2.
+_MAX_B_PER_L2 = 2.5
 # The minimum vectors of columns of C for which A is copied as wider elements.
 _MIN_COPIED_COLUMNS = 4
 
@@ -49,22 +60,22 @@ _MIN_COPIED_COLUMNS = 4
 class GemmBlocking:
     """`rows` x `vectors * lanes` elements of C stay in registers over `depth` steps of K.
 
-    `source` says where B is read: in place ("direct"), from one panel that is packed when needed ("panel"), from panels
-    that were packed before the call ("packed"), in place along K ("dot", without register blocks), or in place as one
-    stream of rows ("stream": `depth` rows at once, over `vectors * lanes` columns). `chunk` is the number of rows of C
-    in an iteration of the outer loop, which threads share (0: all rows). With `packs_a`, the kernel copies these rows
-    of A, too, and multiplies them with `strip` columns of B. `dot` is the name of the instruction that multiplies
-    groups of narrow elements, if any; it reads B from panels, and with `copies_a` the kernel copies all of A first.
-    With `fixed_point`, rows of f32 are converted to bytes, as in `gemm.fixed_point`; with `prefetches`, that kernel
-    prefetches B. With `shares_column_sums`, an iteration adds up B's columns once, for an instruction that needs their
-    sums, instead of for each block of rows.
+    `b_source` says where B is read: in place ("direct"), from one panel that is packed when needed ("panel"), from
+    panels that were packed before the call ("packed"), in place along K ("dot", without register blocks), or in place
+    as one stream of rows ("stream": `depth` rows at once, over `vectors * lanes` columns). `chunk` is the number of
+    rows of C in an iteration of the outer loop, which threads share (0: all rows). With `packs_a`, the kernel copies
+    these rows of A, too, and multiplies them with `strip` columns of B. `dot` is the name of the instruction that
+    multiplies groups of narrow elements, if any; it reads B from panels, and with `copies_a` the kernel copies all of A
+    first. With `fixed_point`, rows of f32 are converted to bytes, as in `gemm.fixed_point`; with `prefetches`, that
+    kernel prefetches B. With `shares_column_sums`, an iteration adds up B's columns once, for an instruction that needs
+    their sums, instead of for each block of rows.
     """
 
     rows: int
     vectors: int
     lanes: int
     depth: int
-    source: Source
+    b_source: BSource
     chunk: int = 0
     packs_a: bool = False
     strip: int = 0
@@ -76,6 +87,7 @@ class GemmBlocking:
 
     @property
     def instruction(self) -> DotInstruction | None:
+        """Returns the instruction that `dot` names, or `None`."""
         return INSTRUCTIONS.get(self.dot)
 
     @property
@@ -92,22 +104,24 @@ class GemmBlocking:
 
     @property
     def columns(self) -> int:
+        """Returns the number of columns of C in a register block."""
         return self.vectors * self.lanes
 
     def blocks_k(self, contraction: Contraction) -> bool:
         """True if K is processed in blocks of `depth` along its last loop, and for each step of its other loops."""
-        if self.source in ("dot", "stream") or not contraction.k:
+        if self.b_source in ("dot", "stream") or not contraction.k:
             return False
         if len(contraction.k) > 1:
-            return self.source == "panel" and not self.dot and self.depth <= contraction.k[-1].size
+            return self.b_source == "panel" and not self.dot and self.depth <= contraction.k[-1].size
         return self.depth < contraction.k[0].size
 
     def describe(self) -> str:
-        if self.source == "dot":
+        """Returns the text of a remark, such as "8x32 register block, panel B"."""
+        if self.b_source == "dot":
             return f"dot products in vectors of {self.lanes}"
-        if self.source == "stream":
+        if self.b_source == "stream":
             return f"rows of B streamed in vectors of {self.lanes}"
-        notes = [f"{self.rows}x{self.columns} register block", f"{self.source} B"] + [
+        notes = [f"{self.rows}x{self.columns} register block", f"{self.b_source} B"] + [
             "fixed-point A"
         ] * self.fixed_point
         notes += ["packed A"] * self.packs_a + ["copied A"] * self.copies_a + [self.dot] * bool(self.dot)
@@ -126,10 +140,10 @@ class RequestedBlocking:
 def choose_gemm_blocking(
     contraction: Contraction,
     target: Target,
-    source: Source | None = None,
+    b_source: BSource | None = None,
     requested: RequestedBlocking = RequestedBlocking(),
 ) -> GemmBlocking:
-    """Returns the blocking with the least estimated time, of those that read B at `source` if it is given.
+    """Returns the blocking with the least estimated time, of those that read B at `b_source` if it is given.
 
     A `requested` register block is used as far as C has enough rows and columns. Raises `UnsupportedError` if it
     exceeds the registers of `target`.
@@ -137,18 +151,18 @@ def choose_gemm_blocking(
     width = byte_width(contraction.element)
     lanes = target.lanes(width)
     if instruction := dot_instruction(contraction, target):
-        return _dot_blocking(contraction, instruction, target, source or "panel", requested)
-    if source is None and reads_in_place(contraction):
+        return _dot_blocking(contraction, instruction, target, b_source or "panel", requested)
+    if b_source is None and reads_in_place(contraction):
         return GemmBlocking(1, 1, lanes, max(1, contraction.depth), "dot")
-    if source is None and _fits_streaming(contraction, lanes):
+    if b_source is None and _fits_streaming(contraction, lanes):
         return _streaming_blocking(contraction, lanes)
     rows, vectors = _register_block(contraction.m.size, contraction.n.size, lanes, target.vector_registers, requested)
-    if source is None and _crosses_rows_of_a(contraction, rows, lanes):
+    if b_source is None and _crosses_rows_of_a(contraction, rows, lanes):
         return _packed_a_blocking(contraction, rows, vectors, lanes, target, requested.depth)
-    source = source or _choose_source(contraction, rows, target.l2)
+    b_source = b_source or _choose_b_source(contraction, rows, target.l2)
     depth = _choose_depth(contraction, vectors * lanes * width, target.l2, requested.depth)
-    chunk, copies_a = _choose_chunk(contraction, rows, vectors * lanes, source), _widens_rows(contraction, lanes)
-    return GemmBlocking(rows, vectors, lanes, depth, source, chunk, copies_a=copies_a)
+    chunk, copies_a = _choose_chunk(contraction, rows, vectors * lanes, b_source), _widens_rows(contraction, lanes)
+    return GemmBlocking(rows, vectors, lanes, depth, b_source, chunk, copies_a=copies_a)
 
 
 def _widens_rows(contraction: Contraction, lanes: int) -> bool:
@@ -173,7 +187,11 @@ def dot_instruction(contraction: Contraction, target: Target) -> DotInstruction 
 
 
 def _dot_blocking(
-    contraction: Contraction, instruction: DotInstruction, target: Target, source: Source, requested: RequestedBlocking
+    contraction: Contraction,
+    instruction: DotInstruction,
+    target: Target,
+    b_source: BSource,
+    requested: RequestedBlocking,
 ) -> GemmBlocking:
     """Returns the blocking of a kernel that multiplies by `instruction`."""
     lanes, m, n = target.lanes(WORD_BYTES), contraction.m, contraction.n
@@ -197,13 +215,13 @@ def _dot_blocking(
             if _cost(m.size, n.size, lanes // 2, *half) / 2 < _MAX_SHARE_OF_HALVES * time:
                 lanes, (rows, vectors) = lanes // 2, half
         copies_a = contraction.k[0].strides[0] != 1 or instruction.widens or needs_offset
-        if source == "packed":
+        if b_source == "packed":
             row_bytes = vectors * lanes * byte_width(contraction.input_elements[1])
             depth = _choose_depth(contraction, row_bytes, target.l2, requested.depth)
             depth = -(-depth // instruction.group) * instruction.group
-    chunk = _choose_chunk(contraction, rows, vectors * lanes, source)
+    chunk = _choose_chunk(contraction, rows, vectors * lanes, b_source)
     return GemmBlocking(
-        rows, vectors, lanes, depth, source, chunk, dot=instruction.name, copies_a=copies_a,
+        rows, vectors, lanes, depth, b_source, chunk, dot=instruction.name, copies_a=copies_a,
         shares_column_sums=shares_sums,
     )  # fmt: skip
 
@@ -237,14 +255,14 @@ def _streaming_blocking(contraction: Contraction, lanes: int) -> GemmBlocking:
     return GemmBlocking(rows, -(-columns // lanes), lanes, _STREAMED_ROWS, "stream")
 
 
-def _choose_chunk(contraction: Contraction, rows: int, columns: int, source: Source) -> int:
+def _choose_chunk(contraction: Contraction, rows: int, columns: int, b_source: BSource) -> int:
     """Returns the rows of C per iteration: all, or a multiple of `rows` with enough iterations for threads."""
     m, tiles = contraction.m.size, -(-contraction.n.size // columns)
     for loop in contraction.outer:
         tiles *= loop.size
     blocks = -(-m // rows)
-    # A panel that is packed in the loop should be used for some hundred rows.
-    min_rows = max(-(-_MIN_ITERATION_FLOP // max(1, 2 * contraction.depth * columns)), 256 if source == "panel" else 1)
+    min_rows = -(-_MIN_ITERATION_FLOP // max(1, 2 * contraction.depth * columns))
+    min_rows = max(min_rows, _MIN_ROWS_OF_PANEL if b_source == "panel" else 1)
     chunks = min(-(-_MIN_ITERATIONS // max(1, tiles)), max(1, m // min_rows))
     if chunks <= 1:
         return max(1, blocks) * rows
@@ -273,7 +291,7 @@ def _packed_a_blocking(
     (2008), except that panels of B are copied again for each chunk of rows: the copy then needs no barrier.
     """
     width, columns = byte_width(contraction.element), vectors * lanes
-    limit = requested_depth or max(256, target.l1 // 2 // (columns * width))
+    limit = requested_depth or max(_MIN_DEPTH_LIMIT, target.l1 // 2 // (columns * width))
     depth = -(-contraction.depth // -(-contraction.depth // limit))
     blocks, panels = -(-contraction.m.size // rows), -(-contraction.n.size // columns)
     outer = max(1, math.prod(loop.size for loop in contraction.outer))
@@ -325,22 +343,21 @@ def block_cycles(rows: int, vectors: int) -> float:
     return max(rows * vectors, vectors / L2_VECTORS_PER_CYCLE, FMA_LATENCY) + 0.05 * (rows + 2 * vectors)
 
 
-def _choose_source(contraction: Contraction, rows: int, l2: int) -> Source:
+def _choose_b_source(contraction: Contraction, rows: int, l2: int) -> BSource:
     """Returns where B is read: from a packed panel if its columns are not contiguous, or if it does not stay in cache.
 
     With few rows of C, or a short K, packing B costs more than it saves.
     """
     if contraction.n.size > 1 and contraction.n.strides[1] != 1:
         return "panel"
-    has_little_reuse = contraction.m.size <= 2 * rows or contraction.depth <= 256
+    has_little_reuse = contraction.m.size <= 2 * rows or contraction.depth <= _MAX_DEPTH_IN_PLACE
     return "direct" if has_little_reuse or _stays_in_l2(contraction, l2) else "panel"
 
 
 def _stays_in_l2(contraction: Contraction, l2: int) -> bool:
     """True if the columns of a row-major B that a block reads stay in the L2 cache during the loop over rows of C.
 
-    Rows of B with a distance of a power of two share few sets of the cache. All of B may be 2.5 times as large as the
-    L2 cache, because of the L3 cache.
+    Rows of B with a distance of a power of two share few sets of the cache.
     """
     if len(contraction.k) != 1:
         return False
@@ -348,18 +365,18 @@ def _stays_in_l2(contraction: Contraction, l2: int) -> bool:
     way_bytes = max(1, l2 // CACHE_WAYS)
     row_distance = contraction.k[0].strides[1] * width
     max_rows = CACHE_WAYS * way_bytes // math.gcd(way_bytes, max(1, row_distance))
-    return contraction.depth <= max_rows and contraction.depth * contraction.n.size * width <= 2.5 * l2
+    return contraction.depth <= max_rows and contraction.depth * contraction.n.size * width <= _MAX_B_PER_L2 * l2
 
 
 def _choose_depth(contraction: Contraction, row_bytes: int, l2: int, requested: int) -> int:
     """Returns the steps of K per block: K in equal blocks that are not longer than a limit.
 
-    The limit is the requested number, or the number of steps with which a panel of B fills 60 % of the L2 cache. Of
-    several loops of K, the last one is split, if it is long.
+    The limit is the requested number, or the number of steps with which a panel of B fills its share of the L2 cache.
+    Of several loops of K, the last one is split, if it is long.
     """
     if len(contraction.k) != 1 and (not contraction.k or contraction.k[-1].size < _MIN_INNER_DEPTH):
         return max(1, contraction.depth)
     size = contraction.k[-1].size
-    limit = requested or max(256, int(0.6 * l2) // row_bytes)
+    limit = requested or max(_MIN_DEPTH_LIMIT, int(_PANEL_SHARE_OF_L2 * l2) // row_bytes)
     blocks = max(1, -(-size // limit))
     return max(1, -(-size // blocks))

@@ -36,6 +36,7 @@ def bit_width(element: str) -> int:
 
 
 def byte_width(element: str) -> int:
+    """Returns the bytes of an element of a type of whole bytes, such as "bf16"."""
     return bit_width(element) // 8
 
 
@@ -224,6 +225,7 @@ class Contraction:
 
     @property
     def flops(self) -> int:
+        """Returns the number of multiplications and additions."""
         total = 2 * self.m.size * self.n.size * self.depth
         for loop in self.outer:
             total *= loop.size
@@ -270,8 +272,8 @@ def _split_loop(contraction: Contraction, role: str | int, boundary: int) -> Con
     stride = loop.strides[2]
     if not stride < boundary < stride * loop.size:
         return contraction
-    inner_size, rest = divmod(boundary, stride)
-    if rest or loop.size % inner_size:
+    inner_size, remainder = divmod(boundary, stride)
+    if remainder or loop.size % inner_size:
         raise UnsupportedError("an operand is not linear along a loop of the kernel")
     outer_part = replace(loop, size=loop.size // inner_size, strides=tuple(inner_size * s for s in loop.strides))
     inner_part = replace(loop, size=inner_size)

@@ -40,6 +40,7 @@ class DotInstruction:
 
     @property
     def on_tiles(self) -> bool:
+        """True if the instruction multiplies tiles, not vectors."""
         return not self.intrinsics
 
     @property
@@ -87,7 +88,7 @@ TDPBF16PS = DotInstruction("tdpbf16ps", "bf16", "bf16", 2, "f32", ((False, False
 # Stands for tdpbssd, tdpbsud, tdpbusd and tdpbuud.
 TDPB = DotInstruction("tdpbssd", "i8", "i8", 4, "i32", _ANY_SIGNS)
 
-INSTRUCTIONS = {one.name: one for one in (TDPBF16PS, TDPB, VDPBF16PS, VPDPBUSD, VPMADDWD)}
+INSTRUCTIONS = {instruction.name: instruction for instruction in (TDPBF16PS, TDPB, VDPBF16PS, VPDPBUSD, VPMADDWD)}
 
 # A signed byte x with its highest bit inverted, read as unsigned, is x + OFFSET.
 OFFSET = 128

@@ -85,6 +85,7 @@ class _Elementwise:
         self.read = [number for number in range(len(op.operands)) if op.reads(number)]
 
     def emit(self) -> None:
+        """Emits the loops of the op, whose iterations threads share if the work is enough."""
         e, work, rows = self.e, work_of(self.op), [loop.size for loop in self.outer_loops]
         vectors_end = self.inner.size // self.lanes * self.lanes
         element = max(element_bytes(value.type.element_type) for value in self.op.operands)

@@ -46,6 +46,7 @@ class KernelEmitter:
         return self.constant(ir.IntegerAttr.get(ir.IndexType.get(), index))
 
     def add(self, left: Index, right: Index) -> Index:
+        """Returns the sum, with an op only if an operand is unknown and none is 0."""
         if isinstance(left, int) and isinstance(right, int):
             return left + right
         if isinstance(left, int) and left == 0:
@@ -55,6 +56,7 @@ class KernelEmitter:
         return arith.addi(self.value(left), self.value(right))
 
     def mul(self, left: Index, factor: int) -> Index:
+        """Returns the product, with an op only if `left` is unknown and `factor` is neither 0 nor 1."""
         if isinstance(left, int):
             return left * factor
         if factor in (0, 1):
@@ -62,6 +64,7 @@ class KernelEmitter:
         return arith.muli(left, self.value(factor))
 
     def subtract(self, left: Index, right: Index) -> Index:
+        """Returns the difference, with an op only if an operand is unknown."""
         if isinstance(left, int) and isinstance(right, int):
             return left - right
         return arith.subi(self.value(left), self.value(right))
@@ -76,13 +79,14 @@ class KernelEmitter:
 
     def digits(self, number: Index, sizes: Sequence[int]) -> list[Index]:
         """Returns the index along each of `sizes` of element `number` of all, in row-major order."""
-        found: list[Index] = []
+        digits: list[Index] = []
         for size in reversed(sizes[1:]):
             number, digit = self.divide(number, size)
-            found.insert(0, digit)
-        return [number, *found]
+            digits.insert(0, digit)
+        return [number, *digits]
 
     def minimum(self, left: Index, right: Index) -> Index:
+        """Returns the smaller index, neither of which is negative, with an op only if one is unknown."""
         if isinstance(left, int) and isinstance(right, int):
             return min(left, right)
         return arith.minui(self.value(left), self.value(right))
@@ -212,13 +216,13 @@ class KernelEmitter:
         if dim == len(sizes):
             body(numbers, active)
             return
-        full_blocks, rest = divmod(sizes[dim], blocks[dim])
-        if not full_blocks or not rest:
-            self._emit_block(sizes, blocks, numbers, body, [*active, blocks[dim] if full_blocks else rest])
+        full_blocks, remainder = divmod(sizes[dim], blocks[dim])
+        if not full_blocks or not remainder:
+            self._emit_block(sizes, blocks, numbers, body, [*active, blocks[dim] if full_blocks else remainder])
             return
         is_full = arith.cmpi(arith.CmpIPredicate.ult, self.value(numbers[dim]), self.value(full_blocks))
         branch = scf.IfOp(is_full, has_else=True)
-        cases = ((branch.then_block, numbers[dim], blocks[dim]), (branch.else_block, full_blocks, rest))
+        cases = ((branch.then_block, numbers[dim], blocks[dim]), (branch.else_block, full_blocks, remainder))
         for block, number, size in cases:
             with ir.InsertionPoint(block):
                 self._emit_block(sizes, blocks, [*numbers[:dim], number, *numbers[dim + 1 :]], body, [*active, size])
@@ -315,9 +319,11 @@ class KernelEmitter:
             vector.maskedstore(flat, [self.value(self.add(offset, start))], mask, doubled)
 
     def load_scalar(self, flat: ir.Value, offset: Index) -> ir.Value:
+        """Loads the element of the 1-D memref `flat` at `offset`."""
         return memref.load(flat, [self.value(offset)])
 
     def store_scalar(self, value: ir.Value, flat: ir.Value, offset: Index) -> None:
+        """Stores one element into the 1-D memref `flat` at `offset`."""
         memref.store(value, flat, [self.value(offset)])
 
 
@@ -336,8 +342,8 @@ def reduce_lanes(value: ir.Value, join: Callable[[ir.Value, ir.Value], ir.Value]
 
 def block_counts(size: int, block: int) -> list[tuple[int, int]]:
     """Splits `size` into (block size, count) pairs: full blocks, then the remainder."""
-    full, rest = divmod(size, block)
-    return [pair for pair in ((block, full), (rest, 1)) if pair[0] and pair[1]]
+    full, remainder = divmod(size, block)
+    return [pair for pair in ((block, full), (remainder, 1)) if pair[0] and pair[1]]
 
 
 def for_blocks(e: KernelEmitter, size: int, block: int, body: Callable[[Index, int], None]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from buddy.compiler.mlir.bindings import ir, vector
 from buddy.compiler.mlir.walk import attributes_of, root_of
-from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, flatten, merge_loops
+from buddy.compiler.passes.kernels.access import Extent, Loop, UnsupportedError, flatten, merge_loops
 from buddy.compiler.passes.kernels.body import VectorBody
 from buddy.compiler.passes.kernels.contraction import convert_elements
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter
@@ -23,7 +23,6 @@ from buddy.compiler.passes.kernels.structured import Structured, analyse_vectori
 EPILOGUE = "buddy.epilogue"
 PROLOGUE = "buddy.prologue"
 
-Extent = tuple[int, int]  # size of a kernel's loop, and its stride in the buffer of sums
 ResultOffsets = tuple[
     Index, ...
 ]  # one offset in elements for each of the buffers that a kernel reads or writes as results
@@ -199,10 +198,12 @@ class ResultSpec:
 
     @property
     def uses_c(self) -> bool:
+        """True if the kernel reads or writes C: it adds to C, or no epilogue stores the results elsewhere."""
         return self.epilogue is None or self.accumulate
 
     @property
     def key(self) -> tuple[object, ...]:
+        """Returns a value that is equal for specs with which kernels emit the same code."""
         return self.strides, self.accumulate, *(s.key if s else None for s in (self.prologue, self.epilogue))
 
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from buddy.compiler.mlir.bindings import arith, func, ir, memref, vector
 from buddy.compiler.mlir.walk import RUNS_ONCE
-from buddy.compiler.passes.kernels.access import Loop, flatten
+from buddy.compiler.passes.kernels.access import Extent, Loop, flatten
 from buddy.compiler.passes.kernels.blocking import GemmBlocking
 from buddy.compiler.passes.kernels.contraction import Contraction, convert_elements
 from buddy.compiler.passes.kernels.dot_instructions import as_elements, as_words
@@ -20,8 +20,6 @@ ALIGNMENT = CACHE_LINE  # bytes, of every packed buffer
 
 # Windows with more elements are packed one element at a time: their rows would fill the cache, their code be long.
 _MAX_WINDOW = 25
-
-Extent = tuple[int, int]  # size and stride in elements
 
 
 @dataclass(frozen=True)

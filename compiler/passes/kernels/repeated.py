@@ -29,6 +29,7 @@ class _Run:
 
     @property
     def last(self) -> ir.Operation:
+        """Returns the last op of the run."""
         return self.ops[-1]
 
     @property

@@ -8,12 +8,11 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.walk import root_of, zero_fill_before
-from buddy.compiler.passes.kernels.access import Loop, UnsupportedError
+from buddy.compiler.passes.kernels.access import Extent, Loop, UnsupportedError
 from buddy.compiler.passes.kernels.epilogue import (
     EPILOGUE,
     PROLOGUE,
     EpilogueOp,
-    Extent,
     ResultSpec,
     is_marked,
     match_stage,
@@ -113,9 +112,10 @@ def _add_stage(
 
 
 def _describe(mark: str, op: ir.Operation) -> str:
+    """Returns what a remark says of a fused op, such as "epilogue of linalg.generic (2 scalar ops)"."""
     count = len(op.regions[0].blocks[0].operations) - 1
-    kind = "starts from" if mark == PROLOGUE else "epilogue of"
-    return f"{kind} {op.name}" + (f" ({count} scalar op{'s' if count != 1 else ''})" if count else "")
+    phrase = "starts from" if mark == PROLOGUE else "epilogue of"
+    return f"{phrase} {op.name}" + (f" ({count} scalar op{'s' if count != 1 else ''})" if count else "")
 
 
 def _epilogue_of(op: ir.Operation, mark: str) -> ir.Operation | None:

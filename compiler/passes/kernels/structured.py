@@ -62,14 +62,17 @@ class Structured:
 
     @property
     def reductions(self) -> list[Loop]:
+        """Returns the loops over which elements are reduced."""
         return [loop for loop in self.loops if loop.reduction]
 
     @property
     def parallel(self) -> list[Loop]:
+        """Returns the loops whose iterations are independent."""
         return [loop for loop in self.loops if not loop.reduction]
 
     @property
     def yielded(self) -> list[ir.Value]:
+        """Returns the results of the body, one for each output."""
         return list(self.block.operations[len(self.block.operations) - 1].operands)
 
     def reads(self, operand: int) -> bool:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from buddy.compiler.mlir.bindings import arith, ir, memref
 from buddy.compiler.passes.kernels.access import UnsupportedError
+from buddy.compiler.passes.kernels.emit import Index
+from buddy.compiler.passes.kernels.packing import row_major_strides
 from buddy.compiler.passes.kernels.structured import maps_of
-
-Index = int | ir.Value  # an int if the value is known, else a value of type `index`
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def tile(value: ir.Value, starts: Sequence[Index], sizes: Sequence[int]) -> ir.V
     # The stride of a unit dim has no effect, and may be dynamic in `value`.
     view_strides = [
         dense if size == 1 or stride is None else stride
-        for dense, size, stride in zip(_dense_strides(sizes), sizes, strides, strict=True)
+        for dense, size, stride in zip(row_major_strides(sizes, 1), sizes, strides, strict=True)
     ]
     layout = f"strided<[{', '.join(map(str, view_strides))}], offset: ?>"
     type_ = ir.Type.parse(f"memref<{''.join(f'{size}x' for size in sizes)}{value.type.element_type}, {layout}>")
@@ -138,13 +138,6 @@ def subview(value: ir.Value, starts: Sequence[Index], sizes: Sequence[Index]) ->
     return memref.SubViewOp(type_, value, start_values, size_values, [], static_starts, static_sizes, [1] * rank).result
 
 
-def _dense_strides(sizes: Sequence[int]) -> list[int]:
-    strides, stride = [], 1
-    for size in reversed(sizes):
-        strides.append(stride)
-        stride *= size
-    return strides[::-1]
-
-
 def constant(number: int) -> ir.Value:
+    """Emits a constant of type `index`."""
     return arith.constant(ir.IndexType.get(), number)

@@ -50,10 +50,12 @@ class _Function:
 
     @property
     def block(self) -> ir.Block:
+        """Returns the only block of the body of the function."""
         return self.op.regions[0].blocks[0]
 
     @property
     def is_public(self) -> bool:
+        """True if other modules may call the function."""
         visibility = "sym_visibility"
         return visibility not in self.op.attributes or "public" in str(self.op.attributes[visibility])
 

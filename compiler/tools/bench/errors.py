@@ -86,8 +86,8 @@ def step_error(
     `results` are the loss and the gradients, with their `names`; `spreads` are those of `gradient_spreads`.
     """
     errors = _step_errors(results, expected)
-    found = [StepDifference(*each) for each in zip(names, errors, spreads, strict=True)]
-    return max(found, key=lambda each: (bool(each.problem), each.error / each.allowed))
+    differences = [StepDifference(*each) for each in zip(names, errors, spreads, strict=True)]
+    return max(differences, key=lambda each: (bool(each.problem), each.error / each.allowed))
 
 
 def gradient_spreads(
@@ -129,13 +129,13 @@ def _step_errors(results: Sequence[torch.Tensor], expected: Sequence[torch.Tenso
 
 
 def _relative_errors(
-    results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], least: float
+    results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], min_norm: float
 ) -> Iterator[float]:
-    """Yields the norm of each difference, divided by the norm of the expected tensor, or by `least` if larger."""
+    """Yields the norm of each difference, divided by the norm of the expected tensor, or by `min_norm` if larger."""
     for ours, theirs in zip(results, expected, strict=True):
-        size = max(_finite(theirs).norm().item(), least)
+        norm = max(_finite(theirs).norm().item(), min_norm)
         difference = _difference(ours, theirs).norm().item()
-        yield difference / size if size else difference
+        yield difference / norm if norm else difference
 
 
 def _finite(tensor: torch.Tensor) -> torch.Tensor:

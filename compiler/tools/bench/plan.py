@@ -101,6 +101,7 @@ class BenchCase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def key(self) -> tuple[str, str, int]:
+        """The subject's name, the precision and the number of threads, which a result has too."""
         return self.subject.name, self.precision, self.threads
 
     def __str__(self) -> str:
@@ -160,8 +161,8 @@ def read_suite(path: Path) -> tuple[BenchSubject, ...]:
     )
 
 
-def check_sides(names: Sequence[str]) -> tuple[str, ...]:
-    """Returns this compiler's side and the sides `names`; `ALL` names all sides.
+def resolve_sides(names: Sequence[str]) -> tuple[str, ...]:
+    """Returns this compiler's side and the sides `names`, each once; the name `ALL` stands for all sides.
 
     Raises `BenchPlanError` for an unknown side.
     """
@@ -178,15 +179,15 @@ def with_precisions(subjects: Sequence[BenchSubject], names: Sequence[str]) -> t
     Subjects with another task than inference are not changed: they are measured in float32 only. Raises
     `BenchPlanError` for an unknown precision.
     """
-    found = []
+    precisions = []
     for name in names:
         if name not in BENCH_PRECISIONS:
             raise BenchPlanError(f"unknown precision {name!r}; the precisions are {', '.join(BENCH_PRECISIONS)}")
-        found.append(name)
-    if not found:
+        precisions.append(name)
+    if not precisions:
         return tuple(subjects)
     return tuple(
-        msgspec.structs.replace(subject, precisions=tuple(found)) if subject.task == "inference" else subject
+        msgspec.structs.replace(subject, precisions=tuple(precisions)) if subject.task == "inference" else subject
         for subject in subjects
     )
 
@@ -205,7 +206,9 @@ def unsupported_reason(side: str, case: BenchCase) -> str:
     return ""
 
 
+# Sides whose weights are constants, which a training step would change.
 _FROZEN_IN_TRAINING = (OURS_FROZEN, FREEZING, TORCHSCRIPT)
+# The precisions of the sides that do not have all of them, and the reason why they lack the others.
 _PRECISIONS_OF: dict[str, tuple[BenchPrecision, ...]] = {
     TORCHSCRIPT: ("f32", "bf16", "int8-dynamic"),
     ZENTORCH: ("f32", "bf16"),

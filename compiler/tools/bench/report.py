@@ -25,6 +25,7 @@ from buddy.compiler.tools.bench.plan import (
     ZENTORCH,
 )
 
+# The number of resamples of a bootstrap: with 2000, an end of the interval varies little from seed to seed.
 _RESAMPLES = 2000
 
 
@@ -42,14 +43,14 @@ def ratios(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:
     return spread([a / b for a, b in zip(above, below, strict=True)])
 
 
-def bootstrap_interval(values: Sequence[float], share: float = 0.95) -> tuple[float, float]:
-    """Returns the confidence interval of the median at level `share`, by a percentile bootstrap with a fixed seed.
+def bootstrap_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
+    """Returns the confidence interval of the median at level `level`, by a percentile bootstrap with a fixed seed.
 
     B. Efron, "Bootstrap Methods: Another Look at the Jackknife", 1979.
     """
-    chance = random.Random(0)
-    medians = sorted(statistics.median(chance.choices(values, k=len(values))) for _ in range(_RESAMPLES))
-    cut = int((1 - share) / 2 * _RESAMPLES)
+    generator = random.Random(0)
+    medians = sorted(statistics.median(generator.choices(values, k=len(values))) for _ in range(_RESAMPLES))
+    cut = int((1 - level) / 2 * _RESAMPLES)
     return medians[cut], medians[-1 - cut]
 
 
@@ -99,7 +100,7 @@ def _machine(results: dict[str, Any], threads: str) -> dict[str, Any]:
 
 
 def _section(
-    title: str, subjects: Sequence[dict[str, Any]], machine: dict[str, Any], mean: dict[str, Any], table: str
+    title: str, subjects: Sequence[dict[str, Any]], machine: dict[str, Any], means_by_name: dict[str, Any], table: str
 ) -> str:
     sides = list(dict.fromkeys(side for subject in subjects for side in subject["sides"]))
     # A side without any time has no column; the reasons are below the table.
@@ -131,7 +132,7 @@ def _section(
         "",
     ]
     lines += ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
-    means = list(_mean_texts(mean))
+    means = list(_mean_texts(means_by_name))
     lines += ["", f"Geometric means: {'; '.join(means)}."] if means else []
     notes = _grouped(subjects, "note")
     lines += ["", "Notes on the sides:", "", *notes] if notes else []
@@ -139,12 +140,13 @@ def _section(
     return "\n".join([*lines, *(["", "Not timed:", "", *failures] if failures else []), ""])
 
 
-def _mean_texts(mean: dict[str, Any]) -> Iterator[str]:
-    if mean.get("geometric_mean"):
-        yield f"{mean['geometric_mean']:.2f} × the fastest other side, weights read in place ({mean['models']} models)"
-    if mean.get("frozen_geometric_mean"):
-        count = mean.get("frozen_models", mean["models"])
-        yield f"{mean['frozen_geometric_mean']:.2f} × the fastest of all others, weights frozen ({count} models)"
+def _mean_texts(means: dict[str, Any]) -> Iterator[str]:
+    if means.get("geometric_mean"):
+        count = means["models"]
+        yield f"{means['geometric_mean']:.2f} × the fastest other side, weights read in place ({count} models)"
+    if means.get("frozen_geometric_mean"):
+        count = means.get("frozen_models", means["models"])
+        yield f"{means['frozen_geometric_mean']:.2f} × the fastest of all others, weights frozen ({count} models)"
 
 
 def _clock(subjects: Sequence[dict[str, Any]]) -> str:
@@ -164,12 +166,12 @@ def _loads(subjects: Sequence[dict[str, Any]]) -> str:
 
 def _grouped(subjects: Sequence[dict[str, Any]], field: str) -> list[str]:
     """Returns a line for each side and each text of the side in `field`, with the subjects that have this text."""
-    names: dict[tuple[str, str], list[str]] = {}
+    subjects_of_text: dict[tuple[str, str], list[str]] = {}
     for subject in subjects:
         for side, figures in subject["sides"].items():
             if text := figures.get(field):
-                names.setdefault((side, text), []).append(_name(subject))
-    return [f"- {side}, {', '.join(found)}: {text}" for (side, text), found in names.items()]
+                subjects_of_text.setdefault((side, text), []).append(_name(subject))
+    return [f"- {side}, {', '.join(subject_names)}: {text}" for (side, text), subject_names in subjects_of_text.items()]
 
 
 def _name(subject: dict[str, Any]) -> str:
@@ -209,8 +211,8 @@ def _cell(side: dict[str, Any]) -> str:
     if "seconds" not in side:
         return "–"
     spread = f", spread {side['spread']:.0e}" if "spread" in side else ""
-    alone = f"{side['error_of_weights']:.0e}, float32 " if "error_of_weights" in side else ""
-    error = f" ({alone}{side['relative_error']:.0e}{spread})" if "relative_error" in side else ""
+    weights_error = f"{side['error_of_weights']:.0e}, float32 " if "error_of_weights" in side else ""
+    error = f" ({weights_error}{side['relative_error']:.0e}{spread})" if "relative_error" in side else ""
     return f"{side['seconds']['median'] * 1e3:.3g}{error}"
 
 

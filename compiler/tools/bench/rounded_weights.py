@@ -17,7 +17,7 @@ import torch
 from buddy.compiler.protocol.recipe import GROUP_SIZES
 from buddy.compiler.runtime.precision import INT4_LIMIT, INT8_LIMIT, quantise
 from buddy.compiler.tools.bench.plan import BenchPrecision
-from buddy.compiler.tools.bench.subjects import LoadedModel, results_of
+from buddy.compiler.tools.bench.subjects import LoadedModel, result_tensors
 
 # The precisions that round only weights.
 WEIGHT_PRECISIONS: frozenset[BenchPrecision] = frozenset({"int8-weights", "int4-weights"})
@@ -53,8 +53,8 @@ def _rounded(weight: torch.Tensor, depth_dim: int, precision: BenchPrecision) ->
 def dequantised_weights(model: torch.nn.Module) -> list[torch.Tensor]:
     """Returns the matrices of a model whose weights are torchao's tensors, in float32."""
     weights = [_matrix_of(layer)[0] for layer in _layers(model)]
-    plain = (torch.Tensor, torch.nn.Parameter)
-    return [weight.dequantize() for weight in weights if type(weight) not in plain]
+    ordinary_types = (torch.Tensor, torch.nn.Parameter)
+    return [weight.dequantize() for weight in weights if type(weight) not in ordinary_types]
 
 
 def results_with_weights(loaded: LoadedModel, matrices: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -71,7 +71,7 @@ def results_with_weights(loaded: LoadedModel, matrices: Sequence[torch.Tensor]) 
             # A new parameter: an embedding may share the old one, and is not rounded.
             layer.weight = torch.nn.Parameter(nearest, requires_grad=False)
     with torch.no_grad():
-        return results_of(replace(loaded, model=model).results())
+        return result_tensors(replace(loaded, model=model).results())
 
 
 def _layers(model: torch.nn.Module) -> Iterator[torch.nn.Module]:

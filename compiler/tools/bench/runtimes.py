@@ -22,13 +22,13 @@ from buddy.compiler.tools.bench.plan import BenchPrecision
 from buddy.compiler.tools.bench.rounded_weights import WEIGHT_PRECISIONS
 from buddy.compiler.tools.bench.subjects import FlatModel, LoadedModel, SideError, SubjectCall
 from buddy.compiler.tools.runtimes import sessions
-from buddy.compiler.tools.runtimes.onnx_model import as_array, as_tensor, quiet
+from buddy.compiler.tools.runtimes.onnx_model import as_array, as_tensor, suppress_exporter_warnings
 
 _ENTRY = "main"
 # A protocol buffer has at most 2 GiB; ONNX Runtime's tools read larger models from several files only in part.
 _MAX_FILE_BYTES = 1900 << 20
 # The number of weights that share a scale in models with 8-bit and with 4-bit weights.
-_GROUP = 128
+_GROUP_SIZE = 128
 
 
 def prepare_iree(loaded: LoadedModel, threads: int) -> SubjectCall:
@@ -42,8 +42,8 @@ def prepare_iree(loaded: LoadedModel, threads: int) -> SubjectCall:
 
     flat = FlatModel(loaded)
     # torch-mlir's importer rejects buffers that `state_dict` leaves out.
-    for part in flat.modules():
-        part._non_persistent_buffers_set.clear()
+    for submodule in flat.modules():
+        submodule._non_persistent_buffers_set.clear()
     (tensors,) = flat.inputs
     text = str(exported_program_importer().export_and_import(flat.export(), output_type="torch", func_name=_ENTRY))
     binary = compiler.compile_str(text, input_type=compiler.InputType.TORCH, extra_args=list(options.DEFAULT_FLAGS))
@@ -69,7 +69,7 @@ def prepare_runtime(name: str, loaded: LoadedModel, precision: BenchPrecision, t
     if problem := sessions.missing_packages(name):
         raise SideError(f"{problem}: {sessions.INSTALL_COMMAND}")
     flat = FlatModel(loaded)
-    with quiet(), torch.no_grad():
+    with suppress_exporter_warnings(), torch.no_grad():
         program = torch.onnx.export(flat.export(), dynamo=True, verbose=False)
     assert program is not None
     arrays = [[as_array(tensor) for tensor in tensors] for tensors in flat.inputs]
@@ -77,9 +77,9 @@ def prepare_runtime(name: str, loaded: LoadedModel, precision: BenchPrecision, t
         path = Path(folder, "model.onnx")
         program.save(path, external_data=sum(map(_bytes, flat.state_dict().values())) > _MAX_FILE_BYTES)
         if name == ONNX_RUNTIME:
-            made, note = _quantize_onnx(path, precision, arrays[0]), ""
-            run = sessions.load_onnx_runtime(made, threads)
-            matrices = list(_weights_of_onnx(made)) if precision in WEIGHT_PRECISIONS else []
+            quantized, note = _quantize_onnx(path, precision, arrays[0]), ""
+            run = sessions.load_onnx_runtime(quantized, threads)
+            matrices = list(_weights_of_onnx(quantized)) if precision in WEIGHT_PRECISIONS else []
         else:
             run, note, matrices = _load_openvino(path, precision, arrays[0], threads)
     if precision in WEIGHT_PRECISIONS and not matrices:
@@ -103,14 +103,14 @@ def _quantize_onnx(path: Path, precision: BenchPrecision, inputs: Sequence[Any])
     from onnxruntime.quantization.calibrate import CalibrationDataReader
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    prepared, made = path.with_name("prepared.onnx"), path.with_name("quantized.onnx")
+    prepared, quantized = path.with_name("prepared.onnx"), path.with_name("quantized.onnx")
     # The optimisations fold batch norms into convolutions. Symbolic shapes fail on models of the exporter.
     quant_pre_process(str(path), str(prepared), skip_symbolic_shape=True)
     # Without an instruction for dot products of bytes, sums of two products saturate at 16 bits: the documentation asks
     # for weights of 7 bits there.
     reduce_range = not (host_has_features("avx512_vnni") or host_has_features("avx_vnni"))
     if precision == "int8-dynamic":
-        quantize_dynamic(str(prepared), str(made), per_channel=True, reduce_range=reduce_range)
+        quantize_dynamic(str(prepared), str(quantized), per_channel=True, reduce_range=reduce_range)
     elif precision == "int8-static":
 
         class Reader(CalibrationDataReader):
@@ -123,25 +123,25 @@ def _quantize_onnx(path: Path, precision: BenchPrecision, inputs: Sequence[Any])
                 return next(self._calls, None)
 
         quantize_static(
-            str(prepared), str(made), Reader(), per_channel=True, reduce_range=reduce_range,
+            str(prepared), str(quantized), Reader(), per_channel=True, reduce_range=reduce_range,
             activation_type=QuantType.QUInt8,
         )  # fmt: skip
     else:
-        _pack_weights(prepared, made, 8 if precision == "int8-weights" else 4)
-    return made
+        _pack_weights(prepared, quantized, 8 if precision == "int8-weights" else 4)
+    return quantized
 
 
-def _pack_weights(path: Path, made: Path, bits: int) -> None:
+def _pack_weights(path: Path, packed_path: Path, bits: int) -> None:
     """Writes the model with its matrices in groups of small integers, which the op `MatMulNBits` multiplies."""
     import onnx
     from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
     int8_products = 4  # the fastest of its accuracy levels: activations are rounded to 8 bits
     quantizer = MatMulNBitsQuantizer(
-        onnx.load(str(path)), bits=bits, block_size=_GROUP, is_symmetric=True, accuracy_level=int8_products
+        onnx.load(str(path)), bits=bits, block_size=_GROUP_SIZE, is_symmetric=True, accuracy_level=int8_products
     )
     quantizer.process()
-    quantizer.model.save_model_to_file(str(made), use_external_data_format=True)
+    quantizer.model.save_model_to_file(str(packed_path), use_external_data_format=True)
 
 
 def _weights_of_onnx(path: Path) -> Iterator[torch.Tensor]:
@@ -152,13 +152,13 @@ def _weights_of_onnx(path: Path) -> Iterator[torch.Tensor]:
     arrays = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
     for node in model.graph.node:
         if node.op_type == "MatMulNBits":
-            fields = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+            attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
             packed, scales = (torch.from_numpy(arrays[name].copy()) for name in node.input[1:3])
-            bits, size, columns = (fields[name] for name in ("bits", "block_size", "N"))
+            bits, size, columns = (attributes[name] for name in ("bits", "block_size", "N"))
             # Of two integers in a byte, the first one is in the low half. Zero is in the middle of the unsigned range.
             steps = packed if bits == 8 else torch.stack([packed & 15, packed >> 4], -1)
             groups = steps.reshape(columns, -1, size).float() - (1 << (bits - 1))
-            yield (groups * scales.reshape(columns, -1, 1)).flatten(1)[:, : fields["K"]]
+            yield (groups * scales.reshape(columns, -1, 1)).flatten(1)[:, : attributes["K"]]
 
 
 def _input_names(path: Path) -> list[str]:
@@ -184,13 +184,13 @@ def _load_openvino(
         raise SideError(f"OpenVINO needs NNCF for {precision}, not installed: pip install 'buddy-tui[bench]'")
     matrices = list[torch.Tensor]()
 
-    def change(model: Any) -> Any:
+    def transform(model: Any) -> Any:
         compressed = _compress(model, precision, inputs)
         if precision in WEIGHT_PRECISIONS:
             matrices.extend(_weights_of_openvino(compressed))
         return compressed
 
-    run, effective = sessions.load_openvino(path, threads, change=change)
+    run, effective = sessions.load_openvino(path, threads, transform=transform)
     return run, f"floats are {effective}", matrices
 
 
@@ -202,8 +202,8 @@ def _weights_of_openvino(model: Any) -> Iterator[torch.Tensor]:
     for op in model.get_ordered_ops():
         for value in op.input_values() if op.get_type_name() == "MatMul" else ():
             if value.get_partial_shape().rank.get_length() == 2 and _is_constant(value.get_node()):
-                alone = openvino.Model([openvino.opset8.result(value)], [])
-                compiled = core.compile_model(alone, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+                constant_model = openvino.Model([openvino.opset8.result(value)], [])
+                compiled = core.compile_model(constant_model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
                 yield torch.from_numpy(compiled([])[0].copy()).float()
 
 
@@ -218,12 +218,12 @@ def _compress(model: Any, precision: BenchPrecision, inputs: Sequence[Any]) -> A
 
     nncf.set_log_level("ERROR")
     if precision == "int8-static":
-        kinds = {op.get_type_name() for op in model.get_ops()}
-        attention = kinds & {"Softmax", "ScaledDotProductAttention"}
-        kind = nncf.ModelType.TRANSFORMER if attention else None
+        op_types = {op.get_type_name() for op in model.get_ops()}
+        attention_ops = op_types & {"Softmax", "ScaledDotProductAttention"}
+        model_type = nncf.ModelType.TRANSFORMER if attention_ops else None
         dataset = nncf.Dataset([list(inputs)], lambda each: each)
-        return nncf.quantize(model, dataset, subset_size=1, model_type=kind)
+        return nncf.quantize(model, dataset, subset_size=1, model_type=model_type)
     if precision == "int4-weights":
         mode = nncf.CompressWeightsMode.INT4_SYM
-        return nncf.compress_weights(model, mode=mode, group_size=_GROUP)
+        return nncf.compress_weights(model, mode=mode, group_size=_GROUP_SIZE)
     return nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_SYM)

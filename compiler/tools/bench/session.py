@@ -70,11 +70,11 @@ class BlockTimed(Message, frozen=True):
     seconds: float
 
 
-class ContestantError(BuddyError):
+class SideProcessError(BuddyError):
     """A side could not be prepared, or its process exited; the text is the reason."""
 
 
-class Contestant:
+class SideProcess:
     """One side of a case in a separate process, with empty caches."""
 
     def __init__(self, side: str, case: BenchCase, folder: Path, clock: Clock = "wall") -> None:
@@ -91,14 +91,14 @@ class Contestant:
         )
 
     def report(self, timeout: float) -> dict[str, Any]:
-        """Waits for the preparation, and returns its report. Raises `ContestantError`, also after `timeout` seconds."""
+        """Waits at most `timeout` seconds for the preparation, and returns its report. Raises `SideProcessError`."""
         answer = self._answer(timeout)
         if isinstance(answer, SideFailed):
-            raise ContestantError(answer.error)
+            raise SideProcessError(answer.error)
         return dict(answer.report)
 
     def seconds(self) -> float:
-        """Times a block, and returns the seconds per call. Raises `ContestantError`."""
+        """Times a block, and returns the seconds per call. Raises `SideProcessError`."""
         self._send(TimeBlock())
         return float(self._answer().seconds)
 
@@ -116,9 +116,9 @@ class Contestant:
         try:
             answer = self._worker.receive(timeout)
         except TimeoutError as error:
-            raise ContestantError(f"it was not ready after {timeout:.0f} s; see {self._log.name}") from error
+            raise SideProcessError(f"it was not ready after {timeout:.0f} s; see {self._log.name}") from error
         if answer is None:
-            raise ContestantError(f"its process exited with status {self._worker.wait()}; see {self._log.name}")
+            raise SideProcessError(f"its process exited with status {self._worker.wait()}; see {self._log.name}")
         return answer
 
 
@@ -129,7 +129,9 @@ def _environment(threads: int, caches: str) -> dict[str, str]:
     return {**counts, **fresh, **NO_TELEMETRY}
 
 
+# Called with a text that says what is measured now.
 OnProgress = Callable[[str], None]
+# The number of rounds that are timed even after the time limit.
 MIN_ROUNDS = 5
 # The maximum error of a side that is timed. In float32 it is the largest difference of an element: sums in another
 # order differ by 1e-5 of the output's scale after fifty layers. In other precisions it is relative to the norm of an
@@ -140,7 +142,7 @@ _MAX_ERRORS = {"f32": 1e-3, "bf16": 0.1, "int8": 0.2, "int4": 0.2}
 # The pause before a block: threads of the previous side's runtime spin after a call, and would slow down the block.
 _PAUSE_SECONDS = 0.01
 # The time limit for measuring the peak rates, which takes two seconds on an idle machine.
-_LIMITS_SECONDS = 600.0
+_PEAK_RATES_SECONDS = 600.0
 
 
 def run(
@@ -160,7 +162,7 @@ def run(
         threads = str(case.threads)
         if threads not in results["limits"]:
             on_progress(f"measuring the machine on {threads} threads")
-            results["limits"][threads] = _limits(case.threads)
+            results["limits"][threads] = _peak_rates(case.threads)
         results["subjects"].append(_CaseRun(case, plan, folder, on_progress).run())
         yield _with_summary(results)
 
@@ -203,7 +205,7 @@ def measure_job(job: bytes) -> tuple[dict[str, float], str, dict[str, Any]]:
     (case,) = plan.cases
     with tempfile.TemporaryDirectory(prefix="buddy-bench-") as folder:
         results = _CaseRun(case, plan, Path(folder), lambda _text: None).run()
-    return _limits(case.threads), cpu_name(), results | {"worker": platform.node()}
+    return _peak_rates(case.threads), cpu_name(), results | {"worker": platform.node()}
 
 
 def _unmeasured(plan: BenchPlan, results: Mapping[str, Any]) -> list[BenchCase]:
@@ -217,9 +219,9 @@ def _with_summary(results: Mapping[str, Any]) -> dict[str, Any]:
     return {**results, "subjects": subjects, "summary": {n: summary(subjects, int(n)) for n in results["limits"]}}
 
 
-def _limits(threads: int) -> dict[str, float]:
+def _peak_rates(threads: int) -> dict[str, float]:
     return call_and_wait(
-        "buddy.compiler.tools.bench.limits:measure_peak_rates", threads, dict[str, float], _LIMITS_SECONDS
+        "buddy.compiler.tools.bench.peak_rates:measure_peak_rates", threads, dict[str, float], _PEAK_RATES_SECONDS
     )
 
 
@@ -231,42 +233,42 @@ class _CaseRun:
         self.on_progress = lambda text: on_progress(f"{case}: {text}")
 
     def run(self) -> dict[str, Any]:
-        contestants: dict[str, Contestant] = {}
+        processes: dict[str, SideProcess] = {}
         reports: dict[str, dict[str, Any]] = {}
         try:
             for side in self.plan.sides:
-                self._prepare(side, contestants, reports)
+                self._prepare(side, processes, reports)
             load = os.getloadavg()[0]
-            times = self._time_rounds(contestants, reports)
+            times = self._time_rounds(processes, reports)
         finally:
-            for contestant in contestants.values():
-                contestant.close()
+            for process in processes.values():
+                process.close()
         return self._result(reports, times) | {"load": round(load, 2)}
 
-    def _prepare(self, side: str, contestants: dict[str, Contestant], reports: dict[str, dict[str, Any]]) -> None:
+    def _prepare(self, side: str, processes: dict[str, SideProcess], reports: dict[str, dict[str, Any]]) -> None:
         """Prepares a side, and waits until it is ready, so that the compile time of the next side is not disturbed."""
         self.on_progress(f"preparing {side}")
         if reason := unsupported_reason(side, self.case):
             reports[side] = {"error": reason}
             return
-        contestants[side] = Contestant(side, self.case, self.folder, self.plan.clock)
+        processes[side] = SideProcess(side, self.case, self.folder, self.plan.clock)
         try:
-            reports[side] = contestants[side].report(self.plan.prepare_seconds)
-        except ContestantError as error:
+            reports[side] = processes[side].report(self.plan.prepare_seconds)
+        except SideProcessError as error:
             reports[side] = {"error": str(error)}
-            contestants.pop(side).close()
+            processes.pop(side).close()
             self.on_progress(f"{side} failed: {error}")
 
     def _time_rounds(
-        self, contestants: dict[str, Contestant], reports: dict[str, dict[str, Any]]
+        self, processes: dict[str, SideProcess], reports: dict[str, dict[str, Any]]
     ) -> dict[str, list[float]]:
         """Returns the seconds per call of each side in each round, after two warm-up blocks.
 
         Each round starts with another side. Sides that failed, or whose results differ from eager's, are left out.
         """
-        names = list(contestants)
+        names = list(processes)
         for name in names * 2:
-            self._time_block(name, contestants, reports)
+            self._time_block(name, processes, reports)
         times: dict[str, list[float]] = {name: [] for name in names}
         deadline = time.monotonic() + self.plan.seconds
         for number in range(self.plan.rounds):
@@ -275,7 +277,7 @@ class _CaseRun:
             self.on_progress(f"round {number + 1} of {self.plan.rounds}")
             first = number % max(1, len(names))
             for name in names[first:] + names[:first]:
-                seconds = self._time_block(name, contestants, reports)
+                seconds = self._time_block(name, processes, reports)
                 if seconds is not None:
                     times[name].append(seconds)
         return {name: times[name] for name in names if not self._problem(reports[name])}
@@ -290,18 +292,18 @@ class _CaseRun:
         if "error_of_weights" in report:
             error, reference = report["error_of_weights"], "those of eager with the same weights"
         else:
-            error, reference = report["error_of" if self.case.precision == "f32" else "relative_error"], "eager's"
+            error, reference = report["largest_error" if self.case.precision == "f32" else "relative_error"], "eager's"
         return "" if error <= maximum else f"its results differ from {reference} by {error:.1e}"
 
     def _time_block(
-        self, name: str, contestants: dict[str, Contestant], reports: dict[str, dict[str, Any]]
+        self, name: str, processes: dict[str, SideProcess], reports: dict[str, dict[str, Any]]
     ) -> float | None:
         if "error" in reports[name]:
             return None
         time.sleep(_PAUSE_SECONDS)
         try:
-            return contestants[name].seconds()
-        except ContestantError as error:
+            return processes[name].seconds()
+        except SideProcessError as error:
             reports[name] = {"error": str(error)}
             return None
 
@@ -328,7 +330,7 @@ class _CaseRun:
         if problem := self._problem(report):
             return {"error": problem}
         names = [name for name in report if name.endswith("_seconds")]
-        names += ["error_of", "relative_error", "peak_rss"]
+        names += ["largest_error", "relative_error", "peak_rss"]
         names += [name for name in ("spread", "error_of_weights") if name in report]
         names += ["note"] if report["note"] else []
         return {"seconds": spread(seconds), **{name: report[name] for name in names}}

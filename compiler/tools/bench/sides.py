@@ -39,7 +39,7 @@ from buddy.compiler.tools.bench.subjects import (
     SideError,
     SubjectCall,
     convert_precision,
-    quantized_linears,
+    quantize_linears_dynamically,
 )
 
 # Inductor's settings for its sides, besides those that a user has set.
@@ -223,7 +223,7 @@ def _prepare_torchscript(loaded: LoadedModel, precision: BenchPrecision) -> Subj
     """Traces and freezes the model, with oneDNN's fusion; bfloat16 is autocast's, as PyTorch documents it."""
     torch.jit.enable_onednn_fusion(True)
     if precision == "int8-dynamic" and isinstance(loaded.model, torch.nn.Module):
-        loaded = replace(loaded, model=quantized_linears(loaded.model))
+        loaded = replace(loaded, model=quantize_linears_dynamically(loaded.model))
     flat = FlatModel(loaded).eval()
     (tensors,) = flat.inputs
     if precision == "bf16":

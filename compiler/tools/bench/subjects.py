@@ -19,7 +19,7 @@ from buddy.compiler.tools.bench.plan import EAGER, BenchPrecision, Task
 SubjectCall = Callable[[], Any]
 # A model's positional and keyword arguments.
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]
-# The names of a training script's loss and optimizer.
+# The names of a training script's loss and optimizer, and the learning rate of SGD if the script has no optimizer.
 _LOSS, _OPTIMIZER = "loss", "optimizer"
 _LEARNING_RATE = 1e-4
 
@@ -58,14 +58,14 @@ class LoadedModel:
         loss.backward()
         return [loss.detach(), *(p.grad for p in self._trained() if p.grad is not None)]
 
-    def names_of_results(self) -> list[str]:
+    def result_names(self) -> list[str]:
         """Returns the names of the results of a training step; `results` must have been called before."""
         assert isinstance(self.model, torch.nn.Module)
         names = {parameter: name for name, parameter in self.model.named_parameters()}
         trained = [p for p in self._trained() if p.grad is not None]
         return ["the loss", *(f"the gradient of {names.get(p, 'a parameter')}" for p in trained)]
 
-    def floats(self) -> list[torch.Tensor]:
+    def trained_floats(self) -> list[torch.Tensor]:
         """Returns the trained parameters and the inputs that are floats."""
         leaves = [*self._trained(), *pytree.tree_leaves(self.inputs)]
         return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
@@ -76,6 +76,7 @@ class LoadedModel:
 
     @property
     def parameter_bytes(self) -> int:
+        """The size of all parameters in bytes, 0 for a function that is no module."""
         if not isinstance(self.model, torch.nn.Module):
             return 0
         return sum(p.numel() * p.element_size() for p in self.model.parameters())
@@ -89,13 +90,13 @@ def load_subject(source: str, arguments: tuple[str, ...], task: Task = "inferenc
         module = register_script(location.path, "subject")
         run_script(location.path, module)
     names = vars(module)
-    model, given = names.get(MODEL), names.get(INPUTS)
+    model, example_inputs = names.get(MODEL), names.get(INPUTS)
     if task == "dynamic":
-        if not isinstance(given, list) or not given:
+        if not isinstance(example_inputs, list) or not example_inputs:
             raise SideError(f"{source}: `{INPUTS}` of a subject with dynamic shapes is a list of inputs")
-        calls = [make_call(model, each, f"{source}:{MODEL}") for each in given]
+        calls = [make_call(model, each, f"{source}:{MODEL}") for each in example_inputs]
         return LoadedModel(calls[0][0], tuple(call[1:] for call in calls), task)
-    called, args, kwargs = make_call(model, given, f"{source}:{MODEL}")
+    called, args, kwargs = make_call(model, example_inputs, f"{source}:{MODEL}")
     loaded = LoadedModel(called, ((args, kwargs),), task)
     if task == "inference":
         return loaded
@@ -105,7 +106,7 @@ def load_subject(source: str, arguments: tuple[str, ...], task: Task = "inferenc
     return replace(loaded, loss=names.get(_LOSS), optimizer=optimizer)
 
 
-def results_of(value: Any) -> list[torch.Tensor]:
+def result_tensors(value: Any) -> list[torch.Tensor]:
     """Returns the tensors of a nested result."""
     return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
@@ -123,11 +124,11 @@ class FlatModel(torch.nn.Module):
         self._leaves, self._spec = flattened[0]
         self.inputs = [[leaf for leaf in leaves if isinstance(leaf, torch.Tensor)] for leaves, _ in flattened]
 
-    def forward(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        remaining = iter(given)
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        remaining = iter(tensors)
         values = [next(remaining) if isinstance(leaf, torch.Tensor) else leaf for leaf in self._leaves]
         args, kwargs = pytree.tree_unflatten(values, self._spec)
-        return tuple(results_of(self.inner(*args, **kwargs)))
+        return tuple(result_tensors(self.inner(*args, **kwargs)))
 
     def export(self) -> Any:
         """Returns the program that PyTorch exports; sizes that differ between the inputs are dynamic."""
@@ -159,10 +160,10 @@ def convert_precision(loaded: LoadedModel, precision: BenchPrecision, side: str)
     if not isinstance(model, torch.nn.Module):
         raise SideError(f"only modules are quantised, not {type(model).__name__}")
     if precision == "int8-dynamic" and side == EAGER:
-        return replace(loaded, model=quantized_linears(model))
+        return replace(loaded, model=quantize_linears_dynamically(model))
     try:
         if precision == "int8-static":
-            return replace(loaded, model=_static(model, loaded.inputs[0]))
+            return replace(loaded, model=_quantize_statically(model, loaded.inputs[0]))
         from torchao import quantization
     except ImportError as error:
         raise SideError(f"{precision} needs torchao, not installed: pip install 'buddy-tui[bench]'") from error
@@ -173,7 +174,7 @@ def convert_precision(loaded: LoadedModel, precision: BenchPrecision, side: str)
     return loaded
 
 
-def quantized_linears(model: torch.nn.Module) -> torch.nn.Module:
+def quantize_linears_dynamically(model: torch.nn.Module) -> torch.nn.Module:
     """Returns the model with PyTorch's own layers of 8-bit weights, which round activations in each call."""
     from torch.ao.quantization import quantize_dynamic
 
@@ -182,7 +183,7 @@ def quantized_linears(model: torch.nn.Module) -> torch.nn.Module:
     return quantised
 
 
-def _static(model: torch.nn.Module, inputs: Inputs) -> torch.nn.Module:
+def _quantize_statically(model: torch.nn.Module, inputs: Inputs) -> torch.nn.Module:
     """Returns the model with static scales (PT2E, the quantiser for x86), calibrated on `inputs`."""
     from torchao.quantization.pt2e import move_exported_model_to_eval
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e

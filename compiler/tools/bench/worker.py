@@ -63,26 +63,26 @@ def _prepare(request: PrepareSide) -> tuple[Callable[[], Any], dict[str, Any]]:
     from buddy.compiler.tools.bench import rounded_weights
     from buddy.compiler.tools.bench.errors import gradient_spreads, largest_error, relative_error, step_error
     from buddy.compiler.tools.bench.sides import prepare_side
-    from buddy.compiler.tools.bench.subjects import LoadedModel, load_subject, results_of
+    from buddy.compiler.tools.bench.subjects import LoadedModel, load_subject, result_tensors
 
     torch.set_num_threads(request.threads)
     torch.manual_seed(0)
     loaded = load_subject(request.source, request.arguments, request.task)
     start = time.perf_counter()
     # A side may convert the model in place, or write to its results.
-    expected = [tensor.detach().clone() for tensor in results_of(loaded.results())]
+    expected = [tensor.detach().clone() for tensor in result_tensors(loaded.results())]
     flops, parameter_bytes = _flops(loaded), loaded.parameter_bytes
     names, spreads = list[str](), list[float]()
     if request.task == "training":
-        names = loaded.names_of_results()
-        spreads = gradient_spreads(lambda: results_of(loaded.results()), loaded.floats(), expected)
+        names = loaded.result_names()
+        spreads = gradient_spreads(lambda: result_tensors(loaded.results()), loaded.trained_floats(), expected)
     rounds_weights = request.precision in rounded_weights.WEIGHT_PRECISIONS and isinstance(
         loaded.model, torch.nn.Module
     )
     original = copy.deepcopy(loaded) if rounds_weights else None
     prepared = prepare_side(request.side, loaded, request.precision, request.threads)
     call = prepared.call
-    results = results_of(call.results() if isinstance(call, LoadedModel) else call())
+    results = result_tensors(call.results() if isinstance(call, LoadedModel) else call())
     if len(results) != len(expected):
         raise ValueError(f"{len(results)} results, but eager has {len(expected)}")
     errors: dict[str, Any] = {"relative_error": relative_error(results, expected)}
@@ -91,15 +91,19 @@ def _prepare(request: PrepareSide) -> tuple[Callable[[], Any], dict[str, Any]]:
         errors["error_of_weights"] = relative_error(results, reference)
         del original
     if request.task == "training":
-        found = step_error(names, results, expected, spreads)
-        errors = {"relative_error": found.error, "spread": found.spread, "problem": found.problem}
+        step = step_error(names, results, expected, spreads)
+        errors = {
+            "relative_error": step.error,
+            "spread": step.spread,
+            "problem": step.problem,
+        }
     return call, {
         "prepare_seconds": time.perf_counter() - start,
         "compile_seconds": prepared.compile_seconds,
         "aten_seconds": prepared.aten_seconds,
         "warm_seconds": prepared.warm_seconds,
         "warm_aten_seconds": prepared.warm_aten_seconds,
-        "error_of": largest_error(results, expected),
+        "largest_error": largest_error(results, expected),
         **errors,
         "note": prepared.note,
         "flops": flops,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from buddy.compiler.graph import partition as cut
+from buddy.compiler.graph import partition as partitioning
 from buddy.compiler.graph import plugins
 from buddy.compiler.graph.extraction import ExtractionError
 from buddy.compiler.graph.node import GetItemOp, Op
@@ -16,8 +16,8 @@ from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR, Recipe
 from buddy.compiler.runtime.graph_interpreter import compute_results
 from buddy.compiler.support.delta_debugging import smallest_failing
 from buddy.compiler.tools.bisect.steps import Judge
-from buddy.compiler.tools.bisect.trials import RecipeTrials, TrialSubject, subject_of
-from buddy.compiler.tools.extract import Subgraph, part_of
+from buddy.compiler.tools.bisect.trials import RecipeTrials, TrialSubject, make_subject
+from buddy.compiler.tools.extract import Subgraph, extract_subgraph
 
 # Maximum number of nodes to try in eager: if a minimal subgraph has more, the cause is not the lowering of one node.
 _MAX_NODES_IN_EAGER = 12
@@ -44,11 +44,11 @@ def wrong_lowerings(
         if any(op.stable in lowering.nodes for lowering in wrong):
             continue
         if judge(trials(small, recipe.with_choice(op.stable, EAGER))) == "good":
-            wrong.append(_describe_wrong(trials, whole, small, recipe, op))
+            wrong.append(_make_wrong_lowering(trials, whole, small, recipe, op))
     return wrong
 
 
-def _describe_wrong(
+def _make_wrong_lowering(
     trials: RecipeTrials, whole: TrialSubject, small: TrialSubject, recipe: Recipe, op: Op
 ) -> WrongLowering:
     """Describes the wrong lowering of `op`, with all nodes of its class and the lowerings that are right."""
@@ -84,14 +84,16 @@ def repair_lowerings(recipe: Recipe, wrong: Sequence[WrongLowering]) -> Recipe:
     return recipe
 
 
-def lowering_text(wrong: WrongLowering) -> str:
+def describe_wrong_lowering(wrong: WrongLowering) -> str:
+    """Returns a sentence that names the lowering at fault, and the right ones."""
     origin = f" ({wrong.origin})" if wrong.origin else ""
     count = len(wrong.nodes)
     other = f"{', '.join(wrong.correct[:-1])} and eager are" if len(wrong.correct) > 1 else "eager is"
     return f"the lowering of {wrong.op} by {wrong.registry}{origin} is at fault ({count} nodes); {other} right"
 
 
-Fails = Callable[[TrialSubject], bool]
+# Returns whether a subgraph fails like the whole program.
+FailureTest = Callable[[TrialSubject], bool]
 
 
 @dataclass(frozen=True)
@@ -107,9 +109,9 @@ def node_units(part: Subgraph, recipe: Recipe) -> list[NodeUnit]:
 
     The unit with the largest share of the nodes is first.
     """
-    partition = cut.outline_layers(part.graph, recipe.node_settings())
+    partition = partitioning.outline_layers(part.graph, recipe.node_settings())
     units = [NodeUnit(function.nodes, len(function.sites)) for function in partition.functions]
-    for is_call, items in groupby(partition.body, key=lambda item: isinstance(item, cut.PartitionCall)):
+    for is_call, items in groupby(partition.body, key=lambda item: isinstance(item, partitioning.PartitionCall)):
         if not is_call:
             units.append(NodeUnit(tuple(item for item in items if isinstance(item, Op))))
     return sorted(units, key=lambda unit: -len(unit.nodes) * unit.times)
@@ -118,16 +120,16 @@ def node_units(part: Subgraph, recipe: Recipe) -> list[NodeUnit]:
 def extract_subject(whole: TrialSubject, nodes: Sequence[Op]) -> TrialSubject | None:
     """Returns the subgraph of `nodes` with its real inputs; `None` if it cannot be extracted."""
     try:
-        part = part_of(whole.subgraph, nodes)
+        part = extract_subgraph(whole.subgraph, nodes)
     except ExtractionError:
         return None
-    return subject_of(part, lambda tensors: compute_results(part.graph, tensors))
+    return make_subject(part, lambda tensors: compute_results(part.graph, tensors))
 
 
-def smallest_failing_part(whole: TrialSubject, recipe: Recipe, fails: Fails) -> TrialSubject:
+def smallest_failing_part(whole: TrialSubject, recipe: Recipe, fails: FailureTest) -> TrialSubject:
     """Returns the smallest failing subgraph of a failing function in `whole`, or of `whole` if no function fails."""
     graph = whole.subgraph.graph
-    start = next((function for function in functions_of(whole, recipe) if fails(function)), None) or whole
+    start = next((function for function in function_subjects(whole, recipe) if fails(function)), None) or whole
 
     def nodes_fail(nodes: Sequence[Op]) -> bool:
         subject = extract_subject(start, nodes)
@@ -141,7 +143,7 @@ def smallest_failing_part(whole: TrialSubject, recipe: Recipe, fails: Fails) -> 
     return subject if subject is not None and fails(subject) else start
 
 
-def functions_of(whole: TrialSubject, recipe: Recipe) -> Iterator[TrialSubject]:
+def function_subjects(whole: TrialSubject, recipe: Recipe) -> Iterator[TrialSubject]:
     """Yields the units of `whole` as subgraphs with their real inputs, in the order of `node_units`.
 
     Yields nothing for a graph that is not partitioned.
@@ -155,7 +157,7 @@ def functions_of(whole: TrialSubject, recipe: Recipe) -> Iterator[TrialSubject]:
 def layer_groups(part: Subgraph, recipe: Recipe, names: Sequence[str]) -> list[tuple[str, ...]]:
     """Returns the groups that contain the nodes `names`; a group has the corresponding nodes of all equal layers."""
     group_of: dict[str, tuple[str, ...]] = {}
-    for function in cut.outline_layers(part.graph, recipe.node_settings()).functions:
+    for function in partitioning.outline_layers(part.graph, recipe.node_settings()).functions:
         for position in range(len(function.nodes)):
             group = tuple(function.origins(position))
             group_of.update(dict.fromkeys(group, group))

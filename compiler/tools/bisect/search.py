@@ -23,8 +23,8 @@ from buddy.compiler.tools.bisect.trials import (
     RecipeOutcome,
     RecipeTrials,
     TrialSubject,
+    make_subject,
     position_text,
-    subject_of,
     warm_up,
 )
 from buddy.compiler.tools.extract import Subgraph
@@ -52,7 +52,7 @@ def bisect(
     warm_up(trials, recipe.dialect)
     subgraph = Subgraph(captured.graph, captured.tensors, captured.numbers)
     assert captured.eager is not None  # graphs without a reference were rejected before
-    subject = subject_of(subgraph, captured.eager)
+    subject = make_subject(subgraph, captured.eager)
     bisection = _Bisection(trials, subject, recipe, on_progress or (lambda _what, _done: None))
     return bisection.run()
 
@@ -106,7 +106,7 @@ class _Bisection:
             if outcome.right or self.trials.time_is_up:
                 break
         if outcome.right:
-            confirmed = steps.culprits(self.recipe, culprits.step_indices)
+            confirmed = steps.make_culprits(self.recipe, culprits.step_indices)
             self._confirmed_culprit = f"{self._describe_culprits(confirmed, culprits.lowerings, True)}; "
         small = first_small or self._reduce(self.recipe, self.original_outcome)
         return self._make_result(small, recipe, outcome, culprits)
@@ -120,7 +120,7 @@ class _Bisection:
         program is then right, no subgraph is needed, and the first result is `None`.
         """
         judge = self._judge(outcome, recipe)
-        suspects = [outcome.step] if outcome.step >= 0 else steps.steps_of_plugin(recipe)
+        suspects = [outcome.step] if outcome.step >= 0 else steps.steps_of_only_plugin_pass(recipe)
         if suspects:
             name = recipe.steps[suspects[0]].name
             why = "the pass that did not finish" if outcome.step >= 0 else "which a plug-in defines"
@@ -152,7 +152,7 @@ class _Bisection:
             )
             return self.trials(small, changed)
 
-        step_indices = steps.culprit_steps(recipe, try_recipe, judge, outcome.step, find_plugin_lowerings)
+        step_indices = steps.find_culprit_steps(recipe, try_recipe, judge, outcome.step, find_plugin_lowerings)
         if step_indices or plugin_lowerings:
             return step_indices, plugin_lowerings
         self._report("lowerings", 0.6)
@@ -182,16 +182,16 @@ class _Bisection:
         self, small: TrialSubject, recipe: Recipe, outcome: RecipeOutcome, culprits: _Culprits
     ) -> BisectionResult:
         step_indices, lowerings = sorted(culprits.step_indices), culprits.lowerings
-        culprit_steps = steps.culprits(self.recipe, step_indices)
+        culprits_of_steps = steps.make_culprits(self.recipe, step_indices)
         in_eager, recipe_in_eager = self._find_eager_nodes(small, lowerings)
         faulty_index = step_indices[0] if step_indices else self.original_outcome.step
         reproducer = reproducing.make_reproducer(self.trials, small, self.recipe, faulty_index)
         repaired_recipe = recipe if outcome.right or not in_eager else recipe_in_eager
         return BisectionResult(
-            self._describe_culprits(culprit_steps, lowerings, outcome.right or bool(in_eager)),
+            self._describe_culprits(culprits_of_steps, lowerings, outcome.right or bool(in_eager)),
             repaired_recipe,
             self.original_outcome.describe(self.recipe),
-            culprit_steps,
+            culprits_of_steps,
             tuple(lowerings),
             tuple(nodes.computing_nodes(small.subgraph)),
             in_eager,
@@ -265,16 +265,14 @@ class _Bisection:
 
         return verdict
 
-    def _describe_culprits(
-        self, culprit_steps: Sequence[Culprit], lowerings: Sequence[WrongLowering], right: bool
-    ) -> str:
-        if culprit_steps:
+    def _describe_culprits(self, culprits: Sequence[Culprit], lowerings: Sequence[WrongLowering], right: bool) -> str:
+        if culprits:
             # A pass that is the culprit at several steps is named once; `BisectionResult.steps` has all of them.
-            labels = (f"{culprit.step.name}{culprit.origin and f' ({culprit.origin})'}" for culprit in culprit_steps)
+            labels = (f"{culprit.step.name}{culprit.origin and f' ({culprit.origin})'}" for culprit in culprits)
             names = list(dict.fromkeys(labels))
             what = f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} at fault"
         elif lowerings:
-            what = "; ".join(nodes.lowering_text(lowering) for lowering in lowerings)
+            what = "; ".join(nodes.describe_wrong_lowering(lowering) for lowering in lowerings)
         else:
             original = self.original_outcome
             position = f"failure {position_text(original.step, self.recipe)}"
@@ -295,11 +293,11 @@ class _Bisection:
             notes.append("the time limit was reached: more time may give a smaller failing subgraph")
         return tuple(notes)
 
-    def _report(self, what: str, done: float) -> None:
-        self.on_progress(f"trial {self.trials.count + 1}: {self._confirmed_culprit}{what}", done)
+    def _report(self, what: str, fraction: float) -> None:
+        self.on_progress(f"trial {self.trials.count + 1}: {self._confirmed_culprit}{what}", fraction)
 
-    def _with_totals(self, finding: BisectionResult) -> BisectionResult:
-        return msgspec.structs.replace(finding, trials=self.trials.count, seconds=self.trials.seconds)
+    def _with_totals(self, result: BisectionResult) -> BisectionResult:
+        return msgspec.structs.replace(result, trials=self.trials.count, seconds=self.trials.seconds)
 
 
 def _pass_name(step: int, recipe: Recipe) -> object:

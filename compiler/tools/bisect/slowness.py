@@ -130,7 +130,7 @@ def _largest_function(whole: TrialSubject, recipe: Recipe) -> TrialSubject:
     """Returns the function with most of a large program's nodes, with its real inputs; a small program itself."""
     if len(whole.subgraph.graph.operations) <= _MAX_WHOLE_NODES:
         return whole
-    return next(iter(nodes.functions_of(whole, recipe)), whole)
+    return next(iter(nodes.function_subjects(whole, recipe)), whole)
 
 
 def _candidates(recipe: Recipe) -> tuple[list[int], list[int]]:
@@ -161,7 +161,7 @@ def _make_result(
     report("the whole program with and without it", 0.8)
     bound = trials.criterion.slower
     gain = _measure_gain(trials, whole, recipe, index)
-    culprits = steps.culprits(recipe, [index])
+    culprits = steps.make_culprits(recipe, [index])
     name = f"{culprits[0].step.name}{culprits[0].origin and f' ({culprits[0].origin})'}"
 
     def is_slowed(subject: TrialSubject) -> bool:

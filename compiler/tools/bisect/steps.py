@@ -15,6 +15,7 @@ from buddy.compiler.tools.bisect.trials import RecipeOutcome
 _SHORTEST_PRESET = "upstream"
 
 TryRecipe = Callable[[Recipe], RecipeOutcome]
+# Returns whether an outcome is good, bad in the same way as the program, or neither.
 Judge = Callable[[RecipeOutcome], Verdict]
 
 
@@ -28,9 +29,9 @@ def optional_steps(recipe: Recipe) -> list[int]:
 
     A recipe compiles without them, to slower code, because other steps replace them.
     """
-    shortest = [_kind(step) for step in presets()[_SHORTEST_PRESET].recipe.steps if step.enabled]
+    shortest = [_step_key(step) for step in presets()[_SHORTEST_PRESET].recipe.steps if step.enabled]
     indices = enabled_steps(recipe)
-    required = _common_subsequence([_kind(recipe.steps[index]) for index in indices], shortest)
+    required = _common_subsequence([_step_key(recipe.steps[index]) for index in indices], shortest)
     return [index for position, index in enumerate(indices) if position not in required]
 
 
@@ -41,7 +42,7 @@ def without_steps(recipe: Recipe, indices: Collection[int]) -> Recipe:
     return recipe
 
 
-def culprit_steps(
+def find_culprit_steps(
     recipe: Recipe,
     try_recipe: TryRecipe,
     judge: Judge,
@@ -76,7 +77,7 @@ def culprit_steps(
             return sorted({*disabled, *(index for index in remaining if index >= turning_steps[0])})
 
 
-def steps_of_plugin(recipe: Recipe) -> list[int]:
+def steps_of_only_plugin_pass(recipe: Recipe) -> list[int]:
     """Returns the enabled steps of plug-ins if all of them are the same pass, else an empty list."""
     indices = _plugin_steps(recipe)
     return indices if len({recipe.steps[index].name for index in indices}) == 1 else []
@@ -126,10 +127,12 @@ def _find_required_step(recipe: Recipe, try_recipe: TryRecipe, judge: Judge, dis
 
 
 def with_default_options(recipe: Recipe, index: int) -> Recipe:
+    """Returns the recipe with the options of step `index` at their defaults."""
     return recipe.with_step(index, options=())
 
 
-def culprits(recipe: Recipe, indices: Sequence[int]) -> tuple[Culprit, ...]:
+def make_culprits(recipe: Recipe, indices: Sequence[int]) -> tuple[Culprit, ...]:
+    """Returns the steps with these indices as culprits, each with the plug-in that defines its pass."""
     return tuple(Culprit(index, recipe.steps[index], plugin_of_step(recipe.steps[index])) for index in indices)
 
 
@@ -139,7 +142,7 @@ def plugin_of_step(step: PassStep) -> str:
     return plugins.origin((kind, step.name))
 
 
-def _kind(step: PassStep) -> tuple[str, str, str]:
+def _step_key(step: PassStep) -> tuple[str, str, str]:
     return step.level, step.name, step.anchor
 
 

@@ -115,7 +115,7 @@ class TrialSubject:
     key: str
 
 
-def subject_of(subgraph: Subgraph, eager: Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]) -> TrialSubject:
+def make_subject(subgraph: Subgraph, eager: Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]) -> TrialSubject:
     """Runs `eager` on the inputs of a subgraph; returns the subgraph with the results."""
     torch.manual_seed(SEED)
     with torch.no_grad():
@@ -173,14 +173,14 @@ class RecipeTrials:
 
         limit = self._step_limit(subject)
         task = Task(work, _error_result, TrialStep | TrialResult | LogText, on_message, limit, renewed=True)
-        ended = run_in_child(self.requester, task)
-        if ended.how == "stopped":
+        end = run_in_child(self.requester, task)
+        if end.how == "stopped":
             raise Stopped
-        if isinstance(ended.reply, TrialResult):
-            result = ended.reply
+        if isinstance(end.reply, TrialResult):
+            result = end.reply
             step = result.step if result.kind == "fails" and result.step >= 0 else started_steps[-1]
             return RecipeOutcome(result.kind, step, result.text, result.worst, result.artifact, result.lowered)
-        return _outcome_of_end(ended, started_steps[-1])
+        return _outcome_of_end(end, started_steps[-1])
 
     def _step_limit(self, subject: TrialSubject) -> float:
         """Returns the time limit for a step of a trial in seconds, which grows with the size of the subgraph.
@@ -207,18 +207,16 @@ class RecipeTrials:
         limit is `seconds`; if that is 0, it is the limit for a step of a trial of `subject`, if given.
         """
         limit = seconds or (self._step_limit(subject) if subject is not None else self.criterion.step_seconds)
-        ended = run_in_child(
-            self.requester, Task(work, _error_result, types | TrialResult | LogText, on_message, limit)
-        )
-        if ended.how == "stopped":
+        end = run_in_child(self.requester, Task(work, _error_result, types | TrialResult | LogText, on_message, limit))
+        if end.how == "stopped":
             raise Stopped
-        return ended.reply
+        return end.reply
 
 
-def _outcome_of_end(ended: TaskEnd, step: int) -> RecipeOutcome:
-    if ended.how == "late":
+def _outcome_of_end(end: TaskEnd, step: int) -> RecipeOutcome:
+    if end.how == "late":
         return RecipeOutcome("hangs", step)
-    return RecipeOutcome("crashes", step, ended.status)
+    return RecipeOutcome("crashes", step, end.status)
 
 
 def recipe_identity(recipe: Recipe) -> str:
@@ -324,7 +322,7 @@ def warm_up(trials: RecipeTrials, dialect: Any) -> None:
     own_passes()
     registries(dialect)
     recipe = default_recipe(dialect=dialect)
-    (captured,) = capture(_program, (torch.ones(2, 16),))
+    (captured,) = capture(_warm_up_program, (torch.ones(2, 16),))
 
     def work(_channel: Any) -> Reply:
         compile_graph(captured.graph, recipe)
@@ -338,5 +336,5 @@ def warm_up(trials: RecipeTrials, dialect: Any) -> None:
 _WARM_UP_SECONDS = 10.0
 
 
-def _program(x: torch.Tensor) -> torch.Tensor:
+def _warm_up_program(x: torch.Tensor) -> torch.Tensor:
     return functional.softmax(functional.layer_norm(functional.gelu(functional.linear(x, x)), (2,)), -1)

@@ -42,19 +42,19 @@ UNINITIALISED = frozenset(
 EAGER_ERRORS = {(f"special.bessel_{name}", torch.float64): Tolerance(1e-6, 1e-7) for name in ("j0", "j1", "y0", "y1")}
 
 
-def tolerance_of(entry: OpInfo, dtype: torch.dtype) -> tuple[Tolerance, str]:
+def tolerance_of(op_info: OpInfo, dtype: torch.dtype) -> tuple[Tolerance, str]:
     """Returns the tolerance for results of `dtype`, and its origin.
 
     This is the usual one; OpInfo's if that is wider; or eager's own error, where it is known to be greater
     (`EAGER_ERRORS`). OpInfo's is that for tests on the CPU which, like the checks of this module, compare two ways to
     compute the same result (`TestCommon`).
     """
-    if (entry.full_name, dtype) in EAGER_ERRORS:
-        return EAGER_ERRORS[entry.full_name, dtype], "eager's error"
+    if (op_info.full_name, dtype) in EAGER_ERRORS:
+        return EAGER_ERRORS[op_info.full_name, dtype], "eager's error"
     usual = TOLERANCES.get(dtype, EXACT)
     declared = [
         rule.d[dtype]
-        for info in entry.decorators
+        for info in op_info.decorators
         if getattr(info, "cls_name", "") == "TestCommon" and getattr(info, "device_type", None) in (None, "cpu")
         for rule in info.decorators
         if type(rule).__name__ == "toleranceOverride" and dtype in rule.d
@@ -68,28 +68,32 @@ def tolerance_of(entry: OpInfo, dtype: torch.dtype) -> tuple[Tolerance, str]:
 
 
 # A function that returns the tolerance of results of a dtype.
-Allowed = Callable[[torch.dtype], Tolerance]
+ToleranceOf = Callable[[torch.dtype], Tolerance]
 
 
-def describe_difference(ours: object, theirs: object, allowed: Allowed, values: bool = True) -> tuple[str, float]:
+def describe_difference(
+    ours: object, theirs: object, tolerance_for: ToleranceOf, compare_values: bool = True
+) -> tuple[str, float]:
     """Returns a description of the first difference of two nested results, or "", and the largest absolute difference.
 
-    `allowed` returns the tolerance of a result by its dtype. Without `values`, only the dtype, shape and strides of
-    tensors are compared.
+    `tolerance_for` returns the tolerance of a result by its dtype. Without `compare_values`, only the dtype, shape and
+    strides of tensors are compared.
     """
     left, right = tree_leaves(ours), tree_leaves(theirs)
     if len(left) != len(right):
         return f"{len(left)} results, eager gives {len(right)}", math.nan
     largest = 0.0
     for number, (mine, other) in enumerate(zip(left, right, strict=True)):
-        text, error = _describe_leaf_difference(mine, other, allowed, values)
+        text, error = _describe_leaf_difference(mine, other, tolerance_for, compare_values)
         largest = max(largest, error)
         if text:
             return (f"result {number}: {text}" if len(left) > 1 else text), error
     return "", largest
 
 
-def _describe_leaf_difference(ours: Any, theirs: Any, allowed: Allowed, values: bool) -> tuple[str, float]:
+def _describe_leaf_difference(
+    ours: Any, theirs: Any, tolerance_for: ToleranceOf, compare_values: bool
+) -> tuple[str, float]:
     if not isinstance(theirs, torch.Tensor) or not isinstance(ours, torch.Tensor):
         is_equal = type(ours) is type(theirs) and (ours == theirs or ours != ours)  # or both are NaN
         return ("" if is_equal else f"{ours!r}, eager gives {theirs!r}"), 0.0
@@ -100,7 +104,7 @@ def _describe_leaf_difference(ours: Any, theirs: Any, allowed: Allowed, values: 
         ours, theirs = ours.to_dense(), theirs.to_dense()
     elif _is_dense(theirs) and _strides(ours) != _strides(theirs):
         return f"strides {ours.stride()} of {tuple(ours.shape)}, eager gives {theirs.stride()}", math.nan
-    return _describe_value_difference(ours, theirs, allowed(theirs.dtype)) if values else ("", 0.0)
+    return _describe_value_difference(ours, theirs, tolerance_for(theirs.dtype)) if compare_values else ("", 0.0)
 
 
 def _describe_value_difference(ours: torch.Tensor, theirs: torch.Tensor, tolerance: Tolerance) -> tuple[str, float]:
@@ -108,8 +112,8 @@ def _describe_value_difference(ours: torch.Tensor, theirs: torch.Tensor, toleran
     report = compare("", one, other, tolerance, equal_nan=True)
     if report.verdict == "ok":
         return "", report.max_abs
-    at = tuple(int(word) for word in report.where.strip("[]").split(",") if word.strip())
-    return f"{ours[at].item()!r} at {report.where}, eager gives {theirs[at].item()!r}", report.max_abs
+    index = tuple(int(word) for word in report.where.strip("[]").split(",") if word.strip())
+    return f"{ours[index].item()!r} at {report.where}, eager gives {theirs[index].item()!r}", report.max_abs
 
 
 def _strides(tensor: torch.Tensor) -> list[int]:
@@ -128,6 +132,7 @@ def _is_dense(tensor: torch.Tensor) -> bool:
     return True
 
 
+# The numbers of completed steps (`CallResult.reached`) after each of `STEPS`.
 CAPTURED, LOWERED, COMPILED, RUN_DONE, COMPARED = range(1, len(STEPS) + 1)
 
 
@@ -214,7 +219,7 @@ def check(
     """Compiles `calls` as one program, and compares its results with eager's; with `backward`, also the gradients."""
     text = calls[0].text if len(calls) == 1 else f"{len(calls)} calls in one program"
     recorder = CoverageRecorder(options)
-    program = _program([call.function for call in calls])
+    program = _make_program([call.function for call in calls])
     expected = _run_program(program, calls, backward)
     torch._dynamo.reset()
     compiled = torch.compile(program, backend=recorder, fullgraph=True, dynamic=False)
@@ -224,12 +229,12 @@ def check(
         return _result_of_exception(text, recorder, error)
     if recorder.fault:
         return CallResult(text, "error", recorder.reached, (recorder.fault,), lowerings=recorder.lowerings)
-    entry = op_infos()[pair.op]
+    op_info = op_infos()[pair.op]
     if _makes_random_numbers(recorder):
         expected = _run_captured(program, calls, backward)
     expected = _with_captured_strides(program, calls, backward, actual, expected)
-    values = entry.name not in UNINITIALISED
-    difference, largest = _compare(actual, expected, lambda dtype: tolerance_of(entry, dtype)[0], values)
+    compare_values = op_info.name not in UNINITIALISED
+    difference, largest = _compare(actual, expected, lambda dtype: tolerance_of(op_info, dtype)[0], compare_values)
     reasons, error_size = tuple(recorder.reasons), _finite_error(largest)
     if difference:
         return CallResult(text, "wrong", RUN_DONE, (difference, *reasons), error_size, recorder.lowerings)
@@ -292,7 +297,7 @@ def _strides_of_results(results: object) -> list[tuple[int, ...]]:
     return [leaf.stride() for leaf in _tensors(results) if leaf.layout == torch.strided]
 
 
-def _program(functions: Sequence[Callable[..., object]]) -> Program:
+def _make_program(functions: Sequence[Callable[..., object]]) -> Program:
     def program(calls: list[CallArguments]) -> list[torch.Tensor]:
         return [function(*args, **kwargs) for function, (args, kwargs) in zip(functions, calls, strict=True)]
 
@@ -301,19 +306,21 @@ def _program(functions: Sequence[Callable[..., object]]) -> Program:
 
 def _run_program(program: Program, calls: Sequence[SampleCall], backward: bool) -> ProgramRun:
     """Runs the program with random numbers from a fixed seed."""
-    given = [call.copy_arguments() for call in calls]
+    arguments = [call.copy_arguments() for call in calls]
     torch.manual_seed(SEED)
     with torch.set_grad_enabled(backward):
-        results = program([call.prepare(one) for call, one in zip(calls, given, strict=True)])
+        results = program([call.prepare(call_arguments) for call, call_arguments in zip(calls, arguments, strict=True)])
     if not backward:
-        return ProgramRun(results, (), given)
+        return ProgramRun(results, (), arguments)
     differentiable = [call.differentiable(result) for call, result in zip(calls, results, strict=True)]
-    gradients = differentiate(differentiable, leaves_of(given)).tensors
-    results, given = tree_map_only(torch.Tensor, torch.Tensor.detach, (results, given))
-    return ProgramRun(results, gradients, given)
+    gradients = differentiate(differentiable, leaves_of(arguments)).tensors
+    results, arguments = tree_map_only(torch.Tensor, torch.Tensor.detach, (results, arguments))
+    return ProgramRun(results, gradients, arguments)
 
 
-def _compare(ours: ProgramRun, theirs: ProgramRun, allowed: Allowed, values: bool) -> tuple[str, float]:
+def _compare(
+    ours: ProgramRun, theirs: ProgramRun, tolerance_for: ToleranceOf, compare_values: bool
+) -> tuple[str, float]:
     """Compares results, gradients, and the arguments after the call, which must have changed as in eager."""
     largest = 0.0
     parts = (
@@ -322,7 +329,7 @@ def _compare(ours: ProgramRun, theirs: ProgramRun, allowed: Allowed, values: boo
         ("an argument afterwards: ", _tensors(ours.arguments), _tensors(theirs.arguments)),
     )
     for prefix, mine, other in parts:
-        difference, error = describe_difference(mine, other, allowed, values)
+        difference, error = describe_difference(mine, other, tolerance_for, compare_values)
         largest = max(largest, error)
         if difference:
             return prefix + difference, error

@@ -14,12 +14,22 @@ from buddy.compiler.protocol.worker_messages import Message
 Outcome = Literal["compiled", "torch-mlir", "eager", "refused", "wrong", "error", "crash", "timeout"]
 
 # From best to worst. "refused", a rejection by Dynamo, is not a fault of the compiler, so every other outcome is worse.
-ORDER: tuple[Outcome, ...] = ("refused", "compiled", "torch-mlir", "eager", "wrong", "error", "timeout", "crash")
+OUTCOME_ORDER: tuple[Outcome, ...] = (
+    "refused",
+    "compiled",
+    "torch-mlir",
+    "eager",
+    "wrong",
+    "error",
+    "timeout",
+    "crash",
+)
 # Outcomes with right results; the others have none, or wrong ones.
-RIGHT: frozenset[Outcome] = frozenset({"refused", "compiled", "torch-mlir", "eager"})
+RIGHT_OUTCOMES: frozenset[Outcome] = frozenset({"refused", "compiled", "torch-mlir", "eager"})
 # The steps of a check, in order; `CallResult.reached` is the number of completed steps.
 STEPS = ("capture", "lower", "compile", "run", "compare")
-DTYPES = ("float32", "int64", "bool")
+# The dtypes of a plan for which the user names none.
+DEFAULT_DTYPES = ("float32", "int64", "bool")
 
 
 class CoveragePlanError(BuddyError, ValueError):
@@ -36,7 +46,7 @@ class CoveragePlan(msgspec.Struct, frozen=True):
     """
 
     only: tuple[str, ...] = ()
-    dtypes: tuple[str, ...] = DTYPES
+    dtypes: tuple[str, ...] = DEFAULT_DTYPES
     samples: int = 4
     timeout: float = 60.0
     shard: tuple[int, int] = (1, 1)
@@ -45,7 +55,7 @@ class CoveragePlan(msgspec.Struct, frozen=True):
     extensions: tuple[str, ...] = ()
     backward: bool = False
 
-    def wants(self, name: str) -> bool:
+    def selects(self, name: str) -> bool:
         """Returns whether operator `name`, such as `linalg.norm` or `div.floor_rounding`, is selected."""
         return not self.only or any(fnmatchcase(name, p) or name.startswith(f"{p}.") for p in self.only)
 
@@ -109,7 +119,7 @@ class CoreOp(msgspec.Struct, frozen=True, omit_defaults=True):
     only_eager: str = ""
 
 
-class Listing(msgspec.Struct, frozen=True):
+class CoverageListing(msgspec.Struct, frozen=True):
     """The pairs of a plan, the overloads of Core ATen, and the versions of the packages."""
 
     pairs: list[OpDtypePair]
@@ -132,7 +142,8 @@ def select_shard(pairs: Sequence[OpDtypePair], shard: tuple[int, int]) -> list[O
 
 
 def worst_outcome(outcomes: Iterable[Outcome]) -> Outcome:
-    return max(outcomes, key=ORDER.index)
+    """Returns the last of the outcomes in the order of `OUTCOME_ORDER`."""
+    return max(outcomes, key=OUTCOME_ORDER.index)
 
 
 def merge_lowerings(lowerings: Iterable[dict[str, dict[str, int]]]) -> dict[str, dict[str, int]]:
@@ -146,7 +157,7 @@ def merge_lowerings(lowerings: Iterable[dict[str, dict[str, int]]]) -> dict[str,
     return dict(sorted(sums.items()))
 
 
-def pair_result(
+def make_pair_result(
     pair: OpDtypePair, findings: Sequence[CallResult], seconds: float, tolerance: str = "", backward: bool = False
 ) -> PairResult:
     """Returns the result of a pair from the findings of its calls, of which there must be at least one."""
@@ -175,7 +186,9 @@ class ListPairs(Message, frozen=True):
 
 
 class PairsListed(Message, frozen=True):
-    listing: Listing
+    """The answer to `ListPairs`."""
+
+    listing: CoverageListing
 
 
 class CheckPair(Message, frozen=True):
@@ -185,11 +198,13 @@ class CheckPair(Message, frozen=True):
 
 
 class PairChecked(Message, frozen=True):
+    """The answer to `CheckPair`."""
+
     result: PairResult
 
 
 class CoverageJob(Message, frozen=True):
-    """Check a pair in a fork, without the calls numbered `known`; with `joint`, first all calls in one program.
+    """Check a pair in a fork, without the calls numbered `finished`; with `joint`, first all calls in one program.
 
     Answered by `CallStarted` before each program, `CallChecked` for each call, and `JobDone`.
     """
@@ -198,7 +213,7 @@ class CoverageJob(Message, frozen=True):
     samples: int
     options: Mapping[str, Any]
     joint: bool = True
-    known: frozenset[int] = frozenset()
+    finished: frozenset[int] = frozenset()
     backward: bool = False
 
 
@@ -210,6 +225,8 @@ class CallStarted(Message, frozen=True):
 
 
 class CallChecked(Message, frozen=True):
+    """The check of call number `number` is done."""
+
     number: int
     result: CallResult
 

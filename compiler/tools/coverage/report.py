@@ -11,8 +11,8 @@ from buddy.compiler.tools.coverage.plan import (
     STEPS,
     CallResult,
     CoreOp,
+    CoverageListing,
     CoveragePlan,
-    Listing,
     OpDtypePair,
     PairResult,
     merge_lowerings,
@@ -92,7 +92,7 @@ def _core_line(core: dict[str, Any]) -> str:
 # ---- conclusions -----------------------------------------------------------------------------------------------------
 
 # The maximum number of reasons in the conclusions, and of the pairs that are named for each change.
-_TOP, _MAX_NAMED = 10, 4
+_MAX_REASONS, _MAX_NAMED = 10, 4
 
 
 def top_reasons(results: Sequence[PairResult]) -> list[dict[str, Any]]:
@@ -100,17 +100,17 @@ def top_reasons(results: Sequence[PairResult]) -> list[dict[str, Any]]:
     missed = [result for result in results if result.outcome not in ("compiled", "skipped")]
     examples: dict[tuple[str, str], list[str]] = {}
     for result in missed:
-        own = [finding for finding in result.findings if finding.outcome == result.outcome]
-        for reason in dict.fromkeys(_shorten(reason) for finding in own for reason in finding.reasons):
+        worst_calls = [finding for finding in result.findings if finding.outcome == result.outcome]
+        for reason in dict.fromkeys(_shorten(reason) for finding in worst_calls for reason in finding.reasons):
             examples.setdefault((result.outcome, reason), []).append(f"{result.op} {result.dtype}")
-    ranked = sorted(examples.items(), key=lambda item: -len(item[1]))[:_TOP]
+    ranked = sorted(examples.items(), key=lambda item: -len(item[1]))[:_MAX_REASONS]
     return [
         {"outcome": outcome, "reason": reason, "pairs": len(pairs), "share": len(pairs) / len(missed), "for": pairs[0]}
         for (outcome, reason), pairs in ranked
     ]
 
 
-def changes(before: Mapping[OpDtypePair, PairResult], results: Sequence[PairResult]) -> list[dict[str, Any]]:
+def outcome_changes(before: Mapping[OpDtypePair, PairResult], results: Sequence[PairResult]) -> list[dict[str, Any]]:
     """Returns the changes of outcomes since the results `before`, each with its pairs, the most frequent first."""
     changed: dict[tuple[str, str], list[str]] = {}
     for result in results:
@@ -123,20 +123,20 @@ def changes(before: Mapping[OpDtypePair, PairResult], results: Sequence[PairResu
 
 def conclusions(statistics: dict[str, Any]) -> str:
     """Returns the most frequent reasons and the changes of a summary that has them, and what to run next."""
-    found, changed = statistics["reasons"], statistics["changed"]
-    lines = ["most frequent reasons of the pairs that are not compiled here"] if found else []
+    top, outcome_changes = statistics["reasons"], statistics["changed"]
+    lines = ["most frequent reasons of the pairs that are not compiled here"] if top else []
     lines += [
-        f"{one['pairs']:>6} {_percent(one['share']):>8}  {one['outcome']}: {one['reason']} (such as {one['for']})"
-        for one in found
+        f"{row['pairs']:>6} {_percent(row['share']):>8}  {row['outcome']}: {row['reason']} (such as {row['for']})"
+        for row in top
     ]
-    lines += ["changed since the last results"] if changed else []
-    for one in changed:
-        more = f" and {len(one['pairs']) - _MAX_NAMED} more" if len(one["pairs"]) > _MAX_NAMED else ""
-        named = ", ".join(one["pairs"][:_MAX_NAMED])
-        lines.append(f"{len(one['pairs']):>6}  {one['before']} -> {one['after']}: {named}{more}")
-    if found:
-        op = found[0]["for"].split()[0]
-        lines.append(f"next: buddy-tui coverage --only {op}; with -o FILE, --again {found[0]['outcome']} repeats them")
+    lines += ["changed since the last results"] if outcome_changes else []
+    for entry in outcome_changes:
+        more = f" and {len(entry['pairs']) - _MAX_NAMED} more" if len(entry["pairs"]) > _MAX_NAMED else ""
+        named = ", ".join(entry["pairs"][:_MAX_NAMED])
+        lines.append(f"{len(entry['pairs']):>6}  {entry['before']} -> {entry['after']}: {named}{more}")
+    if top:
+        op = top[0]["for"].split()[0]
+        lines.append(f"next: buddy-tui coverage --only {op}; with -o FILE, --again {top[0]['outcome']} repeats them")
     return "\n".join(lines)
 
 
@@ -144,10 +144,10 @@ def pair_line(result: PairResult) -> str:
     """Returns the text for a pair that is not compiled: its outcome, the numbers of calls by outcome, the reasons."""
     counts = " ".join(f"{outcome} {count}" for outcome, count in result.outcomes.items())
     head = f"{result.outcome:10} {result.op} {result.dtype} ({counts or result.skipped})"
-    return "\n".join([head, *(f"    {reason}" for reason in reasons(result))])
+    return "\n".join([head, *(f"    {reason}" for reason in reason_lines(result))])
 
 
-def reasons(result: PairResult) -> list[str]:
+def reason_lines(result: PairResult) -> list[str]:
     """Returns the reasons why calls are not compiled, or wrong, each with one example call.
 
     Those of the pair's outcome are first.
@@ -211,7 +211,7 @@ includes ops that torch-mlir's passes lower.
 """
 
 
-def markdown(results: Sequence[PairResult], listing: Listing, plan: CoveragePlan) -> str:
+def markdown(results: Sequence[PairResult], listing: CoverageListing, plan: CoveragePlan) -> str:
     """Returns the page: the statistics, Core ATen, then every pair that is not compiled here, with the reasons."""
     statistics = "```\n" + statistics_text(summary(results, listing.core)) + "\n```"
     reading = [part.strip() for part in (_READING_NOTES, *([_GRADIENT_NOTES] if plan.backward else []), _SHARE_NOTES)]
@@ -219,11 +219,11 @@ def markdown(results: Sequence[PairResult], listing: Listing, plan: CoveragePlan
     for outcome, title in _SECTIONS.items():
         pairs = [result for result in results if result.outcome == outcome]
         if pairs:
-            parts += [f"## {title}: {len(pairs)} pairs", _page_table(["operator", "dtypes", "why"], _rows(pairs))]
+            parts += [f"## {title}: {len(pairs)} pairs", _page_table(["operator", "dtypes", "why"], _page_rows(pairs))]
     return "\n\n".join(parts) + "\n"
 
 
-def _preamble(listing: Listing, plan: CoveragePlan) -> str:
+def _preamble(listing: CoverageListing, plan: CoveragePlan) -> str:
     gradients, option = (", gradients included", "--backward ") if plan.backward else ("", "")
     versions = ", ".join(f"{name} {version}" for name, version in listing.versions.items())
     return (
@@ -250,13 +250,13 @@ def _core_section(core: Sequence[CoreOp], results: Sequence[PairResult]) -> list
     return ["## Core ATen without a lowering here", _page_table(heading, rows)] if rows else []
 
 
-def _rows(results: Sequence[PairResult]) -> Iterable[tuple[str, str, str]]:
+def _page_rows(results: Sequence[PairResult]) -> Iterable[tuple[str, str, str]]:
     """Yields a row for each operator, with all its dtypes, and the reasons of the first dtype."""
     by_op: dict[str, list[PairResult]] = {}
     for result in results:
         by_op.setdefault(result.op, []).append(result)
     for op, op_results in by_op.items():
-        op_reasons = reasons(op_results[0]) or [op_results[0].skipped]
+        op_reasons = reason_lines(op_results[0]) or [op_results[0].skipped]
         shown = "; ".join(op_reasons[:_MAX_SHOWN_REASONS])
         hidden_count = len(op_reasons) - _MAX_SHOWN_REASONS
         more = f" (and {hidden_count} more)" if hidden_count > 0 else ""

@@ -35,25 +35,25 @@ def core_ops() -> list[CoreOp]:
     For other overloads, the entry says whether they are decomposed. For an overload that writes to its arguments, the
     entry is that of the functional overload that replaces it in graphs.
     """
-    classes, all_registries, rules = default_ops_map(), registries(), default_decompositions()
+    classes, all_registries, decompositions = default_ops_map(), registries(), default_decompositions()
     ops = []
-    for op in _overloads():
-        functional = _functional(op)
+    for op in _core_overloads():
+        functional = _functional_overload(op)
         cls = classes.get(target_key(functional))
         lowered: tuple[str, ...] = ()
         if cls is not None:
             lowered = tuple(name for name, registry in all_registries.items() if cls.__name__ in registry)
-        if not lowered and op in RULES and op not in rules:
+        if not lowered and op in RULES and op not in decompositions:
             lowered = (_COMPLEX_RULES,)
         if op is torch.ops.aten._local_scalar_dense.default:
             lowered = (BETWEEN,)
-        decomposed = functional in rules or functional in DISTRIBUTION_RULES or _is_composite(functional)
-        why = "" if cls is None or lowered or functional in DISTRIBUTION_RULES else cls.only_eager
-        ops.append(CoreOp(target_key(op), lowered, not lowered and decomposed, why))
+        decomposed = functional in decompositions or functional in DISTRIBUTION_RULES or _is_composite(functional)
+        eager_reason = "" if cls is None or lowered or functional in DISTRIBUTION_RULES else cls.only_eager
+        ops.append(CoreOp(target_key(op), lowered, not lowered and decomposed, eager_reason))
     return ops
 
 
-def _functional(op: torch._ops.OpOverload) -> torch._ops.OpOverload:
+def _functional_overload(op: torch._ops.OpOverload) -> torch._ops.OpOverload:
     """Returns the overload that replaces a mutating one in graphs; returns other overloads unchanged."""
     if not op._schema.is_mutable:
         return op
@@ -68,7 +68,7 @@ def _is_composite(op: torch._ops.OpOverload) -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"))
 
 
-def _overloads() -> Iterator[torch._ops.OpOverload]:
+def _core_overloads() -> Iterator[torch._ops.OpOverload]:
     for name in sorted(dir(torch.ops.aten)):
         packet = getattr(torch.ops.aten, name)
         if isinstance(packet, torch._ops.OpOverloadPacket):
@@ -76,6 +76,7 @@ def _overloads() -> Iterator[torch._ops.OpOverload]:
             yield from (op for op in overloads if torch.Tag.core in op.tags)
 
 
+# The seed of all random numbers of a check: of samples, programs and gradients.
 SEED = 0
 
 
@@ -84,10 +85,10 @@ CallArguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class Gradients(NamedTuple):
-    """The gradients: one dense tensor for each leaf; `any` says whether a result depends on a leaf."""
+    """The gradients: one dense tensor for each leaf; `any_depends` says whether a result depends on any leaf."""
 
     tensors: tuple[torch.Tensor, ...]
-    any: bool
+    any_depends: bool
 
 
 def leaves_of(arguments: object) -> list[torch.Tensor]:
@@ -137,12 +138,12 @@ class SampleCall:
         """Returns a copy of the arguments with the same strides, which share memory as the arguments do."""
         return copy.deepcopy((self.args, self.kwargs))
 
-    def prepare(self, given: CallArguments) -> CallArguments:
-        """Returns the arguments `given` with a copy of the tensor that `function` writes to, if it writes.
+    def prepare(self, arguments: CallArguments) -> CallArguments:
+        """Returns the arguments `arguments` with a copy of the tensor that `function` writes to, if it writes.
 
         Eager does not allow writes to leaves of autograd's graph.
         """
-        (first, *others), kwargs = given
+        (first, *others), kwargs = arguments
         return (tree_map_only(torch.Tensor, torch.clone, first) if self.writes else first, *others), kwargs
 
 
@@ -153,7 +154,7 @@ def op_infos() -> dict[str, OpInfo]:
 
     # The wrapper of random operators seeds the generator, which Dynamo cannot trace. Every program is seeded anyway.
     common_methods_invocations.wrapper_set_seed = _unseeded
-    return {entry.full_name: entry for entry in common_methods_invocations.op_db}
+    return {op_info.full_name: op_info for op_info in common_methods_invocations.op_db}
 
 
 def _unseeded(function: Callable[..., object], *args: object, **kwargs: object) -> object:
@@ -165,15 +166,15 @@ def list_pairs(plan: CoveragePlan) -> list[OpDtypePair]:
     dtypes = [(name, torch_dtype(name)) for name in plan.dtypes]
     return [
         OpDtypePair(name, dtype_name)
-        for name, entry in sorted(op_infos().items())
-        if plan.wants(name)
+        for name, op_info in sorted(op_infos().items())
+        if plan.selects(name)
         for dtype_name, dtype in dtypes
-        if dtype in entry.supported_dtypes("cpu") and (not plan.backward or _has_gradients(entry, dtype))
+        if dtype in op_info.supported_dtypes("cpu") and (not plan.backward or _has_gradients(op_info, dtype))
     ]
 
 
-def _has_gradients(entry: OpInfo, dtype: torch.dtype) -> bool:
-    return bool(entry.supports_autograd) and dtype in entry.supported_backward_dtypes("cpu")
+def _has_gradients(op_info: OpInfo, dtype: torch.dtype) -> bool:
+    return bool(op_info.supports_autograd) and dtype in op_info.supported_backward_dtypes("cpu")
 
 
 def torch_dtype(name: str) -> torch.dtype:
@@ -193,16 +194,16 @@ def accepted_calls(pair: OpDtypePair, limit: int, backward: bool = False) -> lis
 
     With `backward`, returns only calls whose gradients eager computes.
     """
-    entry, dtype = op_infos()[pair.op], torch_dtype(pair.dtype)
+    op_info, dtype = op_infos()[pair.op], torch_dtype(pair.dtype)
     _seed()
     distinct: dict[str, SampleCall] = {}
     in_place: list[SampleCall] = []
-    in_place_form = entry.inplace_variant if not backward or entry.supports_inplace_autograd else None
-    for sample in entry.sample_inputs("cpu", dtype, requires_grad=backward):
+    in_place_form = op_info.inplace_variant if not backward or op_info.supports_inplace_autograd else None
+    for sample in op_info.sample_inputs("cpu", dtype, requires_grad=backward):
         args, kwargs = tree_map_only(
             torch.Tensor, _without_history, ((sample.input, *sample.args), dict(sample.kwargs))
         )
-        call = SampleCall(entry.op, args, kwargs, _describe(sample), sample.output_process_fn_grad)
+        call = SampleCall(op_info.op, args, kwargs, _describe(sample), sample.output_process_fn_grad)
         if distinct.setdefault(call.text, call) is call and in_place_form and not sample.broadcasts_input:
             in_place.append(replace(call, function=in_place_form, text=f"in place {call.text}", writes=backward))
     accepted = _select_accepted(_spread_out(list(distinct.values())), limit, backward)
@@ -228,12 +229,12 @@ def _select_accepted(candidates: Iterable[SampleCall], limit: int, backward: boo
     for call in candidates:
         if len(accepted) == limit:
             break
-        given = call.copy_arguments()
+        arguments = call.copy_arguments()
         try:
             with torch.set_grad_enabled(backward):
-                args, kwargs = call.prepare(given)
+                args, kwargs = call.prepare(arguments)
                 result = call.function(*args, **kwargs)
-            if backward and not differentiate(call.differentiable(result), leaves_of(given)).any:
+            if backward and not differentiate(call.differentiable(result), leaves_of(arguments)).any_depends:
                 continue
         except Exception:
             continue

@@ -9,7 +9,7 @@ from __future__ import annotations
 import runpy
 
 from buddy.compiler.support.processes.channel import Channel, serves
-from buddy.compiler.tools.coverage.plan import CheckPair, Listing, ListPairs, PairChecked, PairsListed
+from buddy.compiler.tools.coverage.plan import CheckPair, CoverageListing, ListPairs, PairChecked, PairsListed
 
 
 @serves(ListPairs | CheckPair)
@@ -21,7 +21,7 @@ def serve(channel: Channel) -> None:
     from buddy.compiler.tools.coverage.samples import core_ops, list_pairs
     from buddy.compiler.tools.coverage.worker import CoverageWorker
 
-    channel.send(PairsListed(Listing(list_pairs(plan), core_ops(), _versions())))
+    channel.send(PairsListed(CoverageListing(list_pairs(plan), core_ops(), _versions())))
     worker = CoverageWorker(plan)
     try:
         while (request := channel.receive()) is not None:

@@ -19,8 +19,8 @@ from buddy.compiler.support.processes.interpreters import BlockingWorker
 from buddy.compiler.support.processes.lifetime import describe_exit
 from buddy.compiler.tools.coverage.plan import (
     CheckPair,
+    CoverageListing,
     CoveragePlan,
-    Listing,
     ListPairs,
     OpDtypePair,
     PairChecked,
@@ -48,7 +48,7 @@ def run(
     repeated_outcomes: Sequence[str],
     on_result: Callable[[int, int, PairResult], None],
     cluster: str = "",
-) -> Listing:
+) -> CoverageListing:
     """Checks the pairs of `plan` that are not in `known`, or whose known outcome is in `repeated_outcomes`.
 
     Checks them on this machine, or on the Dask cluster at the address `cluster`. Calls `on_result` for each result with
@@ -62,7 +62,7 @@ def run(
         results = _on_cluster(plan, cluster, pairs_to_check) if cluster else map(server.check, pairs_to_check)
         for number, result in enumerate(results, 1):
             on_result(number, len(pairs_to_check), result)
-    return Listing(shard_pairs, listing.core, listing.versions)
+    return CoverageListing(shard_pairs, listing.core, listing.versions)
 
 
 def _on_cluster(plan: CoveragePlan, address: str, pairs: Sequence[OpDtypePair]) -> Iterator[PairResult]:
@@ -114,9 +114,9 @@ class _Server:
     def __exit__(self, *_: object) -> None:
         self._worker.end(patience=10)
 
-    def listing(self) -> Listing:
+    def listing(self) -> CoverageListing:
         """Returns the list of pairs to check; this must be the first request."""
-        return cast(Listing, self._ask(ListPairs(self._plan)).listing)
+        return cast(CoverageListing, self._ask(ListPairs(self._plan)).listing)
 
     def check(self, pair: OpDtypePair) -> PairResult:
         return cast(PairResult, self._ask(CheckPair(pair)).result)

@@ -14,7 +14,7 @@ from buddy.compiler.support.processes.channel import Channel
 from buddy.compiler.support.processes.forks import ForkedWorker
 from buddy.compiler.tools.coverage.check import check
 from buddy.compiler.tools.coverage.plan import (
-    RIGHT,
+    RIGHT_OUTCOMES,
     CallChecked,
     CallResult,
     CallStarted,
@@ -23,7 +23,7 @@ from buddy.compiler.tools.coverage.plan import (
     JobDone,
     OpDtypePair,
     PairResult,
-    pair_result,
+    make_pair_result,
 )
 from buddy.compiler.tools.coverage.samples import SampleCall, accepted_calls, op_infos, torch_dtype
 
@@ -34,10 +34,10 @@ JOINT = -1
 def serve(channel: Channel) -> None:
     """Runs in the fork: receives jobs, and sends progress and results."""
     while (job := channel.receive()) is not None:
-        _examine(job, channel.send)
+        _run_job(job, channel.send)
 
 
-def _examine(job: CoverageJob, send: Callable[[Message], None]) -> None:
+def _run_job(job: CoverageJob, send: Callable[[Message], None]) -> None:
     try:
         sample_calls = accepted_calls(job.pair, job.samples, job.backward)
     except Exception as error:
@@ -47,7 +47,7 @@ def _examine(job: CoverageJob, send: Callable[[Message], None]) -> None:
         send(JobDone())
         return
     for number, call in enumerate(sample_calls):
-        if number not in job.known:
+        if number not in job.finished:
             send(CallStarted(number, call.text))
             send(CallChecked(number, check(job.pair, [call], job.options, job.backward)))
     send(JobDone("" if sample_calls else "eager accepts none of its samples"))
@@ -61,7 +61,7 @@ def _check_jointly(job: CoverageJob, sample_calls: list[SampleCall], send: Calla
     """
     send(CallStarted(JOINT, f"{len(sample_calls)} calls in one program"))
     finding = check(job.pair, sample_calls, job.options, job.backward)
-    if finding.outcome not in RIGHT or finding.outcome == "refused":
+    if finding.outcome not in RIGHT_OUTCOMES or finding.outcome == "refused":
         return False
     send(CallChecked(0, finding))
     for number, call in enumerate(sample_calls[1:], 1):
@@ -110,7 +110,7 @@ class CoverageWorker:
                 pair.op, pair.dtype, "skipped", skipped=skip_reason, seconds=round(seconds, 2), backward=backward
             )
         findings = [progress.found[number] for number in sorted(progress.found)]
-        return pair_result(pair, findings, seconds, self._tolerance_text(pair), backward)
+        return make_pair_result(pair, findings, seconds, self._tolerance_text(pair), backward)
 
     def close(self) -> None:
         if self._fork is not None:

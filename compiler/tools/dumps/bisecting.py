@@ -25,7 +25,8 @@ from buddy.compiler.support.files import scratch_folder
 from buddy.compiler.tools.dumps.rerun import execute_steps, unsafe_steps
 from buddy.compiler.tools.reduce.failure import Failure, describe, execute, shows_failure, with_message
 
-Report = Callable[[str], object]
+# Called with a text that says what is done now.
+OnProgress = Callable[[str], object]
 
 
 class BisectionError(BuddyError):
@@ -90,15 +91,15 @@ def _position_text(suspect: Suspect) -> str:
     return f"{stage.title}{on} ({'run again' if suspect.number is None else f'stage {suspect.number}'})"
 
 
-def read_dump(path: Path, report: Report) -> Dump:
+def read_dump(path: Path, on_progress: OnProgress) -> Dump:
     """Indexes the dump at `path`. Raises `BisectionError`."""
     try:
-        found = dump_format(path)
-        if found is None:
+        text_format = dump_format(path)
+        if text_format is None:
             raise BisectionError(f"{path} is not a dump of another compiler")
-        scan = DumpScan(path, found)
+        scan = DumpScan(path, text_format)
         for _ in scan.index():
-            report(f"indexing {path.name}: {len(scan.dump.stages):,} stages")
+            on_progress(f"indexing {path.name}: {len(scan.dump.stages):,} stages")
     except OSError as error:
         raise BisectionError(f"{path} cannot be read: {error.strerror or error}") from error
     return scan.dump
@@ -122,19 +123,19 @@ def stages_to_test(dump: Dump, graph: str) -> list[int]:
 class StageBisection:
     """The search for the first stage of a graph that shows `failure`."""
 
-    def __init__(self, dump: Dump, failure: Failure, report: Report) -> None:
-        self._dump, self._failure, self._report = dump, failure, report
-        self._known: dict[str, bool] = {}
+    def __init__(self, dump: Dump, failure: Failure, on_progress: OnProgress) -> None:
+        self._dump, self._failure, self._on_progress = dump, failure, on_progress
+        self._results_by_digest: dict[str, bool] = {}
 
     def run(self, numbers: Sequence[int]) -> FirstFailure:
         """Searches these stages. Raises `BisectionError`, and `OSError` if the command cannot start."""
         with tempfile.TemporaryDirectory(prefix="buddy-bisect-") as folder:
             suspects = [self._suspect(number) for number in numbers]
             self._take_message(suspects[-1], Path(folder))
-            first = self._first(suspects, Path(folder))
+            first = self._find_first(suspects, Path(folder))
             if not first:
-                return self._finding(suspects[0], None, ())
-            return self._refined(suspects[first - 1], suspects[first], Path(folder))
+                return self._make_finding(suspects[0], None, ())
+            return self._refine(suspects[first - 1], suspects[first], Path(folder))
 
     def _suspect(self, number: int) -> Suspect:
         return Suspect(self._dump.stages[number], "", number)
@@ -148,29 +149,29 @@ class StageBisection:
             todo = "check the command, or choose another graph with --graph"
             raise BisectionError(what, _position_text(last), todo, result.output)
         self._failure = with_message(self._failure, result)
-        self._known[last.stage.digest] = True
+        self._results_by_digest[last.stage.digest] = True
 
-    def _first(self, suspects: Sequence[Suspect], folder: Path) -> int:
+    def _find_first(self, suspects: Sequence[Suspect], folder: Path) -> int:
         """Returns the first of the suspects that shows the failure, which the last one shows."""
         low, high = -1, len(suspects) - 1
         while high - low > 1:
             # The first text is tested at once: if it shows the failure, no pass of the dump is the cause.
             middle = 0 if low < 0 and high == len(suspects) - 1 else (low + high) // 2
-            left = (high - low).bit_length()
-            self._report(f"testing {_position_text(suspects[middle])}, about {left} tests left")
-            if self._shows(suspects[middle], folder):
+            tests_left = (high - low).bit_length()
+            self._on_progress(f"testing {_position_text(suspects[middle])}, about {tests_left} tests left")
+            if self._shows_failure(suspects[middle], folder):
                 high = middle
             else:
                 low = middle
         return high
 
-    def _shows(self, suspect: Suspect, folder: Path) -> bool:
+    def _shows_failure(self, suspect: Suspect, folder: Path) -> bool:
         digest = suspect.stage.digest
-        if digest not in self._known:
-            self._known[digest] = shows_failure(
+        if digest not in self._results_by_digest:
+            self._results_by_digest[digest] = shows_failure(
                 self._failure, execute(self._failure, str(self._write(suspect, folder)))
             )
-        return self._known[digest]
+        return self._results_by_digest[digest]
 
     def _write(self, suspect: Suspect, folder: Path) -> Path:
         path = folder / f"stage{LANGUAGES[suspect.stage.language].suffix}"
@@ -180,29 +181,29 @@ class StageBisection:
 
     # ---- passes without a text of the module ---------------------------------------------------------------------
 
-    def _refined(self, good: Suspect, bad: Suspect, folder: Path) -> FirstFailure:
+    def _refine(self, good: Suspect, bad: Suspect, folder: Path) -> FirstFailure:
         """Returns the finding, from the passes between two texts, which are run again if there are several."""
         passes: tuple[str, ...] = (bad.stage.title,)
         try:
             pipeline, start, end = self._steps_between(good, bad)
         except DumpPipelineError:
-            return self._finding(bad, good, passes)
+            return self._make_finding(bad, good, passes)
         if end - start.step <= 0:
-            return self._finding(bad, good, passes)
+            return self._make_finding(bad, good, passes)
         passes = tuple(step.title for step in pipeline.steps[start.step : end + 1])
         try:
             suspects = asyncio.run(self._run_again(pipeline, start, end))
         except (ToolError, OSError, BuddyError) as error:
             notes = (f"the dump has no text of the whole module between these passes: {error}",)
-            return self._finding(bad, good, passes, notes)
+            return self._make_finding(bad, good, passes, notes)
         matching = [suspect for suspect in suspects if suspect.stage.digest == bad.stage.digest]
-        if not matching or not self._shows(matching[-1], folder):
+        if not matching or not self._shows_failure(matching[-1], folder):
             notes = ("running these passes again gives another text than the dump: another mlir-opt?",)
-            return self._finding(bad, good, passes, notes)
+            return self._make_finding(bad, good, passes, notes)
         suspects = [good, *suspects[: suspects.index(matching[-1]) + 1]]
-        first = self._first(suspects, folder)
+        first = self._find_first(suspects, folder)
         notes = ("the passes between the texts of the dump were run again",)
-        return self._finding(suspects[first], suspects[first - 1], (suspects[first].stage.title,), notes)
+        return self._make_finding(suspects[first], suspects[first - 1], (suspects[first].stage.title,), notes)
 
     def _steps_between(self, good: Suspect, bad: Suspect) -> tuple[Pipeline, RerunStart, int]:
         """Returns the pipeline, its first step after the good text, and the step of the bad one."""
@@ -220,7 +221,7 @@ class StageBisection:
         mlir_opt = find_tool()
         if mlir_opt is None:
             raise ToolError("no mlir-opt was found to run them again")
-        self._report(f"running {end + 1 - start.step} passes again by {mlir_opt.name}")
+        self._on_progress(f"running {end + 1 - start.step} passes again by {mlir_opt.name}")
         unsafe = sorted(step for step in unsafe_steps(pipeline, start.step) if step <= end)
         if unsafe:
             names = ", ".join(dict.fromkeys(pipeline.steps[step].title for step in unsafe))
@@ -228,16 +229,16 @@ class StageBisection:
         left_out = range(end + 1, len(pipeline.steps))
         with scratch_folder("rerun") as folder:
             path = Path(folder) / "again"
-            done = await execute_steps(mlir_opt, self._dump, pipeline, start, left_out, path, whole=True)
+            execution = await execute_steps(mlir_opt, self._dump, pipeline, start, left_out, path, whole=True)
             return [
-                Suspect(dataclasses.replace(stage, origin="re-run"), read_text(done.dump, stage), None)
-                for stage in done.dump.stages
+                Suspect(dataclasses.replace(stage, origin="re-run"), read_text(execution.dump, stage), None)
+                for stage in execution.dump.stages
             ]
 
-    def _finding(
+    def _make_finding(
         self, first: Suspect, good: Suspect | None, passes: tuple[str, ...], notes: tuple[str, ...] = ()
     ) -> FirstFailure:
         for suspect in (first, good):
             if suspect is not None:
                 suspect.text = suspect.text or read_text(self._dump, suspect.stage)
-        return FirstFailure(self._failure, first, good, passes, len(self._known), notes)
+        return FirstFailure(self._failure, first, good, passes, len(self._results_by_digest), notes)

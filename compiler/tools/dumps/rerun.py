@@ -36,6 +36,7 @@ from buddy.compiler.protocol.recipe import file_option
 from buddy.compiler.support.files import scratch_folder
 from buddy.compiler.support.processes.lifetime import describe_exit, kill_group, start_with_pipe
 
+# The time between two checks whether the process has ended, and the maximum size of the diagnostics that are shown.
 _POLL_SECONDS = 0.05
 _MAX_MESSAGES_BYTES = 64 << 10
 _ERROR = re.compile(r"error: (.*)")
@@ -45,8 +46,10 @@ _DIAGNOSTIC = re.compile(rb"^[^\n]*?(?:^|[:\s\"'>])(?:error|warning|note|remark)
 _LOCATION = re.compile(
     r'^#loc.*\n| ?\bloc\((?:[^()"]|"[^"]*"|\((?:[^()"]|"[^"]*"|\((?:[^()"]|"[^"]*"|\([^()]*\))*\))*\))*\)', re.MULTILINE
 )
+# The start of the line before each printed module.
 _HEADER = b"// -----// IR Dump "
-Report = Callable[[str], object]
+# Called with a text that says what is done now.
+OnProgress = Callable[[str], object]
 
 
 class RerunError(BuddyError):
@@ -77,7 +80,7 @@ class RerunExecution:
 
 
 @dataclass
-class _Base:
+class _BaseRun:
     """A pipeline of the dump, and the result of running all of its steps from `start` on again.
 
     `difference` is the first step whose text then differs from the dump, or `None`.
@@ -93,17 +96,17 @@ class Rerunner:
 
     def __init__(self, dump: Dump) -> None:
         self._dump, self.count = dump, len(dump.stages)
-        self._bases: dict[tuple[str, int, tuple[int, ...]], _Base] = {}
+        self._bases: dict[tuple[str, int, tuple[int, ...]], _BaseRun] = {}
 
-    async def run(self, skipped: Collection[int], report: Report) -> Rerun:
+    async def run(self, skipped: Collection[int], on_progress: OnProgress) -> Rerun:
         """Runs the steps after the first skipped one again. Raises `RerunError`.
 
         `skipped` are the numbers of steps, each that of its first stage in the dump.
         """
-        mlir_opt = _mlir_opt()
+        mlir_opt = _find_mlir_opt()
         folder = scratch_folder("rerun")
         try:
-            return await self._run(mlir_opt, skipped, Path(folder.name), folder, report)
+            return await self._run(mlir_opt, skipped, Path(folder.name), folder, on_progress)
         except DumpPipelineError as error:
             what = f"the steps cannot be run again: {error}"
             raise RerunError(
@@ -115,28 +118,32 @@ class Rerunner:
 
     async def _run(
         self, mlir_opt: MlirTool, skipped: Collection[int], path: Path,
-        folder: tempfile.TemporaryDirectory[str], report: Report,
+        folder: tempfile.TemporaryDirectory[str], on_progress: OnProgress,
     ) -> Rerun:  # fmt: skip
-        base = await self._base(mlir_opt, skipped, path, report)
+        base = await self._base(mlir_opt, skipped, path, on_progress)
         pipeline, start = base.pipeline, base.start
-        chosen = {index: number for number in skipped if (index := _step_of(pipeline, self._dump, number)) is not None}
+        user_numbers = {
+            index: number for number in skipped if (index := _step_of(pipeline, self._dump, number)) is not None
+        }
         unsafe = unsafe_steps(pipeline, start.step)
-        left_out = {*chosen, *unsafe}
+        left_out = {*user_numbers, *unsafe}
         count = len([index for index in range(start.step, len(pipeline.steps)) if index not in left_out])
-        report(f"running {count} steps again by {mlir_opt.name}")
-        done = await execute_steps(mlir_opt, self._dump, pipeline, start, left_out, path / "again")
-        if not done.dump.stages and done.code:
-            raise RerunError(_input_problem(mlir_opt, self._dump, start, done))
+        on_progress(f"running {count} steps again by {mlir_opt.name}")
+        execution = await execute_steps(mlir_opt, self._dump, pipeline, start, left_out, path / "again")
+        if not execution.dump.stages and execution.code:
+            raise RerunError(_input_problem(mlir_opt, self._dump, start, execution))
         first = min(left_out if base.difference is None else (*left_out, base.difference))
         combined = _combine_stages(
-            self._dump, pipeline, start, chosen, left_out, done.dump, pipeline.steps[first].group
+            self._dump, pipeline, start, user_numbers, left_out, execution.dump, pipeline.steps[first].group
         )
         notes = tuple(_notes(mlir_opt, base, count, unsafe))
-        return Rerun(combined, notes, _failure_diagnostic(mlir_opt, done), folder)
+        return Rerun(combined, notes, _failure_diagnostic(mlir_opt, execution), folder)
 
-    async def _base(self, mlir_opt: MlirTool, skipped: Collection[int], path: Path, report: Report) -> _Base:
+    async def _base(
+        self, mlir_opt: MlirTool, skipped: Collection[int], path: Path, on_progress: OnProgress
+    ) -> _BaseRun:
         """Returns the pipeline whose re-run agrees with the dump for the most steps."""
-        best: _Base | None = None
+        best: _BaseRun | None = None
         for pipeline in possible_pipelines(self._dump.stages):
             steps = [step for number in skipped if (step := _step_of(pipeline, self._dump, number)) is not None]
             if not steps:
@@ -145,14 +152,16 @@ class Rerunner:
             key = mlir_opt.identity, start.step, (*start.stages, -1, *sorted(pipeline.inner))
             base = self._bases.get(key)
             if base is None:
-                report(f"checking that {mlir_opt.name} gives the texts of the dump")
+                on_progress(f"checking that {mlir_opt.name} gives the texts of the dump")
                 unsafe = unsafe_steps(pipeline, start.step)
-                done = await execute_steps(
+                execution = await execute_steps(
                     mlir_opt, self._dump, pipeline, start, unsafe, path / f"base{len(self._bases)}"
                 )
-                if not done.dump.stages and done.code:
-                    raise RerunError(_input_problem(mlir_opt, self._dump, start, done))
-                base = _Base(pipeline, start, await asyncio.to_thread(self._difference, pipeline, start, unsafe, done))
+                if not execution.dump.stages and execution.code:
+                    raise RerunError(_input_problem(mlir_opt, self._dump, start, execution))
+                base = _BaseRun(
+                    pipeline, start, await asyncio.to_thread(self._difference, pipeline, start, unsafe, execution)
+                )
                 self._bases[key] = base
             if best is None or _agreement(base) > _agreement(best):
                 best = base
@@ -164,16 +173,16 @@ class Rerunner:
         return best
 
     def _difference(
-        self, pipeline: Pipeline, start: RerunStart, skipped: Collection[int], done: RerunExecution
+        self, pipeline: Pipeline, start: RerunStart, skipped: Collection[int], execution: RerunExecution
     ) -> int | None:
-        def equal(recorded: DumpStage, again: DumpStage) -> bool:
+        def have_equal_texts(recorded: DumpStage, again: DumpStage) -> bool:
             if recorded.digest == again.digest:
                 return True
             text = read_text(self._dump, recorded)
             # MLIR does not print the locations of all block arguments, so they are lost.
-            return " loc(" in text and without_locations(text) == without_locations(read_text(done.dump, again))
+            return " loc(" in text and without_locations(text) == without_locations(read_text(execution.dump, again))
 
-        return pipeline.first_difference(done.dump.stages, start.step, skipped, equal)
+        return pipeline.first_difference(execution.dump.stages, start.step, skipped, have_equal_texts)
 
 
 def without_locations(text: str) -> str:
@@ -181,7 +190,7 @@ def without_locations(text: str) -> str:
     return _LOCATION.sub("", text)
 
 
-def _agreement(base: _Base) -> float:
+def _agreement(base: _BaseRun) -> float:
     """Returns the number of the first stage of the dump in which a re-run differs, infinite if none differs."""
     return float("inf") if base.difference is None else base.pipeline.steps[base.difference].stages[0]
 
@@ -195,15 +204,15 @@ def unsafe_steps(pipeline: Pipeline, first: int) -> set[int]:
     return {index for index in range(first, len(pipeline.steps)) if file_option(pipeline.steps[index].spelling)}
 
 
-def _mlir_opt() -> MlirTool:
+def _find_mlir_opt() -> MlirTool:
     todo = f"set {TOOL_VARIABLE} to the path of the mlir-opt that made the dump, or put mlir-opt on the path"
     try:
-        found = find_tool()
+        tool = find_tool()
     except ToolError as error:
         raise RerunError(str(error)) from error
-    if found is None:
+    if tool is None:
         raise RerunError("the steps of a dump are run again by your mlir-opt, and none was found", "", todo)
-    return found
+    return tool
 
 
 # ---- the process -----------------------------------------------------------------------------------------------------
@@ -259,11 +268,11 @@ def _texts_at(dump: Dump, start: RerunStart) -> list[str]:
     if len(stages) > 1 and following is not None:
         module = read_text(dump, following)
 
-        def place(stage: DumpStage) -> float:
-            found = re.search(rf"^\s*{re.escape(stage.op)} .*{re.escape(stage.anchor)}\b", module, re.MULTILINE)
-            return found.start() if found is not None else math.inf
+        def position_in_module(stage: DumpStage) -> float:
+            match = re.search(rf"^\s*{re.escape(stage.op)} .*{re.escape(stage.anchor)}\b", module, re.MULTILINE)
+            return match.start() if match is not None else math.inf
 
-        stages.sort(key=place)
+        stages.sort(key=position_in_module)
     return [read_text(dump, stage) for stage in stages]
 
 
@@ -297,31 +306,31 @@ def _split_messages(raw: Path, log: Path) -> str:
     return messages.decode("utf-8", "replace")
 
 
-def _first_error(done: RerunExecution) -> str:
-    found = _ERROR.search(done.messages)
-    return found[1].strip() if found is not None else describe_exit(done.code)
+def _first_error(execution: RerunExecution) -> str:
+    match = _ERROR.search(execution.messages)
+    return match[1].strip() if match is not None else describe_exit(execution.code)
 
 
-def _input_problem(mlir_opt: MlirTool, dump: Dump, start: RerunStart, done: RerunExecution) -> Diagnostic:
-    stage, error = dump.stages[start.stages[0]], _first_error(done)
-    if "PassPipeline" in done.messages or "Pass-Options-Parser" in done.messages:
+def _input_problem(mlir_opt: MlirTool, dump: Dump, start: RerunStart, execution: RerunExecution) -> Diagnostic:
+    stage, error = dump.stages[start.stages[0]], _first_error(execution)
+    if "PassPipeline" in execution.messages or "Pass-Options-Parser" in execution.messages:
         what = f"{mlir_opt.name} does not know the pipeline of the dump: {error}"
     else:
         what = f"{mlir_opt.name} cannot read the text of {stage.title} (stage {start.stages[0]}): {error}"
     todo = f"set {TOOL_VARIABLE} to the mlir-opt that made the dump"
-    return Diagnostic(what, str(dump.path), todo, detail=done.messages)
+    return Diagnostic(what, str(dump.path), todo, detail=execution.messages)
 
 
-def _failure_diagnostic(mlir_opt: MlirTool, done: RerunExecution) -> Diagnostic | None:
-    if not done.code:
+def _failure_diagnostic(mlir_opt: MlirTool, execution: RerunExecution) -> Diagnostic | None:
+    if not execution.code:
         return None
-    failed = next((stage for stage in reversed(done.dump.stages) if stage.failed), done.dump.stages[-1])
-    what = f"{failed.title} failed: {_first_error(done)}"
+    failed = next((stage for stage in reversed(execution.dump.stages) if stage.failed), execution.dump.stages[-1])
+    what = f"{failed.title} failed: {_first_error(execution)}"
     todo = "enable the steps that it needs, or skip it too"
-    return Diagnostic(what, f"the re-run by {mlir_opt.name}", todo, detail=done.messages)
+    return Diagnostic(what, f"the re-run by {mlir_opt.name}", todo, detail=execution.messages)
 
 
-def _notes(mlir_opt: MlirTool, base: _Base, count: int, unsafe: Collection[int]) -> Iterator[str]:
+def _notes(mlir_opt: MlirTool, base: _BaseRun, count: int, unsafe: Collection[int]) -> Iterator[str]:
     steps = base.pipeline.steps
     if base.difference is not None:
         step = steps[base.difference]
@@ -339,49 +348,49 @@ def _notes(mlir_opt: MlirTool, base: _Base, count: int, unsafe: Collection[int])
 
 
 def _combine_stages(
-    dump: Dump, pipeline: Pipeline, start: RerunStart, chosen: dict[int, int], left_out: Collection[int], again: Dump,
-    first_group: int,
+    dump: Dump, pipeline: Pipeline, start: RerunStart, user_numbers: dict[int, int], left_out: Collection[int],
+    again: Dump, first_group: int,
 ) -> Dump:  # fmt: skip
     """Returns the stages of a dump before group `first_group` of the pipeline, followed by those of a re-run.
 
-    `chosen` maps the indices of steps to the numbers that the user sees. The stages of the skipped steps (`left_out`)
-    keep their positions, with the text of the stage before. The stages of steps before the start of the re-run are
-    those of the dump.
+    `user_numbers` maps the indices of steps to the numbers that the user sees. The stages of the skipped steps
+    (`left_out`) keep their positions, with the text of the stage before. The stages of steps before the start of the
+    re-run are those of the dump.
     """
     numbers = StepNumbers()
     step_numbers = [numbers.add(stage) for stage in dump.stages]
     for index in range(len(pipeline.steps)):
-        chosen.setdefault(index, step_numbers[pipeline.steps[index].stages[0]])
+        user_numbers.setdefault(index, step_numbers[pipeline.steps[index].stages[0]])
     recorded = _with_owners([pipeline.step_of(number) for number in range(len(dump.stages))], pipeline.is_before)
     boundary = next(n for n, step in enumerate(recorded) if step is not None and _group(pipeline, step) >= first_group)
     result = Dump(dump.path, dump.format, files=[*dump.files, *again.files], is_complete=True)
 
     def add_recorded(number: int) -> None:
         step = pipeline.step_of(number)
-        result.add(dataclasses.replace(dump.stages[number], deltas=(), step=-1 if step is None else chosen[step]))
+        result.add(dataclasses.replace(dump.stages[number], deltas=(), step=-1 if step is None else user_numbers[step]))
 
     for number in range(boundary):
         add_recorded(number)
-    stays = {*range(start.step), *left_out}
-    waiting = [n for n in range(boundary, len(dump.stages)) if pipeline.step_of(n) in stays]
-    places = {
+    steps_not_rerun = {*range(start.step), *left_out}
+    unplaced = [n for n in range(boundary, len(dump.stages)) if pipeline.step_of(n) in steps_not_rerun]
+    stage_numbers = {
         (step, stage.ran_on or stage.anchor): number
         for number, stage in enumerate(dump.stages)
         if (step := pipeline.step_of(number)) is not None
     }
 
-    def add_waiting(before: int) -> None:
-        while waiting and waiting[0] < before:
-            number = waiting.pop(0)
+    def add_unplaced(before: int) -> None:
+        while unplaced and unplaced[0] < before:
+            number = unplaced.pop(0)
             stage, step = dump.stages[number], pipeline.step_of(number)
             if step is None or step not in left_out:
                 add_recorded(number)
                 continue
-            text = next((other for other in reversed(result.stages) if other.anchor == stage.anchor), stage)
+            shown = next((other for other in reversed(result.stages) if other.anchor == stage.anchor), stage)
             result.add(
                 dataclasses.replace(
-                    text, title=stage.title, ran_on=stage.ran_on, origin="skipped", deltas=(), failed=False,
-                    step=chosen[step],
+                    shown, title=stage.title, ran_on=stage.ran_on, origin="skipped", deltas=(), failed=False,
+                    step=user_numbers[step],
                 )
             )  # fmt: skip
 
@@ -390,17 +399,17 @@ def _combine_stages(
         if owner is not None and _group(pipeline, owner) < first_group:
             continue
         if step is not None:
-            add_waiting(places.get((step, stage.ran_on or stage.anchor), pipeline.steps[step].stages[0]))
+            add_unplaced(stage_numbers.get((step, stage.ran_on or stage.anchor), pipeline.steps[step].stages[0]))
         elif owner is not None and not pipeline.is_before:
-            add_waiting(pipeline.steps[owner].stages[0])
+            add_unplaced(pipeline.steps[owner].stages[0])
         result.add(
             dataclasses.replace(
                 stage, file=len(dump.files) + stage.file, deltas=(), origin="re-run",
-                step=-1 if step is None else chosen[step],
+                step=-1 if step is None else user_numbers[step],
             )
         )  # fmt: skip
     if not any(stage.failed for stage in again.stages):
-        add_waiting(len(dump.stages))
+        add_unplaced(len(dump.stages))
     return result
 
 

@@ -6,7 +6,14 @@ import re
 from dataclasses import dataclass, field, replace
 
 from buddy.compiler.protocol.dynamo import DynamoCompile, UserFrame
-from buddy.compiler.tools.explain.guards import GuardTree, Reason, TensorFacts, differing_keys, plain, read_reason
+from buddy.compiler.tools.explain.guards import (
+    GuardTree,
+    Reason,
+    TensorFacts,
+    as_written,
+    differing_keys,
+    read_reason,
+)
 from buddy.compiler.tools.explain.records import FailureFields, ValueFields, value_texts, with_size
 
 
@@ -14,12 +21,12 @@ from buddy.compiler.tools.explain.records import FailureFields, ValueFields, val
 class RecordedValues:
     """The recorded values of a compilation, by source as the user writes it.
 
-    `tensors` and `numbers` come from Dynamo's trace, and `own` from this project's hooks, which record more.
+    `tensors` and `numbers` come from Dynamo's trace, and `hooked` from this project's hooks, which record more.
     """
 
     tensors: dict[str, TensorFacts] = field(default_factory=dict)
     numbers: dict[str, str] = field(default_factory=dict)
-    own: dict[str, ValueFields] = field(default_factory=dict)
+    hooked: dict[str, ValueFields] = field(default_factory=dict)
 
 
 @dataclass
@@ -47,42 +54,45 @@ class RecordedCompile:
 
 
 def checked_values(
-    reason: Reason, entry: RecordedCompile | None, now: RecordedCompile, fields: FailureFields
+    reason: Reason, failed_compile: RecordedCompile | None, new_compile: RecordedCompile, fields: FailureFields
 ) -> tuple[str, str]:
     """Returns the value that a failed guard checked, before and after, as far as it is known.
 
-    `entry` is the compilation whose guard failed, and `now` the one that followed. `fields` may have further values.
+    `failed_compile` is the compilation whose guard failed, and `new_compile` the one that followed. `fields` may have
+    further values.
     """
-    source, before, after = plain(reason.source), reason.before, reason.after
-    own = next((change for name, change in fields.get("changes", {}).items() if plain(name) == source), None)
-    if own is not None:
-        texts = value_texts(own[0], own[1], reason.kind)
+    source, before, after = as_written(reason.source), reason.before, reason.after
+    hook_change = next(
+        (change for name, change in fields.get("changes", {}).items() if as_written(name) == source), None
+    )
+    if hook_change is not None:
+        texts = value_texts(hook_change[0], hook_change[1], reason.kind)
         return (before or texts[0], texts[1]) if reason.kind in ("value", "keys", "length") else texts
     if reason.kind in ("size", "rank", "stride", "dtype", "requires_grad", "device", "tensor"):
-        if entry is not None and (facts := _facts(entry, source)) is not None:
+        if failed_compile is not None and (facts := _facts(failed_compile, source)) is not None:
             before = facts.of(reason.kind) or before
-        if (facts := _facts(now, source)) is not None:
+        if (facts := _facts(new_compile, source)) is not None:
             after = facts.of(reason.kind) or after
         if "*" in after and (index := re.match(r"\w+\((\d+)\)", reason.expression)):
             after = with_size(after, int(index[1]), reason.after)
         return differing_keys(before, after) if reason.kind == "device" else (before, after)
     if reason.kind == "symbolic size" and (match := re.search(r"([\w.\[\]'\"]+\.size\(\)\[\d+\])", reason.expression)):
-        owner, _, rest = match[1].partition(".size()[")
-        dimension = int(rest.rstrip("]"))
-        return _size_at(_facts(entry, owner), dimension), _size_at(_facts(now, owner), dimension)
-    if reason.kind == "global state" and entry is not None:
-        return entry.tree.state.get(source, ""), now.tree.state.get(source, "")
+        owner, _, index_text = match[1].partition(".size()[")
+        dimension = int(index_text.rstrip("]"))
+        return _size_at(_facts(failed_compile, owner), dimension), _size_at(_facts(new_compile, owner), dimension)
+    if reason.kind == "global state" and failed_compile is not None:
+        return failed_compile.tree.state.get(source, ""), new_compile.tree.state.get(source, "")
     if not after:
-        after = _value_now(now, source)
+        after = _recorded_value(new_compile, source)
     return before, after
 
 
-def _value_now(now: RecordedCompile, source: str) -> str:
+def _recorded_value(compile_: RecordedCompile, source: str) -> str:
     """Returns the value of `source` in a compilation, from its symbols and guards; "" if unknown."""
-    if source in now.values.numbers:
-        return now.values.numbers[source]
+    if source in compile_.values.numbers:
+        return compile_.values.numbers[source]
     expressions = (
-        line.expression for line in now.tree.lines if line.key == source and line.kind in ("value", "length")
+        line.expression for line in compile_.tree.lines if line.key == source and line.kind in ("value", "length")
     )
     reasons = [read_reason(expression) for expression in expressions]
     return next((reason.before for reason in reasons if reason.before), "")

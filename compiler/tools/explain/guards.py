@@ -105,7 +105,7 @@ class GuardLine:
 
     @property
     def key(self) -> str:
-        return plain(self.source)
+        return as_written(self.source)
 
     @property
     def library(self) -> bool:
@@ -166,7 +166,7 @@ def _guard(dynamo_class: str, text: str, source: str) -> GuardLine:
     kind = "keys" if expression.startswith("list(dict.keys(") else kind or kind_of_expression(expression)
     if kind == "symbolic size" and (size := _SIZE_NAME.search(expression)):
         source = size[1]
-    text = readable(expression) if tensor is None else f"{plain(source)} is {tensor}, stride {tensor.stride}"
+    text = describe_guard(expression) if tensor is None else f"{as_written(source)} is {tensor}, stride {tensor.stride}"
     return GuardLine(kind, text, source, frame, tensor)
 
 
@@ -189,15 +189,15 @@ def _global_state(text: str) -> dict[str, str]:
         state = json.loads(text[text.index("{") : text.rindex("}") + 1])
     except ValueError:
         return {}
-    found = {name: str(value) for name, value in state.items() if isinstance(value, bool | int)}
-    found["default_dtype"] = _DTYPES.get(state.get("default_dtype"), found.get("default_dtype", ""))
-    return found
+    values = {name: str(value) for name, value in state.items() if isinstance(value, bool | int)}
+    values["default_dtype"] = _DTYPES.get(state.get("default_dtype"), values.get("default_dtype", ""))
+    return values
 
 
 def differing_keys(before: str, after: str) -> tuple[str, str]:
     """Returns the dispatch keys in which two of Dynamo's descriptions differ, such as `CPU, AutogradCPU`."""
     sets = [text.removeprefix("DispatchKeySet(").rstrip(")").split(", ") for text in (before, after)]
-    first, second = ([key for key in own if key not in other] for own, other in (sets, sets[::-1]))
+    first, second = ([key for key in keys if key not in other] for keys, other in (sets, sets[::-1]))
     return ", ".join(first) or "none", ", ".join(second) or "none"
 
 
@@ -222,20 +222,24 @@ def kind_of_expression(expression: str) -> str:
     return "other"
 
 
-def plain(text: str) -> str:
+def as_written(text: str) -> str:
     """Returns a source or an expression as the user writes it: `self.head` for `L['self']._modules['head']`."""
     return _CODE.sub("", _MEMBER.sub(r".\1", _GLOBAL.sub(r"\1", _LOCAL.sub(r"\1", text))))
 
 
-def readable(expression: str) -> str:
+def describe_guard(expression: str) -> str:
     """Returns a guard in the user's terms.
 
     It is `type of x is list` for `___check_type_id(L['x'], 139…), type=<class 'list'>`.
     """
     match = _ID.search(expression)
     if match is None:
-        return plain(expression)
-    return f"type of {plain(match[2])} is {match[3]}" if match[1] == "type" else f"{plain(match[2])} is the same object"
+        return as_written(expression)
+    return (
+        f"type of {as_written(match[2])} is {match[3]}"
+        if match[1] == "type"
+        else f"{as_written(match[2])} is the same object"
+    )
 
 
 def scope_of(source: str, closure: frozenset[str] = frozenset()) -> str:
@@ -297,17 +301,17 @@ _SIZE_NAME = re.compile(r"((?:[LG]\[['\"]\w+['\"]\]|\w)[\w.\[\]'\"]*?)\.(?:size|
 def read_reason(text: str) -> Reason:
     """Reads a reason, such as `tensor 'x' size mismatch at index 0. expected 2, actual 3` or `n == 1`."""
     expression = _split_comment(text.strip())[0].splitlines()[0] if text.strip() else ""
-    for reason in _readings(expression):
+    for reason in _matching_reasons(expression):
         return reason
     return Reason("other", expression)
 
 
-def _readings(text: str) -> Iterator[Reason]:
+def _matching_reasons(text: str) -> Iterator[Reason]:
     if match := _MISMATCH.search(text):
         what, index = match["what"], match["index"]
         yield Reason(
             what,
-            f"{what}({index}) of {plain(match['source'])} is {match['a']}",
+            f"{what}({index}) of {as_written(match['source'])} is {match['a']}",
             match["source"],
             match["a"],
             match["b"],
@@ -317,7 +321,7 @@ def _readings(text: str) -> Iterator[Reason]:
             before, after = match[2], match[3]
             if kind == "requires_grad":
                 before, after = ("True", "False") if before == "1" else ("False", "True")
-            yield Reason(kind, plain(text), match[1], before, after)
+            yield Reason(kind, as_written(text), match[1], before, after)
     if text.startswith("GLOBAL_STATE changed"):
         names = text.partition(":")[2].split()
         yield Reason("global state", " ".join(names) or text, names[0] if names else "")
@@ -329,7 +333,9 @@ def _readings(text: str) -> Iterator[Reason]:
             "backend", "the backend is the same object", "", before, f"another {after}" if is_same_name else after
         )
     if text.startswith(("Duplicate tensor", "check_no_aliasing")):
-        tensors = ", ".join(plain(name) for name in re.findall(r"[LG]?[\w\['\].]*\w[\w\]']*", text.partition(":")[2]))
+        tensors = ", ".join(
+            as_written(name) for name in re.findall(r"[LG]?[\w\['\].]*\w[\w\]']*", text.partition(":")[2])
+        )
         condition = f"{tensors or 'the arguments'} are different tensors"
         yield Reason("aliasing", condition, tensors, "different", "one tensor")
     if "dynamo_dim_marking" in text or "_dynamo_dynamic_indices" in text or "_dynamic_indices" in text:
@@ -338,24 +344,24 @@ def _readings(text: str) -> Iterator[Reason]:
         yield Reason("identity", text, "", "alive", "deleted")
     if match := _ID.search(text):
         kind, before = ("type" if match[1] == "type" else "identity"), match[3] or ""
-        yield Reason(kind, readable(text), match[2], before if kind == "type" else "")
+        yield Reason(kind, describe_guard(text), match[2], before if kind == "type" else "")
     if match := _LENGTH.match(text):
         # The guards of a dict name the condition that was found: `len(d) != 1`.
-        yield Reason("length", plain(f"len({match[1]}) == {match[3]}"), match[1], f"length {match[3]}")
+        yield Reason("length", as_written(f"len({match[1]}) == {match[3]}"), match[1], f"length {match[3]}")
     if match := _CONTAINS.match(text):
         before, after = ("without", "with") if match[1] else ("with", "without")
-        yield Reason("keys", plain(text), match[3], f"{before} {match[2]}", f"{after} {match[2]}")
+        yield Reason("keys", as_written(text), match[3], f"{before} {match[2]}", f"{after} {match[2]}")
     if match := _KEYS.match(text):
-        yield Reason("keys", plain(text), match[1])
+        yield Reason("keys", as_written(text), match[1])
     if kind_of_expression(text) == "symbolic size":
         match = _SIZE_NAME.search(text)
-        yield Reason("symbolic size", plain(text), match[1] if match else "")
+        yield Reason("symbolic size", as_written(text), match[1] if match else "")
     if match := _NOT_NONE.fullmatch(text):
-        yield Reason("value", plain(text), match[1], "not None", "None")
+        yield Reason("value", as_written(text), match[1], "not None", "None")
     if match := _EQUALS.fullmatch(text):
         kind = kind_of_expression(text)
-        before = plain(match[2]) if kind == "value" else "the same object" if kind == "aliasing" else ""
-        yield Reason(kind, plain(text), match[1], before, "different objects" if kind == "aliasing" else "")
+        before = as_written(match[2]) if kind == "value" else "the same object" if kind == "aliasing" else ""
+        yield Reason(kind, as_written(text), match[1], before, "different objects" if kind == "aliasing" else "")
 
 
 def _backend_name(description: str) -> str:
@@ -392,7 +398,7 @@ _FIXES: Mapping[str, str] = {
 
 def fix_for(reason: Reason, scope: str, before: str, after: str) -> str:
     """Returns what to change so that the guard no longer fails, "" if unknown."""
-    source = plain(reason.source) or "the value"
+    source = as_written(reason.source) or "the value"
     if reason.kind == "value":
         return _fix_for_value(source, scope, before, after)
     if reason.kind == "symbolic size" and re.fullmatch(r"2 <= \S+", reason.expression):
@@ -412,12 +418,12 @@ def _fix_for_value(source: str, scope: str, before: str, after: str) -> str:
         return f"each value of {source} is compiled one time; if it changes often, select with torch.where instead"
     if before[:1] in "'\"" and before:
         return f"use few different values of {source}, or choose by it outside the compiled function"
-    where = {
+    phrases = {
         "global": "the global {}",
         "closure": "{}, a variable of the enclosing function,",
         "attribute": "the attribute {}",
     }
-    subject = where.get(scope, "{}").format(source)
+    subject = phrases.get(scope, "{}").format(source)
     if "." in before and before.replace(".", "").lstrip("-").isdigit():
         return f"make {subject} a tensor: Dynamo compiles again for the second value of a float"
     if before.lstrip("-").isdigit():

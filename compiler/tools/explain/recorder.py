@@ -51,13 +51,15 @@ if TYPE_CHECKING:
 Send = Callable[[Any], None]
 # The starts of sources that are not described: their values never change, or belong to libraries.
 _LIBRARY_SOURCES = ("G['__import_", "G['__builtins")
+# The maximum number of sources that are described per compilation, which bounds the time that this adds to it.
 _MAX_SOURCES = 2000
+# The maximum number of changed values per failed guard, and of characters of a value's text.
 _MAX_CHANGES = 20
 _MAX_TEXT = 80
 # The pause in seconds between two counts of the checks of guards.
 _COUNT_SECONDS = 2.0
-_LIMIT = re.compile(r"torch\._dynamo hit config\.(\w+)")
-_FUNCTION = re.compile(r"'(.+)' \((.+):(\d+)\)")
+_LIMIT_WARNING = re.compile(r"torch\._dynamo hit config\.(\w+)")
+_FUNCTION_DESCRIPTION = re.compile(r"'(.+)' \((.+):(\d+)\)")
 
 
 @serves(RecordScript)
@@ -103,7 +105,7 @@ def _run(request: RecordScript) -> Diagnostic | None:
 
 
 @dataclass
-class _Entry:
+class _CountedCode:
     """Compiled code whose guards are counted: the checks of its guards (`checked`), and those that all guards passed.
 
     `values` are the descriptions of the values that its guards check, when it was compiled.
@@ -130,8 +132,8 @@ class Recorder:
 
     def __init__(self, send: Send) -> None:
         self._send, self._lock, self._owner = send, threading.Lock(), os.getpid()
-        self._entries: weakref.WeakKeyDictionary[Any, _Entry] = weakref.WeakKeyDictionary()
-        self._all_entries: list[tuple[_Entry, Any]] = []
+        self._entries: weakref.WeakKeyDictionary[Any, _CountedCode] = weakref.WeakKeyDictionary()
+        self._all_entries: list[tuple[_CountedCode, Any]] = []
         self._problems: set[str] = set()
         # While Dynamo looks for the guard that failed, it checks guards again.
         self._is_explaining = False
@@ -182,9 +184,9 @@ class Recorder:
             self._send_record(structured_record(fields, getattr(record, "payload", None) or ""))
 
     def _take_warning(self, record: logging.LogRecord) -> None:
-        match = _LIMIT.search(str(record.msg) % record.args if record.args else str(record.msg))
+        match = _LIMIT_WARNING.search(str(record.msg) % record.args if record.args else str(record.msg))
         arguments = record.args if isinstance(record.args, tuple) else ()
-        function = next((found for a in arguments if (found := _FUNCTION.fullmatch(str(a)))), None)
+        function = next((found for a in arguments if (found := _FUNCTION_DESCRIPTION.fullmatch(str(a)))), None)
         if match and function and len(arguments) > 1:
             fields = {
                 "setting": match[1], "limit": int(str(arguments[1])), "function": function[1], "file": function[2],
@@ -218,7 +220,7 @@ class Recorder:
                 with contextlib.suppress(SyntaxError, ValueError):
                     sources[guard_source] = compile(guard_source, "<guard>", "eval")
         values = _describe_sources(sources, guards, output_graph.local_scope)
-        entry = _Entry(len(self._all_entries), sources, values, lambda: self._is_explaining)
+        entry = _CountedCode(len(self._all_entries), sources, values, lambda: self._is_explaining)
         self._entries[guards] = entry
         self._all_entries.append((entry, weakref.ref(guards)))
         fields = {
@@ -273,7 +275,7 @@ class Recorder:
         info = guards.check_verbose(frame.f_locals)
         stack = getattr(info, "user_stack", None) or ()
         return {
-            **failure, "serial": entry.serial, "frames": [_frame(frame) for frame in stack],
+            **failure, "serial": entry.serial, "frames": [_frame_fields(frame) for frame in stack],
             "changes": _leaf_changes(changed),
         }  # fmt: skip
 
@@ -350,10 +352,10 @@ def _sources(root: GuardManager) -> dict[str, None]:
 
 def _count_failures(manager: GuardManager, failed: dict[str, int]) -> int:
     """Adds the failures of the guards on each source; returns those of the whole tree."""
-    below = sum(_count_failures(child, failed) for child in manager.get_child_managers())
+    failures_of_children = sum(_count_failures(child, failed) for child in manager.get_child_managers())
     total = int(manager.fail_count())
-    if (source := manager.get_source()) and total > below:
-        failed[source] = failed.get(source, 0) + total - below
+    if (source := manager.get_source()) and total > failures_of_children:
+        failed[source] = failed.get(source, 0) + total - failures_of_children
     return total
 
 
@@ -364,11 +366,11 @@ def _frames_of(guards: Iterable[Guard]) -> dict[str, tuple[str, int, str, str]]:
         name = guard.name() if callable(guard.name) else guard.name
         user = [frame for frame in guard.user_stack or () if is_user_file(frame.filename)]
         if user and name not in frames:
-            frames[name] = _frame(user[-1])
+            frames[name] = _frame_fields(user[-1])
     return frames
 
 
-def _frame(frame: traceback.FrameSummary) -> tuple[str, int, str, str]:
+def _frame_fields(frame: traceback.FrameSummary) -> tuple[str, int, str, str]:
     return frame.filename, int(frame.lineno or 0), frame.name, (frame.line or "").strip()
 
 
@@ -383,7 +385,7 @@ def _describe_sources(
     values: dict[str, dict[str, object]] = {f"{name}": {"text": text} for name, text in _global_state().items()}
     for source, code in sources.items():
         with contextlib.suppress(Exception):
-            values[source] = describe(eval(code, names))
+            values[source] = _describe_value(eval(code, names))
     return values
 
 
@@ -402,26 +404,38 @@ def _has_text_change(change: Change) -> bool:
     return change[0].get("text") != change[1].get("text")
 
 
-def describe(value: object) -> dict[str, object]:
+def _describe_value(value: object) -> dict[str, object]:
     """Returns a value as data: a short text, its type, and what guards check of it."""
-    described: dict[str, object] = {"text": _text(value), "type": type(value).__qualname__}
+    described: dict[str, object] = {"text": _short_text(value), "type": type(value).__qualname__}
     if isinstance(value, torch.Tensor):
-        described["tensor"] = _tensor(value)
+        described["tensor"] = _tensor_fields(value)
     elif isinstance(value, list | tuple | dict | set | frozenset | str):
         described["length"] = len(value)
-    if not isinstance(value, (*_PLAIN, list, tuple, dict, set, frozenset)):
+    if not isinstance(value, (*_REPR_TYPES, list, tuple, dict, set, frozenset)):
         described["id"] = id(value)
     return described
 
 
-_PLAIN = (int, float, complex, bool, str, bytes, types.NoneType, torch.dtype, torch.Tensor, torch.device, enum.Enum)
+_REPR_TYPES = (
+    int,
+    float,
+    complex,
+    bool,
+    str,
+    bytes,
+    types.NoneType,
+    torch.dtype,
+    torch.Tensor,
+    torch.device,
+    enum.Enum,
+)
 
 
-def _text(value: object) -> str:
+def _short_text(value: object) -> str:
     if isinstance(value, torch.Tensor):
-        return f"{_tensor(value)['dtype']} {_tensor(value)['size']}"
-    if isinstance(value, _PLAIN) or (
-        isinstance(value, list | tuple) and all(isinstance(v, _PLAIN) for v in value[:20])
+        return f"{_tensor_fields(value)['dtype']} {_tensor_fields(value)['size']}"
+    if isinstance(value, _REPR_TYPES) or (
+        isinstance(value, list | tuple) and all(isinstance(v, _REPR_TYPES) for v in value[:20])
     ):
         text = repr(value)
         if not isinstance(value, list | tuple) or len(text) <= _MAX_TEXT:
@@ -440,7 +454,7 @@ def _text(value: object) -> str:
     return f"{type(value).__qualname__} object"
 
 
-def _tensor(value: torch.Tensor) -> dict[str, str]:
+def _tensor_fields(value: torch.Tensor) -> dict[str, str]:
     facts = {
         "dtype": str(value.dtype).removeprefix("torch."), "requires_grad": str(value.requires_grad),
         "device": str(value.device), "size": str(list(value.shape)), "stride": "",

@@ -15,7 +15,8 @@ _FRAME = re.compile(
     r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.+)\n(?:\s+(?P<text>(?!File ").*)\n?)?',
     re.MULTILINE,
 )
-RESUMED = re.compile(r"^torch_dynamo_resume_in_(.+?)_at_(\d+)$")
+# The name that Dynamo gives the function with the code after a graph break.
+RESUME_FUNCTION = re.compile(r"^torch_dynamo_resume_in_(.+?)_at_(\d+)$")
 _STACK_TITLE = "User stack trace:"
 
 # ---- the fields of records, after JSON -------------------------------------------------------------------------------
@@ -35,17 +36,23 @@ class StackFrame(TypedDict, total=False):
 
 
 class StartFields(TypedDict, total=False):
+    """`dynamo_start`: the stack at the start of a compilation; our hooks add `callers`, which Dynamo leaves out."""
+
     stack: list[StackFrame]
     callers: list[PlainFrame]
 
 
 class FunctionFields(TypedDict):
+    """`buddy_function`: the function that is compiled, as text logs name it."""
+
     function: str
     file: str
     line: int
 
 
 class TensorFields(TypedDict, total=False):
+    """`describe_tensor`: a tensor by number; symbolic sizes are texts."""
+
     describer_id: int
     id: int
     dtype: str
@@ -55,17 +62,23 @@ class TensorFields(TypedDict, total=False):
 
 
 class SourceFields(TypedDict, total=False):
+    """`describe_source`: the source of the tensor with the number `id`."""
+
     describer_id: int
     id: int
     source: str
 
 
 class SymbolFields(TypedDict, total=False):
+    """`create_symbol`: the source and the value of a symbolic size."""
+
     source: str
     val: int | str
 
 
 class MetricsFields(TypedDict, total=False):
+    """`compilation_metrics`: the times, numbers and error of a compilation, at its end."""
+
     co_name: str
     co_filename: str
     co_firstlineno: int
@@ -100,6 +113,8 @@ class FailureFields(TypedDict, total=False):
 
 
 class ValuesFields(TypedDict):
+    """`buddy_values`: the values that the guards of a compilation check, by source; `serial` numbers compilations."""
+
     serial: int
     values: dict[str, ValueFields]
     frames: dict[str, PlainFrame]
@@ -107,6 +122,8 @@ class ValuesFields(TypedDict):
 
 
 class LimitFields(TypedDict, total=False):
+    """`buddy_limit`: a limit of recompilations that a function reached."""
+
     setting: str
     limit: int
     function: str
@@ -115,11 +132,15 @@ class LimitFields(TypedDict, total=False):
 
 
 class RunnerFields(TypedDict):
+    """`buddy_start`: the folder of this package, and the version of PyTorch."""
+
     folder: str
     torch: str
 
 
 class NoteFields(TypedDict):
+    """`buddy_note`: a note for the report."""
+
     note: str
 
 
@@ -138,7 +159,7 @@ def read_frames(text: str) -> list[UserFrame]:
     """Returns the frames of the first Python traceback in `text`."""
     text = text.partition("\nTraceback (most recent call last)")[0]
     return [
-        tidy(
+        tidy_frame(
             UserFrame(match["file"], int(match["line"]), match["function"].strip(), (match["text"] or "").strip(" ^~"))
         )
         for match in _FRAME.finditer(text)
@@ -147,11 +168,12 @@ def read_frames(text: str) -> list[UserFrame]:
 
 def function_title(name: str) -> str:
     """Returns the name of a function; `forward after line 13` for what Dynamo compiles after a graph break."""
-    match = RESUMED.match(name)
+    match = RESUME_FUNCTION.match(name)
     return f"{match[1]} after line {match[2]}" if match else name
 
 
-def tidy(frame: UserFrame) -> UserFrame:
+def tidy_frame(frame: UserFrame) -> UserFrame:
+    """Returns the frame with a function name for readers (`function_title`), and its line without indentation."""
     return msgspec.structs.replace(frame, function=function_title(frame.function), text=frame.text.strip())
 
 
@@ -160,11 +182,13 @@ def without_repetitions(frames: Sequence[UserFrame]) -> tuple[UserFrame, ...]:
     return tuple(frame for n, frame in enumerate(frames) if not n or frames[n - 1].location != frame.location)
 
 
-def stack_of(reason: str) -> list[UserFrame]:
+def user_stack_of(reason: str) -> list[UserFrame]:
+    """Returns the user's frames that Dynamo prints below a reason why a guard failed; empty if it prints none."""
     return read_frames(reason.partition(_STACK_TITLE)[2]) if _STACK_TITLE in reason else []
 
 
 def size_text(value: Sequence[int | str] | None) -> str:
+    """Returns sizes or strides as text, such as `[2, s0]`; "" if they are unknown."""
     return (
         ""
         if value is None
@@ -182,9 +206,11 @@ def value_texts(before: ValueFields, after: ValueFields, kind: str = "") -> tupl
     """Returns two values that our hooks have described, as texts that differ."""
     tensors = [value["tensor"] for value in (before, after) if "tensor" in value]
     if not kind and len(tensors) == 2:
-        names = [n for n in ("dtype", "size", "stride", "requires_grad", "device") if tensors[0][n] != tensors[1][n]]
-        names = [name for name in names if name != "stride" or "size" not in names]
-        first, second = (", ".join(f"{name} {tensor[name]}" for name in names) for tensor in tensors)
+        changed_names = [
+            n for n in ("dtype", "size", "stride", "requires_grad", "device") if tensors[0][n] != tensors[1][n]
+        ]
+        changed_names = [name for name in changed_names if name != "stride" or "size" not in changed_names]
+        first, second = (", ".join(f"{name} {tensor[name]}" for name in changed_names) for tensor in tensors)
         return first, second
     texts = [_text(value, kind) for value in (before, after)]
     if texts[0] == texts[1]:
@@ -201,12 +227,12 @@ def _text(value: ValueFields, kind: str) -> str:
         return f"length {value['length']}"
     tensor = value.get("tensor")
     if tensor:
-        own = {"symbolic size": "size", "rank": "size"}.get(kind, kind)
-        return str(tensor.get(own) or value["text"])
+        property_name = {"symbolic size": "size", "rank": "size"}.get(kind, kind)
+        return str(tensor.get(property_name) or value["text"])
     return str(value["text"])
 
 
-def error_of(metrics: MetricsFields) -> str:
+def compile_error(metrics: MetricsFields) -> str:
     """Returns the error that ended a compilation, in one line."""
     reason = str(metrics.get("fail_reason") or "").strip()
     first = next((line.strip() for line in reason.splitlines() if line.strip()), "")
@@ -217,6 +243,6 @@ def error_of(metrics: MetricsFields) -> str:
     return f"{str(metrics['fail_type']).rpartition('.')[2].rstrip(chr(39) + '>')}: {first}"
 
 
-def is_limit(problem: str) -> bool:
+def is_recompile_limit(problem: str) -> bool:
     """Returns whether a compilation ended because its function had been compiled too often."""
     return "recompile limit" in problem or "recompile_limit" in problem

@@ -24,15 +24,15 @@ from buddy.compiler.protocol.text.graph_breaks import BREAK_FIX, read_break
 from buddy.compiler.tools.explain.compilations import RecordedCompile, checked_values
 from buddy.compiler.tools.explain.guards import (
     TensorFacts,
+    as_written,
     fix_for,
     is_library_source,
-    plain,
     read_reason,
     read_tree,
     scope_of,
 )
 from buddy.compiler.tools.explain.records import (
-    RESUMED,
+    RESUME_FUNCTION,
     CountFields,
     FailureFields,
     FunctionFields,
@@ -46,14 +46,14 @@ from buddy.compiler.tools.explain.records import (
     SymbolFields,
     TensorFields,
     ValuesFields,
-    error_of,
+    compile_error,
     function_title,
-    is_limit,
+    is_recompile_limit,
     is_user_file,
     read_frames,
     size_text,
-    stack_of,
-    tidy,
+    tidy_frame,
+    user_stack_of,
     value_texts,
     without_repetitions,
 )
@@ -64,12 +64,13 @@ READ_RECORDS = frozenset(
      "compilation_metrics")
 )  # fmt: skip
 READ_ARTIFACTS = frozenset(("dynamo_graph_break_reason", "recompile_reasons", "torch_version"))
+# The kind of the guard that checks all of these properties of a tensor at once.
 _TENSOR_KINDS = dict.fromkeys(("size", "rank", "stride", "dtype", "requires_grad", "device"), "tensor")
-# A large model has some thousand guards per compilation.
+# The maximum numbers of entries in a report. A large model has some thousand guards per compilation.
 MAX_GUARDS = 5000
 MAX_BREAKS = 1000
 _RESUMED_TITLE = re.compile(r" after line (\d+)$")
-_SKIPS = "which results in a skip"
+_SKIP_PHRASE = "which results in a skip"
 _TRACEBACK_TITLES = ("User code traceback:", "in the following user code:")
 
 
@@ -121,14 +122,14 @@ class ReportBuilder:
     def _compile_of(self, record: TraceRecord) -> RecordedCompile:
         """Returns the compilation of a record; a record after its end starts another one, because Dynamo was reset."""
         key = (record.process, record.compile)
-        known = self._by_id.get(key)
-        if known is None or known.closed:
+        compile_ = self._by_id.get(key)
+        if compile_ is None or compile_.closed:
             name = f"{record.process} {record.compile}".strip() or "?"
             number = int(record.compile.rpartition("/")[2] or 0) + 1 if record.compile else 1
-            known = RecordedCompile(len(self._compiles), DynamoCompile(name, "", number=number), record.process)
-            self._compiles.append(known)
-            self._by_id[key] = known
-        return known
+            compile_ = RecordedCompile(len(self._compiles), DynamoCompile(name, "", number=number), record.process)
+            self._compiles.append(compile_)
+            self._by_id[key] = compile_
+        return compile_
 
     def _take_string(self, record: TraceRecord, fields: tuple[str, int]) -> None:
         text, number = fields
@@ -152,33 +153,35 @@ class ReportBuilder:
     def _take_start(self, record: TraceRecord, fields: StartFields) -> None:
         compile_ = self._compile_of(record)
         frames = [self._frame(record.process, frame) for frame in fields.get("stack") or ()]
-        callers = [tidy(UserFrame(*frame)) for frame in fields.get("callers") or ()]
+        callers = [tidy_frame(UserFrame(*frame)) for frame in fields.get("callers") or ()]
         # The last frame is the function itself.
-        user = self._user_frames(callers or frames[:-1])
-        if frames and (resumed := RESUMED.match(fields["stack"][-1].get("name", ""))):
-            while user and user[-1].function.partition(" after line ")[0] == resumed[1]:
-                user.pop()
-        compile_.info = msgspec.structs.replace(compile_.info, call=user[-1] if user else None)
+        user_frames = self._user_frames(callers or frames[:-1])
+        if frames and (resumed := RESUME_FUNCTION.match(fields["stack"][-1].get("name", ""))):
+            while user_frames and user_frames[-1].function.partition(" after line ")[0] == resumed[1]:
+                user_frames.pop()
+        compile_.info = msgspec.structs.replace(compile_.info, call=user_frames[-1] if user_frames else None)
         if frames:
-            own = fields["stack"][-1]
+            function_frame = fields["stack"][-1]
             self._take_function(
-                record, {"function": own.get("name", ""), "file": frames[-1].file, "line": frames[-1].line}
+                record, {"function": function_frame.get("name", ""), "file": frames[-1].file, "line": frames[-1].line}
             )
 
     def _frame(self, process: str, fields: StackFrame) -> UserFrame:
         file = fields.get("filename")
         path = self._strings.get((process, file), "") if isinstance(file, int) else str(file or "")
-        return tidy(UserFrame(path, int(fields.get("line") or 0), str(fields.get("name", "")), fields.get("loc") or ""))
+        return tidy_frame(
+            UserFrame(path, int(fields.get("line") or 0), str(fields.get("name", "")), fields.get("loc") or "")
+        )
 
     def _take_function(self, record: TraceRecord, fields: FunctionFields) -> None:
         compile_ = self._compile_of(record)
         self._note_file(fields["file"])
         function = function_title(fields["function"])
-        named = {"function": function, "file": fields["file"], "line": fields["line"]}
-        compile_.info = msgspec.structs.replace(compile_.info, **named)
+        function_fields = {"function": function, "file": fields["file"], "line": fields["line"]}
+        compile_.info = msgspec.structs.replace(compile_.info, **function_fields)
         for earlier in self._earlier_compiles(compile_):  # a log names a function when it is compiled again
             if not earlier.info.function:
-                earlier.info = msgspec.structs.replace(earlier.info, **named)
+                earlier.info = msgspec.structs.replace(earlier.info, **function_fields)
 
     def _take_break(self, record: TraceRecord, _fields: object) -> None:
         message, text = read_break(record.payload), record.payload
@@ -186,7 +189,7 @@ class ReportBuilder:
         frames = self._user_frames(read_frames(stack))
         for frame in frames:
             self._note_file(frame.file)
-        skipped, reason = _SKIPS in text, message.reason
+        skipped, reason = _SKIP_PHRASE in text, message.reason
         if skipped:
             message = read_break(text.rpartition("Unsupported: ")[2])
             reason = message.reason or reason
@@ -234,12 +237,12 @@ class ReportBuilder:
         compile_ = self._compile_of(record)
         facts = compile_.tensor_facts.get((fields.get("describer_id", 0), fields.get("id", 0)))
         if facts is not None:
-            compile_.values.tensors[plain(str(fields.get("source", "")))] = facts
+            compile_.values.tensors[as_written(str(fields.get("source", "")))] = facts
 
     def _take_symbol(self, record: TraceRecord, fields: SymbolFields) -> None:
         source, value = fields.get("source"), fields.get("val")
         if source and value is not None:
-            self._compile_of(record).values.numbers[plain(str(source))] = str(value)
+            self._compile_of(record).values.numbers[as_written(str(source))] = str(value)
 
     def _take_guards(self, record: TraceRecord, _fields: object) -> None:
         self._compile_of(record).tree = read_tree(record.payload)
@@ -247,20 +250,22 @@ class ReportBuilder:
     def _take_values(self, record: TraceRecord, fields: ValuesFields) -> None:
         compile_ = self._compile_of(record)
         self._serials[fields["serial"]] = compile_
-        compile_.values.own = {plain(source): value for source, value in fields["values"].items()}
-        compile_.frames = {plain(source): tidy(UserFrame(*frame)) for source, frame in fields["frames"].items()}
+        compile_.values.hooked = {as_written(source): value for source, value in fields["values"].items()}
+        compile_.frames = {
+            as_written(source): tidy_frame(UserFrame(*frame)) for source, frame in fields["frames"].items()
+        }
         compile_.closure = frozenset(fields["closure"])
 
     def _take_counts(self, _record: TraceRecord, fields: list[CountFields]) -> None:
         for serial, checked, calls, failed in fields:
             compile_ = self._serials.get(serial)
             if compile_ is not None:
-                compile_.counts, compile_.failed = (checked, calls), {plain(s): n for s, n in failed.items()}
+                compile_.counts, compile_.failed = (checked, calls), {as_written(s): n for s, n in failed.items()}
 
     def _take_limit(self, record: TraceRecord, fields: LimitFields) -> None:
         if record.compile and fields.get("function"):
-            named = FunctionFields(function=fields["function"], file=fields["file"], line=fields["line"])
-            self._take_function(record, named)
+            function_fields = FunctionFields(function=fields["function"], file=fields["file"], line=fields["line"])
+            self._take_function(record, function_fields)
         info, index = self._with_function(self._compile_of(record)), self._compile_of(record).index
         limit = RecompileLimit(info.function, info.location, fields["setting"], int(fields["limit"]), index)
         if (limit.function, limit.location) not in {(known.function, known.location) for known in self._limits}:
@@ -271,8 +276,8 @@ class ReportBuilder:
         info, earlier = compile_.info, self._earlier_compiles(compile_)
         if info.function or not earlier:
             return info
-        named = earlier[0].info
-        return msgspec.structs.replace(info, function=named.function, file=named.file, line=named.line)
+        other = earlier[0].info
+        return msgspec.structs.replace(info, function=other.function, file=other.file, line=other.line)
 
     def _earlier_compiles(self, compile_: RecordedCompile) -> list[RecordedCompile]:
         """Returns the earlier compilations of the same function, the newest first."""
@@ -291,7 +296,7 @@ class ReportBuilder:
 
     def _take_metrics(self, record: TraceRecord, fields: MetricsFields) -> None:
         compile_ = self._compile_of(record)
-        problem = error_of(fields)
+        problem = compile_error(fields)
         if fields.get("co_name"):
             file, line = str(fields.get("co_filename")), int(fields.get("co_firstlineno") or 0)
             self._take_function(record, {"function": fields["co_name"], "file": file, "line": line})
@@ -301,9 +306,9 @@ class ReportBuilder:
             backend_seconds=float(fields.get("backend_compile_time_s") or 0.0),
             guards=int(fields.get("guard_count") or 0),
             ops=int(fields.get("graph_op_count") or 0),
-            problem="" if is_limit(problem) else problem,
+            problem="" if is_recompile_limit(problem) else problem,
         )
-        if is_limit(problem):
+        if is_recompile_limit(problem):
             setting = "accumulated_recompile_limit" if "accumulated_recompile_limit" in problem else "recompile_limit"
             limit = re.search(r"currently set to (\d+)", problem)
             count = int(limit[1]) if limit else compile_.info.number - 1
@@ -350,34 +355,36 @@ class ReportBuilder:
         failures = tuple(self._failure(compile_, fields) for fields in compile_.reasons)
         calls = compile_.counts[1] + 1 if compile_.counts[1] >= 0 else -1  # the first call checks no guard
         info = self._with_function(compile_)
-        module = compile_.values.own.get("fn")
+        module = compile_.values.hooked.get("fn")
         if info.function == "inner" and module:  # Dynamo's wrapper of a module of torch.nn
             info = msgspec.structs.replace(info, function=module["type"])
         return msgspec.structs.replace(info, failures=failures, calls=calls)
 
     def _failure(self, compile_: RecordedCompile, fields: FailureFields) -> GuardFailure:
         reason = read_reason(fields["reason"])
-        entry = self._by_entry(compile_, fields)
-        source, scope = plain(reason.source), ""
-        if entry is not None:
-            line = next((line for line in entry.tree.lines if line.key == source), None)
-            scope = scope_of(line.source if line else reason.dynamo_source, entry.closure)
-        before, after = checked_values(reason, entry, compile_, fields)
-        frames = [tidy(UserFrame(*frame)) for frame in fields.get("frames", ())] or stack_of(fields["reason"])
-        user = self._user_frames(frames)
-        frame = user[-1] if user else self._line_of(entry, source)
+        failed = self._by_entry(compile_, fields)
+        source, scope = as_written(reason.source), ""
+        if failed is not None:
+            line = next((line for line in failed.tree.lines if line.key == source), None)
+            scope = scope_of(line.source if line else reason.dynamo_source, failed.closure)
+        before, after = checked_values(reason, failed, compile_, fields)
+        frames = [tidy_frame(UserFrame(*frame)) for frame in fields.get("frames", ())] or user_stack_of(
+            fields["reason"]
+        )
+        user_frames = self._user_frames(frames)
+        frame = user_frames[-1] if user_frames else self._line_of(failed, source)
         fix = fix_for(reason, scope, before, after)
         if reason.kind in ("dtype", "rank", "requires_grad", "device") and before:
             reason = reason._replace(expression=f"{reason.kind} of {source} is {before}")
         if (resumed := _RESUMED_TITLE.search(compile_.info.function)) and scope == "local":
             fix = f"remove the graph break at line {resumed[1]}, which makes {source} an input; or {fix}"
         changes = {
-            plain(name): change
+            as_written(name): change
             for name, change in fields.get("changes", {}).items()
-            if plain(name) != source and not is_library_source(name)
+            if as_written(name) != source and not is_library_source(name)
         }
         return GuardFailure(
-            -1 if entry is None else entry.index, reason.kind, reason.expression, source, scope, before, after, frame,
+            -1 if failed is None else failed.index, reason.kind, reason.expression, source, scope, before, after, frame,
             fix, tuple((name, *value_texts(*change)) for name, change in changes.items()),
         )  # fmt: skip
 
@@ -401,20 +408,22 @@ class ReportBuilder:
     def _resolve(self, frame: UserFrame) -> UserFrame:
         """Returns the frame with its full path, if a record has named it: guards have only the end of a path."""
         path = next((path for path in self._files if path.endswith(frame.file)), frame.file)
-        return tidy(msgspec.structs.replace(frame, file=path))
+        return tidy_frame(msgspec.structs.replace(frame, file=path))
 
-    def _guards(self, compile_: RecordedCompile, known: Set[tuple[int, str, str]]) -> Iterable[DynamoGuard]:
+    def _guards(self, compile_: RecordedCompile, failed_guards: Set[tuple[int, str, str]]) -> Iterable[DynamoGuard]:
         """Yields the guards of a compilation, with the numbers of their failures.
 
-        Dynamo counts failures by value. `known` are (compilation, value, kind) of failed guards: they determine which
-        of several guards on one value has failed.
+        Dynamo counts failures by value. `failed_guards` are (compilation, value, kind) of failed guards: they determine
+        which of several guards on one value has failed.
         """
         checked, index = compile_.counts[0], compile_.index
-        of_known_kind = {source for number, source, _ in known if number == index}
+        sources_with_failures = {source for number, source, _ in failed_guards if number == index}
         for line in compile_.tree.lines:
             frame = compile_.frames.get(line.key) or (self._resolve(line.frame) if line.frame else None)
-            is_other = (index, line.key, line.kind) not in known and (line.key in of_known_kind or line.library)
-            failed = -1 if checked < 0 else 0 if is_other else compile_.failed.get(line.key, 0)
+            has_not_failed = (index, line.key, line.kind) not in failed_guards and (
+                line.key in sources_with_failures or line.library
+            )
+            failed = -1 if checked < 0 else 0 if has_not_failed else compile_.failed.get(line.key, 0)
             yield DynamoGuard(
                 index, line.kind, line.expression, line.key, scope_of(line.source, compile_.closure), frame,
                 checked, failed, line.library,

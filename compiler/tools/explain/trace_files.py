@@ -27,6 +27,7 @@ _LIMIT_HIT = re.compile(r"torch\._dynamo hit config\.(\w+) \((\d+)\)\s+function:
 _COMPILE_START = re.compile(r"torchdynamo start (?:compiling|tracing) (\S+) (.+?):(\d+)")
 # No line is added to a payload of this many characters or more; a guard tree of a large model has a few million.
 _MAX_PAYLOAD = 16 << 20
+# The number of bytes between two reports of progress, and of those that are searched for a zero byte at the start.
 _PROGRESS_BYTES = 4 << 20
 _BINARY_PROBE = 4096
 
@@ -43,11 +44,11 @@ def trace_files(path: Path) -> list[Path]:
             return [path]
         files = sorted(file for file in path.iterdir() if file.is_file() and file.suffix in (".log", ".txt", ".err"))
     except OSError as error:
-        what = f"{path} cannot be read: {error.strerror or error}"
-        raise TraceError(what, str(path), "check the path") from error
+        message = f"{path} cannot be read: {error.strerror or error}"
+        raise TraceError(message, str(path), "check the path") from error
     if not files:
-        todo = "run the script with TORCH_TRACE=DIR, and pass DIR"
-        raise TraceError(f"{path} holds no trace: it has no file ending in .log, .txt or .err", str(path), todo)
+        hint = "run the script with TORCH_TRACE=DIR, and pass DIR"
+        raise TraceError(f"{path} holds no trace: it has no file ending in .log, .txt or .err", str(path), hint)
     return files
 
 
@@ -68,9 +69,9 @@ def read_trace(path: Path, on_progress: Callable[[float], None] = lambda done: N
     Raises `TraceError` if no file is a trace.
     """
     files = trace_files(path)
-    builder, notes, found = ReportBuilder(), list[str](), 0
+    builder, notes, log_lines = ReportBuilder(), list[str](), 0
     sizes = [_size(file) for file in files]
-    total, start, reported = sum(sizes) or 1, 0, 0
+    total, bytes_before, reported = sum(sizes) or 1, 0, 0
     for file, size in zip(files, sizes, strict=True):
         rank = _RANK.search(file.name)
         process = (f"rank {rank[1]}" if rank else file.name) if len(files) > 1 else ""
@@ -83,26 +84,26 @@ def read_trace(path: Path, on_progress: Callable[[float], None] = lambda done: N
                     stream.seek(0)
                     for record, position in reader.records(stream):
                         builder.take(record)
-                        if start + position - reported > _PROGRESS_BYTES:
-                            reported = start + position
+                        if bytes_before + position - reported > _PROGRESS_BYTES:
+                            reported = bytes_before + position
                             on_progress(min(reported / total, 1.0))
                     notes += [] if reader.found else [f"{file} has no line of TORCH_TRACE or TORCH_LOGS"]
         except OSError as error:
             notes.append(f"{file} cannot be read: {error.strerror or error}")
-        start += size
-        found += reader.found
+        bytes_before += size
+        log_lines += reader.found
         if reader.unreadable:
-            notes.append(f"{file}: {_records(reader.unreadable)} could not be read")
+            notes.append(f"{file}: {_record_count(reader.unreadable)} could not be read")
         if reader.cut:
-            notes.append(f"{file}: {_records(reader.cut)} of more than {_MAX_PAYLOAD >> 20} MiB, cut")
-    if not found:
-        todo = "run the script with TORCH_TRACE=DIR, or with TORCH_LOGS=recompiles,graph_breaks,guards 2> FILE"
+            notes.append(f"{file}: {_record_count(reader.cut)} of more than {_MAX_PAYLOAD >> 20} MiB, cut")
+    if not log_lines:
+        hint = "run the script with TORCH_TRACE=DIR, or with TORCH_LOGS=recompiles,graph_breaks,guards 2> FILE"
         reasons = f": {'; '.join(notes)}" if notes else ""
-        raise TraceError(f"{path} is not a trace of TorchDynamo{reasons}", str(path), todo)
+        raise TraceError(f"{path} is not a trace of TorchDynamo{reasons}", str(path), hint)
     return builder.report(tuple(notes))
 
 
-def _records(count: int) -> str:
+def _record_count(count: int) -> str:
     return f"{count} record" + "s" * (count != 1)
 
 

@@ -21,6 +21,7 @@ from buddy.compiler.support.processes.lifetime import run_owned
 from buddy.compiler.tools.export.errors import ExportError
 from buddy.compiler.tools.export.packages import make_archive
 
+# The C compiler's flags for the loader, and the time limit for one call of it.
 _FLAGS = ("-std=c11", "-O2", "-fPIC", "-fvisibility=hidden")
 _TIMEOUT_SECONDS = 300.0
 _SCRATCH_KIND = "library"
@@ -71,8 +72,8 @@ def compiler_for(machine: Machine) -> list[str]:
         try:
             return shlex.split(variable)
         except ValueError as error:
-            what = f"the variable CC is not a command: {error} in {variable!r}"
-            raise ExportError(what, "building the library", "set CC to a C compiler") from error
+            message = f"the variable CC is not a command: {error} in {variable!r}"
+            raise ExportError(message, "building the library", "set CC to a C compiler") from error
     is_native = machine.architecture == this_machine().architecture
     names = ["cc", "gcc", "clang"] if is_native else [f"{machine.architecture}-linux-gnu-gcc"]
     for name in names:
@@ -100,13 +101,13 @@ def _compile(sources: BuildSources, machine: Machine, folder: Path, openmp: bool
 
 def _run(command: list[str]) -> None:
     try:
-        done = run_owned(command, _TIMEOUT_SECONDS)
+        completed = run_owned(command, _TIMEOUT_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ExportError(
             f"{command[0]} does not run: {error}", "building the library", "set CC to a C compiler"
         ) from error
-    if done.returncode:
-        printed = (done.stderr or done.stdout).strip()
+    if completed.returncode:
+        printed = (completed.stderr or completed.stdout).strip()
         reason = next((line for line in printed.splitlines() if "error" in line), printed[:200])
         todo = "set CC to another C compiler, or export with --kind object and build the sources on another machine"
         raise ExportError(f"{Path(command[0]).name} failed: {reason}", "building the library", todo, printed)

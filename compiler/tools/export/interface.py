@@ -64,8 +64,8 @@ class SizeSource:
 class ProgramInterface:
     """The interface of a program.
 
-    `sources` are the numbers of the graph's placeholders: first those of `inputs`, then those of `weights`. `refusals`
-    are the symbols that compiled code calls for values that eager rejects, with the error messages.
+    `sources` are the numbers of the graph's placeholders: first those of `inputs`, then those of `weights`.
+    `rejections` are the symbols that compiled code calls for values that eager rejects, with the error messages.
     """
 
     name: str
@@ -75,13 +75,14 @@ class ProgramInterface:
     arguments: tuple[ExportArgument, ...]
     sizes: tuple[SizeSource, ...]
     sources: tuple[tuple[int, ...], tuple[int, ...]]
-    refusals: tuple[tuple[str, str], ...]
+    rejections: tuple[tuple[str, str], ...]
     entry: str
     arena: int
     threads: int
 
     @property
     def packs(self) -> tuple[str, ...]:
+        """The packing functions of the arguments, in order; arguments may share one."""
         return tuple(argument.pack for argument in self.arguments if argument.pack)
 
     @property
@@ -102,22 +103,22 @@ def interface_of(name: str, graph: Graph, artifact: Artifact, assignments: Seque
     inputs = [number for number, kind in enumerate(graph.kinds) if kind is NodeType.InputNode]
     sources = dict.fromkeys(argument.source for argument in artifact.arguments)
     weights = [number for number in sources if number not in inputs]
-    input_positions = {number: place for place, number in enumerate(inputs)}
-    weight_positions = {number: place for place, number in enumerate(weights)}
+    input_positions = {number: position for position, number in enumerate(inputs)}
+    weight_positions = {number: position for position, number in enumerate(weights)}
     results = [op for op in graph.results if isinstance(op, Op)]
     specs = [TensorSpec(tuple(op.tensor_meta.shape), op.tensor_meta.dtype.value) for op in graph.placeholders]
-    stables = [op.stable or op.name for op in graph.placeholders]
+    names = [op.stable or op.name for op in graph.placeholders]
     return ProgramInterface(
         name,
-        tuple(_tensor(stables[number], specs[number]) for number in inputs),
-        tuple(_tensor(stables[number], specs[number]) for number in weights),
+        tuple(_tensor(names[number], specs[number]) for number in inputs),
+        tuple(_tensor(names[number], specs[number]) for number in weights),
         tuple(_tensor(op.stable or op.name, spec) for op, spec in zip(results, artifact.results, strict=True)),
         tuple(_argument(argument, input_positions, weight_positions) for argument in artifact.arguments),
         tuple(
             SizeSource(symbol.name, input_positions.get(symbol.source, -1), symbol.index) for symbol in artifact.symbols
         ),
         (tuple(inputs), tuple(weights)),
-        tuple((call.symbol, _refusal_text(call)) for call in artifact.eager_calls),
+        tuple((call.symbol, _rejection_text(call)) for call in artifact.eager_calls),
         artifact.entry,
         artifact.arena,
         artifact.threads,
@@ -181,6 +182,6 @@ def _argument(argument: EntryArgument, inputs: dict[int, int], weights: dict[int
     return ExportArgument(inputs.get(argument.source, -1), weight, argument.pack, copy_bytes)
 
 
-def _refusal_text(call: EagerCall) -> str:
+def _rejection_text(call: EagerCall) -> str:
     op = call.target.removesuffix(".default").split(".")[0]
     return f"{op}: only eager PyTorch computes this" if call.results else f"{op}: eager PyTorch raises an error here"

@@ -37,7 +37,7 @@ class NativeProgram:
         context = new_context()
         module = parse_module(text, machine, context)
         packs = dict.fromkeys(interface.packs, 2)
-        _check_imports(module, {FORK, *dict(interface.refusals)})
+        _check_imports(module, {FORK, *dict(interface.rejections)})
         for function in module.functions:
             if not function.is_declaration:
                 # No inlining across functions: identical layers share one function, which would be compiled many times.
@@ -63,20 +63,20 @@ class NativeProgram:
 
     def assembly(self) -> str:
         """Returns assembly text for the target."""
-        text: str = target_machine(self._machine, self._opt_level).emit_assembly(self._copy_of_optimised())
+        text: str = target_machine(self._machine, self._opt_level).emit_assembly(self._copy_optimised())
         return text
 
     def object(self) -> bytes:
         """Returns a position-independent relocatable object."""
-        data: bytes = target_machine(self._machine, self._opt_level).emit_object(self._copy_of_optimised())
+        data: bytes = target_machine(self._machine, self._opt_level).emit_object(self._copy_optimised())
         return data
 
-    def _copy_of_optimised(self) -> ModuleRef:
+    def _copy_optimised(self) -> ModuleRef:
         """Returns a copy of the optimized module, because code generation changes it."""
         if self._optimised is None:
             self._optimised = parse_module(self._text, self._machine)
             run_pipeline(self._optimised, self._opt_level, self._machine)
-            _hide(self._optimised, set(self._names.values()))
+            _hide_symbols(self._optimised, set(self._names.values()))
         return parse_module(str(self._optimised), self._machine)
 
 
@@ -85,7 +85,7 @@ def external_names(interface: ProgramInterface) -> dict[str, str]:
     name = interface.name
     names = {trampoline_name(interface.entry): f"{name}_entry", FORK: f"{name}_fork"}
     names |= {trampoline_name(pack): f"{name}_pack_{i}" for i, pack in enumerate(dict.fromkeys(interface.packs))}
-    return names | {symbol: f"{name}_ask_{i}" for i, (symbol, _) in enumerate(interface.refusals)}
+    return names | {symbol: f"{name}_ask_{i}" for i, (symbol, _) in enumerate(interface.rejections)}
 
 
 def _rename(module: ModuleRef, old: str, new: str) -> None:
@@ -95,7 +95,7 @@ def _rename(module: ModuleRef, old: str, new: str) -> None:
         return
 
 
-def _hide(module: ModuleRef, exported: set[str]) -> None:
+def _hide_symbols(module: ModuleRef, exported: set[str]) -> None:
     """Makes all symbols internal except `exported`, which become hidden: only code of the same library can use them."""
     for value in (*module.functions, *module.global_variables):
         if value.name.startswith("llvm."):

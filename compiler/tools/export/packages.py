@@ -95,18 +95,20 @@ def write_safetensors(path: Path, tensors: Mapping[str, StoredTensor], metadata:
             file.write(tensors[name].data)
 
 
-_VERSION = "0.1.0"
+# The version of the Python package in a wheel: an exported program has no version of its own.
+_WHEEL_VERSION = "0.1.0"
 # The earliest timestamp of a zip file, so that the output is deterministic.
 _TIMESTAMP = (1980, 1, 1, 0, 0, 0)
 
 
 def wheel_name(name: str, machine: Machine) -> str:
-    return f"{name}-{_VERSION}-{_tag(machine)}.whl"
+    """Returns the file name of the wheel of the program `name` for `machine`."""
+    return f"{name}-{_WHEEL_VERSION}-{_tag(machine)}.whl"
 
 
 def write_wheel(path: Path, name: str, machine: Machine, library: bytes, weights: Path, summary: str) -> None:
     """Writes the wheel of the program `name`. Raises `OSError`."""
-    folder, records = f"{name}-{_VERSION}.dist-info", list[str]()
+    folder, records = f"{name}-{_WHEEL_VERSION}.dist-info", list[str]()
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
 
         def add(file: str, data: bytes, compression: int = zipfile.ZIP_DEFLATED) -> None:
@@ -135,7 +137,7 @@ def _tag(machine: Machine) -> str:
 
 
 def _metadata(name: str, summary: str) -> str:
-    lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {_VERSION}", f"Summary: {summary}"]
+    lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {_WHEEL_VERSION}", f"Summary: {summary}"]
     return "\n".join([*lines, "Requires-Python: >=3.10", "Requires-Dist: numpy", ""])
 
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 # The kinds that include C sources, weights and examples.
 _KINDS_WITH_C = frozenset({"asm", "object", "static", "shared"})
 _LIBRARY_KINDS = frozenset({"static", "shared", "wheel"})
+# The seed of eager's random numbers in the example results.
 _SEED = 0
 
 
@@ -66,16 +67,19 @@ class ExportOrder:
     force: bool = False
 
 
-Report = Callable[[str], None]
+# Called with a text that says what is done now.
+OnProgress = Callable[[str], None]
 
 
-def export(program: CompiledProgram, order: ExportOrder, report: Report = lambda _what: None) -> list[ExportedFile]:
+def export(
+    program: CompiledProgram, order: ExportOrder, on_progress: OnProgress = lambda _what: None
+) -> list[ExportedFile]:
     """Writes all files of `order`, or none of them if an error occurs.
 
     Raises `ExportError` if the program cannot be exported as these kinds of files, or a file exists and must not be
     overwritten; `OSError` if the folder is not writable.
     """
-    machine = _machine(program.recipe.target)
+    machine = _find_machine(program.recipe.target)
     interface = interface_of(order.name, program.captured.graph, program.artifact, program.assignments)
     folder = order.folder.absolute()
     if folder.exists() and not folder.is_dir():
@@ -83,12 +87,12 @@ def export(program: CompiledProgram, order: ExportOrder, report: Report = lambda
     folder.parent.mkdir(parents=True, exist_ok=True)
     _check_kinds(order.kinds)
     with scratch_folder(EXPORT, folder.parent) as scratch:
-        writer = _Writer(program, order, interface, machine, Path(scratch), report)
+        writer = _Writer(program, order, interface, machine, Path(scratch), on_progress)
         _check_overwriting(folder, writer.file_names(), order.force)
         with torch.no_grad():
-            others = list(_write_by_plugins(program, order, Path(scratch), writer.file_names()))
-            writer.write(others)
-        names = [*writer.file_names(), *others]
+            plugin_files = list(_write_by_plugins(program, order, Path(scratch), writer.file_names()))
+            writer.write(plugin_files)
+        names = [*writer.file_names(), *plugin_files]
         _check_overwriting(folder, names, order.force)
         return _move_files(Path(scratch), folder, names)
 
@@ -102,7 +106,7 @@ def _check_kinds(kinds: Collection[str]) -> None:
 
 
 def _write_by_plugins(
-    program: CompiledProgram, order: ExportOrder, folder: Path, taken: Collection[str]
+    program: CompiledProgram, order: ExportOrder, folder: Path, used_names: Collection[str]
 ) -> Iterator[str]:
     """Writes the files of the kinds of plug-ins, and yields their names.
 
@@ -111,19 +115,19 @@ def _write_by_plugins(
     for kind in order.kinds:
         if (write := plugin_exporters().get(kind)) is None:
             continue
-        with tempfile.TemporaryDirectory(dir=folder) as own:
+        with tempfile.TemporaryDirectory(dir=folder) as kind_folder:
             try:
-                names = list(write(program, Path(own), order.name))
+                names = list(write(program, Path(kind_folder), order.name))
             except BuddyError:
                 raise
             except Exception as error:
                 what = f"the exporter {kind!r} raised {type(error).__name__}: {error}"
                 raise ExportError(what, write.__module__, "correct the plug-in", format_exc()) from error
             for name in names:
-                if Path(name).name != name or not (Path(own) / name).is_file() or name in taken:
+                if Path(name).name != name or not (Path(kind_folder) / name).is_file() or name in used_names:
                     what = f"the exporter {kind!r} names the file {name!r}, which it has not written or may not write"
                     raise ExportError(what, write.__module__, "correct the plug-in")
-                shutil.move(Path(own) / name, folder / name)
+                shutil.move(Path(kind_folder) / name, folder / name)
                 yield name
 
 
@@ -137,10 +141,10 @@ class _Writer:
         interface: ProgramInterface,
         machine: Machine,
         folder: Path,
-        report: Report,
+        on_progress: OnProgress,
     ) -> None:
         self._program, self._kinds, self._interface = program, frozenset(order.kinds), interface
-        self._machine, self._folder, self._report, self._name = machine, folder, report, order.name
+        self._machine, self._folder, self._on_progress, self._name = machine, folder, on_progress, order.name
 
     def file_names(self) -> list[str]:
         """Returns the names of the files to write, in the order of the report."""
@@ -153,31 +157,31 @@ class _Writer:
         files = [file for kind, file in file_of_kind.items() if kind in kinds]
         if kinds & _KINDS_WITH_C:
             files += [f"{name}.h", f"{name}.c", f"{name}.safetensors", "main.c", "main.cpp", "npy.h"]
-            files += ["CMakeLists.txt"] * bool(self._code)
+            files += ["CMakeLists.txt"] * bool(self._code_file)
             files += [f"example/input{i}.npy" for i in range(len(self._interface.inputs))]
             if self._program.captured.eager is not None:
                 files += [f"example/output{i}.npy" for i in range(len(self._interface.outputs))]
         return [*files, "README.md"]
 
-    def write(self, others: Sequence[str] = ()) -> None:
-        """Writes the files; the README also lists `others`, those of plug-ins."""
+    def write(self, plugin_files: Sequence[str] = ()) -> None:
+        """Writes the files; the README also lists `plugin_files`, those of plug-ins."""
         name, kinds = self._name, self._kinds
         if "mlir" in kinds:
             self._write_text(f"{name}.mlir", self._program.mlir)
         if "bytecode" in kinds:
-            self._report("writing MLIR's bytecode")
+            self._on_progress("writing MLIR's bytecode")
             self._path(f"{name}.mlirbc").write_bytes(_bytecode(self._program.mlir))
         if "llvm-ir" in kinds:
             self._write_text(f"{name}.ll", self._native.llvm_ir)
         if "asm" in kinds:
-            self._report("generating assembly")
+            self._on_progress("generating assembly")
             self._write_text(f"{name}.s", self._native.assembly())
         if "object" in kinds:
             self._path(f"{name}.o").write_bytes(self._object)
         if kinds & _KINDS_WITH_C:
             self._write_c()
         self._write_libraries()
-        program, files = self._program, [*self.file_names(), *others]
+        program, files = self._program, [*self.file_names(), *plugin_files]
         self._write_text(
             "README.md", texts.readme_text(self._interface, program.origin, self._machine, files, program.command)
         )
@@ -188,9 +192,9 @@ class _Writer:
         self._write_text(f"{name}.c", texts.loader_source(self._interface, self._native.uses_tiles))
         for file in ("main.c", "main.cpp", "npy.h"):
             self._write_text(file, texts.c_source(file, name))
-        if self._code:
-            self._write_text("CMakeLists.txt", texts.cmake_text(self._interface, self._code))
-        self._report("writing weights")
+        if self._code_file:
+            self._write_text("CMakeLists.txt", texts.cmake_text(self._interface, self._code_file))
+        self._on_progress("writing weights")
         self._write_weights(self._path(f"{name}.safetensors"))
         self._write_examples()
 
@@ -198,7 +202,7 @@ class _Writer:
         name, kinds = self._name, self._kinds
         if not kinds & _LIBRARY_KINDS:
             return
-        self._report("building the library")
+        self._on_progress("building the library")
         openmp = self._interface.threads > 1
         sources = building.BuildSources(
             name, self._header, texts.loader_source(self._interface, self._native.uses_tiles), self._object
@@ -237,10 +241,10 @@ class _Writer:
         inputs = [captured.tensors[source] for source in interface.sources[0]]
         for kind, tensors in (("input", inputs), ("output", results)):
             for i, tensor in enumerate(tensors):
-                np.save(self._path(f"example/{kind}{i}.npy"), _array(tensor))
+                np.save(self._path(f"example/{kind}{i}.npy"), _to_numpy(tensor))
 
     @property
-    def _code(self) -> str:
+    def _code_file(self) -> str:
         """The name of the file of compiled code from which the user can build the program, "" if none is written."""
         if "object" in self._kinds:
             return f"{self._name}.o"
@@ -256,7 +260,7 @@ class _Writer:
 
     @cached_property
     def _object(self) -> bytes:
-        self._report("generating machine code")
+        self._on_progress("generating machine code")
         return self._native.object()
 
     def _write_text(self, name: str, text: str) -> None:
@@ -268,7 +272,7 @@ class _Writer:
         return path
 
 
-def _machine(target: str) -> Machine:
+def _find_machine(target: str) -> Machine:
     try:
         return machine_of(target)
     except MachineError as error:
@@ -314,10 +318,10 @@ def _bytecode(text: str) -> bytes:
     return bytecode.getvalue()
 
 
-def _array(tensor: torch.Tensor) -> np.ndarray:
+def _to_numpy(tensor: torch.Tensor) -> np.ndarray:
     """Returns a tensor as the compiled program reads it: complex numbers as pairs, bfloat16 as its bits."""
-    plain = resolve_lazy(tensor.detach())
-    plain = torch.view_as_real(plain) if plain.is_complex() else plain
-    if plain.dtype is torch.bfloat16:
-        plain = plain.view(torch.uint16)
-    return plain.contiguous().numpy()
+    dense = resolve_lazy(tensor.detach())
+    dense = torch.view_as_real(dense) if dense.is_complex() else dense
+    if dense.dtype is torch.bfloat16:
+        dense = dense.view(torch.uint16)
+    return dense.contiguous().numpy()

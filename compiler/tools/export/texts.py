@@ -57,7 +57,7 @@ def loader_tables(interface: ProgramInterface) -> str:
     """Returns the loader's tables for this program."""
     names, sizes = external_names(interface), _SizeExpressions(interface)
     pack_of = {pack: names[f"buddy_block_{pack}"] for pack in interface.packs}
-    ask_functions = [(names[symbol], text) for symbol, text in interface.refusals]
+    ask_functions = [(names[symbol], text) for symbol, text in interface.rejections]
     counts = {
         "INPUTS": len(interface.inputs), "OUTPUTS": len(interface.outputs), "WEIGHTS": len(interface.weights),
         "ARGUMENTS": len(interface.arguments), "SIZES": len(interface.sizes),
@@ -70,7 +70,7 @@ def loader_tables(interface: ProgramInterface) -> str:
         "",
         f"HIDDEN void {interface.name}_entry(void **block);",
         *(f"HIDDEN void {pack}(void **block);" for pack in dict.fromkeys(pack_of.values())),
-        *(line for name, text in ask_functions for line in _refusal_function(name, text)),
+        *(line for name, text in ask_functions for line in _rejection_function(name, text)),
         "",
         *_array("struct weight", "weights", weights),
         *_array("struct argument", "arguments", arguments),
@@ -93,11 +93,13 @@ class _SizeExpressions:
         self._expressions: list[str] = []
 
     def tensor(self, tensor: ExportTensor) -> str:
+        """Returns the initializer of a tensor; the symbolic size with number n stands as -1 - n in its shape."""
         shape = [size if isinstance(size, int) else -1 - self._number(size) for size in tensor.shape]
         words = [_string(tensor.element.safetensors), str(tensor.element.bytes), str(len(shape)), _sizes(shape)]
         return f"{{{_string(tensor.name)}, {', '.join(words)}}}"
 
     def function(self) -> list[str]:
+        """Returns the lines of the C function that returns the value of a symbolic size by its number."""
         cases = [f"  case {i}: return {text};" for i, text in enumerate(self._expressions)]
         head = "static int64_t size_value(int which, const int64_t *sizes) {"
         # A program with static sizes does not use these.
@@ -105,25 +107,26 @@ class _SizeExpressions:
         return ["", head, uses, "  switch (which) {", *cases, "  default: return 0;", "  }", "}"]
 
     def _number(self, size: str) -> int:
-        text = evaluate(parse_size(size), self._symbols, lambda number: f"INT64_C({number})", _apply)
+        text = evaluate(parse_size(size), self._symbols, lambda number: f"INT64_C({number})", _size_operation)
         self._expressions.append(text)
         return len(self._expressions) - 1
 
 
-_CALLS = {"//": "floor_div", "%": "floor_mod", "max": "larger", "min": "smaller"}
+# The loader's functions for operations on sizes that are no operators of C, or round otherwise there.
+_SIZE_FUNCTIONS = {"//": "floor_div", "%": "floor_mod", "max": "larger", "min": "smaller"}
 
 
-def _apply(name: str, left: str, right: str) -> str:
-    return f"{_CALLS[name]}({left}, {right})" if name in _CALLS else f"({left} {name} {right})"
+def _size_operation(name: str, left: str, right: str) -> str:
+    return f"{_SIZE_FUNCTIONS[name]}({left}, {right})" if name in _SIZE_FUNCTIONS else f"({left} {name} {right})"
 
 
-def _refusal_function(name: str, text: str) -> list[str]:
+def _rejection_function(name: str, text: str) -> list[str]:
     return [f"HIDDEN void {name}(void);", f"void {name}(void) {{ refusal = refusal ? refusal : {_string(text)}; }}"]
 
 
-def _array(kind: str, name: str, items: Sequence[str], last: str = "{0}") -> list[str]:
-    """Returns an array that ends with the empty entry `last`, since C has no empty arrays."""
-    return [f"static const {kind} {name}[] = {{", *(f"    {item}," for item in items), f"    {last}}};"]
+def _array(element_type: str, name: str, items: Sequence[str], sentinel: str = "{0}") -> list[str]:
+    """Returns an array that ends with the empty entry `sentinel`, since C has no empty arrays."""
+    return [f"static const {element_type} {name}[] = {{", *(f"    {item}," for item in items), f"    {sentinel}}};"]
 
 
 def _type_initializer(tensor: ExportTensor) -> str:
@@ -173,13 +176,13 @@ def _tensor_line(number: int, tensor: ExportTensor) -> str:
 def _typed_call(interface: ProgramInterface) -> list[str]:
     """Returns a C function with a typed parameter for each tensor."""
     name = interface.name
-    ins = [(f"in{i}", f"const {tensor.element.c} *in{i}") for i, tensor in enumerate(interface.inputs)]
-    outs = [(f"out{i}", f"{tensor.element.c} *out{i}") for i, tensor in enumerate(interface.outputs)]
+    inputs = [(f"in{i}", f"const {tensor.element.c} *in{i}") for i, tensor in enumerate(interface.inputs)]
+    outputs = [(f"out{i}", f"{tensor.element.c} *out{i}") for i, tensor in enumerate(interface.outputs)]
     sizes = [("sizes", "const int64_t *sizes")] if interface.sizes else []
-    parameters = ", ".join([f"{name} *opened", *(text for _, text in (*sizes, *ins, *outs))])
-    arrays = ", ".join(["NULL" if not ins else "inputs", "NULL" if not outs else "outputs"])
-    lists = [f"  const void *const inputs[] = {{{', '.join(word for word, _ in ins)}}};"] if ins else []
-    lists += [f"  void *const outputs[] = {{{', '.join(word for word, _ in outs)}}};"] if outs else []
+    parameters = ", ".join([f"{name} *opened", *(text for _, text in (*sizes, *inputs, *outputs))])
+    arrays = ", ".join(["NULL" if not inputs else "inputs", "NULL" if not outputs else "outputs"])
+    lists = [f"  const void *const inputs[] = {{{', '.join(word for word, _ in inputs)}}};"] if inputs else []
+    lists += [f"  void *const outputs[] = {{{', '.join(word for word, _ in outputs)}}};"] if outputs else []
     call = f"  return {name}_run(opened, {'sizes' if sizes else 'NULL'}, {arrays});"
     comment = f"/* Calls {name}_run, with a typed parameter for each tensor. */"
     return [comment, f"static inline int {name}_call({parameters}) {{", *lists, call, "}", ""]
@@ -301,11 +304,11 @@ The program prints the range of each output, its largest difference from eager P
 
 def _link_section(interface: ProgramInterface, library: str) -> str:
     openmp = " -fopenmp" if interface.threads > 1 and library.endswith(".a") else ""
-    where = " -Wl,-rpath,'$ORIGIN'" if library.endswith(".so") else ""
+    rpath = " -Wl,-rpath,'$ORIGIN'" if library.endswith(".so") else ""
     return f"""## With {library}
 
 ```sh
-cc -std=c11 -O2{openmp} main.c {library} -lm{where} -o {interface.name}-c
+cc -std=c11 -O2{openmp} main.c {library} -lm{rpath} -o {interface.name}-c
 ```
 """
 

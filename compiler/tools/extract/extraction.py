@@ -40,7 +40,7 @@ class Subgraph:
     numbers: tuple[Any, ...] = ()
 
 
-def part_of(whole: Subgraph, nodes: Collection[Op]) -> Subgraph:
+def extract_subgraph(whole: Subgraph, nodes: Collection[Op]) -> Subgraph:
     """Returns the subgraph of `nodes` with the values of its inputs, which eager computes.
 
     Raises `ExtractionError` like `extract_graph`, and if eager raises an error before it has computed these inputs.
@@ -61,6 +61,7 @@ def _compute_inputs(whole: Subgraph, names: Sequence[str]) -> list[torch.Tensor]
     return [values[name] for name in names]
 
 
+# The text of a script; `_RANDOM_BITS` is its import if the graph makes random bits.
 _SCRIPT = '''\
 """{title}: extracted with its real inputs, which are in {file} next to this script.
 
@@ -77,9 +78,9 @@ VALUES = np.load(Path(__file__).with_name({file!r}))
 
 def value(name, dtype, strides=None):
     """A tensor of the file; an element type that NumPy does not have is kept as integers of the same bits."""
-    found = torch.from_numpy(VALUES[name])
-    found = found if found.dtype == dtype else found.view(dtype)
-    return found if strides is None else torch.empty_strided(found.shape, strides, dtype=dtype).copy_(found)
+    tensor = torch.from_numpy(VALUES[name])
+    tensor = tensor if tensor.dtype == dtype else tensor.view(dtype)
+    return tensor if strides is None else torch.empty_strided(tensor.shape, strides, dtype=dtype).copy_(tensor)
 
 
 class Extracted(torch.nn.Module):
@@ -110,16 +111,16 @@ class GraphScript:
     values: bytes
 
 
-def script_of(part: Subgraph) -> GraphScript:
+def make_script(subgraph: Subgraph) -> GraphScript:
     """Returns a graph with its tensors as a script, in which symbolic sizes have their values for these tensors.
 
     Raises `ExtractionError` if sizes depend on data.
     """
-    part = part_of(part, part.graph.operations) if part.graph.symbols else part
-    graph = part.graph
+    subgraph = extract_subgraph(subgraph, subgraph.graph.operations) if subgraph.graph.symbols else subgraph
+    graph = subgraph.graph
     name = re.sub(r"\W+", "_", graph.name).strip("_") or "extracted"
     names = _python_names(graph)
-    pairs = list(zip(graph.placeholders, part.tensors, strict=True))
+    pairs = list(zip(graph.placeholders, subgraph.tensors, strict=True))
     parameters = [pair for pair in pairs if _is_parameter(pair[0])]
     call_inputs = [pair for pair in pairs if not _is_parameter(pair[0])]
     state = [
@@ -132,13 +133,13 @@ def script_of(part: Subgraph) -> GraphScript:
         file=f"{name}.npz",
         imports=_RANDOM_BITS if any(isinstance(op, PhiloxOp) for op in graph.operations) else "",
         state="\n".join(state) or "        pass",
-        code=_indent(code_of(graph)),
+        code=_indent(python_code(graph)),
         inputs=inputs.strip(),
     )
     return GraphScript(name, text, _npz({names[op.name]: tensor for op, tensor in pairs}))
 
 
-def code_of(graph: Graph) -> str:
+def python_code(graph: Graph) -> str:
     """Returns the graph as a Python method: a line per node, with the element type and shape of its result."""
     names = _python_names(graph)
     parameter_names = ["self", *(names[op.name] for op in graph.placeholders if not _is_parameter(op))]
@@ -223,8 +224,8 @@ def extract(captured: CapturedGraph, names: Sequence[str]) -> CapturedGraph:
     Nodes keep their names, lines and module paths. Raises `ExtractionError` if they cannot be extracted.
     """
     whole = Subgraph(captured.graph, captured.tensors, captured.numbers)
-    part = part_of(whole, find_nodes(captured.graph, names))
-    graph, kinds = part.graph, part.graph.kinds
+    subgraph = extract_subgraph(whole, find_nodes(captured.graph, names))
+    graph, kinds = subgraph.graph, subgraph.graph.kinds
     rows = _rows(graph, {row.stable: row for row in captured.info.rows})
     info = GraphInfo(
         graph.name,
@@ -234,24 +235,24 @@ def extract(captured: CapturedGraph, names: Sequence[str]) -> CapturedGraph:
         dtype=main_dtype(graph.operations),
         caller_locations=captured.info.caller_locations,
     )
-    parameters = frozenset(place for place, kind in enumerate(kinds) if kind is NodeType.FakeNode)
+    parameters = frozenset(position for position, kind in enumerate(kinds) if kind is NodeType.FakeNode)
     eager = partial(compute_results, graph)
     return CapturedGraph(
         graph,
         info,
-        part.tensors,
+        subgraph.tensors,
         eager,
         table_of_rows(rows),
         parameters,
         user_lowerings=captured.user_lowerings,
-        code=code_of(graph),
+        code=python_code(graph),
     )
 
 
-def _rows(graph: Graph, known: Mapping[str, NodeRow]) -> tuple[NodeRow, ...]:
+def _rows(graph: Graph, rows_by_name: Mapping[str, NodeRow]) -> tuple[NodeRow, ...]:
     """Returns the rows of the FX table for the extracted graph, renumbered; its inputs become placeholders."""
-    indices = {op.name: place for place, op in enumerate(graph.body)}
-    return tuple(_row(op, known[op.stable], indices) for op in graph.body)
+    indices = {op.name: position for position, op in enumerate(graph.body)}
+    return tuple(_row(op, rows_by_name[op.stable], indices) for op in graph.body)
 
 
 def _row(op: Op, row: NodeRow, indices: Mapping[str, int]) -> NodeRow:

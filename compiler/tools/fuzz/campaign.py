@@ -41,6 +41,7 @@ PHASES = (Phase.generate, Phase.shrink)
 MAX_REDUCTIONS = 250
 # Maximum number of wrong programs per batch with distinct first wrong statements: one fault may affect many statements.
 MAX_WRONG_FAULTS = 3
+# A number in a reason, which differs between programs with the same fault.
 _NUMBER = re.compile(r"\b\d[\d.]*(?:e[+-]?\d+)?\b")
 
 
@@ -50,11 +51,11 @@ class _Failed(Exception):
 
 def run(
     plan: FuzzPlan,
-    known: Collection[int] = (),
+    finished: Collection[int] = (),
     crash_log: Path | None = None,
     crashing: CrashingStatements = MappingProxyType({}),
 ) -> Iterator[FuzzBatch]:
-    """Runs the batches of `plan` except for those with `known` seeds, and yields their results.
+    """Runs the batches of `plan` except for those with `finished` seeds, and yields their results.
 
     While eager runs a statement, the file `crash_log` contains the seed of the batch and the statement. Statements in
     `crashing` are left out of the programs of their batch.
@@ -62,9 +63,9 @@ def run(
     statement_log = CrashLog(crash_log)
     with RestartableProcess("buddy.compiler.tools.fuzz.checking", "check") as worker:
         _check_plan(plan, worker)
-        for number in plan.seeds():
-            if number not in known:
-                yield _BatchRun(plan, worker, number, statement_log, tuple(crashing.get(number, ()))).batch()
+        for batch_seed in plan.seeds():
+            if batch_seed not in finished:
+                yield _BatchRun(plan, worker, batch_seed, statement_log, tuple(crashing.get(batch_seed, ()))).batch()
 
 
 def _check_plan(plan: FuzzPlan, worker: RestartableProcess) -> None:
@@ -82,10 +83,17 @@ class _BatchRun:
     """One running batch."""
 
     def __init__(
-        self, plan: FuzzPlan, worker: RestartableProcess, number: int, crash_log: CrashLog, crashing: tuple[str, ...]
+        self,
+        plan: FuzzPlan,
+        worker: RestartableProcess,
+        batch_seed: int,
+        crash_log: CrashLog,
+        crashing: tuple[str, ...],
     ) -> None:
-        self._plan, self._worker, self._number = plan, worker, number
-        self._programs = scripts(plan.statements, lambda text: crash_log.record(text and f"{number} {text}"), crashing)
+        self._plan, self._worker, self._seed = plan, worker, batch_seed
+        self._programs = scripts(
+            plan.statements, lambda text: crash_log.record(text and f"{batch_seed} {text}"), crashing
+        )
         self._crashing = crashing
         self._outcomes: Counter[str] = Counter()
         self._kinds: Counter[str] = Counter()
@@ -99,16 +107,16 @@ class _BatchRun:
     def batch(self) -> FuzzBatch:
         """Runs all programs of the batch, and returns the results."""
         start = time.perf_counter()
-        size, tried = self._plan.size(self._number), -1
-        while tried < self._outcomes.total() < size:
-            tried = self._outcomes.total()
-            self._faults += self._find_fault(f"{self._number}, from {tried}", size - tried)
+        size, programs_before = self._plan.size(self._seed), -1
+        while programs_before < self._outcomes.total() < size:
+            programs_before = self._outcomes.total()
+            self._faults += self._find_fault(f"{self._seed}, from {programs_before}", size - programs_before)
         tables = {"statements": dict(self._kinds), "reasons": dict(self._reasons)}
         drawn = merge_histograms([tables, *self._compiled])
         seconds = round(time.perf_counter() - start, 2)
-        conditions = self._plan.conditions(self._number)
+        conditions = self._plan.conditions(self._seed)
         faults = tuple(self._faults)
-        return FuzzBatch(self._number, conditions, dict(self._outcomes), seconds, faults, self._crashing, drawn)
+        return FuzzBatch(self._seed, conditions, dict(self._outcomes), seconds, faults, self._crashing, drawn)
 
     def _find_fault(self, name: str, max_programs: int) -> list[FuzzFault]:
         """Tries up to `max_programs` programs until one fails in a new way; returns the reduced one, or nothing."""
@@ -125,20 +133,20 @@ class _BatchRun:
             seed(name)(run_settings(given(self._programs)(self._try_program)))()
         return self._failing[-1:]
 
-    def _try_program(self, drawn: GeneratedProgram) -> None:
+    def _try_program(self, program: GeneratedProgram) -> None:
         if self._failing:
             self._reductions_left -= 1
             if self._reductions_left < 0:
                 return
-        verdict = verdict_of(self._worker, drawn.script, self._plan)
+        verdict = verdict_of(self._worker, program.script, self._plan)
         if not self._failing:
             self._outcomes[verdict.outcome] += 1
-            self._kinds.update(drawn.kinds)
+            self._kinds.update(program.kinds)
             self._reasons.update([reason_without_numbers(verdict)] if verdict.why else [])
             self._compiled.append(verdict.compiled)
         if verdict.outcome not in FAULTS:
             return
-        fault = FuzzFault(verdict.outcome, verdict.why, drawn.script, verdict.at)
+        fault = FuzzFault(verdict.outcome, verdict.why, program.script, verdict.at)
         if self._failing:
             if not _is_same_fault(self._failing[0], fault):
                 return
@@ -178,5 +186,5 @@ def serve(channel: Channel) -> None:
     """Runs the batches of a request, in a separate process."""
     request = channel.receive()
     checking.disable_guard_timing()
-    for batch in run(request.plan, request.known, Path(request.crash_log), request.crashing):
+    for batch in run(request.plan, request.finished, Path(request.crash_log), request.crashing):
         channel.send(BatchDone(batch))

@@ -29,6 +29,7 @@ from buddy.compiler.tools.fuzz import roundings
 from buddy.compiler.tools.fuzz.session import Histogram, Verdict
 
 Backend = str | Callable[..., Callable[..., Any]]
+# Words of the descriptions of differences: an error of the compiled program, and other strides.
 RAISED, STRIDES = "raised", "strides"
 # In a script of `writing.py`: each assignment of a value, and the return statement of `forward`.
 _ASSIGNMENT = re.compile(r"^        (v\d+) = (.*)$", re.MULTILINE)
@@ -58,11 +59,11 @@ def check(
         warnings.simplefilter("ignore")
         recorder = _DynamicRecorder(options) if dynamic else CoverageRecorder(options)
         try:
-            verdict = _verdict(_ProgramTrial(*_load(script), dynamic, gradients), recorder)
+            verdict = _judge(_ProgramTrial(*_load(script), dynamic, gradients), recorder)
         except Exception as error:  # raised by eager
             return Verdict("invalid", _first_line(error))
         first_wrong = (
-            _first_wrong(script, CoverageRecorder(options), dynamic, gradients) if verdict.outcome == "wrong" else ""
+            _first_wrong_op(script, CoverageRecorder(options), dynamic, gradients) if verdict.outcome == "wrong" else ""
         )
         return replace(verdict, at=first_wrong, compiled=_count_compiled(recorder))
 
@@ -127,7 +128,7 @@ class _ProgramTrial:
 
     def describe_difference(self, results: CallOutcome, other: CallOutcome) -> str:
         """Returns a description of the difference between the results of two runs, "" if they agree."""
-        difference, _ = describe_difference(results[0], other[0], lambda _dtype: EXACT, values=False)
+        difference, _ = describe_difference(results[0], other[0], lambda _dtype: EXACT, compare_values=False)
         # Nearly all programs are within the tolerance of one op; the effect of rounding is measured for the others.
         if not difference and roundings.describe_difference(results, other, ()):
             difference = roundings.describe_difference(results, other, self._run_perturbed())
@@ -170,7 +171,7 @@ def _double_sizes(inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
     return tuple(tensor.repeat([2 if size > 1 else 1 for size in tensor.shape]) for tensor in inputs)
 
 
-def _verdict(trial: _ProgramTrial, recorder: CoverageRecorder) -> Verdict:
+def _judge(trial: _ProgramTrial, recorder: CoverageRecorder) -> Verdict:
     ours = trial.run(recorder)
     if not ours.difference and recorder.fault:
         return Verdict("error", recorder.fault)
@@ -189,8 +190,8 @@ def _attribute_fault(trial: _ProgramTrial, ours: CheckedRun) -> Verdict:
     traced = trial.run(_traced_backend)
     if STRIDES in traced.difference and _explains(trial, ours, traced):
         return Verdict("refused", f"as traced and decomposed: {traced.difference}")
-    words = "captured: " * bool(captured.difference) or "decomposed: " * bool(traced.difference)
-    return Verdict("error" if ours.results is None else "wrong", f"{words}{ours.difference}")
+    cause = "captured: " * bool(captured.difference) or "decomposed: " * bool(traced.difference)
+    return Verdict("error" if ours.results is None else "wrong", f"{cause}{ours.difference}")
 
 
 def _explains(trial: _ProgramTrial, ours: CheckedRun, other: CheckedRun) -> bool:
@@ -200,7 +201,7 @@ def _explains(trial: _ProgramTrial, ours: CheckedRun, other: CheckedRun) -> bool
     )
 
 
-def _first_wrong(script: str, backend: Backend, dynamic: bool, gradients: bool) -> str:
+def _first_wrong_op(script: str, backend: Backend, dynamic: bool, gradients: bool) -> str:
     """Returns the op of the first statement with a wrong value, from a run of the program that returns all values.
 
     Returns "" if that run has no wrong value.
@@ -208,8 +209,8 @@ def _first_wrong(script: str, backend: Backend, dynamic: bool, gradients: bool) 
     assignments = _ASSIGNMENT.findall(script)
     if not assignments:
         return ""
-    returns_all = _RETURN.sub(rf"\1{''.join(f'{name}, ' for name, _ in assignments)}", script)
-    difference = _ProgramTrial(*_load(returns_all), dynamic, gradients).run(backend).difference
+    script_with_all_results = _RETURN.sub(rf"\1{''.join(f'{name}, ' for name, _ in assignments)}", script)
+    difference = _ProgramTrial(*_load(script_with_all_results), dynamic, gradients).run(backend).difference
     match = _RESULT_PREFIX.match(difference)
     # Inputs follow all results; a program that is also called with larger inputs returns all values twice.
     if match is None or int(match[1]) >= len(assignments) * (1 + dynamic):

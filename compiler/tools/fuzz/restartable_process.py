@@ -14,6 +14,7 @@ from buddy.compiler.support.processes.channel import Channel, serves
 from buddy.compiler.support.processes.forks import ForkedWorker
 from buddy.compiler.support.processes.interpreters import BlockingWorker
 
+# The byte after the text in a `CrashLog`: a shorter text does not overwrite the end of a longer one.
 _END = b"\0"
 
 
@@ -103,14 +104,14 @@ class RestartableProcess:
 @serves(LoadWork | CallWork)
 def serve(channel: Channel) -> None:
     """Runs in the warm process: imports a module, and passes calls on to a fork."""
-    task = channel.receive()
-    work = getattr(importlib.import_module(task.module), task.function)
+    request = channel.receive()
+    work = getattr(importlib.import_module(request.module), request.function)
     fork: ForkedWorker | None = None
     while (call := channel.receive()) is not None:
         if fork is None or not fork.alive:
             if fork is not None:
                 fork.end()
-            fork = ForkedWorker(lambda own: _answer_calls(own, work), CallWork, WorkCalled)
+            fork = ForkedWorker(lambda fork_channel: _answer_calls(fork_channel, work), CallWork, WorkCalled)
         channel.send(_call_fork(fork, call))
     if fork is not None:
         fork.end()

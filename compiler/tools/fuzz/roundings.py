@@ -51,14 +51,14 @@ def _spread_gradient(
 ) -> None:
     with torch.utils._python_dispatch._disable_current_modes():
         gradient, x = args[:2]
-        either = torch.where(torch.rand(results.shape, generator=generator) < 0.5, gradient, value)
-        results.copy_(torch.where(x.isnan(), either.to(results.dtype), results))
+        chosen = torch.where(torch.rand(results.shape, generator=generator) < 0.5, gradient, value)
+        results.copy_(torch.where(x.isnan(), chosen.to(results.dtype), results))
 
 
 def _spread_attention(args: Sequence[Any], kwargs: Mapping[str, object], results: torch.Tensor) -> None:
-    query, key, value, *rest = args
+    query, key, value, *other_arguments = args
     defaults: list[Any] = [0.0, False]
-    dropout, is_causal = rest + defaults[len(rest) :]
+    dropout, is_causal = other_arguments + defaults[len(other_arguments) :]
     with torch.utils._python_dispatch._disable_current_modes():
         if not all(bool(tensor.isfinite().all()) for tensor in (query, key, value)):
             mask, scale = kwargs.get("attn_mask"), kwargs.get("scale")
@@ -135,12 +135,13 @@ class RecordedFloats(TorchDispatchMode):
 class PerturbedFloats(TorchDispatchMode):
     """Changes every float result of an op by a few units in its last place, except for views and empty tensors.
 
-    `plain` are the unchanged results. They are used until the program takes another branch, so that the ops differ.
+    `unperturbed` are the unchanged results. They are used until the program takes another branch, so that the ops
+    differ.
     """
 
-    def __init__(self, generator: torch.Generator, plain: Sequence[tuple[object, torch.Tensor]] = ()) -> None:
+    def __init__(self, generator: torch.Generator, unperturbed: Sequence[tuple[object, torch.Tensor]] = ()) -> None:
         super().__init__()
-        self._chance, self._plain = generator, iter(plain)
+        self._generator, self._unperturbed = generator, iter(unperturbed)
 
     def __torch_dispatch__(
         self,
@@ -151,20 +152,20 @@ class PerturbedFloats(TorchDispatchMode):
     ) -> object:
         results = func(*args, **(kwargs or {}))
         for leaf in _new_floats(func, results):
-            perturb_tensor(leaf, self._chance)
-            op, plain = next(self._plain, (None, leaf))
-            if op == func and plain.shape == leaf.shape:
-                _cancel(leaf, plain, self._chance)
+            perturb_tensor(leaf, self._generator)
+            op, unperturbed = next(self._unperturbed, (None, leaf))
+            if op == func and unperturbed.shape == leaf.shape:
+                _cancel(leaf, unperturbed, self._generator)
             else:
-                self._plain = iter(())
-        spread_nonfinite(func, args, kwargs, results, self._chance)
+                self._unperturbed = iter(())
+        spread_nonfinite(func, args, kwargs, results, self._generator)
         return results
 
 
 def _new_floats(func: torch._ops.OpOverload, results: object) -> Iterator[torch.Tensor]:
     """Yields the new float tensors that `func` returned, complex ones as real numbers; views are left out."""
     returns = func._schema.returns
-    if returns and all(place.alias_info is None or place.alias_info.is_write for place in returns):
+    if returns and all(result.alias_info is None or result.alias_info.is_write for result in returns):
         for leaf in tree_leaves(results):
             if isinstance(leaf, torch.Tensor):
                 yield from _floats_of(leaf)
@@ -194,31 +195,31 @@ def perturb_tensor(tensor: torch.Tensor, generator: torch.Generator) -> None:
         tensor.copy_(torch.where(tensor.isnan(), torch.copysign(tensor, signs), tensor))
 
 
-def _cancel(tensor: torch.Tensor, plain: torch.Tensor, generator: torch.Generator) -> None:
+def _cancel(tensor: torch.Tensor, unperturbed: torch.Tensor, generator: torch.Generator) -> None:
     """Sets elements whose sign rounding may change to 0, in place, with the probability 1/2.
 
-    `plain` are the elements before they were perturbed. Random last bits never cancel exactly, but sums in some order
-    do.
+    `unperturbed` are the elements before they were perturbed. Random last bits never cancel exactly, but sums in some
+    order do.
     """
     with torch.utils._python_dispatch._disable_current_modes():
-        wide = plain.double()
+        wide = unperturbed.double()
         crosses = wide.abs() <= SPREAD_MARGIN * (tensor.double() - wide).abs()
         tensor.masked_fill_(crosses & (torch.rand(wide.shape, generator=generator) < 0.5), 0.0)
 
 
 def run_perturbed(program: Callable[[T], object], arguments: Callable[[], T]) -> list[torch.Tensor]:
     """Returns the results of `PERTURBED_RUNS` runs of `program` with other roundings, each on new `arguments()`."""
-    results, given = [], arguments()
-    with RecordedFloats() as noted:
-        program(given)
+    results, inputs = [], arguments()
+    with RecordedFloats() as recorder:
+        program(inputs)
     for seed in range(PERTURBED_RUNS):
         generator = torch.Generator().manual_seed(seed)
-        given = arguments()
-        for leaf in tree_leaves(given):
+        inputs = arguments()
+        for leaf in tree_leaves(inputs):
             for floats in _floats_of(leaf) if isinstance(leaf, torch.Tensor) else ():
                 perturb_tensor(floats, generator)
-        with PerturbedFloats(generator, noted.floats):
-            results.append(program(given))
+        with PerturbedFloats(generator, recorder.floats):
+            results.append(program(inputs))
     return results
 
 
@@ -241,8 +242,10 @@ def _first_difference(ours: torch.Tensor, eager: torch.Tensor, perturbed: Sequen
         return ""
     if eager.is_complex():
         ours, eager, *perturbed = (torch.view_as_real(tensor.resolve_conj()) for tensor in (ours, eager, *perturbed))
-    wrong, decided = (_compare_floats if eager.is_floating_point() else _compare_discrete)(ours, eager, perturbed)
-    if int(wrong.sum()) <= UNSEEN_SHARE * int(decided.sum()):
+    wrong, depends_on_rounding = (_compare_floats if eager.is_floating_point() else _compare_discrete)(
+        ours, eager, perturbed
+    )
+    if int(wrong.sum()) <= UNSEEN_SHARE * int(depends_on_rounding.sum()):
         return ""
     at = tuple(int(index) for index in wrong.nonzero()[0])
     return f"{ours[at].item()!r} at {list(at)}, eager gives {eager[at].item()!r}"
@@ -252,10 +255,10 @@ def _compare_discrete(
     ours: torch.Tensor, eager: torch.Tensor, perturbed: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns the mask of wrong integers and booleans, and the mask of those that depend on rounding."""
-    decided = torch.zeros(eager.shape, dtype=torch.bool)
+    depends_on_rounding = torch.zeros(eager.shape, dtype=torch.bool)
     for run in perturbed:
-        decided |= run != eager
-    return (ours != eager) & ~decided, decided
+        depends_on_rounding |= run != eager
+    return (ours != eager) & ~depends_on_rounding, depends_on_rounding
 
 
 def _compare_floats(
@@ -270,14 +273,16 @@ def _compare_floats(
     finite = theirs.isfinite()
     scale = theirs[finite].square().mean().sqrt().clamp(min=1.0) if bool(finite.any()) else 1.0
     allowed = tolerance.absolute * scale + tolerance.relative * theirs.abs()
-    moved, lost = torch.zeros_like(theirs), torch.zeros_like(finite)
+    largest_change, changes_finiteness = torch.zeros_like(theirs), torch.zeros_like(finite)
     for run in (run.double() for run in perturbed):
-        both = run.isfinite() & finite
-        moved = torch.where(both, torch.maximum(moved, (run - theirs).abs()), moved)
-        lost |= ~both & ~_same(run, theirs)
-    near = finite & ((mine - theirs).abs() <= allowed + SPREAD_MARGIN * moved)
-    return ~lost & ~near & ~_same(mine, theirs), lost | (moved > allowed)
+        both_finite = run.isfinite() & finite
+        largest_change = torch.where(both_finite, torch.maximum(largest_change, (run - theirs).abs()), largest_change)
+        changes_finiteness |= ~both_finite & ~_equal_or_both_nan(run, theirs)
+    near = finite & ((mine - theirs).abs() <= allowed + SPREAD_MARGIN * largest_change)
+    return ~changes_finiteness & ~near & ~_equal_or_both_nan(mine, theirs), changes_finiteness | (
+        largest_change > allowed
+    )
 
 
-def _same(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def _equal_or_both_nan(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return (one == other) | (one.isnan() & other.isnan())

@@ -69,8 +69,12 @@ class FuzzPlan(msgspec.Struct, frozen=True):
 
     def seeds(self) -> list[int]:
         """Returns the seeds of the batches of this shard."""
-        part, parts = self.shard
-        return [self.seed + number for number in range(math.ceil(self.count / BATCH)) if number % parts == part - 1]
+        shard_number, shard_count = self.shard
+        return [
+            self.seed + number
+            for number in range(math.ceil(self.count / BATCH))
+            if number % shard_count == shard_number - 1
+        ]
 
     def size(self, seed: int) -> int:
         """Returns the number of programs in the batch of a seed: the last batch may have fewer than the others."""
@@ -143,7 +147,7 @@ def merge_histograms(histograms: Iterable[Histogram]) -> Histogram:
 
 
 class RunBatches(Message, frozen=True):
-    """Run the batches of `plan` except for those with `known` seeds; answered by a `BatchDone` for each.
+    """Run the batches of `plan` except for those whose seeds are in `finished`; answered by a `BatchDone` for each.
 
     `crash_log` is the path of the file that records the running statement. `crashing` maps the seed of a batch to the
     statements that crashed eager; the programs of the batch will not contain them.
@@ -151,7 +155,7 @@ class RunBatches(Message, frozen=True):
 
     plan: FuzzPlan
     crash_log: str
-    known: Collection[int]
+    finished: Collection[int]
     crashing: Mapping[int, Collection[str]]
 
 
@@ -161,6 +165,7 @@ class BatchDone(Message, frozen=True):
     batch: FuzzBatch
 
 
+# The last line of the campaign's log if the package is not installed.
 HYPOTHESIS_MISSING = "No module named 'hypothesis'"
 
 
@@ -168,16 +173,16 @@ class CampaignError(BuddyError):
     """The process of a campaign could not start, or exited; the text is its last output."""
 
 
-def run(plan: FuzzPlan, known: Collection[int] = ()) -> Iterator[FuzzBatch]:
-    """Yields the batches of `plan` when they are done, except for those with `known` seeds. Raises `CampaignError`.
+def run(plan: FuzzPlan, finished: Collection[int] = ()) -> Iterator[FuzzBatch]:
+    """Yields the batches of `plan` when they are done, except for those with `finished` seeds. Raises `CampaignError`.
 
     If a statement crashes eager, and with it the process, its batch is started again without the statement.
     """
-    done, crashing = set(known), dict[int, list[str]]()
+    finished_seeds, crashing = set(finished), dict[int, list[str]]()
     with tempfile.TemporaryDirectory(prefix="buddy-fuzz-") as folder:
         crash_log, log = Path(folder, "statement"), Path(folder, "log")
         while True:
-            code = yield from _run_process(plan, crash_log, log, done, crashing)
+            code = yield from _run_process(plan, crash_log, log, finished_seeds, crashing)
             number, _, statement = read_crash_log(crash_log).partition(" ")
             if code >= 0 or not statement or statement in crashing.get(int(number), ()):
                 break
@@ -189,9 +194,9 @@ def run(plan: FuzzPlan, known: Collection[int] = ()) -> Iterator[FuzzBatch]:
 
 
 def _run_process(
-    plan: FuzzPlan, crash_log: Path, log: Path, done: set[int], crashing: Mapping[int, Collection[str]]
+    plan: FuzzPlan, crash_log: Path, log: Path, finished_seeds: set[int], crashing: Mapping[int, Collection[str]]
 ) -> Generator[FuzzBatch, None, int]:
-    """Yields the batches of one process, whose seeds are added to `done`; returns the process's exit status."""
+    """Yields the batches of one process, and adds their seeds to `finished_seeds`; returns its exit status."""
     # A separate cache, because cached artifacts must not affect a campaign. All files of the process are in the folder
     # of the log, which is removed even if the process is killed.
     environment = {"BUDDY_CACHE": str(log.parent), "TMPDIR": str(log.parent), "OMP_NUM_THREADS": "1"}
@@ -199,9 +204,9 @@ def _run_process(
         process = BlockingWorker("buddy.compiler.tools.fuzz.campaign:serve", BatchDone, log_file, environment)
     try:
         with contextlib.suppress(BrokenPipeError):
-            process.send(RunBatches(plan, str(crash_log), sorted(done), crashing))
+            process.send(RunBatches(plan, str(crash_log), sorted(finished_seeds), crashing))
         while (message := process.receive()) is not None:
-            done.add(message.batch.seed)
+            finished_seeds.add(message.batch.seed)
             yield message.batch
         return process.wait()
     finally:

@@ -12,7 +12,7 @@ from buddy.compiler.protocol.artifact import TimedRegion
 from buddy.compiler.protocol.pass_facts import facts
 from buddy.compiler.protocol.profile import NodeTime, RegionTime
 from buddy.compiler.protocol.recipe import PassStep, Recipe
-from buddy.compiler.tools.profile.work import Traffic, operations_of
+from buddy.compiler.tools.profile.minimum_work import Traffic, operations_of
 
 
 @dataclass
@@ -57,7 +57,7 @@ def attribute_time(
     groups: dict[str, _NodeGroup] = {}
     outside = 0.0
     calls = {region.parent for region in regions}
-    for number, (region, own_seconds) in enumerate(zip(regions, _own_seconds(regions, seconds), strict=True)):
+    for number, (region, own_seconds) in enumerate(zip(regions, _exclusive_seconds(regions, seconds), strict=True)):
         if not region.nodes or number in calls:
             outside += own_seconds
             continue
@@ -73,13 +73,13 @@ def attribute_time(
     return Attribution(nodes, times, sum(group.seconds for group in groups.values()), outside)
 
 
-def _own_seconds(regions: Sequence[TimedRegion], seconds: Sequence[float]) -> list[float]:
+def _exclusive_seconds(regions: Sequence[TimedRegion], seconds: Sequence[float]) -> list[float]:
     """Returns the seconds of each region without those of the regions in its callee."""
-    own = list(seconds)
+    exclusive = list(seconds)
     for number, region in enumerate(regions):
         if region.parent >= 0:
-            own[region.parent] -= seconds[number]
-    return own
+            exclusive[region.parent] -= seconds[number]
+    return exclusive
 
 
 def _node_times(
@@ -87,7 +87,7 @@ def _node_times(
 ) -> tuple[NodeTime, ...]:
     """Returns the times of nodes that have one, and of nodes that are fused into these, in the order of the graph."""
     traffic = Traffic(graph, symbols)
-    into = {name: leader for leader, group in groups.items() for name in group.nodes if name not in groups}
+    leaders = {name: leader for leader, group in groups.items() for name in group.nodes if name not in groups}
     times = []
     for name in operations:
         group = groups.get(name)
@@ -97,14 +97,15 @@ def _node_times(
             counts = [operations.get(node) for node in (name, *fused)]
             known_counts = [count for count in counts if count is not None]
             total = sum(known_counts) if len(known_counts) == len(counts) else -1.0
-            min_bytes = traffic.of((name, *fused))
+            min_bytes = traffic.minimum_bytes((name, *fused))
             bytes_ = -1.0 if min_bytes is None else float(min_bytes)
             times.append(NodeTime(name, group.seconds, "", fused, total, bytes_, group.regions))
-        elif name in into:
-            times.append(NodeTime(name, into=into[name]))
+        elif name in leaders:
+            times.append(NodeTime(name, into=leaders[name]))
     return tuple(times)
 
 
+# The pass that adds a cycle counter to each region.
 COUNTING_PASS = "count-cycles"
 
 

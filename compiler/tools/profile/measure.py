@@ -18,13 +18,13 @@ from buddy.compiler.runtime.torch_values import bind_symbols, fingerprints
 from buddy.compiler.support.machine_load import LoadMeter
 from buddy.compiler.support.target import CycleCounter, TickRate, cycle_counter, make_counter_reader
 from buddy.compiler.tools.profile.attribution import attribute_time
-from buddy.compiler.tools.profile.hot import CodeRange, sample_instructions
+from buddy.compiler.tools.profile.sampling import CodeRange, sample_instructions
 
 if TYPE_CHECKING:
     from buddy.compiler.runtime.captured import CapturedGraph
 
 _NO_COUNTER = "no known cycle counter on this machine: x86-64 and AArch64 have one"
-# The least runs by which nodes are timed without a profile.
+# The minimum number of runs by which nodes are timed without a profile.
 _MIN_RUNS = 3
 # If more than this share of a run is outside of all regions, a note is added.
 _MAX_OUTSIDE_SHARE = 0.1
@@ -46,22 +46,22 @@ def profile(
     medians of regions would not add up to the median of the run. Raises `RuntimeError` if this machine has no supported
     counter.
     """
-    report = on_progress or (lambda _text, _done: None)
+    on_progress = on_progress or (lambda _text, _done: None)
     counter_info = cycle_counter()
     if counter_info is None:
         raise RuntimeError(_NO_COUNTER)
     with torch_threads(threads), torch.no_grad():
-        report("loading the compiled code", 0.0)
+        on_progress("loading the compiled code", 0.0)
         pair = LoadedProgram(plain, frozen=True, with_addresses=True), LoadedProgram(counted, frozen=True)
-        same = _have_equal_results(captured, *pair)
+        has_equal_results = _have_equal_results(captured, *pair)
         tick_rate = TickRate(make_counter_reader(counter_info))
         meter = LoadMeter()
-        seconds, ticks = _run_interleaved(captured, *pair, repeats, report)
+        seconds, ticks = _run_interleaved(captured, *pair, repeats, on_progress)
         load = meter.load()
         per_second = tick_rate.per_second()
-        report("sampling", 1.0)
+        on_progress("sampling", 1.0)
         sampling = _sample(captured, pair[0], repeats)
-    plain_seconds, whole = (_mean(column, _faster_half(column)) for column in zip(*seconds, strict=True))
+    plain_seconds, counted_run_seconds = (_mean(column, _faster_half(column)) for column in zip(*seconds, strict=True))
     fast_runs = _faster_half([counted_seconds for _, counted_seconds in seconds])
     regions = [_mean(column, fast_runs) / per_second for column in zip(*ticks, strict=True)]
     symbols = bind_symbols(counted.symbols, captured.tensors, captured.numbers)
@@ -74,15 +74,17 @@ def profile(
         attribution.regions,
         times[0],
         times[1],
-        overhead=whole / plain_seconds - 1,
-        whole=whole,
+        overhead=counted_run_seconds / plain_seconds - 1,
+        whole=counted_run_seconds,
         inside=attribution.inside,
         outside=attribution.outside,
         counter=counter_info.name,
         ticks_per_second=per_second,
-        same=same,
+        same=has_equal_results,
         sampling=sampling,
-        notes=tuple(_notes(counter_info, same, attribution.inside + attribution.outside, whole)),
+        notes=tuple(
+            _notes(counter_info, has_equal_results, attribution.inside + attribution.outside, counted_run_seconds)
+        ),
         load=load,
     )
 
@@ -129,7 +131,7 @@ def _have_equal_results(captured: CapturedGraph, plain: LoadedProgram, counted: 
 
 
 def _run_interleaved(
-    captured: CapturedGraph, plain: LoadedProgram, counted: LoadedProgram, repeats: int, report: OnProgress
+    captured: CapturedGraph, plain: LoadedProgram, counted: LoadedProgram, repeats: int, on_progress: OnProgress
 ) -> tuple[list[tuple[float, float]], list[list[int]]]:
     """Returns the seconds of interleaved runs without and with counters, and the ticks of each region in the latter."""
     seconds, ticks = [], []
@@ -141,13 +143,13 @@ def _run_interleaved(
             pair[program] = time_call(partial(program, captured.tensors, captured.numbers))[1]
         seconds.append((pair[plain], pair[counted]))
         ticks.append(counted.take_ticks())
-        report(f"running {index + 1}/{repeats}", (index + 1) / repeats)
+        on_progress(f"running {index + 1}/{repeats}", (index + 1) / repeats)
     return seconds, ticks
 
 
 def _sample(captured: CapturedGraph, program: LoadedProgram, repeats: int) -> Sampling:
     """Returns the hot instructions of a program."""
-    code = [CodeRange(name, *place) for name, place in program.functions.items()]
+    code = [CodeRange(name, *location) for name, location in program.functions.items()]
     return sample_instructions(partial(program, captured.tensors, captured.numbers), code, repeats)
 
 

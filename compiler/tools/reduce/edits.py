@@ -20,6 +20,7 @@ _LLVM_FUNCTION = "!llvm.func<"
 _CALLEE = "callee"
 _SEGMENTS = "operandSegmentSizes"
 _SEGMENT_SIZES = re.compile(r"array<i32: ([\d, ]+)>")
+# The ops that return from a function, and those that yield the results of the op around them.
 _RETURN = re.compile(r"\.return$")
 _YIELD = re.compile(r"yield|\.terminator$|in_parallel$")
 
@@ -153,6 +154,7 @@ class Rewriter:
                 _resize_segment(call, len(call.operands) - 1, +1)
 
     def calls_of(self, function: IrOp) -> list[IrOp]:
+        """Returns the ops of the module whose callee is `function`."""
         symbol = (function.properties.get("sym_name") or function.attributes.get("sym_name", "")).strip('"')
         names = {f"@{symbol}", f'@"{symbol}"'}
         return [op for op in self.module.walk() if op.properties.get(_CALLEE, op.attributes.get(_CALLEE)) in names]
@@ -188,8 +190,8 @@ class Rewriter:
                 del block.ops[-1].operands[number]
         _set_signature(function, signature._replace(results=_without(signature.results, [number])))
         _edit_list(function, "res_attrs", lambda items: _delete(items, [number]))
-        lost = [call.results.pop(number) for call in self.calls_of(function)]
-        return self.replace_by_arguments(lost)
+        removed_values = [call.results.pop(number) for call in self.calls_of(function)]
+        return self.replace_by_arguments(removed_values)
 
     def remove_result(self, op: IrOp, number: int, *, carried: bool) -> bool:
         """Removes a result of an op, and the operand of the terminators of its regions that yields it.
@@ -198,7 +200,7 @@ class Rewriter:
         loops.
         """
         count = len(op.results)
-        lost = [op.results.pop(number)]
+        removed_values = [op.results.pop(number)]
         for block in op.blocks:
             end = block.ops[-1] if block.ops else None
             if end is not None and _YIELD.search(end.name) and len(end.operands) == count:
@@ -212,10 +214,11 @@ class Rewriter:
             for region in op.regions:
                 arguments = region.blocks[0].arguments if region.blocks else []
                 if len(arguments) >= count:
-                    lost.append(arguments.pop(len(arguments) - count + number))
-        return self.replace_by_arguments(lost)
+                    removed_values.append(arguments.pop(len(arguments) - count + number))
+        return self.replace_by_arguments(removed_values)
 
     def remove_operand(self, op: IrOp, number: int) -> bool:
+        """Removes operand number `number` of an op; its results keep their types."""
         _resize_segment(op, number, -1)
         del op.operands[number]
         return True
@@ -226,16 +229,16 @@ class Rewriter:
         if block is None or len(region.blocks) != 1:
             return False
         (body,) = region.blocks
-        kept = body.ops[:-1] if body.ops and _is_terminator(body.ops[-1]) else body.ops
+        body_ops = body.ops[:-1] if body.ops and is_terminator(body.ops[-1]) else body.ops
         position = block.ops.index(op)
-        block.ops[position : position + 1] = kept
-        around = self.parents[op]
-        for nested in kept:
-            self.parents[nested] = around
-        ended = body.ops[-1] if len(kept) < len(body.ops) else None
-        if ended is not None and len(ended.operands) == len(op.results):
+        block.ops[position : position + 1] = body_ops
+        enclosing_op = self.parents[op]
+        for nested in body_ops:
+            self.parents[nested] = enclosing_op
+        terminator = body.ops[-1] if len(body_ops) < len(body.ops) else None
+        if terminator is not None and len(terminator.operands) == len(op.results):
             # The op's results become the values that its body yields.
-            self._substitute(dict(zip(op.results, ended.operands, strict=True)))
+            self._substitute(dict(zip(op.results, terminator.operands, strict=True)))
         return self.replace_by_arguments({*op.results, *body.arguments})
 
     def jump_to(self, op: IrOp, successor: Block) -> bool:
@@ -253,7 +256,7 @@ class Rewriter:
 
     def remove_unreachable(self) -> bool:
         """Removes blocks without predecessors; joins a block with its only predecessor if that jumps only to it."""
-        lost: set[Value] = set()
+        removed_values: set[Value] = set()
         for region in [region for op in self.module.walk() for region in op.regions]:
             reached, waiting = set[Block](), region.blocks[:1]
             while waiting:
@@ -263,10 +266,10 @@ class Rewriter:
                     waiting += block.ops[-1].successors if block.ops else []
             removed = [block for block in region.blocks if block not in reached]
             region.blocks = [block for block in region.blocks if block in reached]
-            lost |= {value for block in removed for op in block.ops for value in op.results}
-            lost |= {value for block in removed for value in block.arguments}
+            removed_values |= {value for block in removed for op in block.ops for value in op.results}
+            removed_values |= {value for block in removed for value in block.arguments}
             self._join_blocks(region)
-        return self.replace_by_arguments(lost)
+        return self.replace_by_arguments(removed_values)
 
     def _join_blocks(self, region: IrRegion) -> None:
         for block in list(region.blocks):
@@ -301,17 +304,21 @@ def remove_unused_added(module: GenericModule) -> None:
             rewriter.remove_arguments(function, unused)
 
 
-def _is_terminator(op: IrOp) -> bool:
-    return bool(op.successors or _YIELD.search(op.name) or _RETURN.search(op.name))
+_TERMINATORS = frozenset({"return", "yield", "br", "terminator", "condition", "unreachable", "in_parallel", "reduce"})
+
+
+def is_terminator(op: IrOp) -> bool:
+    """Returns whether an op must end its block, judging by its name and successors."""
+    return bool(op.successors) or op.name.rpartition(".")[2] in _TERMINATORS
 
 
 def _resize_segment(op: IrOp, position: int, change: int) -> None:
     """Changes the size of the segment that operand number `position` belongs to."""
     for entries in (op.properties, op.attributes):
-        found = _SEGMENT_SIZES.fullmatch(entries.get(_SEGMENTS, ""))
-        if found is None:
+        match = _SEGMENT_SIZES.fullmatch(entries.get(_SEGMENTS, ""))
+        if match is None:
             continue
-        sizes, end = [int(word) for word in found[1].split(",")], 0
+        sizes, end = [int(word) for word in match[1].split(",")], 0
         for number, size in enumerate(sizes):
             end += size
             if position < end or number == len(sizes) - 1:

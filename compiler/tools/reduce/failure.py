@@ -21,6 +21,7 @@ import msgspec
 
 from buddy.compiler.support.processes.lifetime import describe_exit, kill_group
 
+# Stands for the path of the module in a command.
 PLACEHOLDER = "{}"
 # `test`: the command exits with 0. `crash`: a signal ends it. `verifier`: it reports an error. `contains`: its output
 # contains a text. In each case the part of the output that names the failure must stay the same.
@@ -31,6 +32,7 @@ _ASSERTION = re.compile(r"Assertion `.*' failed|LLVM ERROR: .*|UNREACHABLE execu
 _ERROR = re.compile(r"error: (?!unexpected error)(.*)")
 # The parts that differ between messages about the same fault: numbers, types, and names of values and symbols.
 _VARIABLE_PART = re.compile(r"[%@^#][\w$.-]+|\d+|'(?:[^'\s]*[<>][^'\n]*|[if]\d+|index)'")
+# The end of a command's output that is read, and the time between two checks whether a fork has ended.
 _MAX_OUTPUT_BYTES = 1 << 20
 _POLL_SECONDS = 0.005
 
@@ -179,14 +181,14 @@ def with_message(failure: Failure, original: CommandExecution) -> Failure:
 
 def crash_message(output: str) -> str:
     """Returns the failed assertion or fatal error in an output without its variable parts, or an empty string."""
-    found = _ASSERTION.search(output)
-    return _VARIABLE_PART.sub("_", found[0]) if found else ""
+    match = _ASSERTION.search(output)
+    return _VARIABLE_PART.sub("_", match[0]) if match else ""
 
 
 def error_message(output: str) -> str:
     """Returns the first error in an output without its variable parts, or an empty string."""
-    found = _ERROR.search(output)
-    return _VARIABLE_PART.sub("_", found[1]).strip() if found else ""
+    match = _ERROR.search(output)
+    return _VARIABLE_PART.sub("_", match[1]).strip() if match else ""
 
 
 def resolved_command(command: Sequence[str]) -> tuple[str, ...]:

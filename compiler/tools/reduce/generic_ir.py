@@ -41,12 +41,16 @@ class Value:
 
 @dataclass(eq=False)
 class Block:
+    """A basic block."""
+
     arguments: list[Value] = field(default_factory=list)
     ops: list[IrOp] = field(default_factory=list)
 
 
 @dataclass(eq=False)
 class IrRegion:
+    """A region of an op; its first block is the entry."""
+
     blocks: list[Block] = field(default_factory=list)
 
 
@@ -176,15 +180,15 @@ class _Printer:
         parts.append(f"({', '.join(map(self._name, op.operands))})")
         if op.results:
             # A result may have been used before this op.
-            known = [value for value in op.results if value in self._names]
-            if known and len(op.results) == 1:
-                parts[0] = f"{indent}{self._names[known[0]]} = {parts[0].lstrip()}"
+            named_results = [value for value in op.results if value in self._names]
+            if named_results and len(op.results) == 1:
+                parts[0] = f"{indent}{self._names[named_results[0]]} = {parts[0].lstrip()}"
             else:
                 parts[0] = f"{indent}{self._define(op.results, '')} = {parts[0].lstrip()}"
         if op.successors:
             parts.append(f"[{', '.join(map(self._label, op.successors))}]")
         if op.properties:
-            parts.append(f" <{{{_entries(op.properties)}}}>")
+            parts.append(f" <{{{_print_entries(op.properties)}}}>")
         if op.regions:
             parts.append(" (")
             for number, region in enumerate(op.regions):
@@ -192,7 +196,7 @@ class _Printer:
                 self._region(region, indent)
                 parts = [f"{indent}}}" + (", " if number + 1 < len(op.regions) else ")")]
         if op.attributes:
-            parts.append(f" {{{_entries(op.attributes)}}}")
+            parts.append(f" {{{_print_entries(op.attributes)}}}")
         operands = ", ".join(value.type for value in op.operands)
         results = [value.type for value in op.results]
         single = len(results) == 1 and not results[0].startswith("(")
@@ -211,7 +215,7 @@ class _Printer:
                 self._op(op, indent + "  ")
 
 
-def _entries(entries: dict[str, str]) -> str:
+def _print_entries(entries: dict[str, str]) -> str:
     return ", ".join(f"{name} = {value}" if value else name for name, value in entries.items())
 
 
@@ -249,10 +253,11 @@ class Scanner:
         return self.position >= len(self.text)
 
     def peek(self, word: str) -> bool:
+        """Returns whether `word` is next."""
         return self.text.startswith(word, self.position)
 
     def take(self, word: str) -> bool:
-        """Reads `word` if it is next."""
+        """Reads `word` if it is next; returns whether it is."""
         if not self.peek(word):
             return False
         self.position += len(word)
@@ -260,19 +265,21 @@ class Scanner:
         return True
 
     def expect(self, word: str) -> None:
+        """Reads `word`. Raises `GenericFormError` if another text is next."""
         if not self.take(word):
             raise self.error(f"expected {word!r}")
 
     def match(self, pattern: re.Pattern[str]) -> str:
         """Reads a match of `pattern`; returns an empty string without one."""
-        found = pattern.match(self.text, self.position)
-        if found is None:
+        match = pattern.match(self.text, self.position)
+        if match is None:
             return ""
-        self.position = found.end()
+        self.position = match.end()
         self._skip()
-        return found[0]
+        return match[0]
 
     def require(self, pattern: re.Pattern[str], what: str) -> str:
+        """Reads a match of `pattern`. Raises `GenericFormError`, which names `what`, without one."""
         found = self.match(pattern)
         if not found:
             raise self.error(f"expected {what}")
@@ -284,10 +291,10 @@ class Scanner:
         while position < len(text):
             character = text[position]
             if character == '"':
-                found = _STRING.match(text, position)
-                if found is None:
+                match = _STRING.match(text, position)
+                if match is None:
                     raise self.error("a string without end")
-                position = found.end()
+                position = match.end()
                 continue
             if text[position : position + 2] in _ARROWS:
                 position += 2
@@ -379,7 +386,7 @@ class _Parser(Scanner):
                 op.successors.append(scope.block(self.require(_BLOCK, "a block")))
                 self.take(",")
         if self.take("<{"):
-            op.properties = self._entries()
+            op.properties = self._parse_entries()
             self.expect("}")
             self.expect(">")
         if self.peek("("):
@@ -388,7 +395,7 @@ class _Parser(Scanner):
                 op.regions.append(self._region(scope))
                 self.take(",")
         if self.take("{"):
-            op.attributes = self._entries()
+            op.attributes = self._parse_entries()
             self.expect("}")
         self.expect(":")
         inputs, outputs = self._function_type()
@@ -405,7 +412,7 @@ class _Parser(Scanner):
         self._location()
         return op
 
-    def _entries(self) -> dict[str, str]:
+    def _parse_entries(self) -> dict[str, str]:
         entries = {}
         while not self.peek("}"):
             name = self.require(_ENTRY_NAME, "the name of an attribute")

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Generic as GenericType
 from typing import NamedTuple, Protocol, TypeVar
 
 from buddy.compiler.protocol.errors import BuddyError
@@ -30,12 +29,13 @@ from buddy.compiler.tools.reduce.failure import (
     with_message,
 )
 from buddy.compiler.tools.reduce.generic_ir import GenericFormError, GenericModule, parse
-from buddy.compiler.tools.reduce.worker import Form, Generic, ModuleTried, ToGeneric, TryModule
+from buddy.compiler.tools.reduce.worker import Form, GenericPrinted, ModuleTried, PrintGeneric, TryModule
 
 _WORKER = "buddy.compiler.tools.reduce.worker:serve"
 # A worker that has not answered this long after the time limit of the command has been stopped from outside.
 _EXTRA_SECONDS = 30.0
-_START_SECONDS = 60.0
+# The time that a new worker may take to import MLIR before its first answer.
+_WORKER_START_SECONDS = 60.0
 Item = TypeVar("Item")
 
 
@@ -62,7 +62,7 @@ class ReductionProgress:
     seconds: float = 0.0
 
 
-class Subject(Protocol):
+class ReducibleModule(Protocol):
     """A module that can be reduced: its text, and the items that can be removed from it."""
 
     @property
@@ -76,7 +76,7 @@ class Subject(Protocol):
     def items(self, level: int) -> Sequence[int]:
         """Returns the numbers of the items on a level that may be removed."""
 
-    def without(self, numbers: Sequence[int]) -> Subject | None:
+    def without(self, numbers: Sequence[int]) -> ReducibleModule | None:
         """Returns a copy without the items with these numbers, `None` if they cannot be removed."""
 
     def single_steps(self) -> Iterator[Iterator[Attempt]]:
@@ -87,10 +87,10 @@ class Attempt(NamedTuple):
     """A single step: its description, and a function that returns the changed copy, or `None` if it does not apply."""
 
     what: str
-    make: Callable[[], Subject | None]
+    make: Callable[[], ReducibleModule | None]
 
 
-class IrSubject:
+class ReducibleIr:
     """A module in generic form."""
 
     unit = "ops"
@@ -109,19 +109,19 @@ class IrSubject:
         levels = steps.removable_by_depth(self.module)
         return levels[level] if level < len(levels) else []
 
-    def without(self, numbers: Sequence[int]) -> Subject | None:
+    def without(self, numbers: Sequence[int]) -> ReducibleModule | None:
         return self._after(steps.ReductionStep("", partial(steps.remove_ops, numbers)))
 
     def single_steps(self) -> Iterator[Iterator[Attempt]]:
-        for kind in steps.KINDS:
+        for kind in steps.STEP_KINDS:
             yield (Attempt(step.what, partial(self._after, step)) for step in kind(self.module))
 
-    def _after(self, step: steps.ReductionStep) -> Subject | None:
+    def _after(self, step: steps.ReductionStep) -> ReducibleModule | None:
         module = steps.apply_step(self.module, step)
-        return None if module is None else IrSubject(module)
+        return None if module is None else ReducibleIr(module)
 
 
-class LineSubject:
+class ReducibleLines:
     """A text whose lines can be removed, one by one or with the lines up to the closing bracket."""
 
     unit = "lines"
@@ -141,7 +141,7 @@ class LineSubject:
         depths = self._depths()
         return [n for n, depth in enumerate(depths) if depth == level and not self._lines[n].lstrip().startswith("}")]
 
-    def without(self, numbers: Sequence[int]) -> Subject | None:
+    def without(self, numbers: Sequence[int]) -> ReducibleModule | None:
         depths, removed = self._depths(), set[int]()
         for number in numbers:
             removed.add(number)
@@ -151,15 +151,15 @@ class LineSubject:
             if end > number + 1 or self._lines[number].rstrip().endswith("{"):
                 closes = end < len(depths) and self._lines[end].lstrip().startswith("}")
                 removed |= set(range(number, end + closes))
-        return LineSubject("\n".join([line for n, line in enumerate(self._lines) if n not in removed] + [""]))
+        return ReducibleLines("\n".join([line for n, line in enumerate(self._lines) if n not in removed] + [""]))
 
     def single_steps(self) -> Iterator[Iterator[Attempt]]:
         numbers = range(len(self._lines) - 1, -1, -1)
         yield (Attempt(f"remove lines from {n + 1}", partial(self.without, [n])) for n in numbers)
         yield (Attempt(f"remove line {n + 1}", partial(self._without_line, n)) for n in numbers)
 
-    def _without_line(self, number: int) -> Subject:
-        return LineSubject("\n".join([*self._lines[:number], *self._lines[number + 1 :], ""]))
+    def _without_line(self, number: int) -> ReducibleModule:
+        return ReducibleLines("\n".join([*self._lines[:number], *self._lines[number + 1 :], ""]))
 
     def _depths(self) -> list[int]:
         depths, depth = [], 0
@@ -173,7 +173,7 @@ class LineSubject:
 # ---- tests -----------------------------------------------------------------------------------------------------------
 
 
-class _Pool(GenericType[Item]):
+class _WorkerPool:
     """Workers that try modules in parallel.
 
     A worker that crashes or hangs is replaced; its module counts as one without the failure.
@@ -189,10 +189,10 @@ class _Pool(GenericType[Item]):
         for _ in range(count):
             self._idle.put(None)
 
-    def submit(self, request: TryModule | ToGeneric) -> Future[ModuleTried | Generic | None]:
+    def submit(self, request: TryModule | PrintGeneric) -> Future[ModuleTried | GenericPrinted | None]:
         return self._executor.submit(self._ask, request)
 
-    def _ask(self, request: TryModule | ToGeneric) -> ModuleTried | Generic | None:
+    def _ask(self, request: TryModule | PrintGeneric) -> ModuleTried | GenericPrinted | None:
         worker = self._idle.get()
         try:
             if self._closed:
@@ -200,8 +200,8 @@ class _Pool(GenericType[Item]):
             if worker is None or not worker.alive:
                 worker = self._start()
             worker.send(request)
-            answer: ModuleTried | Generic | None = worker.receive(
-                self.failure.timeout + _EXTRA_SECONDS + _START_SECONDS
+            answer: ModuleTried | GenericPrinted | None = worker.receive(
+                self.failure.timeout + _EXTRA_SECONDS + _WORKER_START_SECONDS
             )
         except (OSError, TimeoutError):
             answer = None
@@ -212,7 +212,7 @@ class _Pool(GenericType[Item]):
         return answer
 
     def _start(self) -> BlockingWorker:
-        worker = BlockingWorker(_WORKER, ModuleTried | Generic)
+        worker = BlockingWorker(_WORKER, ModuleTried | GenericPrinted)
         with self._lock:
             self._workers.add(worker)
         return worker
@@ -246,9 +246,9 @@ class Reduction:
 
     def __post_init__(self) -> None:
         self.jobs = self.jobs or os.cpu_count() or 1
-        self._pool: _Pool[object] = _Pool(self.failure, self.jobs)
-        self._known: dict[bytes, bool] = {}
-        self._began = time.monotonic()
+        self._pool = _WorkerPool(self.failure, self.jobs)
+        self._fails_by_text: dict[bytes, bool] = {}
+        self._start_time = time.monotonic()
         self.progress = ReductionProgress(0, 0, "", "")
         self._form: Form = "plain"
 
@@ -271,7 +271,7 @@ class Reduction:
             tried = self._pool.submit(TryModule(subject.text, form, self.failure)).result()
             self.progress.tests += 1
             if isinstance(tried, ModuleTried) and tried.fails:
-                self._subject: Subject = subject
+                self._subject: ReducibleModule = subject
                 self.best = tried.written
                 size, unit = subject.size, getattr(subject, "unit", "")
                 self.progress.original = self.progress.current = size
@@ -283,10 +283,10 @@ class Reduction:
             "check that the command does not depend on chance, the time, or the name of the file",
         )  # fmt: skip
 
-    def _representations(self) -> Iterator[tuple[str, Form, Subject]]:
+    def _representations(self) -> Iterator[tuple[str, Form, ReducibleModule]]:
         """Yields the ways to represent the module: first those that can simplify most."""
-        answer = self._pool.submit(ToGeneric(self.text)).result()
-        if isinstance(answer, Generic) and answer.text:
+        answer = self._pool.submit(PrintGeneric(self.text)).result()
+        if isinstance(answer, GenericPrinted) and answer.text:
             module = self._parse(answer.text)
             if module is not None:
                 yield "MLIR, read by the bindings", "printed", module
@@ -298,13 +298,13 @@ class Reduction:
         yield (
             "lines of text: neither the bindings nor the tool print this file in generic form",
             "plain",
-            LineSubject(self.text),
+            ReducibleLines(self.text),
         )
 
     @staticmethod
-    def _parse(text: str) -> IrSubject | None:
+    def _parse(text: str) -> ReducibleIr | None:
         try:
-            return IrSubject(parse(text)) if text else None
+            return ReducibleIr(parse(text)) if text else None
         except GenericFormError:
             return None
 
@@ -360,7 +360,7 @@ class Reduction:
 
     def _first_failing(self, attempts: Iterable[tuple[Attempt, Item]]) -> tuple[Attempt, Item] | None:
         """Tries `attempts` in parallel; makes the first of them that fails the current module, and returns it."""
-        waiting: deque[tuple[Attempt, Item, Subject, Future[ModuleTried | Generic | None]]] = deque()
+        waiting: deque[tuple[Attempt, Item, ReducibleModule, Future[ModuleTried | GenericPrinted | None]]] = deque()
         source = iter(attempts)
         try:
             while True:
@@ -383,31 +383,31 @@ class Reduction:
             for *_, future in waiting:
                 future.cancel()
 
-    def _submit(self, attempt: Attempt) -> tuple[Subject, Future[ModuleTried | Generic | None]] | None:
+    def _submit(self, attempt: Attempt) -> tuple[ReducibleModule, Future[ModuleTried | GenericPrinted | None]] | None:
         """Starts a test of the changed module, unless the step changes nothing or the result is known."""
         subject = attempt.make()
         if subject is None or subject.text == self._subject.text:
             return None
-        if self._known.get(_key(subject.text)) is False:
+        if self._fails_by_text.get(_key(subject.text)) is False:
             self.progress.hits += 1
             return None
         return subject, self._pool.submit(TryModule(subject.text, self._form, self.failure))
 
-    def _fails(self, subject: Subject, future: Future[ModuleTried | Generic | None]) -> bool:
+    def _fails(self, subject: ReducibleModule, future: Future[ModuleTried | GenericPrinted | None]) -> bool:
         tried = future.result()
         fails = isinstance(tried, ModuleTried) and tried.fails
         if isinstance(tried, ModuleTried) and tried.execution is None:
             self.progress.rejected += 1
         else:
             self.progress.tests += 1
-        self._known[_key(subject.text)] = fails
+        self._fails_by_text[_key(subject.text)] = fails
         if fails:
             assert isinstance(tried, ModuleTried)
             self.best = tried.written
         return fails
 
     def _report(self, step: str) -> None:
-        self.progress.step, self.progress.seconds = step, time.monotonic() - self._began
+        self.progress.step, self.progress.seconds = step, time.monotonic() - self._start_time
         self.report(self.progress)
 
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from buddy.compiler.tools.reduce.edits import Rewriter, remove_unused_added, signature_of
+from buddy.compiler.tools.reduce.edits import Rewriter, is_terminator, remove_unused_added, signature_of
 from buddy.compiler.tools.reduce.generic_ir import GenericModule, IrOp, Value
 
 # Attributes whose removal alone makes a module invalid.
-_NEEDED = frozenset({"function_type", "sym_name", "operandSegmentSizes", "resultSegmentSizes", "callee"})
+_REQUIRED_ATTRIBUTES = frozenset({"function_type", "sym_name", "operandSegmentSizes", "resultSegmentSizes", "callee"})
 # The sizes of a tensor, memref or vector (`4x?x` in `tensor<4x?xf32>`), and those of a torch tensor.
 _SHAPE = re.compile(r"(?<=<)(?:(?:\d+|\?)x)+(?=[a-z!])|(?<=tensor<\[)[\d,?]+(?=\])")
 _SIZE = re.compile(r"\d+")
@@ -65,14 +65,6 @@ def removable_by_depth(module: GenericModule) -> list[list[int]]:
 
     visit(module.ops, 0, in_block=False)
     return [level for level in levels if level]
-
-
-def is_terminator(op: IrOp) -> bool:
-    """True for an op that must end its block, judging by its name and successors."""
-    return bool(op.successors) or op.name.rpartition(".")[2] in _TERMINATORS
-
-
-_TERMINATORS = frozenset({"return", "yield", "br", "terminator", "condition", "unreachable", "in_parallel", "reduce"})
 
 
 def remove_ops(numbers: Iterable[int], module: GenericModule) -> bool:
@@ -198,7 +190,7 @@ def _remove_operand(index: int, rewriter: Rewriter, op: IrOp) -> bool:
 
 
 def _all_attributes(module: GenericModule) -> Iterator[ReductionStep]:
-    if any(op.attributes.keys() - _NEEDED for op in module.walk()):
+    if any(op.attributes.keys() - _REQUIRED_ATTRIBUTES for op in module.walk()):
         yield ReductionStep("remove all attributes that are not properties", _remove_attributes_of_all)
     if module.resources:
         yield ReductionStep("remove the resources", _remove_resources)
@@ -206,7 +198,7 @@ def _all_attributes(module: GenericModule) -> Iterator[ReductionStep]:
 
 def _remove_attributes_of_all(module: GenericModule) -> bool:
     for op in module.walk():
-        op.attributes = {name: value for name, value in op.attributes.items() if name in _NEEDED}
+        op.attributes = {name: value for name, value in op.attributes.items() if name in _REQUIRED_ATTRIBUTES}
     return True
 
 
@@ -217,7 +209,7 @@ def _remove_resources(module: GenericModule) -> bool:
 
 def _attributes(module: GenericModule) -> Iterator[ReductionStep]:
     for number, op in enumerate(module.walk()):
-        for name in [name for name in (*op.attributes, *op.properties) if name not in _NEEDED]:
+        for name in [name for name in (*op.attributes, *op.properties) if name not in _REQUIRED_ATTRIBUTES]:
             yield _on_op(number, f"remove {name} of {op.name}", partial(_remove_attribute, name))
 
 
@@ -325,7 +317,7 @@ def _on_op(number: int, what: str, edit: Callable[[Rewriter, IrOp], bool]) -> Re
 
 
 # All kinds of steps, in the order in which they are tried: first those that remove most.
-KINDS: tuple[StepKind, ...] = (
+STEP_KINDS: tuple[StepKind, ...] = (
     _unused_arguments, _all_attributes, _blocks, _ops, _regions, _results, _equal_arguments, _operands, _attributes,
     _constants, _sizes,
 )  # fmt: skip

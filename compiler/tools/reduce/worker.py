@@ -42,26 +42,26 @@ class ModuleTried(Message, frozen=True):
     problem: str = ""
 
 
-class ToGeneric(Message, frozen=True):
-    """Print the module `text` in generic form; answered by `Generic`."""
+class PrintGeneric(Message, frozen=True):
+    """Print the module `text` in generic form; answered by `GenericPrinted`."""
 
     text: str
 
 
-class Generic(Message, frozen=True):
+class GenericPrinted(Message, frozen=True):
     """A module in generic form, or the reason why the bindings cannot read it."""
 
     text: str = ""
     problem: str = ""
 
 
-@serves(TryModule | ToGeneric)
+@serves(TryModule | PrintGeneric)
 def serve(channel: Channel) -> None:
     """Answers requests until the channel closes."""
     with tempfile.TemporaryDirectory(prefix="buddy-reduce-") as folder:
         path = Path(folder, "candidate.mlir")
         while (request := channel.receive()) is not None:
-            channel.send(_print_generic(request) if isinstance(request, ToGeneric) else _try_module(request, path))
+            channel.send(_print_generic(request) if isinstance(request, PrintGeneric) else _try_module(request, path))
 
 
 def _try_module(request: TryModule, path: Path) -> ModuleTried:
@@ -81,11 +81,11 @@ def _try_module(request: TryModule, path: Path) -> ModuleTried:
     return ModuleTried(shows_failure(request.failure, execution), text, execution)
 
 
-def _print_generic(request: ToGeneric) -> Generic:
+def _print_generic(request: PrintGeneric) -> GenericPrinted:
     module, problem = _parse(request.text)
     if module is None:
-        return Generic(problem=problem)
-    return Generic(module.operation.get_asm(print_generic_op_form=True, assume_verified=True))
+        return GenericPrinted(problem=problem)
+    return GenericPrinted(module.operation.get_asm(print_generic_op_form=True, assume_verified=True))
 
 
 def _parse(text: str) -> tuple[ir.Module | None, str]:

@@ -22,7 +22,7 @@ from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.compare import compare
 from buddy.compiler.runtime.graph_interpreter import SEED, compute_results
 from buddy.compiler.runtime.sensitivity import compare_result
-from buddy.compiler.tools.runtimes.onnx_model import RuntimeModel, evaluator_of
+from buddy.compiler.tools.runtimes.onnx_model import RuntimeModel, make_evaluator
 
 # The maximum number of nodes that one call marks.
 MARKS_PER_CALL = 8
@@ -132,7 +132,7 @@ class DivergenceSearch:
         low, high = 0, len(candidates)
         while low < high:
             count, parts = high - low, MARKS_PER_CALL
-            indices = range(low, high) if count <= parts else [low + count * part // parts for part in range(parts)]
+            indices = range(low, high) if count <= parts else [low + count * number // parts for number in range(parts)]
             differing = {op.name for op in self._differing([candidates[index] for index in indices])}
             first = next((index for index in indices if candidates[index].name in differing), None)
             before = [index for index in indices if first is None or index < first]
@@ -142,11 +142,11 @@ class DivergenceSearch:
 
     def _differing(self, nodes: Sequence[Op]) -> list[Op]:
         """Returns the nodes whose values differ. Raises `_FusionAtFault` if marking them makes the results right."""
-        for begin in range(0, len(nodes), MARKS_PER_CALL):
-            part = [op for op in nodes[begin : begin + MARKS_PER_CALL] if op.name not in self._reports]
-            if part:
-                self._report_progress(f"marking {_describe(part)} (call {self._runs + 1})", 0.0)
-                self._compare_marked(part)
+        for start in range(0, len(nodes), MARKS_PER_CALL):
+            batch = [op for op in nodes[start : start + MARKS_PER_CALL] if op.name not in self._reports]
+            if batch:
+                self._report_progress(f"marking {_describe(batch)} (call {self._runs + 1})", 0.0)
+                self._compare_marked(batch)
         return [op for op in nodes if self._reports[op.name].verdict != "ok"]
 
     def _compare_marked(self, nodes: Sequence[Op]) -> None:
@@ -193,7 +193,7 @@ CompareValues = Callable[[Sequence[Op], Sequence[torch.Tensor]], list[OutputRepo
 def _comparison_of_values(captured: CapturedGraph, model: RuntimeModel) -> CompareValues:
     """Returns a function that compares values of nodes with eager's; for an ONNX file, with ONNX's evaluator."""
     if captured.onnx_model:
-        evaluate = evaluator_of(captured)
+        evaluate = make_evaluator(captured)
 
         def compare_with_evaluator(nodes: Sequence[Op], values: Sequence[torch.Tensor]) -> list[OutputReport]:
             names = [model.values[op.name] for op in nodes]
@@ -205,19 +205,19 @@ def _comparison_of_values(captured: CapturedGraph, model: RuntimeModel) -> Compa
 
     def compare_with_eager(nodes: Sequence[Op], values: Sequence[torch.Tensor]) -> list[OutputReport]:
         # Each value is compared as if it were a result of the program.
-        part = replace(captured, graph=_with_results(captured.graph, nodes), result_names=())
+        program = replace(captured, graph=_with_results(captured.graph, nodes), result_names=())
         torch.manual_seed(SEED)
-        expected = compute_results(part.graph, captured.tensors, captured.numbers)
-        return [compare_result(part, expected, index, value, equal_nan=True) for index, value in enumerate(values)]
+        expected = compute_results(program.graph, captured.tensors, captured.numbers)
+        return [compare_result(program, expected, index, value, equal_nan=True) for index, value in enumerate(values)]
 
     return compare_with_eager
 
 
 def _with_results(graph: Graph, nodes: Sequence[Op]) -> Graph:
     """Returns a graph that shares the nodes of `graph`, and returns the values of `nodes`."""
-    changed = Graph(graph.name)
-    changed.symbols = graph.symbols
+    graph_of_values = Graph(graph.name)
+    graph_of_values.symbols = graph.symbols
     output = OutputOp("output")
     output._arguments = [list(nodes)]
-    changed.body = [*graph.body[:-1], output]
-    return changed
+    graph_of_values.body = [*graph.body[:-1], output]
+    return graph_of_values

@@ -58,9 +58,9 @@ class RuntimeModel:
 
         proto = onnx.ModelProto()
         proto.CopyFrom(self.proto)
-        known = {value.name: value for value in proto.graph.value_info}
+        value_infos = {value.name: value for value in proto.graph.value_info}
         for node in marked:
-            proto.graph.output.append(known[self.values[node]])
+            proto.graph.output.append(value_infos[self.values[node]])
         path, inputs = self.folder / f"{name}.onnx", self.folder / "inputs.bin"
         path.write_bytes(proto.SerializeToString())
         arrays = write_arrays(inputs, [as_array(tensor) for tensor in self.inputs])
@@ -128,7 +128,7 @@ def _export_program(captured: CapturedGraph, folder: Path) -> RuntimeModel:
         raise NoModelError("the program computes nothing", captured.info.name)
     inputs = tuple(tensor for index, tensor in enumerate(captured.tensors) if index not in captured.parameters)
     try:
-        with quiet(), torch.no_grad(), torch.fx.traceback.preserve_node_meta():
+        with suppress_exporter_warnings(), torch.no_grad(), torch.fx.traceback.preserve_node_meta():
             exported = torch.export.export(_GraphModule(captured, outputs), inputs, strict=False)
             program = torch.onnx.export(exported, dynamo=True, verbose=False)
     except Exception as error:  # any error of an op's translation
@@ -136,7 +136,7 @@ def _export_program(captured: CapturedGraph, folder: Path) -> RuntimeModel:
     assert program is not None
     folder.mkdir(parents=True, exist_ok=True)
     program.save(folder / "exported.onnx", external_data=True)
-    proto = _without_data(folder / "exported.onnx")
+    proto = _load_without_data(folder / "exported.onnx")
     names = [op.name for op in outputs]
     results = tuple(placeholders[op.name] if op.name in placeholders else names.index(op.name) for op in returned)
     values = _value_names(program.exported_program, graph.operations)
@@ -180,7 +180,7 @@ def _value_names(exported: Any, operations: Sequence[Op]) -> dict[str, str]:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def suppress_exporter_warnings() -> Iterator[None]:
     """Suppresses the warnings of PyTorch's exporter, which concern its own packages."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
@@ -213,7 +213,7 @@ def _model_of_file(captured: CapturedGraph, folder: Path) -> RuntimeModel:
         proto, str(folder / "exported.onnx"), save_as_external_data=True, location="exported.data",
         size_threshold=_MIN_EXTERNAL_BYTES,
     )  # fmt: skip
-    proto = _without_data(folder / "exported.onnx")
+    proto = _load_without_data(folder / "exported.onnx")
     # The nodes of the captured graph have the names of the model's nodes.
     outputs = {node.name: [name for name in node.output if name] for node in proto.graph.node}
     values = {}
@@ -224,11 +224,11 @@ def _model_of_file(captured: CapturedGraph, folder: Path) -> RuntimeModel:
             values[op.name] = outputs[op.name][0]
     names = {value.name: index for index, value in enumerate(proto.graph.output)}
     results = tuple(tensors[op.name] if op.name in tensors else names[values[op.name]] for op in captured.graph.results)
-    used = tuple(tensors[value.name] for value in inputs)
-    return RuntimeModel(folder, proto, used, _markable_values(proto, captured, values), results)
+    input_tensors = tuple(tensors[value.name] for value in inputs)
+    return RuntimeModel(folder, proto, input_tensors, _markable_values(proto, captured, values), results)
 
 
-def evaluator_of(
+def make_evaluator(
     captured: CapturedGraph,
 ) -> Callable[[Sequence[torch.Tensor], Collection[str]], dict[str, torch.Tensor]]:
     """Returns a function that evaluates the model of an ONNX file with ONNX's reference evaluator.
@@ -242,23 +242,23 @@ def evaluator_of(
     inputs = [value.name for value in proto.graph.input]
 
     def evaluate(tensors: Sequence[torch.Tensor], names: Collection[str]) -> dict[str, torch.Tensor]:
-        known = {value.name: value for value in (*proto.graph.value_info, *proto.graph.output)}
+        value_infos = {value.name: value for value in (*proto.graph.value_info, *proto.graph.output)}
         marked = onnx.ModelProto()
         marked.CopyFrom(proto)
         del marked.graph.output[:]
-        marked.graph.output.extend(known[name] for name in names)
+        marked.graph.output.extend(value_infos[name] for name in names)
         feeds = {name: tensor.numpy() for name, tensor in zip(inputs, tensors, strict=True)}
         return dict(zip(names, map(as_tensor, ReferenceEvaluator(marked).run(None, feeds)), strict=True))
 
     return evaluate
 
 
-def results_of_file(captured: CapturedGraph) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]:
+def make_result_function(captured: CapturedGraph) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]:
     """Returns a function that evaluates an ONNX file: it takes the tensors of all inputs and returns the results."""
     import onnx
 
     names = [value.name for value in onnx.load_model_from_string(captured.onnx_model).graph.output]
-    evaluate = evaluator_of(captured)
+    evaluate = make_evaluator(captured)
 
     def results(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         values = evaluate(tensors, list(dict.fromkeys(names)))
@@ -270,7 +270,7 @@ def results_of_file(captured: CapturedGraph) -> Callable[[Sequence[torch.Tensor]
 # ---- shared ----------------------------------------------------------------------------------------------------------
 
 
-def _without_data(path: Path) -> onnx.ModelProto:
+def _load_without_data(path: Path) -> onnx.ModelProto:
     import onnx
 
     return onnx.load(str(path), load_external_data=False)
@@ -285,12 +285,12 @@ def _markable_values(proto: onnx.ModelProto, captured: CapturedGraph, values: di
 
     described = {value.name: value.type.tensor_type for value in proto.graph.value_info}
     computed = {name for node in proto.graph.node for name in node.output}
-    taken = {value.name for value in proto.graph.output}
+    used_names = {value.name for value in proto.graph.output}
     markable = {}
     for op in captured.graph.operations:
         name = values.get(op.name, "")
         meta = op.metas[0] if op.metas else None
-        if meta is None or name not in described or name not in computed or name in taken:
+        if meta is None or name not in described or name not in computed or name in used_names:
             continue
         described_type = described[name]
         shape = tuple(dim.dim_value for dim in described_type.shape.dim)
@@ -300,18 +300,18 @@ def _markable_values(proto: onnx.ModelProto, captured: CapturedGraph, values: di
             continue
         if shape == tuple(meta.shape) and dtype == str(to_torch_dtype(meta.dtype)).removeprefix("torch."):
             markable[op.name] = name
-            taken.add(name)
+            used_names.add(name)
     return markable
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray:
     """Returns a tensor as a NumPy array; bfloat16 is a type of the package `ml_dtypes`."""
-    plain = dense(tensor.detach())
-    if plain.dtype is torch.bfloat16:
+    dense_tensor = dense(tensor.detach())
+    if dense_tensor.dtype is torch.bfloat16:
         import ml_dtypes
 
-        return plain.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-    return plain.numpy()
+        return dense_tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return dense_tensor.numpy()
 
 
 def as_tensor(array: np.ndarray) -> torch.Tensor:

@@ -71,11 +71,11 @@ def load_onnx_runtime(path: Path, threads: int) -> Call:
 
 
 def load_openvino(
-    path: Path, threads: int, precision: str = "", change: Callable[[Any], Any] = lambda model: model
+    path: Path, threads: int, precision: str = "", transform: Callable[[Any], Any] = lambda model: model
 ) -> tuple[Call, str]:
     """Loads the model at `path` with OpenVINO; returns also the precision in which it computes floats.
 
-    `change` takes OpenVINO's model and returns the model to compile. `precision` is the requested precision, "" for
+    `transform` takes OpenVINO's model and returns the model to compile. `precision` is the requested precision, "" for
     OpenVINO's choice. OpenVINO by default computes float32 in bfloat16 on processors with instructions for bfloat16,
     and ignores a request for bfloat16 on others, so the effective precision is read back. Raises `RuntimeRunError` if
     it differs from `precision`.
@@ -86,7 +86,7 @@ def load_openvino(
     if precision:
         settings["INFERENCE_PRECISION_HINT"] = precision
     core = openvino.Core()
-    compiled = core.compile_model(change(core.read_model(str(path))), "CPU", settings)
+    compiled = core.compile_model(transform(core.read_model(str(path))), "CPU", settings)
     effective = str(compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name())
     if precision not in ("", effective):
         raise RuntimeRunError(f"OpenVINO computes in {effective} on this CPU, although {precision} was requested")

@@ -18,7 +18,7 @@ from buddy.compiler.runtime.measure import OnProgress, compare_with_reference, d
 from buddy.compiler.support import files
 from buddy.compiler.support.files import scratch_folder
 from buddy.compiler.tools.runtimes.divergence import DivergenceSearch
-from buddy.compiler.tools.runtimes.onnx_model import RuntimeModel, make_model, results_of_file
+from buddy.compiler.tools.runtimes.onnx_model import RuntimeModel, make_model, make_result_function
 from buddy.compiler.tools.runtimes.sessions import INSTALL_COMMAND, RuntimeProcess, missing_packages
 
 if TYPE_CHECKING:
@@ -159,4 +159,6 @@ def with_independent_reference(captured: CapturedGraph) -> CapturedGraph:
     """
     if not captured.onnx_model or captured.eager is None:
         return captured
-    return replace(captured, eager=results_of_file(captured), eager_to_time=captured.eager_to_time or captured.eager)
+    return replace(
+        captured, eager=make_result_function(captured), eager_to_time=captured.eager_to_time or captured.eager
+    )

@@ -86,16 +86,18 @@ def _compare_in_child(channel: Channel, captured: CapturedGraph, request: Compar
     return RecipesCompared(problem=_failure_reason(end, request.timeout))
 
 
-def _run_in_child(channel: Channel, work: Callable[[Channel], Reply], kind: Any, seconds: float) -> TaskEnd:
-    types = kind | FailureReply | LogText
-    return run_in_child(channel, Task(work, _error_reply(kind), types, lambda _: None, seconds))
+def _run_in_child(channel: Channel, work: Callable[[Channel], Reply], reply_type: Any, seconds: float) -> TaskEnd:
+    types = reply_type | FailureReply | LogText
+    return run_in_child(channel, Task(work, _error_reply(reply_type), types, lambda _: None, seconds))
 
 
-def _error_reply(kind: type[RecipeTried] | type[RecipesCompared] | type[NodesTimed]) -> Callable[[Exception], Reply]:
+def _error_reply(
+    reply_type: type[RecipeTried] | type[RecipesCompared] | type[NodesTimed],
+) -> Callable[[Exception], Reply]:
     def reply(error: Exception) -> Reply:
         if isinstance(error, CompilationError):
-            return kind(problem=error.diagnostic.what)
-        return kind(problem=f"{type(error).__name__}: {error}")
+            return reply_type(problem=error.diagnostic.what)
+        return reply_type(problem=f"{type(error).__name__}: {error}")
 
     return reply
 
@@ -121,10 +123,10 @@ def try_recipe(captured: CapturedGraph, request: TryRecipe) -> RecipeTried:
         program = LoadedProgram(artifact, frozen=True)
         reference = captured.in_precisions(precisions)
         assert reference.eager is not None
-        problem = _difference(reference, reference.eager, program)
+        problem = _describe_difference(reference, reference.eager, program)
         if problem:
             return RecipeTried(compile_seconds=seconds, problem=problem)
-        error = _error(captured, captured.eager, program) if precisions else -1.0
+        error = _measure_error(captured, captured.eager, program) if precisions else -1.0
         if request.max_error is not None and error > request.max_error:
             problem = f"error {error:.1e} of eager's rms, more than {request.max_error:g}"
             return RecipeTried(compile_seconds=seconds, problem=problem, error=error)
@@ -140,7 +142,7 @@ def _compile(captured: CapturedGraph, recipe: Recipe, on_lowered: OnLowered | No
     return compile_graph(captured.graph, recipe, overrides, on_lowered)
 
 
-def _error(captured: CapturedGraph, eager: Eager, program: LoadedProgram) -> float:
+def _measure_error(captured: CapturedGraph, eager: Eager, program: LoadedProgram) -> float:
     """Returns the error of the results, in the unit of `Tune.max_error`."""
     torch.manual_seed(SEED)
     results = program(captured.tensors, captured.numbers)
@@ -149,7 +151,7 @@ def _error(captured: CapturedGraph, eager: Eager, program: LoadedProgram) -> flo
     return error_of_results(results, expected)
 
 
-def _difference(captured: CapturedGraph, eager: Eager, program: LoadedProgram) -> str:
+def _describe_difference(captured: CapturedGraph, eager: Eager, program: LoadedProgram) -> str:
     """Returns a description of the first difference from eager's results; "" if all agree."""
     torch.manual_seed(SEED)
     results = iter(program(captured.tensors, captured.numbers))

@@ -103,15 +103,15 @@ class ErrorMeter:
         captured = self._captured
         self._symbols = symbol_values(self._graph, captured.tensors, captured.numbers)
         torch.manual_seed(SEED)
-        kept = 0
+        value_bytes = 0
         values: dict[str, Any] = dict(zip((op.name for op in self._graph.placeholders), captured.tensors, strict=True))
         for op in self._graph.operations:
             if isinstance(op, RandomOp):
                 self._states[op.name] = torch.get_rng_state()
             values[op.name] = compute_node(op, values, self._symbols)
-            kept += _bytes_of(values[op.name])
+            value_bytes += _bytes_of(values[op.name])
         self._expected = self._results(values)
-        self._values = values if kept <= _MAX_KEPT_BYTES else {}
+        self._values = values if value_bytes <= _MAX_KEPT_BYTES else {}
         result_fingerprints = [fingerprints([value]) for value in self._expected if isinstance(value, torch.Tensor)]
         self._key = digest(
             serialization.graph_hash(self._graph), program_cache.installation(), str(result_fingerprints)

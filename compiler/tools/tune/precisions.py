@@ -41,20 +41,20 @@ from buddy.compiler.tools.tune.tuner import FINAL_SECONDS, TuneWorker, ask_any, 
 A = TypeVar("A")
 
 # The fractions of the time limit after which the timing of precisions and the measurement of errors end.
-_TIMED_BY, _MEASURED_BY = 0.4, 0.7
+_TIMING_END, _MEASURING_END = 0.4, 0.7
 # The order in which precisions are timed: those that are likely to save the most time first.
-_LIKELY: tuple[Precision, ...] = (F32, "bf16", "int8-dynamic", "bf16x3")
-_ORDER = (*_LIKELY, *(precision for precision in PRECISIONS if precision not in _LIKELY))
+_LIKELY_FASTEST: tuple[Precision, ...] = (F32, "bf16", "int8-dynamic", "bf16x3")
+_ORDER = (*_LIKELY_FASTEST, *(precision for precision in PRECISIONS if precision not in _LIKELY_FASTEST))
 # The duration in seconds of one request to measure errors; progress is reported after each.
-_ERRORS_AT_ONCE = 3.0
+_ERROR_REQUEST_SECONDS = 3.0
 # A precision that saves a smaller fraction of a product's time is ignored, because it may be noise.
-_LEAST_SAVING = 0.02
+_MIN_SAVING = 0.02
 # The search for the budget ends at an error above this fraction of the limit, or after this many recipes.
 _NEAR_LIMIT, _MAX_RECIPES = 0.8, 8
 # An additional factor for a new budget, because the error is not exactly proportional to the budget.
 _MARGIN = 0.95
 # The fractions of the final budget for which further recipes are tried.
-_FRONT_PARTS = (1 / 3, 1 / 10)
+_FRONT_BUDGETS = (1 / 3, 1 / 10)
 
 
 class PrecisionStep(NamedTuple):
@@ -83,14 +83,14 @@ def _steps_of(node: NodePrecision) -> Iterator[PrecisionStep]:
     options = [effect for effect in node.effects if 0 <= effect.error < math.inf and effect.saved > 0]
     error, saved = 0.0, 0.0
     while True:
-        further = [
+        candidates = [
             PrecisionStep(node.node, effect.precision, max(0.0, effect.error**2 - error), effect.saved - saved)
             for effect in options
             if effect.saved > saved
         ]
-        if not further:
+        if not candidates:
             return
-        step = max(further, key=lambda step: (_gain(step), step.saved))
+        step = max(candidates, key=lambda step: (_gain(step), step.saved))
         yield step
         error, saved = error + step.squared_error, saved + step.saved
 
@@ -101,11 +101,11 @@ def choose_within(steps: Sequence[PrecisionStep], budget: float) -> dict[str, Pr
     A step that does not fit is omitted, with the later steps of its node.
     """
     chosen: dict[str, Precision] = {}
-    closed: set[str] = set()
+    finished_nodes: set[str] = set()
     remaining = budget**2
     for step in steps:
-        if step.node in closed or step.squared_error > remaining:
-            closed.add(step.node)
+        if step.node in finished_nodes or step.squared_error > remaining:
+            finished_nodes.add(step.node)
             continue
         remaining -= step.squared_error
         chosen[step.node] = step.precision
@@ -143,7 +143,7 @@ class PrecisionSearch:
         return self.frame.max_error
 
     @property
-    def plain(self) -> Recipe:
+    def f32_recipe(self) -> Recipe:
         """The recipe with all products in f32."""
         return replace(self.frame.recipe, precision=F32, precisions=())
 
@@ -155,11 +155,11 @@ class PrecisionSearch:
         self.workers = workers
         first = await self._try(self.frame.recipe, ("the first recipe",))
         if first.problem:
-            plain = await self._try_precisions({})
-            if plain.problem:  # float32 has no error, so the reason is another one
+            f32_result = await self._try_precisions({})
+            if f32_result.problem:  # float32 has no error, so the reason is another one
                 todo = "give each recipe more time (--each) if it is not done in time, else run it to see why"
                 raise JobFailed(
-                    Diagnostic(f"the recipe with all products in f32 fails: {plain.problem}", "tuning", todo)
+                    Diagnostic(f"the recipe with all products in f32 fails: {f32_result.problem}", "tuning", todo)
                 )
         else:
             self.best_ratio = first.ratio
@@ -177,12 +177,12 @@ class PrecisionSearch:
         """Returns all products of float32 with the time that each precision saves, without errors."""
         timed: dict[Precision, NodesTimed] = {}
         for number, precision in enumerate(_ORDER):
-            if number > 1 and self.elapsed > _TIMED_BY * self.frame.seconds:
+            if number > 1 and self.elapsed > _TIMING_END * self.frame.seconds:
                 self.notes.append(f"not enough time to measure {', '.join(_ORDER[number:])}")
                 break
             self._report_progress(f"timing products in {precision}", number / len(_ORDER))
             result = await self._ask(
-                TimeNodes(replace(self.plain, precision=precision), self.frame.recipe_seconds), NodesTimed
+                TimeNodes(replace(self.f32_recipe, precision=precision), self.frame.recipe_seconds), NodesTimed
             )
             if result.problem:
                 self.notes.append(f"products in {precision} were not timed: {result.problem}")
@@ -211,14 +211,14 @@ class PrecisionSearch:
         pairs = _pairs_to_measure(nodes)
         errors: dict[tuple[str, str], float] = {}
         reused = 0
-        while len(errors) < len(pairs) and (not errors or self.elapsed < _MEASURED_BY * self.frame.seconds):
+        while len(errors) < len(pairs) and (not errors or self.elapsed < _MEASURING_END * self.frame.seconds):
             self._report_progress(f"errors of single products, {len(errors)}/{len(pairs)}", len(errors) / len(pairs))
-            request = MeasureErrors(tuple(pairs), _ERRORS_AT_ONCE)
+            request = MeasureErrors(tuple(pairs), _ERROR_REQUEST_SECONDS)
             result = await self._ask(request, ErrorsMeasured)
             if result.problem:
                 self.notes.append(f"errors were not measured: {result.problem}")
                 break
-            errors, reused = {(one.node, one.precision): one.error for one in result.errors}, result.reused
+            errors, reused = {(entry.node, entry.precision): entry.error for entry in result.errors}, result.reused
         if reused:
             self.notes.append(f"{reused} errors of single products are from an earlier search")
         if len(errors) < len(pairs):
@@ -256,8 +256,8 @@ class PrecisionSearch:
             budget *= _MARGIN * self.limit / result.error
             if not passed < budget < failed:
                 budget = math.sqrt(passed * failed) if passed and failed < math.inf else budget
-        for part in _FRONT_PARTS:
-            chosen = choose_within(steps, part * (passed or self.limit))
+        for fraction in _FRONT_BUDGETS:
+            chosen = choose_within(steps, fraction * (passed or self.limit))
             if chosen not in tried and self._has_time():
                 tried.append(chosen)
                 await self._try_precisions(chosen)
@@ -280,7 +280,7 @@ class PrecisionSearch:
 
     def _recipe(self, chosen: dict[str, Precision]) -> Recipe:
         choices = sorted(PrecisionChoice(node, precision) for node, precision in chosen.items())
-        return replace(self.plain, precisions=tuple(choices))
+        return replace(self.f32_recipe, precisions=tuple(choices))
 
     async def _try(self, recipe: Recipe, words: tuple[str, ...]) -> RecipeTried:
         self._report_progress(f"recipe {self.count + 1}: {', '.join(words)}")
@@ -344,7 +344,7 @@ def _pairs_to_measure(nodes: Sequence[NodePrecision]) -> list[MeasuredError]:
     """Returns the nodes and precisions that save time: for each node, the fastest precision first."""
     by_node = []
     for node in nodes:
-        effects = [effect for effect in node.effects if effect.saved > _LEAST_SAVING * node.seconds]
+        effects = [effect for effect in node.effects if effect.saved > _MIN_SAVING * node.seconds]
         effects.sort(key=lambda effect: -effect.saved)
         by_node.append([MeasuredError(node.node, effect.precision) for effect in effects])
     return [pair for rank in zip_longest(*by_node) for pair in rank if pair is not None]

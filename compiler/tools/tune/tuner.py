@@ -208,14 +208,14 @@ class Tuner:
 async def ask_any(
     workers: Sequence[TuneWorker],
     request: TuningRequest,
-    answer: type[A],
+    reply_type: type[A],
     on_loss: Callable[[ConnectionError], object],
 ) -> A:
-    """Returns the first `answer` of a worker that is not lost. Raises `JobFailed` if all are lost."""
+    """Returns the first `reply_type` of a worker that is not lost. Raises `JobFailed` if all are lost."""
     for worker in workers:
         try:
-            found: A = await worker.ask(request)
-            return found
+            reply: A = await worker.ask(request)
+            return reply
         except ConnectionError as error:
             on_loss(error)
     raise _all_lost_error()

@@ -25,6 +25,7 @@ from buddy.compiler.support.processes.channel import Channel, serves, traceback_
 from buddy.compiler.tools.tune.measure import serve_attempts
 from buddy.compiler.tools.tune.messages import LoadBundle, LoadForTuning, LoadMessage, TuningRequest
 
+# The names of the files of a bundle: the graph, and its inputs.
 _GRAPH_FILE, _VALUES_FILE = "graph.bin", "values.pt"
 
 
@@ -51,8 +52,8 @@ def read_bundle(folder: Path) -> CapturedGraph:
 
 def _without_spare_storage(tensor: torch.Tensor) -> torch.Tensor:
     """Returns the tensor with a storage of its own: for a view, `torch.save` would write the whole storage."""
-    plain = resolve_lazy(tensor.detach())
-    return plain if plain.untyped_storage().nbytes() == plain.nbytes else plain.clone()
+    dense_tensor = resolve_lazy(tensor.detach())
+    return dense_tensor if dense_tensor.untyped_storage().nbytes() == dense_tensor.nbytes else dense_tensor.clone()
 
 
 @serves(LoadMessage | TuningRequest)
@@ -65,8 +66,6 @@ def serve(channel: Channel) -> None:
 
 def _load_graph(channel: Channel, load_message: LoadMessage) -> Any:
     """Returns the graph to try recipes on; if it cannot be loaded, sends the reason and returns `None`."""
-    import torch
-
     # This process must not start torch's threads: a child that it forks would hang in its first parallel op.
     torch.set_num_threads(1)
     try:
@@ -83,7 +82,6 @@ def _load_graph(channel: Channel, load_message: LoadMessage) -> Any:
 
 
 def _load_bundle(load_message: LoadBundle) -> Any:
-
     return read_bundle(Path(load_message.folder))
 
 

@@ -24,7 +24,7 @@ from buddy.compiler.protocol.worker_messages import FailureReply
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.support.processes.channel import Channel
 from buddy.compiler.tools.bisect import Stopped, bisect, steps
-from buddy.compiler.tools.bisect.trials import RecipeTrials, subject_of
+from buddy.compiler.tools.bisect.trials import RecipeTrials, make_subject
 from buddy.compiler.tools.extract import Subgraph
 from tests.programs import captured
 from tests.support.tiers import sampled
@@ -148,7 +148,7 @@ def test_a_crash_in_a_lowering_is_not_blamed_on_the_last_graph_pass(master: Chan
     recipe, registry = default_recipe(), Registry({"GeluOp": lambda _node, _symbols: os._exit(3)})
     assert any(step.level == "graph" and step.enabled for step in recipe.steps)
     assert program.eager is not None
-    subject = subject_of(Subgraph(program.graph, program.tensors, program.numbers), program.eager)
+    subject = make_subject(Subgraph(program.graph, program.tensors, program.numbers), program.eager)
     outcome = RecipeTrials(master, Criterion(), lambda: registry)(subject, recipe)
     assert (outcome.kind, outcome.step) == ("crashes", LOWERING_STEP)
     assert outcome.describe(recipe).startswith("the process crashes in lowering")

@@ -48,28 +48,28 @@ def test_the_step_that_turns_good_to_bad_is_at_fault(name: str) -> None:
         tried.append(recipe)
         return wrong_with(place(name))(recipe)
 
-    assert names(RECIPE, steps.culprit_steps(RECIPE, attempt, judge)) == [name]
+    assert names(RECIPE, steps.find_culprit_steps(RECIPE, attempt, judge)) == [name]
     assert len(tried) <= 8
 
 
 def test_two_faults_are_both_found() -> None:
     both = [place("fold-transposes"), place("read-in-place")]
-    assert steps.culprit_steps(RECIPE, wrong_with(*both), judge) == both
+    assert steps.find_culprit_steps(RECIPE, wrong_with(*both), judge) == both
 
 
 def test_all_steps_of_a_pass_that_a_plug_in_brought_are_left_out_together(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = [number for number, step in enumerate(RECIPE.steps) if step.name == "cse" and step.enabled]
     assert len(wanted) > 1
     monkeypatch.setattr(steps, "plugin_of_step", lambda step: "own.py" if step.name == "cse" else "")
-    assert steps.steps_of_plugin(RECIPE) == wanted
-    assert steps.culprit_steps(RECIPE, wrong_with(*wanted), judge) == wanted
+    assert steps.steps_of_only_plugin_pass(RECIPE) == wanted
+    assert steps.find_culprit_steps(RECIPE, wrong_with(*wanted), judge) == wanted
     monkeypatch.setattr(steps, "plugin_of_step", lambda step: "own.py" if step.name in ("cse", "fuse-rows") else "")
-    assert steps.steps_of_plugin(RECIPE) == []
+    assert steps.steps_of_only_plugin_pass(RECIPE) == []
 
 
 def test_a_needed_step_is_found_by_leaving_it_out() -> None:
     wanted = place("copies-to-loops")
-    assert steps.culprit_steps(RECIPE, wrong_with(wanted), judge) == [wanted]
+    assert steps.find_culprit_steps(RECIPE, wrong_with(wanted), judge) == [wanted]
 
 
 def test_a_needed_step_is_left_in_where_something_likelier_is_at_fault() -> None:
@@ -79,17 +79,17 @@ def test_a_needed_step_is_left_in_where_something_likelier_is_at_fault() -> None
         tried.append(recipe)
         return RecipeOutcome("differs")
 
-    assert steps.culprit_steps(RECIPE, attempt, judge, find_likelier_culprit=lambda: True) == []
+    assert steps.find_culprit_steps(RECIPE, attempt, judge, find_likelier_culprit=lambda: True) == []
     assert len(tried) == 1
 
 
 def test_what_is_likelier_is_not_asked_for_where_another_step_is_at_fault() -> None:
     wanted = place("fold-transposes")
-    assert steps.culprit_steps(RECIPE, wrong_with(wanted), judge, find_likelier_culprit=lambda: True) == [wanted]
+    assert steps.find_culprit_steps(RECIPE, wrong_with(wanted), judge, find_likelier_culprit=lambda: True) == [wanted]
 
 
 def test_what_no_step_mends_has_none_at_fault() -> None:
-    assert steps.culprit_steps(RECIPE, lambda _recipe: RecipeOutcome("differs"), judge) == []
+    assert steps.find_culprit_steps(RECIPE, lambda _recipe: RecipeOutcome("differs"), judge) == []
 
 
 def test_what_needs_the_step_at_fault_goes_with_it() -> None:
@@ -102,7 +102,7 @@ def test_what_needs_the_step_at_fault_goes_with_it() -> None:
             return RecipeOutcome("fails", behind)
         return RecipeOutcome("differs" if on else "right")
 
-    found = steps.culprit_steps(RECIPE, attempt, judge)
+    found = steps.find_culprit_steps(RECIPE, attempt, judge)
     assert found[0] == wrong
     assert attempt(steps.without_steps(RECIPE, found)).right
 

@@ -25,7 +25,7 @@ from unittest.mock import patch
 
 from buddy.compiler.support import files
 from buddy.compiler.tools.coverage import report, session
-from buddy.compiler.tools.coverage.plan import RIGHT, CoveragePlan, PairResult, parse_shard, select_shard
+from buddy.compiler.tools.coverage.plan import RIGHT_OUTCOMES, CoveragePlan, PairResult, parse_shard, select_shard
 
 DTYPES = "float32,float64,float16,bfloat16,int8,uint8,int16,int32,int64,bool,complex64"
 
@@ -99,10 +99,10 @@ def main() -> int:
             found.append(result)
             if options.output:
                 files.append_json_line(options.output, result)
-            if result.outcome not in (*RIGHT, "skipped"):
+            if result.outcome not in (*RIGHT_OUTCOMES, "skipped"):
                 print(report.pair_line(result), flush=True)
     print(", ".join(f"{count} {outcome}" for outcome, count in Counter(r.outcome for r in found).most_common()))
-    return 0 if all(result.outcome in (*RIGHT, "skipped") for result in found) else 1
+    return 0 if all(result.outcome in (*RIGHT_OUTCOMES, "skipped") for result in found) else 1
 
 
 if __name__ == "__main__":

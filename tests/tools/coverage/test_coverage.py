@@ -18,17 +18,17 @@ from buddy.compiler.ops.lowering import NO_CLASS, NO_LOWERING
 from buddy.compiler.support import files
 from buddy.compiler.tools.coverage import report, session
 from buddy.compiler.tools.coverage.plan import (
-    RIGHT,
+    RIGHT_OUTCOMES,
     STEPS,
     CallResult,
     CoreOp,
+    CoverageListing,
     CoveragePlan,
     CoveragePlanError,
-    Listing,
     OpDtypePair,
     Outcome,
     PairResult,
-    pair_result,
+    make_pair_result,
     parse_shard,
     select_shard,
     worst_outcome,
@@ -107,7 +107,7 @@ def test_a_part_of_the_database_is_right() -> None:
     found: list[PairResult] = []
     listing = session.run(CoveragePlan(BOUNDED, samples=2), {}, (), lambda _n, _c, result: found.append(result))
     assert len({result.op for result in found}) >= len(BOUNDED)
-    assert [report.pair_line(result) for result in found if result.outcome not in (*RIGHT, "skipped")] == []
+    assert [report.pair_line(result) for result in found if result.outcome not in (*RIGHT_OUTCOMES, "skipped")] == []
     assert report.summary(found, listing.core)["dtypes"]["float32"]["compiled_here"] >= 0.9
 
 
@@ -191,7 +191,7 @@ def test_a_pair_is_as_good_as_its_worst_call() -> None:
         CallResult("a", "compiled", 5, lowerings={"add.Tensor": {"linalg": 2}}),
         CallResult("b", "refused", 0, ("why",)),
     ]
-    result = pair_result(OpDtypePair("add", "bool"), calls, 1.0)
+    result = make_pair_result(OpDtypePair("add", "bool"), calls, 1.0)
     assert result.outcomes == {"compiled": 1, "refused": 1}
     assert result.reached == (1, 1, 1, 1, 1)
     assert result.lowerings == {"add.Tensor": {"linalg": 2}}
@@ -206,7 +206,7 @@ def test_figures_leave_out_what_is_not_captured() -> None:
     assert figures["compiled_here"] == pytest.approx(1 / 3, abs=1e-3)
     assert figures["without_eager"] == pytest.approx(2 / 3, abs=1e-3)
     assert report.summary(found, core)["core"]["missing"] == ["sort.default"]
-    written = report.markdown(found, Listing([], core, {"torch": "2.x"}), CoveragePlan())
+    written = report.markdown(found, CoverageListing([], core, {"torch": "2.x"}), CoveragePlan())
     assert "| `rand.default` | numbers |" in written
     assert "1 of 3 overloads lowered here" in written
     assert "eager: 1 pairs" in written
@@ -230,7 +230,7 @@ def test_a_run_ends_with_the_most_frequent_reasons_and_the_changes() -> None:
         ("no lowering for fft", 2, 0.5),
         ("differs", 1, 0.25),
     ]
-    changed = report.changes(before, found)
+    changed = report.outcome_changes(before, found)
     assert changed == [
         {"before": "eager", "after": "compiled", "pairs": ["add bool"]},
         {"before": "crash", "after": "eager", "pairs": ["fft bool"]},
@@ -245,7 +245,7 @@ def test_a_run_ends_with_the_most_frequent_reasons_and_the_changes() -> None:
 def test_the_page_gives_the_reason_for_a_fallback_without_the_advice() -> None:
     for reason in (NO_CLASS.format(target="op.default"), NO_LOWERING.format(op="AnOp")):
         finding = CallResult("call", "eager", 1, (f"op.default: {reason}; torch-mlir: it has no op",))
-        (text,) = report.reasons(PairResult("op", "bool", "eager", findings=(finding,)))
+        (text,) = report.reason_lines(PairResult("op", "bool", "eager", findings=(finding,)))
         assert "has no op class; torch-mlir: it has no op" in text or "no registry lowers AnOp; torch-mlir" in text
 
 

@@ -21,7 +21,7 @@ from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.graph_interpreter import compute_values
 from buddy.compiler.runtime.values import as_array
-from buddy.compiler.tools.extract import Subgraph, extract, part_of, script_of
+from buddy.compiler.tools.extract import Subgraph, extract, extract_subgraph, make_script
 
 
 class Model(torch.nn.Module):
@@ -92,7 +92,7 @@ def test_every_node_stands_for_itself(program: CapturedGraph) -> None:
     """Edges lie as eager gave them: the view behind the attention is one of its strides."""
     whole = Subgraph(program.graph, program.tensors)
     for op in program.graph.operations:
-        part = part_of(whole, [op])
+        part = extract_subgraph(whole, [op])
         compute_values(part.graph, part.tensors, [str(result) for result in part.graph.results])
 
 
@@ -103,7 +103,7 @@ def test_sizes_of_a_call_become_numbers() -> None:
     torch.compile(lambda x: (x.reshape(-1) + 1).sum(), backend=recorder, dynamic=True)(x)
     (captured,) = recorder.graphs
     assert captured.graph.symbols
-    part = part_of(Subgraph(captured.graph, captured.tensors, captured.numbers), captured.graph.operations)
+    part = extract_subgraph(Subgraph(captured.graph, captured.tensors, captured.numbers), captured.graph.operations)
     assert not part.graph.symbols
     assert "s0" not in str(part.graph)
     with pytest.raises(ExtractionError, match="depends on data"):
@@ -121,7 +121,7 @@ def test_names_that_are_none_are_refused(program: CapturedGraph) -> None:
 
 def test_a_script_is_plain_python_and_gives_the_same(program: CapturedGraph, tmp_path: Path) -> None:
     """All of the program: strides, element types that NumPy does not have, parameters."""
-    script = script_of(Subgraph(program.graph, program.tensors))
+    script = make_script(Subgraph(program.graph, program.tensors))
     (tmp_path / f"{script.name}.py").write_text(script.text)
     (tmp_path / f"{script.name}.npz").write_bytes(script.values)
     check = f"from {script.name} import *\nimport numpy\nr = model(*example_inputs)\nnumpy.save('r.npy', r[0].numpy())"
@@ -134,9 +134,9 @@ def test_a_script_is_plain_python_and_gives_the_same(program: CapturedGraph, tmp
 def test_a_tensor_keeps_its_bits_and_strides_in_a_script(tmp_path: Path) -> None:
     with torch.no_grad():
         (program,) = capture(lambda x: (x.t().reshape(-1) * 2).float(), (torch.randn(3, 4).bfloat16().t(),))
-    part = part_of(Subgraph(program.graph, program.tensors), program.graph.operations)
+    part = extract_subgraph(Subgraph(program.graph, program.tensors), program.graph.operations)
     part.tensors[0] = part.tensors[0].t().contiguous().t() if part.tensors[0].is_contiguous() else part.tensors[0]
-    script = script_of(part)
+    script = make_script(part)
     (tmp_path / f"{script.name}.npz").write_bytes(script.values)
     world: dict[str, object] = {"__file__": str(tmp_path / "x.py"), "__name__": "x"}
     exec(script.text, world)
@@ -147,7 +147,7 @@ def test_a_tensor_keeps_its_bits_and_strides_in_a_script(tmp_path: Path) -> None
 
 def test_a_script_with_random_numbers_gives_those_of_its_seed(tmp_path: Path) -> None:
     (program,) = capture(lambda x: torch.nn.functional.dropout(x, 0.5) + torch.rand(8), (torch.ones(4, 8),))
-    script = script_of(Subgraph(program.graph, program.tensors))
+    script = make_script(Subgraph(program.graph, program.tensors))
     (tmp_path / f"{script.name}.npz").write_bytes(script.values)
     assert "import buddy.compiler.runtime.torch_ops" in script.text  # else a Python of its own has no such op
     world: dict[str, Any] = {"__file__": str(tmp_path / "x.py"), "__name__": "x"}

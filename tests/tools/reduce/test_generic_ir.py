@@ -70,7 +70,9 @@ def test_the_removal_of_ops_keeps_the_module_valid(context: Any) -> None:
 
 def test_a_branch_that_is_always_taken_removes_the_other_block(context: Any) -> None:
     tree = parse(generic(BRANCHES, context))
-    (step, *_) = [step for kind in steps.KINDS for step in kind(tree) if step.what.startswith("always take branch 0")]
+    (step, *_) = [
+        step for kind in steps.STEP_KINDS for step in kind(tree) if step.what.startswith("always take branch 0")
+    ]
     changed = steps.apply_step(tree, step)
     assert changed is not None
     text = generic(str(changed), context)

@@ -7,7 +7,7 @@ import pytest
 
 from buddy.compiler.tools.reduce.failure import Failure, execute, reproduction_script, shows_failure
 from buddy.compiler.tools.reduce.generic_ir import parse
-from buddy.compiler.tools.reduce.reduction import IrSubject, Reduction, ReductionError, execute_on
+from buddy.compiler.tools.reduce.reduction import ReducibleIr, Reduction, ReductionError, execute_on
 from tests.tools.reduce.large_module import large_module
 
 pytestmark = pytest.mark.process
@@ -131,4 +131,4 @@ def test_the_script_shows_the_failure_next_to_the_module(tmp_path: Path) -> None
 
 
 def test_a_module_in_generic_form_counts_its_ops() -> None:
-    assert IrSubject(parse('"a.b"() ({ "c.d"() : () -> () }) : () -> ()')).size == 2
+    assert ReducibleIr(parse('"a.b"() ({ "c.d"() : () -> () }) : () -> ()')).size == 2

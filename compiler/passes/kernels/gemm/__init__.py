@@ -27,7 +27,7 @@ def kernel_class(blocking: GemmBlocking) -> type[GemmKernel]:
         return TileGemm if blocking.instruction.on_tiles else DotGemm
     if blocking.packs_a:
         return PackedGemm
-    return {"dot": DotProducts, "stream": StreamedRows}.get(blocking.source, BlockedGemm)
+    return {"dot": DotProducts, "stream": StreamedRows}.get(blocking.b_source, BlockedGemm)
 
 
 def kernel_function(
@@ -35,8 +35,8 @@ def kernel_function(
 ) -> func.FuncOp:
     """Emits a private function (first operand, second operand, buffers of `spec`); callers pass memrefs of `types`.
 
-    If `blocking.source` is "packed", the operand that is B has the shape `panels_of(contraction, blocking).shape`. The
-    strides in `spec` are those along `contraction.loops`.
+    If `blocking.b_source` is "packed", the operand that is B has the shape `panels_of(contraction, blocking).shape`.
+    The strides in `spec` are those along `contraction.loops`.
     """
     function = func.FuncOp(name, (argument_types(types), []), visibility="private")
     entry = function.add_entry_block()

@@ -78,7 +78,7 @@ class BlockedGemm(GemmKernel):
         a = e.add(self.start(0, outer), e.mul(row, c.m.strides[0]))
         first = e.mul(chunk, block.chunk // block.rows)
         tile = Tile(a, 0, self.result_offsets(outer, row, column), rows, columns, block=first)
-        if block.source == "packed":
+        if block.b_source == "packed":
             start = self._packed_start(outer)
             if self._widens_panels:
                 self._emit_on_widened_panel(tile, e.add(start, e.mul(panel, self.panels.panel)))
@@ -88,7 +88,7 @@ class BlockedGemm(GemmKernel):
             return
         b = self._unpacked_start(outer, column)
         tile = replace(tile, next_columns=self._next_columns(b), next_panel=self._next_unpacked_panel(b))
-        if block.source == "direct":
+        if block.b_source == "direct":
             self._emit_over_depth(replace(tile, b=b), self.b, None)
         else:
             self._emit_on_private_panel(tile, b)
@@ -113,7 +113,7 @@ class BlockedGemm(GemmKernel):
         if B is not a dense column-major matrix, or if panels are not prefetched.
         """
         is_dense = len(self.c.k) == 1 and self.c.k[0].strides[1] == 1 and self.c.n.strides[1] == self.c.k[0].size
-        if self.block.source != "panel" or not is_dense or not self._prefetches_panels():
+        if self.block.b_source != "panel" or not is_dense or not self._prefetches_panels():
             return None
         return self.e.add(b, self.block.columns * self.c.n.strides[1])
 
@@ -313,7 +313,7 @@ class BlockedGemm(GemmKernel):
 
     def _b_strides(self) -> list[int]:
         """Returns the stride of B, or of its panel, along each loop of K."""
-        if self.block.source == "direct":
+        if self.block.b_source == "direct":
             return [loop.strides[1] for loop in self.c.k]
         return row_major_strides([loop.size for loop in self.c.k], self.block.columns)
 
@@ -367,7 +367,7 @@ class BlockedGemm(GemmKernel):
         A zero-padded panel is read in whole vectors.
         """
         e, lanes = self.e, self.lanes
-        limit = tile.columns if self.block.source == "direct" else self.block.columns
+        limit = tile.columns if self.block.b_source == "direct" else self.block.columns
         b_vectors = [
             self.to_accumulator(1, e.load(panel, e.add(b, column), lanes, limit - column))
             for column in range(0, tile.columns, lanes)

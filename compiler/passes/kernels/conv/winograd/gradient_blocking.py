@@ -11,11 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from buddy.compiler.passes.kernels import blocking as gemm
-from buddy.compiler.passes.kernels.access import Loop, UnsupportedError
+from buddy.compiler.passes.kernels.access import Extent, Loop, UnsupportedError
 from buddy.compiler.passes.kernels.contraction import Contraction, byte_width
 from buddy.compiler.passes.kernels.conv.shape import Convolution
 from buddy.compiler.passes.kernels.conv.winograd.transforms import WINDOW
-from buddy.compiler.passes.kernels.packing import Extent
 from buddy.compiler.support.target import Target
 
 # Lines and pixels of the positions in a tile. Tiles of 4 x 4 save more products and lose more digits.

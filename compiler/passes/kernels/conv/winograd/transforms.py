@@ -20,10 +20,11 @@ from functools import cache
 from typing import Any
 
 from buddy.compiler.mlir.bindings import arith, ir, vector
+from buddy.compiler.passes.kernels.access import Extent
 from buddy.compiler.passes.kernels.contraction import convert_elements, emit_multiply_add
 from buddy.compiler.passes.kernels.dot_instructions import as_elements, as_words
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, for_blocks
-from buddy.compiler.passes.kernels.packing import Extent, PackedWindows
+from buddy.compiler.passes.kernels.packing import PackedWindows
 
 WINDOW = 3  # lines and pixels of a window
 

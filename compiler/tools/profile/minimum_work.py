@@ -168,7 +168,7 @@ class Traffic:
             for parent in op.parents:
                 self._readers.setdefault(parent, []).append(op)
 
-    def of(self, stable_names: Iterable[str]) -> int | None:
+    def minimum_bytes(self, stable_names: Iterable[str]) -> int | None:
         """Returns the minimum traffic in bytes of code that computes these nodes together; `None` if a size is unknown.
 
         Each tensor that the code reads from outside counts once, and each result that is used outside; fused

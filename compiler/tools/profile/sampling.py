@@ -45,6 +45,7 @@ _BUFFER_PAGES = 64
 _RECORD_HEADER = struct.Struct("=IHH")
 _SAMPLE_RECORD, _LOST_RECORD = 9, 2
 _WORD = struct.Struct("=Q")
+# The samples per second of a thread.
 _HERTZ = 4000
 # At `_HERTZ`, pages of 4 KiB and 16 bytes for each sample, the buffer of a thread is full after 4 seconds.
 _DRAIN_SECONDS = 1.0
@@ -184,6 +185,7 @@ def _open_event(number: int, thread: int, hertz: int) -> int:
 
 
 def _attributes(hertz: int, read_format: int) -> bytes:
+    """Returns a `perf_event_attr` for samples at `hertz`; `read_format` says what a read of the event returns."""
     flags = _DISABLED | _EXCLUDE_KERNEL | _EXCLUDE_HYPERVISOR | _BY_FREQUENCY
     size = _ATTRIBUTES.size
     return _ATTRIBUTES.pack(_SOFTWARE, size, _TASK_CLOCK, hertz, _SAMPLE_IP, read_format, flags, 0, 0, 0)

@@ -14,9 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from buddy.compiler.support.instruction_rates import SUMS, compile_loops, loop_function
 from buddy.compiler.support.target import host
 
+# The steps of a loop of multiplications, for some tenths of a second on a core of a few GHz.
 _STEPS = 40_000_000
 # The size of the buffer that is read: several times the last-level cache of common processors.
 _BUFFER_BYTES = 512 << 20
+# The number of timed tries of a loop, of which the fastest counts.
 _TRIES = 7
 # The element types of the multiplications, by LLVM's names, with their sizes in bytes.
 _ELEMENT_BYTES = {"float": 4, "double": 8, "i32": 4}
@@ -38,25 +40,36 @@ def measure_peak_rates(threads: int) -> dict[str, float]:
     result_buffers = [ctypes.create_string_buffer(4096) for _ in range(threads)]
     buffer = ctypes.create_string_buffer(_BUFFER_BYTES)
     start = (ctypes.addressof(buffer) + 63) & ~63
-    block = lanes * 4 * SUMS
-    share = (_BUFFER_BYTES - 64) // threads // block
+    bytes_per_step = lanes * 4 * SUMS
+    steps_per_thread = (_BUFFER_BYTES - 64) // threads // bytes_per_step
 
-    def rate(kind: str) -> float:
-        multiply = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(library[_multiply_name(kind)])
+    def multiply_rate(element: str) -> float:
+        multiply = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(library[_multiply_name(element)])
 
-        def work(number: int) -> None:
+        def run_multiplications(number: int) -> None:
             multiply(ctypes.addressof(result_buffers[number]), _STEPS)
 
-        return 2e-9 * host().lanes(_ELEMENT_BYTES[kind]) * SUMS * _STEPS * threads / _min_seconds(work, threads)
+        return (
+            2e-9
+            * host().lanes(_ELEMENT_BYTES[element])
+            * SUMS
+            * _STEPS
+            * threads
+            / _min_seconds(run_multiplications, threads)
+        )
 
-    def stream(number: int) -> None:
-        read(ctypes.addressof(result_buffers[number]), start + number * share * block, share)
+    def run_reads(number: int) -> None:
+        read(
+            ctypes.addressof(result_buffers[number]),
+            start + number * steps_per_thread * bytes_per_step,
+            steps_per_thread,
+        )
 
     return {
-        "gflops": rate("float"),
-        "gflops_f64": rate("double"),
-        "giops_i32": rate("i32"),
-        "gbytes": 1e-9 * share * block * threads / _min_seconds(stream, threads),
+        "gflops": multiply_rate("float"),
+        "gflops_f64": multiply_rate("double"),
+        "giops_i32": multiply_rate("i32"),
+        "gbytes": 1e-9 * steps_per_thread * bytes_per_step * threads / _min_seconds(run_reads, threads),
     }
 
 
@@ -73,35 +86,40 @@ def _min_seconds(work: Callable[[int], None], threads: int) -> float:
         return min(try_once() for _ in range(_TRIES))
 
 
-def _multiply_name(kind: str) -> str:
-    return f"multiply_{kind}"
+def _multiply_name(element: str) -> str:
+    """Returns the name of the loop of multiplications of `element`, a type of LLVM."""
+    return f"multiply_{element}"
 
 
 def _multiply_loop(element: str) -> str:
     """Returns the function `multiply_ELEMENT(sink, steps)`: `SUMS` independent chains of multiply-adds."""
     lanes = host().lanes(_ELEMENT_BYTES[element])
-    kind, suffix = f"<{lanes} x {element}>", f"v{lanes}f{8 * _ELEMENT_BYTES[element]}"
+    vector, suffix = f"<{lanes} x {element}>", f"v{lanes}f{8 * _ELEMENT_BYTES[element]}"
     starts, bodies, stores = [], [], []
     for i in range(SUMS):
-        starts.append(f"  %s{i} = phi {kind} [ zeroinitializer, %entry ], [ %t{i}, %loop ]")
+        starts.append(f"  %s{i} = phi {vector} [ zeroinitializer, %entry ], [ %t{i}, %loop ]")
         if element == "i32":
             # The sum is also an operand of the multiplication, which LLVM would otherwise hoist out of the loop.
-            bodies.append(f"  %m{i} = mul {kind} %x, %s{i}\n  %t{i} = add {kind} %m{i}, %x")
+            bodies.append(f"  %m{i} = mul {vector} %x, %s{i}\n  %t{i} = add {vector} %m{i}, %x")
         else:
-            bodies.append(f"  %t{i} = call {kind} @llvm.fma.{suffix}({kind} %x, {kind} %x, {kind} %s{i})")
-        stores.append(f"  %p{i} = getelementptr {kind}, ptr %sink, i64 {i}\n  store {kind} %t{i}, ptr %p{i}, align 4")
-    load_x = [f"  %x = load {kind}, ptr %sink, align 4"]
-    declaration = "" if element == "i32" else f"declare {kind} @llvm.fma.{suffix}({kind}, {kind}, {kind})\n"
+            bodies.append(f"  %t{i} = call {vector} @llvm.fma.{suffix}({vector} %x, {vector} %x, {vector} %s{i})")
+        stores.append(
+            f"  %p{i} = getelementptr {vector}, ptr %sink, i64 {i}\n  store {vector} %t{i}, ptr %p{i}, align 4"
+        )
+    load_x = [f"  %x = load {vector}, ptr %sink, align 4"]
+    declaration = "" if element == "i32" else f"declare {vector} @llvm.fma.{suffix}({vector}, {vector}, {vector})\n"
     return loop_function(_multiply_name(element), "ptr %sink, i64 %steps", load_x, starts, bodies, stores) + declaration
 
 
 def _read_loop(lanes: int) -> str:
     """Returns the function `read_loop(sink, source, steps)`, which reads `SUMS` vectors per step and adds them up."""
-    kind = f"<{lanes} x i32>"
+    vector = f"<{lanes} x i32>"
     starts, bodies, stores = [], [f"  %base = mul i64 %i, {SUMS}"], []
     for i in range(SUMS):
-        starts.append(f"  %s{i} = phi {kind} [ zeroinitializer, %entry ], [ %t{i}, %loop ]")
-        bodies.append(f"  %o{i} = add i64 %base, {i}\n  %a{i} = getelementptr {kind}, ptr %source, i64 %o{i}")
-        bodies.append(f"  %v{i} = load {kind}, ptr %a{i}, align 64\n  %t{i} = add {kind} %s{i}, %v{i}")
-        stores.append(f"  %p{i} = getelementptr {kind}, ptr %sink, i64 {i}\n  store {kind} %t{i}, ptr %p{i}, align 4")
+        starts.append(f"  %s{i} = phi {vector} [ zeroinitializer, %entry ], [ %t{i}, %loop ]")
+        bodies.append(f"  %o{i} = add i64 %base, {i}\n  %a{i} = getelementptr {vector}, ptr %source, i64 %o{i}")
+        bodies.append(f"  %v{i} = load {vector}, ptr %a{i}, align 64\n  %t{i} = add {vector} %s{i}, %v{i}")
+        stores.append(
+            f"  %p{i} = getelementptr {vector}, ptr %sink, i64 {i}\n  store {vector} %t{i}, ptr %p{i}, align 4"
+        )
     return loop_function("read_loop", "ptr %sink, ptr %source, i64 %steps", [], starts, bodies, stores)
