@@ -46,7 +46,9 @@ def share_of_tensors(tensors: list[torch.Tensor]) -> Share:
 
 
 @pytest.mark.parametrize(
-    ("make", "shape"), [(mlp, (3, 8)), (convolutions, (2, 3, 10, 10)), (Attention, (2, 5, 16))], ids=str
+    ("make", "shape"),
+    [(mlp, (3, 8)), (convolutions, (2, 3, 10, 10)), (Attention, (2, 5, 16))],
+    ids=["layers", "convolutions", "attention"],
 )
 def test_what_is_saved_is_what_autograd_saves(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
     model, x = make(), torch.randn(shape, requires_grad=True)
