@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from buddy.compiler.protocol.source_locations import split_source
-
 # The numbers of recent programs that are saved, and of completions of a path that are listed.
 MAX_RECENT = 30
 MAX_PATHS = 200
@@ -25,6 +23,9 @@ def missing_source(source: str) -> str:
         return ""
     if source.replace("-", "_").isidentifier():
         return f"unknown verb or file {source!r} in {os.getcwd()} (`buddy-tui --help` lists the verbs)"
+    # Imported on demand: an unknown word, or a file, is answered without it.
+    from buddy.compiler.protocol.source_locations import split_source
+
     parts = split_source(source)
     is_module = parts.is_module and all(part.isidentifier() for part in parts.target.split("."))
     return "" if is_module or os.path.lexists(parts.target) else _no_file(parts.target)
@@ -76,7 +77,11 @@ def _check(source: str) -> None:
         raise ValueError(_no_file(source))
     if error := missing_source(source):
         raise ValueError(error)
-    path = source if os.path.lexists(source) else split_source(source).target
+    path = source
+    if not os.path.lexists(source):
+        from buddy.compiler.protocol.source_locations import split_source
+
+        path = split_source(source).target
     if os.path.isdir(path):
         # Imported on demand: it takes longer than to find an unknown word.
         from buddy.compiler.protocol.dump_files import is_dump
@@ -141,6 +146,7 @@ class RecentPrograms:
         import msgspec
 
         from buddy.app.workspace.files import exclusive_lock, write_whole_bytes
+        from buddy.compiler.protocol.source_locations import split_source
 
         parts = split_source(source)
         absolute = parts.with_target(os.path.abspath(parts.target)) if os.path.exists(parts.target) else source
