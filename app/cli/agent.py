@@ -314,7 +314,7 @@ class AgentProgram:
         changes = {key: value for key, value in settings.items() if value is not None}
         recipe, presets = self.recipe, self.engine.presets
         if (preset := changes.pop("preset", None)) is not None:
-            recipe = self.engine.with_preset(find_preset(presets, preset).recipe, recipe)
+            recipe = self.engine.with_steps_of(find_preset(presets, preset).recipe, recipe)
         if (dialect := changes.pop("dialect", None)) is not None:
             try:
                 recipe = with_frontend(recipe, presets, recipe.frontend, dialect)

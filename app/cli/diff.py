@@ -135,7 +135,7 @@ async def _second_recipe(
     ).presets
     names = [preset.name for preset in presets]
     if options.against in names:
-        return engine.with_preset(find_preset(presets, name).recipe, first)
+        return engine.with_steps_of(find_preset(presets, name).recipe, first)
     second = read_recipe(name, names if options.against else [], trusted_plugins(options))
     if not second.steps:
         second = with_preset_steps(second, presets)

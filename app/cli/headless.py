@@ -196,7 +196,7 @@ class Headless:
             skipped.update(chosen)
         return msgspec.structs.replace(recipe, skipped_steps=tuple(sorted(skipped)))
 
-    def with_preset(self, preset: Recipe, recipe: Recipe) -> Recipe:
+    def with_steps_of(self, preset: Recipe, recipe: Recipe) -> Recipe:
         """`recipe` with the passes of a preset, like `with_steps_of`, without those of phases before its graph's."""
         graph = self.graphs[recipe.graph]
         return adapt_to_phase(with_steps_of(recipe, preset), graph.entry_phase, graph.dialects)

@@ -47,7 +47,7 @@ async def _compare(engine: Headless, options: argparse.Namespace, script: tuple[
     for recipe in recipes:
         rows = []
         for preset in selected:
-            with_preset = engine.with_preset(preset.recipe, recipe)
+            with_preset = engine.with_steps_of(preset.recipe, recipe)
             rows.append(await _measure(engine, options, preset.name, with_preset))
         graphs.append((recipe.graph, rows))
         if not options.json:

@@ -34,7 +34,7 @@ class CompareCommands:
             if backend.name != workspace.recipe.backend
         ]
         choices += [
-            (TitledRecipe(f"preset {preset.name}", workspace.with_preset(preset.recipe)), preset.summary)
+            (TitledRecipe(f"preset {preset.name}", workspace.with_steps_of(preset.recipe)), preset.summary)
             for preset in state.presets
         ]
         choices += [
@@ -113,7 +113,7 @@ class CompareCommands:
 
         current, presets = self._context.workspace.recipe, self._context.state.presets
         recipes = [
-            (preset.name, self._context.workspace.with_preset(preset.recipe))
+            (preset.name, self._context.workspace.with_steps_of(preset.recipe))
             for preset in presets
             if preset.suits(current)
         ]

@@ -15,7 +15,6 @@ from buddy.compiler.protocol import (
     Export,
 )
 from buddy.compiler.protocol.recipe import TARGETS
-from buddy.compiler.protocol.source_locations import split_source
 
 if TYPE_CHECKING:
     from buddy.app.commands.sessions import SessionCommands
@@ -86,7 +85,7 @@ class ExportCommands:
         except ValueError as error:
             self._context.say(str(error))
             return
-        name = split_source(self._context.workspace.source).stem
+        name = self._context.workspace.program_name
         self._context.dialogs.ask(
             "export to the folder", f"{name}.export", lambda folder: self._export_to(folder, kinds)
         )

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from buddy.app.reports.formatting import thread_count
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol.recipe import Recipe, to_toml
-from buddy.compiler.protocol.source_locations import split_source
 
 if TYPE_CHECKING:
     from buddy.app.panes.context import WorkbenchContext
@@ -66,7 +65,7 @@ class RecipeEditCommands:
 
     def ask_save(self) -> None:
         """Ask for the file to save the recipe to."""
-        name = split_source(self._workspace.source).stem
+        name = self._workspace.program_name
         self._context.dialogs.ask("save recipe to", f"{name}.recipe.toml", self._save_to)
 
     def _save_to(self, path: str) -> None:

@@ -15,7 +15,6 @@ from buddy.app.workspace.command_line import ScreenState, command
 from buddy.app.workspace.drafts import saved_drafts
 from buddy.app.workspace.files import FileLock
 from buddy.app.workspace.session_file import Bookmarks, SavedScreen, SessionFile, without_content
-from buddy.compiler.protocol.source_locations import split_source
 
 if TYPE_CHECKING:
     from textual.timer import Timer
@@ -167,7 +166,7 @@ class SessionCommands:
     # ---- reproducers ---------------------------------------------------------------------------------------------
 
     def ask_reproducer(self) -> None:
-        name = split_source(self._context.workspace.source).stem
+        name = self._context.workspace.program_name
         self._context.dialogs.ask("write a reproducer to the folder", f"{name}.reproducer", self.write_reproducer)
 
     def write_reproducer(self, folder: str) -> None:
@@ -213,7 +212,7 @@ class SessionCommands:
     # ---- reports -------------------------------------------------------------------------------------------------
 
     def ask_report(self) -> None:
-        name = split_source(self._context.workspace.source).stem
+        name = self._context.workspace.program_name
         self._context.dialogs.ask("write a report to the file", f"{name}.html", self.write_report)
 
     def write_report(self, file: str) -> None:

@@ -426,7 +426,7 @@ class PassesPane(TablePane[PassRow]):
 
     def _use_preset(self, preset: Recipe | None) -> None:
         if preset is not None:
-            self.context.edits.edit(self.workspace.with_preset(preset), f"preset {preset.preset}")
+            self.context.edits.edit(self.workspace.with_steps_of(preset), f"preset {preset.preset}")
 
     def _edit_steps(self, steps: list[PassStep], title: str, merge: str = "") -> None:
         self.context.edits.edit(msgspec.structs.replace(self.workspace.recipe, steps=tuple(steps)), title, merge)

@@ -106,8 +106,13 @@ class Workspace:
             self._histories.clear()
         self._entry_phases = phases
 
-    def with_preset(self, preset: Recipe) -> Recipe:
-        """The recipe of the graph on the screen with the passes of a preset, like `with_steps_of`."""
+    @property
+    def program_name(self) -> str:
+        """The name of the program's file without its suffix, for the names of files that are written."""
+        return split_source(self.source).stem
+
+    def with_steps_of(self, preset: Recipe) -> Recipe:
+        """The recipe of the graph on the screen with the passes of a preset, like `frontends.with_steps_of`."""
         return self._disable_earlier_phases(with_steps_of(self.recipe, preset), self.graph)
 
     def _disable_earlier_phases(self, recipe: Recipe, graph: int) -> Recipe:
