@@ -21,7 +21,7 @@ _DATA_MOVEMENT = frozenset({"linalg.fill", "linalg.copy", "linalg.transpose", "l
 @register
 @dataclass(frozen=True)
 class BoolsToBytes(MlirPass):
-    """Converts the types of buffers, and of arguments, whose memory stays the same; scalars in registers stay i1."""
+    """Changes the types of buffers and arguments, not their memory: one byte holds one i1. Scalars stay i1."""
 
     name: ClassVar[str] = "bools-to-bytes"
     summary: ClassVar[str] = "convert buffers of i1 to buffers of i8, one byte per element, that vectors can load"
@@ -61,12 +61,12 @@ def _rewrite_data_movement(op: ir.Operation) -> None:
 def _rewrite_generic(op: ir.Operation) -> None:
     block = op.regions[0].blocks[0]
     terminator = block.operations[len(block.operations) - 1].operation
-    outputs = len(op.operands) - len(terminator.operands)
+    first_output = len(op.operands) - len(terminator.operands)
     for number, value in enumerate(op.operands):
         if not _is_bools(value.type):
             continue
         argument = block.arguments[number]
-        if number >= outputs and _rewrite_reduction(argument, terminator, number - outputs):
+        if number >= first_output and _rewrite_reduction(argument, terminator, number - first_output):
             continue
         users = [use.owner.operation for use in argument.uses]
         argument.set_type(_byte())
@@ -75,9 +75,11 @@ def _rewrite_generic(op: ir.Operation) -> None:
                 element = arith.trunci(_bool(), argument)
             for user in users:
                 _replace_operand(user, argument, element)
-        if number >= outputs:
+        if number >= first_output:
             with ir.InsertionPoint(terminator), terminator.location:
-                terminator.operands[number - outputs] = arith.extui(_byte(), terminator.operands[number - outputs])
+                terminator.operands[number - first_output] = arith.extui(
+                    _byte(), terminator.operands[number - first_output]
+                )
 
 
 def _rewrite_reduction(argument: ir.Value, terminator: ir.Operation, number: int) -> bool:

@@ -78,7 +78,7 @@ def catalogue() -> tuple[PassInfo, ...]:
     return tuple(sorted((*python, *upstream, *mlir_opt_passes), key=lambda info: info.name))
 
 
-# The passes with this summary abort on a context without torch-mlir's dialects, so they are only parsed, never run.
+# Passes whose summary starts with this abort on a context without torch-mlir's dialects: they are parsed, never run.
 _TORCH_MLIR_SUMMARY = "torch-mlir"
 
 
@@ -88,6 +88,7 @@ _FILE_WRITING_PASS = "snapshot-op-locations"
 
 @lru_cache(maxsize=1)
 def _upstream_passes() -> tuple[PassInfo, ...]:
+    """Returns the passes in `upstream.txt` that the bindings register."""
     torch_dialect()  # registers torch-mlir's passes
     with ir.Context():
         return tuple(info for entry in _read_upstream_list() if (info := pass_as_registered(*entry)))
@@ -114,20 +115,23 @@ def _read_upstream_list() -> list[tuple[str, str, tuple[str, ...]]]:
     text = resources.files(__package__).joinpath("upstream.txt").read_text("utf-8")
     lines = (line for line in text.splitlines() if line and not line.startswith("#"))
     fields = (line.split("  ") for line in lines)
-    return [(name, summary.strip(), tuple(lists)) for name, summary, *lists in fields]
+    return [(name, summary.strip(), tuple(list_options)) for name, summary, *list_options in fields]
 
 
-def pass_as_registered(name: str, summary: str, lists: tuple[str, ...] = ()) -> PassInfo | None:
+def pass_as_registered(name: str, summary: str, list_options: tuple[str, ...] = ()) -> PassInfo | None:
     """Returns the pass with the options, defaults and anchor with which the bindings register it.
 
-    `lists` are options that MLIR does not print. Returns `None` if no anchor accepts the pass.
+    `list_options` are names of options that MLIR does not print. Returns `None` if no anchor accepts the pass.
     """
     for anchor in _ANCHORS:
         manager = _parse_on(name, anchor)
         if manager is None:
             continue
         if summary.startswith(_TORCH_MLIR_SUMMARY) or name == _FILE_WRITING_PASS or _can_be_scheduled(manager):
-            options = (*_parse_options(str(manager), name, anchor), *(OptionInfo(option, "") for option in lists))
+            options = (
+                *_parse_options(str(manager), name, anchor),
+                *(OptionInfo(option, "") for option in list_options),
+            )
             return PassInfo(name, "mlir", summary, anchor, options)
     return None
 

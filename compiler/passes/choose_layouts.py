@@ -25,10 +25,10 @@ from buddy.compiler.passes.layouts.values import RELAYOUTS, Order, ValueLayouts
 class ChooseLayouts(MlirPass):
     """Converts convolutions to channels last, and propagates the layout to the ops that depend on them.
 
-    Two kinds keep their layout if no operand has another one: a matrix product (a window of one element) that no other
-    convolution depends on, and the gradient of a kernel in groups of few channels. A convolution in groups of several
-    channels that no other convolution depends on has its channels last within each group. Only the memory layout
-    changes, not the values.
+    Two kinds of convolutions keep their layout if no operand has another one: a matrix product (a window of one
+    element) that no other convolution depends on, and the gradient of a kernel in groups of few channels. A convolution
+    in groups of several channels that no other convolution depends on has its channels last within each group. Only the
+    memory layout changes, not the values.
     """
 
     name: ClassVar[str] = "choose-layouts"
@@ -50,6 +50,8 @@ class ChooseLayouts(MlirPass):
                     _erase_unused(block)
 
     def _relayout_block(self, block: ir.Block, signatures: FunctionSignatures, context: PassContext) -> None:
+        """Rewrites the ops of `block`, a function's body, to the layouts that its convolutions need."""
+
         def remark_transpose(value: ir.Value, order: Order) -> None:
             text = "x".join(str(size) for size in value.type.shape)
             context.remark(self.name, value.location, f"{text} transposed to the order {order}")

@@ -129,11 +129,11 @@ def _rewrite(op: ir.Operation, calls: KernelCalls, context: PassContext, request
     parameter = calls.packable_parameter(b)
     fixed_point = None if parameter is None else fixed_point_blocking(contraction, context.target)
     if fixed_point is None and reads_in_place(contraction):
-        if (read := calls.parameter(b)) is not None:
-            calls.mark_streamed(read)
+        if (streamed := calls.parameter(b)) is not None:
+            calls.mark_streamed(streamed)
         parameter = None
-    source: Literal["packed"] | None = None if parameter is None else "packed"
-    blocking = fixed_point or choose_gemm_blocking(contraction, context.target, source, requested)
+    b_source: Literal["packed"] | None = None if parameter is None else "packed"
+    blocking = fixed_point or choose_gemm_blocking(contraction, context.target, b_source, requested)
     if parameter is not None:
         packing = packing_of(contraction, blocking, bits=8) if fixed_point else panels_of(contraction, blocking)
         inputs[b_number] = calls.packed(parameter, packing, op.location)
@@ -141,9 +141,9 @@ def _rewrite(op: ir.Operation, calls: KernelCalls, context: PassContext, request
     repacks = parameter is None and blocking.b_source == "panel" and not blocking.packs_a
     if repacks and (loop := invariant_loop(op, b, calls.root)) is not None:
         # A panel would be packed again in each iteration.
-        known = calls.requested_packing(loop, b)
-        if isinstance(known, Panels):
-            requested = replace(requested, vectors=known.columns // known.lanes)
+        earlier_packing = calls.requested_packing(loop, b)
+        if isinstance(earlier_packing, Panels):
+            requested = replace(requested, vectors=earlier_packing.columns // earlier_packing.lanes)
         blocking = choose_gemm_blocking(contraction, context.target, "packed", requested)
         inputs[b_number] = calls.pack_before_loop(loop, b, panels_of(contraction, blocking), location)
     calls.call(
@@ -157,7 +157,7 @@ def _rewrite(op: ir.Operation, calls: KernelCalls, context: PassContext, request
 
 
 def _symbol(contraction: Contraction, spec: ResultSpec) -> str:
-    """Returns the name of the kernel, such as `matmul_add_8x64x16x32_epilogue`: outer loops, M, K, N."""
+    """Returns the start of the kernel's name, such as `matmul_add_8x64x16x32_epilogue`: outer loops, M, K, N."""
     prefix = "matmul_add" if spec.accumulate or spec.prologue else "matmul"
     batch = "".join(f"{loop.size}x" for loop in contraction.outer)
     suffix = "_epilogue" if spec.epilogue else ""
@@ -165,6 +165,7 @@ def _symbol(contraction: Contraction, spec: ResultSpec) -> str:
 
 
 def _describe(contraction: Contraction, blocking: GemmBlocking, fused: FusedNeighbours[Contraction]) -> str:
+    """Returns the text of a remark: sizes M, N and K, narrow element types, the blocking and the absorbed ops."""
     batch = "x".join(str(loop.size) for loop in contraction.outer)
     shape = f"{contraction.m.size}x{contraction.n.size}x{contraction.depth}" + (f" over {batch}" if batch else "")
     types = "" if set(contraction.input_elements) <= {"f32", "f64"} else f" {contraction.describe_types()}"

@@ -1,9 +1,9 @@
-"""`convert-tasks-to-llvm`: converts calls of tasks to calls of `buddy_fork`, which the runner maps to OpenMP.
+"""`convert-tasks-to-llvm`: converts calls of tasks to calls of `buddy_fork`, which the runtime maps to OpenMP.
 
 `buddy_fork(task, data, threads)` calls `task(data, thread, threads)` on each of up to `threads` threads, and returns
 when all calls have returned. `data` holds the arguments of the task. Each thread processes its share of the range
-`[begin, end)`: shares are contiguous and differ by at most one iteration. Object files therefore do not depend on the
-runtime, and the number of threads does not affect results.
+`[begin, end)` of iterations: shares are contiguous and differ by at most one iteration. Object files therefore do not
+depend on the runtime, and the number of threads does not affect results.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _restrict_to_share(task: ir.Operation) -> None:
     A new entry block loads the arguments, of which the range and the scratch memory are those of the thread.
     """
     type_, body = _data_type(task), task.regions[0].blocks[0]
-    slot_bytes = (
+    scratch_bytes = (
         ir.IntegerAttr(task.attributes[SCRATCH_BYTES_ATTRIBUTE]).value
         if SCRATCH_BYTES_ATTRIBUTE in task.attributes
         else 0
@@ -117,8 +117,8 @@ def _restrict_to_share(task: ir.Operation) -> None:
         fields = [llvm.load(a.type, _field_address(data, type_, i)) for i, a in enumerate(body.arguments)]
         number, count = (llvm.zext(_integer(64), value) for value in (thread, threads))
         fields[:2] = _share_bounds(fields[0], fields[1], number, count)
-        if slot_bytes:
-            byte, offset = _integer(8), llvm.mul(number, _constant(slot_bytes, 64), llvm.IntegerOverflowFlags.none)
+        if scratch_bytes:
+            byte, offset = _integer(8), llvm.mul(number, _constant(scratch_bytes, 64), llvm.IntegerOverflowFlags.none)
             fields[-1] = llvm.getelementptr(_pointer(), fields[-1], [offset], [_DYNAMIC], ir.TypeAttr.get(byte), [])
         llvm.br(fields, body)
     task.attributes["function_type"] = ir.TypeAttr.get(ir.Type.parse("!llvm.func<void (ptr, i32, i32)>"))

@@ -92,7 +92,7 @@ class ConvolutionsToKernels(MlirPass):
         conv = analyse_convolution(op)
         if conv.is_product:
             raise UnsupportedError("it is a plain matrix product")
-        fused = find_neighbours(op, conv, _uncut)
+        fused = find_neighbours(op, conv, _unsplit)
         image, weights, result = op.operands
         parameter, spec = calls.packable_parameter(weights), fused.spec
         chosen, notes = self._choose(conv, parameter is not None, context)
@@ -116,8 +116,13 @@ class ConvolutionsToKernels(MlirPass):
         fused.erase()
         drop_dead_views(weights)
 
-    def _choose(self, conv: Convolution, packed: bool, context: PassContext) -> tuple[BlockedConvolution, list[str]]:
-        """Returns the kernel for weights that are `packed` before the call, or in it; and notes for the remark."""
+    def _choose(
+        self, conv: Convolution, are_packed_before: bool, context: PassContext
+    ) -> tuple[BlockedConvolution, list[str]]:
+        """Returns the kernel, and notes for the remark.
+
+        Unless `are_packed_before`, each call packs the weights, which takes time.
+        """
         if self.winograd == "never" or conv.depthwise:
             return choose_direct(conv, context.target), []
         with suppress(UnsupportedError):
@@ -126,12 +131,12 @@ class ConvolutionsToKernels(MlirPass):
             return choose_direct(conv, context.target), []
         try:
             if self.winograd != "auto":
-                return choose_winograd(conv, context.target, int(self.winograd), 0, packed), []
-            return choose_winograd(conv, context.target, min(TILE_SIZES), _MIN_SPEEDUP, packed), []
+                return choose_winograd(conv, context.target, int(self.winograd), 0, are_packed_before), []
+            return choose_winograd(conv, context.target, min(TILE_SIZES), _MIN_SPEEDUP, are_packed_before), []
         except UnsupportedError as reason:
             return choose_direct(conv, context.target), [f"not winograd: {reason}"]
 
 
-def _uncut(conv: Convolution, _boundaries: Sequence[int]) -> Convolution:
+def _unsplit(conv: Convolution, _boundaries: Sequence[int]) -> Convolution:
     """Returns `conv` unchanged: lines and pixels are separate loops already."""
     return conv

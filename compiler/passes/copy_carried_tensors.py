@@ -10,8 +10,7 @@ from buddy.compiler.mlir.bindings import bufferization, ir
 from buddy.compiler.mlir.walk import find_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
-# The number of the operand whose buffer holds the result, for ops that write to a tensor; those of the dialect linalg
-# have theirs after the inputs.
+# The number of the operand whose buffer the op writes and returns. The destinations of linalg ops follow their inputs.
 _DESTINATIONS = {"tensor.insert_slice": 1, "tensor.insert": 1, "bufferization.materialize_in_destination": 1}
 
 
@@ -43,16 +42,16 @@ def _carried_tensors(loop: ir.Operation) -> Iterator[tuple[ir.Operation, int, ir
     for number, region in enumerate(loop.regions):
         block = region.blocks[0]
         terminator = block.operations[len(block.operations) - 1].operation
-        arguments = list(block.arguments)[is_for:]
-        first = int(not is_for and number == 0)
+        arguments = list(block.arguments)[1:] if is_for else list(block.arguments)
+        first_carried = 0 if is_for or number else 1
         for index, argument in enumerate(arguments):
-            operand = first + index
-            if operand < len(terminator.operands) and _is_same_tensor(terminator.operands[operand], argument):
+            operand = first_carried + index
+            if operand < len(terminator.operands) and _is_tensor_of_type(terminator.operands[operand], argument.type):
                 yield terminator, operand, argument, arguments
 
 
-def _is_same_tensor(value: ir.Value, argument: ir.Value) -> bool:
-    return isinstance(value.type, ir.RankedTensorType) and value.type == argument.type
+def _is_tensor_of_type(value: ir.Value, type_: ir.Type) -> bool:
+    return isinstance(value.type, ir.RankedTensorType) and value.type == type_
 
 
 def _copy_into_argument(
@@ -70,7 +69,7 @@ def _copy_into_argument(
 
 
 def _is_computed_in(value: ir.Value, argument: ir.Value) -> bool:
-    """Returns whether each op from `argument` to `value` writes to the tensor that the op before it returns."""
+    """True if each op from `argument` to `value` writes to the tensor that the op before it returns."""
     while value != argument:
         if not isinstance(value.owner, ir.Operation | ir.OpView):
             return False

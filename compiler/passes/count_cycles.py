@@ -57,7 +57,7 @@ class CountCycles(MlirPass):
         context.locations.fill(root)
         functions = _Functions(root, context.locations, self.inside_calls)
         frame = functions.frame(entry)
-        root.attributes[REGIONS_ATTRIBUTE] = regions_attribute(list(frame.timed_regions(-1, None)))
+        root.attributes[REGIONS_ATTRIBUTE] = regions_attribute(list(frame.timed_regions(parent=-1, site=None)))
         counter = counter if self.ordered else _unordered(counter)
         with ir.InsertionPoint.at_block_begin(root.regions[0].blocks[0]):
             func.FuncOp(COUNTERS, ([], [_pointer()]), visibility="private")
@@ -130,8 +130,8 @@ class _Frame:
     def timed_regions(self, parent: int, site: frozenset[str] | None, first: int = 0) -> Iterator[TimedRegion]:
         """Yields the region of each counter of one call, in order.
 
-        `parent` is the number of the region that makes the call, `site` has the nodes of this call (`None` for the
-        entry), and `first` is the number of the first counter.
+        `parent` is the number of the region that makes the call (-1 for the entry), `site` has the nodes of this call
+        (`None` for the entry), and `first` is the number of the first counter.
         """
         nodes_of_regions = [_nodes_at_site(site, region.nodes) for region in self.regions]
         for region, nodes in zip(self.regions, nodes_of_regions, strict=True):
@@ -230,15 +230,15 @@ def _undivided_functions(bodies: Mapping[str, ir.Operation]) -> set[str]:
 
 
 def _reaching_recursion(callees: Mapping[str, Sequence[str]]) -> set[str]:
-    """Returns the functions that reach a recursive function: the rest after functions without callees are removed.
+    """Returns the functions that reach a recursive function.
 
-    The removal is repeated, since it leaves other functions without callees.
+    Removes functions without callees until none is left: what remains calls in cycles.
     """
-    rest = dict(callees)
-    while leaves := [name for name, names in rest.items() if not any(callee in rest for callee in names)]:
+    remaining = dict(callees)
+    while leaves := [name for name, names in remaining.items() if not any(callee in remaining for callee in names)]:
         for name in leaves:
-            del rest[name]
-    return set(rest)
+            del remaining[name]
+    return set(remaining)
 
 
 # ---- code ------------------------------------------------------------------------------------------------------------
@@ -267,14 +267,14 @@ class _CodeEmitter:
         for region, offset in self._frame.calls():
             (call,) = (op for op in region.ops if op.name == "func.call")
             with ir.InsertionPoint(call), call.location:
-                llvm.store(llvm.add(first, _constant(offset), _flags()), memory)
+                llvm.store(llvm.add(first, _constant(offset), _no_flags()), memory)
 
     def _add_cycles(self, counters: ir.Value, number: int, last_reading: ir.Value) -> ir.Value:
         """Adds the cycles since `last_reading` to counter `number` of `counters`. Returns the new reading."""
         reading = self._read_cycles()
         address = _element(counters, _constant(number))
-        cycles = llvm.sub(reading, last_reading, _flags())
-        llvm.store(llvm.add(llvm.load(_word(), address), cycles, _flags()), address)
+        cycles = llvm.sub(reading, last_reading, _no_flags())
+        llvm.store(llvm.add(llvm.load(_word(), address), cycles, _no_flags()), address)
         return reading
 
     def _read_cycles(self) -> ir.Value:
@@ -300,6 +300,6 @@ def _constant(number: int) -> ir.Value:
     return llvm.mlir_constant(ir.IntegerAttr.get(_word(), number))
 
 
-def _flags() -> ir.Attribute:
-    flags: ir.Attribute = llvm.IntegerOverflowFlags.none
-    return flags
+def _no_flags() -> ir.Attribute:
+    no_flags: ir.Attribute = llvm.IntegerOverflowFlags.none
+    return no_flags

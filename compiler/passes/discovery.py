@@ -91,8 +91,8 @@ def cached_passes() -> RegisteredNames | None:
 def _cache_key() -> str:
     """Returns a digest of the bindings' package and folder, the file that locates their libraries, and this module."""
     folder = bindings.package_folder()
-    locating_file = () if folder is None else _states(folder.glob("_mlir_libs/__init__.py"))
-    return digest(bindings.PACKAGE, str(folder), locating_file, Path(__file__).read_text(encoding="utf-8"))
+    locating_file_state = () if folder is None else _states(folder.glob("_mlir_libs/__init__.py"))
+    return digest(bindings.PACKAGE, str(folder), locating_file_state, Path(__file__).read_text(encoding="utf-8"))
 
 
 def _states(files: Iterable[Path]) -> tuple[tuple[str, int, int], ...]:
@@ -141,8 +141,8 @@ def _search_libraries(libraries: list[Path]) -> RegisteredNames:
 
 def _possible_names(texts: Iterable[bytes], form: re.Pattern[bytes]) -> set[str]:
     """Returns the strings in `texts` that match `form`, and their suffixes that start with a lowercase letter."""
-    longest = {name.decode() for text in texts for name in form.findall(text)}
-    suffixes = (name[start:] for name in longest for start, letter in enumerate(name) if letter.islower())
+    matches = {name.decode() for text in texts for name in form.findall(text)}
+    suffixes = (name[start:] for name in matches for start, letter in enumerate(name) if letter.islower())
     return {name for name in suffixes if len(name) <= _MAX_NAME_LENGTH}
 
 
@@ -164,6 +164,8 @@ def _read_constants(library: Path) -> bytes:
 
 
 class _PassDetails(Message, frozen=True):
+    """A registered pass that a fork has found; sent to its parent."""
+
     info: PassInfo
 
 
@@ -205,11 +207,11 @@ def _try_in_fork(names: list[str]) -> Generator[PassInfo, None, int | None]:
     index = _SharedIndex()
     fork = ForkedWorker(lambda channel: _try_names(names, index, channel.send), Message, _PassDetails)
     try:
-        while (message := fork.receive()) is not None:
-            yield message.info
+        while (details := fork.receive()) is not None:
+            yield details.info
         if index.value < 0:
-            what = f"the passes are not known: the process that tries their names did not start ({fork.cause()})"
-            raise bindings.BindingsError(what, "check that the bindings have a pass manager")
+            message = f"the passes are not known: the process that tries their names did not start ({fork.cause()})"
+            raise bindings.BindingsError(message, "check that the bindings have a pass manager")
     finally:
         fork.end()
     return None if index.value == len(names) else index.value
@@ -245,10 +247,10 @@ def _find_dialects(texts: Iterable[bytes]) -> tuple[DialectInfo, ...]:
     context = ir.Context()
     possible_dialects = {dialect for dialect, _ in candidates}
     registered_dialects = {dialect for dialect in possible_dialects if _is_registered(context, dialect)}
-    ops = Counter(
+    op_counts = Counter(
         dialect for dialect, op in candidates if dialect in registered_dialects and context.is_registered_operation(op)
     )
-    return tuple(DialectInfo(name, ops[name], _python_module_of(name)) for name in sorted(registered_dialects))
+    return tuple(DialectInfo(name, op_counts[name], _python_module_of(name)) for name in sorted(registered_dialects))
 
 
 def _is_registered(context: object, name: str) -> bool:

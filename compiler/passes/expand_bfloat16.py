@@ -5,7 +5,6 @@ If the processor has no instruction that rounds to bfloat16, LLVM would call a f
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,6 +13,7 @@ from buddy.compiler.mlir.walk import attributes_of, nested_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.contraction import convert_elements
 from buddy.compiler.passes.kernels.emit import element_type
+from buddy.compiler.passes.late_roundings import represents
 
 # Ops that do not depend on the meaning of the bits, and stay as they are.
 _UNCHANGED_OPS = frozenset({"arith.bitcast", "arith.constant"})
@@ -105,7 +105,7 @@ def _is_exact_constant(attribute: ir.Attribute) -> bool:
         if not attribute.is_splat:
             return False
         attribute = attribute.get_splat_value()
-    return not struct.unpack("<I", struct.pack("<f", ir.FloatAttr(attribute).value))[0] & 0xFFFF
+    return represents(ir.BF16Type.get(), ir.FloatAttr(attribute).value)
 
 
 def _extend_to_f32(value: ir.Value) -> ir.Value:

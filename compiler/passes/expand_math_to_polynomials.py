@@ -51,7 +51,7 @@ def _replace_activation(activation: Activation, name: str) -> str:
 
 
 def _replace(pattern: Activation | ByteRounding) -> None:
-    """Replaces the result of several ops by code that computes all of it."""
+    """Replaces the ops of `pattern` by the code that `pattern.emit` emits."""
     with ir.InsertionPoint(pattern.replaced), pattern.replaced.location:
         result = pattern.emit(pattern.argument)
     pattern.replaced.results[0].replace_all_uses_with(result)
@@ -68,11 +68,11 @@ def _expand(op: ir.Operation) -> str:
     expansions = DOUBLE_EXPANSIONS if element == "f64" else EXPANSIONS
     if element not in ("f64", "f32", "f16", "bf16") or op.name not in expansions:
         return f"{op.name} left to the math library: no polynomial for {value.type}"
-    is_half = element in ("f16", "bf16")
+    is_16_bit = element in ("f16", "bf16")
     with ir.InsertionPoint(op), op.location:
-        operands = [arith.extf(_as_f32(value.type), operand) if is_half else operand for operand in op.operands]
+        operands = [arith.extf(_as_f32(value.type), operand) if is_16_bit else operand for operand in op.operands]
         result = expansions[op.name](*operands)
-        if is_half:
+        if is_16_bit:
             result = arith.truncf(value.type, result)
     name = op.name
     op.results[0].replace_all_uses_with(result)

@@ -30,7 +30,7 @@ class FoldTransposes(MlirPass):
     summary: ClassVar[str] = "fold transposes into the indexing maps of the contractions and generics that use them"
 
     def run(self, root: ir.Operation, context: PassContext) -> None:
-        # First: of two transposes of a result that cancel each other, the contraction would take one.
+        # Transposes are composed first: a contraction would absorb one of two transposes that cancel each other.
         for op in [op for op in nested_ops(root) if op.name == "linalg.transpose" and _has_tensor_results(op)]:
             self._compose(op, context)
         for op in [op for op in nested_ops(root) if op.name.startswith("linalg.") and _has_tensor_results(op)]:
@@ -87,9 +87,11 @@ class FoldTransposes(MlirPass):
         maps, inputs = indexing_maps(op), len(op.operands) - len(op.results)
         folded = 0
         # The weights of a convolution are packed, so they may have any layout. Other generics have no such operand.
-        weights = 1 if is_contraction(op) else -1
+        weights_number = 1 if is_contraction(op) else None
         for number in range(inputs):
-            value, maps[number] = _skip_transposes(op.operands[number], maps[number], any_order=number == weights)
+            value, maps[number] = _skip_transposes(
+                op.operands[number], maps[number], any_order=number == weights_number
+            )
             if value != op.operands[number]:
                 op.operands[number] = value
                 folded += 1

@@ -22,8 +22,8 @@ from buddy.compiler.passes.late_roundings import drop_early_roundings
 class FuseElementwise(MlirPass):
     """Fuses a producer into its only reader, if the reader reads each of its elements once.
 
-    Of a number that is rounded to 16 bits before and after a maximum with a constant, such as a ReLU's, the first
-    rounding is left out, which does not change the result.
+    If a number is rounded to 16 bits both before and after a maximum with a constant, as in a ReLU, the first rounding
+    is dropped, which does not change the result.
     """
 
     name: ClassVar[str] = "fuse-elementwise"
@@ -133,9 +133,9 @@ class _Fusion:
 
     def can_replace_indices(self) -> bool:
         """True if each producer loop whose index the body reads is a loop of the consumer or has size 1."""
-        kinds = (ir.AffineDimExpr, ir.AffineConstantExpr)
+        replaceable = (ir.AffineDimExpr, ir.AffineConstantExpr)
         indices = (self._expression(_dim(op)) for op in _index_ops(self.producer.regions[0].blocks[0]))
-        return all(isinstance(expression, kinds) for expression in indices)
+        return all(isinstance(expression, replaceable) for expression in indices)
 
     def _expression(self, loop: int) -> ir.AffineExpr:
         """Returns the expression of the consumer's loops for a loop of the producer."""

@@ -31,7 +31,7 @@ class FuseEpilogues(MlirPass):
 
     The pass marks both and moves them next to the contraction. A kernel then applies the epilogue to its sums while
     they are in registers, and starts from the prologue's values; without a kernel they stay ordinary ops. The options
-    `epilogues` and `prologues` enable one of the two each.
+    `epilogues` and `prologues` each enable one of the two.
     """
 
     name: ClassVar[str] = "fuse-epilogues"

@@ -92,8 +92,8 @@ def _runs(block: ir.Block) -> list[list[_Op]]:
 def _analyse(op: ir.Operation) -> Structured | None:
     """Returns the loops of `op`; `None` if it cannot be fused.
 
-    These are ops that are not structured, that have a loop without iterations, that belong to a kernel as a prologue or
-    epilogue, and contractions.
+    An op cannot be fused if it is not structured, is a contraction, has a loop without iterations, or belongs to a
+    kernel as a prologue or epilogue.
     """
     if op.name not in STRUCTURED_OPS or EPILOGUE in op.attributes or PROLOGUE in op.attributes:
         return None
@@ -131,10 +131,10 @@ def _grow_group(run: Sequence[_Op], position: int, limit: int) -> _Group:
     Raises `UnsupportedError` with the reason if no neighbour can be fused.
     """
     reduction = run[position]
-    count = leading_rows(reduction.structured)
-    if count == 1:
+    row_count = leading_rows(reduction.structured)
+    if row_count == 1:
         raise UnsupportedError("it has a single row")
-    bounds = refine_bounds((1, count), reduction.structured)
+    bounds = refine_bounds((1, row_count), reduction.structured)
     assert bounds is not None
     group = _Group([reduction], bounds, [split_rows(reduction.structured, bounds)])
     if row_bytes(group.row_ops[0]) > limit:
@@ -163,16 +163,18 @@ def _try_add(group: _Group, op: _Op, is_before: bool, limit: int) -> str:
     if bounds is None:
         return "the neighbour has other outer loops"
     try:
-        rows = [split_rows(member.structured, bounds) for member in group.members]
-        new = split_rows(op.structured, bounds)
+        row_ops = [split_rows(member.structured, bounds) for member in group.members]
+        new_row_op = split_rows(op.structured, bounds)
     except UnsupportedError as reason:
         return str(reason)
-    if row_bytes(new) > limit:
+    if row_bytes(new_row_op) > limit:
         return "the neighbour's rows do not stay in cache"
-    reason_not_added = next((text for other in (*rows, new) if (text := row_conflict(new, other, bounds))), "")
+    reason_not_added = next(
+        (text for other in (*row_ops, new_row_op) if (text := row_conflict(new_row_op, other, bounds))), ""
+    )
     if not reason_not_added:
-        index = 0 if is_before else len(rows)
-        group.bounds, group.row_ops = bounds, [*rows[:index], new, *rows[index:]]
+        index = 0 if is_before else len(row_ops)
+        group.bounds, group.row_ops = bounds, [*row_ops[:index], new_row_op, *row_ops[index:]]
         group.members.insert(index, op)
     return reason_not_added
 
@@ -206,9 +208,9 @@ def _fuse(e: KernelEmitter, group: _Group, context: PassContext) -> None:
     """Replaces the ops of `group` by one loop over rows."""
     ops = [member.op for member in group.members]
     temporaries = _temporaries(group)
-    rows, placed = _place_temporaries(group.row_ops, temporaries)
+    row_ops, placed = _place_temporaries(group.row_ops, temporaries)
     scratch = [root for root in temporaries if root not in placed]
-    stages = stages_of(rows, scratch)
+    stages = stages_of(row_ops, scratch)
     unstored = {root for stage in stages for root in stage.unstored}
     scratch = [root for root in scratch if root not in unstored]
     location = context.locations.union([op.location for op in ops])
@@ -253,41 +255,41 @@ def _erase_with_views(value: ir.Value) -> None:
     value.owner.operation.erase()
 
 
-def _place_temporaries(rows: list[RowOp], temporaries: list[ir.Value]) -> tuple[list[RowOp], set[ir.Value]]:
+def _place_temporaries(row_ops: list[RowOp], temporaries: list[ir.Value]) -> tuple[list[RowOp], set[ir.Value]]:
     """Stores each temporary in the rows of a result of the last op that reads it, if possible.
 
     Returns the ops, and the temporaries that were placed.
     """
     placed: set[Any] = set()
     for root in temporaries:
-        accesses = _find_result_row(rows, root, temporaries)
+        accesses = _find_result_row(row_ops, root, temporaries)
         if accesses is None:
             continue
         temporary, result = accesses
-        rows = [_redirect(op, temporary, result) for op in rows]
+        row_ops = [_redirect(op, temporary, result) for op in row_ops]
         placed.add(root)
-    return rows, placed
+    return row_ops, placed
 
 
 def _find_result_row(
-    rows: list[RowOp], root: ir.Value, temporaries: list[ir.Value]
+    row_ops: list[RowOp], root: ir.Value, temporaries: list[ir.Value]
 ) -> tuple[OperandAccess, OperandAccess] | None:
     """Returns the last access to the temporary `root`, and the same op's access to a result that may hold it.
 
     The result has the same layout, and no op accesses it before. Returns `None` if there is no such result.
     """
-    last_index = max(i for i, op in enumerate(rows) if any(access.buffer == root for access in op.accesses))
-    last = rows[last_index]
+    last_index = max(i for i, op in enumerate(row_ops) if any(access.buffer == root for access in op.accesses))
+    last = row_ops[last_index]
     temporary = next(access for access in last.accesses if access.buffer == root)
     if last.structured.reductions or temporary.written or not any(temporary.inner) or not _is_dense(last, temporary):
         return None
     element_range = temporary.offset, temporary.inner, temporary.span
-    all_accesses = [access for op in rows for access in op.accesses if access.buffer == root]
+    all_accesses = [access for op in row_ops for access in op.accesses if access.buffer == root]
     if any((access.offset, access.inner, access.span) != element_range for access in all_accesses):
         return None
     for result in last.accesses:
         if result.written and result.buffer not in temporaries and _has_same_layout(temporary, result):
-            accessed_before = (access.buffer for op in rows[:last_index] for access in op.accesses)
+            accessed_before = (access.buffer for op in row_ops[:last_index] for access in op.accesses)
             if (
                 result.buffer not in accessed_before
                 and sum(access.buffer == result.buffer for access in last.accesses) == 1

@@ -63,13 +63,14 @@ class HoistParameters(MlirPass):
 
 @dataclass
 class _Function:
-    """A function, its calls, and its new arguments, by the number of the parameter and the name of the function that
-    computes them.
+    """A function, its calls, and its new arguments.
+
+    The key of an argument is the number of a parameter and the name of the function that computes the argument from it.
     """
 
     op: Any
     calls: list[Any] = field(default_factory=list)
-    added: dict[tuple[int, str], Any] = field(default_factory=dict)
+    added_arguments: dict[tuple[int, str], Any] = field(default_factory=dict)
 
     @property
     def block(self) -> ir.Block:
@@ -78,7 +79,10 @@ class _Function:
 
 
 class _ParameterHoister:
-    """The functions of a module, and the functions that prepare parameters."""
+    """Replaces values of a module's functions that depend on one parameter alone by new arguments.
+
+    Functions that it adds to the module compute them from the parameter; `prepare` is the name of such a function.
+    """
 
     def __init__(self, root: ir.Operation) -> None:
         self.root = root
@@ -95,10 +99,10 @@ class _ParameterHoister:
     def is_parameter(self, name: str, number: int) -> bool:
         """True if argument `number` of a function is a parameter in all of its calls."""
         if (name, number) not in self._are_parameters:
-            self._are_parameters[name, number] = self._find_whether_parameter(name, number)
+            self._are_parameters[name, number] = self._compute_is_parameter(name, number)
         return self._are_parameters[name, number]
 
-    def _find_whether_parameter(self, name: str, number: int) -> bool:
+    def _compute_is_parameter(self, name: str, number: int) -> bool:
         function = self.functions[name]
         attributes = argument_attributes(function.op)
         if number >= len(attributes) or PARAMETER not in attributes[number]:
@@ -119,25 +123,27 @@ class _ParameterHoister:
         function, derived = self.functions[name], _derived_values(self, name)
         moved = _values_to_move(derived, function.block.arguments)
         # All functions are emitted before the first replacement, which would change the ops that they are copied from.
-        names = [self._prepare_function(function, value, number) for value, number in moved]
-        described = [(value.owner.location, value.type) for value, _ in moved]
-        for (value, number), prepare in zip(moved, names, strict=True):
+        prepare_names = [self._prepare_function(function, value, number) for value, number in moved]
+        moved_types = [(value.owner.location, value.type) for value, _ in moved]
+        for (value, number), prepare in zip(moved, prepare_names, strict=True):
             value.replace_all_uses_with(self._argument(name, number, prepare, value.type))
         for value in reversed(derived):
             if not any(True for _ in value.uses):
                 value.owner.operation.erase()
-        return described
+        return moved_types
 
     def _argument(self, name: str, number: int, prepare: str, type_: ir.Type) -> ir.Value:
         """Returns the argument for the value that `prepare` computes of parameter `number`; adds it if it is new."""
         function, key = self.functions[name], (number, prepare)
-        if key not in function.added:
-            function.added[key] = function.block.add_argument(type_, function.block.arguments[number].location)
+        if key not in function.added_arguments:
+            function.added_arguments[key] = function.block.add_argument(
+                type_, function.block.arguments[number].location
+            )
             for call in list(function.calls):
                 passed = _argument_of(call.operands[number])
                 assert passed is not None, "a parameter is a parameter in every caller"
                 self._add_operand(call, self._argument(passed[0], passed[1], prepare, type_))
-        argument: ir.Value = function.added[key]
+        argument: ir.Value = function.added_arguments[key]
         return argument
 
     def _add_operand(self, call: ir.Operation, value: ir.Value) -> None:
@@ -164,7 +170,7 @@ class _ParameterHoister:
             block = new.add_entry_block([parameter.location])
         values: dict[ir.Value, ir.Value] = {parameter: block.arguments[0]}
         with ir.InsertionPoint(block):
-            for op in _slice(value, parameter):
+            for op in _ops_between(value, parameter):
                 clone = op.clone()
                 for nested in (clone.operation, *nested_ops(clone)):
                     for i, operand in enumerate(nested.operands):
@@ -181,10 +187,10 @@ class _ParameterHoister:
     def finish(self) -> None:
         """Updates the types of functions with new arguments, and the attributes of these."""
         for name, function in self.functions.items():
-            if not function.added:
+            if not function.added_arguments:
                 continue
             attributes = argument_attributes(function.op)
-            for number, prepare in function.added:
+            for number, prepare in function.added_arguments:
                 old = {named.name: named.attr for named in attributes[number]}
                 of_entry = {PREPARE_ATTRIBUTE: ir.StringAttr.get(prepare)} if name == self.entry else {}
                 attributes.append(ir.DictAttr.get({**old, **of_entry}))
@@ -213,11 +219,12 @@ def _derived_values(hoister: _ParameterHoister, name: str) -> dict[ir.Value, int
 def _values_to_move(derived: dict[ir.Value, int | None], arguments: ir.BlockArgumentList) -> list[tuple[ir.Value, int]]:
     """Returns the values among `derived` to compute before the calls, in order, with the numbers of their parameters.
 
-    These are the last ones before ops that also need something else, or that only move elements.
+    These are values that an op reads that stays in the function. A value that only moves elements, or is too large,
+    stays too, and the values that it is computed from are moved instead.
     """
     moved, needed = list[tuple[Any, int]](), set[Any]()
     for value, number in reversed(derived.items()):
-        if not any(_needs_operands(_in_function(use.owner.operation), derived, needed) for use in value.uses):
+        if not any(_stays(_op_in_function_body(use.owner.operation), derived, needed) for use in value.uses):
             continue
         op = value.owner.operation
         is_small = number is not None and _is_small(value.type, arguments[number].type)
@@ -229,13 +236,16 @@ def _values_to_move(derived: dict[ir.Value, int | None], arguments: ir.BlockArgu
 
 
 def _is_small(type_: ir.Type, parameter: ir.Type) -> bool:
-    """True if a value has at most the bytes of its parameter, or, in bytes, two for each: 4-bit integers unpacked."""
+    """True if a value has at most as many bytes as its parameter, or, for i8, twice as many.
+
+    Each byte of the parameter may hold two 4-bit integers, which the value has as bytes.
+    """
     limit = bytes_of(parameter) * (2 if str(type_.element_type) == "i8" else 1)
     return bytes_of(type_) <= limit
 
 
-def _needs_operands(op: ir.Operation, derived: dict[ir.Value, int | None], needed: set[ir.Value]) -> bool:
-    """True if `op` stays: it is not derived, or it is derived and `needed`."""
+def _stays(op: ir.Operation, derived: dict[ir.Value, int | None], needed: set[ir.Value]) -> bool:
+    """True if `op` stays in the function: its result is not derived, or it is derived and in `needed`."""
     is_derived = len(op.results) == 1 and op.results[0] in derived
     return not is_derived or op.results[0] in needed
 
@@ -281,7 +291,7 @@ def _does_arithmetic(op: ir.Operation) -> bool:
     return op.name == "linalg.generic" and len(op.regions[0].blocks[0].operations) > 1
 
 
-def _slice(value: ir.Value, parameter: ir.Value) -> list[ir.Operation]:
+def _ops_between(value: ir.Value, parameter: ir.Value) -> list[ir.Operation]:
     """Returns the ops that compute `value` from `parameter`, in the order of their block."""
     ops, pending = [], [value]
     while pending:
@@ -293,7 +303,7 @@ def _slice(value: ir.Value, parameter: ir.Value) -> list[ir.Operation]:
     return [op.operation for op in value.owner.operation.block.operations if op.operation in ops]
 
 
-def _in_function(op: ir.Operation) -> ir.Operation:
+def _op_in_function_body(op: ir.Operation) -> ir.Operation:
     """Returns `op`, or the op around it that is directly in a function."""
     while op.parent.operation.name != "func.func":
         op = op.parent.operation

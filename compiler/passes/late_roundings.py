@@ -18,9 +18,9 @@ _NARROW = ("bf16", "f16")
 
 
 def drop_early_roundings(block: ir.Block) -> None:
-    """Drops roundings to 16 bits of f32 numbers from which only a maximum or minimum is taken that is rounded again.
+    """Drops the rounding of an f32 number to 16 bits before a maximum or minimum that is rounded to 16 bits again.
 
-    The other operand of the maximum is such a number, too, or one that 16 bits represent exactly.
+    Nothing else may read the maximum. Its other operand is rounded too, or is a number that 16 bits represent exactly.
     """
     for op in [inner.operation for inner in block.operations]:
         if op.name == "arith.truncf" and str(op.operands[0].type) == "f32" and str(op.results[0].type) in _NARROW:
@@ -28,7 +28,7 @@ def drop_early_roundings(block: ir.Block) -> None:
 
 
 def _drop_before(value: ir.Value, narrow: ir.Type) -> None:
-    """Drops the roundings to `narrow` before `value`, which is rounded to `narrow`, and not used otherwise."""
+    """Drops the roundings to `narrow` of the operands of `value`, a maximum that is rounded to `narrow`."""
     maximum = defining_op(value)
     if maximum is None or maximum.name not in _MAXIMA or not _has_one_use(value):
         return
@@ -51,13 +51,13 @@ def _is_exact(value: ir.Value, narrow: ir.Type) -> bool:
     if op is None:
         return False
     if op.name == "arith.constant":
-        return _represents(narrow, ir.FloatAttr(op.attributes["value"]).value)
+        return represents(narrow, ir.FloatAttr(op.attributes["value"]).value)
     if op.name == "arith.extf":
         return bool(op.operands[0].type == narrow)
     return op.name in _MAXIMA and all(_is_exact(operand, narrow) for operand in op.operands)
 
 
-def _represents(narrow: ir.Type, number: float) -> bool:
+def represents(narrow: ir.Type, number: float) -> bool:
     """True if the element type `narrow` represents `number` exactly."""
     if str(narrow) == "bf16":
         return not struct.unpack("<I", struct.pack("<f", number))[0] & 0xFFFF

@@ -47,7 +47,7 @@ _MAX_TERMS = (2**31 - 1) // 255**2
 @register
 @dataclass(frozen=True)
 class NarrowProducts(MlirPass):
-    """Sums of at most 33,025 products of bytes fit into 32 bits, so they are exact.
+    """Multiplies bytes, and sums the products in 32 bits, which is exact for at most 33,025 products.
 
     Results that are integers have the same bits. Those that are floats are the exact sums times both scales, where sums
     of dequantised floats are rounded at each step.
@@ -82,16 +82,16 @@ def _operands(op: ir.Operation) -> list[QuantisedTensor]:
 
     Raises `UnchangedError` if they are not known to be made of bytes.
     """
-    found = []
+    operands = []
     for number in range(2):
         value = op.operands[number]
         if ir.RankedTensorType(value.type).element_type != ir.IntegerType.get_signless(8):
-            found.append(quantised_source(value))
+            operands.append(quantised_source(value))
         elif len(op.operands) == 5 and not is_zero(op.operands[2 + number]):
-            found.append(QuantisedTensor(value, _INT8, QuantisationParameter(op.operands[2 + number])))
+            operands.append(QuantisedTensor(value, _INT8, QuantisationParameter(op.operands[2 + number])))
         else:
-            found.append(QuantisedTensor(value, _INT8))
-    return found
+            operands.append(QuantisedTensor(value, _INT8))
+    return operands
 
 
 def _check_terms(count: int) -> None:
@@ -112,19 +112,19 @@ def _narrow_product(op: ir.Operation) -> ir.Value:
     _check_terms(depth)
     unsigned = a.dtype.is_unsigned, b.dtype.is_unsigned
     sums = st.contract(a.value, b.value, a_dims, b_dims, out_dims, _INT32, unsigned=unsigned)
-    zeros = [_placed(x.zero, st.shape_of(x.value)) for x in (a, b)]
+    zero_points = [_aligned_to_result(x.zero, st.shape_of(x.value)) for x in (a, b)]
     corrections = []
     if a.has_zero:
         b_sums = _sums(b, [b_depth])
         if b.has_zero:
-            factors = [QuantisationParameter(b_sums), zeros[1]]
-            less = st.shape_of(b_sums)
-            b_sums = _pointwise(factors, less, _INT32, lambda total, zero: total - _wide(zero) * depth)
-        corrections += [zeros[0], QuantisationParameter(b_sums)]
+            factors = [QuantisationParameter(b_sums), zero_points[1]]
+            sums_shape = st.shape_of(b_sums)
+            b_sums = _pointwise(factors, sums_shape, _INT32, lambda total, zero: total - _widened(zero) * depth)
+        corrections += [zero_points[0], QuantisationParameter(b_sums)]
     if b.has_zero:
-        corrections += [zeros[1], QuantisationParameter(_sums(a, [a_depth]))]
-    scales = [_placed(x.scale, st.shape_of(x.value)) for x in (a, b)]
-    return _finished(op, _corrected(sums, corrections, shape), scales)
+        corrections += [zero_points[1], QuantisationParameter(_sums(a, [a_depth]))]
+    scales = [_aligned_to_result(x.scale, st.shape_of(x.value)) for x in (a, b)]
+    return _scale_and_add(op, _subtract_corrections(sums, corrections, shape), scales)
 
 
 def _sums(operand: QuantisedTensor, axes: Sequence[int]) -> ir.Value:
@@ -152,7 +152,9 @@ def _narrow_convolution(op: ir.Operation) -> ir.Value:
     channels, corrections = [kernel[0], 1, 1], list[QuantisationParameter]()
     if x.has_zero:
         corrections = [x.zero, QuantisationParameter(st.reshape(_sums(weights, [1, 2, 3]), channels, _INT32))]
-    return _finished(op, _corrected(sums, corrections, shape), [x.scale, _placed(weights.scale, channels)])
+    return _scale_and_add(
+        op, _subtract_corrections(sums, corrections, shape), [x.scale, _aligned_to_result(weights.scale, channels)]
+    )
 
 
 def _operands_of_convolution(op: ir.Operation) -> list[QuantisedTensor]:
@@ -176,7 +178,7 @@ def _operands_of_convolution(op: ir.Operation) -> list[QuantisedTensor]:
 # ---- results ---------------------------------------------------------------------------------------------------------
 
 
-def _placed(parameter: QuantisationParameter, sizes: Sequence[int]) -> QuantisationParameter:
+def _aligned_to_result(parameter: QuantisationParameter, sizes: Sequence[int]) -> QuantisationParameter:
     """Returns a parameter that broadcasts to the result, as the operand of shape `sizes` does."""
     if not parameter.is_tensor:
         return parameter
@@ -184,18 +186,20 @@ def _placed(parameter: QuantisationParameter, sizes: Sequence[int]) -> Quantisat
     return replace(parameter, value=st.reshape(parameter.value, shape, parameter.dtype))
 
 
-def _corrected(sums: ir.Value, corrections: Sequence[QuantisationParameter], shape: Sequence[int]) -> ir.Value:
+def _subtract_corrections(
+    sums: ir.Value, corrections: Sequence[QuantisationParameter], shape: Sequence[int]
+) -> ir.Value:
     """Returns `sums` less the products of each pair of `corrections`, a zero point and sums of the other operand."""
 
     def subtract(total: Scalar, *factors: Scalar) -> Scalar:
         for zero, others in zip(factors[::2], factors[1::2], strict=True):
-            total = total - others * _wide(zero)
+            total = total - others * _widened(zero)
         return total
 
     return _pointwise([QuantisationParameter(sums), *corrections], shape, _INT32, subtract) if corrections else sums
 
 
-def _finished(op: ir.Operation, total: ir.Value, scales: Sequence[QuantisationParameter]) -> ir.Value:
+def _scale_and_add(op: ir.Operation, total: ir.Value, scales: Sequence[QuantisationParameter]) -> ir.Value:
     """Returns `total`, in 32 bits, times both scales if the result of `op` has floats, plus its initial sums."""
     result, start = ir.RankedTensorType(op.results[0].type), op.operands[len(op.operands) - 1]
     shape, fill = list(result.shape), defining_op(start)
@@ -223,23 +227,23 @@ def _finished(op: ir.Operation, total: ir.Value, scales: Sequence[QuantisationPa
 def _pointwise(
     operands: Sequence[QuantisationParameter], shape: Sequence[int], dtype: TensorDType, body: Callable[..., Scalar]
 ) -> ir.Value:
-    """Like `structured.pointwise`, for numbers and scalars beside tensors, of which there is one at least."""
+    """Emits `structured.pointwise` on `operands`: numbers, scalars, and one tensor at least."""
 
-    def scalars(*elements: Scalar) -> Scalar:
-        given = iter(elements)
+    def scalar_body(*elements: Scalar) -> Scalar:
+        tensor_elements = iter(elements)
         values = [
-            next(given)
-            if each.is_tensor
-            else Scalar(each.value, each.dtype)
-            if isinstance(each.value, ir.Value)
-            else each.value
-            for each in operands
+            next(tensor_elements)
+            if operand.is_tensor
+            else Scalar(operand.value, operand.dtype)
+            if isinstance(operand.value, ir.Value)
+            else operand.value
+            for operand in operands
         ]
         return body(*values)
 
-    tensors = [(each.value, each.dtype) for each in operands if each.is_tensor]
-    return st.pointwise(tensors, shape, dtype, scalars)
+    tensors = [(operand.value, operand.dtype) for operand in operands if operand.is_tensor]
+    return st.pointwise(tensors, shape, dtype, scalar_body)
 
 
-def _wide(value: Scalar | int) -> Scalar | int:
+def _widened(value: Scalar | int) -> Scalar | int:
     return cast(value, _INT32) if isinstance(value, Scalar) else value

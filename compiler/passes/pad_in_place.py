@@ -45,15 +45,15 @@ def _producer(insert: ir.Operation) -> ir.Operation | None:
     producer = _owner(source, "linalg.generic")
     if producer is None or len(producer.results) != 1 or producer.block != insert.block:
         return None
-    padding = _owner(target, "linalg.fill")
-    if padding is None or _owner(padding.operands[1], "tensor.empty") is None or _count_uses(target) != 1:
+    padding_fill = _owner(target, "linalg.fill")
+    if padding_fill is None or _owner(padding_fill.operands[1], "tensor.empty") is None or _count_uses(target) != 1:
         return None
     init = producer.operands[len(producer.operands) - 1]
     init_fill = _owner(init, "linalg.fill")
     empty = init if init_fill is None else init_fill.operands[1]
     if _owner(empty, "tensor.empty") is None or _count_uses(init) != 1:
         return None
-    return producer if _is_available(padding.operands[0], producer) else None
+    return producer if _is_available(padding_fill.operands[0], producer) else None
 
 
 def _is_available(value: ir.Value, op: ir.Operation) -> bool:
@@ -70,13 +70,13 @@ def _redirect(producer: ir.Operation, insert: ir.Operation) -> None:
     last = len(producer.operands) - 1
     init = producer.operands[last]
     init_fill = _owner(init, "linalg.fill")
-    padding = target.owner
-    value = _owner(padding.operands[0], "arith.constant")
-    if value is not None and value.block == producer.block and producer.is_before_in_block(value):
-        value.move_before(producer)
-    with ir.InsertionPoint(producer), padding.location:
+    padding_fill = target.owner
+    constant = _owner(padding_fill.operands[0], "arith.constant")
+    if constant is not None and constant.block == producer.block and producer.is_before_in_block(constant):
+        constant.move_before(producer)
+    with ir.InsertionPoint(producer), padding_fill.location:
         empty = tensor.empty(list(target.type.shape), target.type.element_type)
-        padded = linalg.fill(padding.operands[0], outs=[empty])
+        padded = linalg.fill(padding_fill.operands[0], outs=[empty])
         names = ("static_offsets", "static_sizes", "static_strides")
         bounds = [list(ir.DenseI64ArrayAttr(insert.attributes[name])) for name in names]
         destination = tensor.extract_slice(source.type, padded, [], [], [], *bounds)
@@ -85,7 +85,7 @@ def _redirect(producer: ir.Operation, insert: ir.Operation) -> None:
             destination = linalg.fill(init_fill.operands[0], outs=[destination])
     producer.operands[last] = destination
     insert.operands[1] = padded
-    for op in (padding, padding.operands[1].owner, *([init_fill] if init_fill is not None else [])):
+    for op in (padding_fill, padding_fill.operands[1].owner, *([init_fill] if init_fill is not None else [])):
         _erase_if_unused(op)
     if init_fill is None:
         _erase_if_unused(init.owner)

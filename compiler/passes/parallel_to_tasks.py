@@ -26,7 +26,10 @@ THREADS_ATTRIBUTE = "buddy.threads"
 @register
 @dataclass(frozen=True)
 class ParallelToTasks(MlirPass):
-    """Outlines the outermost parallel loops; with one thread, none. With 0 `threads`, the recipe's number applies."""
+    """Outlines the outermost parallel loops as tasks for `threads` threads (0: the recipe's number).
+
+    With one thread, no loop is outlined.
+    """
 
     name: ClassVar[str] = "parallel-to-tasks"
     summary: ClassVar[str] = "outline loops whose iterations are independent, so that threads share them"
@@ -209,8 +212,8 @@ def _indices(e: KernelEmitter, number: ir.Value, ranges: Sequence[_Range]) -> li
     indices: list[Index] = []
     for position, r in reversed(list(enumerate(ranges))):
         if position:
-            step_number, number = arith.remui(number, e.value(r.size)), arith.divui(number, e.value(r.size))
+            dim_iteration, number = arith.remui(number, e.value(r.size)), arith.divui(number, e.value(r.size))
         else:
-            step_number = number
-        indices.insert(0, e.add(e.mul(step_number, r.step), r.lower))
+            dim_iteration = number
+        indices.insert(0, e.add(e.mul(dim_iteration, r.step), r.lower))
     return indices

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from buddy.compiler.graph.sizes import Dim, Size, product
 from buddy.compiler.mlir.bindings import func, ir, memref
@@ -21,8 +22,10 @@ class PassSizes(MlirPass):
     function's symbols, which are arguments too.
     """
 
-    name = "pass-sizes"
-    summary = "pass buffers with ? dims to functions as base pointers; functions rebuild them from their symbols"
+    name: ClassVar[str] = "pass-sizes"
+    summary: ClassVar[str] = (
+        "pass buffers with ? dims to functions as base pointers; functions rebuild them from their symbols"
+    )
 
     def run(self, root: ir.Operation, context: PassContext) -> None:
         for op in find_ops(root, "func.call", "func.func"):
@@ -48,6 +51,7 @@ def _base_type(type_: ir.Type) -> ir.Type:
 
 
 def _pass_bases(call: ir.Operation) -> None:
+    """Replaces `call` by a call that gets the base of each operand of dynamic size."""
     with ir.InsertionPoint(call), call.location:
         operands = [
             memref.ExtractStridedMetadataOp(value).results[0] if _is_dynamic(value.type) else value

@@ -29,7 +29,7 @@ from buddy.compiler.passes.parallel_to_tasks import THREADS_ATTRIBUTE
 @register
 @dataclass(frozen=True)
 class PlanMemory(MlirPass):
-    """Gives functions the arena as their last argument, of which they pass a part to each callee that needs memory.
+    """Adds the arena as the last argument of functions, which pass a part of it to each callee that needs memory.
 
     The entry's result buffers serve as scratch memory until their results are written. A task gets one part per thread.
     A public function other than the entry allocates its arena itself, since its callers do not pass one. Without
@@ -131,15 +131,15 @@ def _describe_count(buffers: Sequence[_Buffer]) -> str:
 class _ArenaPlanner:
     """Plans callees before their callers, and rewrites each function to the planned memory.
 
-    `needs` has the bytes that a call of each function needs, including those of its callees. `active` has the functions
-    that are being planned, and `recursive` those that call themselves, such as the functions that MLIR's
+    `needed_bytes` has the bytes that a call of each function needs, including those of its callees. `active` has the
+    functions that are being planned, and `recursive` those that call themselves, such as the functions that MLIR's
     `async-parallel-for` creates.
     """
 
     functions: dict[str, Any]
     entry: str
     context: PassContext
-    needs: dict[str, int] = field(default_factory=dict)
+    needed_bytes: dict[str, int] = field(default_factory=dict)
     active: set[str] = field(default_factory=set)
     recursive: set[str] = field(default_factory=set)
 
@@ -148,10 +148,11 @@ class _ArenaPlanner:
             self._plan(name)
 
     def _plan(self, name: str) -> None:
-        if name in self.needs:
+        """Plans the function `name`, after its callees. Raises `PassError` if it is recursive and needs memory."""
+        if name in self.needed_bytes:
             return
         function = self.functions[name]
-        self.needs[name] = 0
+        self.needed_bytes[name] = 0
         calls = [op for op in calls_in(function) if callee_of(op) in self.functions]
         self.active.add(name)
         for callee in dict.fromkeys(map(callee_of, calls)):
@@ -159,12 +160,12 @@ class _ArenaPlanner:
                 self.recursive.add(callee)
             self._plan(callee)
         self.active.remove(name)
-        calls = [call for call in calls if self.needs[callee_of(call)]]
+        calls = [call for call in calls if self.needed_bytes[callee_of(call)]]
         positions = _positions_in(function.regions[0].blocks[0])
         buffers = list(_buffers(function, positions))
         call_positions = [_position(call, positions) for call in calls]
         call_spans = [
-            Span(self.needs[callee_of(call)], position, position)
+            Span(self.needed_bytes[callee_of(call)], position, position)
             for call, position in zip(calls, call_positions, strict=True)
         ]
         if not buffers and not call_spans:
@@ -177,7 +178,7 @@ class _ArenaPlanner:
         result_bytes = {
             number: retype_as_bytes(function, results[number][0]) for number in sorted(_used_results(slots))
         }
-        self.needs[name] = self._place_buffers(function, buffers, calls, slots, result_bytes, max(1, size))
+        self.needed_bytes[name] = self._place_buffers(function, buffers, calls, slots, result_bytes, max(1, size))
 
     def _place_buffers(
         self, function: ir.Operation, buffers: Sequence[_Buffer], calls: Sequence[ir.Operation],
@@ -194,10 +195,10 @@ class _ArenaPlanner:
             if THREADS_ATTRIBUTE in function.attributes
             else 1
         )
-        need = aligned(size) * threads if threads > 1 else size
+        arena_bytes = aligned(size) * threads if threads > 1 else size
         is_entry = symbol_of(function) == self.entry
         takes_arena = "sym_visibility" in function.attributes or is_entry
-        arena = _add_arena_argument(function, need, is_entry) if takes_arena else _allocate_arena(function, size)
+        arena = _add_arena_argument(function, arena_bytes, is_entry) if takes_arena else _allocate_arena(function, size)
         if threads > 1:
             function.attributes[SCRATCH_BYTES_ATTRIBUTE] = ir.IntegerAttr.get(
                 ir.IntegerType.get_signless(64), aligned(size)
@@ -206,13 +207,13 @@ class _ArenaPlanner:
             _replace_by_view(buffer, arena if slot.buffer is None else result_bytes[slot.buffer], slot.offset)
         for call, slot in zip(calls, slots[len(buffers) :], strict=True):
             memory = arena if slot.buffer is None else result_bytes[slot.buffer]
-            _pass_part(call, memory, slot.offset, self.needs[callee_of(call)])
+            _pass_memory(call, memory, slot.offset, self.needed_bytes[callee_of(call)])
         if buffers:
             total = sum(buffer.span.size for buffer in buffers)
             per_thread = f", once for each of {threads} threads" if threads > 1 else ""
             text = f"{_describe_count(buffers)}, {total} bytes, in {size}{per_thread}"
             self.context.remark(PlanMemory.name, function.location, text)
-        return need if takes_arena else 0
+        return arena_bytes if takes_arena else 0
 
 
 def _used_results(slots: Sequence[ArenaSlot]) -> set[int]:
@@ -267,7 +268,7 @@ def _replace_by_view(buffer: _Buffer, arena: ir.Value, offset: int) -> None:
     buffer.op.erase()
 
 
-def _pass_part(call: ir.Operation, arena: ir.Value, offset: int, size: int) -> None:
+def _pass_memory(call: ir.Operation, arena: ir.Value, offset: int, size: int) -> None:
     """Adds the `size` bytes at `offset` of `arena` to `call` as its last operand."""
     with ir.InsertionPoint(call), call.location:
         memory = byte_view(arena, offset, byte_type(size))

@@ -58,8 +58,8 @@ def quantised_source(value: ir.Value) -> QuantisedTensor:
     owner = defining_op(value)
     if owner is None or owner.name != "linalg.generic" or not _is_elementwise(owner):
         raise UnchangedError("an operand is not made of bytes")
-    if (found := _conversion(owner)) is not None:
-        return found
+    if (converted := _conversion(owner)) is not None:
+        return converted
     body = _Body(owner)
     subtraction = body.op_of(body.result, "arith.subi")
     if subtraction is None or not body.is_input(subtraction.operands[0], 0):
@@ -67,11 +67,15 @@ def quantised_source(value: ir.Value) -> QuantisedTensor:
     inner = quantised_source(owner.operands[0])
     if inner.has_zero or inner.scale != _UNIT:
         raise UnchangedError("an operand has two zero points")
-    return replace(inner, zero=body.integer(subtraction.operands[1]))
+    return replace(inner, zero=body.zero_point_of(subtraction.operands[1]))
 
 
 def _conversion(owner: ir.Operation) -> QuantisedTensor | None:
-    """Returns what a generic on bytes computes, if it is `extended`, less a zero point, converted, times a scale."""
+    """Returns the operand of the generic `owner` as a quantised tensor, if the generic dequantises it.
+
+    It must compute `convert(extend(byte) - zero) * scale`, where all steps but the first may be missing. Returns `None`
+    for another generic.
+    """
     source = owner.operands[0]
     if ir.RankedTensorType(source.type).element_type != ir.IntegerType.get_signless(8):
         return None
@@ -79,13 +83,13 @@ def _conversion(owner: ir.Operation) -> QuantisedTensor | None:
     value = body.result
     product = body.op_of(value, "arith.mulf")
     if product is not None:
-        value, scale = product.operands[0], body.float(product.operands[1])
+        value, scale = product.operands[0], body.scale_of(product.operands[1])
     conversion = body.op_of(value, *_FROM_INTEGER)
     if conversion is not None and not body.is_input(conversion.operands[0], 0):
         value = conversion.operands[0]
     subtraction = body.op_of(value, "arith.subi")
     if subtraction is not None:
-        value, zero = subtraction.operands[0], body.integer(subtraction.operands[1])
+        value, zero = subtraction.operands[0], body.zero_point_of(subtraction.operands[1])
     extension = body.op_of(value, *_EXTENSIONS)
     if extension is None or not body.is_input(extension.operands[0], 0):
         return None
@@ -110,7 +114,7 @@ class _Body:
     def is_input(self, value: ir.Value, number: int) -> bool:
         return bool(value == self._arguments[number])
 
-    def integer(self, value: ir.Value) -> QuantisationParameter:
+    def zero_point_of(self, value: ir.Value) -> QuantisationParameter:
         """Returns a zero point. Raises `UnchangedError` for one that the body computes in another way."""
         constant = _constant(value)
         if isinstance(constant, ir.IntegerAttr):
@@ -120,7 +124,7 @@ class _Body:
             return self._argument(extension.operands[0], _EXTENSIONS[extension.name])
         return self._argument(value, _INT32)
 
-    def float(self, value: ir.Value) -> QuantisationParameter:
+    def scale_of(self, value: ir.Value) -> QuantisationParameter:
         """Returns a scale. Raises `UnchangedError` for one that the body computes in another way."""
         rounding = self.op_of(value, "arith.truncf")
         constant = _constant(value if rounding is None else rounding.operands[0])
@@ -129,7 +133,10 @@ class _Body:
         return self._argument(value, TensorDType.Float32)
 
     def _argument(self, value: ir.Value, dtype: TensorDType) -> QuantisationParameter:
-        """Returns the operand of which `value` is an element, whose dims are those of the first operand."""
+        """Returns the operand of which `value` is an element; its dims are those of the first operand.
+
+        Raises `UnchangedError` if `value` is not an element of another input, or depends on several dims.
+        """
         number = next((i for i, argument in enumerate(self._arguments) if argument == value), -1)
         expressions = list(self._maps[number].results)
         if not 0 < number < len(self._arguments) - 1 or not all(isinstance(e, ir.AffineDimExpr) for e in expressions):

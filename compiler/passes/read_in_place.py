@@ -87,6 +87,7 @@ class _Readers:
         return self.read_only_functions[name]
 
     def is_only_read(self, value: ir.Value) -> bool:
+        """True if no op writes to the buffer `value`."""
         return all(self.only_reads(user, number) for user, number in _uses(value))
 
     def only_reads(self, op: ir.Operation, number: int) -> bool:
@@ -170,15 +171,15 @@ def _bytes_before_base(value: ir.Value) -> int | None:
 
     Each `memref.view` starts a new base. Returns `None` if one of them has a dynamic byte shift.
     """
-    before = 0
+    base_offset = 0
     while isinstance(value, ir.OpResult):
         if value.owner.name == "memref.view":
             shift = value.owner.operands[1]
             if not isinstance(shift, ir.OpResult) or shift.owner.name != "arith.constant":
                 return None
-            before += int(ir.IntegerAttr(shift.owner.attributes["value"]).value)
+            base_offset += int(ir.IntegerAttr(shift.owner.attributes["value"]).value)
         value = value.owner.operands[0]
-    return before
+    return base_offset
 
 
 def _view_at_start(
@@ -188,7 +189,7 @@ def _view_at_start(
     with ir.InsertionPoint(op), op.location:
         if offset:
             root = root_of(source)
-            if _is_bytes(root):
+            if _is_viewed_as_bytes(root):
                 return byte_view(root, offset, type_)
             assert isinstance(root, ir.BlockArgument)
             assert entry is not None
@@ -199,6 +200,6 @@ def _view_at_start(
         return memref.reinterpret_cast(type_, source, [], [], [], [0], list(type_.shape), list(strides))
 
 
-def _is_bytes(root: ir.Value) -> bool:
+def _is_viewed_as_bytes(root: ir.Value) -> bool:
     """True if `root` is a buffer of bytes, with a `memref.view` for each buffer in it."""
     return any(use.owner.operation.name == "memref.view" for use in root.uses)

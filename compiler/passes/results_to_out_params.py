@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from buddy.compiler.graph.sizes import Dim, Size
 from buddy.compiler.mlir.bindings import func, ir, memref
@@ -23,8 +24,8 @@ class ResultsToOutParams(MlirPass):
     copied to the argument. Functions without a body (calls into eager PyTorch) get the same signature.
     """
 
-    name = "results-to-out-params"
-    summary = "turn memref results into trailing out-parameters that the caller allocates"
+    name: ClassVar[str] = "results-to-out-params"
+    summary: ClassVar[str] = "turn memref results into trailing out-parameters that the caller allocates"
 
     def run(self, root: ir.Operation, context: PassContext) -> None:
         functions = [op for op in root.regions[0].blocks[0] if op.operation.name == "func.func"]

@@ -31,15 +31,17 @@ from buddy.compiler.passes.kernels.tiles import (
 
 # Steps of the loops that a dynamic loop becomes, one after the other: several vectors, one vector, one element.
 _VECTOR_STEPS = (64, 8, 1)
-# If the static loops give a tile fewer elements than this, one dynamic loop has the steps in _VECTOR_STEPS.
+# If the static loops give a tile fewer elements than this, some vectors, one dynamic loop has the steps in
+# _VECTOR_STEPS.
 _MIN_TILE_ELEMENTS = 32
 # Rows of a contraction per block, in loops one after the other. The first have enough rows to read the other input from
 # memory once for many multiply-adds; each loop leaves fewer rows than its step to the next one.
 _BLOCK_ROWS = (128, 32, 8)
-# Size of a tile along each dynamic loop of a contraction with several dynamic sizes.
+# Size of a tile along each dynamic loop of a contraction with several dynamic sizes, an estimate: three tiles of f32
+# take 48 KiB, and larger ones are padded more.
 _TILE_SIZE = 64
 
-_Size = TypeVar("_Size", int, Index)  # a static size, or any
+_Size = TypeVar("_Size", int, Index)  # a static size; or one that is static or dynamic
 
 
 @register
@@ -67,7 +69,7 @@ class TileDynamic(MlirPass):
                 try:
                     new_ops, text = _tile_op(op)
                 except UnsupportedError as reason:
-                    _erase_from(marker, op)
+                    _erase_range(marker, op)
                     context.remark(self.name, op.location, f"{op.name} left to scalar loops: {reason}")
                     continue
             marker.erase()
@@ -76,7 +78,7 @@ class TileDynamic(MlirPass):
             op.erase()
 
 
-def _erase_from(first: ir.Operation, end: ir.Operation) -> None:
+def _erase_range(first: ir.Operation, end: ir.Operation) -> None:
     """Erases the ops from `first` up to `end`, which were emitted before the op turned out to be unsupported."""
     ops = [op.operation for op in end.block.operations]
     for op in reversed(ops[ops.index(first) : ops.index(end.operation)]):
@@ -149,7 +151,7 @@ def _shift_index(index: ir.Operation, start: Index) -> None:
 
 
 class _PlainTiling(_Tiling):
-    """An op that is not a contraction: tiles of one element along dynamic loops, or of vectors along one of them."""
+    """Tiles an op that is not a contraction: one element along each dynamic loop, or vectors along one of them."""
 
     def emit(self) -> tuple[list[ir.Operation], str]:
         untiled = [not _must_tile(loop) for loop in self.loops]
@@ -189,7 +191,7 @@ class _PlainTiling(_Tiling):
 
 
 class _ContractionTiling(_Tiling):
-    """A contraction with the operands (0, 1) as inputs and 2 as result.
+    """Tiles a contraction, whose operands 0 and 1 are the inputs, and whose operand 2 is the result.
 
     Dynamic batch dims, and images of a convolution, are processed one at a time; other dynamic dims in blocks.
     """
@@ -342,7 +344,7 @@ def _only_user(view: ir.Value) -> ir.Operation:
 def _blocks(size: Index, steps: Sequence[int]) -> Iterator[tuple[ir.Value, ir.Value, int]]:
     """Yields (first, end, step) of consecutive loops over `size` iterations, one for each of `steps`.
 
-    Each loop covers as much of the rest as its step divides; the last step is 1.
+    Each loop covers as many of the remaining iterations as its step divides; the last step is 1.
     """
     if isinstance(size, int):
         size = constant(size)

@@ -74,11 +74,11 @@ def is_function(op: ir.Operation) -> bool:
 class _Functions:
     """The functions of a module, and which of their arguments may share a buffer.
 
-    `is_read_first` caches results of `_is_read_first` by function and numbers of the arguments.
+    `read_first_results` caches results of `_is_read_first` by function and numbers of the arguments.
     """
 
     functions: dict[str, Any]
-    is_read_first: dict[tuple[str, int, int], bool] = field(default_factory=dict)
+    read_first_results: dict[tuple[str, int, int], bool] = field(default_factory=dict)
 
     def calls(self) -> list[ir.Operation]:
         """Returns the calls of functions with a body; the calls in a callee are before the calls in its callers."""
@@ -115,15 +115,15 @@ class _Functions:
     def _is_read_first(self, name: str, i: int, j: int) -> bool:
         """True if function `name` accesses argument `i` for the last time before it first accesses argument `j`.
 
-        The last and the first access may be the same op, if the op may overwrite the one by the other.
+        Both accesses may be by the same op, if it may write its result over its operand.
         """
         key = name, i, j
-        if key not in self.is_read_first:
-            self.is_read_first[key] = False  # ends the recursion if the function calls itself
+        if key not in self.read_first_results:
+            self.read_first_results[key] = False  # ends the recursion if the function calls itself
             body = self._body_of(name)
             if body is not None:
-                self.is_read_first[key] = self._compare_accesses(body.arguments[i], body.arguments[j])
-        return self.is_read_first[key]
+                self.read_first_results[key] = self._compare_accesses(body.arguments[i], body.arguments[j])
+        return self.read_first_results[key]
 
     def _compare_accesses(self, read: ir.Value, written: ir.Value) -> bool:
         """True if all accesses to the argument `read` are before those to the argument `written`."""

@@ -30,19 +30,20 @@ def is_convolution(op: ir.Operation) -> bool:
 def relayout_convolution(op: ir.Operation, layouts: ValueLayouts) -> bool:
     """Rewrites a convolution to channels last; its weights keep their layout, since they get packed.
 
-    Returns `False` if it stays as it is: a matrix product or a kernel's gradient that no other layout meets.
+    Returns `False` for a matrix product or a kernel's gradient whose operands all have the original layout: it stays as
+    it is.
     """
     roles = _roles(op)
     sums_taps = _sums_taps(op, roles)
-    is_met = any(layouts.is_permuted(value) for value in op.operands)
-    if not is_met and (sums_taps or _is_lone_product(op, roles)):
+    is_permuted = any(layouts.is_permuted(value) for value in op.operands)
+    if not is_permuted and (sums_taps or _is_lone_product(op, roles)):
         layouts.track(op.results[0], layouts.order_of(op.results[0]))
         return False
     if sums_taps and _is_depthwise(op, roles):
         _relayout_tap_sums(op, roles, layouts)
         return True
-    places = _GROUPS_FIRST if not is_met and _is_lone_grouped(op, roles) else _GROUPS_LAST
-    loops = sorted(range(len(roles)), key=lambda loop: (places.index(roles[loop]), loop))
+    role_order = _GROUPS_FIRST if not is_permuted and _is_lone_grouped(op, roles) else _GROUPS_LAST
+    loops = sorted(range(len(roles)), key=lambda loop: (role_order.index(roles[loop]), loop))
     image, weights, init = op.operands
     image_loops, _, result_loops = (_main_loops(map_, roles) for map_ in indexing_maps(op))
     image_order, result_order = (_sorted_dims(dim_loops, loops) for dim_loops in (image_loops, result_loops))
@@ -59,8 +60,8 @@ def _sums_taps(op: ir.Operation, roles: dict[int, int]) -> bool:
         return False
     sizes = _loop_sizes(op, roles)
 
-    def count(*kinds: int) -> int:
-        return prod(size for loop, size in sizes.items() if roles[loop] in kinds)
+    def count(*counted_roles: int) -> int:
+        return prod(size for loop, size in sizes.items() if roles[loop] in counted_roles)
 
     # Its window is larger than its result, unlike that of a forward convolution of many channels on a small image.
     has_few_sums = count(_WINDOW, _IN_CHANNEL) > count(_BATCH, _POSITION) and count(_WINDOW) > count(_POSITION)
@@ -99,8 +100,8 @@ def _is_depthwise(op: ir.Operation, roles: dict[int, int]) -> bool:
 def _relayout_tap_sums(op: ir.Operation, roles: dict[int, int], layouts: ValueLayouts) -> None:
     """Rewrites the gradient of a depthwise kernel, which reads both operands in place, to channels last."""
     image, weights, init = op.operands
-    places = (_IN_CHANNEL, _BATCH, _POSITION, _WINDOW, _OUT_CHANNEL, _GROUP)
-    loops = sorted(range(len(roles)), key=lambda loop: (places.index(roles[loop]), loop))
+    role_order = (_IN_CHANNEL, _BATCH, _POSITION, _WINDOW, _OUT_CHANNEL, _GROUP)
+    loops = sorted(range(len(roles)), key=lambda loop: (role_order.index(roles[loop]), loop))
     orders = [_sorted_dims(_main_loops(map_, roles), loops) for map_ in indexing_maps(op)]
     operands = [layouts.in_order(value, order) for value, order in zip((image, weights, init), orders, strict=True)]
     _rewrite(op, layouts, operands, loops)
@@ -110,7 +111,7 @@ def _is_lone_product(op: ir.Operation, roles: dict[int, int]) -> bool:
     """True for a convolution without a window whose image and result would be transposed for it alone.
 
     It is a matrix product for each image of the batch, in any layout. No other convolution depends on it; that is known
-    in functions that only the program calls.
+    only in a public function, whose callers are outside of the module.
     """
     image, weights, result = op.operands
     if _GROUP in roles.values():
@@ -133,8 +134,11 @@ def _is_lone_grouped(op: ir.Operation, roles: dict[int, int]) -> bool:
     """
     image, _, result = (_main_loops(map_, roles) for map_ in indexing_maps(op))
     channels = [
-        prod(size for size, loop in zip(value.type.shape, loops, strict=True) if roles[loop] in kinds)
-        for value, loops, kinds in ((op.operands[0], image, (_IN_CHANNEL,)), (op.operands[2], result, (_OUT_CHANNEL,)))
+        prod(size for size, loop in zip(value.type.shape, loops, strict=True) if roles[loop] in channel_roles)
+        for value, loops, channel_roles in (
+            (op.operands[0], image, (_IN_CHANNEL,)),
+            (op.operands[2], result, (_OUT_CHANNEL,)),
+        )
     ]
     is_grouped = _GROUP in roles.values() and min(channels) > 1
     return is_grouped and "sym_visibility" not in op.parent.attributes and not _reaches_convolution(op)
@@ -162,7 +166,7 @@ def _has_few_channels(image: ir.Value, image_loops: Sequence[int], roles: dict[i
     return prod(channels) <= _MAX_UNTRANSPOSED_CHANNELS
 
 
-# The roles of a convolution's loops, in the order in which the loops are ordered. `_POSITION` is a spatial loop of the
+# The roles of a convolution's loops, and two orders of loops by role. `_POSITION` is a spatial loop of the
 # result, `_WINDOW` a spatial loop of the weights.
 _BATCH, _POSITION, _GROUP, _OUT_CHANNEL, _WINDOW, _IN_CHANNEL = range(6)
 _GROUPS_LAST = (_BATCH, _POSITION, _GROUP, _OUT_CHANNEL, _WINDOW, _IN_CHANNEL)
@@ -277,6 +281,9 @@ def _rewrite(op: ir.Operation, layouts: ValueLayouts, operands: Sequence[ir.Valu
     for result, value in zip(op.results, operands[-len(op.results) :], strict=True):
         result.set_type(value.type)
         layouts.track(result, layouts.order_of(value))
+
+
+# ---- signatures of functions -----------------------------------------------------------------------------------------
 
 
 @dataclass
