@@ -13,7 +13,7 @@ from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import UnsupportedError
 from buddy.compiler.passes.kernels.emit import KernelEmitter
 from buddy.compiler.passes.kernels.epilogue import EPILOGUE, PROLOGUE
-from buddy.compiler.passes.kernels.rows.kernel import (
+from buddy.compiler.passes.kernels.rows.analysis import (
     Bounds,
     OperandAccess,
     RowOp,
@@ -197,7 +197,7 @@ def _is_connected(group: _Group, end: int) -> bool:
 
 def _shares_rows(group: _Group) -> bool:
     """True if two ops access rows of more than one element in the same buffer."""
-    buffers = [{access.buffer for access in op.accesses if any(access.inner)} for op in group.row_ops]
+    buffers = [{access.buffer for access in op.accesses if any(access.inner_strides)} for op in group.row_ops]
     return any(a & b for i, a in enumerate(buffers) for b in buffers[i + 1 :])
 
 
@@ -281,11 +281,16 @@ def _find_result_row(
     last_index = max(i for i, op in enumerate(row_ops) if any(access.buffer == root for access in op.accesses))
     last = row_ops[last_index]
     temporary = next(access for access in last.accesses if access.buffer == root)
-    if last.structured.reductions or temporary.written or not any(temporary.inner) or not _is_dense(last, temporary):
+    if (
+        last.structured.reductions
+        or temporary.written
+        or not any(temporary.inner_strides)
+        or not _is_dense(last, temporary)
+    ):
         return None
-    element_range = temporary.offset, temporary.inner, temporary.span
+    element_range = temporary.offset, temporary.inner_strides, temporary.span
     all_accesses = [access for op in row_ops for access in op.accesses if access.buffer == root]
-    if any((access.offset, access.inner, access.span) != element_range for access in all_accesses):
+    if any((access.offset, access.inner_strides, access.span) != element_range for access in all_accesses):
         return None
     for result in last.accesses:
         if result.written and result.buffer not in temporaries and _has_same_layout(temporary, result):
@@ -300,11 +305,11 @@ def _find_result_row(
 
 def _is_dense(op: RowOp, access: OperandAccess) -> bool:
     """True if `access` covers a range of elements without gaps or repetition."""
-    return access.span == math.prod(loop.size for loop in op.inner) and all(access.inner)
+    return access.span == math.prod(loop.size for loop in op.inner_loops) and all(access.inner_strides)
 
 
 def _has_same_layout(a: OperandAccess, b: OperandAccess) -> bool:
-    return a.inner == b.inner and a.value.type.element_type == b.value.type.element_type
+    return a.inner_strides == b.inner_strides and a.value.type.element_type == b.value.type.element_type
 
 
 def _redirect(op: RowOp, temporary: OperandAccess, result: OperandAccess) -> RowOp:

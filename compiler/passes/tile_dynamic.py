@@ -21,9 +21,9 @@ from buddy.compiler.passes.kernels.tiles import (
     DynamicLoop,
     buffers_of,
     constant,
+    dynamic_loops_of,
     has_window,
     is_dynamic,
-    loops_of,
     size_of,
     subview,
     tile,
@@ -87,7 +87,7 @@ def _erase_range(first: ir.Operation, end: ir.Operation) -> None:
 
 def _tile_op(op: ir.Operation) -> tuple[list[ir.Operation], str]:
     """Emits `op` in tiles; returns the new ops that may have dynamic sizes, and the text of the remark."""
-    loops = loops_of(op)
+    loops = dynamic_loops_of(op)
     if op.name not in NAMED_CONTRACTIONS and not is_contraction(op):
         return _PlainTiling(op, loops).emit()
     return _ContractionTiling(op, loops).emit()

@@ -9,7 +9,7 @@ from buddy.compiler.mlir.bindings import arith, ir, memref, tensor
 from buddy.compiler.mlir.walk import bytes_of
 from buddy.compiler.protocol.errors import BuddyError
 
-Extent = tuple[int, int]  # size of a loop, and a stride along it in elements
+SizeAndStride = tuple[int, int]  # size of a loop, and a stride along it in elements
 
 
 class UnsupportedError(BuddyError):

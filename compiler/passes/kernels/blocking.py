@@ -29,6 +29,9 @@ _FEW_ROWS = 4
 # Rows of B that are read at the same time. Measured on a Zen 4 with 1, 2, 4, 8 and 16 rows, in memory and in caches:
 # one row takes up to 1.7 times as long, since C is loaded and stored for each row; 16 rows are not faster than 8.
 _STREAMED_ROWS = 8
+# Rows of B with at least this many columns are divided among threads, into at most this many pieces of half as many
+# columns at least.
+_MIN_DIVIDED_ROW, _MAX_ROW_PIECES = 16384, 4
 # Iterations that a kernel's outer loop should have, so that up to 16 threads get nearly equal shares.
 _MIN_ITERATIONS = 32
 _MIN_ITERATION_FLOP = 1 << 20  # an iteration should have at least this much work
@@ -39,18 +42,24 @@ _MIN_PACKED_ROWS, _MIN_PACKED_COLUMNS = 96, 64
 _MIN_INNER_DEPTH = 512
 # The minimum rows of C, some blocks of rows, for which sums of B's columns are computed before the blocks.
 _MIN_ROWS_OF_SHARED_SUMS = 24
-# Half vectors, which fill fewer lanes without columns, are used if they take at most this share of the time.
+# Half vectors leave fewer lanes without a column. They are used if their estimated time is at most this share of that
+# of whole vectors.
 _MAX_SHARE_OF_HALVES = 0.85
 # The next five are estimates without a measurement.
-# The minimum rows of C in an iteration that packs its panel of B, to use each copied element often.
+# The minimum rows of C in an iteration that packs its panel of B. More rows use each copied element more often; fewer
+# rows give more iterations, which threads share.
 _MIN_ROWS_OF_PANEL = 256
-# The least limit of the steps of K per block: sums are loaded and stored once per block.
+# The least limit of the steps of K per block. Longer blocks load and store the sums less often; shorter ones make
+# panels that fit into a smaller cache.
 _MIN_DEPTH_LIMIT = 256
-# The maximum steps of K with which B is read in place, since a panel of B is used for few multiply-adds.
+# The maximum steps of K with which B is read in place. With fewer steps, a packed panel of B is used for too few
+# multiply-adds to pay for its copy; with more steps, rows of B that lie far apart evict each other from the caches.
 _MAX_DEPTH_IN_PLACE = 256
-# The share of the L2 cache that a panel of B fills, to leave space for A and C.
+# The share of the L2 cache that a panel of B fills. A larger share makes blocks of K longer, whose sums are stored less
+# often; a smaller share leaves more space for rows of A and C, which the panel would evict.
 _PANEL_SHARE_OF_L2 = 0.6
-# The maximum size of a B that is read in place, relative to the L2 cache: the L3 cache may hold what exceeds L2.
+# The maximum size of a B that is read in place, relative to the L2 cache. What exceeds L2 is read from the L3 cache,
+# more slowly than from a packed panel; a copy to panels costs a load and a store per vector.
 _MAX_B_PER_L2 = 2.5
 # The minimum vectors of columns of C for which A is copied as wider elements.
 _MIN_COPIED_COLUMNS = 4
@@ -202,7 +211,8 @@ def _dot_blocking(
         # Tiles read 16 whole rows of A.
         copies_a = contraction.k[0].strides[0] != 1 or depth % multiple != 0 or m.size < TILE_ROWS
     else:
-        # Beside the sums, a row of B, and an element of A: the sums of B's columns, see `dot_instructions.OFFSET`.
+        # Besides the sums, a row of B and an element of A, the sums of B's columns may take registers, see
+        # `dot_instructions.OFFSET`.
         needs_offset = instruction.needs_offset(contraction.unsigned)
         registers = target.vector_registers - (0 if instruction.adds else 1)
         shares_sums = needs_offset and m.size >= _MIN_ROWS_OF_SHARED_SUMS
@@ -250,8 +260,7 @@ def _streaming_blocking(contraction: Contraction, lanes: int) -> GemmBlocking:
     whole rows.
     """
     size, rows = contraction.n.size, max(1, contraction.m.size)
-    # Rows of 16384 columns and more are divided among up to four threads, in pieces of 8192 columns at least.
-    columns = size if size < 16384 else max(8192, -(-size // 4))
+    columns = size if size < _MIN_DIVIDED_ROW else max(_MIN_DIVIDED_ROW // 2, -(-size // _MAX_ROW_PIECES))
     return GemmBlocking(rows, -(-columns // lanes), lanes, _STREAMED_ROWS, "stream")
 
 
@@ -324,7 +333,7 @@ def _register_block(
 
 
 def _sizes(maximum: int, requested: int) -> range:
-    """Returns the sizes to choose from: the requested one, cropped to `maximum`, or all up to `maximum`."""
+    """Returns the sizes to choose from: all up to `maximum`, or only `requested` (0: none), limited to `maximum`."""
     return range(min(requested, maximum), min(requested, maximum) + 1) if requested else range(1, maximum + 1)
 
 

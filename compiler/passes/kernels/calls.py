@@ -77,8 +77,8 @@ class KernelCalls:
     """The kernels that one pass emits in the module `root`, and their calls.
 
     With `pack_weights`, parameters are packed once, before the program is called, unless the weights of the module have
-    more than `pack_limit` MiB: the copies would need as much again. Copies that the runtime prepares are packed in any
-    case, because the packed weights replace them. 0 means no limit.
+    more than `pack_limit` MiB (0: no limit): the copies would need as much again. Weights that the runtime computes
+    from others are packed in any case, because the packed weights replace them.
     """
 
     def __init__(self, root: ir.Operation, locations: LocationSets, pack_weights: bool, pack_limit: int = 0) -> None:
@@ -89,7 +89,7 @@ class KernelCalls:
         # The name, the function, and the locations of its calls.
         self._functions: dict[Hashable, tuple[str, ir.Operation, list[ir.Location]]] = {}
         self._packed_for: dict[Packing, list[Any]] = {}  # locations of the ops that read the packed weights
-        self._packed_before: list[_PackedBefore] = []
+        self._packed_before: list[_PackedBeforeLoop] = []
 
     def parameter(self, value: ir.Value) -> ArgumentId | None:
         """Returns the argument of which `value` is a contiguous view, if it is a parameter; otherwise `None`."""
@@ -112,14 +112,14 @@ class KernelCalls:
         self, loop: ir.Operation, value: ir.Value, packing: Packing, location: ir.Location
     ) -> ir.Value:
         """Returns a buffer with `value` packed before `loop`, inside which `value` does not change."""
-        for known in self._packed_before:
-            if known.packing == packing and known.holds(loop, value):
-                self._packed_before.append(replace(known, loop=loop))
-                return known.buffer
+        for packed in self._packed_before:
+            if packed.packing == packing and packed.holds(loop, value):
+                self._packed_before.append(replace(packed, loop=loop))
+                return packed.buffer
         type_ = ir.MemRefType.get(list(packing.shape), value.type.element_type)
         with ir.InsertionPoint(loop), location:
             buffer = memref.alloc(type_, [], [])
-        self._packed_before.append(_PackedBefore(loop, value, packing, buffer))
+        self._packed_before.append(_PackedBeforeLoop(loop, value, packing, buffer))
         self.call(
             loop, ("pack", packing), "pack_before_loop", [value, buffer], location,
             lambda name, types: emit_pack_function(name, types[0], types[1], packing, public=False),
@@ -128,7 +128,7 @@ class KernelCalls:
 
     def requested_packing(self, loop: ir.Operation, value: ir.Value) -> Packing | None:
         """Returns the packing of `value` before `loop` that another kernel has requested, if any."""
-        return next((known.packing for known in self._packed_before if known.holds(loop, value)), None)
+        return next((packed.packing for packed in self._packed_before if packed.holds(loop, value)), None)
 
     def mark_streamed(self, parameter: ArgumentId) -> None:
         """Marks the weights of `parameter`, for the runner, as read sequentially and in place by a kernel."""
@@ -174,7 +174,7 @@ class KernelCalls:
 
 
 @dataclass(frozen=True)
-class _PackedBefore:
+class _PackedBeforeLoop:
     """A `buffer` with `value` packed before `loop`."""
 
     loop: ir.Operation
@@ -192,7 +192,7 @@ class _PackedBefore:
 
 
 # Ops between the loops over rows of one contraction.
-_BOUNDS = ("arith.", "memref.dim", "affine.apply")
+_BOUND_OPS = ("arith.", "memref.dim", "affine.apply")
 
 
 def _follows(first: ir.Operation, second: ir.Operation) -> bool:
@@ -201,7 +201,7 @@ def _follows(first: ir.Operation, second: ir.Operation) -> bool:
         return False
     ops = [op.operation for op in first.block.operations]
     start, end = ops.index(first) + 1, ops.index(second)
-    return start <= end and all(op.name.startswith(_BOUNDS) for op in ops[start:end])
+    return start <= end and all(op.name.startswith(_BOUND_OPS) for op in ops[start:end])
 
 
 def invariant_loop(op: ir.Operation, value: ir.Value, module: ir.Operation) -> ir.Operation | None:
@@ -211,7 +211,7 @@ def invariant_loop(op: ir.Operation, value: ir.Value, module: ir.Operation) -> i
     functions that the loop calls.
     """
     root = root_of(value)
-    if not (value.type.has_static_shape and has_identity_layout(value.type) and _is_named_once(root)):
+    if not (value.type.has_static_shape and has_identity_layout(value.type) and _is_distinct_buffer(root)):
         return None
     effects = WriteEffects(module)
     defined_in = value.owner if isinstance(value, ir.BlockArgument) else value.owner.operation.block
@@ -224,7 +224,7 @@ def invariant_loop(op: ir.Operation, value: ir.Value, module: ir.Operation) -> i
     return outermost
 
 
-def _is_named_once(root: ir.Value) -> bool:
+def _is_distinct_buffer(root: ir.Value) -> bool:
     """True if `root` is a function's argument, an allocation or a global, not an argument or result of a loop."""
     if isinstance(root, ir.BlockArgument):
         return bool(root.owner.owner.operation.name == "func.func")
@@ -296,11 +296,11 @@ def _matrix(rows: int, columns: int, row_stride: int, column_stride: int) -> Bla
     """
     if column_stride == 1 or columns == 1:
         if rows == 1 or row_stride >= columns:
-            return BlasMatrix(False, max(1, columns, row_stride if rows > 1 else 0))
+            return BlasMatrix(transposed=False, leading=max(1, columns, row_stride if rows > 1 else 0))
         raise UnsupportedError("the rows of one of its matrices overlap")
     if row_stride == 1 or rows == 1:
         if column_stride >= rows:
-            return BlasMatrix(True, max(1, column_stride))
+            return BlasMatrix(transposed=True, leading=max(1, column_stride))
         raise UnsupportedError("the columns of one of its matrices overlap")
     raise UnsupportedError("one of its matrices is contiguous in neither direction")
 
@@ -358,6 +358,7 @@ class _BlasCalls:
         self.addresses = [self._start_address(flat) for flat in flats]
 
     def emit(self) -> None:
+        """Emits the loops over C around the calls."""
         self.e.nest([loop.size for loop in self.c.outer], self._emit_call)
 
     def _start_address(self, flat: ir.Value) -> ir.Value:

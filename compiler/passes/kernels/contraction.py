@@ -304,7 +304,7 @@ def _assign_roles(loops: list[Loop], element: str, elements: tuple[str, str, str
     m = max(rows, key=lambda loop: loop.size, default=_unit_loop())
     outer = tuple(loop for loop in loops if not loop.reduction and loop.dims not in (m.dims, n.dims))
     if n.strides[2] != 1 and any(loop.strides == (1, 1, 1) for loop in outer):
-        raise UnsupportedError("element by element along its contiguous loop")
+        raise UnsupportedError("it multiplies element by element along its contiguous loop: a vector loop is better")
     ordered = tuple(sorted(k, key=lambda loop: -max(loop.strides[:2])))
     inputs = (elements[1], elements[0]) if swapped else (elements[0], elements[1])
     return Contraction(element, outer, m, n, ordered, swapped, inputs, elements[2])

@@ -1,4 +1,4 @@
-"""Vector loops for structured ops without reductions, and for transposes."""
+"""Emits vector loops for structured ops without reductions, and for transposes."""
 
 from __future__ import annotations
 
@@ -88,11 +88,11 @@ class _Elementwise:
         """Emits the loops of the op, whose iterations threads share if the work is enough."""
         e, work, rows = self.e, work_of(self.op), [loop.size for loop in self.outer_loops]
         vectors_end = self.inner.size // self.lanes * self.lanes
-        element = max(element_bytes(value.type.element_type) for value in self.op.operands)
-        chunk = CHUNK_BYTES // element
+        element_size = max(element_bytes(value.type.element_type) for value in self.op.operands)
+        chunk = CHUNK_BYTES // element_size
         if not e.shares(work) or vectors_end <= chunk:
-            row_bytes = self.inner.size * element
-            for_rows(e, rows, row_bytes, work, lambda outer: self._emit_row(outer, 0, vectors_end, True))
+            row_bytes = self.inner.size * element_size
+            for_rows(e, rows, row_bytes, work, lambda outer: self._emit_row(outer, 0, vectors_end, to_end=True))
             return
 
         def emit_chunk(indices: list[Index]) -> None:
@@ -100,10 +100,10 @@ class _Elementwise:
             lower = e.mul(number, chunk)
             upper = e.add(lower, chunk)
             upper = upper if vectors_end % chunk == 0 else e.minimum(upper, vectors_end)
-            self._emit_row(outer, lower, upper, False)
+            self._emit_row(outer, lower, upper, to_end=False)
 
         e.parallel([*rows, -(-vectors_end // chunk)], emit_chunk, work)
-        e.nest(rows, lambda outer: self._emit_row(outer, vectors_end, vectors_end, True))
+        e.nest(rows, lambda outer: self._emit_row(outer, vectors_end, vectors_end, to_end=True))
 
     def _emit_row(self, outer: list[Index], lower: Index, upper: Index, to_end: bool) -> None:
         """Emits whole vectors from `lower` to `upper`; with `to_end`, also the partial vector at the end of the row."""

@@ -16,7 +16,7 @@ Body = Callable[
 
 
 def estimate_nanoseconds(flop: float = 0, moved: float = 0) -> float:
-    """Returns a rough time of a loop on one thread, with `flop` operations and `moved` bytes read and written."""
+    """Returns a rough time on one thread of a loop with `flop` operations that reads and writes `moved` bytes."""
     return max(flop / FLOP_PER_NANOSECOND, moved / BYTES_PER_NANOSECOND)
 
 
@@ -160,11 +160,8 @@ class KernelEmitter:
         if not self.shares(work) or math.prod(sizes) <= 1:
             self.nest(sizes, body)
             return
-        zero, first, one = (
-            self.value(0),
-            self.value(sizes[non_unit_dims[0]]),
-            self.value(1),
-        )  # created in the order of `nest`
+        # The constants are emitted in the order in which `nest` emits them, so that both emit the same ops.
+        zero, first, one = self.value(0), self.value(sizes[non_unit_dims[0]]), self.value(1)
         bounds = [first, *(self.value(sizes[i]) for i in non_unit_dims[1:])]
         op = scf.ParallelOp([], [zero] * len(non_unit_dims), bounds, [one] * len(non_unit_dims), [])
         block = op.regions[0].blocks.append(*[ir.IndexType.get()] * len(non_unit_dims))
@@ -336,7 +333,7 @@ def reduce_lanes(value: ir.Value, join: Callable[[ir.Value, ir.Value], ir.Value]
     while lanes > 1:
         lanes //= 2
         half = ir.VectorType.get([lanes], value.type.element_type)
-        value = join(*(vector.extract_strided_slice(half, value, [at], [lanes], [1]) for at in (0, lanes)))
+        value = join(*(vector.extract_strided_slice(half, value, [start], [lanes], [1]) for start in (0, lanes)))
     return vector.extract(value, [], [0])
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from buddy.compiler.mlir.bindings import ir, vector
 from buddy.compiler.mlir.walk import attributes_of, root_of
-from buddy.compiler.passes.kernels.access import Extent, Loop, UnsupportedError, flatten, merge_loops
+from buddy.compiler.passes.kernels.access import Loop, SizeAndStride, UnsupportedError, flatten, merge_loops
 from buddy.compiler.passes.kernels.body import VectorBody
 from buddy.compiler.passes.kernels.contraction import convert_elements
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter
@@ -58,7 +58,7 @@ class EpilogueOp:
         return body_key(self.op), self.kernel_operand, self.strides, types
 
 
-def match_stage(op: ir.Operation, kernel_operand: int, loops: Sequence[Extent]) -> EpilogueOp:
+def match_stage(op: ir.Operation, kernel_operand: int, loops: Sequence[SizeAndStride]) -> EpilogueOp:
     """Returns `op`, a structured op on memrefs, as a stage of a kernel that indexes `kernel_operand` by `loops`.
 
     Raises `UnsupportedError` if an operand is not linear along a loop of the kernel (see `split_strides`), if vectors
@@ -88,7 +88,7 @@ def check_stage(op: Structured) -> None:
 def check_single_use(op: Structured, kernel_operand: int) -> None:
     """Raises `UnsupportedError` if `op` uses an element of `kernel_operand` twice: a kernel computes each once."""
     if any(loop.size > 1 and loop.strides[kernel_operand] == 0 for loop in op.loops):
-        raise UnsupportedError("a loop without a stride in its result reads it again")
+        raise UnsupportedError("it reads an element of the result more than once")
 
 
 def operand_number(op: ir.Operation, buffer: ir.Value) -> int:
@@ -128,7 +128,7 @@ def _loops_by_stride(op: Structured, kernel_operand: int) -> list[Loop]:
     return merge_loops(sorted(op.loops, key=lambda loop: -loop.strides[kernel_operand]))
 
 
-def _strides(op: Structured, kernel_operand: int, extent: Extent) -> list[int]:
+def _strides(op: Structured, kernel_operand: int, extent: SizeAndStride) -> list[int]:
     """Returns each operand's stride along a kernel's loop; `extent` is its size and its stride in `kernel_operand`.
 
     Raises `UnsupportedError` if the kernel's loop is not part of a loop of `op`.

@@ -1,4 +1,4 @@
-"""Packing of B into zero-padded panels [panel][k][columns]: a copy, or a transpose in registers."""
+"""Emits the packing of B into zero-padded panels [panel][k][columns]: a copy, or a transpose in registers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from buddy.compiler.mlir.bindings import arith, func, ir, memref, vector
 from buddy.compiler.mlir.walk import RUNS_ONCE
-from buddy.compiler.passes.kernels.access import Extent, Loop, flatten
+from buddy.compiler.passes.kernels.access import Loop, SizeAndStride, flatten
 from buddy.compiler.passes.kernels.blocking import GemmBlocking
 from buddy.compiler.passes.kernels.contraction import Contraction, convert_elements
 from buddy.compiler.passes.kernels.dot_instructions import as_elements, as_words
@@ -24,7 +24,9 @@ _MAX_WINDOW = 25
 
 @dataclass(frozen=True)
 class Panels:
-    """The packing of B into panels [outer..., panel, k, column]: sizes and strides of B, and the width of a panel.
+    """The packing of B into panels [outer..., panel, k, column].
+
+    `outer`, `n` and `k` have the sizes of the loops over B and its strides along them.
 
     A panel has `columns` columns, which are packed in vectors of `lanes`. `unsigned` says that integers of B are
     unsigned; it has an effect if the panels have a wider element type. With a `group` of more than one, that many
@@ -32,9 +34,9 @@ class Panels:
     up to a `multiple`, by zeros. Panels have elements of type `element`; without a group, it may differ from that of B.
     """
 
-    outer: tuple[Extent, ...]
-    n: Extent
-    k: tuple[Extent, ...]
+    outer: tuple[SizeAndStride, ...]
+    n: SizeAndStride
+    k: tuple[SizeAndStride, ...]
     columns: int
     lanes: int
     unsigned: bool = False
@@ -53,19 +55,20 @@ class Panels:
         return -(-self.n[0] // self.columns)
 
     @property
-    def panel(self) -> int:
+    def panel_elements(self) -> int:
         """Returns the number of elements in a panel."""
         return self.depth * self.columns
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Returns the shape of the buffer with all panels."""
         steps = (self.depth // self.group, self.columns, self.group) if self.group > 1 else (self.depth, self.columns)
         return (*(size for size, _ in self.outer), self.count, *steps)
 
     @property
     def outer_strides(self) -> list[int]:
         """Returns the strides of the packed buffer along the outer loops."""
-        return row_major_strides([size for size, _ in self.outer], self.count * self.panel)
+        return row_major_strides([size for size, _ in self.outer], self.count * self.panel_elements)
 
     def fill(self, e: KernelEmitter, source: ir.Value, target: ir.Value) -> None:
         """Emits the packing of all of B, from the flat `source` to the flat `target`."""
@@ -91,7 +94,7 @@ class Packing(Protocol):
 def panels_of(contraction: Contraction, blocking: GemmBlocking) -> Panels:
     """Returns the panels of B that the kernel of `contraction` reads."""
 
-    def extent(loop: Loop) -> Extent:
+    def extent(loop: Loop) -> SizeAndStride:
         return loop.size, loop.strides[1]
 
     outer = tuple(extent(loop) for loop in contraction.outer if loop.used[1])
@@ -131,7 +134,7 @@ def pack_all(e: KernelEmitter, panels: Panels, source: ir.Value, target: ir.Valu
 
         def emit_panel(number: Index, active: int) -> None:
             column = e.mul(number, panels.columns * panels.n[1])
-            panel_start = e.add(target_start, e.mul(number, panels.panel))
+            panel_start = e.add(target_start, e.mul(number, panels.panel_elements))
             pack_panel(e, panels, source, e.add(start, column), target, panel_start, active)
 
         for_blocks(e, panels.n[0], panels.columns, emit_panel)
@@ -193,7 +196,9 @@ def _pack_groups_of_rows(
 ) -> None:  # fmt: skip
     """Emits the packing of one panel of groups by way of a panel of rows, which handles several loops of K."""
     rows = replace(panels, group=1, multiple=1)
-    scratch = memref.alloc(ir.MemRefType.get([rows.panel], source.type.element_type), [], [], alignment=ALIGNMENT)
+    scratch = memref.alloc(
+        ir.MemRefType.get([rows.panel_elements], source.type.element_type), [], [], alignment=ALIGNMENT
+    )
     pack_panel(e, rows, source, start, scratch, 0, active)
     groups = replace(panels, k=((rows.depth, panels.columns),), n=(panels.columns, 1))
     _GroupedCopy(e, groups, scratch, target, panels.columns).copy(0, target_start)
@@ -460,8 +465,10 @@ class _GroupedCopy:
         zero = e.zero(ir.VectorType.get([lanes], self.source.type.element_type))
         starts = [e.add(start, i * panels.k[0][1]) for i in range(steps)]
         for column in range(0, panels.columns, lanes):
-            left = self.active - column
-            rows = [e.load(self.source, e.add(row, column), lanes, left) if left > 0 else zero for row in starts]
+            remaining = self.active - column
+            rows = [
+                e.load(self.source, e.add(row, column), lanes, remaining) if remaining > 0 else zero for row in starts
+            ]
             self._store(_interleaved([*rows, *[zero] * (panels.group - steps)]), target, column)
 
     def _gather_rows(self, start: Index, target: Index, steps: int) -> None:

@@ -36,7 +36,7 @@ class _Run:
     def key(self) -> tuple[Hashable, ...]:
         """Returns the types of the operands, and the ops with numbers for their values, as a plain value."""
         numbers: dict[Any, int] = {}
-        parts: list[Hashable] = [str(value.type) for value in self.operands]
+        key_parts: list[Hashable] = [str(value.type) for value in self.operands]
         constants = [value.owner.operation for op in self.ops for value in _outer_values(op) if _is_constant(value)]
         ops = [inner for op in self.ops for inner in (op, *nested_ops(op))]
         for op in (*constants, *ops):
@@ -44,9 +44,9 @@ class _Run:
             operands = tuple(numbers.setdefault(value, len(numbers)) for value in op.operands)
             results = tuple((numbers.setdefault(value, len(numbers)), str(value.type)) for value in op.results)
             arguments = [value for region in op.regions for block in region.blocks for value in block.arguments]
-            parts.append((op.name, tuple(attributes), operands, results))
-            parts += [numbers.setdefault(value, len(numbers)) for value in arguments]
-        return tuple(parts)
+            key_parts.append((op.name, tuple(attributes), operands, results))
+            key_parts += [numbers.setdefault(value, len(numbers)) for value in arguments]
+        return tuple(key_parts)
 
 
 def outline_duplicates(root: ir.Operation, locations: LocationSets) -> dict[str, list[ir.Location]]:

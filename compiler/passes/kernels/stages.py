@@ -8,7 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.walk import root_of, zero_fill_before
-from buddy.compiler.passes.kernels.access import Extent, Loop, UnsupportedError
+from buddy.compiler.passes.kernels.access import Loop, SizeAndStride, UnsupportedError
 from buddy.compiler.passes.kernels.epilogue import (
     EPILOGUE,
     PROLOGUE,
@@ -88,7 +88,7 @@ def find_neighbours(op: ir.Operation, contraction: Product, split: Split[Product
     return FusedNeighbours(contraction, spec, (*absorbed, *([] if fill is None else [fill])), tuple(notes), locations)
 
 
-def _extents(contraction: _HasLoops) -> list[Extent]:
+def _extents(contraction: _HasLoops) -> list[SizeAndStride]:
     """Returns size and stride in C of each loop."""
     return [(loop.size, loop.strides[C]) for loop in contraction.loops]
 

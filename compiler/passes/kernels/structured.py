@@ -104,7 +104,7 @@ def structure_of(op: ir.Operation, allow_loads: bool = False, allow_reversed: bo
         raise UnsupportedError("it works on tensors, not on buffers")
     block = op.regions[0].blocks[0]
     if not allow_loads:
-        check_pure(block)
+        _check_pure(block)
     pairs = list(zip(op.operands, block.arguments, strict=True))
     buffers = [(value, argument) for value, argument in pairs if isinstance(value.type, ir.MemRefType)]
     scalars = {argument: value for value, argument in pairs if not isinstance(value.type, ir.MemRefType)}
@@ -146,7 +146,7 @@ def maps_of(op: ir.Operation, operands: tuple[ir.Value, ...]) -> tuple[list[ir.A
     return [identity] * len(operands), parallel
 
 
-def check_pure(block: ir.Block) -> None:
+def _check_pure(block: ir.Block) -> None:
     """Raises `UnsupportedError` for a body with ops other than scalar arithmetic."""
     for op in block.operations:
         name = op.operation.name
@@ -162,7 +162,7 @@ def _check_vectors(block: ir.Block, allow_loads: bool) -> None:
             raise UnsupportedError(f"{name} may trap in unused lanes")
         if name.startswith("math.") and name not in VECTOR_MATH:
             raise UnsupportedError(f"{name} is a call of the math library")
-        if name == "memref.load" and not _is_word(op.operation.results[0].type):
+        if name == "memref.load" and not _fits_in_vectors(op.operation.results[0].type):
             raise UnsupportedError(f"it reads {op.operation.results[0].type} from memory")
         if name == "memref.load":
             layout_of(op.operation.operands[0].type)
@@ -170,14 +170,16 @@ def _check_vectors(block: ir.Block, allow_loads: bool) -> None:
             raise UnsupportedError(f"{name} in its body")
 
 
-def _is_word(type_: ir.Type) -> bool:
+def _fits_in_vectors(type_: ir.Type) -> bool:
+    """True if vectors of `type_`, a number of whole bytes, can be loaded and stored."""
     return isinstance(type_, ir.FloatType | ir.IntegerType) and type_.width in (8, 16, 32, 64)
 
 
 def _check_elements(operands: tuple[ir.Value, ...]) -> None:
+    """Raises `UnsupportedError` for elements that vectors cannot have."""
     for value in operands:
         element = value.type.element_type
-        if not _is_word(element):
+        if not _fits_in_vectors(element):
             raise UnsupportedError(f"elements of type {element}")
 
 

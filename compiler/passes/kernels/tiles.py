@@ -35,7 +35,7 @@ def buffers_of(op: ir.Operation) -> list[ir.Value]:
     return [value for value in op.operands if isinstance(value.type, ir.MemRefType)]
 
 
-def loops_of(op: ir.Operation) -> list[DynamicLoop]:
+def dynamic_loops_of(op: ir.Operation) -> list[DynamicLoop]:
     """Returns the loops of `op`, an op on buffers.
 
     Raises `UnsupportedError` if a dynamic size or stride belongs to a sum of loop indices.

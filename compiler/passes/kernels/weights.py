@@ -46,7 +46,7 @@ class _Function:
 
     op: ir.Operation
     calls: list[ir.Operation] = field(default_factory=list)
-    packs: dict[int, dict[Packing, ir.Value]] = field(default_factory=dict)
+    packed_arguments: dict[int, dict[Packing, ir.Value]] = field(default_factory=dict)
 
     @property
     def block(self) -> ir.Block:
@@ -92,7 +92,7 @@ class PackedWeights:
 
     @cached_property
     def entry_bytes(self) -> int:
-        """The size of the weights that callers of the module pass, without those that are computed from others."""
+        """Returns the bytes of the weights that callers pass, without those that are computed from others."""
         return sum(
             bytes_of(argument.type)
             for function in self.functions.values()
@@ -117,13 +117,13 @@ class PackedWeights:
         """
         name, number = parameter
         function = self.functions[name]
-        packed_arguments = function.packs.setdefault(number, {})
-        if packing not in packed_arguments:
+        arguments = function.packed_arguments.setdefault(number, {})
+        if packing not in arguments:
             unpacked = function.block.arguments[number]
             type_ = packed_type(packing, ir.MemRefType(unpacked.type))
-            packed_arguments[packing] = function.block.add_argument(type_, unpacked.location)
+            arguments[packing] = function.block.add_argument(type_, unpacked.location)
             function.calls = [self._add_operand(call, number, packing) for call in list(function.calls)]
-        return packed_arguments[packing]
+        return arguments[packing]
 
     def _add_operand(self, call: ir.Operation, number: int, packing: Packing) -> ir.Operation:
         """Adds the packed weights of operand `number` to `call`; returns the new call."""
@@ -142,7 +142,7 @@ class PackedWeights:
         Emits the packing functions; returns them by their packing.
         """
         for name in self._callees_first():
-            if self.functions[name].packs:
+            if self.functions[name].packed_arguments:
                 self._finish_function(self.functions[name])
         functions: dict[Packing, list[Any]] = {}
         for (_, packing), (_, function) in self.pack_functions.items():
@@ -176,11 +176,11 @@ class PackedWeights:
         order, new_attributes = [], []
         numbers: dict[ir.Value, int] = {a: i for i, a in enumerate(arguments)}
         for number in range(len(attributes)):
-            packs = function.packs.get(number, {})
-            if not packs or _is_used(arguments[number]):
+            packed_arguments = function.packed_arguments.get(number, {})
+            if not packed_arguments or _is_used(arguments[number]):
                 order.append(number)
                 new_attributes.append(attributes[number])
-            for packing, packed in packs.items():
+            for packing, packed in packed_arguments.items():
                 order.append(numbers[packed])
                 new_attributes.append(self._packed_attributes(function, arguments[number], attributes[number], packing))
         _reorder(function.op, order, new_attributes)

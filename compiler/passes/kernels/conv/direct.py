@@ -140,7 +140,7 @@ class Depthwise(ConvKernel):
     def _emit_channels(self, a: Index, first_offsets: ResultOffsets, number: Index, lines: int, active: int) -> None:
         """Emits `lines` lines, from offset `a` of A, for vector `number` of channels, of which `active` are valid."""
         e, pixels = self.e, self.conv.pixels
-        channel, b = e.mul(number, self.lanes), e.mul(number, self.panels.panel)
+        channel, b = e.mul(number, self.lanes), e.mul(number, self.panels.panel_elements)
 
         def emit_block(block_number: Index, count: int) -> None:
             pixel = e.mul(block_number, self.block.pixels)
@@ -245,7 +245,7 @@ class ImplicitGemm(ConvKernel):
         outer = [*numbers[:groups], *numbers[groups + 1 : -1]]
         a = e.dot([*outer, first_line], [loop.strides[0] for loop in (*conv.groups, *conv.images, conv.lines)])
         group_strides = self.panels.outer_strides[:groups]
-        b = e.dot([*numbers[:groups], panel_group], [*group_strides, block.panels * self.panels.panel])
+        b = e.dot([*numbers[:groups], panel_group], [*group_strides, block.panels * self.panels.panel_elements])
         offsets = self.results.origin
         for loop, index in enumerate(outer):
             offsets = self.results.advance(offsets, loop, index)
@@ -253,7 +253,9 @@ class ImplicitGemm(ConvKernel):
 
         def emit_panel(number: Index, columns: int) -> None:
             panel_offsets = self.advance(offsets, column=e.mul(number, block.columns))
-            self._emit_pixels(a, e.add(b, e.mul(number, self.panels.panel)), panel_offsets, active[-1], columns)
+            self._emit_pixels(
+                a, e.add(b, e.mul(number, self.panels.panel_elements)), panel_offsets, active[-1], columns
+            )
 
         for_blocks(e, active[groups], block.columns, emit_panel)
 

@@ -209,7 +209,7 @@ class PatchGemm:
         buffer = memref.alloc(ir.MemRefType.get([size], element), [], [], alignment=ALIGNMENT)
         start, weights = e.dot(group, [loop.strides[0] for loop in conv.groups]), self.b
         if group:
-            elements = self.panels.count * self.panels.panel
+            elements = self.panels.count * self.panels.panel_elements
             weights = subrange(self.b, e.value(e.dot(group, self.panels.outer_strides)), elements)
         factor = "" if self.block.gemm.instruction else conv.element
         product = _product(conv, rows, self.depth, self.row, factor)

@@ -42,7 +42,7 @@ class BlockedConvolution:
 
     @property
     def weight_packing(self) -> Packing | None:
-        """The packing of the weights that the kernel reads; `None` if it reads them in place."""
+        """Returns the packing of the weights that the kernel reads; `None` if it reads them in place."""
         if isinstance(self.blocking, tap_sums.TapBlocking | gradients.GradientBlocking):
             return None
         if isinstance(self.blocking, winograd.WinogradBlocking):

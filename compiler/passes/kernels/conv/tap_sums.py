@@ -52,7 +52,7 @@ class TapBlocking:
 
     @property
     def cycles(self) -> float:
-        """The cycles of one step: the maximum of multiply-adds, loads, and latency, and an overhead for each load.
+        """Returns the cycles of one step: the maximum of multiply-adds, loads and latency, plus an overhead per load.
 
         Loads of the image cross cache lines, which takes two cycles.
         """
@@ -93,7 +93,7 @@ def choose_taps(conv: Convolution, target: Target) -> TapBlocking | None:
     ]
 
     def cost(block: TapBlocking) -> tuple[float, int]:
-        """The cycles of a step for all sums, where a block at an end takes as long as a whole one."""
+        """Returns the cycles of a step for all sums, where a block at an end takes as long as a whole one."""
         chosen = (block.images, block.lines, block.pixels, block.columns)
         count = prod(-(-size // part) for size, part in zip(sizes, chosen, strict=True))
         return count * block.cycles, -block.taps * block.columns
@@ -227,9 +227,9 @@ class TapSums(ConvKernel):
 
             return emit_step
 
-        rest = loop.size % lanes
-        sums = e.loop(0, loop.size - rest, lanes, step(lanes), sums)
-        return list(step(rest)(loop.size - rest, sums)) if rest else sums
+        remainder = loop.size % lanes
+        sums = e.loop(0, loop.size - remainder, lanes, step(lanes), sums)
+        return list(step(remainder)(loop.size - remainder, sums)) if remainder else sums
 
     def _load_image(self, offset: Index, stride: int, active: int) -> ir.Value:
         """Loads `active` elements of the image with a stride of 1 or 2; other lanes are zeros."""

@@ -11,7 +11,7 @@ from buddy.compiler.passes.kernels.contraction import Contraction, byte_width
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, estimate_nanoseconds
 from buddy.compiler.passes.kernels.packing import ALIGNMENT, PanelCopy
 
-# Rows and vectors of A that are copied at once.
+# Rows, and vectors of each row, in a block of A that one iteration copies: enough work, and enough blocks for threads.
 _ROWS, _VECTORS = 32, 8
 
 
@@ -38,9 +38,9 @@ def copy_rows(
     def copy_block(numbers: list[Index], active: list[int]) -> None:
         *outer_numbers, row_block, k_block = numbers
         *_, active_rows, active_steps = active
-        place = [*outer_numbers, e.mul(row_block, blocks[-2]), e.mul(k_block, blocks[-1])]
-        start = e.dot(place, [loop.strides[0] for loop in (*outer, c.m, k)])
-        target_start = e.dot(place, [*strides, row_elements, 1])
+        indices = [*outer_numbers, e.mul(row_block, blocks[-2]), e.mul(k_block, blocks[-1])]
+        start = e.dot(indices, [loop.strides[0] for loop in (*outer, c.m, k)])
+        target_start = e.dot(indices, [*strides, row_elements, 1])
         width = -(-active_steps // multiple) * multiple
         copier = PanelCopy(
             e, a, c.m.strides[0], k.strides[0], target, row_elements, width, lanes, convert=convert
@@ -51,8 +51,8 @@ def copy_rows(
     e.parallel_blocks(sizes, blocks, copy_block, estimate_nanoseconds(moved=moved))
     if rows > c.m.size:
         _fill_rows(e, target, lanes, outer, strides, c.m.size * row_elements, rows * row_elements)
-    used = iter(strides)
-    new_outer = tuple(_copied(loop, next(used) if loop.used[0] else 0) for loop in c.outer)
+    copied_strides = iter(strides)
+    new_outer = tuple(_copied(loop, next(copied_strides) if loop.used[0] else 0) for loop in c.outer)
     return target, replace(c, outer=new_outer, m=_copied(c.m, row_elements), k=(_copied(k, 1),))
 
 

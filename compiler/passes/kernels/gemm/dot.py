@@ -43,7 +43,7 @@ class DotGemm(BlockedGemm):
     # ---- panels ------------------------------------------------------------------------------------------------------
 
     def private_panel_type(self) -> ir.Type:
-        return ir.MemRefType.get([self.panels.panel], self._element(self.c.input_elements[1]))
+        return ir.MemRefType.get([self.panels.panel_elements], self._element(self.c.input_elements[1]))
 
     # ---- sums of B's columns -----------------------------------------------------------------------------------------
 
@@ -54,13 +54,13 @@ class DotGemm(BlockedGemm):
         if not self.block.shares_column_sums:
             super().emit_row_blocks(tile, panel, results, k_range, block_sums)
             return
-        self._excess = memref.alloc(self.scratch_type(self.block.columns), [], [], alignment=ALIGNMENT)
-        self._store_excess(tile, panel, k_range)
+        self._column_corrections = memref.alloc(self.scratch_type(self.block.columns), [], [], alignment=ALIGNMENT)
+        self._store_column_corrections(tile, panel, k_range)
         super().emit_row_blocks(tile, panel, results, k_range, block_sums)
-        memref.dealloc(self._excess)
+        memref.dealloc(self._column_corrections)
 
-    def _store_excess(self, tile: Tile, panel: ir.Value, k_range: Range | None) -> None:
-        """Stores `OFFSET` times the sums of B's columns: what elements of A that are larger by it add to a row."""
+    def _store_column_corrections(self, tile: Tile, panel: ir.Value, k_range: Range | None) -> None:
+        """Stores `OFFSET` times the sums of B's columns, which sums of products have in excess: A is larger by it."""
         e, group, (k,), lanes = self.e, self.block.group, self.c.k, self.lanes
         vectors = -(-tile.columns // lanes)
         lower, upper = k_range or (0, -(-k.size // group) * group)  # zeros at the end of a panel add nothing
@@ -76,13 +76,13 @@ class DotGemm(BlockedGemm):
         sums = e.loop(lower, upper, count * group, emit_step, [self.zero()] * (count * vectors))
         for i in range(vectors):
             total = functools.reduce(arith.addi, sums[i::vectors])
-            e.store(arith.muli(total, e.splat(self.vector, OFFSET)), self._excess, i * lanes)
+            e.store(arith.muli(total, e.splat(self.vector, OFFSET)), self._column_corrections, i * lanes)
 
     def _add_ones(self, sums: list[ir.Value], b_vectors: list[ir.Value]) -> list[ir.Value]:
         """Returns `sums` plus the sums of the groups in each of `b_vectors`."""
         ones = self.e.splat(ir.VectorType.get([self.lanes], ir.IntegerType.get_signless(32)), 0x01010101)
-        bytes_of_one = as_elements(ones, self._element(self.instruction.element))
-        return [self.instruction.emit(total, bytes_of_one, b) for total, b in zip(sums, b_vectors, strict=True)]
+        ones_in_bytes = as_elements(ones, self._element(self.instruction.element))
+        return [self.instruction.emit(total, ones_in_bytes, b) for total, b in zip(sums, b_vectors, strict=True)]
 
     # ---- steps of K --------------------------------------------------------------------------------------------------
 
@@ -90,7 +90,7 @@ class DotGemm(BlockedGemm):
         e, group, (k,) = self.e, self.block.group, self.c.k
         vectors = len(sums) // tile.rows
         adds_columns = self.instruction.needs_offset(self.c.unsigned) and not self.block.shares_column_sums
-        excess = [self.zero()] * vectors if adds_columns else []
+        column_sums = [self.zero()] * vectors if adds_columns else []
 
         def emit_step(step: Index, carried: list[ir.Value], active: int = group) -> list[ir.Value]:
             if tile.next_panel is not None:
@@ -99,17 +99,17 @@ class DotGemm(BlockedGemm):
             return self._add_groups(e.add(tile.a, step), b, panel, tile, carried, active)
 
         lower, upper = k_range or (0, k.size // group * group)
-        carried = e.loop(lower, upper, group, emit_step, [*sums, *excess])
+        carried = e.loop(lower, upper, group, emit_step, [*sums, *column_sums])
         if k_range is None and k.size % group:
             carried = emit_step(k.size // group * group, carried, k.size % group)
-        sums, excess = carried[: len(sums)], carried[len(sums) :]
+        sums, column_sums = carried[: len(sums)], carried[len(sums) :]
         if self.block.shares_column_sums:
-            stored = [e.load(self._excess, i * self.lanes, self.lanes) for i in range(vectors)]
+            stored = [e.load(self._column_corrections, i * self.lanes, self.lanes) for i in range(vectors)]
             return [arith.subi(value, stored[i % vectors]) for i, value in enumerate(sums)]
-        if not excess:
+        if not column_sums:
             return sums
-        excess = [arith.muli(value, e.splat(self.vector, OFFSET)) for value in excess]
-        return [arith.subi(value, excess[i % vectors]) for i, value in enumerate(sums)]
+        corrections = [arith.muli(value, e.splat(self.vector, OFFSET)) for value in column_sums]
+        return [arith.subi(value, corrections[i % vectors]) for i, value in enumerate(sums)]
 
     def _add_groups(
         self, a: Index, b: Index, panel: ir.Value, tile: Tile, carried: list[ir.Value], active: int
@@ -131,8 +131,8 @@ class DotGemm(BlockedGemm):
             result += [
                 self.instruction.emit(carried[base + j], a_vector, b_vector) for j, b_vector in enumerate(b_vectors)
             ]
-        excess = carried[len(result) :]
-        return [*result, *(self._add_ones(excess, b_vectors) if excess else [])]
+        column_sums = carried[len(result) :]
+        return [*result, *(self._add_ones(column_sums, b_vectors) if column_sums else [])]
 
     def _load_row_of_b(self, panel: ir.Value, b: Index, columns: int) -> list[ir.Value]:
         """Loads the vectors of one group of K at offset `b` of a panel, as elements that the instruction multiplies."""
@@ -189,8 +189,8 @@ class TileGemm(DotGemm):
         sums = self._accumulate_tiles(tile, panel, starts)
         for number, value in enumerate(sums):
             row, column = divmod(number, len(sums) // len(starts))
-            place = (first + starts[row]) * columns + column * lanes
-            _store(_cast(value, self._sums_type), buffer, e.value(place), e.value(columns))
+            start = (first + starts[row]) * columns + column * lanes
+            _store(_cast(value, self._sums_type), buffer, e.value(start), e.value(columns))
 
         def finish_row(row: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
             offsets = results.advance(tile.offsets, self.m_loop, row)

@@ -21,6 +21,9 @@ from buddy.compiler.passes.kernels.gemm.copied_rows import copy_rows
 from buddy.compiler.passes.kernels.packing import ALIGNMENT
 from buddy.compiler.support.target import CACHE_LINE
 
+# With at most this many rows, a product may take as long as reading B from memory.
+_MAX_MEMORY_BOUND_ROWS = 8
+
 
 class GemmKernel:
     """Emits one contraction of the flat operands `a` and `b`. Offsets are in elements."""
@@ -90,7 +93,7 @@ class GemmKernel:
         for loop in self.c.outer:
             outer *= loop.size
         b_bytes = outer * self.c.n.size * self.c.depth * byte_width(self.c.input_elements[1])
-        return estimate_nanoseconds(self.c.flops, b_bytes if self.c.m.size <= 8 else 0)
+        return estimate_nanoseconds(self.c.flops, b_bytes if self.c.m.size <= _MAX_MEMORY_BOUND_ROWS else 0)
 
     def allocate_sums(self, rows: int, columns: int) -> tuple[ir.Value, KernelResults]:
         """Allocates a buffer of `rows` x `columns` sums; returns it with its accesses. The caller frees the buffer.
@@ -228,8 +231,8 @@ class DotProducts(GemmKernel):
         if width >= WORD_BYTES:
             return
         for start in range(0, count * width, CACHE_LINE):
-            place = self.e.value(self.e.add(offset, (_PREFETCH_BYTES + start) // width))
-            memref.prefetch(self.b, [place], False, 3, True)
+            index = self.e.value(self.e.add(offset, (_PREFETCH_BYTES + start) // width))
+            memref.prefetch(self.b, [index], False, 3, True)
 
     def _total(self, sums: list[ir.Value]) -> ir.Value:
         """Returns the sum of vectors, which are added in pairs, and of the lanes of the result."""

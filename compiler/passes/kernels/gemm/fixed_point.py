@@ -20,7 +20,7 @@ from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, layout_
 from buddy.compiler.passes.kernels.blocking import GemmBlocking
 from buddy.compiler.passes.kernels.calls import argument_types, flat_operands
 from buddy.compiler.passes.kernels.contraction import Contraction, emit_add, indexing_maps, is_pair
-from buddy.compiler.passes.kernels.dot_instructions import VPDPBUSD, WORD_BYTES, as_elements, as_words
+from buddy.compiler.passes.kernels.dot_instructions import VPDPBUSD, VPMADDWD, WORD_BYTES, as_elements, as_words
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, reduce_lanes
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultSpec
 from buddy.compiler.passes.kernels.gemm.few_rows import GemmKernel
@@ -37,7 +37,8 @@ _DIGITS = 3
 _LARGEST = 127 * (1 << 16) + 127 * (1 << 8) + 127 - 128
 # Smaller magnitudes count as zero: their inverse overflows.
 _SMALLEST = 1e-30
-# Products of a digit with an unsigned 4-bit integer whose sum surely fits into 16 bits: 2 * 15 * 128 each, two per sum.
+# The sums of two products of a digit and an unsigned 4-bit integer, each at most 2 * 15 * 128, that fit into 16 bits
+# when they are added.
 _STEPS_IN_16_BITS = 8
 # Bytes from a load of weights to the ones that are prefetched: processors prefetch within a page of 4 KiB.
 _PREFETCH_BYTES = 2048
@@ -112,7 +113,7 @@ def fixed_point_blocking(contraction: Contraction, target: Target, bits: int = 8
         return None
     if VPDPBUSD.name in target.dot_instructions:
         instruction = VPDPBUSD.name
-    elif bits == 4 and "vpmaddwd" in target.dot_instructions:
+    elif bits == 4 and VPMADDWD.name in target.dot_instructions:
         instruction = "vpmaddubsw"
     else:
         return None
@@ -144,7 +145,7 @@ class FixedPointRows(GemmKernel):
         self.i32 = ir.IntegerType.get_signless(32)
         self.i8 = ir.IntegerType.get_signless(8)
         self.int_vector = ir.VectorType.get([self.lanes], self.i32)
-        # Bytes of the digits of one row and place; vectors are stored whole.
+        # Bytes from one digit of a row to the next one: conversions store whole vectors.
         self.digit_bytes = -(-contraction.depth // self.lanes) * self.lanes + CACHE_LINE
 
     def emit(self) -> None:
@@ -189,13 +190,13 @@ class FixedPointRows(GemmKernel):
             first = e.mul(group, group_size)
 
             def convert(k: Index, sums: list[ir.Value], active: int | None = None) -> Sequence[ir.Value]:
-                place = e.add(first, k)
-                numbers = e.load(self.a, e.add(start, place), self.lanes, active)
+                step = e.add(first, k)
+                numbers = e.load(self.a, e.add(start, step), self.lanes, active)
                 numbers = arith.select(is_finite, arith.mulf(numbers, inverse), self.zero())
                 digits = self._digits_of(self._rounded(numbers))
                 for digit, value in enumerate(digits):
                     byte = arith.trunci(ir.VectorType.get([self.lanes], self.i8), value)
-                    e.store(byte, self.digits, e.add(self._digit_row(row, digit), place))
+                    e.store(byte, self.digits, e.add(self._digit_row(row, digit), step))
                 return [arith.addi(total, value) for total, value in zip(sums, digits, strict=True)]
 
             end = group_size // self.lanes * self.lanes
@@ -242,14 +243,17 @@ class FixedPointRows(GemmKernel):
         return [numbers, *digits]
 
     def _digit_row(self, row: Index, digit: int) -> Index:
+        """Returns the offset in `digits` of one digit of a row's activations."""
         return self.e.add(self.e.mul(row, _DIGITS * self.digit_bytes), digit * self.digit_bytes)
 
     def _correction_start(self, row: Index, group: Index) -> Index:
+        """Returns the offset in `corrections` of the numbers for a row and a group: one for each digit."""
         return self.e.add(self.e.mul(row, self.groups * _DIGITS), self.e.mul(group, _DIGITS))
 
     # ---- products ----------------------------------------------------------------------------------------------------
 
     def _emit_columns(self, numbers: list[Index], active: list[int]) -> None:
+        """Emits the results of all rows for the columns of one panel."""
         e, rows, vectors, columns = self.e, self.c.m.size, self.block.vectors, self.block.columns
         (panel,) = numbers
         row_bytes = columns * WORD_BYTES
@@ -268,7 +272,7 @@ class FixedPointRows(GemmKernel):
             new_totals = []
             for number, total in enumerate(totals):
                 row, i = divmod(number, vectors)
-                value = self._value(row, group, sums[number * _DIGITS : (number + 1) * _DIGITS])
+                value = self._float_sums(row, group, sums[number * _DIGITS : (number + 1) * _DIGITS])
                 scale = scales[i]
                 new_totals.append(arith.addf(total, value) if scale is None else vector.fma(value, scale, total))
             return new_totals
@@ -279,18 +283,18 @@ class FixedPointRows(GemmKernel):
             factor = vector.broadcast(self.vector, e.load_scalar(self.factors, row))
             offsets = self.results.advance(start, self.m_loop, row)
             for i in range(-(-active[0] // self.lanes)):
-                column, left = i * self.lanes, active[0] - i * self.lanes
+                column, remaining = i * self.lanes, active[0] - i * self.lanes
                 total = arith.mulf(totals[row * vectors + i], factor)
                 if self.results.has_initial_sums:
-                    total = emit_add(self.results.initial(offsets, column, left), total)
-                self.results.finish(total, offsets, column, left)
+                    total = emit_add(self.results.initial(offsets, column, remaining), total)
+                self.results.finish(total, offsets, column, remaining)
 
-    def _value(self, row: int, group: Index, sums: Sequence[ir.Value]) -> ir.Value:
+    def _float_sums(self, row: int, group: Index, sums: Sequence[ir.Value]) -> ir.Value:
         """Returns the sums of a group, as floats in units of the row's scale, from those of its digits."""
-        e, place = self.e, self._correction_start(row, group)
+        e, start = self.e, self._correction_start(row, group)
         values = []
         for digit, total in enumerate(sums):
-            correction = e.load_scalar(self.corrections, e.add(place, digit))
+            correction = e.load_scalar(self.corrections, e.add(start, digit))
             exact = arith.subi(total, vector.broadcast(self.int_vector, correction))
             values.append(arith.sitofp(self.vector, exact))
         high, mid, low = values
@@ -305,10 +309,10 @@ class FixedPointRows(GemmKernel):
             add_steps = self._add_by_pairs
 
         def emit_chunk(step: Index, sums: list[ir.Value]) -> list[ir.Value]:
-            place = self.e.add(first_step, step)
+            panel_row = self.e.add(first_step, step)
             if self.block.prefetches:
-                self._prefetch(panel_start, place, chunk)
-            return add_steps(panel_start, place, chunk, sums)
+                self._prefetch(panel_start, panel_row, chunk)
+            return add_steps(panel_start, panel_row, chunk, sums)
 
         return self.e.loop(0, steps, chunk, emit_chunk, zeros)
 
@@ -333,8 +337,8 @@ class FixedPointRows(GemmKernel):
     def _broadcast_digits(self, row: int, digit: int, word: Index) -> ir.Value:
         """Returns four digits of a row, from step 4 * `word` of K on, in all lanes."""
         e = self.e
-        place = e.add(self._digit_row(row, digit), e.mul(word, WORD_BYTES))
-        loaded = as_words(e.load(self.digits, place, WORD_BYTES), WORD_BYTES)
+        offset = e.add(self._digit_row(row, digit), e.mul(word, WORD_BYTES))
+        loaded = as_words(e.load(self.digits, offset, WORD_BYTES), WORD_BYTES)
         return as_elements(vector.broadcast(self.int_vector, vector.extract(loaded, [], [0])), self.i8)
 
     def _add_by_dots(self, panel_start: Index, step: Index, count: int, sums: list[ir.Value]) -> list[ir.Value]:
@@ -358,8 +362,8 @@ class FixedPointRows(GemmKernel):
         e, vectors, width = self.e, self.block.vectors, self.lanes * WORD_BYTES
         pairs = ir.VectorType.get([2 * self.lanes], ir.IntegerType.get_signless(16))
         narrow_sums: list[ir.Value | None] = [None] * len(sums)
-        for place in range(count):
-            row_step = e.add(step, place)
+        for number_of_row in range(count):
+            row_step = e.add(step, number_of_row)
             weights = [self._weights(panel_start, row_step, i) for i in range(vectors)]
             for half in range(2):
                 word = e.add(e.mul(row_step, 2), half)
@@ -384,8 +388,9 @@ class FixedPointRows(GemmKernel):
 class GroupedProduct:
     """A product of rows of f32 with 4-bit weights, which have a scale for each group along K and column.
 
-    `contraction` is that of the rows (A) with the weights (B). `group_loop` has the strides of the scales along the
-    groups, and `column_stride` is theirs along the columns.
+    `contraction` is that of the rows (A) with the weights (B), over `groups` groups of `group_size` steps of K.
+    `group_stride` and `column_stride` are the strides of the scales along groups and columns; `result_strides` are
+    those of the result along rows and columns.
     """
 
     contraction: Contraction
@@ -414,15 +419,15 @@ def is_grouped_product(op: ir.Operation) -> bool:
     body = [inner.operation for inner in block.operations]
     if [inner.name for inner in body] != _GROUPED_BODY or str(body[0].result.type) != "i4":
         return False
-    truncated, step, weight, product, total, end = body
-    number, byte, scale, old = block.arguments
+    truncated, converted, weight, product, total, terminator = body
+    activation, byte, scale, init = block.arguments
     return (
         truncated.operands[0] == byte
-        and step.operands[0] == truncated.result
-        and is_pair(weight.operands, step.result, scale)
-        and is_pair(product.operands, number, weight.result)
-        and is_pair(total.operands, old, product.result)
-        and end.operands[0] == total.result
+        and converted.operands[0] == truncated.result
+        and is_pair(weight.operands, converted.result, scale)
+        and is_pair(product.operands, activation, weight.result)
+        and is_pair(total.operands, init, product.result)
+        and terminator.operands[0] == total.result
     )
 
 
@@ -430,14 +435,14 @@ def analyse_grouped(op: ir.Operation) -> GroupedProduct:
     """Returns the product that `op` (on memrefs) computes. Raises `UnsupportedError` with the reason if none fits."""
     maps, layouts = indexing_maps(op), [layout_of(value.type) for value in op.operands]
     sizes = loop_sizes(maps[0].n_dims, maps, layouts)
-    in_result = {e.position for e in maps[3].results if isinstance(e, ir.AffineDimExpr)}
-    loops = loops_of(sizes, [d not in in_result for d in range(len(sizes))], maps, layouts)
+    result_loops = {e.position for e in maps[3].results if isinstance(e, ir.AffineDimExpr)}
+    loops = loops_of(sizes, [d not in result_loops for d in range(len(sizes))], maps, layouts)
     by_use = {use: [loop for loop in merge_loops(loops) if loop.used == use] for use in {loop.used for loop in loops}}
     roles = {
         "rows": (True, False, False, True), "columns": (False, True, True, True),
         "groups": (True, True, True, False), "steps": (True, True, False, False),
     }  # fmt: skip
-    if set(by_use) - set(roles.values()) or any(len(found) > 1 for found in by_use.values()):
+    if set(by_use) - set(roles.values()) or any(len(same_use) > 1 for same_use in by_use.values()):
         raise UnsupportedError("its loops are not rows, columns, groups and steps")
     rows, columns, groups, steps = (
         next(iter(by_use.get(use, [])), Loop(1, (0, 0, 0, 0), False, (), use)) for use in roles.values()
@@ -447,10 +452,11 @@ def analyse_grouped(op: ir.Operation) -> GroupedProduct:
         raise UnsupportedError("its groups are not contiguous")
 
     def loop_of(loop: Loop, is_reduction: bool = False) -> Loop:
+        """Returns `loop` of the contraction: without the stride of the scales."""
         (x, w, _, result), (in_x, in_w, _, in_result) = loop.strides, loop.used
         return Loop(loop.size, (x, w, result), is_reduction, loop.dims, (in_x, in_w, in_result))
 
-    k = replace(loop_of(steps, True), size=steps.size * groups.size)
+    k = replace(loop_of(steps, is_reduction=True), size=steps.size * groups.size)
     contraction = Contraction("f32", (), loop_of(rows), loop_of(columns), (k,), False, ("f32", "i8"), "f32")
     result_strides = rows.strides[3], columns.strides[3]
     return GroupedProduct(contraction, steps.size, groups.size, groups.strides[2], columns.strides[2], result_strides)

@@ -1,4 +1,4 @@
-"""The register-blocked kernel, and the choice of the kernel of a contraction."""
+"""The register-blocked matrix-multiply kernel."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Tile:
 
     `a` and `b` are the offsets of the tile's first elements of A and B (`b` in the current panel), `offsets` those of
     its results. `next_panel` is the offset in B of the next packed panel, or of the columns from which it is packed,
-    and `next_columns` that of the next columns of a row-major B; `None` if these are not prefetched. `block` is the
-    number of the tile's first block of rows.
+    and `next_columns` that of the next columns of a row-major B; `None` if these are not prefetched. `first_row_block`
+    is the number of the tile's first block of rows.
     """
 
     a: Index
@@ -47,7 +47,7 @@ class Tile:
     columns: int
     next_panel: Index | None = None
     next_columns: Index | None = None
-    block: Index = 0
+    first_row_block: Index = 0
 
 
 class BlockedGemm(GemmKernel):
@@ -77,13 +77,13 @@ class BlockedGemm(GemmKernel):
         row, column = e.mul(chunk, block.chunk), e.mul(panel, block.columns)
         a = e.add(self.start(0, outer), e.mul(row, c.m.strides[0]))
         first = e.mul(chunk, block.chunk // block.rows)
-        tile = Tile(a, 0, self.result_offsets(outer, row, column), rows, columns, block=first)
+        tile = Tile(a, 0, self.result_offsets(outer, row, column), rows, columns, first_row_block=first)
         if block.b_source == "packed":
             start = self._packed_start(outer)
             if self._widens_panels:
-                self._emit_on_widened_panel(tile, e.add(start, e.mul(panel, self.panels.panel)))
+                self._emit_on_widened_panel(tile, e.add(start, e.mul(panel, self.panels.panel_elements)))
                 return
-            b, next_panel = e.add(start, e.mul(panel, self.panels.panel)), self._next_panel(start, panel)
+            b, next_panel = e.add(start, e.mul(panel, self.panels.panel_elements)), self._next_panel(start, panel)
             self._emit_over_depth(replace(tile, b=b, next_panel=next_panel), self.b, None)
             return
         b = self._unpacked_start(outer, column)
@@ -129,7 +129,7 @@ class BlockedGemm(GemmKernel):
         """
         if not self._prefetches_panels():
             return None
-        return self.e.add(start, self.e.mul(self.e.add(number, 1), self.panels.panel))
+        return self.e.add(start, self.e.mul(self.e.add(number, 1), self.panels.panel_elements))
 
     def _emit_on_private_panel(self, tile: Tile, b: Index) -> None:
         """Emits `tile` on a private panel, packed from offset `b` of B."""
@@ -145,7 +145,7 @@ class BlockedGemm(GemmKernel):
 
     def _emit_on_widened_panel(self, tile: Tile, start: Index) -> None:
         """Emits `tile` on a copy, in elements of the sums, of the packed panel at offset `start` of B."""
-        e, size = self.e, self.panels.panel
+        e, size = self.e, self.panels.panel_elements
         scratch = memref.alloc(self.scratch_type(size), [], [], alignment=ALIGNMENT)
 
         def widen(offset: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
@@ -235,9 +235,9 @@ class BlockedGemm(GemmKernel):
                 rows=count,
             )
             if tile.next_columns is not None:
-                block_tile = replace(block_tile, block=e.add(tile.block, number))
+                block_tile = replace(block_tile, first_row_block=e.add(tile.first_row_block, number))
             if tile.next_panel is not None:
-                prefetched = e.mul(e.add(tile.block, number), self.prefetched_elements * self.c.depth)
+                prefetched = e.mul(e.add(tile.first_row_block, number), self.prefetched_elements * self.c.depth)
                 block_tile = replace(block_tile, next_panel=e.add(tile.next_panel, prefetched))
             self.emit_block(block_tile, panel, results, k_range, block_sums)
 
@@ -337,7 +337,7 @@ class BlockedGemm(GemmKernel):
             for row in range(self.block.rows):
                 self.prefetch(self.a, e.add(next_rows, e.add(k, row * self.c.m.strides[0])))
             if tile.next_columns is not None:
-                self._prefetch_columns(tile.next_columns, tile.block, k)
+                self._prefetch_columns(tile.next_columns, tile.first_row_block, k)
             return e.loop(0, _LINE, 1, lambda i, values: emit_step(e.add(k, i), values), carried)
 
         sums = e.loop(0, size // _LINE * _LINE, _LINE, emit_line, sums)

@@ -32,8 +32,8 @@ class PackedGemm(BlockedGemm):
         row, column = e.mul(chunk, block.chunk), e.mul(strip, block.strip)
         a_start = e.add(self.start(0, outer), e.mul(row, c.m.strides[0]))
         b_start, offsets = self._unpacked_start(outer, column), self.result_offsets(outer, row, column)
-        self.a = self._allocate(-(-rows // block.rows) * self._row_panels.panel)
-        panel = self._allocate(self.panels.panel)
+        self.a = self._allocate(-(-rows // block.rows) * self._row_panels.panel_elements)
+        panel = self._allocate(self.panels.panel_elements)
 
         def multiply(results: KernelResults, origin: ResultOffsets, k_range: Range | None) -> None:
             self._copy_rows(source, a_start, rows, k_range)
@@ -90,7 +90,7 @@ class PackedGemm(BlockedGemm):
 
         def copy_block(number: Index, active: int) -> None:
             first = e.add(start, e.mul(number, self.block.rows * self.c.m.strides[0]))
-            target = e.add(e.mul(number, panels.panel), self._panel_origin(k_range, panels.columns))
+            target = e.add(e.mul(number, panels.panel_elements), self._panel_origin(k_range, panels.columns))
             pack_panel(e, panels, source, first, self.a, target, active, k_range)
 
         for_blocks(e, rows, self.block.rows, copy_block)
@@ -124,7 +124,7 @@ class PackedGemm(BlockedGemm):
         for_blocks(e, tile.columns, columns, emit_panel)
 
     def _start_of_rows(self, start: Index, number: Index, row: Index) -> Index:
-        return self.e.add(start, self.e.mul(number, self._row_panels.panel))
+        return self.e.add(start, self.e.mul(number, self._row_panels.panel_elements))
 
     @property
     def _row_step(self) -> int:

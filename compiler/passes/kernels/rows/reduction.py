@@ -1,4 +1,4 @@
-"""Vector loops for reductions: along a contiguous reduction loop, or across the columns of a parallel loop."""
+"""Emits vector loops for reductions: along a contiguous reduction loop, or across the columns of a parallel loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, reduce_lane
 from buddy.compiler.passes.kernels.structured import Structured, for_rows, moved_bytes, work_of
 from buddy.compiler.support.target import FMA_LATENCY, Target
 
-# The number of accumulators (vectors, called sums here also for other ops): enough to hide the latency of the op.
+# The number of vectors that accumulate results (`sums` below, whatever the op): enough to hide the latency of the op.
 ACCUMULATORS = FMA_LATENCY
 
 _INFINITY = float("inf")
@@ -96,7 +96,7 @@ def emit_reduction(e: KernelEmitter, op: Structured, target: Target) -> str:
     reductions = _reductions_of(op)
     lanes = lanes_for(op, target)
     contiguous = _contiguous_reduction(op, set(range(op.inputs, len(op.operands))) - set(reductions))
-    columns = _columns(op) if len(reductions) == op.outputs and not op.indexed else None
+    columns = _column_loop(op) if len(reductions) == op.outputs and not op.indexed else None
     # Vectors along a short loop, such as that over a window, are mostly empty.
     if contiguous is not None and columns is not None and contiguous.size < lanes <= columns.size:
         contiguous = None
@@ -108,12 +108,12 @@ def emit_reduction(e: KernelEmitter, op: Structured, target: Target) -> str:
     if columns is not None:
         _AcrossColumns(e, op, reductions, columns, lanes).emit()
         return f"columns reduced in vectors of {lanes}"
-    if _columns(op) is None:
+    if _column_loop(op) is None:
         raise UnsupportedError("no loop is contiguous in all of its operands")
     raise UnsupportedError("an output varies along a reduction")
 
 
-def _columns(op: Structured) -> Loop | None:
+def _column_loop(op: Structured) -> Loop | None:
     """Returns the innermost parallel loop along which vectors can be loaded and stored, or `None`.
 
     Inputs may have a stride of 2 along it, as pools have; the outputs are contiguous.
@@ -214,7 +214,7 @@ class _Reduction:
 
 
 class _AlongReduction(_Reduction):
-    """The vector loop is a reduction: vectors are added to accumulators, whose lanes are then combined."""
+    """Emits vectors along a reduction loop: they are added to accumulators, whose lanes are then combined."""
 
     def emit(self) -> None:
         rows = [loop.size for loop in self.outer_loops]
@@ -258,7 +258,7 @@ class _AlongReduction(_Reduction):
 
 
 class _AcrossColumns(_Reduction):
-    """The vector loop is parallel: a block of columns stays in accumulators over all reductions."""
+    """Emits vectors along a parallel loop: a block of columns stays in accumulators over all reductions."""
 
     def emit(self) -> None:
         """Emits blocks of several vectors, which threads share, and then the remainder of each row."""

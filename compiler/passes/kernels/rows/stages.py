@@ -15,7 +15,7 @@ from buddy.compiler.mlir.bindings import ir, linalg, memref
 from buddy.compiler.mlir.walk import element_bytes
 from buddy.compiler.passes.kernels.body import clone_ops
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, estimate_nanoseconds
-from buddy.compiler.passes.kernels.rows.kernel import Bounds, OperandAccess, RowOp, row_bytes
+from buddy.compiler.passes.kernels.rows.analysis import Bounds, OperandAccess, RowOp, row_bytes
 from buddy.compiler.passes.kernels.structured import for_chunk, rows_in_chunk
 from buddy.compiler.support.target import CACHE_LINE
 
@@ -32,12 +32,12 @@ class RowStage:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        return tuple(loop.size for loop in self.ops[0].inner)
+        return tuple(loop.size for loop in self.ops[0].inner_loops)
 
     @property
     def reductions(self) -> tuple[bool, ...]:
         return tuple(
-            any(kinds) for kinds in zip(*([loop.reduction for loop in op.inner] for op in self.ops), strict=True)
+            any(kinds) for kinds in zip(*([loop.reduction for loop in op.inner_loops] for op in self.ops), strict=True)
         )
 
     def accesses(self, written: bool) -> Iterable[OperandAccess]:
@@ -94,7 +94,7 @@ def _can_fuse(stages: Sequence[RowStage], first: int, second: int) -> bool:
 
 def _accesses_same(a: OperandAccess, b: OperandAccess) -> bool:
     """True if both access the same element of the same buffer in each iteration."""
-    return (a.buffer, a.offset, a.row_strides, a.inner) == (b.buffer, b.offset, b.row_strides, b.inner)
+    return (a.buffer, a.offset, a.row_strides, a.inner_strides) == (b.buffer, b.offset, b.row_strides, b.inner_strides)
 
 
 def _private_buffers(
@@ -112,7 +112,7 @@ def emit_stage(e: KernelEmitter, stage: RowStage, row_indices: Sequence[Index], 
     inputs, outputs = _operands(stage)
     accesses = (*inputs, *outputs)
     loops = range(len(stage.sizes))
-    loops_of_accesses = [[i for i in loops if access.inner[i]] for access in accesses]
+    loops_of_accesses = [[i for i in loops if access.inner_strides[i]] for access in accesses]
     maps = [ir.AffineMap.get(len(loops), 0, [ir.AffineDimExpr.get(i) for i in used]) for used in loops_of_accesses]
     values = [
         view(access, [stage.sizes[i] for i in used]) for access, used in zip(accesses, loops_of_accesses, strict=True)
@@ -192,7 +192,7 @@ def _index(e: KernelEmitter, op: RowOp, row_indices: Sequence[Index], dim: int) 
     for index, loop in zip(row_indices, op.row_loops, strict=True):
         if dim in loop.dims:
             value = e.add(e.mul(value, loop.size), index)
-    for number, loop in enumerate(op.inner):
+    for number, loop in enumerate(op.inner_loops):
         if dim in loop.dims:
             value = e.add(e.mul(value, loop.size), linalg.IndexOp(number).result)
     return e.value(value)
@@ -202,7 +202,7 @@ class RowLoop:
     """A loop over chunks of rows around a loop over a chunk's rows; each chunk has separate temporaries.
 
     Creating it emits the allocations of one row per chunk, which replace the buffers in `replaced`. `bounds` are the
-    products of the sizes of the first row loops (see `kernel.Bounds`).
+    products of the sizes of the first row loops (see `analysis.Bounds`).
     """
 
     def __init__(
@@ -250,7 +250,7 @@ class RowLoop:
         """Returns a rough time of all rows on one thread in nanoseconds."""
         ops = [op for stage in self.stages for op in stage.ops]
         rows = self.row_count * math.prod(self.outer)
-        flop = sum(len(op.structured.block.operations) * math.prod(loop.size for loop in op.inner) for op in ops)
+        flop = sum(len(op.structured.block.operations) * math.prod(loop.size for loop in op.inner_loops) for op in ops)
         return estimate_nanoseconds(rows * flop, rows * sum(row_bytes(op) for op in ops))
 
     def _emit_row(self, row_indices: list[Index], chunk_number: Index, locations: Sequence[ir.Location]) -> None:
@@ -258,7 +258,7 @@ class RowLoop:
         views: dict[Hashable, ir.Value] = {}
 
         def view(access: OperandAccess, sizes: Sequence[int]) -> ir.Value:
-            key = (access.buffer, access.offset, access.row_strides, access.inner, *sizes)
+            key = (access.buffer, access.offset, access.row_strides, access.inner_strides, *sizes)
             if key not in views:
                 views[key] = self._view(access, sizes, row_indices, chunk_number)
             return views[key]
@@ -277,7 +277,7 @@ class RowLoop:
             offset = e.add(e.mul(chunk_number, pitch), access.offset - start)
         else:
             offset = e.dot(row_indices, access.row_strides, access.offset)
-        strides = [stride for stride in access.inner if stride]
+        strides = [stride for stride in access.inner_strides if stride]
         layout = f"strided<[{', '.join(map(str, strides))}], offset: ?>"
         shape = "".join(f"{size}x" for size in sizes)
         type_ = ir.Type.parse(f"memref<{shape}{buffer.type.element_type}, {layout}>")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from buddy.compiler.passes.kernels import blocking as gemm
-from buddy.compiler.passes.kernels.access import Extent, Loop, UnsupportedError
+from buddy.compiler.passes.kernels.access import Loop, SizeAndStride, UnsupportedError
 from buddy.compiler.passes.kernels.contraction import Contraction, byte_width
 from buddy.compiler.passes.kernels.conv.shape import Convolution
 from buddy.compiler.passes.kernels.conv.winograd.transforms import WINDOW
@@ -48,7 +48,7 @@ class Operand:
     `lines` and `pixels` are the numbers of those that exist, the padding of the image included.
     """
 
-    channels: Extent
+    channels: SizeAndStride
     image_stride: int
     line_stride: int
     pixel_stride: int
@@ -64,8 +64,8 @@ class Operand:
 class KernelGradient:
     """A convolution that is the gradient of a 3x3 kernel: `C[c, v, w, o] += A[n, c, y + v, x + w] * B[n, o, y, x]`.
 
-    `channels` is the loop over c, `images` over n, and `lines` and `pixels` those over y and x. `numbers` has the
-    numbers in `conv.loops` of the loops over c, v and w.
+    `channels` is the loop over c, `images` over n, and `lines` and `pixels` those over y and x. `loop_numbers`
+    has the positions in `conv.loops` of the loops over c, v and w.
     """
 
     conv: Convolution
@@ -73,7 +73,7 @@ class KernelGradient:
     images: Loop
     lines: Loop
     pixels: Loop
-    numbers: tuple[int, int, int]
+    loop_numbers: tuple[int, int, int]
 
     @property
     def image(self) -> Operand:
@@ -85,7 +85,7 @@ class KernelGradient:
         n = self.conv.n
         return self._operand(1, (n.size, n.strides[1]), self.lines.size, self.pixels.size)
 
-    def _operand(self, number: int, channels: Extent, lines: int, pixels: int) -> Operand:
+    def _operand(self, number: int, channels: SizeAndStride, lines: int, pixels: int) -> Operand:
         image, line, pixel = (loop.strides[number] for loop in (self.images, self.lines, self.pixels))
         return Operand(channels, image, line, pixel, lines, pixels)
 
@@ -176,10 +176,10 @@ def analyse_gradient(conv: Convolution) -> KernelGradient:
     if min(k.size for k in inner) <= WINDOW:
         raise UnsupportedError("its window has not more positions than taps: it may be a convolution of a small image")
     (number, loop), image = channels[0], images[0] if images else Loop(1, (0, 0, 0), True, (), (True, True, False))
-    found = KernelGradient(conv, loop, image, first, second, (number, lines[0], pixels[0]))
-    if any(1 not in (each.channels[1], each.pixel_stride) for each in (found.image, found.gradient)):
+    gradient = KernelGradient(conv, loop, image, first, second, (number, lines[0], pixels[0]))
+    if any(1 not in (operand.channels[1], operand.pixel_stride) for operand in (gradient.image, gradient.gradient)):
         raise UnsupportedError("neither channels nor pixels are contiguous")
-    return found
+    return gradient
 
 
 def estimate_speedup(gradient: KernelGradient, target: Target) -> float:
@@ -189,8 +189,10 @@ def estimate_speedup(gradient: KernelGradient, target: Target) -> float:
     sums = gradient.channels.size * -(-conv.n.size // lanes)
     direct = _PRODUCT_COST * WINDOW**2 * conv.depth * sums
     vectors = sum(
-        -(-each.channels[0] // lanes) * tiles if each.has_channels_last else each.channels[0] * -(-tiles // lanes)
-        for each in (gradient.image, gradient.gradient)
+        -(-operand.channels[0] // lanes) * tiles
+        if operand.has_channels_last
+        else operand.channels[0] * -(-tiles // lanes)
+        for operand in (gradient.image, gradient.gradient)
     )
     cost = _PRODUCT_COST * lines * tiles * sums + _OPERAND_COST * lines * vectors + _SUM_COST * sums
     return direct / (_POINTS * cost)

@@ -64,6 +64,7 @@ class WinogradGradient(CheckedKernel):
 
     @property
     def _sum_elements(self) -> int:
+        """Returns the elements of a buffer for the sums of a chunk."""
         point = self.products.outer[0]
         return point.size * point.strides[2]
 
@@ -162,7 +163,7 @@ class WinogradGradient(CheckedKernel):
         type_ = ir.VectorType.get([lanes], self.vector.element_type)
         # A last tile of one pixel is in the last vector, which has a part of the tiles or all of them.
         whole = self.gradient.pixels.size // TILE_SIZE // lanes
-        rest = tiles - whole * lanes
+        remaining_tiles = tiles - whole * lanes
 
         def transform_line(line: Index, channel: Index) -> None:
             starts, valid = self._lines(operand, strip, line, extent)
@@ -190,8 +191,8 @@ class WinogradGradient(CheckedKernel):
                 return ()
 
             e.loop(0, whole, 1, transform_whole)
-            if rest:
-                transform_tiles(whole, rest)
+            if remaining_tiles:
+                transform_tiles(whole, remaining_tiles)
 
         def transform_channel(numbers: list[Index]) -> None:
             # In order: the lanes after the last tile of a line are overwritten by the next line.
@@ -204,6 +205,7 @@ class WinogradGradient(CheckedKernel):
         e.parallel([shape.channels[0]], transform_channel, self._transform_work(operand))
 
     def _transform_work(self, operand: TransformedOperand) -> float:
+        """Returns a rough time of the transform of a strip on one thread in nanoseconds."""
         return estimate_nanoseconds(moved=operand.elements * byte_width(self.conv.element))
 
     def _lines(
@@ -279,7 +281,7 @@ class WinogradGradient(CheckedKernel):
         def transform_channel(numbers: list[Index]) -> None:
             channel = e.add(first, numbers[0])
             start = e.mul(channel, gradient.channels.strides[0])
-            offsets = self.results.advance(self.results.origin, gradient.numbers[0], channel)
+            offsets = self.results.advance(self.results.origin, gradient.loop_numbers[0], channel)
 
             def transform_vector(number: Index, lanes: int) -> None:
                 column = e.mul(number, self.lanes)
@@ -309,8 +311,8 @@ class WinogradGradient(CheckedKernel):
         taps = list(product(range(WINDOW), repeat=2))
 
         def tap_offsets(line: Index, pixel: Index) -> tuple[Index, ...]:
-            moved = self.results.advance(offsets, gradient.numbers[1], line)
-            return self.results.advance(moved, gradient.numbers[2], pixel)
+            moved = self.results.advance(offsets, gradient.loop_numbers[1], line)
+            return self.results.advance(moved, gradient.loop_numbers[2], pixel)
 
         def emit_directly(indices: list[Index]) -> None:
             self.store(self.direct_sums(e.dot(indices, steps, start), column, active), tap_offsets(*indices), active)

@@ -20,7 +20,7 @@ from functools import cache
 from typing import Any
 
 from buddy.compiler.mlir.bindings import arith, ir, vector
-from buddy.compiler.passes.kernels.access import Extent
+from buddy.compiler.passes.kernels.access import SizeAndStride
 from buddy.compiler.passes.kernels.contraction import convert_elements, emit_multiply_add
 from buddy.compiler.passes.kernels.dot_instructions import as_elements, as_words
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, for_blocks
@@ -155,13 +155,13 @@ class TransformedWeights:
 
     Columns beyond the output channels are zeros. `n` and `channels` are the sizes and strides of the output and input
     channels in the unpacked weights, `window` the strides of its lines and pixels. `element` is the type of the packed
-    elements. With a `group` of more than one, which divides the number of input channels, so many channels are
+    elements. With a `group` of more than one, which divides the number of input channels, that many channels are
     adjacent: the order is [panel, point, channel / group, column, channel % group].
     """
 
     tile_size: int
-    n: Extent
-    channels: Extent
+    n: SizeAndStride
+    channels: SizeAndStride
     window: tuple[int, int]
     columns: int
     lanes: int
@@ -255,9 +255,9 @@ class TransformedWeights:
         earlier = arith.subi(arith.shli(e.splat(word, 1), shift), e.splat(word, 1))
         start = e.subtract(offset, lane)
         old = as_words(e.load(target, start, self.lanes * self.group), self.group)
-        kept = arith.andi(old, vector.broadcast(word_vector, earlier))
-        added = arith.shli(arith.extui(word_vector, integers), vector.broadcast(word_vector, shift))
-        e.store(as_elements(arith.ori(kept, added), target.type.element_type), target, start)
+        kept_bits = arith.andi(old, vector.broadcast(word_vector, earlier))
+        new_bits = arith.shli(arith.extui(word_vector, integers), vector.broadcast(word_vector, shift))
+        e.store(as_elements(arith.ori(kept_bits, new_bits), target.type.element_type), target, start)
 
     def _transform_window(
         self, e: KernelEmitter, source: ir.Value, start: Index, target: ir.Value, target_start: Index

@@ -1,4 +1,4 @@
-"""Analysis for row-wise fusion: the outer loops that structured ops share, and what each op accesses per iteration."""
+"""Analyses ops for row-wise fusion: the outer loops that they share, and the elements that each accesses per row."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Bounds = tuple[int, ...]  # 1, then the iterations of the first row loop, of the
 
 @dataclass(frozen=True)
 class OperandAccess:
-    """An op's access to element `offset + row indices · row_strides + inner indices · inner` of its `buffer`."""
+    """An op's access to element `offset + row indices · row_strides + inner indices · inner_strides` of `buffer`."""
 
     value: Any  # the operand
     buffer: Any
     offset: int
     row_strides: tuple[int, ...]
-    inner: tuple[int, ...]
+    inner_strides: tuple[int, ...]
     span: int  # elements from the first to the last one of a row
     written: bool
 
@@ -43,11 +43,11 @@ class OperandAccess:
 
 @dataclass(frozen=True)
 class RowOp:
-    """A structured op as `row_loops` around `inner` loops, with an access for each operand."""
+    """A structured op as `row_loops` around `inner_loops`, with an access for each operand."""
 
     structured: Structured
     row_loops: tuple[Loop, ...]
-    inner: tuple[Loop, ...]
+    inner_loops: tuple[Loop, ...]
     accesses: tuple[OperandAccess, ...]
 
 
@@ -74,7 +74,7 @@ def refine_bounds(bounds: Bounds, op: Structured) -> Bounds | None:
 
 
 def split_rows(op: Structured, bounds: Bounds) -> RowOp:
-    """Splits the loops of `op` at `bounds`: the first `bounds[-1]` iterations become rows, the rest inner loops.
+    """Splits the loops of `op` at `bounds`: the first `bounds[-1]` iterations become rows, the others inner loops.
 
     Raises `UnsupportedError` if a loop cannot be split there, if rows would be a reduction, if an inner loop has no
     stride, or if an operand's offset is dynamic.
@@ -83,18 +83,18 @@ def split_rows(op: Structured, bounds: Bounds) -> RowOp:
     inner: list[Loop] = []
     iterations = 1
     for loop in op.loops:
-        rest = loop.size
+        remaining = loop.size
         for lower, upper in pairwise(bounds):
-            if lower != iterations or rest == 1:
+            if lower != iterations or remaining == 1:
                 continue
             size = upper // lower
-            if loop.reduction or rest % size:
+            if loop.reduction or remaining % size:
                 raise UnsupportedError("its outer loops differ")
-            rest //= size
-            rows.append(replace(loop, size=size, strides=tuple(s * rest for s in loop.strides)))
+            remaining //= size
+            rows.append(replace(loop, size=size, strides=tuple(s * remaining for s in loop.strides)))
             iterations = upper
-        if rest > 1:
-            inner.append(replace(loop, size=rest))
+        if remaining > 1:
+            inner.append(replace(loop, size=remaining))
     if iterations != bounds[-1]:
         raise UnsupportedError("its outer loops differ")
     if any(not any(loop.strides) for loop in inner):
