@@ -49,15 +49,15 @@ _OPCODES_WITH_IMMEDIATE = frozenset({0x70, 0x71, 0x72, 0x73, 0xC2, 0xC4, 0xC5, 0
 
 
 @dataclass(frozen=True)
-class _Code:
+class _FunctionCode:
     """One function of an object: its lines of text, the line number of each in the line table, and its machine code.
 
-    The line number is 0 for a line without an entry. `bytes` is empty if the function could not be disassembled.
+    The line number is 0 for a line without an entry. `machine_code` is empty if the function could not be disassembled.
     """
 
     lines: tuple[str, ...]
     line_numbers: tuple[int, ...]
-    bytes: tuple[bytes, ...] = ()
+    machine_code: tuple[bytes, ...] = ()
 
 
 def assembly_text(objects: Sequence[FunctionObject], locations: LocationSets) -> StageText:
@@ -75,7 +75,7 @@ def assembly_text(objects: Sequence[FunctionObject], locations: LocationSets) ->
         line_sets = [function.sets[n - 1] if 0 < n <= len(function.sets) else 0 for n in code.line_numbers]
         lines += [*code.lines, ""]
         set_numbers += [function.function_set, *(number or function.function_set for number in line_sets[1:]), 0]
-        machine_code += [*(code.bytes or [b""] * len(code.lines)), b""]
+        machine_code += [*(code.machine_code or [b""] * len(code.lines)), b""]
     bytes_by_set: Counter[int] = Counter()
     for set_number, code_of_line in zip(set_numbers, machine_code, strict=True):
         bytes_by_set[set_number] += len(code_of_line)
@@ -83,14 +83,16 @@ def assembly_text(objects: Sequence[FunctionObject], locations: LocationSets) ->
 
 
 @lru_cache(maxsize=512)
-def _read_function(name: str, data: bytes) -> _Code:
+def _read_function(name: str, data: bytes) -> _FunctionCode:
     """Returns the code of function `name` in an object file. Raises `ValueError` if the object does not define it."""
     if not data.startswith(b"\x7fELF"):
-        return _Code((f"{name}:", "  # not an ELF object: disassembly is not supported on this platform"), (0, 0))
+        return _FunctionCode(
+            (f"{name}:", "  # not an ELF object: disassembly is not supported on this platform"), (0, 0)
+        )
     elf = ELFFile(io.BytesIO(data))
     mode = _CAPSTONE_MODES.get(elf["e_machine"])
     if mode is None:
-        return _Code((f"{name}:", f"  # no disassembler for {elf['e_machine']}"), (0, 0))
+        return _FunctionCode((f"{name}:", f"  # no disassembler for {elf['e_machine']}"), (0, 0))
     section, start, size = _find_function(elf, name)
     code = elf.get_section(section).data()[start : start + size]
     return _disassemble_code(name, start, code, mode, _relocations(elf, section), _line_table(elf))
@@ -117,7 +119,7 @@ def read_library(path: str, name: str) -> Iterator[list[tuple[str, int, bytes]]]
             offset = start - section["sh_addr"]
             data = section.data()[offset : offset + size]
             code = _disassemble_code(symbol.name, start, data, mode, [], line_table)
-            yield list(zip(code.lines, code.line_numbers, code.bytes, strict=True))
+            yield list(zip(code.lines, code.line_numbers, code.machine_code, strict=True))
 
 
 def _functions(elf: ELFFile, name: str) -> list[Symbol]:
@@ -219,12 +221,12 @@ def _inlined_calls(dwarf: DWARFInfo, unit: CompileUnit, own_files: set[int]) -> 
         if "DW_AT_ranges" in attributes:
             ranges = dwarf.range_lists().get_range_list_at_offset(attributes["DW_AT_ranges"].value, unit)
             start = base.value if base is not None else 0
-            for part in ranges:
-                if hasattr(part, "base_address"):
-                    start = part.base_address
+            for entry_of_list in ranges:
+                if hasattr(entry_of_list, "base_address"):
+                    start = entry_of_list.base_address
                     continue
-                offset = 0 if getattr(part, "is_absolute", False) else start
-                yield offset + part.begin_offset, offset + part.end_offset, line.value
+                offset = 0 if getattr(entry_of_list, "is_absolute", False) else start
+                yield offset + entry_of_list.begin_offset, offset + entry_of_list.end_offset, line.value
         elif "DW_AT_low_pc" in attributes and "DW_AT_high_pc" in attributes:
             low, high = attributes["DW_AT_low_pc"].value, attributes["DW_AT_high_pc"]
             yield low, high.value if high.form == "DW_FORM_addr" else low + high.value, line.value
@@ -233,7 +235,7 @@ def _inlined_calls(dwarf: DWARFInfo, unit: CompileUnit, own_files: set[int]) -> 
 def _disassemble_code(
     name: str, start: int, code: bytes, mode: tuple[int, int], relocations: list[tuple[int, str]],
     line_table: tuple[list[int], list[int]],
-) -> _Code:  # fmt: skip
+) -> _FunctionCode:  # fmt: skip
     """Disassembles `code`; adds labels and the symbols of relocations.
 
     Its first instruction has the address `start`, which is an offset in the section if the code is of an object.
@@ -261,7 +263,7 @@ def _disassemble_code(
         entry = bisect_right(line_table[0], address) - 1
         line_numbers.append(line_table[1][entry] if entry >= 0 else 0)
         bytes_.append(code[address - start : address - start + size])
-    return _Code(tuple(lines), tuple(line_numbers), tuple(bytes_))
+    return _FunctionCode(tuple(lines), tuple(line_numbers), tuple(bytes_))
 
 
 def _instructions(start: int, code: bytes, mode: tuple[int, int]) -> Iterator[tuple[int, int, str, str]]:
@@ -273,23 +275,25 @@ def _instructions(start: int, code: bytes, mode: tuple[int, int]) -> Iterator[tu
             yield instruction
             offset = instruction[0] - start + instruction[1]
         if offset < len(code):
-            unknown = code[offset : offset + _unknown_size(mode[0], code[offset : offset + _MAX_INSTRUCTION_BYTES])]
+            unknown = code[
+                offset : offset + _unknown_instruction_size(mode[0], code[offset : offset + _MAX_INSTRUCTION_BYTES])
+            ]
             yield start + offset, len(unknown), ".byte", ", ".join(f"{byte:#04x}" for byte in unknown)
             offset += len(unknown)
 
 
-def _unknown_size(architecture: int, code: bytes) -> int:
+def _unknown_instruction_size(architecture: int, code: bytes) -> int:
     """Returns the size of the first instruction of `code`, which Capstone does not know.
 
     On x86, it is that of an instruction with a VEX or EVEX prefix, such as those of AVX-VNNI, and 1 for others.
     """
     if architecture == capstone.CS_ARCH_X86:
-        return _vector_size(code)
+        return _vex_instruction_size(code)
     # The two low bits of a RISC-V instruction of 2 bytes are not both set.
     return 2 if architecture == capstone.CS_ARCH_RISCV and code[0] & 3 != 3 else 4
 
 
-def _vector_size(code: bytes) -> int:
+def _vex_instruction_size(code: bytes) -> int:
     """Returns the size of an x86 instruction that starts with a VEX or EVEX prefix; 1 for another or a truncated one.
 
     The prefix, with the map of its opcodes, is followed by the opcode, ModRM, SIB, a displacement and an immediate.

@@ -20,10 +20,14 @@ from buddy.compiler.protocol.artifact import (
     TimedRegion,
 )
 
+# Attribute of an argument for a graph input: the number of the input.
+_SOURCE_ATTRIBUTE = "buddy.source"
 # Attribute of the entry's last argument, the arena: its size in bytes.
 ARENA_BYTES_ATTRIBUTE = "buddy.arena"
 # Attribute of an argument that is computed from a weight before the calls: the name of the function that computes it.
 PREPARE_ATTRIBUTE = "buddy.prepare"
+# Attribute of an argument with packed weights: the name of the function that packs them.
+PACK_ATTRIBUTE = "buddy.pack"
 # Attribute of a weight that kernels read sequentially and in place.
 STREAMED_ATTRIBUTE = "buddy.streamed"
 # Attribute of a module: the regions that its cycle counters measure.
@@ -115,6 +119,7 @@ class ConventionReader:
 
 
 def _is_entry(operation: ir.Operation) -> bool:
+    """True if a function is public, has a body, and is called by the calling convention of the entry."""
     if "arg_attrs" not in operation.attributes or not operation.regions[0].blocks:
         return False
     # Functions with a C interface, such as packing functions, are called with memref descriptors.
@@ -123,10 +128,12 @@ def _is_entry(operation: ir.Operation) -> bool:
 
 def _argument(type_: ir.Type, attributes: ir.Attribute) -> EntryArgument | None:
     """Returns the entry's argument with `type_` and `attributes`, or `None` if it is for no graph input."""
-    if "buddy.source" not in attributes:
+    if _SOURCE_ATTRIBUTE not in attributes:
         return None
-    functions = [ir.StringAttr(attributes[key]).value for key in ("buddy.pack", PREPARE_ATTRIBUTE) if key in attributes]
-    source = ir.IntegerAttr(attributes["buddy.source"]).value
+    functions = [
+        ir.StringAttr(attributes[key]).value for key in (PACK_ATTRIBUTE, PREPARE_ATTRIBUTE) if key in attributes
+    ]
+    source = ir.IntegerAttr(attributes[_SOURCE_ATTRIBUTE]).value
     memref = ir.MemRefType(type_)
     shape = tuple(map(plain_size, read_sizes(attributes[SIZES]))) if SIZES in attributes else memref.shape
     element = str(memref.element_type)

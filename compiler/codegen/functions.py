@@ -25,7 +25,7 @@ from buddy.compiler.support.disk_cache import OBJECTS
 from buddy.compiler.support.target import host_features
 
 # The attributes by which ops refer to functions and globals.
-_SYMBOLS = {"llvm.call": ("callee",), "llvm.mlir.addressof": ("global_name",)}
+_SYMBOL_ATTRIBUTES = {"llvm.call": ("callee",), "llvm.mlir.addressof": ("global_name",)}
 # The line numbers in a debug scope.
 _SCOPE_LINES = re.compile(r'(\bline = |\bscopeLine = |"' + FILE + r'":)\d+')
 
@@ -118,6 +118,7 @@ def code_remarks(operation: ir.Operation, locations: LocationSets, opt_level: in
 
 
 def _set_of_line(function: FunctionModule, line: int) -> int:
+    """Returns the location set of a line of the line table; that of the whole function for a line without an entry."""
     return function.sets[line - 1] if 0 < line <= len(function.sets) else function.function_set
 
 
@@ -238,7 +239,7 @@ def _renumber(function: ir.Operation, locations: LocationSets) -> tuple[list[str
     number_of, advance = locations.number_of, ir.WalkResult.ADVANCE
 
     def visit(op: ir.Operation) -> ir.WalkResult:
-        for key in _SYMBOLS.get(op.name, ()):
+        for key in _SYMBOL_ATTRIBUTES.get(op.name, ()):
             if key in op.attributes:
                 symbols.setdefault(ir.FlatSymbolRefAttr(op.attributes[key]).value)
         number = number_of(op.location)

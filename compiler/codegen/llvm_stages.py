@@ -90,9 +90,10 @@ def _stages(
                 changed |= printed.lines != shown[number].lines
                 shown[number] = printed
         if changed:
-            # Of a loop pass that runs on several loops, only the text after the last loop is a stage.
-            repeats = bool(stages) and stages[-1].name == name
-            stages[len(stages) - repeats :] = [_stage(name or INPUT, shown, locations)]
+            # If a loop pass runs on several loops, only the text after the last loop is a stage.
+            if stages and stages[-1].name == name:
+                stages.pop()
+            stages.append(_stage(name or INPUT, shown, locations))
     return stages
 
 
@@ -115,6 +116,8 @@ def _texts_by_position(order: list[str], passes: Sequence[LlvmPass]) -> dict[int
 
 @dataclass(frozen=True)
 class _FunctionText:
+    """The lines of a function's definition, each with the number of its location set."""
+
     lines: tuple[str, ...]
     sets: tuple[int, ...]
 
@@ -129,6 +132,7 @@ def _definition_text(function: FunctionModule, text: str, locations: LocationSet
 
 
 def _stage(name: str, functions: Sequence[_FunctionText], locations: LocationSets) -> LlvmStage:
+    """Returns the stage `name` with the texts of all functions, one after another."""
     lines: list[str] = []
     sets: list[int] = []
     for function in functions:

@@ -122,8 +122,8 @@ def machine_of(target: str) -> Machine:
     """
     if not target:
         return this_machine()
-    name, _, rest = target.partition(":")
-    cpu, _, features = rest.partition(":")
+    name, _, cpu_and_features = target.partition(":")
+    cpu, _, features = cpu_and_features.partition(":")
     default_cpu, default_features = _DEFAULT_CPUS.get(_architecture(name), ("generic", ""))
     triple, default_cpu, default_features = TARGET_NAMES.get(name, (name, default_cpu, default_features))
     if _architecture(triple) not in _ARCHITECTURES.values() or "linux" not in triple:

@@ -200,11 +200,11 @@ def install_alias(name: str) -> ModuleType:
         # `BUDDY_MLIR_PACKAGE` is this name, but Python has not found such a package.
         raise ModuleNotFoundError(f"no build of MLIR is on the path, so there is no package {name}", name=name)
     # First among the finders, since Python's own finder would load each module a second time.
-    sys.meta_path.insert(0, _Finder(name))
+    sys.meta_path.insert(0, _AliasFinder(name))
     return package()
 
 
-class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class _AliasFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds the bindings' modules under an alias, without loading them again: a second load would abort the process."""
 
     def __init__(self, name: str) -> None:

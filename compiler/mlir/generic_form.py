@@ -41,6 +41,6 @@ def generic_form(request: GenericFormRequest) -> GenericForm:
         module = ir.Module.parse(request.content, context)
     except ir.MLIRError as error:
         return GenericForm(problem=str(error).splitlines()[0])
-    marked = module.operation.get_asm(print_generic_op_form=True, enable_debug_info=True, assume_verified=True)
-    text = print_mlir(marked, _LineSets(array("I", request.line_sets)))
+    located = module.operation.get_asm(print_generic_op_form=True, enable_debug_info=True, assume_verified=True)
+    text = print_mlir(located, _LineSets(array("I", request.line_sets)))
     return GenericForm(text.content, array("I", text.line_sets).tobytes())

@@ -1,7 +1,8 @@
 """Prints IR and LLVM IR as text, with the nodes that each line comes from.
 
-The binding calls a function of MLIR's C API whose result the caller must free, but does not free it. This module calls
-the same function directly if the library exports it; otherwise it uses the binding, and each call leaks the text.
+The binding of the translation to LLVM IR leaks memory: it calls a function of MLIR's C API whose result the caller must
+free, and does not free it. `to_llvm_ir` calls the same function directly if the library exports it; otherwise it uses
+the binding.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _ALIAS = re.compile(r"^#loc\d* = loc\((.*)\)$")
 _ALIAS_NAME = re.compile(r"^(#loc\d*) = ")
 _REFERENCE = re.compile(r"#loc\d*")
 _DEBUG_LOCATION = re.compile(r",? !dbg !(\d+)")
-_LINE = re.compile(r"^!(\d+) = !DILocation\(line: (\d+),")
+_DILOCATION = re.compile(r"^!(\d+) = !DILocation\(line: (\d+),")
 _SUBPROGRAM = re.compile(r"^!(\d+) = distinct !DISubprogram\(.*?\bline: (\d+),")
 _METADATA = re.compile(r"^!(\d+|llvm\.\S+) = ")
 _MAX_ALIAS_DEPTH = 8
@@ -47,24 +48,24 @@ def print_with_locations(operation: ir.Operation, locations: LocationSets) -> Pr
     return PrintedModule(operation.get_asm(enable_debug_info=True, assume_verified=True), lost)
 
 
-def _has_unlocated_ops(marked: str) -> bool:
+def _has_unlocated_ops(located: str) -> bool:
     """True if ops or arguments of a printed module have no node; the module op itself does not count."""
-    if "loc(unknown)" in marked:
+    if "loc(unknown)" in located:
         return True
-    names = (line.partition(" ")[0] for line in _alias_lines(marked) if line.endswith(_NO_NODE))
-    marks = [f"loc({name})" for name in names]
-    module_end = marked[marked.rfind("\n}") :]
-    return any(marked.count(mark) > module_end.count(mark) for mark in marks)
+    names = (line.partition(" ")[0] for line in _alias_lines(located) if line.endswith(_NO_NODE))
+    references = [f"loc({name})" for name in names]
+    module_end = located[located.rfind("\n}") :]
+    return any(located.count(reference) > module_end.count(reference) for reference in references)
 
 
-def _alias_lines(marked: str) -> Iterator[str]:
+def _alias_lines(located: str) -> Iterator[str]:
     """Returns the lines that define location aliases; they are before and after the module."""
-    return (line for line in marked.splitlines() if line.startswith("#loc"))
+    return (line for line in located.splitlines() if line.startswith("#loc"))
 
 
-def print_mlir(marked: str, locations: LocationSets) -> StageText:
+def print_mlir(located: str, locations: LocationSets) -> StageText:
     """Converts the text of `print_with_locations`: removes the locations and returns them as sets of nodes."""
-    lines = marked.splitlines()
+    lines = located.splitlines()
     aliases = _aliases(lines, locations)
     content: list[str] = []
     sets: list[int] = []
@@ -149,7 +150,7 @@ def print_llvm(
     `function_set` is the set of each function then, whose debug location has no line.
     """
     lines = text.splitlines()
-    numbers = {m.group(1): int(m.group(2)) for m in map(_LINE.match, lines) if m}
+    numbers = {m.group(1): int(m.group(2)) for m in map(_DILOCATION.match, lines) if m}
     functions = {m.group(1): int(m.group(2)) for m in map(_SUBPROGRAM.match, lines) if m}
     if line_sets is not None:
         numbers = {name: line_sets[n - 1] if 0 < n <= len(line_sets) else 0 for name, n in numbers.items()}

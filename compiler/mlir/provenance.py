@@ -17,7 +17,7 @@ from buddy.compiler.mlir.bindings import ir
 FILE = "graph"
 _NUMBER = re.compile(r'"' + FILE + r'":(\d+):')
 # The attributes by which ops refer to functions and globals.
-_SYMBOLS = ("callee", "global_name", "name")
+_SYMBOL_ATTRIBUTES = ("callee", "global_name", "name")
 
 
 class LocationSets:
@@ -155,7 +155,7 @@ class LocationSets:
         sets_by_symbol: defaultdict[str, set[int]] = defaultdict(set)
 
         def visit(op: ir.Operation) -> ir.WalkResult:
-            for key in _SYMBOLS:
+            for key in _SYMBOL_ATTRIBUTES:
                 if key in op.attributes and isinstance(op.attributes[key], ir.FlatSymbolRefAttr):
                     sets_by_symbol[op.attributes[key].value].update(self._sets_of([op]))
             return ir.WalkResult.ADVANCE

@@ -60,7 +60,9 @@ def symbol_of(op: Any) -> str:
 
 
 def callee_of(call: ir.Operation) -> str:
-    """Returns the name of the function that a `func.call` or `llvm.call` calls."""
+    """Returns the name of the function that a `func.call` or `llvm.call` calls; "" for a call through a pointer."""
+    if "callee" not in call.attributes:
+        return ""
     return str(ir.FlatSymbolRefAttr(call.attributes["callee"]).value)
 
 
@@ -116,7 +118,7 @@ VIEW_OPS = frozenset(
     }
 )
 # The op whose first result is the base buffer of its operand.
-_BASE = "memref.extract_strided_metadata"
+_BASE_OP = "memref.extract_strided_metadata"
 # Ops on buffers that do not access their elements.
 NON_ACCESSING_OPS = VIEW_OPS | {"memref.alloc", "memref.dim", "memref.get_global"}
 
@@ -148,7 +150,7 @@ def defining_op(value: ir.Value) -> ir.Operation | None:
 
 def root_of(value: ir.Value) -> ir.Value:
     """Returns the buffer that `value` is a view of, through any number of views."""
-    while isinstance(value, ir.OpResult) and (value.owner.name in VIEW_OPS or value.owner.name == _BASE):
+    while isinstance(value, ir.OpResult) and (value.owner.name in VIEW_OPS or value.owner.name == _BASE_OP):
         value = value.owner.operands[0]
     return value
 
@@ -157,7 +159,7 @@ def accessing_ops(value: ir.Value) -> Iterator[ir.Operation]:
     """Yields the ops that read, write, free or forward the memory of `value`, also through views."""
     for use in value.uses:
         owner = use.owner.operation
-        if owner.name in VIEW_OPS or owner.name == _BASE:
+        if owner.name in VIEW_OPS or owner.name == _BASE_OP:
             yield from accessing_ops(owner.results[0])
         else:
             yield owner
@@ -196,7 +198,7 @@ def _attributes_of_argument(argument: ir.BlockArgument) -> Any:
     if owner.name != "func.func" or "arg_attrs" not in owner.attributes or argument.owner != owner.regions[0].blocks[0]:
         return ()
     attributes = ir.ArrayAttr(owner.attributes["arg_attrs"])
-    # An argument that `pack-weights` has just added has no attributes yet.
+    # An argument that a pass has just added, such as packed weights, has no attributes yet.
     return ir.DictAttr(attributes[argument.arg_number]) if argument.arg_number < len(attributes) else ()
 
 
@@ -212,6 +214,7 @@ def zero_fill_before(op: ir.Operation, buffer: ir.Value) -> ir.Operation | None:
 
 
 def _preceding_ops(op: ir.Operation) -> Iterator[ir.Operation]:
+    """Yields the ops before `op` in its block."""
     for other in op.operation.block:
         if other.operation == op.operation:
             return

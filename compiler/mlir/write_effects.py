@@ -29,9 +29,11 @@ class WriteEffects:
             if op.operation.name in ("func.func", "llvm.func")
         }
         self._argument_may_be_written: dict[tuple[str, int], bool] = {}
+        # The arguments that the present query has reached, without a write so far.
+        self._reached: set[tuple[str, int]] = set()
 
     def may_write(self, value: ir.Value, inside: ir.Operation | None = None) -> bool:
-        """Returns whether users of `value`, or only those in the regions of `inside`, may write to its memory."""
+        """True if users of `value`, or only those in the regions of `inside`, may write to its memory."""
         return any(self._use_may_write(use, inside) for use in value.uses)
 
     def _use_may_write(self, use: ir.OpOperand, inside: ir.Operation | None) -> bool:
@@ -64,17 +66,33 @@ class WriteEffects:
         function = self._functions.get(name)
         if function is None or not len(function.regions[0].blocks):
             return function is None or not _declares_readonly(function, operand_index)
-        if (name, operand_index) not in self._argument_may_be_written:
-            # Recursive calls find this value: the function writes only if another op of it does.
-            self._argument_may_be_written[name, operand_index] = False
-            arguments = function.regions[0].blocks[0].arguments
-            self._argument_may_be_written[name, operand_index] = operand_index >= len(arguments) or self.may_write(
-                arguments[operand_index]
-            )
-        return self._argument_may_be_written[name, operand_index]
+        return self._search_writes(function, (name, operand_index))
+
+    def _search_writes(self, function: ir.Operation, key: tuple[str, int]) -> bool:
+        """True if `function`, or a function that it calls, may write to the argument `key`, its name and a number.
+
+        An argument that the search has reached before is not searched again, so that recursion ends. What the search
+        finds of arguments is cached once it is known whether any of them may be written: those of functions that call
+        each other depend on each other.
+        """
+        if key in self._argument_may_be_written:
+            return self._argument_may_be_written[key]
+        if key in self._reached:
+            return False
+        is_first = not self._reached
+        self._reached.add(key)
+        arguments = function.regions[0].blocks[0].arguments
+        may_be_written = key[1] >= len(arguments) or self.may_write(arguments[key[1]])
+        if may_be_written:
+            self._argument_may_be_written[key] = True
+        elif is_first:
+            self._argument_may_be_written |= dict.fromkeys(self._reached, False)
+        if is_first:
+            self._reached.clear()
+        return may_be_written
 
 
 def _declares_readonly(function: ir.Operation, index: int) -> bool:
-    """Returns whether an external function declares that it only reads argument number `index`."""
+    """True if an external function declares that it only reads argument number `index`."""
     argument_attributes = ir.ArrayAttr(function.attributes["arg_attrs"]) if "arg_attrs" in function.attributes else ()
     return index < len(argument_attributes) and "llvm.readonly" in ir.DictAttr(argument_attributes[index])

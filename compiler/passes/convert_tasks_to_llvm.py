@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from buddy.compiler.mlir.bindings import ir, llvm
-from buddy.compiler.mlir.walk import nested_ops, symbol_of
+from buddy.compiler.mlir.walk import callee_of, nested_ops, symbol_of
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.parallel_to_tasks import THREADS_ATTRIBUTE
 from buddy.compiler.protocol.artifact import FORK
@@ -36,9 +36,9 @@ class ConvertTasksToLlvm(MlirPass):
         tasks = {symbol_of(op): op for op in functions if THREADS_ATTRIBUTE in op.attributes}
         if not tasks:
             return
-        calls = [op for op in nested_ops(root) if op.name == "llvm.call" and _callee(op) in tasks]
+        calls = [op for op in nested_ops(root) if op.name == "llvm.call" and callee_of(op) in tasks]
         for call in calls:
-            task = tasks[_callee(call)]
+            task = tasks[callee_of(call)]
             threads = ir.IntegerAttr(task.attributes[THREADS_ATTRIBUTE]).value
             context.remark(self.name, call.location, f"up to {threads} threads call @{symbol_of(task)}, a share each")
             _replace_by_fork(call, task)
@@ -46,10 +46,6 @@ class ConvertTasksToLlvm(MlirPass):
             _restrict_to_share(task)
         with ir.InsertionPoint(root.regions[0].blocks[0]):
             _declare_fork()
-
-
-def _callee(op: ir.Operation) -> str:
-    return str(ir.FlatSymbolRefAttr(op.attributes["callee"]).value) if "callee" in op.attributes else ""
 
 
 def _pointer() -> ir.Type:

@@ -12,7 +12,7 @@ from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.mlir.walk import attributes_of, nested_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.contraction import convert_elements
-from buddy.compiler.passes.kernels.emit import element_type
+from buddy.compiler.passes.kernels.emit import element_type, with_element_type
 from buddy.compiler.passes.late_roundings import represents
 
 # Ops that do not depend on the meaning of the bits, and stay as they are.
@@ -60,11 +60,11 @@ def _replace(op: ir.Operation) -> None:
     with ir.InsertionPoint(op), op.location:
         if op.name == _SELECT:
             condition, *values = op.operands
-            bits = (arith.bitcast(_with_element(value.type, i16), value) for value in values)
+            bits = (arith.bitcast(with_element_type(value.type, i16), value) for value in values)
             new = arith.bitcast(result.type, arith.select(condition, *bits))
         else:
             operands = [_extend_to_f32(value) if _is_bfloat16(value) else value for value in op.operands]
-            type_ = _with_element(result.type, f32) if _is_bfloat16(result) else result.type
+            type_ = with_element_type(result.type, f32) if _is_bfloat16(result) else result.type
             is_exact = op.name in _CHOOSING_OPS
             if op.name in _CONVERSIONS:
                 is_exact = is_exact or _is_exact(operands[0])
@@ -111,8 +111,8 @@ def _is_exact_constant(attribute: ir.Attribute) -> bool:
 def _extend_to_f32(value: ir.Value) -> ir.Value:
     """Converts the bfloat16 `value` to f32: its bits become the upper 16 bits."""
     i32, i16 = ir.IntegerType.get_signless(32), ir.IntegerType.get_signless(16)
-    bits = arith.extui(_with_element(value.type, i32), arith.bitcast(_with_element(value.type, i16), value))
-    return arith.bitcast(_with_element(value.type, ir.F32Type.get()), arith.shli(bits, _constant(bits.type, 16)))
+    bits = arith.extui(with_element_type(value.type, i32), arith.bitcast(with_element_type(value.type, i16), value))
+    return arith.bitcast(with_element_type(value.type, ir.F32Type.get()), arith.shli(bits, _constant(bits.type, 16)))
 
 
 def _round_to_bfloat16(value: ir.Value) -> ir.Value:
@@ -120,7 +120,7 @@ def _round_to_bfloat16(value: ir.Value) -> ir.Value:
 
     Adds 0x7FFF to the bits, or 0x8000 if bit 16, the last that stays, is set; then drops the lower 16 bits.
     """
-    type_ = _with_element(value.type, ir.IntegerType.get_signless(32))
+    type_ = with_element_type(value.type, ir.IntegerType.get_signless(32))
     bits, truncated = arith.bitcast(type_, value), _upper_bits(value)
     last_bit = arith.andi(truncated, _constant(type_, 1))
     sums = arith.addi(arith.addi(bits, _constant(type_, 0x7FFF)), last_bit)
@@ -133,19 +133,14 @@ def _round_to_bfloat16(value: ir.Value) -> ir.Value:
 
 def _upper_bits(value: ir.Value) -> ir.Value:
     """Returns the upper 16 bits of the f32 `value`, as integers of 32 bits."""
-    type_ = _with_element(value.type, ir.IntegerType.get_signless(32))
+    type_ = with_element_type(value.type, ir.IntegerType.get_signless(32))
     return arith.shrui(arith.bitcast(type_, value), _constant(type_, 16))
 
 
 def _narrowed(bits: ir.Value) -> ir.Value:
     """Returns integers of 32 bits, of which the upper ones are zero, as bfloat16."""
-    narrow = arith.trunci(_with_element(bits.type, ir.IntegerType.get_signless(16)), bits)
-    return arith.bitcast(_with_element(bits.type, ir.BF16Type.get()), narrow)
-
-
-def _with_element(type_: ir.Type, element: ir.Type) -> ir.Type:
-    """Returns the scalar or vector type `type_` with elements of type `element`."""
-    return ir.VectorType.get(type_.shape, element) if isinstance(type_, ir.VectorType) else element
+    narrow = arith.trunci(with_element_type(bits.type, ir.IntegerType.get_signless(16)), bits)
+    return arith.bitcast(with_element_type(bits.type, ir.BF16Type.get()), narrow)
 
 
 def _constant(type_: ir.Type, number: int) -> ir.Value:

@@ -8,7 +8,7 @@ from typing import ClassVar
 from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.mlir.walk import nested_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
-from buddy.compiler.passes.kernels.emit import element_type
+from buddy.compiler.passes.kernels.emit import element_type, with_element_type
 from buddy.compiler.passes.kernels.functions.activations import Activation, activation_around
 from buddy.compiler.passes.kernels.functions.roundings import ByteRounding, byte_rounding_of
 from buddy.compiler.passes.kernels.functions.table import DOUBLE_EXPANSIONS, EXPANSIONS
@@ -70,7 +70,8 @@ def _expand(op: ir.Operation) -> str:
         return f"{op.name} left to the math library: no polynomial for {value.type}"
     is_16_bit = element in ("f16", "bf16")
     with ir.InsertionPoint(op), op.location:
-        operands = [arith.extf(_as_f32(value.type), operand) if is_16_bit else operand for operand in op.operands]
+        wide = with_element_type(value.type, ir.F32Type.get())
+        operands = [arith.extf(wide, operand) if is_16_bit else operand for operand in op.operands]
         result = expansions[op.name](*operands)
         if is_16_bit:
             result = arith.truncf(value.type, result)
@@ -78,9 +79,3 @@ def _expand(op: ir.Operation) -> str:
     op.results[0].replace_all_uses_with(result)
     op.erase()
     return f"{name} became a polynomial"
-
-
-def _as_f32(type_: ir.Type) -> ir.Type:
-    """Returns the scalar or vector type `type_` with elements of type f32."""
-    f32 = ir.F32Type.get()
-    return ir.VectorType.get(list(type_.shape), f32) if isinstance(type_, ir.VectorType) else f32

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from buddy.compiler.codegen.calling_convention import PREPARE_ATTRIBUTE, entry_of
+from buddy.compiler.codegen.calling_convention import PACK_ATTRIBUTE, PREPARE_ATTRIBUTE, entry_of
 from buddy.compiler.mlir.bindings import func, ir, memref
 from buddy.compiler.mlir.walk import (
     RUNS_ONCE,
@@ -26,7 +26,7 @@ from buddy.compiler.mlir.walk import (
 from buddy.compiler.ops.rounded_operands import ROUNDING
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.contraction import is_contraction
-from buddy.compiler.passes.kernels.weights import PACK, PARAMETER
+from buddy.compiler.passes.kernels.weights import PARAMETER
 
 # Ops that only move elements, or create tensors.
 _DATA_MOVEMENT_OPS = frozenset({
@@ -343,15 +343,17 @@ class ChainPackings(MlirPass):
         functions = {symbol_of(op.operation): op.operation for op in _functions_with_body(root)}
         attributes, chained = argument_attributes(entry), dict[tuple[str, str], str]()
         for number, attribute in enumerate(attributes):
-            if PREPARE_ATTRIBUTE not in attribute or PACK not in attribute:
+            if PREPARE_ATTRIBUTE not in attribute or PACK_ATTRIBUTE not in attribute:
                 continue
-            names = ir.StringAttr(attribute[PREPARE_ATTRIBUTE]).value, ir.StringAttr(attribute[PACK]).value
+            names = ir.StringAttr(attribute[PREPARE_ATTRIBUTE]).value, ir.StringAttr(attribute[PACK_ATTRIBUTE]).value
             if names not in chained:
                 chained[names] = _chain(root, *(functions[name] for name in names))
             other_attributes = {
-                named.name: named.attr for named in attribute if named.name not in (PREPARE_ATTRIBUTE, PACK)
+                named.name: named.attr for named in attribute if named.name not in (PREPARE_ATTRIBUTE, PACK_ATTRIBUTE)
             }
-            attributes[number] = ir.DictAttr.get({**other_attributes, PACK: ir.StringAttr.get(chained[names])})
+            attributes[number] = ir.DictAttr.get(
+                {**other_attributes, PACK_ATTRIBUTE: ir.StringAttr.get(chained[names])}
+            )
         entry.attributes["arg_attrs"] = ir.ArrayAttr.get(attributes)
 
 

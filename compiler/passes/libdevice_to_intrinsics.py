@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.mlir.walk import find_ops
+from buddy.compiler.mlir.walk import callee_of, find_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
 _LIBDEVICE_PREFIX = "__nv_"
@@ -45,7 +45,7 @@ class LibdeviceToIntrinsics(MlirPass):
     def run(self, root: ir.Operation, context: PassContext) -> None:
         remaining_callees: set[str] = set()
         for op in find_ops(root, "llvm.call"):
-            callee = _callee(op)
+            callee = callee_of(op)
             if not callee.startswith(_LIBDEVICE_PREFIX):
                 continue
             new = _replace(op, callee)
@@ -57,11 +57,6 @@ class LibdeviceToIntrinsics(MlirPass):
             name = ir.StringAttr(op.attributes["sym_name"]).value
             if name.startswith(_LIBDEVICE_PREFIX) and name not in remaining_callees:
                 op.erase()
-
-
-def _callee(op: ir.Operation) -> str:
-    """Returns the name of the function that an `llvm.call` calls; "" for a call through a pointer."""
-    return str(ir.FlatSymbolRefAttr(op.attributes["callee"]).value) if "callee" in op.attributes else ""
 
 
 def _replace(op: ir.Operation, callee: str) -> ir.Operation | None:

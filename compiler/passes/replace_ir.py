@@ -40,11 +40,11 @@ class ReplaceIr(MlirPass):
         try:
             edited = ir.Module.parse(self.text).operation
             sets = _sets_of_lines(root, self.text, context.locations)
-            marked = edited.get_asm(enable_debug_info=True, assume_verified=True)
-            located = ir.Module.parse(_LOCATION.sub(lambda match: _location(sets, int(match[1])), marked)).operation
+            located = edited.get_asm(enable_debug_info=True, assume_verified=True)
+            with_nodes = ir.Module.parse(_LOCATION.sub(lambda match: _location(sets, int(match[1])), located)).operation
         except (ir.MLIRError, ValueError) as error:
             raise PassError(parse_problem(error)[2]) from error
-        replace_contents(root, located)
+        replace_contents(root, with_nodes)
 
 
 def _sets_of_lines(root: ir.Operation, text: str, locations: LocationSets) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from buddy.compiler.codegen.assembly import _CAPSTONE_MODES, _disassemble_code, _unknown_size
+from buddy.compiler.codegen.assembly import _CAPSTONE_MODES, _disassemble_code, _unknown_instruction_size
 
 # By machine: the code, where it starts, its relocations, and its text.
 CODE: dict[str, tuple[str, int, list[tuple[int, str]], str]] = {
@@ -64,5 +64,5 @@ def test_an_unknown_instruction_is_shown_as_bytes(machine: str) -> None:
 )  # fmt: skip
 def test_the_size_of_an_unknown_vector_instruction(code: str) -> None:
     machine = _CAPSTONE_MODES["EM_X86_64"][0]
-    assert _unknown_size(machine, bytes.fromhex(code) + b"\xc3") == len(bytes.fromhex(code))
-    assert _unknown_size(machine, bytes.fromhex(code)[:3]) == 1
+    assert _unknown_instruction_size(machine, bytes.fromhex(code) + b"\xc3") == len(bytes.fromhex(code))
+    assert _unknown_instruction_size(machine, bytes.fromhex(code)[:3]) == 1

@@ -23,6 +23,9 @@ from buddy.compiler.support.processes.channel import Channel, serves
 
 LIBRARY = "libcuda.so.1"
 INSTALL_COMMAND = "pip install 'buddy-tui[cuda]'"
+_NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
+_CHECK_DRIVER = "check the driver (nvidia-smi), and restart buddy-tui"
+_NEEDS_GPU = "run the program on a machine with a GPU; the stages up to PTX are available on this machine"
 # The C type of a scalar argument, by its MLIR type.
 _C_TYPES: dict[str, Any] = {
     "i1": ctypes.c_int8,
@@ -140,11 +143,6 @@ def _value(argument: KernelArgument, addresses: Mapping[int, int]) -> ctypes._Si
     return _C_TYPES[argument.kind](argument.value)
 
 
-_NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
-_CHECK_DRIVER = "check the driver (nvidia-smi), and restart buddy-tui"
-_NEEDS_GPU = "run the program on a machine with a GPU; the stages up to PTX are available on this machine"
-
-
 def _api() -> ModuleType:
     """Returns the module of the driver's functions. Raises `NoDeviceError` if the driver or the package is missing."""
     try:
@@ -212,14 +210,15 @@ class _Program:
         self._kernels = self._load(self.request.program)
 
     def call(self) -> DeviceReply:
-        for number, part in enumerate(self.request.arguments):
-            self._device.upload(self._addresses[number], self._base + part.start, part.size)
+        """Copies the arguments to the device, runs all steps, and copies the results back."""
+        for number, memory in enumerate(self.request.arguments):
+            self._device.upload(self._addresses[number], self._base + memory.start, memory.size)
         start = self._device.record_event()
         for step in self.request.program.steps:
             self._run(step)
         milliseconds = self._device.take_elapsed_ms(start, self._device.record_event())
-        for number, part in enumerate(self.request.results, len(self.request.arguments)):
-            self._device.download(self._base + part.start, self._addresses[number], part.size)
+        for number, memory in enumerate(self.request.results, len(self.request.arguments)):
+            self._device.download(self._base + memory.start, self._addresses[number], memory.size)
         return DeviceReply(self._device.name, milliseconds)
 
     def load_reply(self) -> DeviceReply:
@@ -242,7 +241,7 @@ class _Program:
 
     def _allocate(self) -> dict[int, int]:
         """Allocates device memory for each buffer by its number: arguments, results, internal ones."""
-        sizes = [part.size for part in (*self.request.arguments, *self.request.results)]
+        sizes = [memory.size for memory in (*self.request.arguments, *self.request.results)]
         addresses = {number: self._device.allocate(size) for number, size in enumerate(sizes)}
         for number, buffer in enumerate(self.request.program.buffers, len(sizes)):
             addresses[number] = self._device.allocate(buffer.size)

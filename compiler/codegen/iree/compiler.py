@@ -19,7 +19,7 @@ from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLon
 from buddy.compiler.support.processes.lifetime import describe_exit, start_owned
 
 _POLL_SECONDS = 0.02
-_NAME = "program"
+_SOURCE_NAME = "program"
 # Limits on printed constants (elements) and resources (characters), which include machine code. They do not affect the
 # compiled code.
 _PRINTING_FLAGS = (
@@ -69,7 +69,7 @@ def compile_phases(text: str, flags: Sequence[str], on_phase: Callable[[IreePhas
         raise ValueError(problem)
     with scratch_folder("iree") as scratch:
         folder = Path(scratch)
-        source, module, phases = folder / f"{_NAME}.mlir", folder / "module.vmfb", folder / "phases"
+        source, module, phases = folder / f"{_SOURCE_NAME}.mlir", folder / "module.vmfb", folder / "phases"
         source.write_text(text, encoding="utf-8")
         phases.mkdir()
         command = [str(compiler_path()), str(source), "-o", str(module), f"--dump-compilation-phases-to={phases}"]

@@ -24,7 +24,7 @@ _LIMIT_SECONDS = 600.0
 _MAX_ERROR_LENGTH = 500  # characters at the end of the output of a process that failed
 _STARTED = re.compile(r"^(?:BISECT|OptDisable): (NOT )?running pass (?:\(\d+\) )?(\S+) on (.*)$")
 _DUMP = re.compile(r"^\*\*\* IR Dump (?:At Start|After (.*?) on (.*?)( omitted because no change)?) \*\*\*$")
-_OTHER = re.compile(r"^\*\*\* IR Pass (.*?) on (.*?) (?:ignored|invalidated|filtered out) \*\*\*$")
+_NOT_PRINTED = re.compile(r"^\*\*\* IR Pass (.*?) on (.*?) (?:ignored|invalidated|filtered out) \*\*\*$")
 # Requests names of passes, which `-print-changed` prints as names of C++ classes.
 _PRINT_NAMES = ("-opt-bisect-limit=-1", "-opt-bisect-verbose")
 _PRINT_MODULES = ("-print-changed", "-print-module-scope")
@@ -94,7 +94,8 @@ def parse_passes(printed: str) -> list[LlvmPass]:
     started: list[tuple[str, str]] = []
     lines: list[str] | None = None
 
-    def finish() -> None:
+    def store_module() -> None:
+        """Adds the collected lines, if any, to the last pass."""
         if lines is not None:
             passes[-1] = msgspec.structs.replace(passes[-1], text="\n".join([*lines, ""]))
 
@@ -105,28 +106,29 @@ def parse_passes(printed: str) -> list[LlvmPass]:
             continue
         if match := _STARTED.match(line):
             skips, name, where = match.groups()
-            finish()
+            store_module()
             lines = None
             if skips:
                 passes.append(LlvmPass(name, where, skipped=True))
             else:
                 started.append((name, where))
         elif match := _DUMP.match(line):
-            finish()
-            kind, where, unchanged = match.groups()
-            name = started.pop()[0] if started and kind else _name_of_class(kind or "")
-            if kind is None or not _is_analysis(kind):
+            store_module()
+            pass_class, where, unchanged = match.groups()
+            name = started.pop()[0] if started and pass_class else _name_of_class(pass_class or "")
+            is_analysis = pass_class is not None and _is_analysis(pass_class)
+            if not is_analysis:
                 passes.append(LlvmPass(name, where or ""))
-            lines = None if unchanged or (kind is not None and _is_analysis(kind)) else []
-        elif _OTHER.match(line):
-            finish()
+            lines = None if unchanged or is_analysis else []
+        elif _NOT_PRINTED.match(line):
+            store_module()
             lines = None
-    finish()
+    store_module()
     return passes
 
 
-def _is_analysis(kind: str) -> bool:
-    return kind.startswith(("RequireAnalysisPass", "InvalidateAnalysisPass"))
+def _is_analysis(pass_class: str) -> bool:
+    return pass_class.startswith(("RequireAnalysisPass", "InvalidateAnalysisPass"))
 
 
 def _name_of_class(name: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from buddy.compiler.mlir.bindings import arith, ir, linalg, vector
 from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, layout_of, loop_sizes, loops_of, merge_loops
-from buddy.compiler.passes.kernels.emit import element_type
+from buddy.compiler.passes.kernels.emit import element_type, with_element_type
 
 FLOATS = ("bf16", "f16", "f32", "f64")
 INTEGERS = ("i8", "i16", "i32", "i64")
@@ -49,7 +49,7 @@ def convert_elements(value: ir.Value, element: ir.Type, unsigned: bool = False) 
     old = element_type(value.type)
     if old == element:
         return value
-    type_ = ir.VectorType.get(value.type.shape, element) if isinstance(value.type, ir.VectorType) else element
+    type_ = with_element_type(value.type, element)
     widens = element.width > old.width
     if isinstance(element, ir.FloatType) and not isinstance(old, ir.FloatType):
         # To 32 bits first: that instruction converts vectors.

@@ -359,6 +359,11 @@ def for_blocks(e: KernelEmitter, size: int, block: int, body: Callable[[Index, i
         first += count
 
 
+def with_element_type(type_: ir.Type, element: ir.Type) -> ir.Type:
+    """Returns the scalar or vector type `type_` with elements of type `element`."""
+    return ir.VectorType.get(list(type_.shape), element) if isinstance(type_, ir.VectorType) else element
+
+
 def element_type(type_: ir.Type) -> ir.Type:
     """Returns the element type of a vector, or `type_` itself for a scalar."""
     return type_.element_type if isinstance(type_, ir.VectorType) else type_

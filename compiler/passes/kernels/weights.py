@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from buddy.compiler.codegen.calling_convention import PREPARE_ATTRIBUTE, STREAMED_ATTRIBUTE
+from buddy.compiler.codegen.calling_convention import PACK_ATTRIBUTE, PREPARE_ATTRIBUTE, STREAMED_ATTRIBUTE
 from buddy.compiler.mlir.bindings import func, ir
 from buddy.compiler.mlir.walk import (
     argument_attributes,
@@ -25,9 +25,8 @@ from buddy.compiler.mlir.walk import (
 )
 from buddy.compiler.passes.kernels.packing import Packing, emit_pack_function
 
-# Attributes of arguments: weights of the model; packed weights, with the name of the packing function.
+# Attribute of arguments that are weights of the model.
 PARAMETER = "buddy.parameter"
-PACK = "buddy.pack"
 # Views that keep the order of elements.
 _VIEWS = frozenset({"memref.collapse_shape", "memref.expand_shape", "memref.cast"})
 
@@ -196,7 +195,7 @@ class PackedWeights:
         """Returns the attributes of a packed argument: those of the parameter, and the packing function."""
         new = {named.name: named.attr for named in _named_attributes(attributes)}
         if function.is_public:
-            new[PACK] = ir.StringAttr.get(self._pack_function_name(unpacked, packing))
+            new[PACK_ATTRIBUTE] = ir.StringAttr.get(self._pack_function_name(unpacked, packing))
         return ir.DictAttr.get(new)
 
     def _pack_function_name(self, unpacked: ir.Value, packing: Packing) -> str:
