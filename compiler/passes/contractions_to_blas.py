@@ -9,13 +9,8 @@ from buddy.compiler.mlir.bindings import func, ir
 from buddy.compiler.mlir.walk import nested_ops, unique_symbol, zero_fill_before
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import UnsupportedError
-from buddy.compiler.passes.kernels.calls import (
-    blas_product,
-    call_arguments,
-    declare_gemm,
-    emit_blas_wrapper,
-    set_location,
-)
+from buddy.compiler.passes.kernels.blas_calls import blas_product, declare_gemm, emit_blas_wrapper
+from buddy.compiler.passes.kernels.calls import call_arguments, set_location
 from buddy.compiler.passes.kernels.contraction import Contraction, analyse_contraction, is_contraction
 from buddy.compiler.support import blas
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from buddy.compiler.mlir.bindings import arith, ir, math
-from buddy.compiler.passes.kernels.functions.polynomials import ROUND, FloatArithmetic, exp_or_infinity
+from buddy.compiler.passes.kernels.functions.arithmetic import Arithmetic
+from buddy.compiler.passes.kernels.functions.polynomials import ROUND, exp_or_infinity
 
 # -log2(2 Φ(-t)) = t P(t), where Φ is the normal distribution, for t up to _TAIL_END, where 2 Φ(-t) is 2^-124. The
 # relative error of Φ is 2e-8 up to t = 3; from there on, the error is 2e-8 of Φ(-3). `polynomials.py` says how the
@@ -36,7 +37,7 @@ def gelu(x: ir.Value) -> ir.Value:
 
     For negative x it is more exact than eager's `x / 2 * (1 + erf(x / √2))`, which suffers from cancellation.
     """
-    s = FloatArithmetic(x.type)
+    s = Arithmetic(x.type)
     t = s.clamped(math.absf(x), None, _TAIL_END)
     p = s.horner(t, _TAIL)
     minus_t = arith.negf(t)
@@ -51,13 +52,13 @@ def gelu(x: ir.Value) -> ir.Value:
 
 def one_plus_tanh(x: ir.Value) -> ir.Value:
     """Returns 1 + tanh(x) = 2 / (1 + exp(-2 x)); at most 3 ULP; the plain sum loses all digits below zero."""
-    s = FloatArithmetic(x.type)
+    s = Arithmetic(x.type)
     return arith.divf(s.number(2.0), one_plus_exp(arith.mulf(x, s.number(-2.0))))
 
 
 def one_plus_exp(x: ir.Value) -> ir.Value:
     """Returns 1 + exp(x); at most 1 ULP."""
-    s = FloatArithmetic(x.type)
+    s = Arithmetic(x.type)
     return arith.addf(exp_or_infinity(s, x), s.number(1.0))
 
 

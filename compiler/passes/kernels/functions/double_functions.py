@@ -7,14 +7,14 @@ fdlibm (Sun Microsystems): exp is a power of two times a polynomial of the remai
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from buddy.compiler.mlir.bindings import arith, ir, math
+from buddy.compiler.passes.kernels.emit import with_element_type
+from buddy.compiler.passes.kernels.functions.arithmetic import Arithmetic
 
 ROUND = 6755399441055744.0  # 1.5 * 2⁵²: adding it rounds to an integer in the low bits
 _ROUND_BITS = 0x4338000000000000
 _SQRT_HALF_BITS = 0x3FE6A09E667F3BCD
-_MANTISSA_BITS, _EXPONENT_BIAS = 52, 1023
+_MANTISSA_BITS = 52
 _LOG2_E, _LN2 = 1.4426950408889634, 0.6931471805599453
 # Polynomials for `DoubleArithmetic`, whose results are rounded to f32.
 # 2^f for |f| <= 1/2, relative error 4e-11.
@@ -33,52 +33,18 @@ _PI_2, _PI_4 = 1.5707963267948966, 0.7853981633974483
 _TAN_PI_8, _TAN_3PI_8 = 0.41421356237309503, 2.414213562373095
 
 
-class DoubleArithmetic:
+class DoubleArithmetic(Arithmetic):
     """Emits arithmetic on f64, or on vectors of f64 if `type_` is a vector type; `type_` may have other elements.
 
     Functions of this class have results that are exact enough to be rounded to f32.
     """
 
     def __init__(self, type_: ir.Type) -> None:
-        shape = list(type_.shape) if isinstance(type_, ir.VectorType) else None
-        f64, i64 = ir.F64Type.get(), ir.IntegerType.get_signless(64)
-        self.is_vector = shape is not None
-        self.type = f64 if shape is None else ir.VectorType.get(shape, f64)
-        self.integers = i64 if shape is None else ir.VectorType.get(shape, i64)
-
-    def number(self, value: float) -> ir.Value:
-        return self._constant(self.type, ir.FloatAttr.get(ir.F64Type.get(), value))
-
-    def integer(self, value: int) -> ir.Value:
-        return self._constant(self.integers, ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value))
-
-    def _constant(self, type_: ir.Type, scalar: ir.Attribute) -> ir.Value:
-        return arith.constant(type_, ir.DenseElementsAttr.get_splat(type_, scalar) if self.is_vector else scalar)
+        super().__init__(with_element_type(type_, ir.F64Type.get()))
 
     def extend(self, single: ir.Value) -> ir.Value:
         """Converts f32 to f64."""
         return arith.extf(self.type, single)
-
-    def bits(self, x: ir.Value) -> ir.Value:
-        return arith.bitcast(self.integers, x)
-
-    def from_bits(self, i: ir.Value) -> ir.Value:
-        return arith.bitcast(self.type, i)
-
-    def horner(self, x: ir.Value, coefficients: Sequence[float]) -> ir.Value:
-        """Evaluates `coefficients[0] + coefficients[1] x + …`."""
-        result = self.number(coefficients[-1])
-        for coefficient in reversed(coefficients[:-1]):
-            result = math.fma(result, x, self.number(coefficient))
-        return result
-
-    def compare(self, predicate: str, x: ir.Value, bound: float) -> ir.Value:
-        """Returns `x predicate bound`, for a predicate of `arith.cmpf`."""
-        return arith.cmpf(arith.CmpFPredicate[predicate.upper()], x, self.number(bound))
-
-    def where(self, predicate: str, x: ir.Value, bound: float, then: ir.Value, otherwise: ir.Value) -> ir.Value:
-        """Returns `then` if `x predicate bound`, for a predicate of `arith.cmpf`, else `otherwise`; lane by lane."""
-        return arith.select(self.compare(predicate, x, bound), then, otherwise)
 
     def exp2(self, x: ir.Value) -> ir.Value:
         """Returns 2 to the power of x, relative error 1e-10.
@@ -166,26 +132,26 @@ def exp(x: ir.Value) -> ir.Value:
     """Computes e to the power of x with an error of at most 1 ULP."""
     d = DoubleArithmetic(x.type)
     # Below -746 the result is 0, above 710 it is infinite.
-    tail, n = _exp_parts(d, _clamped(d, x, -746.0, 710.0))
-    return _scaled(d, arith.addf(tail, d.number(1.0)), n)
+    tail, n = _exp_parts(d, d.clamped(x, -746.0, 710.0))
+    return d.scaled(arith.addf(tail, d.number(1.0)), n)
 
 
 def exp2(x: ir.Value) -> ir.Value:
     """Computes 2 to the power of x with an error of at most 1.1 ULP; exact for integers."""
     d = DoubleArithmetic(x.type)
-    x = _clamped(d, x, -1080.0, 1025.0)
+    x = d.clamped(x, -1080.0, 1025.0)
     rounded = arith.addf(x, d.number(ROUND))
     r = arith.mulf(arith.subf(x, arith.subf(rounded, d.number(ROUND))), d.number(_LN2))
     tail = math.fma(arith.mulf(r, r), d.horner(r, _EXP), r)
-    return _scaled(d, arith.addf(tail, d.number(1.0)), _rounded_integer(d, rounded))
+    return d.scaled(arith.addf(tail, d.number(1.0)), _rounded_integer(d, rounded))
 
 
 def expm1(x: ir.Value) -> ir.Value:
     """Computes e to the power of x, minus 1, with an error of at most 1.8 ULP."""
     d = DoubleArithmetic(x.type)
-    tail, n = _exp_parts(d, _clamped(d, x, -40.0, 710.0))
+    tail, n = _exp_parts(d, d.clamped(x, -40.0, 710.0))
     # (tail + 1) * 2**n - 1 = tail * 2**n + (2**n - 1), computed as twice the half of it, since 2**n may be infinite.
-    power = _power_of_two(d, arith.subi(n, d.integer(1)))
+    power = d.power_of_two(arith.subi(n, d.integer(1)))
     half = math.fma(tail, power, arith.subf(power, d.number(0.5)))
     return d.where("olt", math.absf(x), 1e-16, x, arith.addf(half, half))
 
@@ -194,7 +160,7 @@ def tanh(x: ir.Value) -> ir.Value:
     """Computes the hyperbolic tangent, t / (t + 2) with t = exp(2 |x|) - 1, with an error of at most 2.6 ULP."""
     d = DoubleArithmetic(x.type)
     magnitude = math.absf(x)
-    t = expm1(arith.mulf(_clamped(d, magnitude, None, 22.0), d.number(2.0)))
+    t = expm1(arith.mulf(d.clamped(magnitude, None, 22.0), d.number(2.0)))
     return math.copysign(arith.divf(t, arith.addf(t, d.number(2.0))), x)
 
 
@@ -203,7 +169,7 @@ def erf(x: ir.Value) -> ir.Value:
     d = DoubleArithmetic(x.type)
     magnitude = math.absf(x)
     near = math.fma(d.horner(arith.mulf(x, x), _ERF_NEAR), x, x)
-    t = _clamped(d, magnitude, 1.0, 6.0)
+    t = d.clamped(magnitude, 1.0, 6.0)
     exponent = d.horner(arith.subf(t, d.number(1.0)), _ERF_FAR)
     far = math.copysign(arith.subf(d.number(1.0), exp(arith.negf(exponent))), x)
     return d.where("ogt", magnitude, 1.0, far, near)
@@ -212,14 +178,14 @@ def erf(x: ir.Value) -> ir.Value:
 def log(x: ir.Value) -> ir.Value:
     """Computes the natural logarithm with an error of at most 1 ULP; NaN if x is below zero, -inf at zero."""
     d = DoubleArithmetic(x.type)
-    return _with_special_cases(d, x, _log_of_positive(d, x))
+    return d.logarithm(x, _log_of_positive(d, x))
 
 
 def log2(x: ir.Value) -> ir.Value:
     """Computes the logarithm to base 2 with an error of at most 2.5 ULP; exact for powers of two."""
     d = DoubleArithmetic(x.type)
     n, f, tail = _log_parts(d, x)
-    return _with_special_cases(d, x, math.fma(arith.subf(f, tail), d.number(_LOG2_E), n))
+    return d.logarithm(x, math.fma(arith.subf(f, tail), d.number(_LOG2_E), n))
 
 
 def log10(x: ir.Value) -> ir.Value:
@@ -227,7 +193,7 @@ def log10(x: ir.Value) -> ir.Value:
     d = DoubleArithmetic(x.type)
     n, f, tail = _log_parts(d, x)
     low = math.fma(arith.subf(f, tail), d.number(_LOG10_E), arith.mulf(n, d.number(_LOG10_2_LOW)))
-    return _with_special_cases(d, x, math.fma(n, d.number(_LOG10_2_HIGH), low))
+    return d.logarithm(x, math.fma(n, d.number(_LOG10_2_HIGH), low))
 
 
 def log1p(x: ir.Value) -> ir.Value:
@@ -244,12 +210,6 @@ def log1p(x: ir.Value) -> ir.Value:
     return d.where("ult", x, -1.0, d.number(_NAN), result)
 
 
-def _clamped(d: DoubleArithmetic, x: ir.Value, lower: float | None, upper: float) -> ir.Value:
-    """Clamps `x`; NaN stays NaN."""
-    x = d.where("ogt", x, upper, d.number(upper), x)
-    return x if lower is None else d.where("olt", x, lower, d.number(lower), x)
-
-
 def _rounded_integer(d: DoubleArithmetic, rounded: ir.Value) -> ir.Value:
     """Returns n as an integer, for `rounded`, the sum of `ROUND` and n."""
     return arith.subi(d.bits(rounded), d.integer(_ROUND_BITS))
@@ -262,17 +222,6 @@ def _exp_parts(d: DoubleArithmetic, x: ir.Value) -> tuple[ir.Value, ir.Value]:
     r = math.fma(n, d.number(-_LN2_HIGH), x)
     r = math.fma(n, d.number(-_LN2_LOW), r)
     return math.fma(arith.mulf(r, r), d.horner(r, _EXP), r), _rounded_integer(d, rounded)
-
-
-def _power_of_two(d: DoubleArithmetic, exponent: ir.Value) -> ir.Value:
-    """Returns 2 to the power of an integer between -1022 and 1023."""
-    return d.from_bits(arith.shli(arith.addi(exponent, d.integer(_EXPONENT_BIAS)), d.integer(_MANTISSA_BITS)))
-
-
-def _scaled(d: DoubleArithmetic, mantissa: ir.Value, exponent: ir.Value) -> ir.Value:
-    """Returns `mantissa * 2**exponent`, as two products, since `2**exponent` may be denormal or infinite."""
-    half = arith.shrsi(exponent, d.integer(1))
-    return arith.mulf(arith.mulf(mantissa, _power_of_two(d, half)), _power_of_two(d, arith.subi(exponent, half)))
 
 
 def _log_parts(d: DoubleArithmetic, x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
@@ -296,10 +245,3 @@ def _log_of_positive(d: DoubleArithmetic, x: ir.Value) -> ir.Value:
     n, f, tail = _log_parts(d, x)
     tail = math.fma(n, d.number(-_LN2_LOW), tail)
     return math.fma(n, d.number(_LN2_HIGH), arith.subf(f, tail))
-
-
-def _with_special_cases(d: DoubleArithmetic, x: ir.Value, result: ir.Value) -> ir.Value:
-    """Returns `result`, except if the logarithm of `x` is infinite or NaN."""
-    result = d.where("oeq", x, _INFINITY, x, result)
-    result = d.where("oeq", x, 0.0, d.number(-_INFINITY), result)
-    return d.where("ult", x, 0.0, d.number(_NAN), result)

@@ -7,9 +7,8 @@ were measured over dense ranges against double precision. Every function handles
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from buddy.compiler.mlir.bindings import arith, ir, math
+from buddy.compiler.passes.kernels.functions.arithmetic import Arithmetic
 
 # exp(r) = 1 + r + r² P(r) for |r| <= ln(2)/2, relative error 3e-9.
 _EXP = (0.4999999403953552, 0.1666651964187622, 0.04166839271783829, 0.008368780836462975, 0.0013814467238262296)
@@ -37,89 +36,33 @@ _LN2, _LOG10_2, _LOG10_E = 0.6931471805599453, 0.3010299956639812, 0.43429448190
 ROUND = 12582912.0  # 1.5 * 2²³: adding it rounds to an integer in the low bits
 _ROUND_BITS = 0x4B400000
 _SQRT_HALF_BITS = 0x3F3504F3
-_MANTISSA_BITS, _EXPONENT_BIAS = 23, 127
+_MANTISSA_BITS = 23
 _SMALLEST_NORMAL = 1.1754943508222875e-38
 _TWO_23 = 8388608.0
 _INFINITY, _NAN = float("inf"), float("nan")
 
 
-class FloatArithmetic:
-    """Arithmetic on values of one type, f32 or vectors of it, emitted at the insertion point."""
-
-    def __init__(self, type_: ir.Type) -> None:
-        i32 = ir.IntegerType.get_signless(32)
-        self.type = type_
-        self.shape = list(type_.shape) if isinstance(type_, ir.VectorType) else None
-        self.integers = i32 if self.shape is None else ir.VectorType.get(self.shape, i32)
-
-    def number(self, value: float) -> ir.Value:
-        return self._constant(self.type, ir.FloatAttr.get(ir.F32Type.get(), value))
-
-    def integer(self, value: int) -> ir.Value:
-        return self._constant(self.integers, ir.IntegerAttr.get(ir.IntegerType.get_signless(32), value))
-
-    def _constant(self, type_: ir.Type, scalar: ir.Attribute) -> ir.Value:
-        return arith.constant(type_, scalar if self.shape is None else ir.DenseElementsAttr.get_splat(type_, scalar))
-
-    def fma(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
-        return math.fma(a, b, c)
-
-    def horner(self, x: ir.Value, coefficients: Sequence[float]) -> ir.Value:
-        """Evaluates `coefficients[0] + coefficients[1] x + …`."""
-        result = self.number(coefficients[-1])
-        for coefficient in reversed(coefficients[:-1]):
-            result = self.fma(result, x, self.number(coefficient))
-        return result
-
-    def where(self, predicate: str, x: ir.Value, bound: float, then: ir.Value, otherwise: ir.Value) -> ir.Value:
-        """Returns `then` if `x predicate bound`, for a predicate of `arith.cmpf`, else `otherwise`; lane by lane."""
-        return arith.select(self.compare(predicate, x, bound), then, otherwise)
-
-    def compare(self, predicate: str, x: ir.Value, bound: float) -> ir.Value:
-        """Returns `x predicate bound`, for a predicate of `arith.cmpf`."""
-        return arith.cmpf(arith.CmpFPredicate[predicate.upper()], x, self.number(bound))
-
-    def clamped(self, x: ir.Value, lower: float | None, upper: float | None) -> ir.Value:
-        """Clamps `x`; NaN stays NaN."""
-        if upper is not None:
-            x = self.where("ogt", x, upper, self.number(upper), x)
-        if lower is not None:
-            x = self.where("olt", x, lower, self.number(lower), x)
-        return x
-
-    def bits(self, x: ir.Value) -> ir.Value:
-        return arith.bitcast(self.integers, x)
-
-    def from_bits(self, i: ir.Value) -> ir.Value:
-        return arith.bitcast(self.type, i)
-
-    def power_of_two(self, exponent: ir.Value) -> ir.Value:
-        """Returns 2 to the power of an integer between -126 and 127."""
-        biased = arith.addi(exponent, self.integer(_EXPONENT_BIAS))
-        return self.from_bits(arith.shli(biased, self.integer(_MANTISSA_BITS)))
-
-
 def exp(x: ir.Value) -> ir.Value:
     """Computes e to the power of x with an error of at most 1.0 ULP."""
-    s = FloatArithmetic(x.type)
+    s = Arithmetic(x.type)
     # Below -104 the result is 0, above 89 it is infinite.
     tail, exponent = _exp_parts(s, s.clamped(x, -104.0, 89.0))
-    return _scaled(s, arith.addf(tail, s.number(1.0)), exponent)
+    return s.scaled(arith.addf(tail, s.number(1.0)), exponent)
 
 
 def exp2(x: ir.Value) -> ir.Value:
     """Computes 2 to the power of x with an error of at most 1.1 ULP."""
-    s = FloatArithmetic(x.type)
+    s = Arithmetic(x.type)
     x = s.clamped(x, -151.0, 129.0)
     rounded = arith.addf(x, s.number(ROUND))
     r = arith.mulf(arith.subf(x, arith.subf(rounded, s.number(ROUND))), s.number(_LN2))
     mantissa = arith.addf(_exp_tail(s, r), s.number(1.0))
-    return _scaled(s, mantissa, arith.subi(s.bits(rounded), s.integer(_ROUND_BITS)))
+    return s.scaled(mantissa, arith.subi(s.bits(rounded), s.integer(_ROUND_BITS)))
 
 
 def expm1(x: ir.Value) -> ir.Value:
     """Computes e to the power of x, minus 1, with an error of at most 1.5 ULP."""
-    s = FloatArithmetic(x.type)
+    s = Arithmetic(x.type)
     tail, exponent = _exp_parts(s, s.clamped(x, -18.0, 89.0))
     # (tail + 1) * 2**n - 1 = tail * 2**n + (2**n - 1), computed as twice the half of it, since 2**n may be infinite.
     power = s.power_of_two(arith.subi(exponent, s.integer(1)))
@@ -128,12 +71,12 @@ def expm1(x: ir.Value) -> ir.Value:
     return s.where("olt", math.absf(x), 5e-8, x, doubled)
 
 
-def _exp_tail(s: FloatArithmetic, r: ir.Value) -> ir.Value:
+def _exp_tail(s: Arithmetic, r: ir.Value) -> ir.Value:
     """Computes exp(r) - 1 for |r| <= ln(2)/2."""
     return s.fma(arith.mulf(r, r), s.horner(r, _EXP), r)
 
 
-def _exp_parts(s: FloatArithmetic, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+def _exp_parts(s: Arithmetic, x: ir.Value) -> tuple[ir.Value, ir.Value]:
     """Returns `(t, n)` with exp(x) = (1 + t) * 2**n, t between -0.3 and 0.42, for |x| up to about 100."""
     rounded = s.fma(x, s.number(_LOG2_E), s.number(ROUND))
     n = arith.subf(rounded, s.number(ROUND))
@@ -142,21 +85,14 @@ def _exp_parts(s: FloatArithmetic, x: ir.Value) -> tuple[ir.Value, ir.Value]:
     return _exp_tail(s, r), arith.subi(s.bits(rounded), s.integer(_ROUND_BITS))
 
 
-def _scaled(s: FloatArithmetic, mantissa: ir.Value, exponent: ir.Value) -> ir.Value:
-    """Returns `mantissa * 2**exponent`, as two products, since `2**exponent` may be denormal or infinite."""
-    half = arith.shrsi(exponent, s.integer(1))
-    scaled = arith.mulf(mantissa, s.power_of_two(half))
-    return arith.mulf(scaled, s.power_of_two(arith.subi(exponent, half)))
-
-
-def exp_or_infinity(s: FloatArithmetic, x: ir.Value) -> ir.Value:
+def exp_or_infinity(s: Arithmetic, x: ir.Value) -> ir.Value:
     """Returns exp(x), but about the smallest normal number instead of a denormal result or zero."""
     tail, exponent = _exp_parts(s, s.clamped(x, -87.0, 89.0))
     half = arith.mulf(arith.addf(tail, s.number(1.0)), s.power_of_two(arith.subi(exponent, s.integer(1))))
     return arith.addf(half, half)
 
 
-def _exp_in_range(s: FloatArithmetic, x: ir.Value) -> ir.Value:
+def _exp_in_range(s: Arithmetic, x: ir.Value) -> ir.Value:
     """Returns exp(x) for arguments whose result is a normal number."""
     tail, exponent = _exp_parts(s, x)
     return arith.mulf(arith.addf(tail, s.number(1.0)), s.power_of_two(exponent))
@@ -164,22 +100,22 @@ def _exp_in_range(s: FloatArithmetic, x: ir.Value) -> ir.Value:
 
 def log(x: ir.Value) -> ir.Value:
     """Computes the natural logarithm with an error of at most 0.9 ULP; NaN if x is below zero, -inf at zero."""
-    s = FloatArithmetic(x.type)
-    return _with_special_cases(s, x, _log_of_positive(s, x))
+    s = Arithmetic(x.type)
+    return s.logarithm(x, _log_of_positive(s, x))
 
 
 def log2(x: ir.Value) -> ir.Value:
     """Computes the logarithm to base 2 with an error of at most 1.8 ULP; exact for powers of two."""
-    s = FloatArithmetic(x.type)
+    s = Arithmetic(x.type)
     n, f, tail = _log_parts(s, x)
-    return _with_special_cases(s, x, s.fma(arith.addf(f, tail), s.number(_LOG2_E), n))
+    return s.logarithm(x, s.fma(arith.addf(f, tail), s.number(_LOG2_E), n))
 
 
 def log10(x: ir.Value) -> ir.Value:
     """Computes the logarithm to base 10 with an error of at most 2.1 ULP."""
-    s = FloatArithmetic(x.type)
+    s = Arithmetic(x.type)
     n, f, tail = _log_parts(s, x)
-    return _with_special_cases(s, x, s.fma(n, s.number(_LOG10_2), arith.mulf(arith.addf(f, tail), s.number(_LOG10_E))))
+    return s.logarithm(x, s.fma(n, s.number(_LOG10_2), arith.mulf(arith.addf(f, tail), s.number(_LOG10_E))))
 
 
 def log1p(x: ir.Value) -> ir.Value:
@@ -187,7 +123,7 @@ def log1p(x: ir.Value) -> ir.Value:
 
     The rounding error of 1 + x is added to the logarithm as a first-order term.
     """
-    s = FloatArithmetic(x.type)
+    s = Arithmetic(x.type)
     u = arith.addf(x, s.number(1.0))
     rounding_error = arith.subf(x, arith.subf(u, s.number(1.0)))
     result = arith.addf(_log_of_positive(s, u), arith.divf(rounding_error, u))
@@ -197,7 +133,7 @@ def log1p(x: ir.Value) -> ir.Value:
     return s.where("ult", x, -1.0, s.number(_NAN), result)
 
 
-def _log_parts(s: FloatArithmetic, x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
+def _log_parts(s: Arithmetic, x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
     """Returns `(n, f, t)` with log(x) = n * ln(2) + f + t for finite x above zero; t is small compared with f."""
     normal = s.where("olt", x, _SMALLEST_NORMAL, arith.mulf(x, s.number(_TWO_23)), x)
     shift = s.where("olt", x, _SMALLEST_NORMAL, s.number(-float(_MANTISSA_BITS)), s.number(0.0))
@@ -211,23 +147,16 @@ def _log_parts(s: FloatArithmetic, x: ir.Value) -> tuple[ir.Value, ir.Value, ir.
     return n, f, s.fma(square, s.number(-0.5), cubed)
 
 
-def _log_of_positive(s: FloatArithmetic, x: ir.Value) -> ir.Value:
+def _log_of_positive(s: Arithmetic, x: ir.Value) -> ir.Value:
     """Returns the natural logarithm of finite x above zero."""
     n, f, tail = _log_parts(s, x)
     tail = s.fma(n, s.number(_LN2_LOW), tail)
     return s.fma(n, s.number(_LN2_HIGH), arith.addf(f, tail))
 
 
-def _with_special_cases(s: FloatArithmetic, x: ir.Value, result: ir.Value) -> ir.Value:
-    """Returns `result`, except if the logarithm of `x` is infinite or NaN."""
-    result = s.where("oeq", x, _INFINITY, x, result)
-    result = s.where("oeq", x, 0.0, s.number(-_INFINITY), result)
-    return s.where("ult", x, 0.0, s.number(_NAN), result)
-
-
 def tanh(x: ir.Value) -> ir.Value:
     """Computes the hyperbolic tangent with an error of at most 1.4 ULP."""
-    s = FloatArithmetic(x.type)
+    s = Arithmetic(x.type)
     magnitude = math.absf(x)
     square = arith.mulf(x, x)
     near = s.fma(arith.mulf(magnitude, square), s.horner(square, _TANH), magnitude)
@@ -239,7 +168,7 @@ def tanh(x: ir.Value) -> ir.Value:
 
 def erf(x: ir.Value) -> ir.Value:
     """Computes the error function with an error of at most 1.2 ULP."""
-    s = FloatArithmetic(x.type)
+    s = Arithmetic(x.type)
     magnitude = math.absf(x)
     square = arith.mulf(x, x)
     near = s.fma(s.horner(square, _ERF_NEAR), x, x)

@@ -11,7 +11,8 @@ from typing import Any
 
 from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.passes.kernels.functions.activations import only_user
-from buddy.compiler.passes.kernels.functions.polynomials import ROUND, FloatArithmetic
+from buddy.compiler.passes.kernels.functions.arithmetic import Arithmetic
+from buddy.compiler.passes.kernels.functions.polynomials import ROUND
 
 # The range of limits: with them, the sum is at least 2^23 and below 2^24, where all integers are floats, and no others.
 _MAX_LIMIT = 1 << 20
@@ -37,7 +38,7 @@ class ByteRounding:
 
         The byte of NaN is 0, as that of the conversion on x86.
         """
-        s = FloatArithmetic(x.type)
+        s = Arithmetic(x.type)
         low, high = float(self.low - self.zero), float(self.high - self.zero)
         # Comparisons in this form are one instruction on x86, which returns the limit for NaN.
         limited = s.where("ogt", x, low, x, s.number(low))

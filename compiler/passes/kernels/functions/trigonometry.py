@@ -11,8 +11,8 @@ products are exact. This is the method of Payne and Hanek, with four values of K
 from __future__ import annotations
 
 from buddy.compiler.mlir.bindings import arith, ir, math
+from buddy.compiler.passes.kernels.functions.arithmetic import Arithmetic
 from buddy.compiler.passes.kernels.functions.double_functions import ROUND, DoubleArithmetic
-from buddy.compiler.passes.kernels.functions.polynomials import FloatArithmetic
 
 # The first terms of the series of sinh(x) / x in x²: relative error 3e-11 for |x| <= 1/2.
 _SINH = (1.0, 1 / 6, 1 / 120, 1 / 5040, 1 / 362880)
@@ -74,7 +74,7 @@ def atanh(x: ir.Value) -> ir.Value:
 
 def powf(x: ir.Value, y: ir.Value) -> ir.Value:
     """Computes x to the power of y with an error of at most 0.6 ULP; special cases are those of C's `powf`."""
-    s, d = FloatArithmetic(x.type), DoubleArithmetic(x.type)
+    s, d = Arithmetic(x.type), DoubleArithmetic(x.type)
     magnitude, exponent = math.absf(d.extend(x)), d.extend(y)
     t = arith.mulf(exponent, d.log2(magnitude))
     # 1 to any power, and anything to the power of 0, is 1; the product may be 0 * inf.
@@ -113,7 +113,7 @@ _POWERS = (
 
 def sin(x: ir.Value) -> ir.Value:
     """Computes the sine with an error of at most 1.5 ULP for every argument."""
-    s = FloatArithmetic(x.type)
+    s = Arithmetic(x.type)
     r, quadrant = _reduce_argument(s, x)
     result = _of_quadrant(s, quadrant, _sin(s, r), _cos(s, r))
     return s.where("oeq", x, 0.0, x, result)  # keeps the sign of zero
@@ -121,14 +121,14 @@ def sin(x: ir.Value) -> ir.Value:
 
 def cos(x: ir.Value) -> ir.Value:
     """Computes the cosine with an error of at most 1.5 ULP for every argument."""
-    s = FloatArithmetic(x.type)
+    s = Arithmetic(x.type)
     r, quadrant = _reduce_argument(s, x)
     return _of_quadrant(s, arith.addi(quadrant, s.integer(1)), _sin(s, r), _cos(s, r))
 
 
 def tan(x: ir.Value) -> ir.Value:
     """Computes the tangent with an error of at most 3.5 ULP for every argument."""
-    s = FloatArithmetic(x.type)
+    s = Arithmetic(x.type)
     r, quadrant = _reduce_argument(s, x)
     sine, cosine = _sin(s, r), _cos(s, r)
     odd = _has_bit(s, quadrant, 1)
@@ -178,7 +178,7 @@ def atan2(y: ir.Value, x: ir.Value) -> ir.Value:
     quotient = arith.select(are_equal, _equal_quotient(d, denominator), quotient)
     angle = d.atan(quotient)
     angle = arith.select(steep, arith.subf(d.number(_PI_2_HIGH), angle), angle)
-    s = FloatArithmetic(x.type)
+    s = Arithmetic(x.type)
     has_sign = arith.cmpi(arith.CmpIPredicate.slt, s.bits(x), s.integer(0))
     angle = arith.select(has_sign, arith.subf(d.number(2 * _PI_2_HIGH), angle), angle)
     result = math.copysign(arith.truncf(x.type, angle), y)
@@ -191,30 +191,30 @@ def _equal_quotient(d: DoubleArithmetic, x: ir.Value) -> ir.Value:
     return d.where("oeq", x, 0.0, d.number(0.0), d.number(1.0))
 
 
-def _sin(s: FloatArithmetic, r: ir.Value) -> ir.Value:
+def _sin(s: Arithmetic, r: ir.Value) -> ir.Value:
     """Returns the sine for |r| <= π/4."""
     square = arith.mulf(r, r)
     return s.fma(arith.mulf(r, square), s.horner(square, _SIN), r)
 
 
-def _cos(s: FloatArithmetic, r: ir.Value) -> ir.Value:
+def _cos(s: Arithmetic, r: ir.Value) -> ir.Value:
     """Returns the cosine for |r| <= π/4."""
     square = arith.mulf(r, r)
     tail = s.fma(arith.mulf(square, square), s.horner(square, _COS), arith.mulf(square, s.number(-0.5)))
     return arith.addf(tail, s.number(1.0))
 
 
-def _of_quadrant(s: FloatArithmetic, quadrant: ir.Value, sine: ir.Value, cosine: ir.Value) -> ir.Value:
+def _of_quadrant(s: Arithmetic, quadrant: ir.Value, sine: ir.Value, cosine: ir.Value) -> ir.Value:
     """Returns the sine of an angle from the sine and cosine of its remainder after `quadrant` right angles."""
     value = arith.select(_has_bit(s, quadrant, 1), cosine, sine)
     return arith.select(_has_bit(s, quadrant, 2), arith.negf(value), value)
 
 
-def _has_bit(s: FloatArithmetic, number: ir.Value, bit: int) -> ir.Value:
+def _has_bit(s: Arithmetic, number: ir.Value, bit: int) -> ir.Value:
     return arith.cmpi(arith.CmpIPredicate.ne, arith.andi(number, s.integer(bit)), s.integer(0))
 
 
-def _reduce_argument(s: FloatArithmetic, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+def _reduce_argument(s: Arithmetic, x: ir.Value) -> tuple[ir.Value, ir.Value]:
     """Returns `x` minus a number of right angles, within ±π/4, and a quadrant number that is correct modulo 4.
 
     The remainder is NaN if `x` is infinite.
