@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from buddy.compiler.mlir.bindings import ir
@@ -69,6 +69,32 @@ def callee_of(call: ir.Operation) -> str:
 def calls_in(function: ir.Operation) -> list[ir.Operation]:
     """Returns the `func.call` ops of a function."""
     return find_ops(function, "func.call")
+
+
+def functions_of(module: ir.Operation) -> dict[str, ir.Operation]:
+    """Returns the `func.func` ops of a module that have a body, by name."""
+    ops = (op.operation for op in module.regions[0].blocks[0] if op.operation.name == "func.func")
+    return {symbol_of(op): op for op in ops if len(op.regions[0].blocks)}
+
+
+def callees_first(functions: Mapping[str, ir.Operation]) -> list[str]:
+    """Returns the names in `functions`, each after those of its callees.
+
+    Functions that call each other, such as those of `async-parallel-for`, are in any order.
+    """
+    order: list[str] = []
+    visited: set[str] = set()
+
+    def visit(name: str) -> None:
+        if name in functions and name not in visited:
+            visited.add(name)
+            for call in calls_in(functions[name]):
+                visit(callee_of(call))
+            order.append(name)
+
+    for name in functions:
+        visit(name)
+    return order
 
 
 def unique_symbol(module: ir.Operation, base: str) -> str:
@@ -146,6 +172,12 @@ def has_identity_layout(type_: ir.Type) -> bool:
 def defining_op(value: ir.Value) -> ir.Operation | None:
     """Returns the op that computes `value`, or `None` for an argument of a block."""
     return value.owner.operation if isinstance(value, ir.OpResult) else None
+
+
+def constant_of(value: ir.Value) -> ir.Attribute | None:
+    """Returns the attribute of the `arith.constant` that computes `value`; `None` if another op does."""
+    op = defining_op(value)
+    return op.attributes["value"] if op is not None and op.name == "arith.constant" else None
 
 
 def root_of(value: ir.Value) -> ir.Value:
@@ -231,10 +263,8 @@ def _may_access(op: ir.Operation, buffer: ir.Value) -> bool:
 
 
 def _is_zero(value: ir.Value) -> bool:
-    if not isinstance(value, ir.OpResult) or value.owner.name != "arith.constant":
-        return False
-    attribute = value.owner.attributes["value"]
-    return float(attribute.value) == 0.0
+    constant = constant_of(value)
+    return constant is not None and float(constant.value) == 0.0
 
 
 def argument_attributes(function: ir.Operation) -> list[ir.DictAttr]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from buddy.compiler.mlir.bindings import arith, ir
-from buddy.compiler.mlir.walk import attributes_of, nested_ops
+from buddy.compiler.mlir.walk import attributes_of, constant_of, nested_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.contraction import convert_elements
 from buddy.compiler.passes.kernels.emit import element_type, with_element_type
@@ -95,9 +95,8 @@ def _is_extended(bits: ir.Value) -> bool:
     """True if `bits` are those of `_extend_to_f32`: shifted to the upper 16 bits."""
     if not isinstance(bits, ir.OpResult) or bits.owner.name != "arith.shli":
         return False
-    shift = bits.owner.operands[1]
-    is_constant = isinstance(shift, ir.OpResult) and shift.owner.name == "arith.constant"
-    return is_constant and bool(shift.owner.attributes["value"] == _number(bits.type, 16))
+    shift = constant_of(bits.owner.operands[1])
+    return shift is not None and bool(shift == _number(bits.type, 16))
 
 
 def _is_exact_constant(attribute: ir.Attribute) -> bool:

@@ -19,6 +19,7 @@ from buddy.compiler.mlir.walk import (
     bytes_of,
     callee_of,
     calls_in,
+    functions_of,
     nested_ops,
     symbol_of,
     unique_symbol,
@@ -87,7 +88,7 @@ class _ParameterHoister:
     def __init__(self, root: ir.Operation) -> None:
         self.root = root
         self.entry = symbol_of(entry_of(root))
-        self.functions = {symbol_of(op.operation): _Function(op.operation) for op in _functions_with_body(root)}
+        self.functions = {name: _Function(op) for name, op in functions_of(root).items()}
         for function in self.functions.values():
             for call in calls_in(function.op):
                 if (callee := callee_of(call)) in self.functions:
@@ -321,10 +322,6 @@ def _is_static_tensor(type_: ir.Type) -> bool:
     return isinstance(type_, ir.RankedTensorType) and type_.has_static_shape
 
 
-def _functions_with_body(root: ir.Operation) -> Iterator[ir.Operation]:
-    yield from (op for op in root.regions[0].blocks[0] if op.operation.name == "func.func" and op.regions[0].blocks)
-
-
 # ---- packing of moved values -----------------------------------------------------------------------------------------
 
 
@@ -340,7 +337,7 @@ class ChainPackings(MlirPass):
         entry = entry_of(root)
         if entry is None or "arg_attrs" not in entry.attributes:
             return
-        functions = {symbol_of(op.operation): op.operation for op in _functions_with_body(root)}
+        functions = functions_of(root)
         attributes, chained = argument_attributes(entry), dict[tuple[str, str], str]()
         for number, attribute in enumerate(attributes):
             if PREPARE_ATTRIBUTE not in attribute or PACK_ATTRIBUTE not in attribute:

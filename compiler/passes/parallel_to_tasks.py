@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from buddy.compiler.mlir.bindings import arith, func, ir, scf
-from buddy.compiler.mlir.walk import callee_of, calls_in, nested_ops, symbol_of, unique_symbol
+from buddy.compiler.mlir.walk import callee_of, calls_in, constant_of, nested_ops, symbol_of, unique_symbol
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import UnsupportedError, layout_of
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter
@@ -146,9 +146,10 @@ def _ranges(op: ir.Operation) -> list[_Range]:
 
 def _constant_bound(value: ir.Value) -> int:
     """Returns a bound or step as a number. Raises `UnsupportedError` if it is not a constant."""
-    if isinstance(value, ir.OpResult) and value.owner.name == "arith.constant":
-        return int(ir.IntegerAttr(value.owner.attributes["value"]).value)
-    raise UnsupportedError("its bounds are dynamic")
+    constant = constant_of(value)
+    if constant is None:
+        raise UnsupportedError("its bounds are dynamic")
+    return int(ir.IntegerAttr(constant).value)
 
 
 def _captured_values(loop: ir.Operation, loop_ops: set[ir.Operation]) -> list[ir.Value]:

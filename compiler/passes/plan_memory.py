@@ -18,6 +18,7 @@ from buddy.compiler.mlir.walk import (
     callee_of,
     calls_in,
     find_ops,
+    functions_of,
     symbol_of,
 )
 from buddy.compiler.passes.base import MlirPass, PassContext, PassError, register
@@ -42,7 +43,7 @@ class PlanMemory(MlirPass):
     arena: bool = True
 
     def run(self, root: ir.Operation, context: PassContext) -> None:
-        functions = {symbol_of(op.operation): op.operation for op in root.regions[0].blocks[0] if _has_body(op)}
+        functions = functions_of(root)
         for name, function in functions.items():
             if len(function.regions[0].blocks) > 1:
                 raise PassError(f"@{name} has several blocks: move {self.name} before convert-scf-to-cf")
@@ -68,10 +69,6 @@ def _free_dynamic_buffers(function: ir.Operation, name: str, context: PassContex
     if buffers:
         _free_after_use(buffers)
         context.remark(name, function.location, f"{_describe_count(buffers)} of dynamic size, each freed after use")
-
-
-def _has_body(op: ir.Operation) -> bool:
-    return op.operation.name == "func.func" and len(op.operation.regions[0].blocks) > 0
 
 
 # ---- buffers and their live ranges -----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.mlir.walk import defining_op
+from buddy.compiler.mlir.walk import constant_of, defining_op
 from buddy.compiler.passes.kernels.contraction import indexing_maps
 from buddy.compiler.protocol.errors import BuddyError
 
@@ -116,7 +116,7 @@ class _Body:
 
     def zero_point_of(self, value: ir.Value) -> QuantisationParameter:
         """Returns a zero point. Raises `UnchangedError` for one that the body computes in another way."""
-        constant = _constant(value)
+        constant = constant_of(value)
         if isinstance(constant, ir.IntegerAttr):
             return QuantisationParameter(int(constant.value))
         extension = self.op_of(value, "arith.extui", "arith.extsi")
@@ -127,7 +127,7 @@ class _Body:
     def scale_of(self, value: ir.Value) -> QuantisationParameter:
         """Returns a scale. Raises `UnchangedError` for one that the body computes in another way."""
         rounding = self.op_of(value, "arith.truncf")
-        constant = _constant(value if rounding is None else rounding.operands[0])
+        constant = constant_of(value if rounding is None else rounding.operands[0])
         if isinstance(constant, ir.FloatAttr):
             return QuantisationParameter(constant.value, TensorDType.Float32)
         return self._argument(value, TensorDType.Float32)
@@ -155,14 +155,9 @@ def _is_elementwise(owner: ir.Operation) -> bool:
     return len(owner.results) == 1 and all(m == ir.AffineMap.get_identity(m.n_dims) for m in (maps[0], maps[-1]))
 
 
-def _constant(value: ir.Value) -> ir.Attribute | None:
-    owner = defining_op(value)
-    return owner.attributes["value"] if owner is not None and owner.name == "arith.constant" else None
-
-
 def is_zero(value: ir.Value) -> bool:
     """True if `value` is the number 0, or a constant tensor of zeros."""
-    constant = _constant(value)
+    constant = constant_of(value)
     if isinstance(constant, ir.DenseElementsAttr) and constant.is_splat:
         constant = constant.get_splat_value()
     return isinstance(constant, (ir.IntegerAttr, ir.FloatAttr)) and constant.value == 0

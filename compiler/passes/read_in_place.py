@@ -12,6 +12,7 @@ from buddy.compiler.mlir.walk import (
     accessing_ops,
     aliases_operand,
     callee_of,
+    constant_of,
     element_bytes,
     find_ops,
     is_unaliased,
@@ -174,10 +175,10 @@ def _bytes_before_base(value: ir.Value) -> int | None:
     base_offset = 0
     while isinstance(value, ir.OpResult):
         if value.owner.name == "memref.view":
-            shift = value.owner.operands[1]
-            if not isinstance(shift, ir.OpResult) or shift.owner.name != "arith.constant":
+            shift = constant_of(value.owner.operands[1])
+            if shift is None:
                 return None
-            base_offset += int(ir.IntegerAttr(shift.owner.attributes["value"]).value)
+            base_offset += int(ir.IntegerAttr(shift).value)
         value = value.owner.operands[0]
     return base_offset
 

@@ -31,7 +31,7 @@ def test_labels_are_the_targets_of_jumps(machine: str) -> None:
     found = _disassemble_code("f", start, bytes.fromhex(code), _CAPSTONE_MODES[machine], relocations, ([], []))
     words = (line.split() if line.startswith(".") else [*line.split()[1:], ";"] for line in found.lines[1:])
     assert " ".join(word for line in words for word in line).replace(" ;", ";").rstrip(";") == expected
-    assert b"".join(found.bytes) == bytes.fromhex(code)
+    assert b"".join(found.machine_code) == bytes.fromhex(code)
 
 
 # By machine: the code, and the text of what follows the instructions that Capstone does not know.
@@ -48,10 +48,10 @@ UNKNOWN = {
 def test_an_unknown_instruction_is_shown_as_bytes(machine: str) -> None:
     code, sizes = UNKNOWN[machine]
     found = _disassemble_code("f", 0, bytes.fromhex(code), _CAPSTONE_MODES[machine], [], ([], []))
-    assert b"".join(found.bytes) == bytes.fromhex(code)
-    assert [len(part) for part in found.bytes[1:]] == sizes
+    assert b"".join(found.machine_code) == bytes.fromhex(code)
+    assert [len(part) for part in found.machine_code[1:]] == sizes
     texts = [" ".join(line.split()[1:]) for line in found.lines[1:]]
-    assert texts[0] == ".byte " + ", ".join(f"{byte:#04x}" for byte in found.bytes[1])
+    assert texts[0] == ".byte " + ", ".join(f"{byte:#04x}" for byte in found.machine_code[1])
     assert texts[-1] in ("ret", "nop")
 
 

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.mlir.provenance import LocationSets
+from buddy.compiler.passes.base import PassContext
 from buddy.compiler.passes.choose_layouts import ChooseLayouts
 from tests.support.filecheck_text import filecheck
 from tests.support.mlir_jit import TO_BUFFERS, Compiled, random_arrays
@@ -280,3 +283,38 @@ def test_layers_pass_each_other_channels_last() -> None:
     results = (results_of(CALLED, steps, operands, *shapes) for steps in ([], [ChooseLayouts()]))
     for before, after in zip(*results, strict=True):
         np.testing.assert_array_equal(before, after)
+
+
+IMAGE, WEIGHTS = tensor("1x8x10x12"), tensor("8x8x1x1")
+CONVOLUTION = convolution("%conv", "%image", "%weights", ("1x8x10x12", "8x8x1x1", "1x8x10x12"))
+IN_A_BRANCH = f"""
+    func.func private @layer(%image: {IMAGE}, %weights: {WEIGHTS}) -> {IMAGE} {{
+      %z = arith.constant 0.0 : f32
+      {CONVOLUTION}
+      return %conv : {IMAGE}
+    }}
+    func.func @f(%image: {IMAGE}, %weights: {WEIGHTS}, %is_taken: i1) -> {IMAGE} {{
+      %r = scf.if %is_taken -> ({IMAGE}) {{
+        %x = func.call @layer(%image, %weights) : ({IMAGE}, {WEIGHTS}) -> {IMAGE}
+        scf.yield %x : {IMAGE}
+      }} else {{
+        scf.yield %image : {IMAGE}
+      }}
+      return %r : {IMAGE}
+    }}"""
+RECURSIVE = f"""
+    func.func private @layer(%image: {IMAGE}, %weights: {WEIGHTS}) -> {IMAGE} {{
+      %z = arith.constant 0.0 : f32
+      {CONVOLUTION}
+      %r = func.call @layer(%conv, %weights) : ({IMAGE}, {WEIGHTS}) -> {IMAGE}
+      return %r : {IMAGE}
+    }}"""
+
+
+@pytest.mark.parametrize("text", [IN_A_BRANCH, RECURSIVE], ids=["in a branch", "recursive"])
+def test_a_function_whose_calls_are_not_rewritten_keeps_its_signature(text: str) -> None:
+    with ir.Context(), ir.Location.unknown():
+        parsed = ir.Module.parse(text).operation
+        ChooseLayouts().run(parsed, PassContext(LocationSets()))
+        assert parsed.verify()
+        assert f"@layer(%arg0: {IMAGE}, %arg1: {WEIGHTS}) -> {IMAGE}" in str(parsed)

@@ -90,7 +90,7 @@ class _Elementwise:
         vectors_end = self.inner.size // self.lanes * self.lanes
         element_size = max(element_bytes(value.type.element_type) for value in self.op.operands)
         chunk = CHUNK_BYTES // element_size
-        if not e.shares(work) or vectors_end <= chunk:
+        if not e.is_worth_sharing(work) or vectors_end <= chunk:
             row_bytes = self.inner.size * element_size
             for_rows(e, rows, row_bytes, work, lambda outer: self._emit_row(outer, 0, vectors_end, to_end=True))
             return

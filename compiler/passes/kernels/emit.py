@@ -144,12 +144,12 @@ class KernelEmitter:
 
         emit_loops([])
 
-    def shares(self, work: float) -> bool:
+    def is_worth_sharing(self, work: float) -> bool:
         """True if threads may share a loop at the insertion point, and its `work` in nanoseconds is worth a fork."""
         return not self._in_parallel and work >= MIN_PARALLEL_NANOSECONDS
 
     def parallel(self, sizes: Sequence[int], body: Callable[[list[Index]], None], work: float) -> None:
-        """Emits loops over `sizes` around `body(indices)`: one `scf.parallel` if `shares(work)`, else a `nest`.
+        """Emits loops over `sizes` around `body(indices)`: an `scf.parallel` if `is_worth_sharing(work)`, or a `nest`.
 
         `work` is the time of the whole loop on one thread in nanoseconds (see `estimate_nanoseconds`). The body must
         not write to memory that another iteration reads or writes; buffers that it allocates are private to an
@@ -157,7 +157,7 @@ class KernelEmitter:
         multiple of the number of threads, each with some microseconds of work.
         """
         non_unit_dims = [i for i, size in enumerate(sizes) if size != 1]
-        if not self.shares(work) or math.prod(sizes) <= 1:
+        if not self.is_worth_sharing(work) or math.prod(sizes) <= 1:
             self.nest(sizes, body)
             return
         # The constants are emitted in the order in which `nest` emits them, so that both emit the same ops.
@@ -184,7 +184,7 @@ class KernelEmitter:
         `active`, and branches select the combination of an iteration.
         """
         counts = [-(-size // block) for size, block in zip(sizes, blocks, strict=True)]
-        if not self.shares(work) or math.prod(counts) <= 1:
+        if not self.is_worth_sharing(work) or math.prod(counts) <= 1:
             self._nested_blocks(sizes, blocks, body)
         else:
             self.parallel(counts, lambda numbers: self._emit_block(sizes, blocks, numbers, body, []), work)

@@ -9,7 +9,7 @@ from typing import Any
 
 from buddy.compiler.mlir.bindings import func, ir
 from buddy.compiler.mlir.provenance import LocationSets
-from buddy.compiler.mlir.walk import VIEW_OPS, attributes_of, nested_ops
+from buddy.compiler.mlir.walk import VIEW_OPS, attributes_of, constant_of, functions_of, nested_ops
 from buddy.compiler.passes.kernels.access import UnsupportedError
 from buddy.compiler.passes.kernels.calls import KernelCalls, argument_types
 from buddy.compiler.passes.kernels.structured import STRUCTURED_OPS
@@ -17,7 +17,7 @@ from buddy.compiler.passes.kernels.structured import STRUCTURED_OPS
 # The minimum number of equal runs that are outlined: a function takes as long to compile as two vector loops.
 _MIN_COUNT = 3
 
-_FILL, _SUBVIEW, _CONSTANT = "linalg.fill", "memref.subview", "arith.constant"
+_FILL, _SUBVIEW = "linalg.fill", "memref.subview"
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,8 @@ class _Run:
         """Returns the types of the operands, and the ops with numbers for their values, as a plain value."""
         numbers: dict[Any, int] = {}
         key_parts: list[Hashable] = [str(value.type) for value in self.operands]
-        constants = [value.owner.operation for op in self.ops for value in _outer_values(op) if _is_constant(value)]
+        outer_values = [value for op in self.ops for value in _outer_values(op)]
+        constants = [value.owner.operation for value in outer_values if constant_of(value) is not None]
         ops = [inner for op in self.ops for inner in (op, *nested_ops(op))]
         for op in (*constants, *ops):
             attributes = sorted((name, str(value)) for name, value in attributes_of(op).items())
@@ -55,7 +56,7 @@ def outline_duplicates(root: ir.Operation, locations: LocationSets) -> dict[str,
     Only ops on memrefs outside of loops are outlined. Returns the locations of the calls of each new function.
     """
     calls = KernelCalls(root, locations, pack_weights=False)
-    blocks = [function.regions[0].blocks[0] for function in root.regions[0].blocks[0] if _has_body(function)]
+    blocks = [function.regions[0].blocks[0] for function in functions_of(root).values()]
     runs = [(run, run.key) for block in blocks for run in _runs(block)]
     counts = Counter(key for _, key in runs)
     for run, key in runs:
@@ -104,10 +105,6 @@ def _outer_values(op: ir.Operation) -> list[ir.Value]:
     return [value for user in (op, *body_ops) for value in user.operands if value not in inner_values]
 
 
-def _has_body(op: ir.Operation) -> bool:
-    return bool(op.operation.name == "func.func" and len(op.regions[0].blocks))
-
-
 def _runs(block: ir.Block) -> Iterator[_Run]:
     """Yields the runs of a function's body that can be outlined."""
     fills: list[_Run] = []
@@ -136,16 +133,12 @@ def _single_run(op: ir.Operation) -> _Run | None:
     Returns `None` if `op` uses other values than constants, and memrefs that calls pass without an offset.
     """
     ops: tuple[ir.Operation, ...] = (op,)
-    values = [value for value in _outer_values(op) if not _is_constant(value)]
+    values = [value for value in _outer_values(op) if constant_of(value) is None]
     if op.name == _FILL and len(values) == 1 and _is_single_use_subview(values[0]):
         view = values[0].owner.operation
         ops, values = (view, op), [view.operands[0]]
     operands = tuple(dict.fromkeys(values))
     return _Run(ops, operands) if all(_is_passed_as_memref(value.type) for value in operands) else None
-
-
-def _is_constant(value: ir.Value) -> bool:
-    return isinstance(value, ir.OpResult) and value.owner.name == _CONSTANT
 
 
 def _is_single_use_subview(value: ir.Value) -> bool:

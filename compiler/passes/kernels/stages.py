@@ -21,7 +21,7 @@ from buddy.compiler.passes.kernels.epilogue import (
 )
 from buddy.compiler.passes.kernels.weights import drop_dead_views
 
-C = 2  # the operand number of a contraction's sums
+_RESULT = 2  # the number of the operand of a contraction that is its result, C
 
 
 class _HasLoops(Protocol):
@@ -63,7 +63,7 @@ def find_neighbours(op: ir.Operation, contraction: Product, split: Split[Product
     Does not erase them, since the kernel may still be rejected. The loops of the returned contraction are those of
     `contraction`, split by `split` where an absorbed op requires it.
     """
-    result, notes, absorbed = op.operands[C], list[str](), list[Any]()
+    result, notes, absorbed = op.operands[_RESULT], list[str](), list[Any]()
     prologue = _prologue_of(op, PROLOGUE)
     epilogue = _epilogue_of(op, EPILOGUE)
     stages: dict[str, EpilogueOp | None] = {PROLOGUE: None, EPILOGUE: None}
@@ -82,7 +82,7 @@ def find_neighbours(op: ir.Operation, contraction: Product, split: Split[Product
     accumulate = fill is None and stages[PROLOGUE] is None
     if accumulate:
         notes.append("adds to C")
-    strides = tuple(loop.strides[C] for loop in contraction.loops)
+    strides = tuple(loop.strides[_RESULT] for loop in contraction.loops)
     spec = ResultSpec(strides, accumulate, stages[PROLOGUE], stages[EPILOGUE])
     locations = tuple(neighbour.location for neighbour in absorbed)
     return FusedNeighbours(contraction, spec, (*absorbed, *([] if fill is None else [fill])), tuple(notes), locations)
@@ -90,7 +90,7 @@ def find_neighbours(op: ir.Operation, contraction: Product, split: Split[Product
 
 def _extents(contraction: _HasLoops) -> list[SizeAndStride]:
     """Returns size and stride in C of each loop."""
-    return [(loop.size, loop.strides[C]) for loop in contraction.loops]
+    return [(loop.size, loop.strides[_RESULT]) for loop in contraction.loops]
 
 
 def _add_stage(
@@ -120,18 +120,18 @@ def _describe(mark: str, op: ir.Operation) -> str:
 
 def _epilogue_of(op: ir.Operation, mark: str) -> ir.Operation | None:
     """Returns the op with `mark` that reads the result of `op`."""
-    result = op.operands[C]
+    result = op.operands[_RESULT]
     return next((user for user in _users(root_of(result)) if is_marked(user, mark, result)), None)
 
 
 def _prologue_of(op: ir.Operation, mark: str) -> ir.Operation | None:
     """Returns the op with `mark` directly before `op` that writes its result."""
     previous = None
-    for user in _users(root_of(op.operands[C])):
+    for user in _users(root_of(op.operands[_RESULT])):
         is_nearer = previous is None or previous.is_before_in_block(user)
         if user.block == op.block and user != op and user.is_before_in_block(op) and is_nearer:
             previous = user
-    return previous if previous is not None and is_marked(previous, mark, op.operands[C]) else None
+    return previous if previous is not None and is_marked(previous, mark, op.operands[_RESULT]) else None
 
 
 def _users(value: ir.Value) -> Sequence[ir.Operation]:

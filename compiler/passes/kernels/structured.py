@@ -222,7 +222,7 @@ def for_rows(
 
     Threads share chunks of the last loop if `work`, the time of the whole nest in nanoseconds, is long enough.
     """
-    if not sizes or not e.shares(work):
+    if not sizes or not e.is_worth_sharing(work):
         e.nest(sizes, body)
         return
     *outer, last = sizes

@@ -18,7 +18,9 @@ from buddy.compiler.mlir.walk import (
     argument_attributes,
     bytes_of,
     callee_of,
+    callees_first,
     calls_in,
+    functions_of,
     has_identity_layout,
     symbol_of,
     unique_symbol,
@@ -64,7 +66,7 @@ class PackedWeights:
 
     def __init__(self, module: ir.Operation) -> None:
         self.module = module
-        self.functions = {symbol_of(op): _Function(op) for op in module.regions[0].blocks[0] if _has_body(op)}
+        self.functions = {name: _Function(op) for name, op in functions_of(module).items()}
         for function in self.functions.values():
             for call in calls_in(function.op):
                 if (callee := callee_of(call)) in self.functions:
@@ -140,34 +142,13 @@ class PackedWeights:
 
         Emits the packing functions; returns them by their packing.
         """
-        for name in self._callees_first():
+        for name in callees_first({name: function.op for name, function in self.functions.items()}):
             if self.functions[name].packed_arguments:
                 self._finish_function(self.functions[name])
         functions: dict[Packing, list[Any]] = {}
         for (_, packing), (_, function) in self.pack_functions.items():
             functions.setdefault(packing, []).append(function)
         return functions
-
-    def _callees_first(self) -> list[str]:
-        """Returns the functions, each after its callees.
-
-        Functions that call each other, such as those of `async-parallel-for`, are in any order.
-        """
-        order: list[str] = []
-        visited: set[str] = set()
-
-        def visit(name: str) -> None:
-            if name in visited:
-                return
-            visited.add(name)
-            for call in calls_in(self.functions[name].op):
-                if callee_of(call) in self.functions:
-                    visit(callee_of(call))
-            order.append(name)
-
-        for name in self.functions:
-            visit(name)
-        return order
 
     def _finish_function(self, function: _Function) -> None:
         arguments = list(function.block.arguments)
@@ -261,10 +242,6 @@ def _is_contiguous(value: ir.Value) -> bool:
 
 def _is_used(value: ir.Value) -> bool:
     return any(True for _ in value.uses)
-
-
-def _has_body(op: ir.Operation) -> bool:
-    return bool(op.operation.name == "func.func" and len(op.regions[0].blocks))
 
 
 def _named_attributes(attributes: ir.Attribute) -> list[ir.NamedAttribute]:

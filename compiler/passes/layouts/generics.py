@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.mlir.walk import callee_of, calls_in, nested_ops, symbol_of
+from buddy.compiler.mlir.walk import callee_of, callees_first, calls_in, functions_of, nested_ops, symbol_of
 from buddy.compiler.passes.kernels.contraction import has_plain_indices, indexing_maps, is_contraction
 from buddy.compiler.passes.kernels.conv.tap_sums import MAX_CHANNELS, READ_STEPS
 from buddy.compiler.passes.kernels.weights import PARAMETER
@@ -288,29 +288,33 @@ def _rewrite(op: ir.Operation, layouts: ValueLayouts, operands: Sequence[ir.Valu
 
 @dataclass
 class FunctionSignatures:
-    """The functions of a module, and the layouts of the arguments and results of those whose signature has changed."""
+    """The functions of a module, and the layouts of the arguments and results of those whose signature has changed.
+
+    The signatures of recursive functions, and of functions that are called in the body of an op, do not change.
+    """
 
     module: Any
     orders: dict[str, tuple[list[Order | None], list[Order]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        functions = [op.operation for op in self.module.regions[0].blocks[0] if op.operation.name == "func.func"]
-        self._functions = {symbol_of(op): op for op in functions if len(op.regions[0].blocks)}
-        self._callees = {name: [callee_of(call) for call in calls_in(op)] for name, op in self._functions.items()}
+        self._functions = functions_of(self.module)
+        self._order = callees_first(self._functions)
+        self._unchangeable = self._find_unchangeable()
+
+    def _find_unchangeable(self) -> set[str]:
+        """Returns the functions that have a call that is not rewritten: nested in an op, or before the callee changes."""
+        positions = {name: position for position, name in enumerate(self._order)}
+        unchangeable = set()
+        for caller, op in self._functions.items():
+            for call in calls_in(op):
+                is_direct = call.block == op.regions[0].blocks[0]
+                if not is_direct or positions[caller] <= positions.get(callee_of(call), -1):
+                    unchangeable.add(callee_of(call))
+        return unchangeable
 
     def functions(self) -> list[ir.Operation]:
         """Returns the functions with a body, callees first."""
-        visited: dict[str, Any] = {}
-
-        def visit(name: str) -> None:
-            if name in self._functions and name not in visited:
-                for callee in self._callees[name]:
-                    visit(callee)
-                visited[name] = self._functions[name]
-
-        for name in self._functions:
-            visit(name)
-        return list(visited.values())
+        return [self._functions[name] for name in self._order]
 
     def calls_changed_function(self, op: ir.Operation) -> bool:
         """True if `op` calls a function whose signature has changed."""
@@ -323,6 +327,8 @@ class FunctionSignatures:
         not change, since they are packed.
         """
         if "sym_visibility" not in function.attributes or "private" not in str(function.attributes["sym_visibility"]):
+            return 0
+        if symbol_of(function) in self._unchangeable:
             return 0
         block = function.regions[0].blocks[0]
         terminator = block.operations[len(block.operations) - 1].operation

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from buddy.compiler.mlir.bindings import arith, ir, math
+from buddy.compiler.mlir.walk import constant_of
 from buddy.compiler.passes.kernels.functions.arithmetic import Arithmetic
 from buddy.compiler.passes.kernels.functions.polynomials import ROUND, exp_or_infinity
 
@@ -128,10 +129,9 @@ def _scaled(value: ir.Value, factor: float) -> ir.Value | None:
 
 
 def _is_constant(value: ir.Value, number: float) -> bool:
-    if not isinstance(value, ir.OpResult) or value.owner.name != "arith.constant":
-        return False
-    attribute = value.owner.attributes["value"]
-    return isinstance(attribute, ir.FloatAttr) and _single(attribute.value) == _single(number)
+    """True if `value` is the constant `number`, as f32."""
+    constant = constant_of(value)
+    return isinstance(constant, ir.FloatAttr) and _single(constant.value) == _single(number)
 
 
 def _single(number: float) -> float:

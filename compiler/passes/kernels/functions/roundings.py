@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from buddy.compiler.mlir.bindings import arith, ir
+from buddy.compiler.mlir.walk import constant_of
 from buddy.compiler.passes.kernels.functions.activations import only_user
 from buddy.compiler.passes.kernels.functions.arithmetic import Arithmetic
 from buddy.compiler.passes.kernels.functions.polynomials import ROUND
@@ -97,10 +98,9 @@ def _integer_beside(op: ir.Operation, value: ir.Value) -> int | None:
 
 
 def _constant(value: ir.Value) -> float | None:
-    if not isinstance(value, ir.OpResult) or value.owner.name != "arith.constant":
-        return None
-    attribute = value.owner.attributes["value"]
-    return float(attribute.value) if isinstance(attribute, ir.FloatAttr) else None
+    """Returns the number of a constant float, or `None`."""
+    constant = constant_of(value)
+    return float(constant.value) if isinstance(constant, ir.FloatAttr) else None
 
 
 def _scaled_maximum(value: ir.Value) -> tuple[ir.Operation, int, ir.Operation, ir.Value] | None:
