@@ -302,7 +302,7 @@ class FunctionSignatures:
         self._unchangeable = self._find_unchangeable()
 
     def _find_unchangeable(self) -> set[str]:
-        """Returns the functions that have a call that is not rewritten: nested in an op, or before the callee changes."""
+        """Returns the functions with a call that is not rewritten: one in a nested op, or before the callee changes."""
         positions = {name: position for position, name in enumerate(self._order)}
         unchangeable = set()
         for caller, op in self._functions.items():
