@@ -13,7 +13,12 @@ from dataclasses import dataclass
 from buddy.compiler.mlir.bindings import arith, ir, vector
 from buddy.compiler.passes.kernels.access import Loop
 from buddy.compiler.passes.kernels.conv.direct import ImplicitGemm
-from buddy.compiler.passes.kernels.conv.shape import ConvBlocking, Convolution, choose_conv_blocking
+from buddy.compiler.passes.kernels.conv.shape import (
+    ConvBlocking,
+    Convolution,
+    choose_conv_blocking,
+    find_dot_instruction,
+)
 from buddy.compiler.passes.kernels.dot_instructions import (
     INSTRUCTIONS,
     WORD_BYTES,
@@ -46,7 +51,7 @@ def choose_in_place(conv: Convolution, target: Target) -> InPlaceBlocking | None
     A copy takes a load and a store for each power of two of which a run is the sum. In place, the last group of a run
     is multiplied with all columns, even if it is not full.
     """
-    instruction = next((INSTRUCTIONS[name] for name in target.dot_instructions if _multiplies(name, conv)), None)
+    instruction = find_dot_instruction(conv, target)
     run = math.prod(loop.size for loop in _loops_of_run(conv)[1])
     # Only pairs can be incomplete, see `InPlaceGemm._broadcast`.
     if instruction is None or run == 1 or instruction.group != 2:
@@ -59,14 +64,6 @@ def choose_in_place(conv: Convolution, target: Target) -> InPlaceBlocking | None
     if 2 * pieces < groups * vectors or (groups - run / instruction.group) * vectors >= pieces:
         return None
     return InPlaceBlocking(block.lines, block.pixels, block.vectors, block.lanes, block.panels, instruction.name)
-
-
-def _multiplies(name: str, conv: Convolution) -> bool:
-    """True if the instruction `name` multiplies the elements of `conv` as they are, in vectors."""
-    one = INSTRUCTIONS[name]
-    elements = (conv.input_element, conv.input_element)
-    is_plain = not (one.on_tiles or one.widens or one.needs_offset(conv.unsigned))
-    return is_plain and one.multiplies(elements, conv.element, conv.unsigned)
 
 
 def _loops_of_run(conv: Convolution) -> tuple[tuple[Loop, ...], tuple[Loop, ...]]:
