@@ -97,7 +97,8 @@ class PairedDepthwise(Depthwise):
         first = e.load(self.a, start, self.lanes, active)
         if lines > 1:
             second = e.load(self.a, e.add(start, self.conv.k[0].strides[0]), self.lanes, active)
-            return vector.interleave(first, second)
+            pair: ir.Value = vector.interleave(first, second)
+            return pair
         words = as_words(first, 1)
         wide = ir.VectorType.get([self.lanes], ir.IntegerType.get_signless(8 * WORD_BYTES))
         return as_elements(arith.extui(wide, words), first.type.element_type)

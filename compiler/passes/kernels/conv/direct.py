@@ -157,8 +157,8 @@ class Depthwise(ConvKernel):
             block_offsets = self.advance(first_offsets, pixel=pixel, column=channel)
             offsets = [self.advance(block_offsets, line=i, pixel=j) for i in range(lines) for j in range(count)]
             sums = [self.results.initial(one, 0, active) for one in offsets]
-            for one, value in zip(offsets, self._accumulate(start, b, sums, active, lines), strict=True):
-                self.results.finish(value, one, 0, active)
+            sums = self._accumulate(start, b, sums, active, lines)
+            self.results.finish_all([(value, one, 0, active) for value, one in zip(sums, offsets, strict=True)])
 
         for_blocks(e, pixels.size, self.block.pixels, emit_block)
 
@@ -290,8 +290,9 @@ class ImplicitGemm(ConvKernel):
         ]
         sums = [self.results.initial(vector_offsets, column, columns - column) for vector_offsets, column in vectors]
         sums = self._accumulate(a, b, position_offsets, len(vector_columns), sums)
-        for (vector_offsets, column), value in zip(vectors, sums, strict=True):
-            self.results.finish(value, vector_offsets, column, columns - column)
+        self.results.finish_all(
+            [(value, *access, columns - access[1]) for access, value in zip(vectors, sums, strict=True)]
+        )
 
     def _accumulate(
         self, a: Index, b: Index, position_offsets: list[int], vectors: int, sums: list[ir.Value]

@@ -17,6 +17,7 @@ from buddy.compiler.passes.kernels.conv.winograd.kernel import Winograd, weight_
 from buddy.compiler.passes.kernels.emit import KernelEmitter
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultSpec
 from buddy.compiler.passes.kernels.packing import ALIGNMENT, Packing
+from buddy.compiler.passes.kernels.paired_roundings import rounds_pairs
 from buddy.compiler.passes.kernels.weights import packed_type
 from buddy.compiler.support.target import Target
 
@@ -61,6 +62,15 @@ class BlockedConvolution:
     def reads_unpacked_weights(self) -> bool:
         """True if the kernel reads the unpacked weights too."""
         return isinstance(self.blocking, winograd.WinogradBlocking)
+
+    @property
+    def dot(self) -> str:
+        """The name of the instruction that adds groups of products, or ""."""
+        if isinstance(self.blocking, patches.PatchBlocking):
+            return self.blocking.gemm.dot
+        if isinstance(self.blocking, depthwise_pairs.PairedBlocking | in_place.InPlaceBlocking):
+            return self.blocking.dot
+        return ""
 
     @property
     def symbol(self) -> str:
@@ -148,7 +158,8 @@ def emit_conv_function(
         a, b, *buffers = flat_operands(entry.arguments, types)
         unpacked = buffers.pop(0) if packed and chosen.reads_unpacked_weights else b
         e, conv, block = KernelEmitter(entry), chosen.conv, chosen.blocking
-        results = KernelResults(e, spec, buffers, block.lanes, ir.Type.parse(conv.element))
+        in_pairs = rounds_pairs(chosen.dot, block.lanes)
+        results = KernelResults(e, spec, buffers, block.lanes, ir.Type.parse(conv.element), in_pairs)
         packing = chosen.weight_packing
         scratch = None if packed or packing is None else _pack_into_scratch(e, packing, b)
         weights = b if scratch is None else flatten(scratch)
