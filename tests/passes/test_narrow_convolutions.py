@@ -225,6 +225,21 @@ def test_depthwise_convolutions_of_narrow_elements_share_lines_of_the_image() ->
         assert not any(" 2x" in remark for remark in remarks), remarks
 
 
+def test_depthwise_convolutions_multiply_pairs_of_lines() -> None:
+    """Windows with odd and even lines, strides, gaps, vectors that are not full; others are computed as without it."""
+    paired = [
+        Window(11, 9, 20, 20, padding=1, groups=20),
+        Window(13, 37, 35, 35, kernel=5, stride=2, groups=35, batch=2),
+        Window(9, 19, 16, 16, kernel=2, dilation=2, groups=16),
+    ]
+    plain = [Window(12, 12, 5, 5, groups=5, kernel=9, padding=4), Window(5, 7, 16, 16, groups=16, kernel=1)]
+    windows = typed([*paired, *plain], "bf16")
+    module = Emulated(texts_of(windows), DIRECT, target=with_instruction("vdpbf16ps"))
+    remarks = [remark for remark in module.remarks if "channel by channel" in remark]
+    assert ["pairs of lines" in remark for remark in remarks] == [True] * 3 + [False] * (len(remarks) - 3), remarks
+    check_all(module, windows)
+
+
 def test_few_channels_are_read_in_place() -> None:
     """Runs of 3 elements, as in a network's first layer, odd and even; with more channels, or few lanes, patches."""
     in_place = [
@@ -240,14 +255,18 @@ def test_few_channels_are_read_in_place() -> None:
     assert "in place" not in Compiled(texts_of(windows), DIRECT, target=TARGETS["avx2"]).remarks[0]
 
 
-@pytest.mark.parametrize("winograd", ["never", "2", "2 rounded", "never in place"])
+@pytest.mark.parametrize("winograd", ["never", "2", "2 rounded", "never in place", "never in pairs"])
 def test_infinity_and_nan_stay_in_their_windows(winograd: str) -> None:
-    window = Window(13, 12, 6, 19) if "place" not in winograd else Window(13, 12, 3, 16, dilation=2)
-    (window,) = typed([window], "bf16")
+    windows = {
+        "never in place": Window(13, 12, 3, 16, dilation=2),
+        "never in pairs": Window(13, 12, 19, 19, groups=19),
+    }
+    (window,) = typed([windows.get(winograd, Window(13, 12, 6, 19))], "bf16")
     target = TARGETS["avx2"] if winograd in ("never", "2") else with_instruction("vdpbf16ps")
     module = Emulated(window.function("f0"), [ConvolutionsToKernels(winograd=winograd.split()[0])], target=target)
     assert ("winograd 2x2" in module.remarks[0]) == ("never" not in winograd)
     assert ("in place" in module.remarks[0]) == ("place" in winograd)
+    assert ("pairs of lines" in module.remarks[0]) == ("pairs" in winograd)
     image, weights = window.operands()
     bound = rounding_bound(window, image, weights) if "rounded" in winograd else allowed(window)
     image[0, -3, 4, 5], image[0, 1, 11, 2], image[0, 0, 0, 11] = torch.inf, torch.nan, -torch.inf

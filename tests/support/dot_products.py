@@ -18,6 +18,8 @@ _GROUPS = {"vpdpbusd": 4, "dpbf16ps": 2, "pmadd": 2}
 # In the name of an instruction that multiplies unsigned with signed bytes and adds pairs in 16 bits; kernels avoid that
 # it saturates.
 _BYTES = "pmaddub"
+# In the name of an instruction that rounds two vectors.
+_ROUNDING = "cvtne2ps2bf16"
 _TILE = re.compile(r"!x86\.amx\.tile<[^>]*>|!llvm\.x86_amx")
 _CAST = re.compile(r"builtin\.unrealized_conversion_cast (%\S+) : i64 to i64")
 _LOAD = re.compile(r"x86\.amx\.tile_load (%\S+)\[(%\S+)\], (%\S+) : (memref<.*>) into i64")
@@ -51,6 +53,19 @@ def _function(name: str, group: int, lanes: int) -> str:
         lines.append(f"%s{i} = arith.add{kind} {previous}, %q{i} : {sums}")
         previous = f"%s{i}"
     return "\n".join([*lines, f"return {previous} : {sums}", "}"])
+
+
+def _rounding(name: str, lanes: int) -> str:
+    """Returns an MLIR function that computes the intrinsic that rounds two vectors, of which the second is first."""
+    half, wide, narrow = (
+        f"vector<{count}x{type_}>" for count, type_ in ((lanes // 2, "f32"), (lanes, "f32"), (lanes, "bf16"))
+    )
+    places = ", ".join(map(str, range(lanes)))
+    return f"""func.func private @{name}(%second: {half}, %first: {half}) -> {narrow} {{
+        %all = vector.shuffle %first, %second [{places}] : {half}, {half}
+        %rounded = arith.truncf %all : {wide} to {narrow}
+        return %rounded : {narrow}
+    }}"""
 
 
 class _Tiles:
@@ -171,6 +186,9 @@ class Emulated(Compiled):
 
         def call(match: re.Match[str]) -> str:
             name = match[1].replace(".", "_")
+            if _ROUNDING in name:
+                functions[name] = _rounding(name, int(match[3]))
+                return f"func.call @{name}{match[2]}"
             group = next(group for key, group in _GROUPS.items() if key in name)
             functions[name] = _function(name, group, int(match[3]))
             return f"func.call @{name}{match[2]}"

@@ -86,6 +86,10 @@ class VectorBody:
                 vectors[scalar] = self.broadcast(uniform[scalar])
         return vectors
 
+    def emit_op(self, op: ir.Operation, vectors: dict[ir.Value, ir.Value]) -> None:
+        """Emits one op of the body, which reads neither indices nor memory, and adds its results to `vectors`."""
+        vectors |= zip(op.results, self._emit_vector(op, vectors, {}, None), strict=True)
+
     def vector_of(self, scalar: ir.Value, vectors: dict[ir.Value, ir.Value]) -> ir.Value:
         """Returns the vector for a scalar: a value of the body, a scalar operand, or a value from outside of the op.
 

@@ -16,7 +16,11 @@ from buddy.compiler.passes.kernels.access import Loop, SizeAndStride, Unsupporte
 from buddy.compiler.passes.kernels.body import VectorBody
 from buddy.compiler.passes.kernels.contraction import convert_elements
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter
+from buddy.compiler.passes.kernels.paired_roundings import PairedValues, emit_paired_body, rounds, rounds_types
 from buddy.compiler.passes.kernels.structured import Structured, analyse_vectorizable
+
+# The sums of a vector, its offsets, its column, and its active lanes: the arguments of `KernelResults.finish`.
+FinishedVector = tuple["ir.Value", "ResultOffsets", int, int]
 
 # Attributes of an op that reads the result of the contraction before it, and of an op that initialises the sums of the
 # contraction after it. The value is the number of the operand that is the contraction's result.
@@ -207,12 +211,22 @@ class ResultSpec:
         return self.strides, self.accumulate, *(s.key if s else None for s in (self.prologue, self.epilogue))
 
 
+def _rounds(stage: EpilogueOp, sums: ir.Type) -> bool:
+    """True if the body of an epilogue, or the conversion of the `sums` that it reads, rounds f32 to bfloat16."""
+    argument = stage.op.arguments[stage.kernel_operand].type
+    return rounds_types(sums, argument) or any(rounds(op.operation) for op in stage.op.block.operations)
+
+
 class KernelResults:
-    """Emits the initial values and the stores of a kernel's sums; `buffers` are those of `spec.buffers`."""
+    """Emits the initial values and the stores of a kernel's sums; `buffers` are those of `spec.buffers`.
+
+    With `in_pairs`, `finish_all` rounds two vectors at a time, see `paired_roundings`.
+    """
 
     def __init__(
-        self, e: KernelEmitter, spec: ResultSpec, buffers: Sequence[ir.Value], lanes: int, element: ir.Type
-    ) -> None:
+        self, e: KernelEmitter, spec: ResultSpec, buffers: Sequence[ir.Value], lanes: int, element: ir.Type,
+        in_pairs: bool = False,
+    ) -> None:  # fmt: skip
         self.e, self.spec, self.lanes = e, spec, lanes
         self.flats = [flatten(value) for value in buffers]
         self.vector = ir.VectorType.get([lanes], element)
@@ -221,6 +235,7 @@ class KernelResults:
             stage.strides[i] for stage in (spec.prologue, spec.epilogue) if stage for i in stage.other_operands
         ]
         self.strides += [spec.strides] if spec.uses_c else []
+        self.in_pairs = in_pairs and spec.epilogue is not None and _rounds(spec.epilogue, element)
 
     @property
     def has_initial_sums(self) -> bool:
@@ -280,6 +295,34 @@ class KernelResults:
             buffer = self.prologue_count + stage.other_operands.index(number)
             self._store(body.vector_of(scalar, vectors), buffer, offsets, column, active)
 
+    def finish_all(self, vectors: Sequence[FinishedVector]) -> None:
+        """Applies `finish` to the sums, offsets, column and active lanes of each vector."""
+        count = len(vectors) // 2 * 2 if self.in_pairs else 0
+        for first in range(0, count, 2):
+            self.finish_pair(vectors[first], vectors[first + 1])
+        for vector_ in vectors[count:]:
+            self.finish(*vector_)
+
+    def finish_pair(self, first: FinishedVector, second: FinishedVector) -> None:
+        """Applies the epilogue to two vectors at a time, and stores them."""
+        stage = self.spec.epilogue
+        assert stage is not None
+        body, values = VectorBody(self.e, stage.op, self.lanes), PairedValues(self.e, ({}, {}))
+        finished = (first, second)
+        argument = stage.op.arguments[stage.kernel_operand]
+        if str(argument.type) == "bf16":
+            values.round(argument, *(sums for sums, *_ in finished))
+        for each, (sums, offsets, column, active) in zip(values.each, finished, strict=True):
+            if argument not in values.pairs:
+                each[argument] = convert_elements(sums, argument.type)
+            self._load_operands(stage, body, offsets[self.prologue_count :], column, active, each)
+        emit_paired_body(body, values)
+        for number, scalar in zip(range(stage.op.inputs, len(stage.op.operands)), stage.op.yielded, strict=True):
+            values.split(scalar)
+            buffer = self.prologue_count + stage.other_operands.index(number)
+            for each, (_, offsets, column, active) in zip(values.each, finished, strict=True):
+                self._store(body.vector_of(scalar, each), buffer, offsets, column, active)
+
     def _emit_body(
         self,
         stage: EpilogueOp,
@@ -293,12 +336,24 @@ class KernelResults:
         `stage_offsets` has the offset of each operand in `stage.other_operands`. Returns all vectors of the body.
         """
         body = VectorBody(self.e, stage.op, self.lanes)
+        self._load_operands(stage, body, stage_offsets, column, active, vectors)
+        return body, body.emit(vectors)
+
+    def _load_operands(
+        self,
+        stage: EpilogueOp,
+        body: VectorBody,
+        stage_offsets: ResultOffsets,
+        column: int,
+        active: int,
+        vectors: dict[ir.Value, ir.Value],
+    ) -> None:
+        """Loads the operands that the body reads, except the kernel's, and adds them to `vectors`."""
         first = 0 if stage is self.spec.prologue else self.prologue_count
         for i, number in enumerate(stage.other_operands):
             if stage.op.reads(number):
                 loaded = self._load_operand(body, first + i, stage_offsets[i], column, active)
                 vectors[stage.op.arguments[number]] = loaded
-        return body, body.emit(vectors)
 
     def _load_operand(self, body: VectorBody, buffer: int, offset: Index, column: int, active: int) -> ir.Value:
         flat = self.flats[buffer]

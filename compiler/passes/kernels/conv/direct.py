@@ -57,7 +57,7 @@ class ConvKernel:
 _MAX_PIXELS = 8
 
 # Windows with more elements use loops: unrolled, their code would be long.
-_MAX_UNROLLED_WINDOW = 64
+MAX_UNROLLED_WINDOW = 64
 
 
 # Lines of outputs of narrow elements that are accumulated at once: each element is widened for fewer windows.
@@ -80,18 +80,22 @@ class DepthwiseBlocking:
 
 
 def choose_depthwise(conv: Convolution, target: Target) -> DepthwiseBlocking:
-    """Returns the smallest block of pixels with which a line has the fewest blocks.
+    """Returns the blocking for `target`; lines of narrow elements share what they read."""
+    lanes, pixels = target.lanes(byte_width(conv.element)), pixels_of_block(conv, _MAX_PIXELS)
+    has_registers = target.vector_registers >= _REGISTERS_OF_LINES
+    shares_lines = conv.is_narrow and conv.depth <= MAX_UNROLLED_WINDOW and has_registers
+    return DepthwiseBlocking(pixels, lanes, min(_NARROW_LINES, conv.lines.size) if shares_lines else 1)
+
+
+def pixels_of_block(conv: Convolution, largest: int) -> int:
+    """Returns the smallest block of up to `largest` pixels with which a line has the fewest blocks.
 
     A smaller block at the end of the line counts as two, since it needs separate code.
     """
-    lanes = target.lanes(byte_width(conv.element))
-    largest = min(_MAX_PIXELS, conv.pixels.size)
-    pixels = min(
-        range(1, largest + 1), key=lambda size: (sum(n + 1 for _, n in block_counts(conv.pixels.size, size)), size)
+    size = conv.pixels.size
+    return min(
+        range(1, min(largest, size) + 1), key=lambda block: (sum(n + 1 for _, n in block_counts(size, block)), block)
     )
-    has_registers = target.vector_registers >= _REGISTERS_OF_LINES
-    shares_lines = conv.is_narrow and conv.depth <= _MAX_UNROLLED_WINDOW and has_registers
-    return DepthwiseBlocking(pixels, lanes, min(_NARROW_LINES, conv.lines.size) if shares_lines else 1)
 
 
 def depthwise_panels(conv: Convolution, blocking: DepthwiseBlocking) -> Panels:
@@ -115,7 +119,12 @@ class Depthwise(ConvKernel):
         blocking: DepthwiseBlocking,
     ) -> None:
         super().__init__(e, a, b, results, conv)
-        self.block, self.panels = blocking, depthwise_panels(conv, blocking)
+        self.block = blocking
+        self.panels = self.choose_panels()
+
+    def choose_panels(self) -> Panels:
+        """Returns the packing of the weights."""
+        return depthwise_panels(self.conv, self.block)
 
     def emit(self) -> None:
         e, conv = self.e, self.conv
@@ -148,14 +157,14 @@ class Depthwise(ConvKernel):
             block_offsets = self.advance(first_offsets, pixel=pixel, column=channel)
             offsets = [self.advance(block_offsets, line=i, pixel=j) for i in range(lines) for j in range(count)]
             sums = [self.results.initial(one, 0, active) for one in offsets]
-            for one, value in zip(offsets, self._accumulate(start, b, sums, active, lines), strict=True):
-                self.results.finish(value, one, 0, active)
+            sums = self._accumulate(start, b, sums, active, lines)
+            self.results.finish_all([(value, one, 0, active) for value, one in zip(sums, offsets, strict=True)])
 
         for_blocks(e, pixels.size, self.block.pixels, emit_block)
 
     def _accumulate(self, a: Index, b: Index, sums: list[ir.Value], active: int, lines: int) -> list[ir.Value]:
         """Returns the sums of all pixels of a block of `lines` lines after the whole window."""
-        if self.conv.depth <= _MAX_UNROLLED_WINDOW:
+        if self.conv.depth <= MAX_UNROLLED_WINDOW:
             return self._accumulate_unrolled(a, b, sums, active, lines)
         return self._accumulate_in_loops(a, b, sums, active, 0)
 
@@ -283,8 +292,9 @@ class ImplicitGemm(ConvKernel):
         ]
         sums = [self.results.initial(vector_offsets, column, columns - column) for vector_offsets, column in vectors]
         sums = self._accumulate(a, b, position_offsets, len(vector_columns), sums)
-        for (vector_offsets, column), value in zip(vectors, sums, strict=True):
-            self.results.finish(value, vector_offsets, column, columns - column)
+        self.results.finish_all(
+            [(value, *access, columns - access[1]) for access, value in zip(vectors, sums, strict=True)]
+        )
 
     def _accumulate(
         self, a: Index, b: Index, position_offsets: list[int], vectors: int, sums: list[ir.Value]

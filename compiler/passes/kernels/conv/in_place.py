@@ -13,7 +13,12 @@ from dataclasses import dataclass
 from buddy.compiler.mlir.bindings import arith, ir, vector
 from buddy.compiler.passes.kernels.access import Loop
 from buddy.compiler.passes.kernels.conv.direct import ImplicitGemm
-from buddy.compiler.passes.kernels.conv.shape import ConvBlocking, Convolution, choose_conv_blocking
+from buddy.compiler.passes.kernels.conv.shape import (
+    ConvBlocking,
+    Convolution,
+    choose_conv_blocking,
+    find_dot_instruction,
+)
 from buddy.compiler.passes.kernels.dot_instructions import (
     INSTRUCTIONS,
     WORD_BYTES,
@@ -46,7 +51,7 @@ def choose_in_place(conv: Convolution, target: Target) -> InPlaceBlocking | None
     A copy takes a load and a store for each power of two of which a run is the sum. In place, the last group of a run
     is multiplied with all columns, even if it is not full.
     """
-    instruction = next((INSTRUCTIONS[name] for name in target.dot_instructions if _multiplies(name, conv)), None)
+    instruction = find_dot_instruction(conv, target)
     run = math.prod(loop.size for loop in _loops_of_run(conv)[1])
     # Only pairs can be incomplete, see `InPlaceGemm._broadcast`.
     if instruction is None or run == 1 or instruction.group != 2:
@@ -59,14 +64,6 @@ def choose_in_place(conv: Convolution, target: Target) -> InPlaceBlocking | None
     if 2 * pieces < groups * vectors or (groups - run / instruction.group) * vectors >= pieces:
         return None
     return InPlaceBlocking(block.lines, block.pixels, block.vectors, block.lanes, block.panels, instruction.name)
-
-
-def _multiplies(name: str, conv: Convolution) -> bool:
-    """True if the instruction `name` multiplies the elements of `conv` as they are, in vectors."""
-    one = INSTRUCTIONS[name]
-    elements = (conv.input_element, conv.input_element)
-    is_plain = not (one.on_tiles or one.widens or one.needs_offset(conv.unsigned))
-    return is_plain and one.multiplies(elements, conv.element, conv.unsigned)
 
 
 def _loops_of_run(conv: Convolution) -> tuple[tuple[Loop, ...], tuple[Loop, ...]]:
@@ -136,13 +133,13 @@ class InPlaceGemm(ImplicitGemm):
         """Loads a group of the image into every lane; of a pair, the second element is zero if only one is `active`.
 
         The product of a weight of zero and the element that follows in the image would be NaN if that is infinite.
+        The single element is the second one of a pair that begins before it, in the same run: a shift takes it to the
+        first place, which needs fewer instructions than the broadcast of 16 bits.
         """
         e, group, element = self.e, self.block.instruction.group, self.a.type.element_type
-        if active == group:
-            word = as_words(e.load(self.a, offset, group), group)
-            type_ = ir.VectorType.get([self.lanes], word.type.element_type)
-            return as_elements(vector.broadcast(type_, vector.extract(word, [], [0])), element)
-        type_ = ir.VectorType.get([self.lanes * group], element)
-        bits = ",".join(["true,false"] * self.lanes)
-        is_first = e.constant(ir.Attribute.parse(f"dense<[{bits}]> : vector<{self.lanes * group}xi1>"))
-        return arith.select(is_first, vector.broadcast(type_, e.load_scalar(self.a, offset)), e.zero(type_))
+        word = as_words(e.load(self.a, e.add(offset, active - group), group), group)
+        type_ = ir.VectorType.get([self.lanes], word.type.element_type)
+        words = vector.broadcast(type_, vector.extract(word, [], [0]))
+        if active < group:
+            words = arith.shrui(words, e.splat(type_, 8 * WORD_BYTES // group))
+        return as_elements(words, element)

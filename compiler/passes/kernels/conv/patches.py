@@ -18,7 +18,7 @@ from buddy.compiler.passes.kernels.contraction import Contraction, byte_width
 from buddy.compiler.passes.kernels.conv.shape import BLOCKS_TO_SHARE, Convolution
 from buddy.compiler.passes.kernels.dot_instructions import TILE_ROWS
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, estimate_nanoseconds
-from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultOffsets
+from buddy.compiler.passes.kernels.epilogue import FinishedVector, KernelResults, ResultOffsets
 from buddy.compiler.passes.kernels.gemm.dot import DotGemm, TileGemm
 from buddy.compiler.passes.kernels.gemm.kernel import BlockedGemm
 from buddy.compiler.passes.kernels.packing import ALIGNMENT, Panels, row_major_strides
@@ -141,7 +141,8 @@ class PositionResults(KernelResults):
     """
 
     def __init__(self, results: KernelResults, conv: Convolution, group: Sequence[Index], first: Index) -> None:
-        super().__init__(results.e, results.spec, results.flats, results.lanes, results.vector.element_type)
+        element = results.vector.element_type
+        super().__init__(results.e, results.spec, results.flats, results.lanes, element, results.in_pairs)
         self._first, self._sizes = first, [loop.size for loop in _position_loops(conv)]
         self._group_loops = len(conv.groups)
         self._group_offsets = super().origin
@@ -164,6 +165,13 @@ class PositionResults(KernelResults):
 
     def finish(self, sums: ir.Value, position: ResultOffsets, column: int, active: int) -> None:
         super().finish(sums, self._locate(position), column, active)
+
+    def finish_pair(self, first: FinishedVector, second: FinishedVector) -> None:
+        def located(vector: FinishedVector) -> FinishedVector:
+            sums, position, column, active = vector
+            return sums, self._locate(position), column, active
+
+        super().finish_pair(located(first), located(second))
 
     def _locate(self, position: ResultOffsets) -> ResultOffsets:
         """Returns the offsets in the buffers of the results of the row at `position`."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from buddy.compiler.mlir.bindings import func, ir, memref
 from buddy.compiler.passes.kernels.access import UnsupportedError, flatten
 from buddy.compiler.passes.kernels.calls import argument_types, flat_operands
-from buddy.compiler.passes.kernels.conv import direct, in_place, patches, shape, tap_sums
+from buddy.compiler.passes.kernels.conv import depthwise_pairs, direct, in_place, patches, shape, tap_sums
 from buddy.compiler.passes.kernels.conv.shape import Convolution
 from buddy.compiler.passes.kernels.conv.winograd import blocking as winograd
 from buddy.compiler.passes.kernels.conv.winograd import gradient_blocking as gradients
@@ -17,6 +17,7 @@ from buddy.compiler.passes.kernels.conv.winograd.kernel import Winograd, weight_
 from buddy.compiler.passes.kernels.emit import KernelEmitter
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultSpec
 from buddy.compiler.passes.kernels.packing import ALIGNMENT, Packing
+from buddy.compiler.passes.kernels.paired_roundings import rounds_pairs
 from buddy.compiler.passes.kernels.weights import packed_type
 from buddy.compiler.support.target import Target
 
@@ -25,8 +26,8 @@ from buddy.compiler.support.target import Target
 class BlockedConvolution:
     """A convolution with its blocking, whose type selects the kernel.
 
-    The kernels are: implicit GEMM, that of narrow elements in place, patches, depthwise, sums of taps, Winograd, and
-    Winograd's gradient of a kernel.
+    The kernels are: implicit GEMM, that of narrow elements in place, patches, depthwise (of pairs too), sums of
+    taps, Winograd, and Winograd's gradient of a kernel.
     """
 
     conv: Convolution
@@ -47,6 +48,8 @@ class BlockedConvolution:
             return None
         if isinstance(self.blocking, winograd.WinogradBlocking):
             return weight_packing(self.conv, self.blocking)
+        if isinstance(self.blocking, depthwise_pairs.PairedBlocking):
+            return depthwise_pairs.paired_panels(self.conv, self.blocking)
         if isinstance(self.blocking, direct.DepthwiseBlocking):
             return direct.depthwise_panels(self.conv, self.blocking)
         if isinstance(self.blocking, patches.PatchBlocking):
@@ -59,6 +62,15 @@ class BlockedConvolution:
     def reads_unpacked_weights(self) -> bool:
         """True if the kernel reads the unpacked weights too."""
         return isinstance(self.blocking, winograd.WinogradBlocking)
+
+    @property
+    def dot(self) -> str:
+        """The name of the instruction that adds groups of products, or ""."""
+        if isinstance(self.blocking, patches.PatchBlocking):
+            return self.blocking.gemm.dot
+        if isinstance(self.blocking, depthwise_pairs.PairedBlocking | in_place.InPlaceBlocking):
+            return self.blocking.dot
+        return ""
 
     @property
     def symbol(self) -> str:
@@ -89,7 +101,8 @@ def choose_direct(conv: Convolution, target: Target) -> BlockedConvolution:
     if not conv.channels_last:
         raise UnsupportedError("channels are not its last dim")
     if conv.depthwise:
-        return BlockedConvolution(conv, direct.choose_depthwise(conv, target))
+        pairs = depthwise_pairs.choose_pairs(conv, target)
+        return BlockedConvolution(conv, pairs or direct.choose_depthwise(conv, target))
     if not conv.is_narrow:
         return BlockedConvolution(conv, shape.choose_conv_blocking(conv, target))
     return BlockedConvolution(conv, in_place.choose_in_place(conv, target) or patches.choose_patches(conv, target))
@@ -145,7 +158,8 @@ def emit_conv_function(
         a, b, *buffers = flat_operands(entry.arguments, types)
         unpacked = buffers.pop(0) if packed and chosen.reads_unpacked_weights else b
         e, conv, block = KernelEmitter(entry), chosen.conv, chosen.blocking
-        results = KernelResults(e, spec, buffers, block.lanes, ir.Type.parse(conv.element))
+        in_pairs = rounds_pairs(chosen.dot, block.lanes)
+        results = KernelResults(e, spec, buffers, block.lanes, ir.Type.parse(conv.element), in_pairs)
         packing = chosen.weight_packing
         scratch = None if packed or packing is None else _pack_into_scratch(e, packing, b)
         weights = b if scratch is None else flatten(scratch)
@@ -153,6 +167,8 @@ def emit_conv_function(
             Winograd(e, a, weights, unpacked, results, conv, block).emit()
         elif isinstance(block, gradients.GradientBlocking):
             WinogradGradient(e, a, weights, results, gradients.analyse_gradient(conv), block).emit()
+        elif isinstance(block, depthwise_pairs.PairedBlocking):
+            depthwise_pairs.PairedDepthwise(e, a, weights, results, conv, block).emit()
         elif isinstance(block, direct.DepthwiseBlocking):
             direct.Depthwise(e, a, weights, results, conv, block).emit()
         elif isinstance(block, tap_sums.TapBlocking):

@@ -15,6 +15,7 @@ from buddy.compiler.passes.kernels.contraction import (
     sum_type,
     unsigned_inputs,
 )
+from buddy.compiler.passes.kernels.dot_instructions import INSTRUCTIONS, DotInstruction
 from buddy.compiler.passes.kernels.emit import block_counts
 from buddy.compiler.support.target import CACHE_LINE, CACHE_WAYS, FMA_LATENCY, Target
 
@@ -139,6 +140,16 @@ def _assign_roles(loops: Sequence[Loop], element: str, input_element: str) -> Co
 def _by_stride(loops: Iterable[Loop]) -> list[Loop]:
     """Sorts `loops` by their stride in A, the largest first."""
     return sorted(loops, key=lambda loop: -loop.strides[0])
+
+
+def find_dot_instruction(conv: Convolution, target: Target) -> DotInstruction | None:
+    """Returns the first instruction of `target` on vectors that multiplies the elements of `conv` as they are."""
+    elements = (conv.input_element, conv.input_element)
+    for one in (INSTRUCTIONS[name] for name in target.dot_instructions):
+        is_plain = not (one.on_tiles or one.widens or one.needs_offset(conv.unsigned))
+        if is_plain and one.multiplies(elements, conv.element, conv.unsigned):
+            return one
+    return None
 
 
 # Lines of output positions, and vectors of output channels, in a register block.

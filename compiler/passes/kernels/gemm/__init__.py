@@ -15,6 +15,7 @@ from buddy.compiler.passes.kernels.gemm.few_rows import DotProducts, GemmKernel,
 from buddy.compiler.passes.kernels.gemm.fixed_point import FixedPointRows
 from buddy.compiler.passes.kernels.gemm.kernel import BlockedGemm
 from buddy.compiler.passes.kernels.gemm.packed_rows import PackedGemm
+from buddy.compiler.passes.kernels.paired_roundings import rounds_pairs
 
 __all__ = ["kernel_class", "kernel_function"]
 
@@ -46,6 +47,7 @@ def kernel_function(
         first, second, *buffers = flat_operands(entry.arguments, types)
         a, b = (second, first) if contraction.swapped else (first, second)
         e = KernelEmitter(entry)
-        results = KernelResults(e, spec, buffers, blocking.lanes, ir.Type.parse(contraction.element))
+        in_pairs = rounds_pairs(blocking.dot, blocking.lanes)
+        results = KernelResults(e, spec, buffers, blocking.lanes, ir.Type.parse(contraction.element), in_pairs)
         kernel_class(blocking)(e, a, b, results, contraction, blocking).emit()
     return function

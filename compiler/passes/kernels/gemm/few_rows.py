@@ -118,20 +118,33 @@ class GemmKernel:
 
         `start` and `target_start` are the offsets of the first sum in `source` and `target`.
         """
+        vectors = [(column, columns - column) for column in range(0, columns, self.lanes)]
+        # Two rows have an even number of vectors, to be finished in pairs.
+        rows_at_once = 2 if target.in_pairs and len(vectors) % 2 else 1
 
-        def move_row(row: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
-            row_start = source.advance(start, self.m_loop, row)
-            row_target = target.advance(target_start, self.m_loop, row)
+        def move_vectors(starts: list[tuple[ResultOffsets, ResultOffsets]], vectors: list[tuple[int, int]]) -> None:
+            sums = [source.initial(offsets, *place) for offsets, _ in starts for place in vectors]
+            places = [(offsets, *place) for _, offsets in starts for place in vectors]
+            target.finish_all([(value, *place) for value, place in zip(sums, places, strict=True)])
+
+        def move_rows(number: Index, count: int) -> None:
+            numbers = [self.e.add(self.e.mul(number, rows_at_once), i) for i in range(count)]
+            starts = [
+                (source.advance(start, self.m_loop, row), target.advance(target_start, self.m_loop, row))
+                for row in numbers
+            ]
+            if target.in_pairs:
+                move_vectors(starts, vectors)
+                return
 
             def move_vector(column: Index, active: int) -> None:
-                offsets = source.advance(row_start, self.n_loop, column)
-                target_offsets = target.advance(row_target, self.n_loop, column)
-                target.finish(source.initial(offsets, 0, active), target_offsets, 0, active)
+                ((offsets, target_offsets),) = starts
+                offsets = source.advance(offsets, self.n_loop, column)
+                move_vectors([(offsets, target.advance(target_offsets, self.n_loop, column))], [(0, active)])
 
             self.for_each_vector(columns, move_vector)
-            return ()
 
-        self.e.loop(0, rows, 1, move_row)
+        for_blocks(self.e, rows, rows_at_once, move_rows)
 
     def for_each_vector(self, columns: int, body: Callable[[Index, int], None]) -> None:
         """Emits `body(column, active)` for each vector of `columns` columns."""

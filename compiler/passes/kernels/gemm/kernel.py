@@ -276,8 +276,8 @@ class BlockedGemm(GemmKernel):
         initial = [results.initial(*access) for access in self._vector_accesses(tile, results)]
         sums = self.accumulate(tile, panel, k_range, initial)
         target, offsets = (results, tile.offsets) if block_sums is None else (block_sums, block_sums.origin)
-        for access, value in zip(self._vector_accesses(replace(tile, offsets=offsets), target), sums, strict=True):
-            target.finish(value, *access)
+        accesses = self._vector_accesses(replace(tile, offsets=offsets), target)
+        target.finish_all([(value, *access) for access, value in zip(accesses, sums, strict=True)])
         if block_sums is not None:
             self.move(tile.rows, tile.columns, block_sums, block_sums.origin, results, tile.offsets)
 
