@@ -19,7 +19,7 @@ from buddy.compiler.codegen.objects.remarks import REMARK_OPTIONS, ObjectRemark,
 from buddy.compiler.mlir.bindings import PACKAGE, ir, llvm, version
 from buddy.compiler.mlir.printing import to_llvm_ir
 from buddy.compiler.mlir.provenance import FILE, LocationSets
-from buddy.compiler.mlir.walk import RUNS_ONCE, symbol_of
+from buddy.compiler.mlir.walk import LOOP_ANNOTATION, RUNS_ONCE, symbol_of
 from buddy.compiler.protocol.recipe import digest
 from buddy.compiler.support.disk_cache import OBJECTS
 from buddy.compiler.support.target import host_features
@@ -169,7 +169,7 @@ def _separate_module(
     module = ir.Module.create()
     with ir.InsertionPoint(module.body):
         copy = function.clone()
-        _access_bfloat16_as_integers(copy)
+        _adapt_to_llvm(copy)
         used_symbols, sets = _renumber(copy, locations)
         for name in used_symbols:
             if name == symbol_of(function) or name not in symbols:
@@ -188,8 +188,10 @@ def _separate_module(
     return bytecode.getvalue(), sets
 
 
-def _access_bfloat16_as_integers(function: ir.Operation) -> None:
-    """Replaces scalar loads and stores of bfloat16 in `function` by loads and stores of i16, with bitcasts.
+def _adapt_to_llvm(function: ir.Operation) -> None:
+    """Moves the annotations of loops to where LLVM finds them, and accesses scalars of bfloat16 as i16, with bitcasts.
+
+    The conversion of `scf.for` leaves its annotation on the branch as an attribute that the translation ignores.
 
     On processors with AVX512-BF16, LLVM 24 aborts (`Cannot select`) at a store of a bfloat16 that is an element of a
     vector. The loop vectorizer creates such stores from stores with a stride.
@@ -202,6 +204,9 @@ def _access_bfloat16_as_integers(function: ir.Operation) -> None:
             op.name == "llvm.store" and op.operands[0].type == bfloat16
         ):
             accesses.append(op)
+        elif op.name == "llvm.br" and LOOP_ANNOTATION in op.attributes:
+            op.attributes["loop_annotation"] = op.attributes[LOOP_ANNOTATION]
+            del op.attributes[LOOP_ANNOTATION]
         return ir.WalkResult.ADVANCE
 
     function.walk(visit)

@@ -125,6 +125,8 @@ def clone_body(block: ir.Block, replacements: dict[ir.Value, ir.Value]) -> list[
     return [replacements.get(value, value) for value in terminator.operands]
 
 
+# Attribute of a loop, and of the branch to its start, that LLVM's optimiser follows.
+LOOP_ANNOTATION = "llvm.loop_annotation"
 # Attribute of a function that runs once for each parameter, such as one that packs weights: unrolling its loops would
 # cost more compile time than it saves.
 RUNS_ONCE = "buddy.once"

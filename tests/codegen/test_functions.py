@@ -148,3 +148,29 @@ def test_strided_stores_of_bfloat16_do_not_end_the_process(cache: Path) -> None:
     compiling.start()
     compiling.join()
     assert compiling.exitcode == 0
+
+
+_ANNOTATED = """
+llvm.func @f(%pointer: !llvm.ptr, %count: i64) {
+  %zero = llvm.mlir.constant(0 : i64) : i64
+  %one = llvm.mlir.constant(1 : i64) : i64
+  llvm.br ^head(%zero : i64)
+^head(%i: i64):
+  %more = llvm.icmp "slt" %i, %count : i64
+  llvm.cond_br %more, ^body, ^exit
+^body:
+  %address = llvm.getelementptr %pointer[%i] : (!llvm.ptr, i64) -> !llvm.ptr, i64
+  llvm.store %i, %address : i64, !llvm.ptr
+  %next = llvm.add %i, %one : i64
+  llvm.br ^head(%next : i64) {llvm.loop_annotation = #llvm.loop_annotation<unroll = <disable = true>>}
+^exit:
+  llvm.return
+}
+"""
+
+
+def test_the_annotation_of_a_loop_reaches_llvm() -> None:
+    with ir.Context() as context, ir.Location.unknown():
+        (function,) = functions.separate_functions(ir.Module.parse(_ANNOTATED).operation, LocationSets())
+        text = functions.to_llvm_ir(ir.Module.parse(function.code, context).operation)
+    assert "llvm.loop.unroll.disable" in text

@@ -38,6 +38,10 @@ _MIN_ITERATION_FLOP = 1 << 20  # an iteration should have at least this much wor
 # The minimum rows of C that should use a copied panel of B, and the minimum columns that should use copied rows of A:
 # copying a vector takes as long as about five multiply-adds.
 _MIN_PACKED_ROWS, _MIN_PACKED_COLUMNS = 96, 64
+# The minimum size of an A that is copied because it is read across its rows, relative to the L2 cache. Measured on a
+# Zen 4 with 1 MiB of L2, as G operations/s in place and copied: 512x64 (rows x steps of K) 104, 86; 1024x1024 106,
+# 88; 3072x512 105, 97; 4096x512 102, 99; 8192x256 90, 97; 50257x256 73, 94.
+_MIN_PACKED_A_PER_L2 = 8
 # The minimum steps of the last of several loops of K for which sums are stored after each of its blocks.
 _MIN_INNER_DEPTH = 512
 # The minimum rows of C, some blocks of rows, for which sums of B's columns are computed before the blocks.
@@ -166,7 +170,7 @@ def choose_gemm_blocking(
     if b_source is None and _fits_streaming(contraction, lanes):
         return _streaming_blocking(contraction, lanes)
     rows, vectors = _register_block(contraction.m.size, contraction.n.size, lanes, target.vector_registers, requested)
-    if b_source is None and _crosses_rows_of_a(contraction, rows, lanes):
+    if b_source is None and _packs_a(contraction, rows, lanes, target.l2):
         return _packed_a_blocking(contraction, rows, vectors, lanes, target, requested.depth)
     b_source = b_source or _choose_b_source(contraction, rows, target.l2)
     depth = _choose_depth(contraction, vectors * lanes * width, target.l2, requested.depth)
@@ -279,16 +283,22 @@ def _choose_chunk(contraction: Contraction, rows: int, columns: int, b_source: B
     return -(-blocks // (equal_chunks[0] if equal_chunks else chunks)) * rows
 
 
-def _crosses_rows_of_a(contraction: Contraction, rows: int, lanes: int) -> bool:
-    """True if each step of K reads another row of a large A, as in the gradient of a weight (dY^T X).
+def crosses_rows_of_a(contraction: Contraction) -> bool:
+    """True if each step of K reads another row of A, as in the gradient of a weight (dY^T X)."""
+    k, m = contraction.k, contraction.m
+    return len(k) == 1 and m.strides[0] == 1 and k[0].strides[0] >= m.size
 
-    The few elements that a register block reads of such a row lie alone in a cache line, and rows with a distance of a
-    large power of two compete for few sets of the cache. Copying A pays if it is multiplied with enough columns.
+
+def _packs_a(contraction: Contraction, rows: int, lanes: int, l2: int) -> bool:
+    """True if a copy of A pays: A is read across its rows, is large, and is multiplied with enough columns.
+
+    The few elements that a register block reads of a row lie alone in a cache line, which has to stay in a cache until
+    the next blocks read the others.
     """
-    k, m, n = contraction.k, contraction.m, contraction.n
-    crosses_rows = len(k) == 1 and m.strides[0] == 1 and k[0].strides[0] >= m.size
-    is_large = m.size >= 2 * rows and n.size >= 4 * lanes and contraction.depth >= 32
-    return crosses_rows and n.strides[1] == 1 and is_large
+    c = contraction
+    is_large = c.m.size * c.depth * byte_width(c.input_elements[0]) >= _MIN_PACKED_A_PER_L2 * l2
+    has_rows = c.m.size >= 2 * rows and c.n.size >= 4 * lanes and c.n.strides[1] == 1
+    return crosses_rows_of_a(c) and is_large and has_rows
 
 
 def _packed_a_blocking(

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from buddy.compiler.mlir.bindings import arith, ir, memref, scf, vector
+from buddy.compiler.mlir.walk import LOOP_ANNOTATION
 from buddy.compiler.support.target import BYTES_PER_NANOSECOND, FLOP_PER_NANOSECOND, MIN_PARALLEL_NANOSECONDS
 
 Index = int | ir.Value  # an int if the value is known, else a value of type `index`
@@ -18,6 +19,13 @@ Body = Callable[
 def estimate_nanoseconds(flop: float = 0, moved: float = 0) -> float:
     """Returns a rough time on one thread of a loop with `flop` operations that reads and writes `moved` bytes."""
     return max(flop / FLOP_PER_NANOSECOND, moved / BYTES_PER_NANOSECOND)
+
+
+# A loop that carries at least this many values is not unrolled: they fill so many vector registers that LLVM, which
+# mixes the steps of an unrolled loop, would keep some of them in memory. For Zen 4, LLVM unrolls loops up to 512 ops
+# (its `LoopMicroOpBufferSize`).
+_MIN_CARRIED_VALUES = 12
+_NOT_UNROLLED = "#llvm.loop_annotation<unroll = <disable = true>>"
 
 
 class KernelEmitter:
@@ -102,11 +110,14 @@ class KernelEmitter:
     ) -> list[ir.Value]:
         """Emits `scf.for` around `body(index, carried) -> carried`; returns the carried values after the loop.
 
-        For at most one iteration, the body is emitted without a loop, or not at all.
+        For at most one iteration, the body is emitted without a loop, or not at all. LLVM does not unroll a loop that
+        carries many values.
         """
         if isinstance(lower, int) and isinstance(upper, int) and upper - lower <= step:
             return list(body(lower, list(carried))) if upper > lower else list(carried)
         op = scf.ForOp(self.value(lower), self.value(upper), self.value(step), list(carried))
+        if len(carried) >= _MIN_CARRIED_VALUES:
+            op.attributes[LOOP_ANNOTATION] = ir.Attribute.parse(_NOT_UNROLLED)
         with ir.InsertionPoint(op.body):
             scf.yield_(list(body(op.induction_variable, list(op.inner_iter_args))))
         return list(op.results)

@@ -8,15 +8,17 @@ from copy import copy
 from dataclasses import dataclass, replace
 
 from buddy.compiler.mlir.bindings import arith, ir, memref, vector
+from buddy.compiler.passes.kernels.blocking import crosses_rows_of_a
 from buddy.compiler.passes.kernels.contraction import byte_width, emit_multiply_add
 from buddy.compiler.passes.kernels.emit import Index, for_blocks
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultOffsets
 from buddy.compiler.passes.kernels.gemm.few_rows import GemmKernel
 from buddy.compiler.passes.kernels.packing import ALIGNMENT, Panels, pack_panel, panels_of, row_major_strides
+from buddy.compiler.support.target import CACHE_LINE
 
 Range = tuple[Index, Index]  # lower and upper bound of steps of K, which has one loop
 
-# Elements of a row of A that are prefetched together: a cache line of f32.
+# Steps of K whose elements of A are prefetched together: a row has a cache line of f32.
 _LINE = 16
 # With at least this many steps of K, rows of A are prefetched: the rows of the next block start far apart, and the
 # hardware prefetcher detects each of them late.
@@ -293,7 +295,7 @@ class BlockedGemm(GemmKernel):
         """Returns the sums after the steps of K in `k_range`."""
         e, loops = self.e, self.c.k
         a_strides, b_strides = self._a_strides(), self._b_strides()
-        if self._prefetches_rows(tile, k_range):
+        if tile.next_panel is not None or self._prefetches_rows(tile, k_range):
             return self._accumulate_lines(tile, panel, b_strides[0], sums)
 
         def emit_loops(depth: int, a: Index, b: Index, sums: list[ir.Value]) -> list[ir.Value]:
@@ -301,8 +303,6 @@ class BlockedGemm(GemmKernel):
                 return self._add_products(a, b, panel, tile, sums)
 
             def emit_iteration(k: Index, carried: list[ir.Value]) -> Sequence[ir.Value]:
-                if tile.next_panel is not None:
-                    self.prefetch(self.b, e.add(tile.next_panel, e.mul(k, self.prefetched_elements)))
                 next_a = e.add(a, e.mul(k, a_strides[depth]))
                 return emit_loops(depth + 1, next_a, e.add(b, e.mul(k, b_strides[depth])), carried)
 
@@ -318,30 +318,59 @@ class BlockedGemm(GemmKernel):
         return row_major_strides([loop.size for loop in self.c.k], self.block.columns)
 
     def _prefetches_rows(self, tile: Tile, k_range: Range | None) -> bool:
-        """True if the rows of A for the next block are prefetched: rows are long, contiguous and far apart."""
-        k, m = self.c.k, self.c.m
-        has_long_rows = len(k) == 1 and k[0].strides[0] == 1 and k[0].size >= _MIN_PREFETCHED_DEPTH and k_range is None
-        return has_long_rows and tile.rows == self.block.rows and m.size > 2 * tile.rows and m.strides[0] >= k[0].size
+        """True if elements of A for the next block are prefetched, because each row, or each step of K, is far away."""
+        has_next = len(self.c.k) == 1 and k_range is None and self.c.m.size > 2 * tile.rows
+        return has_next and tile.rows == self.block.rows and (self._has_long_rows or crosses_rows_of_a(self.c))
+
+    @property
+    def _has_long_rows(self) -> bool:
+        """True if A is row-major with long rows."""
+        (k,), m = self.c.k, self.c.m
+        return k.strides[0] == 1 and k.size >= _MIN_PREFETCHED_DEPTH and m.strides[0] >= k.size
 
     def _accumulate_lines(self, tile: Tile, panel: ir.Value, b_stride: int, sums: list[ir.Value]) -> list[ir.Value]:
-        """Returns the sums over all of K, a cache line of each row of A at a time; prefetches the next block's rows."""
-        e, size = self.e, self.c.k[0].size
-        next_rows = e.add(tile.a, self.block.rows * self.c.m.strides[0])
+        """Returns the sums over all of K, `_LINE` steps at a time, and prefetches what the next blocks read.
+
+        The prefetches come before all products of these steps. LLVM keeps the order of prefetches and loads: with a
+        prefetch in each step of an unrolled loop, it loads several steps before their products, and spills the sums.
+        """
+        e, size, (a_stride,) = self.e, self.c.k[0].size, self._a_strides()
+        prefetches_rows = self._prefetches_rows(tile, None)
 
         def emit_step(k: Index, carried: list[ir.Value]) -> list[ir.Value]:
-            if tile.next_panel is not None:
-                self.prefetch(self.b, e.add(tile.next_panel, e.mul(k, self.prefetched_elements)))
-            return self._add_products(e.add(tile.a, k), e.add(tile.b, e.mul(k, b_stride)), panel, tile, carried)
+            a, b = e.add(tile.a, e.mul(k, a_stride)), e.add(tile.b, e.mul(k, b_stride))
+            return self._add_products(a, b, panel, tile, carried)
 
         def emit_line(k: Index, carried: list[ir.Value]) -> Sequence[ir.Value]:
-            for row in range(self.block.rows):
-                self.prefetch(self.a, e.add(next_rows, e.add(k, row * self.c.m.strides[0])))
-            if tile.next_columns is not None:
-                self._prefetch_columns(tile.next_columns, tile.first_row_block, k)
+            if prefetches_rows:
+                self._prefetch_next_rows(tile, k)
+            if tile.next_panel is not None:
+                self._prefetch_next_panel(e.add(tile.next_panel, e.mul(k, self.prefetched_elements)))
             return e.loop(0, _LINE, 1, lambda i, values: emit_step(e.add(k, i), values), carried)
 
         sums = e.loop(0, size // _LINE * _LINE, _LINE, emit_line, sums)
         return e.loop(size // _LINE * _LINE, size, 1, emit_step, sums)
+
+    def _prefetch_next_rows(self, tile: Tile, k: Index) -> None:
+        """Prefetches the steps `k` to `k + _LINE` of the next block's rows of A, and of the next columns of B."""
+        e, rows = self.e, self.block.rows
+        if not self._has_long_rows:
+            # The other elements of the next block are in the same line as this last one, or as this block's.
+            last = e.add(tile.a, 2 * rows - 1)
+            for i in range(_LINE):
+                self.prefetch(self.a, e.add(last, e.mul(e.add(k, i), self.c.k[0].strides[0])))
+            return
+        next_rows = e.add(tile.a, rows * self.c.m.strides[0])
+        for row in range(rows):
+            self.prefetch(self.a, e.add(next_rows, e.add(k, row * self.c.m.strides[0])))
+        if tile.next_columns is not None:
+            self._prefetch_columns(tile.next_columns, tile.first_row_block, k)
+
+    def _prefetch_next_panel(self, start: Index) -> None:
+        """Prefetches the elements of the next panel from `start` on that belong to `_LINE` steps of K."""
+        elements = CACHE_LINE // byte_width(self.c.input_elements[1])
+        for first in range(0, self.prefetched_elements * _LINE, elements):
+            self.prefetch(self.b, self.e.add(start, first))
 
     def _prefetch_columns(self, start: Index, block: Index, k: Index) -> None:
         """Prefetches a share of the rows `k` to `k + _LINE` of the next columns of B, which are at offset `start`.
