@@ -307,7 +307,7 @@ async def _pane_facts() -> Facts:
             await thread.call(source.load, LOAD_SECONDS)
             facts.append((source.origin, f"pane {source.name}"))
         except PaneCallError as failed:
-            facts.append((source.origin, f"FAILED: {abbreviate_home(source.problem(failed.error))}"))
+            facts.append((source.origin, f"FAILED: {abbreviate_home(source.diagnose(failed.error))}"))
         finally:
             thread.stop()
     return [*facts, *(("left out", abbreviate_home(problem)) for problem in problems)]

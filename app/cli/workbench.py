@@ -99,9 +99,9 @@ def main(words: Sequence[str]) -> int:
 
 def _pane(text: str) -> str:
     """Returns the value of `--pane` with an absolute path."""
-    from buddy.app.session.pane_plugins import file_error
+    from buddy.app.session.pane_plugins import pane_file_error
 
-    if error := file_error(text):
+    if error := pane_file_error(text):
         raise argparse.ArgumentTypeError(error)
     return os.path.abspath(text)
 

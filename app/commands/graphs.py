@@ -34,7 +34,7 @@ class GraphTab(PhaseTab):
 
 def graph_status(state: State, workspace: Workspace, graph: int) -> tuple[str, str]:
     """The status of a graph under its recipe in at most four words, and the role that colours the status."""
-    graph_state, jobs, recipe = state.of(graph), state.running_jobs(graph), workspace.recipe_of(graph)
+    graph_state, jobs, recipe = state.graph_state_of(graph), state.running_jobs(graph), workspace.recipe_of(graph)
     if graph_state.problems:
         return ("failed", "bad")
     if jobs:
@@ -112,7 +112,7 @@ def _visible_range(lengths: Sequence[int], index: int, width: int) -> tuple[int,
 
 def _graph_facts(state: State, number: int) -> GraphFacts:
     """The lowerings of a graph if it has been compiled, and its profile if it is of that compilation."""
-    graph, info = state.of(number), state.graphs[number]
+    graph, info = state.graph_state_of(number), state.graphs[number]
     assignments = tuple(graph.assignments.values()) if graph.compiled_recipe is not None else None
     profile = graph.profile if graph.profiled_recipe == graph.compiled_recipe else None
     return GraphFacts(number, info, assignments, profile)

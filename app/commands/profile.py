@@ -47,7 +47,7 @@ class ProfileCommands:
         if report is None:
             return
         state = self._context.state
-        previous, info = state.of(report.graph).profile, state.graphs[report.graph]
+        previous, info = state.graph_state_of(report.graph).profile, state.graphs[report.graph]
         state.record_profile(recipe, report)
         self._context.session.notify(frozenset({"graph"}))
         self._context.results.show(profile_result(report, previous, info))

@@ -70,7 +70,7 @@ class ProvenanceCommands:
         elif len(nodes) == 1:
             act(nodes[0])
         else:
-            self._ask_node(nodes, line.derived if line is not None else (), act)
+            self._ask_node(nodes, line.derived_nodes if line is not None else (), act)
 
     def _ask_node(self, rows: list[NodeRow], derived: tuple[str, ...], act: Callable[[NodeRow], object]) -> None:
         from buddy.app.screens.picker import PickerChoice, PickerScreen

@@ -109,7 +109,7 @@ class RunCommands:
     def _use_shapes(self, text: str) -> None:
         """Capture the program again with the shapes in `text`. The recipe does not change."""
         self._set_inputs(InputChoice())
-        self._context.session.capture_with(tuple(text.replace(",", " ").split()))
+        self._context.session.capture_with_shapes(tuple(text.replace(",", " ").split()))
 
     def _use_seed(self, text: str) -> None:
         try:

@@ -56,7 +56,7 @@ class ScreenCommands:
         """Show the IR at the failure. If it is already shown, or no stage failed, open the diagnostic."""
         stage = self._ir.chosen_stage
         shows_failure = stage is not None and stage.state == "failed" and self._context.layout.pane_id == "ir"
-        if shows_failure or self._context.state.board.failed is None:
+        if shows_failure or self._context.state.board.failed_stage is None:
             self._context.dialogs.open_problem(self._context.state.problem)
         else:
             self._context.layout.show_pane("ir")

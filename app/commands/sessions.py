@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from buddy.app.panes.ir_comparison import DIFF_MODES
-from buddy.app.session.stages import UnavailableError
+from buddy.app.session.requests import UnavailableError
 from buddy.app.workspace.command_line import ScreenState, command
 from buddy.app.workspace.drafts import saved_drafts
 from buddy.app.workspace.files import FileLock
@@ -194,7 +194,7 @@ class SessionCommands:
             self._context.workspace.recipe, state.info, state.welcome, str(session.inputs),
             tuple(state.assignments.values()), state.files, session.shapes,
         )  # fmt: skip
-        engine = EngineFunctions(session.compile_for_comparison, session.fetch_text, session.run_values)
+        engine = EngineFunctions(session.compile_for_comparison, session.fetch_text, session.run_with_values)
         self._context.say(f"writing {folder}{self._context.glyphs.ellipsis}")
         request = write_reproducer(folder, subject, engine, UnavailableError)
         try:
@@ -262,7 +262,7 @@ class SessionCommands:
             stages = graph.stages or tuple(row.stage for row in state.board.rows() if not row.outdated_reason)
             graph = graph._replace(stages=stages, problem=error.diagnostic)
         return graph._replace(
-            numerics=shown.numerics[1] if shown.numerics is not None and shown.numerics[0] == recipe else None,
+            numerics=shown.comparison.report if shown.comparison and shown.comparison.recipe == recipe else None,
             profile=state.profile if shown.profiled_recipe == recipe else None,
         )
 

@@ -87,7 +87,7 @@ class GraphPane(NodeTable):
             Column("lowering", 8, self._lowering, key=lambda row: self.lowering_of(row) or None),
             *([self._training_column()] if is_training else []),
             *(self._precision_columns() if precisions else []),
-            *(self._error_columns() if self.state.graph_state.numbers else []),
+            *(self._error_columns() if self.state.graph_state.node_numbers else []),
             *(self._time_columns() if timed else []),
             *reason_columns,
             Column(
@@ -143,7 +143,7 @@ class GraphPane(NodeTable):
         is_profiled = node is not None and not node.time.into and profiled is not None
         is_same = is_profiled and profiled is not None and profiled.precision_of(row.stable) == precision
         now = node.time.seconds if is_same and node is not None else None
-        numbers, tuned = state.numbers.get(row.stable), state.precisions.get(row.stable)
+        numbers, tuned = state.node_numbers.get(row.stable), state.precisions.get(row.stable)
         return numerics.precision_gain(precision, numbers, (state.f32_seconds.get(row.stable), now), tuned)
 
     def _number(self, row: NodeRow) -> Cell:
@@ -169,19 +169,19 @@ class GraphPane(NodeTable):
 
     def _error_size(self, row: NodeRow, which: Literal["error", "own_error"]) -> float | None:
         """The error of a node as a number; `None` if it was not compared."""
-        numbers = self.state.graph_state.numbers.get(row.stable)
+        numbers = self.state.graph_state.node_numbers.get(row.stable)
         deviation = _deviation_of(numbers, which) if numbers is not None else None
         return numerics.error_size(deviation) if deviation is not None else None
 
     def _error(self, row: NodeRow, which: Literal["error", "own_error"]) -> Cell:
-        numbers = self.state.graph_state.numbers.get(row.stable)
+        numbers = self.state.graph_state.node_numbers.get(row.stable)
         if numbers is None:
             return ("", "text")
         deviation = _deviation_of(numbers, which)
         if deviation is None:
             return (numbers.value_state if which == "error" and numbers.value_state == "fused" else "", "dim")
-        compared = self.state.graph_state.numerics
-        is_stale = compared is not None and compared[0] != self.workspace.recipe
+        comparison = self.state.graph_state.comparison
+        is_stale = comparison is not None and comparison.recipe != self.workspace.recipe
         role = "dim" if is_stale else "number" if deviation.ok else "bad"
         return (numerics.error_text(deviation), role)
 
@@ -533,7 +533,7 @@ class GraphPane(NodeTable):
             "why": assignment.reason if assignment else "",
             "precision": self._precision_text(row),
             **(path_details(assignment) if assignment else {}),
-            **numerics.node_details(self.state.graph_state.numbers.get(row.stable)),
+            **numerics.node_details(self.state.graph_state.node_numbers.get(row.stable)),
             "function": assignment.function if assignment else "",
         }
         lines: list[Cells] = [[(f"{title:<11}", "dim"), (text, "text")] for title, text in facts.items() if text]

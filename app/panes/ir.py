@@ -29,7 +29,8 @@ from buddy.app.reports import formatting
 from buddy.app.reports.formatting import waiting_texts
 from buddy.app.reports.text.search_hits import Pattern
 from buddy.app.screens.detail import diagnostic_lines
-from buddy.app.session.stages import AnnotatedLine, Key, StageRow
+from buddy.app.session.line_cache import AnnotatedLine
+from buddy.app.session.stages import StageKey, StageRow
 from buddy.app.session.state import Topic
 from buddy.app.widgets.background import pane_bindings
 from buddy.app.widgets.look import Cells, align_both_ends, length
@@ -105,7 +106,7 @@ class IrPane(LinkedPane):
         return self.stages.rows
 
     @property
-    def key(self) -> Key | None:
+    def key(self) -> StageKey | None:
         """The key of the chosen stage."""
         return self.stages.key
 
@@ -152,7 +153,7 @@ class IrPane(LinkedPane):
         self.open_stage()
         self.post_message(self.StageShown(row))
 
-    def expect(self, key: Key, cursor: SavedCursor | None) -> None:
+    def expect(self, key: StageKey, cursor: SavedCursor | None) -> None:
         """Show the stage with that key when it is available, with the cursor at `cursor`."""
         self.stages.expect(key)
         if cursor is not None:

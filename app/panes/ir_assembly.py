@@ -11,7 +11,7 @@ from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.ir_document import IrDocument, IrView
 from buddy.app.reports import formatting
 from buddy.app.reports.text.jump_arrows import LANES, Arrow, JumpArrows
-from buddy.app.session.stages import AnnotatedLine
+from buddy.app.session.line_cache import AnnotatedLine
 from buddy.app.widgets.look import Cells
 from buddy.compiler.protocol import LineOrigins, Symbol
 
@@ -121,7 +121,7 @@ class AssemblyGutter:
 
     def _machine_code(self, line: AnnotatedLine | None) -> str:
         """The bytes of an instruction, as many as fit, with an ellipsis if there are more."""
-        code, width = line.machine if line is not None else "", self._code_width
+        code, width = line.machine_code if line is not None else "", self._code_width
         return code if len(code) <= width else f"{code[: width - 3]} {self._context.glyphs.ellipsis}"
 
     def function_note(self, number: int, columns: int) -> Cells:

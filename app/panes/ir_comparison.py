@@ -11,7 +11,7 @@ from buddy.app.panes.ir_document import DiffMode, IrContent, IrDocument, IrView,
 from buddy.app.panes.ir_stages import IrStages
 from buddy.app.reports import formatting
 from buddy.app.reports.text.differences import DiffRows
-from buddy.app.session.stages import StageRow, counterpart
+from buddy.app.session.stages import StageRow, find_counterpart
 from buddy.app.widgets.look import Cells
 from buddy.compiler.protocol import Stage
 from buddy.compiler.protocol.plain_values import LANGUAGES
@@ -46,14 +46,14 @@ class ComparedStages(NamedTuple):
         phase = [one.stage for one in rows if one.stage.phase == row.stage.phase]
         index = next((k for k, stage in enumerate(phase) if stage is row.stage), len(phase))
         stages = [one.stage for one in rows]
-        before = (counterpart(stage, stages, self.stages) for stage in reversed(phase[: index + 1]))
+        before = (find_counterpart(stage, stages, self.stages) for stage in reversed(phase[: index + 1]))
         return next(filter(None, before), of_phase[-1] if of_phase else None)
 
     def first_difference(self, rows: Sequence[StageRow]) -> StageRow | None:
         """The first of `rows` whose text differs from the stage of its pass, or that an added pass has changed."""
         stages = [row.stage for row in rows]
         for row in rows:
-            other = counterpart(row.stage, stages, self.stages)
+            other = find_counterpart(row.stage, stages, self.stages)
             if row.stage.changed if other is None else other.text != row.stage.text:
                 return row
         return None

@@ -7,7 +7,8 @@ from typing import Literal, NamedTuple, Protocol
 
 from buddy.app.reports.text.differences import DiffLayout, DiffRows
 from buddy.app.reports.text.folds import Expansions, Folds, TextFold, unfold_line
-from buddy.app.session.stages import AnnotatedLine, LineCache, StageRow
+from buddy.app.session.line_cache import AnnotatedLine, LineCache
+from buddy.app.session.stages import StageRow
 from buddy.app.session.state import MAX_CACHED_TEXTS, keep_newest
 from buddy.compiler.protocol import Stage, Symbol
 

@@ -12,7 +12,7 @@ from buddy.app.panes.ir_names import op_name
 from buddy.app.panes.ir_stages import IrStages
 from buddy.app.reports import formatting
 from buddy.app.reports.text.folds import MAX_EXPANDED, TypeNames, abbreviate_types
-from buddy.app.session.stages import AnnotatedLine
+from buddy.app.session.line_cache import AnnotatedLine
 from buddy.app.widgets.look import Cells
 from buddy.app.workspace.inputs import relative_to_current
 
@@ -102,7 +102,7 @@ class IrTypes:
     def drawn_text(self, line: AnnotatedLine) -> str:
         """The text that is drawn for a line: with expanded tabs, and abbreviated unless the line is shown in full."""
         text = line.text.expandtabs(TAB_WIDTH)
-        if not self.abbreviated or line.full:
+        if not self.abbreviated or line.is_full:
             return text
         return abbreviate_types(self._names.abbreviate(text), self._context.glyphs.ellipsis)
 
@@ -157,10 +157,10 @@ class IrLines:
             lines += [[], [(f"{formatting.count(rest)} more characters: {todo}", "dim")]]
         info = self._context.state.info
         locations = {row.stable: relative_to_current(row.location) for row in info.rows} if info else {}
-        if line.machine:
-            lines += [[], [("machine code  ", "accent"), (line.machine, "text")]]
+        if line.machine_code:
+            lines += [[], [("machine code  ", "accent"), (line.machine_code, "text")]]
         for node in line.nodes:
-            name = self._context.selection.name_of(node) + " (derived)" * (node in line.derived)
+            name = self._context.selection.name_of(node) + " (derived)" * (node in line.derived_nodes)
             lines += [[], [(f"from {name}  ", "accent"), (locations.get(node, ""), "dim")]]
         title = f"Line {formatting.count(number + 1)} of {stage.name}"
         self._context.dialogs.open(DetailScreen(title, lines))

@@ -14,7 +14,8 @@ from buddy.app.panes.ir_stages import IrStages
 from buddy.app.reports.text.differences import DiffRows
 from buddy.app.reports.text.folds import Folds
 from buddy.app.reports.text.search_hits import Pattern
-from buddy.app.session.stages import PAGE_LINES, AnnotatedLine, Key, StageRow
+from buddy.app.session.line_cache import PAGE_LINES, AnnotatedLine
+from buddy.app.session.stages import StageKey, StageRow
 from buddy.app.session.state import MAX_CACHED_TEXTS, keep_newest
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.workspace.session_file import SavedCursor
@@ -145,11 +146,11 @@ class IrLoader:
         self._context, self._view, self._document = context, view, document
         self._stages, self._comparison, self._folds = stages, comparison, folds
         # The key of the stage that is drawn.
-        self._drawn_key: Key | None = None
-        self._requested: tuple[Key, IrContent] | None = None
+        self._drawn_key: StageKey | None = None
+        self._requested: tuple[StageKey, IrContent] | None = None
         # The last position of the cursor in each stage, and in each text of a stage.
-        self._positions: dict[Key, CursorPosition] = {}
-        self._text_positions: dict[tuple[Key, str], CursorPosition] = {}
+        self._positions: dict[StageKey, CursorPosition] = {}
+        self._text_positions: dict[tuple[StageKey, str], CursorPosition] = {}
         # The line at the cursor with the name of its text and its number. A restart of the engine clears the cache.
         self._line: tuple[str, int, AnnotatedLine] | None = None
 
@@ -166,7 +167,7 @@ class IrLoader:
         if self._stages.key is not None and self._stages.key == self._drawn_key:
             self._remember(self._stages.key, self._current_position())
 
-    def _remember(self, key: Key, position: CursorPosition) -> None:
+    def _remember(self, key: StageKey, position: CursorPosition) -> None:
         self._positions[key] = self._text_positions[key, position.text] = position
         keep_newest(self._text_positions, MAX_CACHED_TEXTS)
 
@@ -183,7 +184,7 @@ class IrLoader:
         self._positions[row.key] = CursorPosition(row.stage.text, line, self._view.page // 2, exact=True)
         self._drawn_key, self._document.content = None, NO_CONTENT
 
-    def cursor_to_save(self, key: Key) -> SavedCursor | None:
+    def cursor_to_save(self, key: StageKey) -> SavedCursor | None:
         """The last position of the cursor in a stage."""
         position = self._current_position() if key == self._drawn_key else self._positions.get(key)
         if position is None:
@@ -192,7 +193,7 @@ class IrLoader:
         node = position.node if position.node in position.nodes else next(iter(position.nodes), "")
         return SavedCursor(position.text, position.line, position.offset, content, node)
 
-    def restore_cursor(self, key: Key, saved: SavedCursor) -> None:
+    def restore_cursor(self, key: StageKey, saved: SavedCursor) -> None:
         """Use a saved position when the stage is shown first."""
         nodes, selected = ((saved.node,) if saved.node else ()), self._context.selection.node
         self._positions[key] = CursorPosition(saved.text, saved.line, saved.offset, saved.content, nodes, selected)
@@ -251,7 +252,7 @@ class IrLoader:
         if self._stages.key == row.key and self._comparison.content_of(row) != content:
             self._view.open_stage()
 
-    async def _cursor_and_top(self, key: Key, rows: IrRows) -> tuple[int, int]:
+    async def _cursor_and_top(self, key: StageKey, rows: IrRows) -> tuple[int, int]:
         """The row of the cursor and the first row on the screen.
 
         The cursor has its last position in the stage if the same node is selected as then; otherwise, it is on the main

@@ -19,7 +19,7 @@ from buddy.app.reports import formatting
 from buddy.app.reports.text.differences import DiffLayout, DiffRow
 from buddy.app.reports.text.folds import wrap_segments
 from buddy.app.reports.text.unified import Spans, changed_words
-from buddy.app.session.stages import AnnotatedLine
+from buddy.app.session.line_cache import AnnotatedLine
 from buddy.app.widgets.look import Cells, Look, length, underlined
 from buddy.app.widgets.search import Matches
 
@@ -116,7 +116,7 @@ class LinePainter:
         cells = tuple(text_line.cells) if text_line.cells is not None else ()
         value = self._names.current if self._names.current and self._names.current in line.text else ""
         pattern = self._matches.pattern if text_line.has_match else None
-        shape = (view.left, columns, view.wrapped, line.full, len(line.text))
+        shape = (view.left, columns, view.wrapped, line.is_full, len(line.text))
         key = (text_line.text, text_line.number, *shape, view.look.name, pattern, cells, value)
         drawn = self._drawn.get(key)
         if drawn is None:
@@ -255,7 +255,7 @@ class RowPainter:
         selection = self._context.selection
         node = selection.node if selection.node in line.node_set else line.nodes[0]
         suffix = f" (+{len(line.nodes) - 1})" if len(line.nodes) > 1 else ""
-        suffix += " (derived)" if node in line.derived else ""
+        suffix += " (derived)" if node in line.derived_nodes else ""
         name = formatting.clip(selection.name_of(node), max(columns // 3, 8), self._context.glyphs)
         return [(f" {name}{suffix} ", "linked")]
 

@@ -10,7 +10,7 @@ from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.ir_document import IrView
 from buddy.app.panes.layout import PhaseTab
 from buddy.app.reports import formatting
-from buddy.app.session.stages import Key, StageRow, phase_of
+from buddy.app.session.stages import StageKey, StageRow, phase_of
 from buddy.app.session.state import MAX_CACHED_FORMS, keep_newest
 from buddy.app.widgets.look import Cells
 from buddy.compiler.protocol import Stage
@@ -28,11 +28,11 @@ class IrStages:
         self._context, self._view = context, view
         self.rows: list[StageRow] = []
         self._by_phase = _RowsByPhase([])
-        self.key: Key | None = None
+        self.key: StageKey | None = None
         self.generic = self.is_default = False
-        self._expected: Key | None = None
+        self._expected: StageKey | None = None
         # The chosen stage that an edit has removed. If it comes back, as after an undo, it is chosen again.
-        self._removed: Key | None = None
+        self._removed: StageKey | None = None
         self._phase = ""
         # The generic form of each text: the name of its text, and the number of lines.
         self._generic_forms: dict[str, tuple[str, int]] = {}
@@ -51,7 +51,7 @@ class IrStages:
         return row.stage if row else None
 
     @property
-    def expected_key(self) -> Key | None:
+    def expected_key(self) -> StageKey | None:
         """The key of the expected stage, or of the chosen stage if no other stage is expected."""
         return self._expected or self.key
 
@@ -60,11 +60,11 @@ class IrStages:
         """The index of the chosen stage, -1 for none."""
         return next((k for k, row in enumerate(self.rows) if row.key == self.key), -1)
 
-    def find(self, key: Key | None) -> StageRow | None:
+    def find(self, key: StageKey | None) -> StageRow | None:
         """The stage with that key."""
         return next((row for row in self.rows if row.key == key), None)
 
-    def expect(self, key: Key) -> None:
+    def expect(self, key: StageKey) -> None:
         """Choose the stage with that key when it is available."""
         self._expected = key
 
@@ -278,7 +278,7 @@ class _RowsByPhase:
     def __init__(self, rows: list[StageRow]) -> None:
         self.source_rows = rows
         self.rows: dict[str, list[StageRow]] = {}
-        self.numbers: dict[Key, int] = {}
+        self.numbers: dict[StageKey, int] = {}
         phase = ""
         for row in rows:
             phase = row.stage.phase or phase

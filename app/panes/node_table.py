@@ -174,7 +174,7 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
     def _facts_of(self, row: NodeRow) -> NodeFacts:
         assignment = self.assignment(row)
         function = assignment.function if assignment else ""
-        numbers = self.state.graph_state.numbers.get(row.stable)
+        numbers = self.state.graph_state.node_numbers.get(row.stable)
         deviations = (numbers.error, numbers.own_error) if numbers is not None else (None, None)
         err, own = (deviation.largest if deviation is not None else math.nan for deviation in deviations)
         users = len(self._neighbours.users(row))

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 from buddy.app.actions import Pane as PaneId
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.reports import formatting
-from buddy.app.session.stages import PAGE_LINES
+from buddy.app.session.line_cache import PAGE_LINES
 from buddy.app.session.state import State, Topic, keep_newest
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cell, Cells

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from itertools import groupby
 
-from buddy.app.session.stages import Key, PassRow, StageRow
+from buddy.app.session.stages import PassRow, StageKey, StageRow
 from buddy.compiler.protocol import PHASES_OF_COMPILERS, PassInfo, Stage
 from buddy.compiler.protocol.recipe import NATIVE, PassStep, Recipe
 
@@ -54,7 +54,7 @@ def _dump_step(stage: Stage) -> PassStep | None:
 
 
 def fold_disabled(
-    rows: list[PassRow], preset: Recipe | None, is_dump: bool = False, shown_passes: Collection[Key] = ()
+    rows: list[PassRow], preset: Recipe | None, is_dump: bool = False, shown_passes: Collection[StageKey] = ()
 ) -> list[PassRow]:
     """The rows, with neighbouring passes that are disabled, also in `preset`, as one row.
 
@@ -86,7 +86,7 @@ def fold_disabled(
     return folded
 
 
-def row_keys(rows: Sequence[PassRow]) -> list[Key]:
+def row_keys(rows: Sequence[PassRow]) -> list[StageKey]:
     """The name of each row, and the number of earlier rows with that name."""
     counts: Counter[str] = Counter()
     keys = []

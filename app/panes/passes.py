@@ -19,7 +19,7 @@ from buddy.app.reports import formatting
 from buddy.app.reports.searches import candidates
 from buddy.app.reports.text.search_hits import Pattern, matching_lines
 from buddy.app.screens.picker import PickerChoice, PickerScreen
-from buddy.app.session.stages import Key, PassRow, StageRow
+from buddy.app.session.stages import PassRow, StageKey, StageRow
 from buddy.app.session.state import Topic
 from buddy.app.widgets.background import pane_bindings
 from buddy.app.widgets.look import Cell, Cells
@@ -59,7 +59,7 @@ class PassesPane(TablePane[PassRow]):
         self._first_lines: list[int] = []
         # Whether all disabled passes are shown; if not, those that the user has unfolded.
         self._shows_disabled = False
-        self._shown_passes: set[Key] = set()
+        self._shown_passes: set[StageKey] = set()
         # Whether the cursor has not been moved yet, and whether it goes to the first change once there is one.
         self._is_untouched, self._waits_for_change = True, False
         # Whether the stages are of a dump that prints each function alone.

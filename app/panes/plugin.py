@@ -18,7 +18,7 @@ from buddy.app.panes.pane import LinkedPane, RowMark
 from buddy.app.screens.detail import diagnostic_lines
 from buddy.app.screens.picker import PickerChoice, PickerScreen
 from buddy.app.session import pane_plugins
-from buddy.app.session.pane_plugins import PaneCallError, PaneLine, PaneSource, PaneThread, PaneView, checked_lines
+from buddy.app.session.pane_plugins import PaneCallError, PaneLine, PaneSource, PaneThread, PaneView, check_lines
 from buddy.app.session.state import Topic
 from buddy.app.widgets.background import pane_bindings, start_worker
 from buddy.app.widgets.look import Cells, cut_cells
@@ -127,7 +127,7 @@ class PluginPane(LinkedPane):
         if thread is not self._thread or self.source is None:
             return  # the error of a pane that was replaced
         self._thread, self._code, self._inputs = None, None, []
-        self.problem = self.source.problem(error)
+        self.problem = self.source.diagnose(error)
         self.state.add_to_log(self.problem)
         self.say(f"The pane {self.source.name} is switched off: {self.problem.what}")
         self.rows_changed()
@@ -190,7 +190,7 @@ class PluginPane(LinkedPane):
             report=state.report,
             profile=state.profile,
             changed=self._changed,
-            _fetch=pane_plugins.fetch_lines(
+            _fetch=pane_plugins.line_fetcher(
                 thread, lambda text, first, count: session.request(FetchLines(0, text, first, count))
             ),
         )
@@ -278,4 +278,4 @@ def _lines_of(
     """Passes keys and clicks to a pane, then returns its lines. Runs in the pane's thread."""
     for handle in inputs:
         handle(view)
-    return checked_lines(code.lines(view, width), roles)
+    return check_lines(code.lines(view, width), roles)

@@ -28,9 +28,9 @@ class StageQueries(Requester):
         """The differences between the texts `before` and `after`."""
         return await self.request(p.Compare(0, before, after, how, language))
 
-    async def find_main_line(self, text: str, node: str, otherwise: tuple[str, ...] = ()) -> int:
+    async def find_main_line(self, text: str, node: str, fallback_nodes: tuple[str, ...] = ()) -> int:
         """The main line of the node in `text`, else of the first of `otherwise` that has one; -1 without one."""
-        line = await self.await_answer(self._session.find_main_line(text, node, otherwise)) if node else None
+        line = await self.await_answer(self._session.find_main_line(text, node, fallback_nodes)) if node else None
         return -1 if line is None else line
 
     async def find_lines(self, text: str, node: str) -> tuple[int, int] | None:

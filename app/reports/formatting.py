@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from buddy.app.actions import key_of
-from buddy.app.session.progress import OPENING_PARTS, PART_NAMES, elapsed_text, remaining_text
+from buddy.app.session.progress import N_OPENING_PARTS, PART_NAMES, elapsed_text, remaining_text
 from buddy.compiler.protocol import Part
 from buddy.compiler.protocol.run_report import ErrorCheck, MachineLoad, OutputReport, RunReport
 
@@ -236,8 +236,8 @@ def progress_text(state: State, glyphs: Glyphs) -> str:
     if progress is None:
         return ""
     time = f"  {elapsed_text(state.seconds_since_progress) or remaining_text(state.seconds_left)}".rstrip()
-    step = state.times.step
-    activity = f"{step}/{OPENING_PARTS} {progress.activity}" if step else progress.activity
+    step = state.part_times.part_number
+    activity = f"{step}/{N_OPENING_PARTS} {progress.activity}" if step else progress.activity
     if progress.done < 0:
         return f"{activity}{glyphs.ellipsis}{time}"
     bar = progress_bar(progress.done, _PROGRESS_CELLS, glyphs).ljust(_PROGRESS_CELLS)
@@ -279,9 +279,9 @@ def waiting_texts(state: State, content: str, last: Part, glyphs: Glyphs) -> lis
 
 def _part_text(state: State, number: int, part: Part, glyphs: Glyphs) -> str:
     """A part of opening a program: whether it runs, its number and name, and how long it has taken or may take."""
-    times = state.times
-    taken, is_running = times.seconds(part), part == times.part
+    times = state.part_times
+    taken, is_running = times.seconds(part), part == times.running_part
     time = f"{seconds(taken)}{glyphs.ellipsis * is_running}" if taken else _PART_HINTS[part]
-    if number < times.step and not taken:
+    if number < times.part_number and not taken:
         time = "done"
-    return f"{'>' if is_running else ' '} {number}/{OPENING_PARTS} {PART_NAMES[part]:<20}{time}"
+    return f"{'>' if is_running else ' '} {number}/{N_OPENING_PARTS} {PART_NAMES[part]:<20}{time}"

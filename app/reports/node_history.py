@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from buddy.app.session.stages import Key, key_stages
+from buddy.app.session.stages import StageKey, key_stages
 from buddy.app.workspace.frontends import dialects_of, with_frontend
 from buddy.compiler.protocol import NOT_APPLIED, Assignment, NodeRow, NodeTrace, Preset, Stage, Symbol
 from buddy.compiler.protocol.recipe import OWN_FRONTENDS, TORCH_MLIR, Dialect, Recipe, preset_of
@@ -43,7 +43,7 @@ def _distinct_phases(presets: Sequence[Preset], name: str, other: str) -> tuple[
     return tuple(phase for phase in phases[name] if phase not in phases[other])
 
 
-def phase_stages(pipeline: FrontendPipeline, stages: Sequence[Stage]) -> list[tuple[Key, Stage]]:
+def phase_stages(pipeline: FrontendPipeline, stages: Sequence[Stage]) -> list[tuple[StageKey, Stage]]:
     """The last stage of each phase of the pipeline, in order, without failed stages."""
     last = {stage.phase: (key, stage) for key, stage in key_stages(stages) if stage.state != "failed"}
     return [last[phase] for phase in pipeline.phases if phase in last]

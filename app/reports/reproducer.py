@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from buddy.app.reports.run_report import as_json
-from buddy.app.session.stages import file_name
+from buddy.app.session.stages import stage_file_name
 from buddy.compiler.protocol import Assignment, Compiled, GraphInfo, Ran, Stage, Welcome, file_formats
 from buddy.compiler.protocol.recipe import Recipe, to_toml
 from buddy.compiler.protocol.source_locations import split_source
@@ -172,7 +172,7 @@ async def _write_all(
 
 async def _write_stage(folder: Path, stage: Stage, engine: EngineFunctions) -> StageFile:
     text = await engine.fetch(stage.text)
-    name = f"stages/{file_name(stage)}"
+    name = f"stages/{stage_file_name(stage)}"
     (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_text(text, "utf-8")
     return StageFile(stage.name, name, text_hash(text))

@@ -17,7 +17,7 @@ from buddy.app.reports.node_history import FrontendPipeline, NodeRemark, fronten
 from buddy.app.screens.modal import ListScreen
 from buddy.app.screens.tables import TableScreen
 from buddy.app.session.requests import Requester
-from buddy.app.session.stages import Key, StagePosition, StageRow
+from buddy.app.session.stages import StageKey, StagePosition, StageRow
 from buddy.app.widgets.code_view import NodeLine, NodeLines
 from buddy.app.widgets.look import Cell
 from buddy.app.widgets.prompt import Prompt
@@ -44,7 +44,7 @@ class FollowScreen(TableScreen[ProvenanceStep]):
 
     KEYS_TEXT = "enter goes to the line, / searches, s sorts, q closes"
 
-    def __init__(self, node: str, steps: Sequence[ProvenanceStep], current: Key | None) -> None:
+    def __init__(self, node: str, steps: Sequence[ProvenanceStep], current: StageKey | None) -> None:
         super().__init__(_STAGE_COLUMNS, steps)
         self._title = f"{node} in all stages"
         self._table.cursor = next((index for index, step in enumerate(steps) if step.row.key == current), 0)
@@ -119,7 +119,7 @@ class ComparedStage(NamedTuple):
     `hidden_count` is the number of its lines beyond `_MAX_LINES`.
     """
 
-    key: Key
+    key: StageKey
     stage: Stage
     lines: list[NodeLine]
     hidden_count: int

@@ -50,9 +50,9 @@ class NumericsScreen(TableScreen[NodeNumbers]):
         super().__init__(self._columns())
 
     def on_mount(self) -> None:
-        latest = self._session.state.of(self._recipe.graph).numerics
-        if latest is not None and latest[0] == self._recipe:
-            self._show_report(latest[1])
+        latest = self._session.state.graph_state_of(self._recipe.graph).comparison
+        if latest is not None and latest.recipe == self._recipe:
+            self._show_report(latest.report)
         else:
             self._compare("eager")
 
@@ -90,11 +90,11 @@ class NumericsScreen(TableScreen[NodeNumbers]):
     @work(exclusive=True, group="numerics")
     async def _compare(self, reference: Reference) -> None:
         self.show_progress("compiling")
-        latest = self._session.state.of(self._recipe.graph).numerics
+        latest = self._session.state.graph_state_of(self._recipe.graph).comparison
         request = self._session.compare_nodes(self._recipe, reference, self._progress)
         report = await Requester(self._session, self.show_progress).await_answer(request)
         if report is not None:
-            self._previous = latest[1] if latest is not None else None
+            self._previous = latest.report if latest is not None else None
             self._show_report(report)
             self._log(numerics_result(report, self._previous, self._info))
 

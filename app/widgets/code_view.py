@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from buddy.app.reports.text.search_hits import Pattern
-from buddy.app.session.stages import AnnotatedLine, LineCache, UnavailableError
+from buddy.app.session.line_cache import AnnotatedLine, LineCache
+from buddy.app.session.requests import UnavailableError
 from buddy.app.session.state import keep_newest
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells, cut_cells, length

@@ -58,9 +58,9 @@ from buddy.app.screens.modal import ConfirmScreen
 from buddy.app.screens.results import Results
 from buddy.app.session.client import EngineLocation
 from buddy.app.session.log_file import NO_LOG, LogOptions
-from buddy.app.session.progress import LongJobs
+from buddy.app.session.progress import BusyPeriod
+from buddy.app.session.recipe_editor import RecipeEditor
 from buddy.app.session.remote_host import RemoteHost
-from buddy.app.session.requests import RecipeEditor
 from buddy.app.session.session import Session
 from buddy.app.session.state import State, Topic
 from buddy.app.widgets.background import screen_bindings
@@ -153,7 +153,7 @@ class Workbench(App[int]):
         self._terminal_cells = TerminalCells()
         self._key_queue = KeyQueue(self, self.context.jobs, self._deliver, self.context.say)
         self._methods: dict[str, Method] = {}
-        self._long_jobs = LongJobs()
+        self._busy_period = BusyPeriod()
         CursorView.ascii_mode = ascii_mode
 
     def _make_program(
@@ -165,7 +165,7 @@ class Workbench(App[int]):
         self.session = Session(self.workspace, self.session_changed, self._engine, self._log_options, self._directory)
         self.session.auto_run, self.session.equal_nan = self.settings.auto_run, self.settings.equal_nan
         self.session.timeout = self.settings.timeout
-        self.session.watching, self.session.reopens = watch, self._reopens
+        self.session.watching, self.session.reopens_saved_graphs = watch, self._reopens
         self.context = context = self._make_context()
         self.graph, self.passes, self.ir = GraphPane(context), PassesPane(context), IrPane(context)
         self.source, self.outputs = SourcePane(context, self.graph), OutputsPane(context)
@@ -452,7 +452,7 @@ class Workbench(App[int]):
         else:
             self._ticker.pause()
             self.engine_commands.report_cancelled()
-        if self._long_jobs.has_ended(busy, self.settings.bell_after):
+        if self._busy_period.update(busy, self.settings.bell_after):
             self.bell()
 
     def update_border_lines(self) -> None:

@@ -76,7 +76,7 @@ def _engine_cells(state: State, busy: bool) -> Cells:
     if stopped := _stopped_workers(state):
         return [(f"{stopped[0]} suspended", "bad")]
     if busy:
-        part = state.times.part
+        part = state.part_times.running_part
         return [(PART_NAMES[part] if part else "engine busy", "accent")]
     return [("engine ready", "ok")]
 

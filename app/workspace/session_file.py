@@ -24,15 +24,16 @@ from buddy.compiler.protocol.renamed import decode_recipes
 from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
 from buddy.compiler.protocol.source_locations import split_source
 
-# A stage by its pass and the number of earlier stages of that pass. Unlike an index, it survives that steps are moved.
-Key = tuple[str, int]
+# A stage by its pass and the number of earlier stages of that pass. Unlike an index, it stays the same when passes are
+# moved.
+StageKey = tuple[str, int]
 
 
 class Bookmark(msgspec.Struct, frozen=True):
     """Line `line` of stage `key` of a graph. Its text is stored too, to find the line again after the stage changed."""
 
     graph: int
-    key: Key
+    key: StageKey
     line: int
     text: str
 
@@ -53,7 +54,7 @@ class Bookmarks:
         self.marks.append(mark)
         return True
 
-    def lines_of(self, graph: int, key: Key | None) -> set[int]:
+    def lines_of(self, graph: int, key: StageKey | None) -> set[int]:
         """The lines of a stage that have bookmarks."""
         return {mark.line for mark in self.marks if (mark.graph, mark.key) == (graph, key)}
 

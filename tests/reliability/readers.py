@@ -386,7 +386,7 @@ READERS: dict[str, Reader] = {
     ),
     "host": Reader(_text(remote_host.check_host), (ValueError,), (b"me@host", b"ssh://me@host:22", b"h"), weight=20),
     "ssh's complaint": Reader(
-        _text(lambda text: remote_host.RemoteHost("h").explain(len(text) % 256, text)),
+        _text(lambda text: remote_host.RemoteHost("h").explain_exit(len(text) % 256, text)),
         (),
         (b"ssh: Permission denied (publickey).\n", b"bash: buddy-tui: command not found"),
         weight=20,

@@ -21,7 +21,7 @@ from buddy.app.screens.editor import EditorScreen
 from buddy.app.screens.follow import NodeHistoryScreen
 from buddy.app.screens.picker import PickerChoice, PickerScreen
 from buddy.app.screens.values import ValuesScreen
-from buddy.app.session.stages import MAX_PAGES, LineCache
+from buddy.app.session.line_cache import MAX_PAGES, LineCache
 from buddy.app.session.state import MAX_CACHED_FORMS, MAX_LOG_ENTRIES, State, keep_newest
 from buddy.app.workbench import app
 from buddy.app.workbench.app import MainScreen, Workbench

@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import NamedTuple
 
-from buddy.app.session.stages import AnnotatedLine
+from buddy.app.session.line_cache import AnnotatedLine
 from buddy.app.session.state import MAX_CACHED_TEXTS, keep_newest
 from buddy.compiler.protocol import LongType
 from buddy.compiler.protocol.text.lines import INSIDE
@@ -146,7 +146,7 @@ class Expansions:
     def apply(self, text: str, number: int, line: AnnotatedLine | None) -> AnnotatedLine | None:
         """The line with its filled gaps, marked as full if it is shown without abbreviations."""
         if line is not None and (text, number) in self._full:
-            line = replace(line, full=True)
+            line = replace(line, is_full=True)
         filled = self._filled.get((text, number))
         if not filled or line is None:
             return line

@@ -347,8 +347,8 @@ async def test_closing_the_list_of_recompilations_stops_the_script(workbench: Op
 async def test_all_graphs_are_run_by_one_command(workbench: Open) -> None:
     async with workbench("two_models.py") as bench:
         bench.app.graph_commands.run_all()
-        await bench.until(lambda: all(bench.app.state.of(k).report for k in range(4)), "the reports")
-        assert all(bench.app.state.of(k).report.ok for k in range(4))
+        await bench.until(lambda: all(bench.app.state.graph_state_of(k).report for k in range(4)), "the reports")
+        assert all(bench.app.state.graph_state_of(k).report.ok for k in range(4))
         await bench.until(lambda: bench.shows("3 Head ok"), "the list of graphs")
 
 

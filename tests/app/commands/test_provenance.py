@@ -75,7 +75,7 @@ async def test_assembly_has_arrows_machine_code_and_the_nodes_that_functions_ser
         column = head.index("╭▸")
         assert tail[column : column + 2] == "╰─"
         assert tail.find(label.rstrip(":")) > column
-        text = ir.line_at(jump).machine
+        text = ir.line_at(jump).machine_code
         assert bytes.fromhex(text)
         assert not bench.shows(text)
         await bench.press("g", "h")

@@ -10,7 +10,8 @@ from buddy.app.panes.ir_document import IrDocument
 from buddy.app.panes.ir_loader import IrRows
 from buddy.app.reports.text.differences import DiffRows
 from buddy.app.reports.text.folds import Folds, TextFold
-from buddy.app.session.stages import PAGE_LINES, LineCache, UnavailableError
+from buddy.app.session.line_cache import PAGE_LINES, LineCache
+from buddy.app.session.requests import UnavailableError
 from buddy.app.workbench.app import Workbench
 from buddy.app.workspace.settings import Settings
 from buddy.compiler.protocol import Lines, Stage, Symbol

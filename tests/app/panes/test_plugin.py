@@ -22,9 +22,9 @@ from buddy.app.session.pane_plugins import (
     PaneLine,
     PaneSource,
     PaneThread,
-    checked_lines,
-    file_error,
+    check_lines,
     find_panes,
+    pane_file_error,
 )
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.plugin_code import TimeIsUp
@@ -231,7 +231,7 @@ def test_panes_of_packages_and_files_are_found_without_an_import(
     assert "first_panes" not in sys.modules
     with pytest.raises(RuntimeError, match="imported") as raised:
         sources[0].load()
-    problem = sources[0].problem(raised.value)
+    problem = sources[0].diagnose(raised.value)
     assert problem.what == "the pane One of first-panes 1.0 raised RuntimeError: imported"
     assert problem.where == f"{tmp_path / 'first_panes.py'}:1"
 
@@ -260,15 +260,15 @@ def test_a_pane_that_cannot_be_loaded_says_why(text: str, what: str, todo: str, 
     source = PaneSource("Mine", "mine.py", f"{tmp_path / 'mine.py'}:Mine")
     with pytest.raises((BuddyError, ImportError, SyntaxError, AttributeError)) as raised:
         source.load()
-    problem = source.problem(raised.value)
+    problem = source.diagnose(raised.value)
     assert what in problem.what
     assert todo in problem.todo
 
 
 def test_the_option_names_a_file_and_a_class(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert file_error(f"{file}:Sizes") == ""
-    assert "no such file" in file_error(f"{file.parent}/none.py:Sizes")
-    assert "not of the form FILE.py:CLASS" in file_error(str(file))
+    assert pane_file_error(f"{file}:Sizes") == ""
+    assert "no such file" in pane_file_error(f"{file.parent}/none.py:Sizes")
+    assert "not of the form FILE.py:CLASS" in pane_file_error(str(file))
     assert make_parser().parse_args(["model.py", "--pane", f"{file}:Sizes"]).pane == [f"{file}:Sizes"]
     with pytest.raises(SystemExit):
         make_parser().parse_args(["model.py", "--pane", "Sizes"])
@@ -316,10 +316,10 @@ async def test_a_thread_without_a_call_ends() -> None:
 
 def test_lines_are_checked() -> None:
     roles = frozenset({"text", "bad"})
-    lines = checked_lines(["a", PaneLine((("b", "bad"),), "n")], roles)
+    lines = check_lines(["a", PaneLine((("b", "bad"),), "n")], roles)
     assert lines == [PaneLine((("a", "text"),)), PaneLine((("b", "bad"),), "n")]
-    assert len(checked_lines(["a"] * 30_000, roles)) == 20_001
+    assert len(check_lines(["a"] * 30_000, roles)) == 20_001
     for wrong in ("text", None, [1], [PaneLine((("a", "red"),))], [PaneLine(((1, "text"),))]):  # type: ignore[arg-type]
         with pytest.raises(BuddyError):
-            checked_lines(wrong, roles)
+            check_lines(wrong, roles)
     assert Pane.keys == {}

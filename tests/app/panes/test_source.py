@@ -256,7 +256,7 @@ async def test_the_code_on_the_screen_is_the_code_that_was_captured(
         app.session.reload((str(file),))
         await bench.until(lambda: source.row_count == TWO_LINES.count("\n") + 1, "the new file")
         assert source.cursor == 4, "the cursor stays on its line while the pane has focus"
-        app.session.build()
+        app.session.compile_current()
         await bench.settled()
         assert source.cursor == 4, "a compilation moves nothing"
         app.context.layout.show_pane("graph")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from buddy.app.reports.text.folds import Expansions, find_gaps, wrap_segments
-from buddy.app.session.stages import AnnotatedLine
+from buddy.app.session.line_cache import AnnotatedLine
 from buddy.app.widgets.drawn_lines import RowLine, line_above, lines_below, scroll_top, top_to_show
 
 LINE = "    %12 = linalg.matmul ins(%9, %11 : tensor<128x768xf32>, tensor<768x768xf32>) outs(%10 : tensor<128x768xf32>)"

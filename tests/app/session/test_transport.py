@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from buddy.app.session.line_cache import PAGE_LINES
 from buddy.app.session.log_file import NO_LOG
 from buddy.app.session.remote_host import RemoteHost
 from buddy.app.session.session import Session
-from buddy.app.session.stages import PAGE_LINES
 from buddy.app.session.transport import EngineError, ResumingTransport
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol import ListPresets

@@ -113,7 +113,7 @@ async def test_other_runtimes_run_beside_and_edits_leave_them_out(workbench: Ope
         assert (side.name, side.problem, side.verdict) == ("onnxruntime", "", "ok")
         await bench.sees("ORT")
         bench.app.session.auto_run = True
-        bench.app.session.build()
+        bench.app.session.compile_current()
         await bench.until(lambda: len(bench.app.state.runs) == 2, "the run after an edit")
         assert bench.app.state.report.sides == ()
         await bench.press("g", "V")
@@ -214,7 +214,7 @@ async def _is_asked_before_anything_is_replaced(bench: Any, folder: Path, mine: 
 async def _leaves_the_folder_when_cancelled(bench: Any, folder: Path) -> None:
     """The run is cancelled after all earlier files have been written."""
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    other, run = folder.with_name("other"), bench.app.session.run_values
+    other, run = folder.with_name("other"), bench.app.session.run_with_values
 
     async def cancelled(recipe: Recipe) -> Any:
         asked = asyncio.ensure_future(run(recipe))
@@ -222,7 +222,7 @@ async def _leaves_the_folder_when_cancelled(bench: Any, folder: Path) -> None:
         bench.app.session.cancel()
         return await asked
 
-    bench.app.session.run_values = cancelled
+    bench.app.session.run_with_values = cancelled
     for target in (folder, other):
         bench.app.session_commands.write_reproducer(str(target))
         await bench.press(*(["y"] if target is folder else []))
