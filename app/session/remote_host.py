@@ -31,7 +31,7 @@ class RemoteHost:
 
     @property
     def key(self) -> str:
-        """The part of the name of a session file that distinguishes equal paths on different hosts or in other folders."""
+        """A text by which session files of equal paths on different hosts or in different folders are distinguished."""
         return f"{self.host} {self.folder}"
 
     def start_command(self, name: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The stages of one graph: their keys, their alignment with those of another compilation, and the list on the screen."""
+"""The stages of one graph: their keys, their pairs in another compilation, and the list that the panes show."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _pair_moved_stages(
 
 
 def find_counterpart(stage: Stage, stages: Sequence[Stage], others: Sequence[Stage]) -> Stage | None:
-    """Return the stage in `others` that `align_stages` pairs with `stage`, one of `stages`; `None` if it has no pair."""
+    """Return the stage in `others` that `align_stages` pairs with `stage`, one of `stages`, or `None`."""
     return next((other for own, other in align_stages(stages, others) if own is stage), None)
 
 
