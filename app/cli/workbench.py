@@ -108,9 +108,9 @@ def _pane(text: str) -> str:
 
 def _start(words: Sequence[str]) -> int:
     """Let the user choose a program, and open it with the options `words`, or run the chosen verb."""
-    from buddy.app.workbench.start import Verb, choose
+    from buddy.app.workbench.start import Verb, choose_program
 
-    choice = choose(ascii_mode="--ascii" in words or not _can_draw_boxes(), mouse="--no-mouse" not in words)
+    choice = choose_program(ascii_mode="--ascii" in words or not _can_draw_boxes(), mouse="--no-mouse" not in words)
     if choice is None:
         return 0
     if isinstance(choice, Verb):

@@ -67,19 +67,14 @@ from buddy.app.widgets.background import screen_bindings
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.workbench import status_lines
 from buddy.app.workbench.border_lines import BorderLines
-from buddy.app.workbench.changed_cells import DirtyLines, TerminalCells
+from buddy.app.workbench.changed_cells import DirtyLinesCompositor, TerminalCells
+from buddy.app.workbench.crash_log import save_crash_log
 from buddy.app.workbench.dispatch import Method, resolve
-from buddy.app.workbench.key_sequences import ActionCommands, KeyQueue, KeySequences, Palette
-from buddy.app.workbench.terminal import (
-    ResizeLimiter,
-    clear_region_caches,
-    clear_style_caches,
-    clear_widget_cache,
-    copy_to_tmux,
-    exit_with_server,
-    read_pastes_as_text,
-    save_crash_log,
-)
+from buddy.app.workbench.key_queue import KeyQueue
+from buddy.app.workbench.key_sequences import KeySequences
+from buddy.app.workbench.palette import ActionCommands, Palette
+from buddy.app.workbench.terminal import ResizeLimiter, copy_to_tmux, exit_with_server, read_pastes_as_text
+from buddy.app.workbench.textual_caches import clear_region_caches, clear_style_caches, clear_widget_cache
 from buddy.app.workbench.tour import Tour
 from buddy.app.workspace.session_file import FIRST_SCRIPT_NOTICE, Bookmarks, is_first_script
 from buddy.app.workspace.settings import Settings
@@ -88,13 +83,13 @@ from buddy.compiler.protocol.recipe import PluginFile
 from buddy.themes.palette import DEFAULT, themes
 from buddy.themes.textual_themes import textual_themes
 
-# Changes of these topics are frequent while jobs run, so they are drawn together, at most this often.
+# Changes of these topics are frequent while jobs run, so they are drawn together, at most every `DRAW_SECONDS`.
 FREQUENT_TOPICS: frozenset[Topic] = frozenset({"stages", "passes", "status", "outputs"})
 DRAW_SECONDS = 0.1
 # How often the files of the program are checked for changes, unless they are watched.
 FILE_CHECK_SECONDS = 3.0
 # The exit code after an internal error (EX_SOFTWARE of sysexits.h).
-INTERNAL_ERROR = 70
+INTERNAL_ERROR_EXIT_CODE = 70
 
 
 class MainScreen(Screen[None]):
@@ -104,7 +99,7 @@ class MainScreen(Screen[None]):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._compositor = DirtyLines()
+        self._compositor = DirtyLinesCompositor()
 
 
 class Workbench(App[int]):
@@ -127,10 +122,16 @@ class Workbench(App[int]):
         store: Path | None = None,
         plugins: tuple[PluginFile, ...] = (),
         watch: bool = False,
-        reopens: bool = False,
+        reopens_saved_graphs: bool = False,
         pane_files: tuple[str, ...] = (),
     ) -> None:
-        """Make the workbench of a program. If `shows_tour` is set before it runs, it starts with the tour."""
+        """Make the workbench of the program `source`.
+
+        `engine`, `directory`, `log` and `reopens_saved_graphs` are those of `Session`. `store` is the folder of the
+        session files, by default that of the user. `pane_files` are panes of plug-ins, as `FILE.py:CLASS`. With
+        `watch`, the program is loaded again when its files change. If `shows_tour` is set before the workbench runs, it
+        starts with the tour.
+        """
         super().__init__()
         self.animation_level = "none"
         self.settings = settings or Settings()
@@ -144,7 +145,7 @@ class Workbench(App[int]):
         self._engine = engine
         self._store = store or default_store(engine.key if isinstance(engine, RemoteHost) else "")
         self._directory = os.getcwd() if directory is None else directory
-        self._reopens, self._pane_files = reopens, pane_files
+        self._reopens_saved_graphs, self._pane_files = reopens_saved_graphs, pane_files
         self._make_program(source, arguments, plugins, watch)
         self.key_sequences = KeySequences(self)
         self.tour = Tour(lambda: self.context.layout, lambda message: self.context.say(message))
@@ -165,7 +166,7 @@ class Workbench(App[int]):
         self.session = Session(self.workspace, self.session_changed, self._engine, self._log_options, self._directory)
         self.session.auto_run, self.session.equal_nan = self.settings.auto_run, self.settings.equal_nan
         self.session.timeout = self.settings.timeout
-        self.session.watching, self.session.reopens_saved_graphs = watch, self._reopens
+        self.session.watching, self.session.reopens_saved_graphs = watch, self._reopens_saved_graphs
         self.context = context = self._make_context()
         self.graph, self.passes, self.ir = GraphPane(context), PassesPane(context), IrPane(context)
         self.source, self.outputs = SourcePane(context, self.graph), OutputsPane(context)
@@ -180,7 +181,7 @@ class Workbench(App[int]):
         self._last_draw_time = 0.0
 
     def _make_context(self) -> WorkbenchContext:
-        """Create the parts that panes and commands share."""
+        """Create the objects that panes and commands share."""
         session, glyphs = self.session, self.glyphs
         status = Status(self, self.update_border_lines)
         session.say = lambda message: status.say(message)
@@ -226,7 +227,7 @@ class Workbench(App[int]):
         self.screen_commands = ScreenCommands(context, self, graph, ir, self.log_path, self.situation)
 
     def targets(self) -> list[tuple[str, object]]:
-        """The objects other than panes that perform actions, by the names that actions use for them."""
+        """Return the objects other than panes that perform actions, by the names that `Action.target` uses for them."""
         return [
             ("app", self),
             ("engine", self.engine_commands),
@@ -298,27 +299,27 @@ class Workbench(App[int]):
         self._methods = resolve(actions.ACTIONS, self.targets(), self.panes, lambda: self.context.layout.pane_id)
         self.program_commands.record()
         if self.state.opens_dump:
-            self.context.layout.pane_id = "ir"  # its stages are what a dump has
+            self.context.layout.pane_id = "ir"  # a dump consists of stages
         self.session_commands.restore()
         self.context.layout.arrange()
         self.pane.focus()
 
     def open_program(self, source: str, arguments: tuple[str, ...]) -> None:
-        """Replace the program by another one. The edits of both are saved; what runs is cancelled."""
+        """Replace the program by another one. The edits of both are saved; running jobs are cancelled."""
         self.call_later(self._open_program, source, arguments)
 
     async def _open_program(self, source: str, arguments: tuple[str, ...]) -> None:
-        before, plugins = self.session, self.workspace.plugins
+        previous_session, plugins = self.session, self.workspace.plugins
         self.session_commands.save()
         self.workers.cancel_all()
-        self._make_program(source, arguments, plugins, before.watching)
+        self._make_program(source, arguments, plugins, previous_session.watching)
         self._key_queue.use(self.context.jobs, self.context.say)
         if is_first_script(source, self._store):
             self.session_commands.startup_messages = (FIRST_SCRIPT_NOTICE,)
         await self.recompose()
         self._start_program()
         self.update_border_lines()
-        self._run_session(before)
+        self._run_session(previous_session)
 
     async def _check_files(self) -> None:
         await self.program_commands.check_files()
@@ -327,12 +328,12 @@ class Workbench(App[int]):
         await self._check_files()
 
     @work(group="session")
-    async def _run_session(self, before: Session | None = None) -> None:
-        """Run the session, after the engine of the session `before` has exited."""
+    async def _run_session(self, previous_session: Session | None = None) -> None:
+        """Run the session, after the engine of the previous one has exited."""
         session = self.session
         try:
-            if before is not None:
-                await before.close()
+            if previous_session is not None:
+                await previous_session.close()
             await session.keep_running()
         except Exception as error:
             # Without a session nothing compiles, so this error must end the workbench.
@@ -365,11 +366,11 @@ class Workbench(App[int]):
     @property
     def busy(self) -> bool:
         """Whether anything runs that the user can cancel."""
-        jobs_wait = self.context.jobs.is_busy or self.ir.comparison.running or self.ir.stage_search.running
-        return self.state.busy or jobs_wait
+        is_job_running = self.context.jobs.is_busy or self.ir.comparison.running or self.ir.stage_search.running
+        return self.state.busy or is_job_running
 
     def situation(self) -> actions.Situation:
-        """The state that decides which actions are enabled."""
+        """Return the state that decides which actions are enabled."""
         state, workspace = self.state, self.workspace
         node, row = self.graph.current, self.passes.current
         return actions.Situation(
@@ -426,6 +427,7 @@ class Workbench(App[int]):
             self.call_later(self._draw_changes)
 
     def _draw_changes(self) -> None:
+        """Update the panes and the lines around them after changes of the topics that are not drawn yet."""
         topics = self._undrawn_topics
         self._undrawn_topics = frozenset()
         if not self.is_running or not topics:
@@ -467,6 +469,7 @@ class Workbench(App[int]):
                 pane.rows_updated()
 
     def _update_time(self) -> None:
+        """Draw the times of running jobs again. Called every second while a job runs."""
         self._update_busy()
         self._draw_empty_panes()
         self.update_border_lines()
@@ -510,9 +513,11 @@ class Workbench(App[int]):
         return await self._check_bindings(key, priority=True) or await self._check_bindings(key)
 
     def action_begin_sequence(self, key: str) -> None:
+        """Handle the binding of the first key of a sequence."""
         self.key_sequences.begin(key)
 
     async def action_act(self, action_id: str, *arguments: object) -> None:
+        """Perform the action of a key binding."""
         await self.perform(actions.BY_ID[action_id], *arguments)
 
     async def perform(self, action: actions.Action, *arguments: object) -> None:
@@ -531,15 +536,16 @@ class Workbench(App[int]):
         pane_id = self.context.layout.pane_id
         self._methods[action.id](*arguments)
         if situation.captured:
-            self.tour.note(action.id, pane_id)
+            self.tour.advance_after(action.id, pane_id)
         self.update_border_lines()
 
     def on_click(self, event: events.Click) -> None:
         if event.widget is self.graph and self.state.captured:
-            self.tour.note("move.down", "graph")
+            self.tour.advance_after("move.down", "graph")
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
         if isinstance(event.widget, Pane):
+            # A key changes the layout first, and a click the focus.
             by_key = self.context.layout.pane_id == event.widget.pane_id
             self.context.layout.take_focus(event.widget.pane_id)
             stages = self.ir.stages
@@ -557,7 +563,7 @@ class Workbench(App[int]):
     # ---- helpers -----------------------------------------------------------------------------------------------------
 
     def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
-        """Write only the cells that have changed."""
+        """Write an update of the screen to the terminal: only the cells that have changed."""
         super()._display(screen, self._terminal_cells.as_changes(renderable))
 
     def redraw_screen(self) -> None:
@@ -603,7 +609,9 @@ class Workbench(App[int]):
         self.plugin.stage_shown()
 
     def pane_commands(self) -> list[tuple[str, str, Callable[[], None]]]:
-        """An entry of the palette for each pane of a plug-in: the title, the help and what it does."""
+        """Return an entry of the palette for each pane of a plug-in: its title, its help, and the function that
+        shows it.
+        """
         return [
             (
                 f"Pane of a plug-in: {source.name}",
@@ -663,4 +671,4 @@ class Workbench(App[int]):
             self.context.say(str(diagnostic))
             return
         diagnostic = save_crash_log(error, path)
-        self.exit(INTERNAL_ERROR, return_code=INTERNAL_ERROR, message=str(diagnostic))
+        self.exit(INTERNAL_ERROR_EXIT_CODE, return_code=INTERNAL_ERROR_EXIT_CODE, message=str(diagnostic))

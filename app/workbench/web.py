@@ -33,13 +33,16 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
+# How often it is checked whether the server accepts connections.
 _POLL_SECONDS = 0.02
-# Seconds between two changes of size that are sent to a workbench, and until one that should exit is killed.
+# The least time between two changes of size that are sent to a workbench.
 _RESIZE_SECONDS = 0.05
+# How long a workbench may take to exit before it is killed.
 _EXIT_SECONDS = 10.0
 # Seconds between two pings of the browser.
 _HEARTBEAT_SECONDS = 15
-# Gives the terminal the focus. The page tells the workbench only about a focus that comes after its first output.
+# Focuses the terminal when the page is loaded, and again after the first output: the page reports only a focus after
+# its first output to the workbench.
 _FOCUS_SCRIPT = """<script>
   const waiting = setInterval(() => {
     const input = document.querySelector(".xterm-helper-textarea");
@@ -59,10 +62,10 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class WorkbenchService(AppService):
-    """The workbench of one page: its process gets the newest size only, and ends with the page."""
+    """The workbench of one page. Its process gets only the newest size, and exits when the page is closed."""
 
     _size = _sent_size = (0, 0)
-    _sizes: asyncio.Task[None] | None = None
+    _size_task: asyncio.Task[None] | None = None
 
     async def _open_app_process(self, width: int = 80, height: int = 24) -> asyncio.subprocess.Process:
         """Start the process without a shell, and in a group that can be killed."""
@@ -78,8 +81,8 @@ class WorkbenchService(AppService):
     async def set_terminal_size(self, width: int, height: int) -> None:
         """Send a size soon. If more sizes arrive until then, only the last one is sent."""
         self._size = (width, height)
-        if self._sizes is None or self._sizes.done():
-            self._sizes = asyncio.create_task(self._send_sizes())
+        if self._size_task is None or self._size_task.done():
+            self._size_task = asyncio.create_task(self._send_sizes())
 
     async def _send_sizes(self) -> None:
         while self._size != self._sent_size:
@@ -93,10 +96,10 @@ class WorkbenchService(AppService):
         if task is None or process is None:
             return
         await self._download_manager.cancel_app_downloads(app_service_id=self.app_service_id)
-        running = [each for each in (task, self._sizes) if each is not None]
-        for each in running:
-            each.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        running_tasks = [each for each in (task, self._size_task) if each is not None]
+        for running_task in running_tasks:
+            running_task.cancel()
+        await asyncio.gather(*running_tasks, return_exceptions=True)
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._quit(process), _EXIT_SECONDS)
         if process.returncode is None:
@@ -119,11 +122,12 @@ class TokenServer(Server):
 
     @property
     def address(self) -> str:
+        """The address of the page, with the token."""
         name = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{name}:{self.port}/{self.token}/"
 
     async def _make_app(self) -> web.Application:
-        """An application that serves textual-serve's pages under the token, and nothing else."""
+        """Return an application that serves only textual-serve's pages, under the token."""
         inner = await super()._make_app()
         outer = web.Application(middlewares=[self._guard])
         outer.add_subapp(f"/{self.token}", inner)
@@ -141,13 +145,13 @@ class TokenServer(Server):
         return await handler(request)
 
     async def handle_index(self, request: web.Request) -> web.Response:
-        """The page of textual-serve, whose terminal has the focus."""
+        """Return the page of textual-serve, extended by a script that focuses its terminal."""
         page = aiohttp_jinja2.render_template("app_index.html", request, self._page_values(request))
         page.text = str(page.text).replace("</body>", f"{_FOCUS_SCRIPT}</body>")
         return page
 
     def _page_values(self, request: web.Request) -> dict[str, object]:
-        """The values of the page's template. Its addresses have the host name of the request.
+        """Return the values of the page's template. Its addresses have the host name of the request.
 
         This machine may have several names, and the browser allows only connections to the one that it has used.
         """
@@ -219,7 +223,7 @@ def is_own_host(host: str, bound_host: str) -> bool:
 
 
 def is_own_origin(origin: str | None, host: str) -> bool:
-    """Whether a request comes from a page served under `host`; also true without an origin, which browsers send."""
+    """Whether a request comes from a page served under `host`, or has no origin, so that it comes from no page."""
     if origin is None:
         return True
     try:

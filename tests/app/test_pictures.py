@@ -47,7 +47,7 @@ from buddy.app.screens.tables import FallbacksScreen, RecompilationsScreen, Runs
 from buddy.app.screens.values import ValuesScreen
 from buddy.app.session.stages import StageRow
 from buddy.app.workbench.app import MainScreen
-from buddy.app.workbench.key_sequences import Palette
+from buddy.app.workbench.palette import Palette
 from buddy.app.workbench.start import StartScreen
 from buddy.app.workspace.sources import Program
 from buddy.compiler.protocol import (

@@ -17,7 +17,7 @@ from buddy.app.screens.picker import ChoiceList, PickerScreen
 from buddy.app.screens.tables import TableScreen
 from buddy.app.widgets.prompt import Prompt
 from buddy.app.workbench.app import MainScreen
-from buddy.app.workbench.key_sequences import Palette
+from buddy.app.workbench.palette import Palette
 from tests.app.picturing import compiled, passed_on, until
 from tests.app.test_pictures import SCREENS, Shown, every_screen, show
 

@@ -76,11 +76,11 @@ async def test_the_last_session_is_shown_until_the_script_has_run(
     data.write_text("5")
     script.write_text(WIDTH_FROM_FILE.format(data=str(data)))
     os.utime(script, (1e9, 1e9))
-    async with workbench(script, size=(160, 50), reopens=True) as bench:
+    async with workbench(script, size=(160, 50), reopens_saved_graphs=True) as bench:
         await bench.press("r")
         await bench.until(lambda: len(bench.app.state.runs) == 1, "the run")
     data.write_text("7")
-    async with workbench(script, size=(160, 50), wait=False, reopens=True) as bench:
+    async with workbench(script, size=(160, 50), wait=False, reopens_saved_graphs=True) as bench:
         await bench.sees("from the last session")
         await bench.until(lambda: bench.app.state.compiled_recipe is not None, "the compilation of the last session")
         await bench.drawn()

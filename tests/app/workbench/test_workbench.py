@@ -175,7 +175,7 @@ async def test_the_second_keys_are_listed_after_a_pause_in_pages_and_by_mouse(wo
         assert which_key.region.bottom == app.size.height - 2, "the status line and the keys are visible"
         first_page = bench.screen
         await bench.press("down")
-        assert bench.screen != first_page or which_key.pages == 1
+        assert bench.screen != first_page or which_key.page_count == 1
         await bench.press("escape")
         assert not which_key.display
         assert not app.key_sequences.pending
