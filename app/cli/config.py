@@ -40,7 +40,7 @@ def main(words: Sequence[str]) -> int:
         print(json.dumps({**_settings_json(path, settings, problems), "actions": _actions()}, indent=2))
     elif options.keys:
         rows = [[action["id"], action["pane"], ", ".join(action["keys"]), action["title"]] for action in _actions()]
-        print(table(["id", "pane", "keys", "action"], rows, left=frozenset(["id", "pane", "keys", "action"])))
+        print(table(["id", "pane", "keys", "action"], rows, left_aligned=frozenset(["id", "pane", "keys", "action"])))
     else:
         print(_text(path, settings, problems))
     return FAILURE if problems else 0
@@ -83,8 +83,8 @@ def _text(path: Path, settings: Settings, problems: Sequence[str]) -> str:
     ]
     parts = [
         f"settings: {path}{'' if path.exists() else ' (not found: the defaults are used)'}",
-        table(field_heading, fields, left=frozenset(field_heading)),
-        table(key_heading, remapped, left=frozenset(key_heading)) if remapped else "",
+        table(field_heading, fields, left_aligned=frozenset(field_heading)),
+        table(key_heading, remapped, left_aligned=frozenset(key_heading)) if remapped else "",
         f"themes: {', '.join(themes())}\n  user themes: {themes_folder(path)}/*.toml",
         "\n".join(f"problem: {problem}" for problem in problems),
         "\n".join(describe_clashes()),

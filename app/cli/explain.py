@@ -10,7 +10,7 @@ from typing import Any
 from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.console import Console
 from buddy.app.cli.headless import Failure, Headless, run_verb_on_program, run_with_engine
-from buddy.app.reports.fallbacks import GraphFacts, as_json, as_text, fallbacks, summary
+from buddy.app.reports.fallbacks import GraphFacts, fallback_rows, fallbacks_json, fallbacks_summary, fallbacks_text
 from buddy.app.reports.recompilations import dynamo_json, dynamo_text
 from buddy.app.reports.run_report import failure_json
 from buddy.compiler.protocol import DynamoReport, ExplainDynamo, Profile, ProfileReport
@@ -97,15 +97,15 @@ async def _explain_fallbacks(
             engine.console.error(failure.diagnostic, f"graph {recipe.graph}")
             errors.append({"graph": recipe.graph, "error": failure_json(failure.diagnostic)})
         graphs.append(GraphFacts(recipe.graph, info, assignments, profile))
-    rows, line = fallbacks(graphs), summary(graphs)
+    rows, line = fallback_rows(graphs), fallbacks_summary(graphs)
     names = [{"graph": facts.number, "name": facts.info.name} for facts in graphs]
     values: dict[str, object] = {
         "summary": line,
         "graphs": names,
-        "rows": as_json(rows),
+        "rows": fallbacks_json(rows),
         **({"errors": errors} if errors else {}),
     }
-    return as_text(rows, line), values, FAILURE if errors else 0
+    return fallbacks_text(rows, line), values, FAILURE if errors else 0
 
 
 async def _profile(engine: Headless, recipe: Recipe, timeout: float) -> ProfileReport:

@@ -11,8 +11,8 @@ from buddy.app.cli.agent import AgentProgram, check_recipe_file
 from buddy.app.cli.headless import Failure
 from buddy.app.cli.trace import find_nodes, node_json
 from buddy.app.reports import formatting, numerics, profile
+from buddy.app.reports.bisections import bisection_lines
 from buddy.app.reports.run_report import failure_json
-from buddy.app.reports.searches import bisection_lines
 from buddy.app.reports.share.contents import SharedGraph
 from buddy.app.reports.share.page import is_page, write_report
 from buddy.app.reports.text.unified import unified_diff
@@ -347,7 +347,7 @@ class Tools:
         engine = self._program.engine
         frame = CompareNodes(engine.client.new_request_id(), self._program.recipe, reference, own)
         report, info = (await engine.request(frame)).report, self._program.info
-        rows = numerics.rows_of(info)
+        rows = numerics.rows_by_stable_name(info)
         nodes = [
             {"node": rows[one.node].display_name if one.node in rows else one.node, "value": one.value_state,
              "ok": one.ok, "error": numerics.error_text(one.error),

@@ -80,5 +80,5 @@ def _row(row: PipelineFacts) -> list[object]:
     report = row.report
     times = [f"{report.compiled.median * 1e3:.3g}", f"{report.eager.median * 1e3:.3g}"] if report else ["", ""]
     verdict = "failed" if row.problem else "" if report is None else report.word
-    sizes = [row.n_passes, row.n_changing_passes, f"{row.milliseconds:.0f}", row.operations, row.assembly_lines]
+    sizes = [row.n_passes, row.n_changing_passes, f"{row.milliseconds:.0f}", row.n_ops, row.n_assembly_lines]
     return [row.title, *sizes, *times, verdict]

@@ -13,11 +13,11 @@ from buddy.app.cli import VERBS, arguments
 from buddy.app.cli.headless import Headless, reporting_write_errors, run_verb_on_program
 from buddy.app.cli.recipes import UsageError
 from buddy.app.reports.formatting import table
-from buddy.app.reports.searches import (
+from buddy.app.reports.tuning import (
     VariationError,
     attempt_line,
-    front_rows,
-    node_rows,
+    error_time_rows,
+    precision_rows,
     read_variation,
     tuning_json,
     tuning_lines,
@@ -103,8 +103,8 @@ async def _tune(engine: Headless, options: argparse.Namespace, script: tuple[str
         print("\n".join([*tuning_lines(tuned, attempts[0].choices if attempts else ()), *saved]))
         if tuned.nodes:
             names = {row.stable: row.display_name for row in engine.graphs[recipe.graph].rows}
-            print(table(["error", "x eager", "precisions"], front_rows(attempts), frozenset({"precisions"})))
-            nodes = node_rows(tuned, names)
+            print(table(["error", "x eager", "precisions"], error_time_rows(attempts), frozenset({"precisions"})))
+            nodes = precision_rows(tuned, names)
             heading = ["product", "precision", "saves", "error alone"]
             print(table(heading, nodes, frozenset({"product", "precision"})) if nodes else "all products stay in f32")
     return 0

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from buddy.app.actions import key_of
+from buddy.app.reports.bisections import CRITERIA, bisection_texts, parse_criterion, write_bisection
 from buddy.app.reports.results import SAVE, USE, bisection_result
-from buddy.app.reports.searches import CRITERIA, bisection_texts, parse_criterion, write_bisection
 from buddy.compiler.protocol import Bisect, BisectionResult, Criterion, GraphInfo
 from buddy.compiler.protocol.recipe import Recipe
 

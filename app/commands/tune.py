@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from buddy.app.actions import key_of
 from buddy.app.reports.results import PLOT, USE, precisions_result, tuning_result
-from buddy.app.reports.searches import VariationError, attempt_line, front_plot, read_variation, tuning_plot
+from buddy.app.reports.tuning import VariationError, attempt_line, error_time_plot, read_variation, tuning_plot
 from buddy.compiler.protocol import Attempted, Tune, Tuned, Variation
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.tuning import default_seconds
@@ -89,7 +89,7 @@ class TuneCommands:
         """Plot the time of each attempt over its error, if precisions were chosen, and over the time of the search."""
         from buddy.app.screens.plot import PlotScreen
 
-        plots = [*([front_plot(tuned, attempts)] if tuned.nodes else []), tuning_plot(attempts)]
+        plots = [*([error_time_plot(tuned, attempts)] if tuned.nodes else []), tuning_plot(attempts)]
         self._context.dialogs.open(PlotScreen(plots, self._context.glyphs))
 
     def _use_recipe(self, recipe: Recipe) -> None:

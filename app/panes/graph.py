@@ -13,9 +13,10 @@ from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.node_table import NodeTable
 from buddy.app.panes.pane import Column, RowMark
 from buddy.app.reports import lowerings, numerics
-from buddy.app.reports.formatting import short_location, waiting_texts
+from buddy.app.reports.formatting import short_location
 from buddy.app.reports.node_history import path_details
 from buddy.app.reports.profile import TimedNode, node_time_summary, node_time_text, rate_text, share_text
+from buddy.app.reports.progress_texts import waiting_texts
 from buddy.app.reports.training_memory import (
     TrainingMemory,
     node_bytes,
@@ -144,7 +145,7 @@ class GraphPane(NodeTable):
         is_same = is_profiled and profiled is not None and profiled.precision_of(row.stable) == precision
         now = node.time.seconds if is_same and node is not None else None
         numbers, tuned = state.node_numbers.get(row.stable), state.precisions.get(row.stable)
-        return numerics.precision_gain(precision, numbers, (state.f32_seconds.get(row.stable), now), tuned)
+        return numerics.precision_gain(precision, numbers, state.f32_seconds.get(row.stable), now, tuned)
 
     def _number(self, row: NodeRow) -> Cell:
         """The number of a node, in the colour of its Python line."""

@@ -26,7 +26,7 @@ from buddy.app.panes.ir_stages import IrStages
 from buddy.app.panes.layout import tab_at, tab_cells
 from buddy.app.panes.pane import LinkedPane, RowMark
 from buddy.app.reports import formatting
-from buddy.app.reports.formatting import waiting_texts
+from buddy.app.reports.progress_texts import waiting_texts
 from buddy.app.reports.text.search_hits import Pattern
 from buddy.app.screens.detail import diagnostic_lines
 from buddy.app.session.line_cache import AnnotatedLine

@@ -11,7 +11,7 @@ from buddy.app.panes.ir_jumps import IrJumps
 from buddy.app.panes.ir_names import op_name
 from buddy.app.panes.ir_stages import IrStages
 from buddy.app.reports import formatting
-from buddy.app.reports.text.folds import MAX_EXPANDED, TypeNames, abbreviate_types
+from buddy.app.reports.text.abbreviations import MAX_EXPANDED, TypeNames, abbreviate_types
 from buddy.app.session.line_cache import AnnotatedLine
 from buddy.app.widgets.look import Cells
 from buddy.app.workspace.inputs import relative_to_current

@@ -16,7 +16,7 @@ from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.pane import Column, TablePane, cells_text
 from buddy.app.panes.pass_rows import fold_disabled, insertion_index, new_step, pass_rows, row_keys
 from buddy.app.reports import formatting
-from buddy.app.reports.searches import candidates
+from buddy.app.reports.pass_previews import candidate_passes
 from buddy.app.reports.text.search_hits import Pattern, matching_lines
 from buddy.app.screens.picker import PickerChoice, PickerScreen
 from buddy.app.session.stages import PassRow, StageKey, StageRow
@@ -313,7 +313,7 @@ class PassesPane(TablePane[PassRow]):
         recipe = self.workspace.recipe
         from buddy.app.screens.tables import TrialsScreen
 
-        steps = candidates(recipe.steps, self.state.passes)
+        steps = candidate_passes(recipe.steps, self.state.passes)
         screen = TrialsScreen(self.context.session, row.stage.stage.text, steps, recipe.threads)
         self.app.push_screen(screen, self._insert_step)
 

@@ -1,4 +1,4 @@
-"""The times of a compilation by phase, pass and function, and the measurements of a preset."""
+"""The times of a compilation by phase, pass and function, and the measurements of a recipe in a table of recipes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from buddy.app.reports.profile import FlameNode, add_to_flame
 from buddy.compiler.protocol import Compiled, GraphInfo, RunReport, Stage
 from buddy.compiler.protocol.recipe import Recipe
 
-# The entry for the time between passes, when the module is cloned, annotated with locations and printed. A compilation
-# by `torch.compile` does none of this.
+# The entry for the time between passes, in which the module is cloned, annotated with locations and printed.
+# A compilation by `torch.compile` spends no such time.
 SNAPSHOTS = "(snapshots)"
 
 
@@ -83,6 +83,7 @@ class PipelineFacts:
 
     @property
     def stages(self) -> tuple[Stage, ...]:
+        """The stages of the compilation; empty without one."""
         return self.compiled.stages if self.compiled is not None else ()
 
     @property
@@ -96,12 +97,13 @@ class PipelineFacts:
         return sum(stage.milliseconds for stage in self.stages)
 
     @property
-    def operations(self) -> int:
+    def n_ops(self) -> int:
         """The number of ops after the last MLIR pass."""
         return next((stage.ops for stage in reversed(self.stages) if stage.language == "mlir"), 0)
 
     @property
-    def assembly_lines(self) -> int:
+    def n_assembly_lines(self) -> int:
+        """The number of lines of assembly; 0 if there is no assembly."""
         return next((stage.lines for stage in reversed(self.stages) if stage.language == "asm"), 0)
 
     def slowest(self) -> Stage | None:
@@ -116,8 +118,8 @@ class PipelineFacts:
             "passes": self.n_passes,
             "changing": self.n_changing_passes,
             "compile_seconds": self.milliseconds / 1e3,
-            "ops": self.operations,
-            "assembly_lines": self.assembly_lines,
+            "ops": self.n_ops,
+            "assembly_lines": self.n_assembly_lines,
             "ok": report.ok if report and (not report.not_compared or report.wrong) else None,
             "run_seconds": report.compiled.median if report else None,
             "eager_seconds": report.eager.median if report else None,

@@ -1,4 +1,4 @@
-"""How nodes are lowered, as text: the names of ops, lowerings and precisions, and what they mean."""
+"""Describes how nodes are lowered: the names of ops, and the meaning of lowerings and precisions."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def precision_summary(node: str, recipe: Recipe, assignment: Assignment, precisi
         return ""
     is_chosen = any(choice.node == node for choice in recipe.precisions)
     reason = f"; not {recipe.precision_of(node)}: {assignment.precision_reason}"
-    of_what = "its own result" if gain.is_node_error else "the outputs, alone"
-    facts = [f"error {gain.error_text} of {of_what}"] * bool(gain.error_text)
+    subject = "its own result" if gain.is_node_error else "the outputs, alone"
+    facts = [f"error {gain.error_text} of {subject}"] * bool(gain.error_text)
     facts += [f"saves {gain.saved_text} ms"] * bool(gain.saved_text)
     measured = "".join(f", {fact}" for fact in facts)
     return precision + " (set in the recipe)" * is_chosen + measured + reason * bool(assignment.precision_reason)

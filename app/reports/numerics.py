@@ -18,6 +18,7 @@ from buddy.compiler.protocol.tuning import NodePrecision
 
 # The names of the references with which nodes are compared.
 REFERENCES = {"eager": "eager", "float64": "double precision"}
+# The names of the kinds of `NanOrigin`.
 _KIND_NAMES = {"nan": "NaN", "inf": "infinity"}
 
 
@@ -52,7 +53,7 @@ def tolerance_multiple_text(deviation: Deviation | None) -> str:
     return f"{deviation.of_tolerance:.2g} x" if deviation.of_tolerance else "0"
 
 
-def rows_of(info: GraphInfo) -> dict[str, NodeRow]:
+def rows_by_stable_name(info: GraphInfo) -> dict[str, NodeRow]:
     """The rows of a graph by stable name."""
     return {row.stable: row for row in info.rows}
 
@@ -73,12 +74,12 @@ def _first_mismatch_lines(report: NumericsReport, info: GraphInfo, names: dict[s
         return ["not compared: no node has a value in both compiled code and the reference"]
     if not report.first:
         return [f"all values match {REFERENCES[report.reference]} within their tolerances"]
-    node, row = report.by_node()[report.first], rows_of(info).get(report.first)
-    alone = report.first_by == "own"
-    error = node.own_error if alone else node.error
+    node, row = report.by_node()[report.first], rows_by_stable_name(info).get(report.first)
+    is_own_error = report.first_by == "own"
+    error = node.own_error if is_own_error else node.error
     origin = ", ".join(part for part in (row.target, row.location) if part) if row is not None else ""
     name = f"{names.get(report.first, report.first)}{origin and f' ({origin})'}"
-    context = "compiled alone, with correct inputs" if alone else f"in the program; {_alone_text(node)}"
+    context = "compiled alone, with correct inputs" if is_own_error else f"in the program; {_alone_text(node)}"
     lines = [
         f"{name} is the first node out of tolerance, {context}: "
         f"{_error_and_multiple(error)}{node.tolerance and f' ({node.tolerance})'}"
@@ -120,10 +121,10 @@ def _origin_text(origin: NanOrigin, report: NumericsReport, names: dict[str, str
 
 def _node_count_lines(report: NumericsReport) -> list[str]:
     counts = Counter(node.value_state for node in report.nodes)
-    alone = sum(node.own_error is not None for node in report.nodes)
+    n_compiled_alone = sum(node.own_error is not None for node in report.nodes)
     parts = [f"{counts[state]} {state}" for state in ("observed", "fused", "materialised", "folded") if counts[state]]
     return [
-        f"{len(report.nodes)} nodes: {', '.join(parts)}; {alone} also compiled alone; "
+        f"{len(report.nodes)} nodes: {', '.join(parts)}; {n_compiled_alone} also compiled alone; "
         f"compiled in {report.compile_seconds:.1f} s, compared in {report.seconds:.2f} s"
     ]
 
@@ -142,10 +143,10 @@ def node_details(node: NodeNumbers | None) -> dict[str, str]:
 
 
 class PrecisionGain(NamedTuple):
-    """What the precision of a product costs and saves: a relative error, and seconds of a run; `None` if not measured.
+    """What the precision of a matrix product costs and saves: a relative error, and seconds of a run.
 
-    The error is that of the node's own result if `is_node_error`; otherwise that of the outputs when only this node
-    uses the precision.
+    Both are `None` if not measured. The error is that of the node's own result if `is_node_error`; otherwise it is that
+    of the outputs if only this node uses the precision.
     """
 
     error: float | None
@@ -164,17 +165,20 @@ class PrecisionGain(NamedTuple):
 
 
 def precision_gain(
-    precision: str, numbers: NodeNumbers | None, times: tuple[float | None, float | None], tuned: NodePrecision | None
+    precision: str,
+    numbers: NodeNumbers | None,
+    f32_seconds: float | None,
+    reduced_seconds: float | None,
+    tuned: NodePrecision | None,
 ) -> PrecisionGain:
-    """The gain of a node in `precision`.
+    """Return what `precision` costs and saves for a node.
 
-    The error is from the comparison of every node (`numbers`), the time from `times`, those of profiles in f32 and in
-    `precision`; what these lack is from the last search for precisions.
+    The error is from the comparison of every node (`numbers`), and the saved time from the node's times in profiles in
+    f32 and in `precision`. What was not measured so is from the last search for precisions (`tuned`).
     """
     effects = tuned.effects if tuned is not None else ()
     effect = next((effect for effect in effects if effect.precision == precision), None)
     own = numbers.own_error if numbers is not None and numbers.precision == precision else None
-    f32_seconds, reduced_seconds = times
     saved = effect.saved if effect is not None else None
     if f32_seconds is not None and reduced_seconds is not None:
         saved = f32_seconds - reduced_seconds
@@ -192,11 +196,15 @@ def _error_series(report: NumericsReport) -> Iterator[tuple[str, SeriesKind, lis
 
 def error_growth(report: NumericsReport, info: GraphInfo) -> Plot:
     """The error of each node along the graph, relative to the root mean square of its value."""
-    rows = rows_of(info)
+    rows = rows_by_stable_name(info)
     series = []
     for label, kind, errors in _error_series(report):
-        finite = [(rows[node], d) for node, d in errors if d is not None and d.of_tolerance >= 0 and node in rows]
-        xs, ys = [float(row.index) for row, _ in finite], [d.relative for _, d in finite]
+        finite = [
+            (rows[node], deviation)
+            for node, deviation in errors
+            if deviation is not None and deviation.of_tolerance >= 0 and node in rows
+        ]
+        xs, ys = [float(row.index) for row, _ in finite], [deviation.relative for _, deviation in finite]
         series.append(Series(label, xs, ys, kind, names=[row.display_name for row, _ in finite]))
     note = f"root mean square of the difference from {REFERENCES[report.reference]}, relative to that of the value"
     return Plot("Error along the graph", tuple(series), PlotAxis("node"), PlotAxis("relative error", log=True), note)
@@ -206,7 +214,7 @@ def results_error(report: NumericsReport) -> float:
     """The maximum difference of the graph's results, infinite if a result has a NaN or an infinity that differs."""
     nodes = report.by_node()
     errors = [nodes[name].error for name in report.results if name in nodes]
-    return max((d.largest if d.of_tolerance >= 0 else math.inf for d in errors if d is not None), default=0.0)
+    return max((error_size(error) for error in errors if error is not None), default=0.0)
 
 
 def explained_share(error: float, error_without: float) -> float:
@@ -234,7 +242,7 @@ def as_json(report: NumericsReport, info: GraphInfo) -> dict[str, object]:
 
     The key "eager", and "eager" as the side of an origin, stand for the reference, which may be double precision.
     """
-    rows = rows_of(info)
+    rows = rows_by_stable_name(info)
     return {
         "graph": report.graph,
         "name": info.name,

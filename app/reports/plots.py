@@ -1,4 +1,4 @@
-"""Plots as plain data: the timings of runs, the time of each pass, the distribution of output values.
+"""Plots as plain data, their scales, and the plots of a graph: timings of runs, times of passes, values of outputs.
 
 `buddy.app.screens.plot` draws a `Plot`. Imports neither Textual nor NumPy.
 """
@@ -39,7 +39,10 @@ class PlotAxis:
 
 @dataclass(frozen=True)
 class Series:
-    """Points: `y` over `x`, which have the same length. `names`, if any, are the names of the points."""
+    """A series of points: the values `y` over the values `x`, of the same number.
+
+    `names` are those of the points, if any.
+    """
 
     label: str
     x: Sequence[float]
@@ -59,7 +62,8 @@ class Plot:
     note: str = ""
 
     @property
-    def bars(self) -> bool:
+    def has_bars(self) -> bool:
+        """Whether one of the series is drawn as bars."""
         return any(series.kind == "bars" for series in self.series)
 
     def with_log(self, log: bool) -> Plot:
@@ -205,6 +209,7 @@ def timing_plot(runs: list[RunRecord]) -> Plot:
 
 
 def _run_label(run: RunRecord) -> str:
+    """Return the name of a run in the plot: its time of day, and its recipe."""
     return f"{run.end_time} {recipe_summary(run.recipe, None)}"
 
 

@@ -43,10 +43,11 @@ class TimedNode:
 
     @property
     def bound(self) -> float:
+        """The roofline bound in operations per second."""
         return min(self.peak.arithmetic(self.row.dtype) * 1e9, self.intensity * self.peak.gbytes * 1e9)
 
     @property
-    def from_caches(self) -> bool:
+    def is_from_caches(self) -> bool:
         """Whether the node reads and writes faster than memory allows, so its data was in caches."""
         return _from_caches(self.time, self.peak)
 
@@ -67,6 +68,7 @@ def _ratio(numerator: float, denominator: float) -> float:
 
 
 def _from_caches(time: NodeTime, peak: Peak) -> bool:
+    """Whether a node reads and writes faster than memory allows."""
     return bool(peak.gbytes) and _ratio(time.bytes, time.seconds) > peak.gbytes * 1e9
 
 
@@ -83,7 +85,7 @@ def node_time_text(node: NodeTime | None, names: Mapping[str, str]) -> str:
     """The time of a node for a table column: milliseconds, or `in NODE` if it is fused into a node that was timed."""
     if node is None:
         return ""
-    return f"in {names.get(node.into, node.into)}" if node.into else milliseconds(node.seconds)
+    return f"in {names.get(node.into, node.into)}" if node.into else in_milliseconds(node.seconds)
 
 
 def node_time_summary(node: TimedNode, names: Mapping[str, str], is_stale: bool) -> str:
@@ -95,13 +97,13 @@ def node_time_summary(node: TimedNode, names: Mapping[str, str], is_stale: bool)
     parts = [f"{node_time_text(time, names)} ms", f"including fused {fused}" if fused else ""]
     parts += [f"{rate_text(node.rate)} GFLOP/s" if node.rate else ""]
     parts += [f"{node.share:.0%} of the roofline" if node.share else ""]
-    parts += ["data from caches" if node.from_caches else ""]
+    parts += ["data from caches" if node.is_from_caches else ""]
     parts += ["measured with an earlier recipe" if is_stale else ""]
     return ", ".join(part for part in parts if part)
 
 
-def milliseconds(seconds: float) -> str:
-    """A time as a number of milliseconds, without the unit."""
+def in_milliseconds(seconds: float) -> str:
+    """Format a time in seconds as a number of milliseconds, without the unit."""
     value = seconds * 1e3
     return f"{value:.4f}" if value < 0.1 else f"{value:.3f}" if value < 10 else f"{value:.1f}"
 
@@ -114,7 +116,7 @@ def rate_text(operations_per_second: float) -> str:
 
 def share_text(node: TimedNode) -> str:
     """The share of the roofline bound, with a `c` if the data came from caches; empty if unknown."""
-    return f"{node.share:.0%}{' c' if node.from_caches else ''}" if node.share > 0 else ""
+    return f"{node.share:.0%}{' c' if node.is_from_caches else ''}" if node.share > 0 else ""
 
 
 # ---- modules ---------------------------------------------------------------------------------------------------------
@@ -122,23 +124,23 @@ def share_text(node: TimedNode) -> str:
 
 @dataclass
 class FlameNode:
-    """An entry of a flame graph: a module or a node, with its time in seconds including the entries inside.
+    """An entry of a flame graph: a module or a node, with its time in seconds including that of its children.
 
-    `node` is the stable name of a node, "" for other entries.
+    `children` are by name. `node` is the stable name of a node, "" for other entries.
     """
 
     name: str
     seconds: float = 0.0
     node: str = ""
-    inside: dict[str, FlameNode] = field(default_factory=dict)
+    children: dict[str, FlameNode] = field(default_factory=dict)
 
     def child(self, name: str) -> FlameNode:
-        """The entry `name` inside this one, which is added if necessary."""
-        return self.inside.setdefault(name, FlameNode(name))
+        """Return the child `name`, which is added if necessary."""
+        return self.children.setdefault(name, FlameNode(name))
 
-    def by_time(self) -> list[FlameNode]:
-        """The entries inside, the slowest first."""
-        return sorted(self.inside.values(), key=lambda flame: -flame.seconds)
+    def children_by_time(self) -> list[FlameNode]:
+        """Return the children, the slowest first."""
+        return sorted(self.children.values(), key=lambda flame: -flame.seconds)
 
 
 def flame_tree(report: ProfileReport, info: GraphInfo) -> FlameNode:
@@ -179,8 +181,8 @@ def folded_stacks(root: FlameNode) -> str:
 def _self_times(flame: FlameNode, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], float]]:
     """Yields each stack with its self time in seconds. `path` is the stack above `flame`."""
     path = (*path, flame.name.replace(";", ":"))
-    yield path, flame.seconds - sum(inner.seconds for inner in flame.inside.values())
-    for inner in flame.by_time():
+    yield path, flame.seconds - sum(inner.seconds for inner in flame.children.values())
+    for inner in flame.children_by_time():
         yield from _self_times(inner, path)
 
 
@@ -191,8 +193,10 @@ def tree_lines(root: FlameNode, glyphs: formatting.Glyphs, min_share: float = 0.
     def add_lines(flame: FlameNode, depth: int) -> None:
         share = _ratio(flame.seconds, root.seconds)
         bar = formatting.progress_bar(share, bar_width, glyphs)
-        lines.append(f"{milliseconds(flame.seconds):>9} {share:>6.1%}  {bar:<{bar_width}}  {'  ' * depth}{flame.name}")
-        for inner in flame.by_time():
+        lines.append(
+            f"{in_milliseconds(flame.seconds):>9} {share:>6.1%}  {bar:<{bar_width}}  {'  ' * depth}{flame.name}"
+        )
+        for inner in flame.children_by_time():
             if inner.seconds >= min_share * root.seconds:
                 add_lines(inner, depth + 1)
 
@@ -235,9 +239,9 @@ def sampling_text(sampling: Sampling) -> str:
     if sampling.problem or not sampling.samples:
         return f"no hot instructions: {sampling.problem or 'no samples were taken'}"
     elsewhere = [f"{name or 'generated code'} {count / sampling.samples:.1%}" for name, count in sampling.elsewhere]
-    rest = f"; {', '.join(elsewhere[:3])}" if elsewhere else ""
+    others = f"; {', '.join(elsewhere[:3])}" if elsewhere else ""
     share = f"{sampling.inside / sampling.samples:.1%} of {formatting.count(sampling.samples)} samples"
-    return f"{share} ({formatting.count(sampling.hertz)} per second of CPU time) in compiled code{rest}"
+    return f"{share} ({formatting.count(sampling.hertz)} per second of CPU time) in compiled code{others}"
 
 
 def _sampling_json(sampling: Sampling) -> dict[str, object]:
@@ -301,7 +305,7 @@ def _node_json(time: NodeTime, names: Mapping[str, str], timed: TimedNode | None
         "operations_per_second": timed.rate or None,
         "bytes_per_second": timed.traffic or None,
         "share_of_peak": timed.share or None,
-        "from_caches": timed.from_caches,
+        "from_caches": timed.is_from_caches,
     }
 
 

@@ -1,4 +1,4 @@
-"""The Python lines of a graph: the nodes of each, how they are compiled, their time, or why a line has no nodes."""
+"""The nodes that the Python lines of a program compute, how they are compiled, and why a line has no nodes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from buddy.app.actions import key_of
 from buddy.app.reports import formatting
-from buddy.app.reports.profile import milliseconds
+from buddy.app.reports.profile import in_milliseconds
 from buddy.compiler.protocol import LineKind, NodeRow, NodeTime, PythonStructure
 from buddy.compiler.protocol.recipe import EAGER
 
@@ -64,9 +64,11 @@ class PythonLines:
         return self._locations.get(node)
 
     def at(self, location: PythonLocation) -> tuple[str, ...]:
+        """Return the nodes that the line itself computes."""
         return self._at.get(location, ())
 
     def called_at(self, location: PythonLocation) -> tuple[str, ...]:
+        """Return the nodes that functions called at the line compute."""
         return self._called.get(location, ())
 
     def nodes_of(self, location: PythonLocation) -> tuple[str, ...]:
@@ -84,6 +86,7 @@ class PythonLines:
         return f"line-{self._colours[location]}" if location is not None else ""
 
     def colour_at(self, location: PythonLocation) -> str:
+        """Return the theme's role for a line, "" if it computes no nodes."""
         return f"line-{self._colours[location]}" if location in self._colours else ""
 
 
@@ -104,6 +107,7 @@ class LineFacts(NamedTuple):
 
     @property
     def role(self) -> str:
+        """The theme's role for the mark."""
         return {"x": "ok", "e": "warn"}.get(self.mark, "dim")
 
     @property
@@ -111,10 +115,11 @@ class LineFacts(NamedTuple):
         """The time in milliseconds, for a column; `fused` if all of it is part of other lines."""
         if self.seconds is None:
             return ""
-        return "fused" if self.is_fused else milliseconds(self.seconds)
+        return "fused" if self.is_fused else in_milliseconds(self.seconds)
 
     @property
     def share_text(self) -> str:
+        """The share of the run; empty without a profile, or if the time is part of other lines."""
         return "" if self.seconds is None or self.is_fused else f"{self.share:.0%}"
 
 
@@ -162,7 +167,7 @@ def missing_nodes_text(
     if other:
         return f"its nodes are in the graph {other}: press {key_of('graph-choose')} to go there"
     kind = structure.kinds[line] if line < len(structure.kinds) else None
-    fixed: dict[int, str] = {
+    kind_texts: dict[int, str] = {
         LineKind.BLANK: "an empty line",
         LineKind.COMMENT: "a comment",
         LineKind.STRING: "a string, which computes nothing",
@@ -170,8 +175,8 @@ def missing_nodes_text(
     }
     if kind is None:
         return "no node of this graph comes from this line"
-    if kind in fixed:
-        return fixed[kind]
+    if kind in kind_texts:
+        return kind_texts[kind]
     statement = next(iter(structure.blocks_at(line, "statement")), None)
     if statement is not None and lines.have_nodes(path, range(statement.first, statement.last + 1)):
         return f"part of the statement at line {statement.first + 1}, whose nodes are at other lines of it"
@@ -183,7 +188,7 @@ def missing_nodes_text(
     if kind == LineKind.HEADER:
         return f"the header of {scope.name}; the nodes are at the lines below"
     # Branches around the whole function do not matter.
-    branch = next((one for one in structure.blocks_at(line, "branch") if one.first > scope.first), None)
+    branch = next((block for block in structure.blocks_at(line, "branch") if block.first > scope.first), None)
     if branch is not None and not lines.have_nodes(path, range(branch.first, branch.last + 1)):
         where = f"this `{branch.name}` (line {branch.head + 1})"
         return f"no node comes from {where}: not executed in this capture, or {_NO_OPERATION}"

@@ -13,7 +13,8 @@ from textual.containers import Container, Vertical
 from buddy.app.panes.ir_comparison import ComparedStages
 from buddy.app.panes.pane import Column
 from buddy.app.reports import formatting
-from buddy.app.reports.node_history import FrontendPipeline, NodeRemark, frontend_pipelines, phase_stages, remark_text
+from buddy.app.reports.frontend_pipelines import FrontendPipeline, frontend_pipelines, phase_stages
+from buddy.app.reports.node_history import NodeRemark, remark_text
 from buddy.app.screens.modal import ListScreen
 from buddy.app.screens.tables import TableScreen
 from buddy.app.session.requests import Requester

@@ -44,7 +44,7 @@ class NumericsScreen(TableScreen[NodeNumbers]):
         self, session: Session, recipe: Recipe, info: GraphInfo, log: Callable[[Result], object] = lambda _: None
     ) -> None:
         self._session, self._recipe, self._info, self._log = session, recipe, info, log
-        self._rows = numerics.rows_of(info)
+        self._rows = numerics.rows_by_stable_name(info)
         self._report: NumericsReport | None = None
         self._previous: NumericsReport | None = None
         super().__init__(self._columns())

@@ -156,7 +156,7 @@ class PlotScreen(ReadOnlyScreen[str | None]):
         self._view.reset_zoom()
 
     def action_toggle_log(self) -> None:
-        if self.plot.bars:
+        if self.plot.has_bars:
             self.app.bell()
             return
         self._view.toggle_log()

@@ -131,9 +131,13 @@ _COLUMNS: tuple[Column[PipelineFacts], ...] = (
     Column("passes", 6, lambda row: _count_cell(row.n_passes), right=True, key=lambda row: row.n_passes),
     Column("changing", 8, lambda row: _count_cell(row.n_changing_passes), 70, True, lambda row: row.n_changing_passes),
     Column("compile", 8, _compile_time_cell, right=True, key=lambda row: row.milliseconds or None),
-    Column("ops", 7, lambda row: _count_cell(row.operations), right=True, key=lambda row: row.operations or None),
+    Column("ops", 7, lambda row: _count_cell(row.n_ops), right=True, key=lambda row: row.n_ops or None),
     Column(
-        "asm", 8, lambda row: _count_cell(row.assembly_lines), right=True, key=lambda row: row.assembly_lines or None
+        "asm",
+        8,
+        lambda row: _count_cell(row.n_assembly_lines),
+        right=True,
+        key=lambda row: row.n_assembly_lines or None,
     ),
     Column("run", 8, _run_time_cell, right=True, key=_run_time),
     Column("to eager", 8, _speedup_cell, right=True, key=_speedup),

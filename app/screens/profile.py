@@ -9,7 +9,7 @@ from textual.binding import Binding, BindingType
 
 from buddy.app.panes.pane import Column
 from buddy.app.reports import formatting, profile
-from buddy.app.reports.profile import FlameNode, milliseconds
+from buddy.app.reports.profile import FlameNode, in_milliseconds
 from buddy.app.screens.modal import ListScreen
 from buddy.app.screens.tables import TableScreen
 from buddy.app.widgets.cursor_view import CursorView
@@ -47,7 +47,7 @@ class FlameTree(CursorView):
     def _add_rows(self, flame: FlameNode, depth: int) -> None:
         self._rows.append(_Row(flame, depth))
         if id(flame) not in self._folded:
-            for inner in flame.by_time():
+            for inner in flame.children_by_time():
                 if self._shows_all or inner.seconds >= MIN_SHARE * self._root.seconds:
                     self._add_rows(inner, depth + 1)
 
@@ -66,13 +66,13 @@ class FlameTree(CursorView):
     def row_cells(self, row: int, width: int) -> Cells:
         flame, depth = self._rows[row]
         share = flame.seconds / self._root.seconds if self._root.seconds else 0.0
-        sign = " " if not flame.inside else "+" if id(flame) in self._folded else "-"
+        sign = " " if not flame.children else "+" if id(flame) in self._folded else "-"
         name = f"{'  ' * depth}{sign} {flame.name}"
         columns = max((width - _NUMBERS_WIDTH) // 2, 8)
         bar = formatting.progress_bar(share, max(width - _NUMBERS_WIDTH - columns - 1, 4), self.glyphs)
         return [
             (">" if row == self.cursor else " ", "key"),
-            (f"{milliseconds(flame.seconds):>9}", "number"),
+            (f"{in_milliseconds(flame.seconds):>9}", "number"),
             (f"{share:>7.1%}  ", "dim"),
             (formatting.clip(name, columns, self.glyphs).ljust(columns), "text" if flame.node else "title"),
             (f" {bar}", "accent" if flame.node else "ok"),
@@ -81,7 +81,7 @@ class FlameTree(CursorView):
     def toggle(self) -> None:
         """Fold or unfold the module under the cursor."""
         flame = self._rows[self.cursor].flame
-        if flame.inside:
+        if flame.children:
             self._folded ^= {id(flame)}
             self._update_rows()
             self.rows_changed()

@@ -72,8 +72,8 @@ class ResultRows(CursorView):
             for number, line in enumerate(result.conclusions)
             for piece in wrap_text(line, columns)
         ]
-        if result.next:
-            rows += [_Row([]), *(_Row(self._next_cells(entry, columns), entry) for entry in result.next)]
+        if result.next_steps:
+            rows += [_Row([]), *(_Row(self._next_cells(entry, columns), entry) for entry in result.next_steps)]
         for section in result.sections:
             rows += [_Row([]), _Row([(section.title, "title")])]
             rows += [_Row(self._entry_cells(entry, columns), entry) for entry in section.entries]
@@ -150,7 +150,7 @@ class ResultScreen(ListScreen[ResultAnswer | None]):
 
     def on_key(self, event: events.Key) -> None:
         """Choose the entry with that key."""
-        entry = next((entry for entry in self._list.result.next if entry.key == event.character), None)
+        entry = next((entry for entry in self._list.result.next_steps if entry.key == event.character), None)
         if entry is not None:
             event.stop()
             self.dismiss(entry.answer)

@@ -12,9 +12,9 @@ from textual.binding import Binding, BindingType
 
 from buddy.app.panes.pane import Column, TableView
 from buddy.app.reports import formatting
-from buddy.app.reports.fallbacks import Fallback, GraphFacts, explanation, fallbacks, summary
+from buddy.app.reports.fallbacks import Fallback, GraphFacts, fallback_rows, fallbacks_summary, reason_and_fix
+from buddy.app.reports.pass_previews import PassPreview, deltas_text, rank_previews
 from buddy.app.reports.recompilations import DynamoRow, dynamo_rows, dynamo_summary
-from buddy.app.reports.searches import PassPreview, deltas_text, rank_previews
 from buddy.app.screens.modal import ListScreen
 from buddy.app.session.requests import Requester
 from buddy.app.widgets.look import Cell, Cells
@@ -216,7 +216,7 @@ class FallbacksScreen(TableScreen[Fallback]):
     FOOT_LINES = 5  # the reason why an op has no lowering names the steps to add one
 
     def __init__(self, session: Session, graphs: Sequence[GraphFacts], recipes: Sequence[Recipe]) -> None:
-        super().__init__(_FALLBACK_COLUMNS, fallbacks(graphs))
+        super().__init__(_FALLBACK_COLUMNS, fallback_rows(graphs))
         self._session, self._graphs, self._recipes = session, list(graphs), recipes
         self._title = self._title_text()
 
@@ -224,7 +224,7 @@ class FallbacksScreen(TableScreen[Fallback]):
         self._compile_graphs()
 
     def foot_text(self, row: Fallback) -> str:
-        return f"{formatting.short_location(row.line)}: {explanation(row)}" if row.line else explanation(row)
+        return f"{formatting.short_location(row.line)}: {reason_and_fix(row)}" if row.line else reason_and_fix(row)
 
     @work(exclusive=True, group="fallbacks")
     async def _compile_graphs(self) -> None:
@@ -239,7 +239,7 @@ class FallbacksScreen(TableScreen[Fallback]):
             await Requester(self._session, self.notify_problem).request(frame, take)
             if found:
                 self._graphs[facts.number] = replace(facts, assignments=found[-1].assignments)
-                self.show(fallbacks(self._graphs))
+                self.show(fallback_rows(self._graphs))
         self.set_box_title(self._title_text())
 
     def notify_problem(self, problem: str) -> None:
@@ -247,7 +247,7 @@ class FallbacksScreen(TableScreen[Fallback]):
         self.set_box_title(f"{self.TITLE_TEXT}: {problem}")
 
     def _title_text(self) -> str:
-        return f"{self.TITLE_TEXT}: {summary(self._graphs)}"
+        return f"{self.TITLE_TEXT}: {fallbacks_summary(self._graphs)}"
 
 
 _KIND_ROLES = {"eager": "warn", "break": "bad", "not compiled": "warn"}
@@ -291,7 +291,7 @@ class RecompilationsScreen(TableScreen[DynamoRow]):
     def foot_text(self, row: DynamoRow) -> str:
         location = formatting.short_location(row.line)
         return " · ".join(
-            part for part in (f"{location}: {row.title}" if location else row.title, row.change, row.about) if part
+            part for part in (f"{location}: {row.title}" if location else row.title, row.change, row.details) if part
         )
 
     @work(exclusive=True, group="recompilations")
@@ -338,7 +338,7 @@ _RECOMPILATION_COLUMNS: tuple[Column[DynamoRow], ...] = (
     Column("function", 18, lambda row: (row.function, "accent"), min_pane_width=90),
     Column("reason or guard", 0, lambda row: (row.title, "text")),
     Column("before -> after", 26, lambda row: (row.change, "number")),
-    Column("cost", 9, lambda row: (row.cost, "dim"), right=True, key=lambda row: max(row.seconds, row.failed)),
+    Column("cost", 9, lambda row: (row.cost, "dim"), right=True, key=lambda row: max(row.seconds, row.n_failures)),
     Column("line", 20, lambda row: (formatting.short_location(row.line), "dim"), min_pane_width=90),
 )
 # The time limit in seconds for all passes together.
@@ -365,7 +365,7 @@ class TrialsScreen(TableScreen[PassPreview]):
     def foot_text(self, row: PassPreview) -> str:
         if row.tried.problem:
             return f"{row.step.name}: {row.tried.problem}"
-        return deltas_text(row.tried.deltas, most=20) or "changed operands, types or attributes; the same ops"
+        return deltas_text(row.tried.deltas, max_count=20) or "changed operands, types or attributes; the same ops"
 
     @work(exclusive=True, group="trials")
     async def _try_candidates(self) -> None:
@@ -380,7 +380,7 @@ class TrialsScreen(TableScreen[PassPreview]):
         if isinstance(frame, Tried):
             self._attempts.append(PassPreview(self._candidates[frame.number], frame))
             if frame.changed or frame.problem:
-                self.show(rank_previews(self._attempts, failed=True))
+                self.show(rank_previews(self._attempts, with_failed=True))
             self._show_counts("")
 
     def _show_counts(self, suffix: str) -> None:
@@ -393,7 +393,9 @@ class TrialsScreen(TableScreen[PassPreview]):
 
 
 def _change_cell(row: PassPreview) -> Cell:
-    return ("failed", "bad") if row.tried.problem else (deltas_text(row.tried.deltas, most=3) or "same ops", "text")
+    return (
+        ("failed", "bad") if row.tried.problem else (deltas_text(row.tried.deltas, max_count=3) or "same ops", "text")
+    )
 
 
 _COLUMNS: tuple[Column[PassPreview], ...] = (

@@ -18,7 +18,7 @@ from buddy.app.reports.value_pages import (
     CELL_WIDTH,
     ValuePages,
     ViewedTensor,
-    role_of,
+    value_role,
     value_text,
     viewed_tensors,
 )
@@ -124,7 +124,7 @@ class ValueGrid(CursorView):
         for column in self._visible_range():
             value = self.pages.cell(row, column)
             at_cursor = row == self.cursor and column == self.column
-            role = "match" if at_cursor else role_of(value, self.side, self.max_error)
+            role = "match" if at_cursor else value_role(value, self.side, self.max_error)
             cells += [(f"{value_text(value):>{CELL_WIDTH - 1}}", role), (" ", "text")]
         return cells
 
@@ -247,7 +247,7 @@ class ValuesScreen(ListScreen[None]):
     def _known_size(self) -> tuple[int, int]:
         """The height and width of the sliced tensor if pages of any side are cached, else (0, 0)."""
         pages_of_sides = (self._pages.get((self._number, side, self._slices)) for side in self.current_tensor.sides)
-        return next(((pages.height, pages.width) for pages in pages_of_sides if pages and pages.known), (0, 0))
+        return next(((pages.height, pages.width) for pages in pages_of_sides if pages and pages.has_size), (0, 0))
 
     def _update_titles(self) -> None:
         box = self.query_one("#box")
@@ -268,7 +268,7 @@ class ValuesScreen(ListScreen[None]):
     async def _fetch(self) -> None:
         grid, pages = self._grid, self._grid.pages
         first_row = max(grid.first_row, grid.cursor - grid.page + 1)
-        for row, column in pages.missing(first_row, grid.page, grid.first_column, grid.visible_columns):
+        for row, column in pages.missing_blocks(first_row, grid.page, grid.first_column, grid.visible_columns):
             values = await self._request(self._block_request(row, column))
             if values is None:
                 return
@@ -373,7 +373,7 @@ class ValuesScreen(ListScreen[None]):
             return
         row, column = difference_map.row_starts[grid.cursor], difference_map.column_starts[grid.column]
         self._show("difference")
-        if not grid.pages.known:
+        if not grid.pages.has_size:
             grid.pages.height, grid.pages.width = difference_map.row_starts[-1], difference_map.column_starts[-1]
         grid.rows_changed()
         grid.center(row)

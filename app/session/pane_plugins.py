@@ -43,7 +43,7 @@ RESERVED_KEYS = frozenset("jkGgnNyq/?:123456789+") | {
     "0", "enter", "escape", "tab", "shift+tab", "up", "down", "home", "end", "pageup", "pagedown", "f1",
 }  # fmt: skip
 
-Result = TypeVar("Result")
+CallResult = TypeVar("CallResult")
 
 
 class PaneCallError(BuddyError):
@@ -221,7 +221,7 @@ class PaneThread:
         self._thread = threading.Thread(target=self._serve, name="pane of a plug-in", daemon=True)
         self._thread.start()
 
-    async def call(self, work: Callable[[], Result], seconds: float = CALL_SECONDS) -> Result:
+    async def call(self, work: Callable[[], CallResult], seconds: float = CALL_SECONDS) -> CallResult:
         """Calls `work` in the thread and returns its result. Raises `PaneCallError` if it raises, or takes too long.
 
         It may take `seconds` of processor time. Its duration, without waiting in `wait_for`, may be the longer one of
@@ -229,7 +229,7 @@ class PaneThread:
         """
         from buddy.compiler.protocol.plugin_code import TimeIsUp
 
-        answer: asyncio.Future[Result] = self._loop.create_future()
+        answer: asyncio.Future[CallResult] = self._loop.create_future()
         self._waited_seconds, start_time, start_cpu_seconds = 0.0, time.monotonic(), self._cpu_seconds()
         self._calls.put((work, answer))
         while not (await asyncio.wait({answer}, timeout=_CHECK_SECONDS))[0]:
@@ -241,7 +241,7 @@ class PaneThread:
                 raise PaneCallError(error)
         return answer.result()
 
-    def wait_for(self, request: Coroutine[object, object, Result]) -> Result:
+    def wait_for(self, request: Coroutine[object, object, CallResult]) -> CallResult:
         """Runs a coroutine in the workbench's event loop, and returns its result. Called in the thread of the pane."""
         self._waits_since = time.monotonic()
         try:

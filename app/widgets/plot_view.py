@@ -252,7 +252,7 @@ class PlotView(PlotWidget, can_focus=False):
     def _full_x_range(self) -> tuple[float, float]:
         """The horizontal range, wide enough for bars and for marks at its ends."""
         xs = [point.x for points in self._points for point in points] or [0.0, 1.0]
-        margin = 0.5 if self.plot_data.bars or min(xs) == max(xs) else (max(xs) - min(xs)) * _X_MARGIN
+        margin = 0.5 if self.plot_data.has_bars or min(xs) == max(xs) else (max(xs) - min(xs)) * _X_MARGIN
         return min(xs) - margin, max(xs) + margin
 
     def _x_range(self) -> tuple[float, float]:
@@ -262,7 +262,7 @@ class PlotView(PlotWidget, can_focus=False):
         """The vertical range of the visible points, with a margin that does not extend beyond 0."""
         ys = [point.y for points in self._points for point in points if low <= point.x <= high] or [0.0, 1.0]
         bottom, top = min(ys), max(ys)
-        if self.plot_data.bars:
+        if self.plot_data.has_bars:
             bottom, top = min(bottom, 0.0), max(top, 0.0)
         margin = (top - bottom) * _Y_MARGIN or abs(top) * _Y_MARGIN or 1.0
         bound = 0.0 if bottom >= 0 and not self.plot_data.y.log else -math.inf

@@ -13,7 +13,7 @@ from textual.widgets import Input, Static, TextArea
 
 from buddy.app.panes.ir import IrPane
 from buddy.app.reports import formatting
-from buddy.app.reports.run_report import as_text, in_eager
+from buddy.app.reports.run_report import eager_assignments, run_report_text
 from buddy.app.screens.detail import DetailScreen
 from buddy.app.screens.editor import EditorScreen
 from buddy.app.screens.modal import ConfirmScreen
@@ -134,7 +134,7 @@ class ChangePrinter:
         changed = sum(row.stage.changed for row in rows)
         reused = f", {state.n_reused_stages} from cache" if state.n_reused_stages else ""
         assignments = tuple(state.assignments.values())
-        fallbacks = len(in_eager(assignments))
+        fallbacks = len(eager_assignments(assignments))
         self._printer.say(
             f"compiled in {state.compile_seconds:.2f} s: {len(rows)} stages{reused}, {changed} changed the program"
         )
@@ -152,7 +152,7 @@ class ChangePrinter:
         if state.graph_state.restored_run is not None:
             self._printer.say("the results of the last session are in Outputs")
             return
-        self._printer.say(as_text(state.info, state.report, tuple(state.assignments.values())))
+        self._printer.say(run_report_text(state.info, state.report, tuple(state.assignments.values())))
 
 
 # ---- panes and screens ---------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from pathlib import Path
 from buddy.app.actions import ACTIONS, BY_ID, PANE_TITLES, Action, Pane, Situation, key_of, sequence_prefixes
 from buddy.app.actions.situation import PIPELINE_ACTIONS
 from buddy.app.reports import formatting
-from buddy.app.reports.formatting import cancelled_text, progress_text
+from buddy.app.reports.progress_texts import cancelled_text, progress_text
 from buddy.app.session.progress import MIN_SHOWN_SECONDS, PART_NAMES
 from buddy.app.session.state import State
 from buddy.app.widgets.look import Cells, align_both_ends, cut_cells, length

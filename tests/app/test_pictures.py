@@ -25,10 +25,10 @@ from buddy.app import screens
 from buddy.app.reports.compile_times import PipelineFacts
 from buddy.app.reports.fallbacks import GraphFacts
 from buddy.app.reports.node_history import NodeRemark
+from buddy.app.reports.pass_previews import PassPreview
 from buddy.app.reports.plots import Plot, PlotAxis, Series
 from buddy.app.reports.profile import FlameNode
 from buddy.app.reports.results import bisection_result, precisions_result, profile_result, tuning_result
-from buddy.app.reports.searches import PassPreview
 from buddy.app.reports.text.search_hits import read_pattern
 from buddy.app.screens.detail import CodeScreen, DetailScreen, TextScreen
 from buddy.app.screens.documentation import PageScreen
@@ -103,9 +103,9 @@ class Shown:
     filled: Callable[[Any], None] = lambda _screen: None
 
 
-FLAME = FlameNode("model", 1.0, inside={
+FLAME = FlameNode("model", 1.0, children={
     "encoder": FlameNode(
-        "encoder", 0.75, inside={"mm": FlameNode("mm", 0.5, "mm.0"), "add": FlameNode("add", 0.25, "add.0")}
+        "encoder", 0.75, children={"mm": FlameNode("mm", 0.5, "mm.0"), "add": FlameNode("add", 0.25, "add.0")}
     ),
     "head": FlameNode("head", 0.25, "mm.1"),
 })  # fmt: skip

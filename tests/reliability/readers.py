@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from buddy.app.panes import node_list
-from buddy.app.reports import searches
-from buddy.app.reports.reproducer import DESCRIPTION, ReproducerDescription, StageFile, read_description
+from buddy.app.reports import tuning
+from buddy.app.reports.reproducer import DESCRIPTION_FILE, ReproducerDescription, StageFile, read_description
 from buddy.app.reports.text import search_hits
 from buddy.app.session import remote_host
 from buddy.app.workspace import inputs, pipeline_text, session_file, settings
@@ -349,7 +349,7 @@ READERS: dict[str, Reader] = {
         20,
     ),
     "reproducer": Reader(
-        _file(DESCRIPTION, lambda path: read_description(path.parent)),
+        _file(DESCRIPTION_FILE, lambda path: read_description(path.parent)),
         (ValueError,),
         (msgspec.json.encode(DESCRIBED),),
         "json",
@@ -365,8 +365,8 @@ READERS: dict[str, Reader] = {
         _text(_searched), (ValueError,), (b"llvm\\.(load|store) .*f32", b"=a(b", b"\\V%0 = ["), longest=300
     ),
     "variation": Reader(
-        _text(searches.read_variation),
-        (searches.VariationError,),
+        _text(tuning.read_variation),
+        (tuning.VariationError,),
         (b"contractions-to-kernels.rows=4,8,on,default,1e3",),
         weight=20,
     ),

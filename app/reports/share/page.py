@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from buddy.app.reports.run_report import as_text
+from buddy.app.reports.run_report import run_report_text
 from buddy.app.reports.share.contents import Progress, Send, SharedGraph, collect
 from buddy.app.workspace.files import write_whole_bytes
 from buddy.compiler.protocol import Welcome
@@ -123,5 +123,7 @@ async def write_report(
 
 
 def _summary(graphs: Sequence[SharedGraph]) -> str:
-    texts = [as_text(graph.info, graph.report, graph.assignments) for graph in graphs if graph.report is not None]
+    texts = [
+        run_report_text(graph.info, graph.report, graph.assignments) for graph in graphs if graph.report is not None
+    ]
     return "\n\n".join([*texts, *(str(graph.problem) for graph in graphs if graph.problem is not None)])

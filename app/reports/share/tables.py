@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from buddy.app.reports import formatting, numerics, profile
-from buddy.app.reports.run_report import in_eager, memory_parts
+from buddy.app.reports.run_report import eager_assignments, memory_parts_text
 from buddy.app.workspace.inputs import relative_to_current
 from buddy.compiler.protocol import Diagnostic, OutputReport, RunReport, Timing, Welcome
 from buddy.compiler.protocol.recipe import to_toml
@@ -83,7 +83,7 @@ def _measurements(report: RunReport) -> Iterator[tuple[str, str]]:
     yield "loaded in", formatting.seconds(report.load_seconds)
     if report.memory is not None:
         yield "peak memory", f"{formatting.size(report.memory.compiled)}, eager {formatting.size(report.memory.eager)}"
-        yield "memory", memory_parts(report.memory)
+        yield "memory", memory_parts_text(report.memory)
     if report.load is not None:
         yield "load", formatting.load_text(report.load).removeprefix("machine: ")
 
@@ -97,7 +97,7 @@ def _timing_text(timing: Timing) -> str:
 def _nodes(graph: SharedGraph) -> Iterator[Table]:
     """Tables of nodes: those in eager, the slowest, and those with the largest errors."""
     rows = {row.stable: row for row in graph.info.rows}
-    fallbacks = [a for a in in_eager(graph.assignments) if a.node in rows]
+    fallbacks = [a for a in eager_assignments(graph.assignments) if a.node in rows]
     if fallbacks:
         cells = [(rows[a.node].display_name, rows[a.node].target, a.reason) for a in fallbacks]
         yield _table("Nodes in eager", ("node", "op", "reason"), cells)
@@ -105,7 +105,7 @@ def _nodes(graph: SharedGraph) -> Iterator[Table]:
         timed = profile.timed_nodes(graph.profile, graph.info)[:_TOP]
         whole = graph.profile.whole or 1.0
         times = [
-            (node.row.display_name, node.row.target, profile.milliseconds(node.time.seconds),
+            (node.row.display_name, node.row.target, profile.in_milliseconds(node.time.seconds),
              f"{node.time.seconds / whole:.1%}", profile.share_text(node))
             for node in timed
         ]  # fmt: skip

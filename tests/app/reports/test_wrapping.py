@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from buddy.app.reports.text.folds import Expansions, find_gaps, wrap_segments
+from buddy.app.reports.text.abbreviations import Expansions, find_gaps
+from buddy.app.reports.text.wrapping import wrap_segments
 from buddy.app.session.line_cache import AnnotatedLine
 from buddy.app.widgets.drawn_lines import RowLine, line_above, lines_below, scroll_top, top_to_show
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from buddy.app.reports import formatting
+from buddy.app.reports.progress_texts import waiting_texts
 from buddy.app.session.progress import BusyPeriod, PartTimes, ProgressRate, remaining_text
 from buddy.app.session.stages import StageBoard
 from buddy.app.session.state import State
@@ -60,7 +61,7 @@ def test_an_empty_pane_says_what_appears_and_how_far_the_parts_are() -> None:
     clock, state = Clock(), State()
     state.part_times = PartTimes(clock)
     state.record_start("open", 1)
-    assert formatting.waiting_texts(state, "graph", "capture", formatting.UNICODE) == [
+    assert waiting_texts(state, "graph", "capture", formatting.UNICODE) == [
         "The graph appears after capturing:",
         "",
         "  1/4 importing torch     some seconds",
@@ -72,7 +73,7 @@ def test_an_empty_pane_says_what_appears_and_how_far_the_parts_are() -> None:
     state.apply(Progress(1, "running the script", part="script"))
     clock.now = 2.5
     assert progress_text(state, formatting.UNICODE) == "2/4 running the script…"
-    assert formatting.waiting_texts(state, "IR", "compile", formatting.UNICODE)[2:] == [
+    assert waiting_texts(state, "IR", "compile", formatting.UNICODE)[2:] == [
         "  1/4 importing torch     2.00 s",
         "> 2/4 running the script  500 ms…",
         "  3/4 capturing           about 1 s/100 ops",

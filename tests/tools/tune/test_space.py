@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from buddy.app.reports.searches import VariationError, read_variation
+from buddy.app.reports.tuning import VariationError, read_variation
 from buddy.compiler.protocol import Variation
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.tuning import SpaceError, space_of
