@@ -14,7 +14,7 @@ from buddy.app.reports import formatting, numerics, profile
 from buddy.app.reports.bisections import bisection_lines
 from buddy.app.reports.run_report import failure_json
 from buddy.app.reports.share.contents import SharedGraph
-from buddy.app.reports.share.page import is_page, write_report
+from buddy.app.reports.share.page import may_be_replaced, write_report
 from buddy.app.reports.text.unified import unified_diff
 from buddy.app.reports.training_memory import role_text, training_memory
 from buddy.app.session.stages import align_stages
@@ -403,7 +403,7 @@ class Tools:
         """
         program = self._program
         file = program.folder.new_file(path, overwrite=True)
-        if not is_page(file):
+        if not may_be_replaced(file):
             raise BuddyError(f"{path} exists and is not a report", "", "give another name")
         stages, assignments, failure = await program.compile()
         problem = failure.diagnostic if failure is not None else None

@@ -12,7 +12,7 @@ from buddy.app.cli.headless import CollectedCompilation, Failure, Headless, repo
 from buddy.app.cli.recipes import inputs_of
 from buddy.app.reports import formatting
 from buddy.app.reports.share.contents import SharedGraph
-from buddy.app.reports.share.page import encode_report, is_page
+from buddy.app.reports.share.page import encode_report, may_be_replaced
 from buddy.app.workspace.files import write_whole_bytes
 from buddy.compiler.protocol import CompareNodes, Diagnostic, NodesCompared, Profile, Profiled
 from buddy.compiler.protocol.recipe import Recipe
@@ -47,7 +47,7 @@ def main(words: Sequence[str]) -> int:
     if options.no_run and (options.profile or options.numerics):
         parser.error("--profile and --numerics run the compiled graphs: leave them out, or leave out --no-run")
     try:
-        if not (options.force or is_page(options.output)):
+        if not (options.force or may_be_replaced(options.output)):
             parser.error(
                 f"{options.output} exists and is not a report: choose another name, or replace it with --force"
             )

@@ -216,10 +216,10 @@ class SessionCommands:
         self._context.dialogs.ask("write a report to the file", f"{name}.html", self.write_report)
 
     def write_report(self, file: str) -> None:
-        from buddy.app.reports.share.page import is_page
+        from buddy.app.reports.share.page import may_be_replaced
 
         def question(path: Path) -> str:
-            return "" if is_page(path) else f"{file.strip()} exists and is not a report. Replace it?"
+            return "" if may_be_replaced(path) else f"{file.strip()} exists and is not a report. Replace it?"
 
         def start(path: Path, _confirmed: bool) -> None:
             self._context.jobs.begin("report", self._write_report, path)

@@ -43,7 +43,7 @@ def parse_criterion(kind: str, text: str) -> Criterion:
 
 
 def bisection_lines(result: BisectionResult) -> list[str]:
-    """The result of a bisection as lines of text: the culprit, then the evidence."""
+    """Return the result of a bisection as lines of text: the culprit, then the evidence."""
     lines = [result.summary]
     if result.failure:
         lines.append(f"original failure: {result.failure}")
@@ -76,7 +76,7 @@ def _node_set_lines(title: str, nodes: tuple[str, ...]) -> list[str]:
 
 
 def bisection_json(result: BisectionResult) -> dict[str, object]:
-    """The result of a bisection as plain values, without the texts of modules."""
+    """Return the result of a bisection as plain values, without the texts of modules."""
     values: dict[str, Any] = msgspec.to_builtins(result)
     for name in ("before", "after"):
         values.pop(name, None)
@@ -84,7 +84,7 @@ def bisection_json(result: BisectionResult) -> dict[str, object]:
 
 
 def bisection_texts(result: BisectionResult) -> dict[str, str]:
-    """The files of a result: the recipe that it found, and the reduced module before and after the culprit pass."""
+    """Return the files of a result by name: the recipe, and the reduced module before and after the culprit pass."""
     name = Path(result.name or "reduced.mlir")
     texts = {
         CORRECT_RECIPE_FILE: to_toml(result.recipe),

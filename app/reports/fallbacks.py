@@ -107,7 +107,7 @@ def _node_fallback(
 
 
 def _shares(profile: ProfileReport | None) -> dict[str, float] | None:
-    """The share of the run of each node that was timed, `None` without a profile."""
+    """Return the share of the run of each node that was timed, `None` without a profile."""
     if profile is None or not profile.whole:
         return None
     return {time.node: time.seconds / profile.whole for time in profile.nodes if not time.into}
@@ -117,7 +117,7 @@ def _shares(profile: ProfileReport | None) -> dict[str, float] | None:
 
 
 def fallbacks_summary(graphs: Sequence[GraphFacts]) -> str:
-    """One line: the numbers of graphs, compiled nodes, nodes in eager with their ops, and graph breaks."""
+    """Return one line: the numbers of graphs, compiled nodes, nodes in eager with their ops, and graph breaks."""
     assignments = [assignment for facts in graphs for assignment in facts.assignments or ()]
     in_eager = Counter(_op(assignment.node) for assignment in assignments if assignment.lowering == EAGER)
     ops = ", ".join(f"{op} x{count}" if count > 1 else op for op, count in in_eager.most_common())
@@ -137,7 +137,10 @@ def _op(node: str) -> str:
 
 
 def fallbacks_text(rows: Sequence[Fallback], summary_line: str) -> str:
-    """The summary, and a section for each kind: a table, each reason and fix once, with the rows that have it."""
+    """Return the summary, and a section for each kind of row.
+
+    A section has a table, then each reason and fix once, with the rows that it applies to.
+    """
     sections = [summary_line]
     for kind in _ORDER:
         section_rows = [row for row in rows if row.kind == kind]
@@ -180,7 +183,7 @@ def reason_and_fix(row: Fallback) -> str:
 
 
 def fallbacks_json(rows: Sequence[Fallback]) -> list[dict[str, object]]:
-    """The rows as plain values, without empty fields; `share` is a fraction of the run."""
+    """Return the rows as plain values, without empty fields; `share` is a fraction of the run."""
     keys = ("kind", "graph", "name", "node", "line", "reason", "fix", "share", "bytes")
     values = [{key: getattr(row, key) for key in keys} for row in rows]
     return [{key: value for key, value in row.items() if value not in ("", None)} for row in values]

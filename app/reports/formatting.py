@@ -68,7 +68,7 @@ def size(value: int) -> str:
 
 
 def nan_counts_text(output: OutputReport) -> str:
-    """The numbers of NaNs in an output and, if it was compared, in eager's output; empty if neither has any."""
+    """Return the numbers of NaNs in an output and, if it was compared, in eager's output; empty if neither has any."""
     if output.verdict == "unchecked" or not (output.nans or output.eager_nans):
         return f"{output.nans} NaN" if output.nans else ""
     return f"{output.nans} NaN, {output.eager_nans} in eager"
@@ -92,7 +92,7 @@ def verdict_texts(output: OutputReport) -> list[str]:
 
 
 def _check_text(check: ErrorCheck) -> str:
-    """A condition of a verdict: `rms error 1.2e-07 <= 3.1e-07 allowed (4 x spread 7.8e-08)`."""
+    """Return a condition of a verdict: `rms error 1.2e-07 <= 3.1e-07 allowed (4 x spread 7.8e-08)`."""
     if check.rule == "equal":
         return f"{check.error:.0f} {check.metric}" + f", {check.allowed:.0f} allowed" * (not check.ok)
     sign = "<=" if check.ok else ">"
@@ -103,7 +103,7 @@ def _check_text(check: ErrorCheck) -> str:
 
 
 def _relative_error_text(output: OutputReport) -> str:
-    """The largest relative error of an output and the index at which it occurs."""
+    """Return the largest relative error of an output and the index at which it occurs."""
     index = f"at {output.rel_where}, where |eager| is {difference_text(output.rel_size)}"
     return (
         f"largest relative error {difference_text(output.max_rel)} {index} "
@@ -112,13 +112,13 @@ def _relative_error_text(output: OutputReport) -> str:
 
 
 def eager_path_texts(report: RunReport) -> list[str]:
-    """The numbers of compiled nodes that have a slow path and an error path in eager; without numbers that are 0."""
+    """Return the numbers of compiled nodes that have a slow path or an error path in eager, unless they are 0."""
     counts = ((report.slow_paths, "a slow path"), (report.error_paths, "an error path"))
     return [f"{count} with {path} in eager" for count, path in counts if count]
 
 
 def load_text(load: MachineLoad) -> str:
-    """The load of the machine during a measurement. Negative fields of `load` are unknown."""
+    """Return the load of the machine during a measurement. Negative fields of `load` are unknown."""
     facts = [f"load {load.average:.2f} on {load.cores} core{'s' * (load.cores != 1)}"] * (load.average >= 0)
     if load.others >= 0:
         busy = load.others >= 0.1  # less than a tenth of a core does not affect timings, as in `MachineLoad`
@@ -132,7 +132,7 @@ def load_text(load: MachineLoad) -> str:
 
 
 def load_json(load: MachineLoad | None) -> dict[str, float | None] | None:
-    """The load of the machine; unknown values are null."""
+    """Return the load of the machine; unknown values are null."""
     if load is None:
         return None
     return {
@@ -160,7 +160,7 @@ def count(value: int) -> str:
 
 
 def count_change(added: int, removed: int, glyphs: Glyphs) -> tuple[str, str]:
-    """The numbers of added and removed ops, as `+40` and `−32`; empty for 0."""
+    """Return the numbers of added and removed ops, as `+40` and `−32`; empty for 0."""
     return (f"+{added}" if added else "", f"{glyphs.minus}{removed}" if removed else "")
 
 
@@ -170,43 +170,43 @@ def difference_text(value: float) -> str:
 
 
 def progress_bar(share: float, width: int, glyphs: Glyphs) -> str:
-    """A bar whose length is `share` (0..1) of `width` cells, but at least one cell."""
+    """Return a bar whose length is `share` (0..1) of `width` cells, but at least one cell."""
     return glyphs.bar * max(1, round(min(share, 1.0) * width))
 
 
 def histogram(counts: Sequence[int], glyphs: Glyphs) -> str:
-    """A histogram in one line, one character per bin. A non-empty bin is always visible."""
+    """Return a histogram in one line, one character per bin. A non-empty bin is always visible."""
     greatest = max(counts, default=0)
     top_level = len(glyphs.levels) - 1
     return "".join(glyphs.levels[_level(value, greatest, top_level)] for value in counts)
 
 
 def _level(value: int, greatest: int, top_level: int) -> int:
-    """The index in `Glyphs.levels` for a bin with `value` elements; `top_level` is that for `greatest`."""
+    """Return the index in `Glyphs.levels` for a bin with `value` elements; `top_level` is that for `greatest`."""
     return max(1, round(value / greatest * top_level)) if value else 0
 
 
 def join_fitting(texts: list[str], separator: str, columns: int) -> str:
-    """Joins the first texts, as many as fit into `columns` characters."""
+    """Join the first texts, as many as fit into `columns` characters."""
     while texts and len(separator.join(texts)) > columns:
         texts = texts[:-1]
     return separator.join(texts)
 
 
 def short_location(location: str) -> str:
-    """The file name and the line of a location: `file.py:12` for `path/file.py:12`."""
+    """Return the file name and the line of a location: `file.py:12` for `path/file.py:12`."""
     return location.replace("\\", "/").rpartition("/")[2]
 
 
 def clip(text: str, width: int, glyphs: Glyphs) -> str:
-    """Truncates `text` to `width` characters, of which the last one is an ellipsis."""
+    """Truncate `text` to `width` characters, of which the last one is an ellipsis."""
     if len(text) <= width:
         return text
     return text[: max(0, width - 1)] + glyphs.ellipsis if width > 0 else ""
 
 
 def clip_start(text: str, width: int, glyphs: Glyphs) -> str:
-    """Truncates `text` to its last `width` characters, of which the first one is an ellipsis."""
+    """Truncate `text` to its last `width` characters, of which the first one is an ellipsis."""
     if len(text) <= width:
         return text
     return glyphs.ellipsis + text[len(text) - width + 1 :] if width > 0 else ""

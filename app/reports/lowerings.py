@@ -31,13 +31,13 @@ LOWERING_TEXTS = {
 
 
 def lowering_summary(name: str, assignment: Assignment) -> str:
-    """The description of a lowering, or the reason why it cannot lower this node."""
+    """Return the description of a lowering, or the reason why it cannot lower this node."""
     rejection = assignment.rejection(name)
     return f"not possible: {rejection}" if rejection else LOWERING_TEXTS.get(name, "")
 
 
 def opcode_text(opcode: str) -> str:
-    """The text in the lowering column of a row that is not lowered."""
+    """Return the text in the lowering column of a row that is not lowered."""
     return {"placeholder": "input", "output": "output", "get_attr": "attr"}.get(opcode, "")
 
 
@@ -47,7 +47,7 @@ def short_target(target: str) -> str:
 
 
 def precision_summary(node: str, recipe: Recipe, assignment: Assignment, precision: str, gain: PrecisionGain) -> str:
-    """The precision in which `node` multiplies, its measured `gain`, and why it is not the recipe's.
+    """Return the precision in which `node` multiplies, its measured `gain`, and why it is not the recipe's.
 
     Empty if `precision` is, because the node multiplies no float32.
     """

@@ -24,7 +24,7 @@ class NodeRemark(NamedTuple):
 def node_history(
     row: NodeRow, assignment: Assignment | None, remarks: Iterable[tuple[str, str, str]], stages: Sequence[Stage]
 ) -> list[NodeRemark]:
-    """The history of a node in pipeline order. `remarks` are the (pass, node, text) of `protocol.Compiled`."""
+    """Return the history of a node in pipeline order. `remarks` are the (pass, node, text) of `protocol.Compiled`."""
     node_remarks = [NodeRemark(step, text) for step, node, text in remarks if node == row.stable]
     graph_passes = {stage.name for stage in stages if stage.phase == "graph"}
     graph_pass_remarks = [remark for remark in node_remarks if remark.step in graph_passes]
@@ -40,7 +40,7 @@ def node_history(
 
 
 def _capture_text(row: NodeRow) -> str:
-    """The target, type, Python line and module of a node."""
+    """Return the target, type, Python line and module of a node."""
     parts = [row.target, f"{row.dtype}[{row.shape}]" if row.dtype else "", row.location, row.module]
     return " \u00b7 ".join(part for part in parts if part)
 
@@ -66,7 +66,7 @@ def path_details(assignment: Assignment) -> dict[str, str]:
 
 
 def _merge_repeated(remarks: Sequence[NodeRemark]) -> list[NodeRemark]:
-    """Merges consecutive equal remarks."""
+    """Merge consecutive equal remarks."""
     merged: list[NodeRemark] = []
     for remark in remarks:
         if merged and (merged[-1].step, merged[-1].text) == (remark.step, remark.text):
@@ -77,7 +77,7 @@ def _merge_repeated(remarks: Sequence[NodeRemark]) -> list[NodeRemark]:
 
 
 def remark_text(remark: NodeRemark) -> str:
-    """The text of the remark, and its count if it is repeated."""
+    """Return the text of the remark, and its count if it is repeated."""
     return remark.text + (f" ({remark.times} times)" if remark.times > 1 else "")
 
 
@@ -87,7 +87,7 @@ def is_computed(row: NodeRow) -> bool:
 
 
 def instruction_count_remark(traces: Sequence[NodeTrace], symbols: Sequence[Symbol]) -> NodeRemark:
-    """A remark with the number of instructions in `traces`, and the functions of `symbols` that contain them."""
+    """Return a remark with the number of instructions in `traces`, and the functions of `symbols` that contain them."""
     direct = [line for trace in traces for line, derived in zip(trace.lines, trace.marks, strict=True) if not derived]
     derived_count = sum(trace.derived for trace in traces)
     if not direct:

@@ -23,7 +23,7 @@ _KIND_NAMES = {"nan": "NaN", "inf": "infinity"}
 
 
 def error_text(deviation: Deviation | None) -> str:
-    """The maximum difference of a tensor in at most seven characters; empty if it was not measured."""
+    """Return the maximum difference of a tensor in at most seven characters; empty if it was not measured."""
     if deviation is None:
         return ""
     if deviation.of_tolerance < 0:
@@ -32,12 +32,12 @@ def error_text(deviation: Deviation | None) -> str:
 
 
 def error_size(deviation: Deviation) -> float:
-    """The maximum difference, infinite if an element is infinite or NaN in only one of the tensors."""
+    """Return the maximum difference, infinite if an element is infinite or NaN in only one of the tensors."""
     return math.inf if deviation.of_tolerance < 0 else deviation.largest
 
 
 def tolerance_multiple(deviation: Deviation) -> float:
-    """The maximum difference as a multiple of the tolerance.
+    """Return the maximum difference as a multiple of the tolerance.
 
     It is infinite if an element is infinite or NaN in only one of the tensors.
     """
@@ -45,7 +45,7 @@ def tolerance_multiple(deviation: Deviation) -> float:
 
 
 def tolerance_multiple_text(deviation: Deviation | None) -> str:
-    """The maximum difference as a multiple of the tolerance; empty if it was not measured."""
+    """Return the maximum difference as a multiple of the tolerance; empty if it was not measured."""
     if deviation is None:
         return ""
     if deviation.of_tolerance < 0:
@@ -54,12 +54,12 @@ def tolerance_multiple_text(deviation: Deviation | None) -> str:
 
 
 def rows_by_stable_name(info: GraphInfo) -> dict[str, NodeRow]:
-    """The rows of a graph by stable name."""
+    """Return the rows of a graph by stable name."""
     return {row.stable: row for row in info.rows}
 
 
 def summary_lines(report: NumericsReport, info: GraphInfo) -> list[str]:
-    """The summary of a report: the first mismatch, the origins of NaNs and infinities, node counts, and notes."""
+    """Return the summary of a report: the first mismatch, origins of NaNs and infinities, node counts, and notes."""
     names = {row.stable: row.display_name for row in info.rows}
     return [
         *_first_mismatch_lines(report, info, names),
@@ -91,7 +91,7 @@ def _first_mismatch_lines(report: NumericsReport, info: GraphInfo, names: dict[s
 
 
 def _error_and_multiple(deviation: Deviation | None) -> str:
-    """The maximum difference, and its multiple of the tolerance if that is finite and not zero; empty if unknown."""
+    """Return the maximum difference, and its multiple of the tolerance if that is finite and not 0; "" if unknown."""
     if deviation is None:
         return ""
     if deviation.of_tolerance < 0:
@@ -101,14 +101,14 @@ def _error_and_multiple(deviation: Deviation | None) -> str:
 
 
 def _alone_text(node: NodeNumbers) -> str:
-    """The result of a node that is out of tolerance in the program, if it is compiled alone with correct inputs."""
+    """Return whether a node that is out of tolerance in the program is correct if it is compiled alone."""
     if node.own_error is not None:
         return "compiled alone, it is within tolerance"
     return f"it was not compiled alone{node.why and f': {node.why}'}"
 
 
 def _origin_text(origin: NanOrigin, report: NumericsReport, names: dict[str, str]) -> str:
-    """The node with the first NaN or infinity in compiled code or in the reference, and whether its inputs have one."""
+    """Return the node where a NaN or an infinity appears first, and whether an input of the node has one."""
     name, kind = names.get(origin.node, origin.node), _KIND_NAMES[origin.kind]
     sides = {other.side for other in report.origins if other.kind == origin.kind and other.node == origin.node}
     reference = REFERENCES[report.reference]
@@ -130,7 +130,7 @@ def _node_count_lines(report: NumericsReport) -> list[str]:
 
 
 def node_details(node: NodeNumbers | None) -> dict[str, str]:
-    """The numerics of a node for its details, by title; empty if it was not compared."""
+    """Return the numerics of a node for its details, by title; empty if it was not compared."""
     if node is None:
         return {}
     error, own = node.error, node.own_error
@@ -189,13 +189,13 @@ def precision_gain(
 
 
 def _error_series(report: NumericsReport) -> Iterator[tuple[str, SeriesKind, list[tuple[str, Deviation | None]]]]:
-    """The label, kind of plot, and errors by node, of nodes in the program and of nodes that are compiled alone."""
+    """Yield the label, the kind and the errors of two series: nodes in the program, and nodes compiled alone."""
     yield "in the program", "line", [(node.node, node.error) for node in report.nodes]
     yield "alone", "points", [(node.node, node.own_error) for node in report.nodes]
 
 
 def error_growth(report: NumericsReport, info: GraphInfo) -> Plot:
-    """The error of each node along the graph, relative to the root mean square of its value."""
+    """Return the error of each node along the graph, relative to the root mean square of its value."""
     rows = rows_by_stable_name(info)
     series = []
     for label, kind, errors in _error_series(report):
@@ -211,14 +211,14 @@ def error_growth(report: NumericsReport, info: GraphInfo) -> Plot:
 
 
 def results_error(report: NumericsReport) -> float:
-    """The maximum difference of the graph's results, infinite if a result has a NaN or an infinity that differs."""
+    """Return the maximum difference of the graph's results; infinite if a NaN or an infinity differs."""
     nodes = report.by_node()
     errors = [nodes[name].error for name in report.results if name in nodes]
     return max((error_size(error) for error in errors if error is not None), default=0.0)
 
 
 def explained_share(error: float, error_without: float) -> float:
-    """The share of `error` that a pass explains if the error without the pass is `error_without`.
+    """Return the share of `error` that a pass explains if the error without the pass is `error_without`.
 
     It is negative if the error is larger without the pass, and 0 if `error` is 0 or one of them is not finite.
     """
@@ -227,7 +227,7 @@ def explained_share(error: float, error_without: float) -> float:
 
 
 def worst_nodes(report: NumericsReport, count: int) -> list[NodeNumbers]:
-    """At most `count` nodes: the first one out of tolerance, then those with the largest multiples of the tolerance."""
+    """Return at most `count` nodes: the first one out of tolerance, then those with the largest multiples of it."""
 
     def rank(node: NodeNumbers) -> tuple[bool, float]:
         errors = [error for error in (node.error, node.own_error) if error is not None]
@@ -238,7 +238,7 @@ def worst_nodes(report: NumericsReport, count: int) -> list[NodeNumbers]:
 
 
 def as_json(report: NumericsReport, info: GraphInfo) -> dict[str, object]:
-    """The report on a graph as plain values.
+    """Return the report on a graph as plain values.
 
     The key "eager", and "eager" as the side of an origin, stand for the reference, which may be double precision.
     """

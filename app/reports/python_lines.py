@@ -25,7 +25,7 @@ class PythonLocation(NamedTuple):
 
 
 def parse_location(text: str) -> PythonLocation | None:
-    """The location that a text names, `file:line` with the line counted from 1; `None` for other texts."""
+    """Return the location that a text names, `file:line` with the line counted from 1; `None` for other texts."""
     path, _, line = text.rpartition(":")
     return PythonLocation(path, int(line) - 1) if path and line.isdecimal() else None
 
@@ -60,7 +60,7 @@ class PythonLines:
         return list(dict.fromkeys(location.path for location in self._at))
 
     def location_of(self, node: str) -> PythonLocation | None:
-        """The line that computes a node."""
+        """Return the line that computes a node."""
         return self._locations.get(node)
 
     def at(self, location: PythonLocation) -> tuple[str, ...]:
@@ -72,7 +72,7 @@ class PythonLines:
         return self._called.get(location, ())
 
     def nodes_of(self, location: PythonLocation) -> tuple[str, ...]:
-        """The nodes that a line computes, or, if it computes none itself, those of the functions that it calls."""
+        """Return the nodes that a line computes, or if there are none, those of the functions that it calls."""
         return self.at(location) or self.called_at(location)
 
     def have_nodes(self, path: str, lines: Iterable[int]) -> bool:
@@ -81,7 +81,10 @@ class PythonLines:
         return any(location in self._at or location in self._called for location in locations)
 
     def colour_of(self, nodes: Iterable[str]) -> str:
-        """The theme's role for the first of `nodes` whose line is known, "" if none is. It is the same in all panes."""
+        """Return the theme's role for the first of `nodes` whose line is known, "" if none is.
+
+        It is the same in all panes.
+        """
         location = next((self._locations[node] for node in nodes if node in self._locations), None)
         return f"line-{self._colours[location]}" if location is not None else ""
 
@@ -133,7 +136,7 @@ class LineTimes(NamedTuple):
 def line_facts(
     lines: PythonLines, location: PythonLocation, lowerings: Mapping[str, str], times: LineTimes | None
 ) -> LineFacts:
-    """What the line at `location` computes. `lowerings` has the lowering of each node that has one."""
+    """Return what the line at `location` computes. `lowerings` has the lowering of each node that has one."""
     nodes = lines.nodes_of(location)
     n_eager = sum(lowerings.get(node) == EAGER for node in nodes)
     mark = " " if not nodes else ":" if not lines.at(location) else "e" if n_eager else "x"
@@ -146,7 +149,7 @@ def line_facts(
 
 
 def facts_text(facts: LineFacts, name: str) -> str:
-    """A line with nodes in one phrase: one of them (`name`), how many run in eager, and their time."""
+    """Return a line with nodes in one phrase: one of them (`name`), how many run in eager, and their time."""
     count = len(facts.nodes)
     if facts.mark == ":":
         subject = f"calls functions with {formatting.count(count)} node{'s' * (count != 1)}"
@@ -161,7 +164,10 @@ def facts_text(facts: LineFacts, name: str) -> str:
 def missing_nodes_text(
     location: PythonLocation, structure: PythonStructure, lines: PythonLines, other_graphs: Mapping[str, PythonLines]
 ) -> str:
-    """Why no node comes from the line at `location`. `other_graphs` are the other graphs of the program, by name."""
+    """Return why no node comes from the line at `location`.
+
+    `other_graphs` are the other graphs of the program, by name.
+    """
     path, line = location
     other = next((name for name, others in other_graphs.items() if others.nodes_of(location)), "")
     if other:

@@ -51,7 +51,7 @@ class DynamoRow:
 
 
 def dynamo_rows(report: DynamoReport) -> list[DynamoRow]:
-    """The rows: breaks, recompilations and errors in the order of the run, then guards, those that failed first."""
+    """Return breaks, recompilations and errors in the order of the run, then guards, the most often failed first."""
     events = [(graph_break.compile, 1, _break_row(report, graph_break)) for graph_break in report.breaks]
     for index, compiled in enumerate(report.compiles):
         if compiled.failures:
@@ -121,16 +121,14 @@ def _guard_row(report: DynamoReport, guard: DynamoGuard) -> DynamoRow:
 
 
 def change_text(failure: GuardFailure) -> str:
-    """The checked value before and after, such as `[2, 4] -> [3, 4]`; "" if both are unknown."""
+    """Return the checked value before and after, such as `[2, 4] -> [3, 4]`; "" if both are unknown."""
     if not failure.before and not failure.after:
         return ""
     return f"{failure.before or '?'} -> {failure.after or '?'}"
 
 
 def _user_line(compiled: DynamoCompile) -> str:
-    """Return the user's line of a compilation: where the function is defined, or for one of a library, where it
-    is called.
-    """
+    """Return the line where a compiled function is defined, or if it belongs to a library, the line that calls it."""
     is_library = "/torch/_dynamo/" in compiled.file
     return compiled.call.location if compiled.call and (is_library or not compiled.file) else compiled.location
 
@@ -145,7 +143,7 @@ def _join(parts: Sequence[str]) -> str:
 
 
 def user_guards(report: DynamoReport) -> list[DynamoGuard]:
-    """The guards on the user's values, each once per function: those that failed most often first."""
+    """Return the guards on the user's values, each once per function: those that failed most often first."""
     guards = dict[tuple[str, str], DynamoGuard]()
     for guard in report.guards:
         if guard.library:
@@ -163,7 +161,7 @@ def user_guards(report: DynamoReport) -> list[DynamoGuard]:
 
 
 def dynamo_summary(report: DynamoReport) -> str:
-    """One line: how many functions were compiled how often, recompilations, graph breaks."""
+    """Return one line: how many functions were compiled how often, recompilations, graph breaks."""
     if not report.compiles and not report.breaks:
         return "no function was compiled: the script calls nothing that torch.compile returned"
     functions = len({(compiled.function, compiled.location) for compiled in report.compiles})
@@ -179,7 +177,7 @@ def dynamo_summary(report: DynamoReport) -> str:
 
 
 def dynamo_text(report: DynamoReport) -> str:
-    """The summary, graph breaks, recompilations by function, limits, and the guards on the user's values."""
+    """Return the summary, graph breaks, recompilations by function, limits, and the guards on the user's values."""
     sections = [dynamo_summary(report)]
     if report.breaks:
         lines = [
@@ -277,6 +275,6 @@ def _clipped(text: str) -> str:
 
 
 def dynamo_json(report: DynamoReport) -> dict[str, object]:
-    """The report as plain values; `compile` in entries is an index in `compiles`."""
+    """Return the report as plain values; `compile` in entries is an index in `compiles`."""
     values: dict[str, Any] = msgspec.to_builtins(report)
     return {"summary": dynamo_summary(report), **values}

@@ -247,7 +247,7 @@ def _write_command(path: Path) -> None:
 
 
 def read_description(folder: Path) -> ReproducerDescription:
-    """Reads the description of a reproducer. Raises `ValueError` if `folder` has no description or an invalid one."""
+    """Read the description of a reproducer. Raises `ValueError` if `folder` has no description or an invalid one."""
     path = folder / DESCRIPTION_FILE
     try:
         content = path.read_bytes()
@@ -271,13 +271,15 @@ def _is_inside(folder: Path, name: str) -> bool:
 
 
 def external_python(description: ReproducerDescription) -> str:
-    """The source, if a replay would run it as Python code that is not in the folder; otherwise an empty string."""
+    """Return the source if a replay would run it as Python code that is not in the folder; otherwise an empty text."""
     runs_python = not description.script and split_source(description.source).runs_python
     return description.source if runs_python else ""
 
 
 def source_of(folder: Path, description: ReproducerDescription) -> str:
-    """The source to open: the copy of the script and `:MODEL` if the source names a model, else the original source."""
+    """Return the source to open: the copy of the script, with `:MODEL` if the source names one, or the source
+    itself.
+    """
     if not description.script:
         return description.source
     return split_source(description.source).with_target(os.path.join(folder, description.script))

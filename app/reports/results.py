@@ -97,7 +97,7 @@ def action_entries(*ids: str) -> tuple[Entry, ...]:
 
 
 def profile_result(report: ProfileReport, previous: ProfileReport | None, info: GraphInfo) -> Result:
-    """The time of a run by op kind, module and source line, compared with the `previous` profile."""
+    """Return the time of a run by op kind, module and source line, compared with the `previous` profile."""
     now = profile.timed_nodes(report, info)
     before = profile.timed_nodes(previous, info) if previous is not None else []
     first, *measurement = profile.summary_lines(report)
@@ -129,7 +129,7 @@ def _time_entries(
     whole: float,
     group_of: Callable[[NodeRow], str],
 ) -> tuple[Entry, ...]:
-    """The slowest groups of nodes. Fused nodes count for the node into which they are fused."""
+    """Return the slowest groups of nodes. Fused nodes count for the node into which they are fused."""
     old_seconds = _seconds_by_group(before, group_of)
     # Nodes are sorted, the slowest first, so the first node of a group is its slowest.
     slowest = {group_of(node.row): node.row.stable for node in reversed(now)}
@@ -167,7 +167,7 @@ def _change_text(now: float, before: float | None) -> str:
 
 
 def numerics_result(report: NumericsReport, previous: NumericsReport | None, info: GraphInfo) -> Result:
-    """The largest errors by op kind, module and source line, as multiples of the tolerance."""
+    """Return the largest errors by op kind, module and source line, as multiples of the tolerance."""
     rows, now = numerics.rows_by_stable_name(info), _worst_multiples(report)
     # Errors that were measured against another reference are not comparable.
     old = _worst_multiples(previous) if previous is not None and previous.reference == report.reference else {}
@@ -198,7 +198,7 @@ def numerics_result(report: NumericsReport, previous: NumericsReport | None, inf
 
 
 def _worst_multiples(report: NumericsReport) -> dict[str, float]:
-    """The larger error of each compared node as a multiple of the tolerance."""
+    """Return the larger error of each compared node as a multiple of the tolerance."""
     return {
         node.node: max(map(numerics.tolerance_multiple, deviations))
         for node in report.nodes
@@ -223,7 +223,7 @@ USE, SAVE, AGAIN, PLOT = "use", "save", "again", "plot"
 
 
 def tuning_result(tuned: Tuned, attempts: Sequence[Attempted], is_better: bool) -> Result:
-    """The fastest recipes, and the best time of each choice. `is_better` is whether another recipe was found."""
+    """Return the fastest recipes, and the best time of each choice. `is_better` is whether another recipe was found."""
     measured = sorted((attempt for attempt in attempts if not attempt.problem), key=lambda attempt: attempt.ratio)
     next_steps = [Entry("Use this recipe", " ".join(tuned.choices), answer=USE, key="u")] if is_better else []
     next_steps += [Entry("Plot", "the time of each recipe over the search", answer=PLOT, key="p")] if measured else []
@@ -237,7 +237,10 @@ def tuning_result(tuned: Tuned, attempts: Sequence[Attempted], is_better: bool) 
 
 
 def precisions_result(tuned: Tuned, attempts: Sequence[Attempted], is_better: bool, names: Mapping[str, str]) -> Result:
-    """The recipes by error, and the products by the time that their precisions save; `names` are by stable name."""
+    """Return the recipes by error, and the products by the time that their precisions save.
+
+    `names` are the names of nodes to show, by stable name.
+    """
     plain = tuning_result(tuned, attempts, is_better)
     timed = sorted((attempt for attempt in attempts if not attempt.problem), key=lambda attempt: attempt.error)
     initial = attempts[0] if attempts and not attempts[0].problem else None
@@ -281,7 +284,7 @@ def _recipe_text(attempt: Attempted) -> str:
 def _ratio_entries(
     measured: Sequence[Attempted], initial: Attempted | None, name_of: Callable[[Attempted], str]
 ) -> tuple[Entry, ...]:
-    """The attempts with their times compared with eager and with the first recipe, which is the current one."""
+    """Return the attempts with their times compared with eager and with the first recipe, which is the current one."""
     slowest = max((attempt.ratio for attempt in measured[:MAX_ENTRIES]), default=0.0)
     return tuple(
         Entry(
@@ -329,9 +332,7 @@ def _choice_entries(measured: Sequence[Attempted], initial: Attempted | None) ->
 
 
 def bisection_result(result: BisectionResult) -> Result:
-    """Return the result of a bisection: what is wrong, the evidence, and the IR before and after the
-    responsible pass.
-    """
+    """Return the result of a bisection: the culprit, the evidence, and the IR before and after the responsible pass."""
     conclusions = bisection_lines(result)
     has_recipe = bool(result.steps or result.lowerings or result.in_eager)
     next_steps = [Entry("Use the correct recipe", answer=USE, key="u")] if has_recipe else []

@@ -45,7 +45,7 @@ _LEFT_ALIGNED = frozenset({"output", "shape", "dtype", "verdict", "first differs
 
 
 def run_report_json(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment] = ()) -> dict[str, object]:
-    """The report on a graph as plain values; times in seconds, non-finite numbers as null."""
+    """Return the report on a graph as plain values; times in seconds, non-finite numbers as null."""
     memory = training_memory(info)
     graph_break = {"broke": {"why": info.break_reason, "line": info.break_line}} if info.break_reason else {}
     return {
@@ -86,20 +86,18 @@ def run_report_json(info: GraphInfo, report: RunReport, assignments: Sequence[As
 
 
 def part_seconds(times: PartTimes) -> dict[Part, float]:
-    """The seconds of each part that has run, in order."""
+    """Return the seconds of each part that has run, in order."""
     return {part: seconds for part in PART_NAMES if (seconds := round(times.seconds(part), 3)) > 0}
 
 
 def part_times_text(seconds: Mapping[Part, float]) -> str:
-    """Return the time of a command and of its parts: `time 28.6 s: importing torch 5.0 s, running the script
-    4.1 s, …`.
-    """
+    """Return the time of a command and of its parts: `time 9.1 s: importing torch 5.0 s, running the script 4.1 s`."""
     parts = ", ".join(f"{PART_NAMES[part]} {value:.1f} s" for part, value in seconds.items())
     return f"time {sum(seconds.values()):.1f} s: {parts}"
 
 
 def run_report_text(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment] = ()) -> str:
-    """The report on a graph as text."""
+    """Return the report on a graph as text."""
     memory = training_memory(info)
     graph_break = [f"ends in a graph break at {info.break_line}: {info.break_reason}"] if info.break_reason else []
     counts = [f"{report.nodes_compiled} nodes compiled", f"{report.nodes_eager} in eager"]
@@ -152,7 +150,7 @@ def _eager_lines(report: RunReport) -> list[str]:
 
 
 def _side_json(side: SideReport, eager: Timing) -> dict[str, object]:
-    """The results of another backend that ran next to the recipe's backend."""
+    """Return the results of another backend that ran next to the recipe's backend."""
     if side.problem:
         return {"name": side.name, "problem": side.problem}
     return {
@@ -180,7 +178,10 @@ def _divergence_json(divergence: Divergence) -> dict[str, object]:
 
 
 def divergence_texts(side: SideReport, info: GraphInfo | None) -> list[str]:
-    """Sentences about the first node that differs in another runtime, and about the search; empty without one."""
+    """Return sentences about the first node that differs in another runtime, and about the search for it.
+
+    There are none if no search was made.
+    """
     texts = [f"{SIDE_SUBJECTS[side.name]}: {side.note}"] if side.note else []
     divergence = side.divergence
     if divergence is None:
@@ -203,18 +204,18 @@ def divergence_texts(side: SideReport, info: GraphInfo | None) -> list[str]:
 
 
 def node_locations(info: GraphInfo | None) -> dict[str, tuple[str, str]]:
-    """The display name and the Python line of each node, by its stable name."""
+    """Return the display name and the Python line of each node, by its stable name."""
     return {row.stable: (row.display_name, row.location) for row in info.rows} if info is not None else {}
 
 
 def _marked_texts(side: SideReport, info: GraphInfo) -> list[str]:
-    """A table of all nodes whose values were compared; empty unless all were marked."""
+    """Return a table of all nodes whose values were compared; empty unless all were marked."""
     marked = side.divergence.marked if side.divergence is not None else ()
     return [f"nodes in {SIDE_SUBJECTS[side.name]}:", marked_table(marked, info)] if marked else []
 
 
 def marked_table(marked: Sequence[OutputReport], info: GraphInfo | None) -> str:
-    """A table of nodes with their Python lines and their errors."""
+    """Return a table of nodes with their Python lines and their errors."""
     locations = node_locations(info)
     rows = [
         [
@@ -235,7 +236,7 @@ def _side_text(side: SideReport) -> str:
 
 
 def _side_ratio(side: SideReport, eager: Timing) -> str:
-    """The time of another backend relative to eager, and its verdict."""
+    """Return the time of another backend relative to eager, and its verdict."""
     mismatches = [output.name for output in side.outputs if output.verdict in ("mismatch", "missing")]
     ratio = side.timing.median / eager.median if eager.median else 0.0
     verdicts = {"ok": "ok", "nan": "NaN where eager has NaN", "unchecked": "not compared"}
@@ -247,9 +248,7 @@ def _side_ratio(side: SideReport, eager: Timing) -> str:
 
 
 def preparation_text(side: SideReport) -> str:
-    """Return how long it took until the code of a side could run: `compiled in 2.50 s`, or the export and the
-    load of a runtime.
-    """
+    """Return how long the preparation of a side took: `compiled in 2.50 s`, or for a runtime, export and load."""
     if side.name in RUNTIMES:
         return f"exported in {side.compile_seconds:.2f} s, loaded in {side.load_seconds:.2f} s"
     return f"compiled in {side.compile_seconds:.2f} s"
@@ -269,16 +268,14 @@ _MIN_WEIGHTS = 1 << 20
 
 
 def memory_parts_text(memory: MemoryUse) -> str:
-    """Return the memory of the parts of a loaded program: `weights 4.40 GB (shared), packed weights 0 B, arena
-    80.0 MB, code 1.20 MB`.
-    """
+    """Return the memory of a loaded program: `weights 4 GB (shared), packed weights 0 B, arena 80 MB, code 1.20 MB`."""
     parts = (("packed weights", memory.packed), ("arena", memory.arena), ("code", memory.code))
     sizes = ", ".join(f"{name} {formatting.size(size)}" for name, size in parts)
     return f"weights {formatting.size(memory.weights)} (shared), {sizes}"
 
 
 def lowering_table(info: GraphInfo, assignments: Sequence[Assignment]) -> str:
-    """A table with the lowering of each node, and the reason if it is not by the first registry."""
+    """Return a table with the lowering of each node, and the reason if it is not by the first registry."""
     targets = {row.stable: row.target for row in info.rows}
     rows = [[a.node, targets.get(a.node, ""), a.lowering, a.function, a.reason] for a in assignments]
     heading = ["node", "target", "lowering", "function", "reason"]
@@ -295,24 +292,25 @@ def lowering_table(info: GraphInfo, assignments: Sequence[Assignment]) -> str:
 
 
 def _training_cells(row: NodeRow | None) -> list[str]:
-    """The role of a node in training and its bytes; a view takes none."""
+    """Return the role of a node in training and its bytes; a view takes none."""
     if row is None or not row.training:
         return ["", ""]
     return [row.training, "" if row.training == "viewed" else bytes_text(row)]
 
 
 def eager_assignments(assignments: Sequence[Assignment]) -> list[Assignment]:
-    """The assignments of the nodes that run in eager."""
+    """Return the assignments of the nodes that run in eager."""
     return [assignment for assignment in assignments if assignment.lowering == EAGER]
 
 
 def _not_by_first_registry(assignments: Sequence[Assignment]) -> list[Assignment]:
-    """The assignments of the compiled nodes that the first registry does not lower."""
+    """Return the assignments of the compiled nodes that the first registry does not lower."""
     return [a for a in assignments if a.lowering not in (EAGER, FOLDED) and a.reason]
 
 
 def _reason_lines(title: str, reasons: Mapping[str, str]) -> list[str]:
-    """A line with the reason for each of the first `_MAX_NODES` nodes, and a line with the number of other nodes.
+    """Return a line with the reason for each of the first `_MAX_NODES` nodes, and a line with the number of other
+    nodes.
 
     `reasons` maps nodes to reasons.
     """
@@ -322,7 +320,7 @@ def _reason_lines(title: str, reasons: Mapping[str, str]) -> list[str]:
 
 
 def failure_json(diagnostic: Diagnostic) -> dict[str, object]:
-    """A diagnostic as plain values, without empty fields."""
+    """Return a diagnostic as plain values, without empty fields."""
     keys = ("what", "where", "todo", "detail", "step", "node")
     values = {key: getattr(diagnostic, key) for key in keys}
     return {key: value for key, value in values.items() if value not in ("", -1)}
@@ -374,7 +372,7 @@ def _timing_json(timing: Timing) -> dict[str, object]:
 
 
 def _memory_json(memory: MemoryUse | None) -> dict[str, int] | None:
-    """The peak memory of a run, and the sizes of weights, packed weights, arena and code, in bytes."""
+    """Return the peak memory of a run, and the sizes of weights, packed weights, arena and code, in bytes."""
     if memory is None:
         return None
     return msgspec.structs.asdict(memory)

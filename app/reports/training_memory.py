@@ -55,7 +55,7 @@ class TrainingMemory:
 
 
 def training_memory(info: GraphInfo) -> TrainingMemory | None:
-    """Adds up the nodes of each role; `None` for a graph without such nodes, which is not one of training."""
+    """Add up the nodes of each role; `None` for a graph without such nodes, which is not one of training."""
     if not any(row.training for row in info.rows):
         return None
     return TrainingMemory(
@@ -76,12 +76,12 @@ def _is_empty(row: NodeRow) -> bool:
 
 
 def node_bytes(row: NodeRow) -> int:
-    """The bytes of the results of a node, in the captured call if they depend on sizes that vary."""
+    """Return the bytes of the results of a node, in the captured call if they depend on sizes that vary."""
     return row.bytes or row.captured_bytes
 
 
 def training_summary(memory: TrainingMemory, width: int = 1000) -> str:
-    """The memory as one line, in the longest wording of at most `width` characters, else in the shortest one."""
+    """Return the memory as one line, in the longest wording of at most `width` characters, else in the shortest one."""
     saved, reread, recomputed = memory.saved, memory.reread, memory.recomputed
     texts = [
         f"{counted(saved.count, 'tensor')} saved for backward, {saved.text}; "
@@ -95,17 +95,17 @@ def training_summary(memory: TrainingMemory, width: int = 1000) -> str:
 
 
 def bytes_text(row: NodeRow) -> str:
-    """The bytes of the results of a node, `~3.4 MB` if they depend on sizes that vary; empty if they are unknown."""
+    """Return the bytes of the results of a node, `~3.4 MB` if they depend on sizes that vary; "" if unknown."""
     return role_memory([row]).text if node_bytes(row) else ""
 
 
 def role_and_bytes(row: NodeRow) -> str:
-    """The role of a node and the bytes that it takes, in a few words: `saved 3.4 MB`; empty without a role."""
+    """Return the role of a node and the bytes that it takes, in a few words: `saved 3.4 MB`; empty without a role."""
     return f"{row.training} {bytes_text(row)}".rstrip() if row.training not in ("", "viewed") else row.training
 
 
 def role_text(row: NodeRow) -> str:
-    """The role of a node with its bytes, as one line; empty without a role."""
+    """Return the role of a node with its bytes, as one line; empty without a role."""
     if not row.training:
         return ""
     return f"{role_and_bytes(row)}: {ROLE_TEXTS[row.training]}"

@@ -51,7 +51,7 @@ def attempt_line(attempt: Attempted) -> str:
 
 
 def tuning_lines(tuned: Tuned, initial: Sequence[str] = ()) -> list[str]:
-    """The result of tuning as lines of text, with the choices that are not in `initial`, those of the first recipe."""
+    """Return the result of tuning as lines of text. Lists the choices that are not in `initial`, the first recipe."""
     changed = [choice for choice in tuned.choices if choice not in initial]
     total = "" if tuned.nodes else f" of {tuned.size:,}"
     recipes = "recipe" if tuned.nodes and tuned.tried == 1 else "recipes"
@@ -67,19 +67,17 @@ def tuning_lines(tuned: Tuned, initial: Sequence[str] = ()) -> list[str]:
 
 
 def saving_text(seconds: float) -> str:
-    """The time that a precision saves in a run, in milliseconds; negative if the node takes longer."""
+    """Return the time that a precision saves in a run, in milliseconds; negative if the node takes longer."""
     return f"{1e3 * seconds:.3f} ms"
 
 
 def ranked_nodes(tuned: Tuned) -> list[NodePrecision]:
-    """The products of a search for precisions: those that save the most time first, those that stay in f32 last."""
+    """Return the products of a search for precisions, those that save the most time first, those in f32 last."""
     return sorted(tuned.nodes, key=lambda node: -(node.effect.saved if node.effect is not None else 0.0))
 
 
 def error_time_rows(attempts: Sequence[Attempted]) -> list[tuple[str, str, str]]:
-    """Return the recipes that were timed, sorted by error: the error, the time relative to eager, and the
-    precisions.
-    """
+    """Return the error, the relative time and the precisions of each recipe that was timed, sorted by error."""
     timed = sorted((attempt for attempt in attempts if not attempt.problem), key=lambda attempt: attempt.error)
     return [
         (f"{attempt.error:.1e}" if attempt.error > 0 else "0", f"{attempt.ratio:.3f}", ", ".join(attempt.choices))
@@ -121,7 +119,7 @@ def error_time_plot(tuned: Tuned, attempts: Sequence[Attempted]) -> Plot:
 
 
 def tuning_json(tuned: Tuned, attempts: Sequence[Attempted]) -> dict[str, object]:
-    """The result of tuning and its attempts as plain values."""
+    """Return the result of tuning and its attempts as plain values."""
     attempts_json = [
         {
             "choices": list(attempt.choices), "ratio": attempt.ratio, "seconds": attempt.median,

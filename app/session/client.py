@@ -197,7 +197,7 @@ class EngineClient:
         self._transport.write(encode(frame))
 
     async def frames(self) -> AsyncIterator[Frame]:
-        """Yields the frames that no `request` waits for. Raises `EngineError` when the engine has exited."""
+        """Yield the frames that no `request` waits for. Raises `EngineError` when the engine has exited."""
         frames = self._frames
         while True:
             frame = await frames.get()

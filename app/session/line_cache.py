@@ -199,5 +199,5 @@ def _annotated_lines(frame: Lines) -> list[AnnotatedLine]:
 
 
 def node_names(frame: Lines, indices: Iterable[int]) -> tuple[str, ...]:
-    """The nodes at these indices of a frame's names."""
+    """Return the nodes at these indices of a frame's names."""
     return tuple(frame.names[index] for index in indices)

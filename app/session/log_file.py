@@ -51,7 +51,7 @@ class LogFile:
             self._file.write(data)
 
     def _current_size(self) -> int | None:
-        """The size of the file in bytes; `None` for a device or another special file.
+        """Return the size of the file in bytes; `None` for a device or another special file.
 
         If another process has rotated or deleted the file, this reopens the file at the path, or creates it.
         """

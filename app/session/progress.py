@@ -32,7 +32,7 @@ class ProgressRate:
         self._progress_time, self._done = now, done
 
     def seconds_since_progress(self) -> float:
-        """The seconds since the last call of `record`."""
+        """Return the seconds since the last call of `record`."""
         return self._clock() - self._progress_time
 
     def seconds_left(self) -> float | None:
@@ -97,7 +97,7 @@ class PartTimes:
         return list(PART_NAMES).index(self.running_part) + 1
 
     def seconds(self, part: Part) -> float:
-        """The seconds that a part has taken so far; 0 if it has not started."""
+        """Return the seconds that a part has taken so far; 0 if it has not started."""
         current = self._clock() - self._start_time if part == self.running_part else 0.0
         return self._seconds.get(part, 0.0) + current
 

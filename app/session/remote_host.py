@@ -35,19 +35,19 @@ class RemoteHost:
         return f"{self.host} {self.folder}"
 
     def start_command(self, name: str) -> list[str]:
-        """The command that starts an engine called `name` on the host, and connects to it."""
+        """Return the command that starts an engine called `name` on the host, and connects to it."""
         return self._command("--keep", name, "--wait", f"{self.reconnect_seconds:g}")
 
     def reconnect_command(self, name: str) -> list[str]:
-        """The command that reconnects to the engine called `name`."""
+        """Return the command that reconnects to the engine called `name`."""
         return self._command("--back", name)
 
     def stop_command(self, name: str) -> list[str]:
-        """The command that stops the engine called `name`, even if it is busy."""
+        """Return the command that stops the engine called `name`, even if it is busy."""
         return self._command("--end", name)
 
     def _command(self, *words: str) -> list[str]:
-        """The ssh command that runs `buddy-tui engine` with `words` on the host."""
+        """Return the ssh command that runs `buddy-tui engine` with `words` on the host."""
         # ssh uses the first value of an option, so the user's options come first. BatchMode disables prompts, which
         # the user cannot answer while the workbench is drawn.
         default_options = ("BatchMode=yes", "ConnectTimeout=15")

@@ -31,8 +31,9 @@ class Requester:
     async def request(
         self, frame: Request[Answer], on_frame: Callable[[Any], object] = lambda _frame: None, failed: str = ""
     ) -> Answer | None:
-        """Send a request and return its answer, or `None` if it failed. The parameters are those of `Session.request`
-        and `await_answer`.
+        """Send a request and return its answer, or `None` if it failed.
+
+        The parameters are those of `Session.request` and `await_answer`.
         """
         return await self.await_answer(self._session.request(frame, on_frame), failed)
 

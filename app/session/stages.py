@@ -186,7 +186,10 @@ class StageBoard:
         return next((stage for stage in reversed(self._current) if stage.state == "failed"), None)
 
     def rows(self) -> list[StageRow]:
-        """The current stages, then the outdated stages that come after them in the pipeline. Do not modify the list."""
+        """Return the current stages, then the outdated stages that come after them in the pipeline.
+
+        Do not modify the list.
+        """
         if self._rows is None:
             self._rows = self._make_rows()
         return self._rows
@@ -203,9 +206,7 @@ class StageBoard:
 
 
 def phase_of(rows: Sequence[StageRow], index: int) -> str:
-    """Return the phase of row `index`, or if its stage has none, the phase of the closest earlier stage; "" without
-    one.
-    """
+    """Return the phase of row `index`, or without one, that of the closest earlier row with one; "" if none has one."""
     return next((phase for earlier in range(index, -1, -1) if (phase := rows[earlier].stage.phase)), "")
 
 

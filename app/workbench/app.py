@@ -609,9 +609,7 @@ class Workbench(App[int]):
         self.plugin.stage_shown()
 
     def pane_commands(self) -> list[tuple[str, str, Callable[[], None]]]:
-        """Return an entry of the palette for each pane of a plug-in: its title, its help, and the function that
-        shows it.
-        """
+        """Return the title, the help and the function of the palette entry of each pane of a plug-in."""
         return [
             (
                 f"Pane of a plug-in: {source.name}",

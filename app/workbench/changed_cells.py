@@ -281,7 +281,7 @@ def _is_uniform(pens: Sequence[Pen]) -> bool:
 
 
 def _with_whole_texts(runs: Iterable[tuple[int, int]], texts: Sequence[str]) -> list[tuple[int, int]]:
-    """The runs, extended so that each text that is wider than one cell is written whole or not at all."""
+    """Return the runs, extended so that each text that is wider than one cell is written whole or not at all."""
     whole: list[tuple[int, int]] = []
     for start, end in runs:
         while texts[start] == CONTINUATION:

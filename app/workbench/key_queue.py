@@ -133,7 +133,7 @@ class KeyQueue:
         self._time_limit = loop.call_later(DELIVERY_SECONDS, self._give_up, self._generation)
 
     def _path(self) -> list[MessagePump]:
-        """Return the queues that a key passes: of the widget that has focus, its parents, the screen and the
+        """Return the objects whose queues a key passes: the focused widget, its parents, the screen, the
         application.
         """
         screen, focused = self._app.screen, self._app.focused

@@ -24,9 +24,7 @@ UNLISTED_ACTIONS = {"palette", "phase.number"}
 
 
 class ActionCommands(Provider):
-    """Provides the entries of the command palette: enabled actions, disabled ones with the reason, panes of
-    plug-ins.
-    """
+    """Provides the entries of the palette: enabled actions, disabled ones with the reason, and panes of plug-ins."""
 
     @property
     def _workbench(self) -> ActionHost:

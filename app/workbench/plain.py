@@ -172,9 +172,7 @@ class PlainWorkbench(Workbench):
             await asyncio.sleep(_POLL_SECONDS)
 
     def _is_screen_loading(self) -> bool:
-        """Whether a job is about to open a screen, or the open screen waits for its content, whose progress is
-        printed.
-        """
+        """Whether a job is about to open a screen, or the open screen waits for its content. Prints its progress."""
         workers = [worker for worker in self.workers if worker.node is self.screen and not worker.is_finished]
         if workers and len(self.screen_stack) > 1:
             for box in self.screen.query("#box"):

@@ -73,7 +73,7 @@ class Candidates(NamedTuple):
 
 
 def find_node(name: str, named_rows: Sequence[tuple[str, NodeRow]]) -> NodeRow | Candidates:
-    """Returns the node called `name`, else the only one that matches it as a pattern, or whose name contains it.
+    """Return the node called `name`, else the only one that matches it as a pattern, or whose name contains it.
 
     `named_rows` has each node with its displayed name. Returns the candidates if no node or several nodes match.
     """

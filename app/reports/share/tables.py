@@ -30,12 +30,15 @@ def shown_path(location: str) -> str:
 
 
 def result_tables(graph: SharedGraph, welcome: Welcome | None) -> list[Table]:
-    """The tables of a graph, in the order in which the report shows them. A table has either `rows` or a `text`."""
+    """Return the tables of a graph, in the order in which the report shows them.
+
+    A table has either `rows` or a `text`.
+    """
     return [*_failure(graph.problem), *_results(graph), *_nodes(graph), *_conditions(graph, welcome)]
 
 
 def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[str] = ()) -> Table:
-    """A table whose columns with names in `right` are right-aligned."""
+    """Return a table whose columns with names in `right` are right-aligned."""
     cells = [[str(cell) for cell in row] for row in rows]
     return {"title": title, "columns": list(columns), "right": list(right), "rows": cells}
 
@@ -95,7 +98,7 @@ def _timing_text(timing: Timing) -> str:
 
 
 def _nodes(graph: SharedGraph) -> Iterator[Table]:
-    """Tables of nodes: those in eager, the slowest, and those with the largest errors."""
+    """Yield tables of nodes: those in eager, the slowest, and those with the largest errors."""
     rows = {row.stable: row for row in graph.info.rows}
     fallbacks = [a for a in eager_assignments(graph.assignments) if a.node in rows]
     if fallbacks:
@@ -123,7 +126,7 @@ def _nodes(graph: SharedGraph) -> Iterator[Table]:
 
 
 def _conditions(graph: SharedGraph, welcome: Welcome | None) -> Iterator[Table]:
-    """The program, the machine, the versions, and the recipe."""
+    """Yield the program, the machine, the versions, and the recipe."""
     recipe = graph.recipe
     program = shlex.join((shown_path(recipe.source), *recipe.arguments))
     rows = [("program", program), ("graph", f"{recipe.graph}, {graph.info.name}"), ("preset", recipe.preset)]

@@ -22,7 +22,7 @@ _DICTIONARY = re.compile(rf"\{{[^{{}}\n]{{{2 * MIN_ABBREVIATED},}}\}}")
 
 
 def abbreviate_types(line: str, ellipsis: str) -> str:
-    """Replaces the content of layouts, struct types, inline maps and attribute dictionaries by `ellipsis`."""
+    """Replace the content of layouts, struct types, inline maps and attribute dictionaries by `ellipsis`."""
     if line[:1] in "#!":
         # The definition of an alias stays in full.
         return line
@@ -31,7 +31,10 @@ def abbreviate_types(line: str, ellipsis: str) -> str:
 
 
 class TypeNames:
-    """Names such as `!T1` for long types. A type has the same name in all texts."""
+    """Gives names such as `!T1` to long types. A type has the same name in all texts.
+
+    Texts are identified by the hash of their content.
+    """
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
@@ -40,41 +43,41 @@ class TypeNames:
         self._shown_texts: tuple[str, ...] = ()
         self._pattern: re.Pattern[str] | None = None
 
-    def has_types_of(self, text: str) -> bool:
+    def has_types_of(self, text_hash: str) -> bool:
         """Whether the types of a text were added."""
-        return text in self._types
+        return text_hash in self._types
 
-    def add(self, text: str, types: Sequence[LongType]) -> None:
+    def add(self, text_hash: str, types: Sequence[LongType]) -> None:
         """Add the types of a text, and give names to those that have none."""
-        self._types[text] = tuple(types)
+        self._types[text_hash] = tuple(types)
         keep_newest(self._types, MAX_CACHED_TEXTS)
         for long_type in types:
             self._names.setdefault(long_type.text, f"!T{len(self._names) + 1}")
 
-    def show(self, *texts: str) -> bool:
+    def show(self, *text_hashes: str) -> bool:
         """Set the texts whose types are replaced by names. Returns whether they have changed."""
-        shown = tuple(text for text in texts if text in self._types)
+        shown = tuple(text_hash for text_hash in text_hashes if text_hash in self._types)
         if shown == self._shown_texts:
             return False
-        types = {long_type.text for text in shown for long_type in self._types[text]}
+        types = {long_type.text for text_hash in shown for long_type in self._types[text_hash]}
         # The longest types first: otherwise a type that is a prefix of another one would match in its place.
         ordered = sorted(types, key=len, reverse=True)
         self._shown_texts = shown
         self._pattern = re.compile("|".join(map(re.escape, ordered))) if ordered else None
         return True
 
-    def types_of(self, text: str) -> list[tuple[str, LongType]]:
-        """The types of a text with their names, in text order."""
-        return [(self._names[long_type.text], long_type) for long_type in self._types.get(text, ())]
+    def types_of(self, text_hash: str) -> list[tuple[str, LongType]]:
+        """Return the types of a text with their names, in text order."""
+        return [(self._names[long_type.text], long_type) for long_type in self._types.get(text_hash, ())]
 
     def types_on(self, line: str) -> dict[str, str]:
-        """Maps the names that replace the types on `line`, in line order, to the types."""
+        """Map the names that replace the types on `line`, in line order, to the types."""
         if self._pattern is None or line[:1] in "#!":
             return {}
         return {self._names[long_type]: long_type for long_type in self._pattern.findall(line)}
 
     def abbreviate(self, line: str) -> str:
-        """Replaces the long types on `line` by their names."""
+        """Replace the long types on `line` by their names."""
         if self._pattern is None or line[:1] in "#!":
             # The definition of an alias stays in full.
             return line
@@ -83,6 +86,7 @@ class TypeNames:
 
 # The maximum number of characters of a constant that are expanded at a time, so that lexing and wrapping stay fast.
 MAX_EXPANDED = 16_000
+# The text of a gap, which the engine puts in the place of the elided characters.
 _GAP = re.compile(r"… \(([\d,]+) more characters\)")
 
 
@@ -98,7 +102,7 @@ class ConstantGap(NamedTuple):
 
 
 def find_gaps(line: str) -> list[ConstantGap]:
-    """The gaps of a line, in order."""
+    """Return the gaps of a line, in order."""
     gaps: list[ConstantGap] = []
     # The difference between an offset in the full line and in `line`.
     shift = 0
@@ -110,7 +114,10 @@ def find_gaps(line: str) -> list[ConstantGap]:
 
 
 class Expansions:
-    """The contents of the gaps that the user has filled, and the lines that are shown without abbreviations."""
+    """The gaps that the user has filled, and the lines that the user has shown without abbreviations.
+
+    A line is identified by the hash of its text and its number, from 0.
+    """
 
     def __init__(self) -> None:
         # By text and line: the content of each filled gap, by its index.
@@ -121,31 +128,31 @@ class Expansions:
         self._filled.clear()
         self._full.clear()
 
-    def show_full(self, text: str, number: int) -> None:
+    def show_full(self, text_hash: str, number: int) -> None:
         """Show a line without abbreviations, until `collapse`."""
-        self._full.add((text, number))
+        self._full.add((text_hash, number))
 
-    def next_gap(self, text: str, number: int, line: str) -> tuple[int, ConstantGap] | None:
-        """The index of the first gap of a line that is not filled, and the gap."""
-        filled = self._filled.get((text, number), {})
+    def next_gap(self, text_hash: str, number: int, line: str) -> tuple[int, ConstantGap] | None:
+        """Return the index of the first gap of a line that is not filled, and the gap."""
+        filled = self._filled.get((text_hash, number), {})
         return next(((index, gap) for index, gap in enumerate(find_gaps(line)) if index not in filled), None)
 
-    def fill(self, text: str, number: int, index: int, content: str, rest: int) -> None:
-        """Fill gap `index` with `content`, followed by a note that `rest` characters are still missing."""
-        note = f"… ({rest:,} more characters)" if rest > 0 else ""
-        self._filled.setdefault((text, number), {})[index] = content + note
+    def fill(self, text_hash: str, number: int, index: int, content: str, missing: int) -> None:
+        """Fill gap `index` with `content`, followed by a note that `missing` characters are still missing."""
+        note = f"… ({missing:,} more characters)" if missing > 0 else ""
+        self._filled.setdefault((text_hash, number), {})[index] = content + note
 
-    def collapse(self, text: str, number: int) -> bool:
+    def collapse(self, text_hash: str, number: int) -> bool:
         """Restore the elided and abbreviated form of a line. Returns whether the line had another form."""
-        was_full = (text, number) in self._full
-        self._full.discard((text, number))
-        return self._filled.pop((text, number), None) is not None or was_full
+        was_full = (text_hash, number) in self._full
+        self._full.discard((text_hash, number))
+        return self._filled.pop((text_hash, number), None) is not None or was_full
 
-    def apply(self, text: str, number: int, line: AnnotatedLine | None) -> AnnotatedLine | None:
-        """The line with its filled gaps, marked as full if it is shown without abbreviations."""
-        if line is not None and (text, number) in self._full:
+    def apply(self, text_hash: str, number: int, line: AnnotatedLine | None) -> AnnotatedLine | None:
+        """Return the line with its filled gaps, marked as full if it is shown without abbreviations."""
+        if line is not None and (text_hash, number) in self._full:
             line = replace(line, is_full=True)
-        filled = self._filled.get((text, number))
+        filled = self._filled.get((text_hash, number))
         if not filled or line is None:
             return line
         parts, start = [], 0

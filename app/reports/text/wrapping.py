@@ -19,7 +19,7 @@ class WrappedSegment(NamedTuple):
 
 
 def wrap_segments(text: str, columns: int) -> list[WrappedSegment]:
-    """Splits `text` into segments of at most `columns` columns, after a space or a comma if one is near the end."""
+    """Split `text` into segments of at most `columns` columns, after a space or a comma if one is near the end."""
     if len(text) <= columns or columns <= 0:
         return [WrappedSegment(0, len(text), 0)]
     indent = min(len(text) - len(text.lstrip(" ")) + CONTINUATION_INDENT, columns // 3)
@@ -33,6 +33,6 @@ def wrap_segments(text: str, columns: int) -> list[WrappedSegment]:
 
 
 def _segment_end(text: str, start: int, limit: int) -> int:
-    """The end of the segment that starts at `start`: after the last space or comma before `limit`, or `limit`."""
+    """Return the end of the segment that starts at `start`: after the last space or comma up to `limit`, or `limit`."""
     first_break = start + int((limit - start) * MIN_FILLED_SHARE)
     return max(text.rfind(" ", first_break, limit), text.rfind(",", first_break, limit)) + 1 or limit
