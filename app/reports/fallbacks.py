@@ -15,6 +15,7 @@ from buddy.compiler.protocol.recipe import EAGER
 FallbackKind = Literal["eager", "break", "slow path", "error path", "guard", "not compiled"]
 # The order of the rows. A graph that is not compiled yet comes first, because the lowerings of its nodes are unknown.
 _ORDER: tuple[FallbackKind, ...] = ("not compiled", "eager", "break", "slow path", "error path", "guard")
+# The fixes of guards, of nodes that the recipe runs in eager, and of other nodes in eager.
 GUARD_FIX = "with another value, TorchDynamo compiles the function again; see torch.compile's dynamic= for sizes"
 CHOICE_FIX = "remove the choice from the recipe"
 EAGER_FIX = "add a lowering (docs/how-to/adding-an-operator.md), or use other ops"
@@ -99,6 +100,7 @@ def _node_fallback(
     kind: FallbackKind, graph: int, assignment: Assignment, row: NodeRow | None, reason: str, fix: str,
     shares: Mapping[str, float] | None,
 ) -> Fallback:  # fmt: skip
+    """Return the row of a node. `row` is `None` if the graph does not have the node."""
     node = assignment.node
     share = None if shares is None else shares.get(node)
     if row is None:
@@ -149,6 +151,7 @@ def fallbacks_text(rows: Sequence[Fallback], summary_line: str) -> str:
     return "\n\n".join(sections)
 
 
+# The titles of the sections of the text.
 _TITLES: Mapping[FallbackKind, str] = {
     "not compiled": "Not compiled",
     "eager": "Nodes in eager",

@@ -33,6 +33,7 @@ class Glyphs:
     descending: str = "▼"
 
 
+# The symbols for terminals with and without Unicode.
 UNICODE = Glyphs()
 ASCII = Glyphs("-", ">", "-", "~", "d", "#", " .:-=+*#@", "|", "..", "*", "ox+*#@", ",'|+-+", "^", "v")
 
@@ -220,6 +221,7 @@ def table(heading: Sequence[str], rows: Sequence[Sequence[object]], left_aligned
 
 
 def _table_line(cells: list[str], widths: list[int], left: list[bool]) -> str:
+    """Return a line of a table, whose cells are padded to `widths`."""
     padded = (
         cell.ljust(width) if at_left else cell.rjust(width)
         for cell, width, at_left in zip(cells, widths, left, strict=True)

@@ -70,6 +70,7 @@ def summary_lines(report: NumericsReport, info: GraphInfo) -> list[str]:
 
 
 def _first_mismatch_lines(report: NumericsReport, info: GraphInfo, names: dict[str, str]) -> list[str]:
+    """Return what is known of the first node out of tolerance, or that there is none."""
     if not report.compared:
         return ["not compared: no node has a value in both compiled code and the reference"]
     if not report.first:
@@ -120,6 +121,7 @@ def _origin_text(origin: NanOrigin, report: NumericsReport, names: dict[str, str
 
 
 def _node_count_lines(report: NumericsReport) -> list[str]:
+    """Return the numbers of nodes by the state of their value, and the times of the comparison."""
     counts = Counter(node.value_state for node in report.nodes)
     n_compiled_alone = sum(node.own_error is not None for node in report.nodes)
     parts = [f"{counts[state]} {state}" for state in ("observed", "fused", "materialised", "folded") if counts[state]]
@@ -263,6 +265,7 @@ def as_json(report: NumericsReport, info: GraphInfo) -> dict[str, object]:
 
 
 def _first_json(report: NumericsReport, rows: dict[str, NodeRow]) -> dict[str, object] | None:
+    """Return the first node out of tolerance as plain values, `None` without one."""
     if not report.first:
         return None
     row = rows.get(report.first)
@@ -271,6 +274,7 @@ def _first_json(report: NumericsReport, rows: dict[str, NodeRow]) -> dict[str, o
 
 
 def _node_json(node: NodeNumbers, row: NodeRow | None) -> dict[str, object]:
+    """Return the errors of a node as plain values."""
     return {
         "node": node.node,
         "name": row.name if row is not None else "",
@@ -286,6 +290,7 @@ def _node_json(node: NodeNumbers, row: NodeRow | None) -> dict[str, object]:
 
 
 def _deviation_json(deviation: Deviation | None) -> dict[str, object] | None:
+    """Return the error of a tensor as plain values. Its numbers are null if a NaN or an infinity differs."""
     if deviation is None:
         return None
     is_finite = deviation.of_tolerance >= 0

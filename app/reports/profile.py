@@ -248,6 +248,7 @@ def sampling_text(sampling: Sampling) -> str:
 
 
 def _sampling_json(sampling: Sampling) -> dict[str, object]:
+    """Return the samples as plain values. Lines are counted from 1."""
     return {
         "problem": sampling.problem or None,
         "samples": sampling.samples,

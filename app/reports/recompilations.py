@@ -90,6 +90,7 @@ def _break_row(report: DynamoReport, graph_break: DynamoBreak) -> DynamoRow:
 
 
 def _recompilation_row(compiled: DynamoCompile) -> DynamoRow:
+    """Return the row of a compilation that was needed because a guard failed."""
     failure = compiled.failures[0]
     also = ", ".join(f"{name} {before} -> {after}" for name, before, after in failure.changes[:4])
     call = f"called at {formatting.short_location(compiled.call.location)}" if compiled.call else ""
@@ -112,6 +113,7 @@ def _recompilation_row(compiled: DynamoCompile) -> DynamoRow:
 
 
 def _guard_row(report: DynamoReport, guard: DynamoGuard) -> DynamoRow:
+    """Return the row of a guard."""
     function = report.compiles[guard.compile].function
     line = guard.frame.location if guard.frame else ""
     text = guard.frame.text if guard.frame else ""
@@ -207,6 +209,7 @@ def dynamo_text(report: DynamoReport) -> str:
 
 
 def _break_lines(number: int, graph_break: DynamoBreak) -> Iterator[str]:
+    """Yield the lines of text on a graph break."""
     frame = graph_break.frames[-1] if graph_break.frames else None
     times = f", {graph_break.times} times" if graph_break.times > 1 else ""
     location = f"{frame.location}{f' in {frame.function}' if frame.function else ''}" if frame else "unknown line"
@@ -218,6 +221,7 @@ def _break_lines(number: int, graph_break: DynamoBreak) -> Iterator[str]:
 
 
 def _recompilation_lines(report: DynamoReport) -> Iterator[str]:
+    """Yield the lines of text on functions that were compiled more than once."""
     by_function = dict[tuple[str, str], list[DynamoCompile]]()
     for compiled in report.compiles:
         by_function.setdefault((compiled.function, compiled.location), []).append(compiled)
@@ -242,6 +246,7 @@ def _recompilation_lines(report: DynamoReport) -> Iterator[str]:
 
 
 def _recompilation_line(compiled: DynamoCompile, failure: GuardFailure) -> str:
+    """Return the line of text on a compilation, with the guard that had failed."""
     change = change_text(failure)
     details = [f"read at {formatting.short_location(failure.frame.location)}" if failure.frame else ""]
     details += [f"called at {formatting.short_location(compiled.call.location)}" if compiled.call else ""]
@@ -252,6 +257,7 @@ def _recompilation_line(compiled: DynamoCompile, failure: GuardFailure) -> str:
 
 
 def _guard_lines(report: DynamoReport, guards: Sequence[DynamoGuard]) -> Iterator[str]:
+    """Yield the lines of a table of guards, and the numbers of guards that are omitted."""
     counts = any(guard.checked >= 0 for guard in guards)
     heading = ["kind", "scope", "guard", "function", *(["checked", "failed"] if counts else []), "line"]
     rows = [

@@ -166,6 +166,7 @@ def _side_json(side: SideReport, eager: Timing) -> dict[str, object]:
 
 
 def _divergence_json(divergence: Divergence) -> dict[str, object]:
+    """Return the first node that differs in another runtime as plain values."""
     return {
         "node": divergence.node or None,
         "kind": divergence.kind,
@@ -255,6 +256,7 @@ def preparation_text(side: SideReport) -> str:
 
 
 def _memory_lines(memory: MemoryUse | None, compared: bool) -> list[str]:
+    """Return the peak memory, and if it has many weights, the memory of the parts of the program."""
     if memory is None:
         return []
     packed = f", packed weights {formatting.size(memory.packed)}" if memory.packed else ""
@@ -327,6 +329,7 @@ def failure_json(diagnostic: Diagnostic) -> dict[str, object]:
 
 
 def _output_json(output: OutputReport) -> dict[str, object]:
+    """Return the comparison of an output as plain values."""
     return {
         "name": output.name,
         "shape": list(output.shape),
@@ -363,6 +366,7 @@ def _output_json(output: OutputReport) -> dict[str, object]:
 
 
 def _timing_json(timing: Timing) -> dict[str, object]:
+    """Return a timing as plain values, in seconds."""
     return {
         "median": _finite_or_none(timing.median),
         "spread": [_finite_or_none(timing.low), _finite_or_none(timing.high)],
@@ -384,6 +388,7 @@ def _finite_or_none(value: float) -> float | None:
 
 
 def _output_row(output: OutputReport) -> list[object]:
+    """Return the row of an output in the table of outputs."""
     shape = "x".join(map(str, output.shape)) or "scalar"
     verdict = {"ok": "ok", "nan": "NaN"}.get(output.verdict, output.verdict.upper())
     if output.verdict == "unchecked":

@@ -30,7 +30,8 @@ class HeartbeatTarget(Protocol):
     @property
     def handshake_done(self) -> bool: ...
 
-    def ping(self) -> None: ...
+    def ping(self) -> None:
+        """Send a ping, whose answer updates `last_data_time`."""
 
 
 class Heartbeat:
@@ -55,6 +56,7 @@ class Heartbeat:
             self._task = None
 
     async def _monitor(self, client: HeartbeatTarget) -> None:
+        """Ping the engine when it is idle, and report its silence, until the task is cancelled."""
         ping_time, reported_seconds, last_check = 0.0, 0, time.monotonic()
         while True:
             await asyncio.sleep(CHECK_SECONDS)

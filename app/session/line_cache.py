@@ -18,11 +18,14 @@ from buddy.compiler.protocol import Lines, SearchResult
 if TYPE_CHECKING:
     import asyncio
 
+# The number of lines of a page, and the maximum number of cached pages.
 PAGE_LINES = 256
 MAX_PAGES = 48
 # At most this many pages wait to be fetched besides the newest one. Older ones, which were scrolled past, are dropped.
 MAX_WAITING_PAGES = 4
+# The maximum number of requests for pages at a time.
 MAX_PARALLEL_FETCHES = 3
+# At least this many lines before and after a line are prefetched: two screens.
 PREFETCH_LINES = 100
 # The lines that a held key scrolls: 30 screens of 50 lines per second. As many lines are prefetched as are scrolled
 # during a fetch, so a slow connection prefetches more.
@@ -48,8 +51,8 @@ class AnnotatedLine:
     machine_code: str = ""
     is_full: bool = False
 
-    # The next three are computed once for each line: the line of a function may come from hundreds of nodes, and each
-    # step of the cursor asks every line on the screen for them.
+    # These properties are cached: the line of a function may come from hundreds of nodes, and each step of the cursor
+    # reads them for every line on the screen.
 
     @cached_property
     def own_nodes(self) -> tuple[str, ...]:
@@ -134,6 +137,7 @@ class LineCache:
         self._store((lines.text, lines.start // PAGE_LINES), lines)
 
     def clear(self) -> None:
+        """Drop all lines, because another engine has been started."""
         self._pages.clear()
         self._waiting.clear()
         self._missed.clear()
@@ -168,6 +172,7 @@ class LineCache:
                 self._on_arrival(key[0])
 
     async def _fetch_page(self, key: tuple[str, int]) -> None:
+        """Fetch a page and cache it. Sets how many lines are prefetched by the time that it took."""
         text_hash, number = key
         self._loading.add(key)
         start_time = time.monotonic()
@@ -191,6 +196,7 @@ class LineCache:
 
 
 def _annotated_lines(frame: Lines) -> list[AnnotatedLine]:
+    """Return the lines of a frame with the names of their nodes."""
     derived = frozenset(frame.derived)
     names = [(node_names(frame, nodes), node_names(frame, derived.intersection(nodes))) for nodes in frame.nodes]
     names += [((), ())] * (len(frame.lines) - len(names))

@@ -25,6 +25,7 @@ from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.profile import ProfileReport
 from buddy.compiler.protocol.recipe import PluginFile, Recipe
 
+# The group of the entry points of panes.
 PANE_GROUP = "buddy.panes"
 # The processor time that a call of a pane may take.
 CALL_SECONDS = 1.0

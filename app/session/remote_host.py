@@ -10,6 +10,7 @@ from buddy.compiler.protocol.resumable_stream import EXIT_UNANSWERED
 
 # How long a remote engine waits for a reconnect: a long network outage, but not so long that a forgotten engine stays.
 RECONNECT_SECONDS = 600.0
+# The command of buddy-tui on the remote host, unless its path is given.
 PROGRAM = "buddy-tui"
 
 
@@ -84,6 +85,7 @@ def check_host(text: str) -> str:
 # such as `%eth0`), and may end with `:PORT`.
 _HOST_PART = r"(?!-)[\w.+~%,=:\[\]][\w.+~%,=:\[\]-]*"
 _HOST = re.compile(rf"(ssh://)?({_HOST_PART}@)*{_HOST_PART}")
+# What to do if the host has no buddy-tui.
 _INSTALL = "install it there, or give its path: --remote-program venv/bin/buddy-tui"
 # For each phrase in the error output of ssh or buddy-tui: what happened, and what to do.
 _SSH_ERRORS = (

@@ -182,6 +182,7 @@ class Session:
         return self._failed_permanently or self._exits_often()
 
     def _exits_often(self) -> bool:
+        """Whether the engine was started more than `MAX_STARTS` times in the last `START_WINDOW_SECONDS`."""
         return (
             len(self._start_times) > MAX_STARTS
             and time.monotonic() - self._start_times[-MAX_STARTS] < START_WINDOW_SECONDS
@@ -301,6 +302,9 @@ class Session:
     # ---- frames --------------------------------------------------------------------------------------------------
 
     def _handle_frame(self, frame: p.Frame) -> None:
+        """Apply a frame that no request waits for, and do what follows from it: update the workspace, compile,
+        notify.
+        """
         if self._restart_requested.is_set():
             return  # from an engine that has been replaced
         restored_graphs = self.state.graphs if self.state.restored_at else None

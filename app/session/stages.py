@@ -195,6 +195,7 @@ class StageBoard:
         return self._rows
 
     def _make_rows(self) -> list[StageRow]:
+        """Return the current stages, and the outdated ones after the last one that was replaced."""
         current = key_stages(self._current)
         current_keys = {key for key, _ in current}
         outdated = key_stages(self._outdated)

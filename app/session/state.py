@@ -42,7 +42,9 @@ Topic = Literal["graph", "passes", "stages", "outputs", "status", "lines"]
 
 # All topics of the state. "lines" is not one of them: the lines are in the cache of the session.
 STATE_TOPICS: frozenset[Topic] = frozenset({"graph", "passes", "stages", "outputs", "status"})
+# The topic of the state of the engine and of running jobs.
 STATUS: frozenset[Topic] = frozenset({"status"})
+# The maximum numbers of lines of `State.printout`, and of entries of `State.log`.
 MAX_PRINTOUT_LINES = 5_000
 MAX_LOG_ENTRIES = 500
 
@@ -255,6 +257,7 @@ class State:
         self._reset_requests("starting")
 
     def _reset_requests(self, engine: Literal["starting", "lost"]) -> None:
+        """End all requests, and mark the results of every graph as outdated."""
         self.engine, self.connection_error, self.silent_seconds, self.progress = engine, "", 0, None
         self.opening_cancelled, self.restored_at = False, 0.0
         for by_request in (self.jobs, self._recipes, self._inputs):
@@ -331,6 +334,10 @@ class State:
         return frozenset({"outputs"})
 
     def _apply_captured(self, frame: p.Captured) -> frozenset[Topic]:
+        """Show the captured graphs.
+
+        If they differ from those before, drop their profiles and the recipes of their runs.
+        """
         if frame.graphs != self.graphs:
             for graph_state in self._graph_states.values():
                 graph_state.run_recipe = graph_state.profile = graph_state.profiled_recipe = None
@@ -393,6 +400,7 @@ class State:
         keep_newest(self.log, MAX_LOG_ENTRIES)
 
     def _apply_failed(self, frame: p.Failed) -> frozenset[Topic]:
+        """Record the failure of a request: as the problem of the program or of its graph, and in the log."""
         job, recipe = self.jobs.get(frame.request), self._recipes.get(frame.request)
         graph_state = self._state_if_newest(frame.request)
         self.record_end(frame.request)
@@ -476,6 +484,7 @@ def _failure_reason(frame: p.Failed) -> str:
     return f"{failed_pass} failed" if failed_pass else "compilation failed"
 
 
+# The methods that apply frames, by the class of the frame. Frames of other classes do not change the state.
 _HANDLERS: dict[type[p.Frame], Callable[[State, Any], frozenset[Topic]]] = {
     p.Welcome: State._apply_welcome,
     p.WorkerState: State._apply_worker,

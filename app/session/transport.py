@@ -127,6 +127,7 @@ class ProcessTransport:
         self._log_task.cancel()
 
     async def _spawn(self) -> asyncio.subprocess.Process:
+        """Start the command. Raises `EngineError`."""
         pipe = asyncio.subprocess.PIPE
         try:
             return await asyncio.create_subprocess_exec(
@@ -137,6 +138,7 @@ class ProcessTransport:
             raise EngineError(reason, is_permanent=True) from error
 
     def _open_log(self) -> LogFile | None:
+        """Open the file of the log, `None` without one. Raises `EngineError` after killing the process."""
         try:
             return LogFile(self._log_path) if self._log_path else None
         except OSError as error:
@@ -144,6 +146,7 @@ class ProcessTransport:
             raise EngineError(f"the log cannot be written: {self._log_path}: {error.strerror or error}") from error
 
     async def _read_log(self, process: asyncio.subprocess.Process, log: LogFile | None) -> None:
+        """Read stderr to its end: keep its tail, and append it to the log."""
         assert process.stderr is not None
         while data := await process.stderr.read(_READ_BYTES):
             self._stderr_tail = (self._stderr_tail + data)[-_TAIL_BYTES:]

@@ -69,6 +69,7 @@ def pen_of_space(pen: Pen) -> Pen:
 
 
 def _make_pen(style: Style | None, colors: ColorSystem) -> Pen:
+    """Return a new pen for a style."""
     if style is None:
         return PLAIN
     without_colors = Strip.render_ansi(style.without_color, colors)
@@ -243,6 +244,7 @@ def split_cells(text: str) -> Sequence[str]:
 
 @lru_cache(maxsize=1024)
 def _split_wide_text(text: str) -> Sequence[str]:
+    """Return the text of each cell of a text that is not ASCII."""
     width = cell_len(text)
     if not width:
         return ()

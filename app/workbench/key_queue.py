@@ -37,18 +37,18 @@ class OpeningJobs(Protocol):
 
 
 class _Passage(NamedTuple):
-    """A callback that has passed through some queues of a path: `rest` are those that follow.
+    """A callback that has passed through some queues of a path: `remaining` are those that follow.
 
     It is a class with a method, because Textual inspects the signature of a method only once, and that of a `partial`
     each time. `generation` is the number of the key that waits.
     """
 
-    rest: list[MessagePump]
+    remaining: list[MessagePump]
     generation: int
     pass_through: Callable[[list[MessagePump], int], Awaitable[None]]
 
     async def go_on(self) -> None:
-        await self.pass_through(self.rest, self.generation)
+        await self.pass_through(self.remaining, self.generation)
 
 
 class KeyQueue:
@@ -69,6 +69,7 @@ class KeyQueue:
         self._app, self._jobs, self._deliver, self._say = app, jobs, deliver, say
         self._waiting: deque[events.Event] = deque()
         self._delivering = False
+        # The number of the key whose effects are awaited, and of the passes through the queues since it was delivered.
         self._generation = self._passes = 0
         self._focus: tuple[object, object] = (None, None)
         self._time_limit: asyncio.TimerHandle | None = None

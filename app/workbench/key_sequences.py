@@ -76,6 +76,7 @@ class WhichKey(Widget):
         return -(-len(self._continuations) // max(1, self._row_count * self._column_count))
 
     def turn_page(self, by: int) -> None:
+        """Show the page `by` pages after this one, wrapping around at the ends."""
         self._page = (self._page + by) % max(1, self.page_count)
         self.refresh()
 

@@ -16,6 +16,7 @@ from buddy.compiler.protocol import NodeRow
 
 # The number of actions that an unknown command suggests.
 _MAX_SUGGESTIONS = 5
+# The text that `help` prints.
 COMMANDS_HELP = """Commands:
   graph, passes, ir, outputs   go to a pane and print its rows
   show [FROM-TO]               print rows of the pane, or of the open list

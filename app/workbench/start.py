@@ -33,6 +33,7 @@ class Documentation(NamedTuple):
     """The value of the entry that opens the list of the pages of the documentation."""
 
 
+# The entries for verbs of the command line.
 VERBS = (
     PickerChoice("doctor", "check the installation with a small program", Verb("doctor")),
     PickerChoice("help", "list the options and the verbs that need no screen", Verb("--help")),

@@ -21,6 +21,7 @@ from buddy.compiler.protocol.recipe import NATIVE
 
 # The texts of the header for `Workspace.origin`, which says where the current recipe comes from.
 ORIGINS = {"none": "", "preset": "recipe: preset", "restored": "recipe: restored", "edited": "recipe: edited (saved)"}
+# A longer source is shortened in the header.
 _MAX_SOURCE_WIDTH = 32
 # From this width in columns, the header has the long texts of `ORIGINS`.
 _WIDE_COLUMNS = 100

@@ -114,6 +114,7 @@ class ResizeLimiter:
             await self._deliver_latest()
 
     async def _deliver_latest(self) -> None:
+        """Deliver the newest change of size, if any, and then wait until it has been drawn."""
         event, self._latest = self._latest, None
         self._delivering = event is not None
         if event is not None:

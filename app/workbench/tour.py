@@ -27,6 +27,7 @@ class TourStep(NamedTuple):
     ending_actions: tuple[str, ...]
 
 
+# The steps of the tour, in order.
 STEPS = (
     TourStep(
         "graph",
@@ -141,6 +142,7 @@ class Tour:
             self._say(f"End of the tour: {key_of('tour')} starts it again")
 
     def _go_to(self, index: int) -> None:
+        """Show the step with this index, or hide the lines if no step has it."""
         self._index = index
         step = self.step
         for pane_id, pane in self._get_layout().panes.items():

@@ -25,6 +25,7 @@ from aiohttp import WSCloseCode, web
 from textual_serve.app_service import AppService
 from textual_serve.server import Server, to_int
 
+# The headers of every response.
 _HEADERS = {
     # The address contains the token: do not send it to other sites, and do not let other sites embed the page.
     "Referrer-Policy": "no-referrer",
@@ -85,6 +86,7 @@ class WorkbenchService(AppService):
             self._size_task = asyncio.create_task(self._send_sizes())
 
     async def _send_sizes(self) -> None:
+        """Send the newest size until no newer one has arrived, at most every `_RESIZE_SECONDS`."""
         while self._size != self._sent_size:
             self._sent_size = self._size
             await super().set_terminal_size(*self._sent_size)
@@ -234,6 +236,7 @@ def is_own_origin(origin: str | None, host: str) -> bool:
 
 
 async def _is_listening(host: str, port: int) -> bool:
+    """Whether a server accepts connections at this address."""
     try:
         _, writer = await asyncio.open_connection(host, port)
     except OSError:

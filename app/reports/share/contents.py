@@ -224,6 +224,7 @@ async def _collect_graph(
     graph: SharedGraph, texts: _Texts, send: Send, welcome: Welcome | None, progress: OnProgress,
     is_shared: Callable[[str], bool],
 ) -> dict[str, object]:  # fmt: skip
+    """Fetch the texts of a graph, and return its contents as plain values."""
     graph_texts = _GraphTexts(texts, send, graph.info)
     stages = []
     for number, stage in enumerate(graph.stages, 1):
@@ -263,6 +264,7 @@ async def _collect_python(
 
 
 def _stage_values(stage: Stage, recipe: Recipe, text: int) -> dict[str, object]:
+    """Return a stage as plain values. `text` is the number of its text."""
     step = recipe.steps[stage.step] if 0 <= stage.step < len(recipe.steps) else None
     return {
         "name": stage.name,

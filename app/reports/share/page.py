@@ -20,6 +20,7 @@ from buddy.themes.palette import themes
 _FOLDER = Path(__file__).parent
 # The scripts of the page, in the order in which they run.
 _SCRIPTS = ("data.js", "rows.js", "views.js", "page.js")
+# The themes of the page.
 _LIGHT, _DARK = "buddy-light", "buddy-dark"
 # The roles of a theme that the style sheet uses, in addition to all colours of the syntax.
 _ROLES = (
@@ -125,6 +126,7 @@ async def write_report(
 
 
 def _summary(graphs: Sequence[SharedGraph]) -> str:
+    """Return the reports of the runs and the problems of the graphs as text."""
     texts = [
         run_report_text(graph.info, graph.report, graph.assignments) for graph in graphs if graph.report is not None
     ]

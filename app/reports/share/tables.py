@@ -17,7 +17,7 @@ from buddy.compiler.protocol.recipe import to_toml
 if TYPE_CHECKING:
     from buddy.app.reports.share.contents import SharedGraph
 
-# The number of nodes that a table of the slowest, or of the worst, lists.
+# The maximum number of nodes in the tables of the slowest nodes and of those with the largest errors.
 _TOP = 20
 Table = dict[str, Any]
 
@@ -44,6 +44,7 @@ def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]],
 
 
 def _failure(problem: Diagnostic | None) -> Iterator[Table]:
+    """Yield a table of the problem, if any."""
     if problem is None:
         return
     rows = [("what", problem.what), ("where", problem.where), ("to do", problem.todo), ("details", problem.detail)]
@@ -51,6 +52,7 @@ def _failure(problem: Diagnostic | None) -> Iterator[Table]:
 
 
 def _results(graph: SharedGraph) -> Iterator[Table]:
+    """Yield the tables of a run: outputs, measurements and notes."""
     report = graph.report
     if report is None:
         return
@@ -64,6 +66,7 @@ def _results(graph: SharedGraph) -> Iterator[Table]:
 
 
 def _output_row(output: OutputReport) -> tuple[object, ...]:
+    """Return the row of an output in the table of outputs."""
     shape = "x".join(map(str, output.shape)) or "scalar"
     texts = [*formatting.verdict_texts(output), formatting.nan_counts_text(output)]
     if output.verdict == "mismatch" and output.where:
@@ -73,6 +76,7 @@ def _output_row(output: OutputReport) -> tuple[object, ...]:
 
 
 def _measurements(report: RunReport) -> Iterator[tuple[str, str]]:
+    """Yield the rows of the table of measurements."""
     yield "result", f"not compared: {report.not_compared}" if report.not_compared else report.word
     counts = [f"{report.nodes_compiled} compiled", f"{report.nodes_eager} in eager"]
     yield "nodes", ", ".join([*counts, *formatting.eager_path_texts(report)])

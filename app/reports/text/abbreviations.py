@@ -14,10 +14,12 @@ from buddy.compiler.protocol.text.lines import INSIDE
 
 # The minimum number of characters between the brackets of a type that is abbreviated.
 MIN_ABBREVIATED = 16
+# The parameters of a type or attribute, in brackets that may be nested three deep.
 _PARAMETERS = re.compile(
     r"(?P<head>\b(?:strided|affine_map|affine_set|array|dense|distinct|spirv\.\w+)|!llvm\.struct|#[\w.]+)"
     rf"<(?:{INSIDE}|<(?:{INSIDE}|<(?:{INSIDE})*>)*>){{{MIN_ABBREVIATED},}}>"
 )
+# A long attribute dictionary.
 _DICTIONARY = re.compile(rf"\{{[^{{}}\n]{{{2 * MIN_ABBREVIATED},}}\}}")
 
 
@@ -125,6 +127,7 @@ class Expansions:
         self._full: set[tuple[str, int]] = set()
 
     def clear(self) -> None:
+        """Elide and abbreviate all lines again."""
         self._filled.clear()
         self._full.clear()
 

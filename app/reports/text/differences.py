@@ -347,6 +347,7 @@ class DiffRows:
                 self._changes.append(start)
 
     def _make_runs(self) -> Iterator[_Run]:
+        """Yield the runs of rows of the shown part. Some may be empty."""
         parts = hide_folded_parts(self._section.parts(), self._functions)
         for index, part in enumerate(parts):
             if part.is_equal:

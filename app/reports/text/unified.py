@@ -66,6 +66,7 @@ def _line_range(start: int, end: int) -> str:
 MIN_EQUAL_SHARE = 0.4
 # Longer lines are not compared: difflib is quadratic in the number of words; 160 words take about a millisecond.
 MAX_WORDS = 160
+# A word of IR, a run of spaces, or another character.
 _WORD = re.compile(r"[\w.$%#@!^\-]+|\s+|.")
 
 # Ranges of characters, as (start, end).
