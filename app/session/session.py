@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 # Edits that follow each other faster than this are compiled together.
 COALESCE_SECONDS = 0.15
-# An engine that exits is restarted, unless it has been started more often than `MAX_STARTS` in the time window.
-MAX_STARTS = 3
-START_WINDOW_SECONDS = 20.0
+# An engine that exits is restarted, unless it has been restarted `MAX_RESTARTS` times within the time window.
+MAX_RESTARTS = 3
+RESTART_WINDOW_SECONDS = 20.0
 # The time limit of a comparison of every node, which compiles each node separately, as a multiple of that of a run.
 _COMPARISON_TIME_FACTOR = 5
 
@@ -118,7 +118,7 @@ class Session:
     async def keep_running(self) -> None:
         """Keep an engine running until `close`. Restarts an engine that exits, unless this happens repeatedly."""
         while not self._closing:
-            self._start_times = [*self._start_times[-MAX_STARTS:], time.monotonic()]
+            self._start_times = [*self._start_times[-MAX_RESTARTS:], time.monotonic()]
             await self._run_engine()
             await self._wait_for_restart()
             self._restart_requested.clear()
@@ -182,10 +182,10 @@ class Session:
         return self._failed_permanently or self._exits_often()
 
     def _exits_often(self) -> bool:
-        """Whether the engine was started more than `MAX_STARTS` times in the last `START_WINDOW_SECONDS`."""
+        """Whether the engine was restarted `MAX_RESTARTS` times in the last `RESTART_WINDOW_SECONDS`."""
         return (
-            len(self._start_times) > MAX_STARTS
-            and time.monotonic() - self._start_times[-MAX_STARTS] < START_WINDOW_SECONDS
+            len(self._start_times) > MAX_RESTARTS
+            and time.monotonic() - self._start_times[-MAX_RESTARTS] < RESTART_WINDOW_SECONDS
         )
 
     def _initialize(self, client: EngineClient) -> None:
@@ -211,8 +211,7 @@ class Session:
         source, arguments, plugins = workspace.source, workspace.arguments, workspace.plugins
         frame = p.Open(
             request, source, arguments, self.directory, plugins, self.shapes, frontend, self.is_trusted,
-            self.reopens_saved_graphs,
-            self.follows_file,
+            self.reopens_saved_graphs, self.follows_file,
         )  # fmt: skip
         _post(client, frame)
         return request
@@ -248,6 +247,7 @@ class Session:
             self._reopen(self._client)
 
     def _reopen(self, client: EngineClient) -> None:
+        """Open the program again. The results stay, but are outdated."""
         self.state.record_reload(self._open(client))
         self.notify(STATE_TOPICS)
 
@@ -261,10 +261,7 @@ class Session:
         self.notify(STATUS)
 
     def _handle_silence(self, seconds: int) -> None:
-        """Show that the engine has not answered for `seconds`; with 0, that it answers again.
-
-        Only the user kills it.
-        """
+        """Show for how many seconds the engine has not answered; 0 if it answers again. Only the user kills it."""
         self.state.silent_seconds = seconds
         self.notify(STATUS)
 
@@ -302,9 +299,7 @@ class Session:
     # ---- frames --------------------------------------------------------------------------------------------------
 
     def _handle_frame(self, frame: p.Frame) -> None:
-        """Apply a frame that no request waits for, and do what follows from it: update the workspace, compile,
-        notify.
-        """
+        """Apply a frame that no request waits for to the state, and update the workspace and the panes after it."""
         if self._restart_requested.is_set():
             return  # from an engine that has been replaced
         restored_graphs = self.state.graphs if self.state.restored_at else None
