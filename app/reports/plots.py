@@ -18,7 +18,7 @@ from buddy.compiler.protocol import OutputReport, Stage
 SeriesKind = Literal["line", "points", "bars"]
 
 
-def axis_text(value: float) -> str:
+def _axis_text(value: float) -> str:
     """Return the default format of the values of an axis."""
     return f"{value:.6g}"
 
@@ -33,7 +33,7 @@ class PlotAxis:
 
     label: str = ""
     log: bool = False
-    format: Callable[[float], str] = axis_text
+    format: Callable[[float], str] = _axis_text
     names: Sequence[str] = ()
 
 
@@ -195,11 +195,11 @@ def plots_of(state: State) -> list[Plot]:
     runs = [run for run in state.runs if run.recipe.graph == state.graph]
     stages = [row.stage for row in state.board.rows() if row.stage.milliseconds > 0]
     outputs = state.report.outputs if state.report else ()
-    plots = [timing_plot(runs)] * bool(runs) + [pass_time_plot(stages)] * bool(stages)
-    return [*plots, *(value_histogram(output) for output in outputs if output.histogram)]
+    plots = [_timing_plot(runs)] * bool(runs) + [_pass_time_plot(stages)] * bool(stages)
+    return [*plots, *(_value_histogram(output) for output in outputs if output.histogram)]
 
 
-def timing_plot(runs: list[RunRecord]) -> Plot:
+def _timing_plot(runs: list[RunRecord]) -> Plot:
     """Return the median times of compiled code and of eager in each run."""
     numbers = tuple(float(number + 1) for number in range(len(runs)))
     names = tuple(_run_label(run) for run in runs)
@@ -219,7 +219,7 @@ def _run_label(run: RunRecord) -> str:
     return f"{run.end_time} {recipe_summary(run.recipe, None)}"
 
 
-def pass_time_plot(stages: list[Stage]) -> Plot:
+def _pass_time_plot(stages: list[Stage]) -> Plot:
     """Return the time of each pass."""
     names = [stage.name for stage in stages]
     series = bar_series(names, [stage.milliseconds for stage in stages], "milliseconds")
@@ -228,7 +228,7 @@ def pass_time_plot(stages: list[Stage]) -> Plot:
     )
 
 
-def value_histogram(output: OutputReport) -> Plot:
+def _value_histogram(output: OutputReport) -> Plot:
     """Return a histogram of the values of an output."""
     width = (output.high - output.low) / len(output.histogram)
     starts = [output.low + width * index for index in range(len(output.histogram))]

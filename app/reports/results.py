@@ -80,7 +80,7 @@ class Result:
     texts: tuple[tuple[str, str], ...] = ()
 
 
-def action_entries(*ids: str) -> tuple[Entry, ...]:
+def _action_entries(*ids: str) -> tuple[Entry, ...]:
     """Return entries that perform the actions with these ids.
 
     Their keys are the last keys of the actions' sequences.
@@ -109,7 +109,7 @@ def profile_result(report: ProfileReport, previous: ProfileReport | None, info: 
     sections = tuple(
         Section(title, _time_entries(now, before, report.whole, group_of)) for title, group_of in _GROUPS.items()
     )
-    next_steps = action_entries("profile.modules", "profile.roofline", "profile.hot")
+    next_steps = _action_entries("profile.modules", "profile.roofline", "profile.hot")
     # The measurement comes last: on a small screen, the largest entries are more important.
     texts = (("measurement", "\n".join(measurement)),) if measurement else ()
     return Result("Profile", tuple(conclusions), next_steps, sections, texts)

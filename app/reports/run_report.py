@@ -190,7 +190,7 @@ def divergence_texts(side: SideReport, info: GraphInfo | None) -> list[str]:
     calls = f"{divergence.runs} call{'s' * (divergence.runs != 1)}, {formatting.seconds(divergence.seconds)}"
     if not divergence.node:
         return [*texts, f"{SIDE_SUBJECTS[side.name]}: all {len(divergence.marked)} marked nodes match ({calls})"]
-    name, location = node_locations(info).get(divergence.node, (divergence.node, ""))
+    name, location = _node_locations(info).get(divergence.node, (divergence.node, ""))
     where = f"{name}, {formatting.short_location(location)}" if location else name
     if divergence.kind == "fusion":
         text = f"its results match if it returns the value of {where}, so its fusion across this node differs"
@@ -199,12 +199,12 @@ def divergence_texts(side: SideReport, info: GraphInfo | None) -> list[str]:
         f": max abs {divergence.output.max_abs:.2e}" if divergence.output is not None else ": a result of the program"
     )
     first = f" first at {divergence.output.where}" if divergence.output is not None and divergence.output.where else ""
-    matching = [node_locations(info).get(node, (node, ""))[0] for node in divergence.operands[:_MAX_NODES]]
+    matching = [_node_locations(info).get(node, (node, ""))[0] for node in divergence.operands[:_MAX_NODES]]
     operands = f"; {', '.join(matching)} before it match" if matching else ""
     return [*texts, f"{SIDE_SUBJECTS[side.name]}: first differs in {where}{error}{first}{operands} ({calls})"]
 
 
-def node_locations(info: GraphInfo | None) -> dict[str, tuple[str, str]]:
+def _node_locations(info: GraphInfo | None) -> dict[str, tuple[str, str]]:
     """Return the display name and the Python line of each node, by its stable name."""
     return {row.stable: (row.display_name, row.location) for row in info.rows} if info is not None else {}
 
@@ -217,7 +217,7 @@ def _marked_texts(side: SideReport, info: GraphInfo) -> list[str]:
 
 def marked_table(marked: Sequence[OutputReport], info: GraphInfo | None) -> str:
     """Return a table of nodes with their Python lines and their errors."""
-    locations = node_locations(info)
+    locations = _node_locations(info)
     rows = [
         [
             locations.get(o.name, (o.name,))[0],
@@ -244,11 +244,11 @@ def _side_ratio(side: SideReport, eager: Timing) -> str:
     verdict = verdicts.get(side.verdict) or f"MISMATCH in {', '.join(mismatches)}"
     return (
         f"{SIDE_SUBJECTS[side.name]} takes {ratio:.2f} x the time of eager; {verdict}, max abs {side.max_abs:.2e}, "
-        f"{preparation_text(side)}"
+        f"{_preparation_text(side)}"
     )
 
 
-def preparation_text(side: SideReport) -> str:
+def _preparation_text(side: SideReport) -> str:
     """Return how long the preparation of a side took: `compiled in 2.50 s`, or for a runtime, export and load."""
     if side.name in RUNTIMES:
         return f"exported in {side.compile_seconds:.2f} s, loaded in {side.load_seconds:.2f} s"

@@ -59,11 +59,14 @@ def training_memory(info: GraphInfo) -> TrainingMemory | None:
     if not any(row.training for row in info.rows):
         return None
     return TrainingMemory(
-        *(role_memory([row for row in info.rows if row.training == role]) for role in ("saved", "reread", "recomputed"))
+        *(
+            _role_memory([row for row in info.rows if row.training == role])
+            for role in ("saved", "reread", "recomputed")
+        )
     )
 
 
-def role_memory(rows: Sequence[NodeRow]) -> RoleMemory:
+def _role_memory(rows: Sequence[NodeRow]) -> RoleMemory:
     """Add up the nodes `rows`, which have the same role."""
     captured = [row for row in rows if not row.bytes and row.captured_bytes]
     unknown = [row for row in rows if not row.bytes and not row.captured_bytes and not _is_empty(row)]
@@ -96,7 +99,7 @@ def training_summary(memory: TrainingMemory, width: int = 1000) -> str:
 
 def bytes_text(row: NodeRow) -> str:
     """Return the bytes of the results of a node, `~3.4 MB` if they depend on sizes that vary; "" if unknown."""
-    return role_memory([row]).text if node_bytes(row) else ""
+    return _role_memory([row]).text if node_bytes(row) else ""
 
 
 def role_and_bytes(row: NodeRow) -> str:

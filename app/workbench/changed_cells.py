@@ -43,7 +43,7 @@ _PENS: dict[Pen, Pen] = {PLAIN: PLAIN}
 
 
 @lru_cache(maxsize=4096)
-def codes_between(before: Pen | None, pen: Pen) -> str:
+def _codes_between(before: Pen | None, pen: Pen) -> str:
     """Return the escape sequence that changes the pen from `before` to `pen`. `None` means that the pen is unknown."""
     if before is None or not set(before.attributes) <= set(pen.attributes):
         codes = ["0", *pen.attributes, *pen.foreground, *pen.background]
@@ -55,13 +55,13 @@ def codes_between(before: Pen | None, pen: Pen) -> str:
 
 
 @lru_cache(maxsize=4096)
-def pen_of(style: Style | None, colors: ColorSystem) -> Pen:
+def _pen_of(style: Style | None, colors: ColorSystem) -> Pen:
     """Return the pen of a style, in a terminal with these colours. Equal pens are the same object."""
     return _PENS.setdefault(pen := _make_pen(style, colors), pen)
 
 
 @lru_cache(maxsize=4096)
-def pen_of_space(pen: Pen) -> Pen:
+def _pen_of_space(pen: Pen) -> Pen:
     """Return the pen that draws a space as `pen` does: without the colour of text, which a space does not show."""
     if not ATTRIBUTES_OF_SPACES.isdisjoint(pen.attributes):
         return pen
@@ -135,18 +135,18 @@ class TerminalCells:
         colors = ColorSystem(console._color_system or ColorSystem.TRUECOLOR)
         sequences: list[str] = []
         pen: Pen | None = None
-        for y, strips in lines_of_update(update):
+        for y, strips in _lines_of_update(update):
             line = self._lines.setdefault(y, TerminalLine())
             for x, strip in strips:
                 if line.shows(x, strip):
                     continue
-                texts, pens = cells_of(strip, colors)
+                texts, pens = _cells_of(strip, colors)
                 line.widen(x + len(texts))
-                for start, end in changed_runs(line, x, texts, pens):
+                for start, end in _changed_runs(line, x, texts, pens):
                     sequences.append(f"\x1b[{y + 1};{x + start + 1}H")
                     for text, new_pen in zip(texts[start:end], pens[start:end], strict=True):
-                        if new_pen is not pen and (text != " " or pen is None or pen_of_space(pen) is not new_pen):
-                            sequences.append(codes_between(pen, new_pen))
+                        if new_pen is not pen and (text != " " or pen is None or _pen_of_space(pen) is not new_pen):
+                            sequences.append(_codes_between(pen, new_pen))
                             pen = new_pen
                         sequences.append(text)
                 line.record(x, strip, texts, pens)
@@ -196,7 +196,7 @@ class ChangedCellsUpdate(CompositorUpdate):
         return self._cells.changes(self._update, console)
 
 
-def lines_of_update(update: LayoutUpdate | ChopsUpdate) -> Iterator[tuple[int, PlacedStrips]]:
+def _lines_of_update(update: LayoutUpdate | ChopsUpdate) -> Iterator[tuple[int, PlacedStrips]]:
     """Yield the strips of each line of an update, with the number of the line (from 0).
 
     A line may appear repeatedly.
@@ -217,23 +217,23 @@ def _placed(strips: Iterable[Strip], x: int) -> Iterator[tuple[int, Strip]]:
         x += strip.cell_length
 
 
-def cells_of(strip: Strip, colors: ColorSystem) -> tuple[list[str], list[Pen]]:
+def _cells_of(strip: Strip, colors: ColorSystem) -> tuple[list[str], list[Pen]]:
     """Return the text and the pen of each cell of `strip`. Spaces that look the same have the same pen."""
     texts: list[str] = []
     pens: list[Pen] = []
     for text, style, control in strip:
         if control or not text:
             continue
-        cells, pen = split_cells(text), pen_of(style, colors)
+        cells, pen = _split_cells(text), _pen_of(style, colors)
         texts += cells
-        if " " in text and (space := pen_of_space(pen)) is not pen:
+        if " " in text and (space := _pen_of_space(pen)) is not pen:
             pens += [space if cell == " " else pen for cell in cells]
         else:
             pens += [pen] * len(cells)
     return texts, pens
 
 
-def split_cells(text: str) -> Sequence[str]:
+def _split_cells(text: str) -> Sequence[str]:
     """Return the text of each cell of `text`.
 
     A text with characters that are not one cell wide stays in one piece, because terminals differ in how they combine
@@ -253,7 +253,7 @@ def _split_wide_text(text: str) -> Sequence[str]:
     return (text, *[CONTINUATION] * (width - 1))
 
 
-def changed_runs(line: TerminalLine, x: int, texts: Sequence[str], pens: Sequence[Pen]) -> list[tuple[int, int]]:
+def _changed_runs(line: TerminalLine, x: int, texts: Sequence[str], pens: Sequence[Pen]) -> list[tuple[int, int]]:
     """Return the runs of cells, as (start, end), that differ from what `line` shows from column `x` on.
 
     The cells have these texts and pens. Start and end are relative to `x`. Small gaps between changes are included.
@@ -278,8 +278,8 @@ def changed_runs(line: TerminalLine, x: int, texts: Sequence[str], pens: Sequenc
 
 def _is_uniform(pens: Sequence[Pen]) -> bool:
     """Whether cells with these pens are written without a change of the pen, except that of spaces."""
-    pen = next((pen for pen in pens if pen_of_space(pen) is not pen), pens[0])
-    return all(other is pen or other is pen_of_space(pen) for other in pens)
+    pen = next((pen for pen in pens if _pen_of_space(pen) is not pen), pens[0])
+    return all(other is pen or other is _pen_of_space(pen) for other in pens)
 
 
 def _with_whole_texts(runs: Iterable[tuple[int, int]], texts: Sequence[str]) -> list[tuple[int, int]]:

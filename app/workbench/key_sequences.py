@@ -155,7 +155,7 @@ class KeySequences:
         if self._prefix:
             await self._handle_second(event)
             return True
-        return await self._handle_first(key_name(event))
+        return await self._handle_first(_key_name(event))
 
     async def _handle_first(self, key: str) -> bool:
         """Handle the first key of a sequence, or a key of the settings. Returns whether it was consumed."""
@@ -213,7 +213,7 @@ class KeySequences:
 
     async def _handle_second(self, event: events.Key) -> None:
         """Handle the key after the first key of a sequence: perform its action, or turn a page of the list."""
-        key = key_name(event)
+        key = _key_name(event)
         action = dict(actions.sequence_continuations(self._prefix, self._workbench.pane.pane_id)).get(key)
         if action is None and key in PAGE_KEYS and self.which_key.display and self.which_key.page_count > 1:
             self.which_key.turn_page(PAGE_KEYS[key])
@@ -229,6 +229,6 @@ class KeySequences:
             self._workbench.update_border_lines()
 
 
-def key_name(event: events.Key) -> str:
+def _key_name(event: events.Key) -> str:
     """Return a key in the notation of the action registry: its character, or its name if that is not visible."""
     return event.character if event.character and event.is_printable and event.character != " " else event.key

@@ -32,14 +32,16 @@ class ActionCommands(Provider):
 
     async def discover(self) -> Hits:
         for action in self._sorted_actions():
-            yield DiscoveryHit(command_title(action), partial(self._workbench.perform, action), help=self._help(action))
+            yield DiscoveryHit(
+                _command_title(action), partial(self._workbench.perform, action), help=self._help(action)
+            )
         for title, text, show in self._workbench.pane_commands():
             yield DiscoveryHit(title, show, help=text)
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
         for action in self._sorted_actions():
-            title = command_title(action)
+            title = _command_title(action)
             score = command_score(action, query) or matcher.match(title) / _FUZZY_DIVISOR
             if score > 0:
                 command = partial(self._workbench.perform, action)
@@ -76,7 +78,7 @@ def command_score(action: Action, query: str) -> float:
     query = query.strip()
     if query and any(query in (key, key.replace(" ", "")) for key in action.keys):
         return 5.0
-    texts = (command_title(action), " ".join(action.synonyms), action.tooltip)
+    texts = (_command_title(action), " ".join(action.synonyms), action.tooltip)
     scored_words = [(4.0 - index, word) for index, text in enumerate(texts) for word in _words(text)]
     best_scores: list[float] = []
     for query_word in dict.fromkeys(_words(query)):
@@ -90,7 +92,7 @@ def _words(text: str) -> list[str]:
     return re.findall(r"[^\s,:;()`]+", text.lower())
 
 
-def command_title(action: Action) -> str:
+def _command_title(action: Action) -> str:
     """Return the title of an action in the palette, which starts with the pane that the action is limited to."""
     pane = PANE_TITLES.get(action.pane)
     return f"{pane}: {action.title}" if pane else action.title

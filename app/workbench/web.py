@@ -142,7 +142,7 @@ class TokenServer(Server):
         token = request.path.removeprefix("/").partition("/")[0]
         if not hmac.compare_digest(token.encode(), self.token.encode()):
             return web.Response(status=403, text=_BAD_TOKEN)
-        if not is_own_host(request.host, self.host) or not is_own_origin(request.headers.get("Origin"), request.host):
+        if not _is_own_host(request.host, self.host) or not _is_own_origin(request.headers.get("Origin"), request.host):
             return web.Response(status=403, text=_WRONG_HOST_OR_SITE)
         return await handler(request)
 
@@ -209,7 +209,7 @@ class TokenServer(Server):
         logging.basicConfig(level=logging.WARNING, format="%(message)s")
 
 
-def is_own_host(host: str, bound_host: str) -> bool:
+def _is_own_host(host: str, bound_host: str) -> bool:
     """Whether a `Host` header is an IP address, which cannot be rebound, or a name of this machine.
 
     `bound_host` is the name that the server listens on. The port is ignored, because a tunnel may use another one.
@@ -224,7 +224,7 @@ def is_own_host(host: str, bound_host: str) -> bool:
     return bool(name) and (name == "localhost" or name.endswith(".localhost") or name in own_names)
 
 
-def is_own_origin(origin: str | None, host: str) -> bool:
+def _is_own_origin(origin: str | None, host: str) -> bool:
     """Whether a request comes from a page served under `host`, or has no origin, so that it comes from no page."""
     if origin is None:
         return True

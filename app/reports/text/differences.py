@@ -85,7 +85,7 @@ class DiffSection(NamedTuple):
         )
 
 
-def changed_folds(folds: Iterable[TextFold], hunks: Sequence[Hunk]) -> list[TextFold]:
+def _changed_folds(folds: Iterable[TextFold], hunks: Sequence[Hunk]) -> list[TextFold]:
     """Return the outermost folds with changes after their first line, in order."""
     changed: list[TextFold] = []
     # The last line of the new text that each hunk touches; a pure removal touches the next line.
@@ -99,7 +99,7 @@ def changed_folds(folds: Iterable[TextFold], hunks: Sequence[Hunk]) -> list[Text
     return changed
 
 
-def hide_folded_parts(parts: Iterable[DiffPart], folds: Sequence[TextFold]) -> list[DiffPart]:
+def _hide_folded_parts(parts: Iterable[DiffPart], folds: Sequence[TextFold]) -> list[DiffPart]:
     """Return the parts without the lines that `folds` hide: all lines of a fold except the first one.
 
     The part with the first line of a fold gets the numbers of its hidden lines.
@@ -265,7 +265,7 @@ class DiffRows:
         Those of `functions` that have changes are folded to their first line.
         """
         self._section = self._whole if window is None else self._whole.between(window[0], window[1] + 1)
-        self._functions = changed_folds(functions, self._section.hunks)
+        self._functions = _changed_folds(functions, self._section.hunks)
         self._update_runs()
 
     def widen(self) -> None:
@@ -348,7 +348,7 @@ class DiffRows:
 
     def _make_runs(self) -> Iterator[_Run]:
         """Yield the runs of rows of the shown part. Some may be empty."""
-        parts = hide_folded_parts(self._section.parts(), self._functions)
+        parts = _hide_folded_parts(self._section.parts(), self._functions)
         for index, part in enumerate(parts):
             if part.is_equal:
                 # Show no context next to a folded function.
