@@ -47,8 +47,9 @@ class ActionCommands(Provider):
                 command = partial(self._workbench.perform, action)
                 yield Hit(score, matcher.highlight(title), command, text=title, help=self._help(action))
         for title, text, show in self._workbench.pane_commands():
-            if matcher.match(title) > 0:
-                yield Hit(matcher.match(title), matcher.highlight(title), show, text=title, help=text)
+            score = _words_score(query, (title, "", text)) or matcher.match(title) / _FUZZY_DIVISOR
+            if score > 0:
+                yield Hit(score, matcher.highlight(title), show, text=title, help=text)
 
     def _sorted_actions(self) -> list[Action]:
         situation = self._workbench.situation()
@@ -65,20 +66,24 @@ def is_listed(action: Action) -> bool:
     return action.id not in UNLISTED_ACTIONS and not action.id.startswith("move.")
 
 
-# Textual's scores for similar titles are below 1000. Divided by this, they are below every score of `command_score`.
+# Textual's scores for similar titles are below 1000. Divided by this, they are below every score of matching words.
 _FUZZY_DIVISOR = 1000.0
 
 
 def command_score(action: Action, query: str) -> float:
-    """Return how well a query matches an action, from 0 (a word of the query matches nothing) to 5 (it is its key).
-
-    A word matches a word that it is the start of: in the title with 4 points, in a synonym with 3, in the description
-    with 2. The score is the mean over the words of the query.
-    """
+    """Return how well a query matches an action: 5 if it is a key of the action, otherwise as `_words_score`."""
     query = query.strip()
     if query and any(query in (key, key.replace(" ", "")) for key in action.keys):
         return 5.0
-    texts = (_command_title(action), " ".join(action.synonyms), action.tooltip)
+    return _words_score(query, (_command_title(action), " ".join(action.synonyms), action.tooltip))
+
+
+def _words_score(query: str, texts: tuple[str, str, str]) -> float:
+    """Return how well the words of a query match an entry, from 0 (a word matches nothing) to 4.
+
+    `texts` are the title, the synonyms and the description. A word matches a word that it is the start of: in the title
+    with 4 points, in a synonym with 3, in the description with 2. The score is the mean over the words of the query.
+    """
     scored_words = [(4.0 - index, word) for index, text in enumerate(texts) for word in _words(text)]
     best_scores: list[float] = []
     for query_word in dict.fromkeys(_words(query)):

@@ -26,6 +26,7 @@ from buddy.app.session.pane_plugins import (
     find_panes,
     pane_file_error,
 )
+from buddy.app.workbench.palette import ActionCommands
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.plugin_code import TimeIsUp
 from buddy.compiler.protocol.recipe import PluginFile
@@ -113,6 +114,20 @@ async def test_a_pane_draws_the_state_and_answers_keys_and_clicks(workbench: Ope
         assert bench.app.pane.pane_id == "ir"
         await bench.press("g", "A")
         await bench.sees("clicked 0, 4")  # the same object
+
+
+@pytest.mark.slow
+async def test_the_palette_ranks_panes_of_plugins_by_words_like_actions(workbench: Open, file: Path) -> None:
+    async with workbench("mlp.py", size=(160, 50), pane_files=(f"{file}:Sizes",)) as bench:
+        provider = ActionCommands(bench.app.screen)
+
+        async def first(query: str) -> str:
+            hits = [hit async for hit in provider.search(query)]
+            return str(max(hits, key=lambda hit: hit.score).text)
+
+        # A key, the start of a word of a title, and a synonym. The letters are also in the title of the pane.
+        assert [await first(query) for query in ("p", "in", "page")] == ["Phases", "Passes: Insert pass", "Report"]
+        assert await first("sizes") == "Pane of a plug-in: Sizes"
 
 
 @pytest.mark.slow
