@@ -23,8 +23,8 @@ EAGER_FIX = "add a lowering (docs/how-to/adding-an-operator.md), or use other op
 
 @dataclass(frozen=True)
 class Fallback:
-    """A row of the table of what is not compiled. `node` is the stable name of a node, `line` is `file:line`; both are
-    "" if unknown.
+    """A row of the table of nodes that are not compiled, graph breaks and guards. `node` is the stable name of a node,
+    `line` is `file:line`; both are "" if unknown.
 
     `share` is the measured share of the run, `None` without a profile; `bytes` is the size of the node's results.
     """

@@ -1,4 +1,4 @@
-"""The history of a node: what each step of the compilation has done with it."""
+"""The history of a node: how each step of the compilation has changed it."""
 
 from __future__ import annotations
 
@@ -93,5 +93,5 @@ def instruction_count_remark(traces: Sequence[NodeTrace], symbols: Sequence[Symb
     if not direct:
         text = f"{derived_count} derived instructions" if derived_count else "no instruction comes from this node"
         return NodeRemark(MACHINE_CODE, text)
-    functions = [f"@{one.name}" for one in symbols if any(one.first <= line <= one.last for line in direct)]
+    functions = [f"@{symbol.name}" for symbol in symbols if any(symbol.first <= line <= symbol.last for line in direct)]
     return NodeRemark(MACHINE_CODE, f"{len(direct)} instructions in {', '.join(functions)}")

@@ -70,7 +70,7 @@ def summary_lines(report: NumericsReport, info: GraphInfo) -> list[str]:
 
 
 def _first_mismatch_lines(report: NumericsReport, info: GraphInfo, names: dict[str, str]) -> list[str]:
-    """Return what is known of the first node out of tolerance, or that there is none."""
+    """Return the first node out of tolerance with its error and its suspects, or that all values match."""
     if not report.compared:
         return ["not compared: no node has a value in both compiled code and the reference"]
     if not report.first:
@@ -229,7 +229,9 @@ def explained_share(error: float, error_without: float) -> float:
 
 
 def worst_nodes(report: NumericsReport, count: int) -> list[NodeNumbers]:
-    """Return at most `count` nodes: the first one out of tolerance, then those with the largest multiples of it."""
+    """Return at most `count` nodes: the first one out of tolerance, then those with the largest multiples of
+    their tolerance.
+    """
 
     def rank(node: NodeNumbers) -> tuple[bool, float]:
         errors = [error for error in (node.error, node.own_error) if error is not None]
@@ -253,8 +255,13 @@ def as_json(report: NumericsReport, info: GraphInfo) -> dict[str, object]:
         "reference": report.reference,
         "first": _first_json(report, rows),
         "origins": [
-            {"kind": o.kind, "side": o.side, "node": o.node, "inputs_have_it": o.from_graph_input}
-            for o in report.origins
+            {
+                "kind": origin.kind,
+                "side": origin.side,
+                "node": origin.node,
+                "inputs_have_it": origin.from_graph_input,
+            }
+            for origin in report.origins
         ],
         "results": list(report.results),
         "seconds": report.seconds,

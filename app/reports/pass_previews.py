@@ -1,4 +1,4 @@
-"""Previews of passes: which passes are tried on a stage, and what each of them would change, as text and JSON."""
+"""Previews of passes: selects the passes to try on a stage, and ranks and formats the changes of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The progress of the running job as text, and what a pane without content waits for."""
+"""The progress of the running job as text, and the text of a pane that waits for its content."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _NO_SOURCE_LINES = "the dump names no source lines (MLIR prints them with --mlir
 
 
 def waiting_texts(state: State, content: str, last: Part, glyphs: Glyphs) -> list[str]:
-    """Return what a pane without content waits for: the parts up to `last`, after which it appears, with their times.
+    """Return the text of a pane that waits for its content: the parts up to `last`, after which it appears, with times.
 
     `content` names the content, such as "graph". If it will not appear, return the reason.
     """

@@ -136,7 +136,7 @@ class LineTimes(NamedTuple):
 def line_facts(
     lines: PythonLines, location: PythonLocation, lowerings: Mapping[str, str], times: LineTimes | None
 ) -> LineFacts:
-    """Return what the line at `location` computes. `lowerings` has the lowering of each node that has one."""
+    """Return the facts on the line at `location`. `lowerings` are the lowerings of nodes, and `times` their profile."""
     nodes = lines.nodes_of(location)
     n_eager = sum(lowerings.get(node) == EAGER for node in nodes)
     mark = " " if not nodes else ":" if not lines.at(location) else "e" if n_eager else "x"
@@ -169,9 +169,9 @@ def missing_nodes_text(
     `other_graphs` are the other graphs of the program, by name.
     """
     path, line = location
-    other = next((name for name, others in other_graphs.items() if others.nodes_of(location)), "")
-    if other:
-        return f"its nodes are in the graph {other}: press {key_of('graph-choose')} to go there"
+    other_graph = next((name for name, others in other_graphs.items() if others.nodes_of(location)), "")
+    if other_graph:
+        return f"its nodes are in the graph {other_graph}: press {key_of('graph-choose')} to go there"
     kind = structure.kinds[line] if line < len(structure.kinds) else None
     kind_texts: dict[int, str] = {
         LineKind.BLANK: "an empty line",

@@ -151,11 +151,11 @@ def user_guards(report: DynamoReport) -> list[DynamoGuard]:
         if guard.library:
             continue
         key = (report.compiles[guard.compile].function, guard.expression)
-        known = guards.get(key)
-        if known is not None and known.checked >= 0:
-            checked, failed = known.checked + guard.checked, known.failed + guard.failed
-            guard = msgspec.structs.replace(known, checked=checked, failed=failed)
-        guards[key] = guard if known is None or known.checked >= 0 else known
+        earlier = guards.get(key)
+        if earlier is not None and earlier.checked >= 0:
+            checked, failed = earlier.checked + guard.checked, earlier.failed + guard.failed
+            guard = msgspec.structs.replace(earlier, checked=checked, failed=failed)
+        guards[key] = guard if earlier is None or earlier.checked >= 0 else earlier
     return sorted(guards.values(), key=lambda guard: -guard.failed)
 
 

@@ -220,11 +220,11 @@ def marked_table(marked: Sequence[OutputReport], info: GraphInfo | None) -> str:
     locations = _node_locations(info)
     rows = [
         [
-            locations.get(o.name, (o.name,))[0],
-            *_output_row(o)[1:5],
-            formatting.short_location(locations.get(o.name, ("", ""))[1]),
+            locations.get(output.name, (output.name,))[0],
+            *_output_row(output)[1:5],
+            formatting.short_location(locations.get(output.name, ("", ""))[1]),
         ]
-        for o in marked
+        for output in marked
     ]
     left = frozenset({"node", "shape", "dtype", "verdict", "line"})
     return table(["node", "shape", "dtype", "verdict", "max abs", "line"], rows, left)

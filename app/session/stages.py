@@ -207,7 +207,7 @@ class StageBoard:
 
 
 def phase_of(rows: Sequence[StageRow], index: int) -> str:
-    """Return the phase of row `index`, or without one, that of the closest earlier row with one; "" if none has one."""
+    """Return the phase of row `index`. For a row without a phase, return that of the closest earlier row, or ""."""
     return next((phase for earlier in range(index, -1, -1) if (phase := rows[earlier].stage.phase)), "")
 
 

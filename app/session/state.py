@@ -37,7 +37,7 @@ def keep_newest(items: dict[ItemKey, Item] | list[Item], limit: int) -> None:
             del items[key]
 
 
-# What a frame may change, and what a pane draws. "lines" means that lines of a text have been fetched.
+# A part of the state that a frame may change and that panes draw. "lines" means that lines of a text have been fetched.
 Topic = Literal["graph", "passes", "stages", "outputs", "status", "lines"]
 
 # All topics of the state. "lines" is not one of them: the lines are in the cache of the session.

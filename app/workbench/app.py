@@ -525,9 +525,9 @@ class Workbench(App[int]):
         self.context.status.message = ""
         situation = self.situation()
         reason = action.blocked(situation)
-        other = actions.BY_ID.get(action.instead.get(self.pane.pane_id, ""))
-        if reason and other is not None and not other.blocked(situation):
-            action, reason = other, ""
+        replacement = actions.BY_ID.get(action.instead.get(self.pane.pane_id, ""))
+        if reason and replacement is not None and not replacement.blocked(situation):
+            action, reason = replacement, ""
         if reason:
             self.context.say(f"{action.title}: {reason}")
             return

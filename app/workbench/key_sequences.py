@@ -19,7 +19,7 @@ from buddy.app.widgets.look import Cells, look_of
 
 
 class ActionHost(Protocol):
-    """The members of the workbench that start an action."""
+    """The members of the workbench that key sequences and the palette use."""
 
     glyphs: Glyphs
     keymap: Keymap
@@ -60,7 +60,9 @@ class WhichKey(Widget):
 
     def open(self, prefix: str, continuations: Sequence[Continuation]) -> None:
         """List the second keys after `prefix`, sorted by key."""
-        self._continuations = sorted(continuations, key=lambda each: (each[0].lower(), each[0].isupper()))
+        self._continuations = sorted(
+            continuations, key=lambda continuation: (continuation[0].lower(), continuation[0].isupper())
+        )
         self._page = 0
         self.border_title = prefix
         self.styles.height = self._row_count + 1  # and the border
@@ -73,6 +75,7 @@ class WhichKey(Widget):
 
     @property
     def page_count(self) -> int:
+        """The number of pages of the list."""
         return -(-len(self._continuations) // max(1, self._row_count * self._column_count))
 
     def turn_page(self, by: int) -> None:

@@ -1,4 +1,4 @@
-"""The workbench as lines of text, for screen readers, logs and pipes: reads commands, and prints what changes.
+"""The workbench as lines of text, for screen readers, logs and pipes: reads commands, and prints changes.
 
 The application, its panes, its commands and its session are those of the screen, which is not drawn. A command performs
 an action of the registry; a question that the action asks is answered by the next line, or by the rest of the same one.
@@ -70,14 +70,14 @@ QUIET_SECONDS = 0.25
 _POLL_SECONDS = 0.02
 # How long to wait for lines of a stage from the engine.
 LINE_SECONDS = 10.0
-# Actions that change only what the screen shows.
+# Actions that change only the screen, so that they do nothing here.
 SCREEN_ACTIONS = frozenset({"palette", "zoom", "redraw", "theme", "next-pane", "previous-pane"})
 # A row number, or the first and the last one.
 _RANGE = re.compile(r"(\d+)(?:\s*-\s*(\d+))?")
 
 
 class PlainWorkbench(Workbench):
-    """The workbench without a screen."""
+    """The workbench without a screen: performs the commands on standard input, and prints the results."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._printer = Printer(sys.stdout)
@@ -284,7 +284,7 @@ class PlainWorkbench(Workbench):
         return True
 
     async def _submit(self, field: Input, text: str) -> None:
-        """Type a text in a field and accept it. An empty text accepts what is in the field."""
+        """Type a text in a field and accept it. An empty text accepts the content of the field."""
         if text:
             field.value = text
             await self._pause()
@@ -356,11 +356,11 @@ class PlainWorkbench(Workbench):
             return
         text = " ".join(words)
         action = find_action(text, self.pane.pane_id)
-        for found in [action] if action is not None else similar_actions(text):
-            keys = f", key {' or '.join(found.keys)}" if found.keys else ""
-            reason = found.blocked(self.situation())
+        for described in [action] if action is not None else similar_actions(text):
+            keys = f", key {' or '.join(described.keys)}" if described.keys else ""
+            reason = described.blocked(self.situation())
             disabled = f" (disabled: {reason})" if reason else ""
-            self._printer.say(f"{found.id}{keys}: {found.tooltip}{disabled}")
+            self._printer.say(f"{described.id}{keys}: {described.tooltip}{disabled}")
 
     async def _actions(self, _words: Sequence[str]) -> None:
         """Print the actions of the pane that has focus, and those that work everywhere."""
@@ -392,11 +392,11 @@ class PlainWorkbench(Workbench):
 
     async def _node(self, words: Sequence[str]) -> None:
         """Select the node with that name, or print why there is no such node."""
-        found = self._find_node(" ".join(words))
-        if isinstance(found, Candidates):
-            self._printer.say(ambiguity_text("node", words, found))
+        node = self._find_node(" ".join(words))
+        if isinstance(node, Candidates):
+            self._printer.say(ambiguity_text("node", words, node))
         else:
-            self.context.selection.go_to_node((found.stable,))
+            self.context.selection.go_to_node((node.stable,))
 
     async def _stages(self, _words: Sequence[str]) -> None:
         """Print the stages with their numbers."""
@@ -411,13 +411,13 @@ class PlainWorkbench(Workbench):
         """Show the stage with that number or name, or the last one of that phase, and print its lines."""
         name, rows = " ".join(words), self.ir.rows
         by_number = [row for number, row in enumerate(rows, 1) if str(number) == name]
-        found = by_number or [row for row in rows if row.stage.name == name]
-        found = found or [row for row in rows if row.stage.phase == name][-1:]
-        if len(found) == 1:
-            self.ir.choose(found[0])
+        matching = by_number or [row for row in rows if row.stage.name == name]
+        matching = matching or [row for row in rows if row.stage.phase == name][-1:]
+        if len(matching) == 1:
+            self.ir.choose(matching[0])
             await self._print_pane("ir")
             return
-        candidates = found or [row for row in rows if name.lower() in row.stage.name.lower()]
+        candidates = matching or [row for row in rows if name.lower() in row.stage.name.lower()]
         names = tuple(f"{rows.index(row) + 1} {row.stage.name}" for row in candidates)
         self._printer.say(ambiguity_text("stage", words, Candidates(names)))
 
@@ -435,7 +435,7 @@ class PlainWorkbench(Workbench):
             for index, row in enumerate(self.passes.rows)
             if row.step is not None and name in (row.name, str(index + 1))
         ]
-        found = self._find_node(name)
+        node = self._find_node(name)
         if len(rows) == 1:
             self._go_to_pane("passes")
             self.passes.move_to(rows[0])
@@ -446,10 +446,10 @@ class PlainWorkbench(Workbench):
                     "pass", words, Candidates(tuple(f"{row + 1} {self.passes.rows[row].name}" for row in rows))
                 )
             )
-        elif isinstance(found, Candidates):
-            self._printer.say(ambiguity_text("pass or node", words, found))
+        elif isinstance(node, Candidates):
+            self._printer.say(ambiguity_text("pass or node", words, node))
         else:
-            self.context.selection.go_to_node((found.stable,))
+            self.context.selection.go_to_node((node.stable,))
             await self._pause()
             await self._perform_action(BY_ID["graph.toggle"])
 

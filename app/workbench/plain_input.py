@@ -68,7 +68,7 @@ def similar_actions(text: str) -> list[Action]:
 
 
 class Candidates(NamedTuple):
-    """The names that match a word which does not stand for exactly one thing: none, or several."""
+    """The names that match a user's words, if there is not exactly one: no name, or several."""
 
     names: tuple[str, ...]
 
@@ -83,9 +83,9 @@ def find_node(name: str, named_rows: Sequence[tuple[str, NodeRow]]) -> NodeRow |
         lambda shown, row: fnmatchcase(shown, name),
         lambda shown, row: name.lower() in shown.lower(),
     ):
-        found = [(shown, row) for shown, row in named_rows if matches(shown, row)]
-        if found:
-            return found[0][1] if len(found) == 1 else Candidates(tuple(shown for shown, _ in found))
+        matching = [(shown, row) for shown, row in named_rows if matches(shown, row)]
+        if matching:
+            return matching[0][1] if len(matching) == 1 else Candidates(tuple(shown for shown, _ in matching))
     return Candidates(())
 
 

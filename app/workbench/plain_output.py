@@ -229,7 +229,7 @@ def answer_hint(screen: Screen[Any]) -> str:
 
 
 def ambiguity_text(noun: str, words: Sequence[str], candidates: Candidates) -> str:
-    """Return why `words` do not name exactly one object. `noun` says what it is, such as "node"."""
+    """Return why `words` do not name exactly one object, whose kind is `noun`, such as "node"."""
     if not words:
         return f"give the name of a {noun}"
     if not candidates.names:

@@ -172,8 +172,8 @@ def _run_summary(state: State) -> str:
 
 def _changed_text(files: Sequence[str]) -> str:
     """Return a text such as `model.py changed`, which names at most two files, and counts the others."""
-    rest = f" and {len(files) - 2} more" * (len(files) > 2)
-    return f"{', '.join(files[:2])}{rest} changed"
+    more = f" and {len(files) - 2} more" * (len(files) > 2)
+    return f"{', '.join(files[:2])}{more} changed"
 
 
 def quit_question(state: State, workspace: Workspace, busy: bool, glyphs: formatting.Glyphs) -> str:

@@ -98,7 +98,7 @@ class WorkbenchService(AppService):
         if task is None or process is None:
             return
         await self._download_manager.cancel_app_downloads(app_service_id=self.app_service_id)
-        running_tasks = [each for each in (task, self._size_task) if each is not None]
+        running_tasks = [task, *([self._size_task] if self._size_task is not None else [])]
         for running_task in running_tasks:
             running_task.cancel()
         await asyncio.gather(*running_tasks, return_exceptions=True)

@@ -145,7 +145,7 @@ DiffLayout = Literal["unified", "side-by-side"]
 
 
 class DiffRow(NamedTuple):
-    """A row: its line in the old text and in the new text, -1 for none.
+    """A row of a diff, with the numbers of its line in the old text (`before`) and in the new text (`after`), or -1.
 
     A row of kind `changed` has a line of both texts next to each other. A row of kind `fold` stands for `folded` equal
     lines, of which `before` and `after` are the first ones. Under a row of another kind, `folded` lines of the new text
@@ -237,7 +237,8 @@ class DiffRows:
         """Return the row of a line of the new text, of the fold that hides it, or of the nearest line that is shown."""
         (_, first), (_, end) = self._section.begin, self._section.end
         line = self._head_of(max(first, min(line, end - 1)))
-        index = next((k for k in self._runs_from(line) if line < self._runs[k].after + self._runs[k].added), None)
+        runs = self._runs
+        index = next((index for index in self._runs_from(line) if line < runs[index].after + runs[index].added), None)
         if index is None:
             return max(0, self.count - 1)
         run = self._runs[index]

@@ -107,8 +107,8 @@ def matching_lines(texts: Sequence[str], pattern: Pattern, *, joined: bool = Fal
     with contextlib.suppress(PatternError):
         compiled = words.compile()
     starts = list(accumulate((len(text) + 1 for text in texts), initial=0))
-    found = (bisect_right(starts, match.start()) - 1 for match in compiled.finditer("\n".join(texts)))
-    return sorted({number for number in found if number < len(texts)})
+    matching = (bisect_right(starts, match.start()) - 1 for match in compiled.finditer("\n".join(texts)))
+    return sorted({number for number in matching if number < len(texts)})
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def _line_count_text(stage: StageHits) -> str:
 
 
 def stage_note(stage: StageHits, is_first: bool) -> str:
-    """Return the number of matches in a stage and what is special about it, for the list of results."""
+    """Return the number of matches in a stage, and whether it is the first one or has the text of an earlier one."""
     same_text = f"same text as {stage.same_as}" if stage.same_as else ""
     facts = [_line_count_text(stage), same_text, "first" if is_first else ""]
     return ", ".join(fact for fact in facts if fact)

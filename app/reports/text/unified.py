@@ -98,7 +98,10 @@ def changed_words(
 
 
 def _differing_spans(old: list[str], new: list[str], old_keys: list[str], new_keys: list[str]) -> tuple[Spans, Spans]:
-    """Return the spans of the words of `old` and of `new` whose keys differ. Keys are what is compared of the words."""
+    """Return the spans of the words of `old` and of `new` whose keys differ.
+
+    The keys are compared instead of the words.
+    """
     start, end = _common_ends(old_keys, new_keys)
     old_middle, new_middle = old_keys[start : len(old_keys) - end], new_keys[start : len(new_keys) - end]
     required = MIN_EQUAL_SHARE * (len(old_keys) + len(new_keys))
