@@ -49,12 +49,13 @@ _MIN_COLUMN, _MIN_GAP = 20, 1
 class WhichKey(Widget):
     """Lists the second keys of a key sequence in columns, over the bottom of the panes.
 
-    A click on a key calls `choose` with its action.
+    A click on a key calls `choose` with its action. `on_resized` is called when the number of pages may have changed,
+    because the terminal has another size.
     """
 
-    def __init__(self, choose: Callable[[Action], Awaitable[None]]) -> None:
+    def __init__(self, choose: Callable[[Action], Awaitable[None]], on_resized: Callable[[], None]) -> None:
         super().__init__(id="which-key")
-        self._choose = choose
+        self._choose, self._on_resized = choose, on_resized
         self._continuations: list[Continuation] = []
         self._page = 0
 
@@ -65,9 +66,19 @@ class WhichKey(Widget):
         )
         self._page = 0
         self.border_title = prefix
-        self.styles.height = self._row_count + 1  # and the border
+        self._fit()
         self.display = True
+
+    def _fit(self) -> None:
+        """Set the height for the size of the terminal, and show the last page if the current one no longer exists."""
+        self.styles.height = self._row_count + 1  # and the border
+        self._page = min(self._page, max(0, self.page_count - 1))
         self.refresh()
+
+    def on_resize(self, event: events.Resize) -> None:
+        if self.display:
+            self._fit()
+            self._on_resized()
 
     def close(self) -> None:
         if self.display:
@@ -142,7 +153,7 @@ class KeySequences:
 
     def make_which_key(self) -> WhichKey:
         """Return a new list of second keys for the screen that is composed next."""
-        self.which_key = WhichKey(self._choose)
+        self.which_key = WhichKey(self._choose, self._show_page)
         return self.which_key
 
     @property
@@ -197,7 +208,9 @@ class KeySequences:
         self._show_page()
 
     def _show_page(self) -> None:
-        """Show in the hint which page of the list is open."""
+        """Show in the hint which page of the list is open, if a sequence was begun."""
+        if not self._prefix:
+            return
         page, glyphs = self.which_key.page_text, self._workbench.glyphs
         more = f"{page} {glyphs.dot} down shows more {glyphs.dot} " if page else ""
         self.hint = f"{self._prefix}{glyphs.ellipsis}  {more}escape closes the list"

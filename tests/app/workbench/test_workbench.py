@@ -188,6 +188,23 @@ async def test_the_second_keys_are_listed_after_a_pause_in_pages_and_by_mouse(wo
         assert not which_key.display
 
 
+async def test_the_list_of_second_keys_fits_a_terminal_whose_size_changes(workbench: Open) -> None:
+    async with workbench("arith_add.py", size=(200, 50)) as bench:
+        which_key = bench.app.key_sequences.which_key
+        await bench.press("g")
+        await bench.until(lambda: which_key.display, "the list")
+        await bench.sees("B Compare with torch-mlir")
+        await bench.pilot.resize_terminal(40, 12)
+        await bench.until(lambda: which_key.size.width == 40, "the narrow list")
+        assert which_key.size.height == 5, "half of the screen, without the border"
+        await bench.sees("down shows more")
+        for _ in range(which_key.page_count - 1):
+            await bench.press("down")
+        await bench.pilot.resize_terminal(200, 50)
+        await bench.until(lambda: which_key.size.width == 200, "the wide list")
+        await bench.sees("B Compare with torch-mlir")
+
+
 async def test_a_fast_second_key_lists_nothing_and_a_click_elsewhere_ends_the_sequence(
     workbench: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
