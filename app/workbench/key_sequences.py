@@ -208,7 +208,7 @@ class KeySequences:
         self._show_page()
 
     def _show_page(self) -> None:
-        """Show in the hint which page of the list is open, if a sequence was begun."""
+        """Show in the hint which page of the list is open, if a sequence was started."""
         if not self._prefix:
             return
         page, glyphs = self.which_key.page_text, self._workbench.glyphs
