@@ -28,7 +28,7 @@ class ProfileCommands:
 
     def __init__(self, context: WorkbenchContext, graph: GraphPane, ir: IrPane) -> None:
         self._context, self._graph, self._ir = context, graph, ir
-        self._job = context.jobs.single("profile", f"a profile is running: press {key_of('cancel')} to stop it")
+        self._job = context.jobs.single_job("profile", f"a profile is running: press {key_of('cancel')} to stop it")
 
     def profile_program(self) -> None:
         """Compile the recipe with instrumentation, and run it in the background."""
@@ -39,7 +39,7 @@ class ProfileCommands:
         self._job.begin(self._profile, recipe)
 
     async def _profile(self, recipe: Recipe) -> None:
-        progress = self._context.jobs.progress(lambda activity: f"profiling: {activity}")
+        progress = self._context.jobs.progress_callback(lambda activity: f"profiling: {activity}")
         request = self._context.session.profile(recipe, progress)
         report = await self._job.result_of(
             request, "not profiled", f"Cancelled. Press {key_of('profile')} to profile again"

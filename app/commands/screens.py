@@ -48,7 +48,7 @@ class ScreenCommands:
             self._ir.stages.show_phase_named(name)
 
     def show_phase(self, number: int) -> None:
-        if self._context.layout.folded:
+        if self._context.layout.shows_one_pane:
             self._context.layout.show_pane("ir")
         self._ir.stages.show_phase(number)
 

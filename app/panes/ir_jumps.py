@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from buddy.app.actions import key_of
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.ir_document import IrDocument, IrView
 from buddy.app.panes.ir_stages import IrStages
@@ -25,16 +26,16 @@ class JumpHistory:
         self._forward.clear()
 
     def go_back(self, current: StagePosition) -> StagePosition | None:
-        """The position before the last jump, if any. `current` is the cursor's position."""
+        """Return the position before the last jump, if any, and record `current`, the cursor's position."""
         return self._move(self._back, self._forward, current)
 
     def go_forward(self, current: StagePosition) -> StagePosition | None:
-        """The position from which the user went back, if any. `current` is the cursor's position."""
+        """Return the position from which the user went back, if any, and record `current`, the cursor's position."""
         return self._move(self._forward, self._back, current)
 
     @staticmethod
     def _move(source: list[StagePosition], target: list[StagePosition], current: StagePosition) -> StagePosition | None:
-        """Remove the last position of `source`, and add the current one to `target`."""
+        """Move back or forward: take the last position from `source`, and add `current` to `target`."""
         if not source:
             return None
         target.append(current)
@@ -105,7 +106,7 @@ class IrJumps:
     def _go_to_number(self, text: str) -> None:
         number = text.strip().replace(",", "")
         if number.isdecimal():
-            self.go_to(max(0, min(int(number[:9]), self._document.lines) - 1))
+            self.go_to(max(0, min(int(number[:9]), self._document.line_count) - 1))
         elif number:
             self._context.say(f"{text.strip()!r} is not a line number")
 
@@ -119,7 +120,9 @@ class IrJumps:
             return
         bookmark = Bookmark(self._context.state.graph, key, number, line.text.strip())
         was_added = self._context.bookmarks.toggle(bookmark)
-        self._context.say("bookmark set: ' lists bookmarks" if was_added else "bookmark removed")
+        self._context.say(
+            f"bookmark set: {key_of('ir.bookmarks')} lists bookmarks" if was_added else "bookmark removed"
+        )
         self._view.refresh_row(row)
 
     def has_bookmark(self, number: int) -> bool:
@@ -133,7 +136,7 @@ class IrJumps:
 
         marks = [mark for mark in self._context.bookmarks.marks if mark.graph == self._context.state.graph]
         if not marks:
-            self._context.say("no bookmarks: M sets one")
+            self._context.say(f"no bookmarks: {key_of('ir.bookmark')} sets one")
             return
         choices: list[Any] = [PickerChoice(f"{mark.key[0]}:{mark.line + 1}", mark.text, mark) for mark in marks]
         self._context.dialogs.open(PickerScreen("Bookmarks", choices), self._go_to_chosen_bookmark)

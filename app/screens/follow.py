@@ -11,7 +11,6 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical
 
 from buddy.app.panes.ir_comparison import ComparedStages
-from buddy.app.panes.pane import Column
 from buddy.app.reports import formatting
 from buddy.app.reports.node_history import FrontendPipeline, NodeRemark, frontend_pipelines, phase_stages, remark_text
 from buddy.app.screens.modal import ListScreen
@@ -21,6 +20,7 @@ from buddy.app.session.stages import Key, StagePosition, StageRow
 from buddy.app.widgets.code_view import NodeLine, NodeLines
 from buddy.app.widgets.look import Cell
 from buddy.app.widgets.prompt import Prompt
+from buddy.app.widgets.table import Column
 from buddy.app.workspace.frontends import dialects_of
 from buddy.compiler.protocol import FollowNode, Frame, NodeRow, NodeTrace, Progress, Stage, StageDone
 from buddy.compiler.protocol.recipe import TORCH_MLIR, Dialect, Recipe
@@ -72,9 +72,11 @@ def _line_count_cell(step: ProvenanceStep) -> Cell:
 
 _STAGE_COLUMNS: tuple[Column[ProvenanceStep], ...] = (
     Column("stage", 26, lambda step: (step.row.stage.name, "accent" if step.row.stage.changed else "dim")),
-    Column("phase", 9, lambda step: (step.row.stage.phase, "dim"), min_pane_width=100),
-    Column("lines", 9, _line_count_cell, right=True, key=lambda step: step.trace.direct + step.trace.derived),
-    Column("line", 7, lambda step: (str(step.trace.lines[0] + 1) if step.trace.lines else "", "number"), right=True),
+    Column("phase", 9, lambda step: (step.row.stage.phase, "dim"), min_width=100),
+    Column("lines", 9, _line_count_cell, right_aligned=True, key=lambda step: step.trace.direct + step.trace.derived),
+    Column(
+        "line", 7, lambda step: (str(step.trace.lines[0] + 1) if step.trace.lines else "", "number"), right_aligned=True
+    ),
     Column("text", 0, _text_cell),
 )
 

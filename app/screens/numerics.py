@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, ClassVar
 from textual import work
 from textual.binding import Binding, BindingType
 
-from buddy.app.panes.pane import Column
 from buddy.app.reports import numerics
 from buddy.app.reports.lowerings import short_target
 from buddy.app.reports.results import GoToNode, Result, ResultAnswer, numerics_result
 from buddy.app.screens.tables import TableScreen
 from buddy.app.session.requests import Requester
 from buddy.app.widgets.look import Cell
+from buddy.app.widgets.table import Column
 from buddy.compiler.protocol import Frame, GraphInfo, Progress
 from buddy.compiler.protocol.numerics import Deviation, NodeNumbers, NumericsReport, Reference
 from buddy.compiler.protocol.recipe import Recipe
@@ -58,19 +58,32 @@ class NumericsScreen(TableScreen[NodeNumbers]):
 
     def _columns(self) -> list[Column[NodeNumbers]]:
         return [
-            Column("#", 4, lambda row: (str(self._index(row)), "number"), right=True, key=self._index, rises=True),
+            Column(
+                "#",
+                4,
+                lambda row: (str(self._index(row)), "number"),
+                right_aligned=True,
+                key=self._index,
+                starts_ascending=True,
+            ),
             Column("node", 0, lambda row: (self._node_name(row), "text" if row.ok else "bad")),
-            Column("target", 20, lambda row: (short_target(self._rows[row.node].target), "dim"), min_pane_width=92),
-            Column("shape", 13, lambda row: (self._rows[row.node].shape, "syntax:number"), min_pane_width=72),
+            Column("target", 20, lambda row: (short_target(self._rows[row.node].target), "dim"), min_width=92),
+            Column("shape", 13, lambda row: (self._rows[row.node].shape, "syntax:number"), min_width=72),
             Column("value", 12, lambda row: (row.value_state, "dim")),
-            Column("err", 7, lambda row: _error_cell(row.error), right=True, key=lambda row: _size(row.error)),
-            Column("own", 7, lambda row: _error_cell(row.own_error), right=True, key=lambda row: _size(row.own_error)),
+            Column("err", 7, lambda row: _error_cell(row.error), right_aligned=True, key=lambda row: _size(row.error)),
+            Column(
+                "own",
+                7,
+                lambda row: _error_cell(row.own_error),
+                right_aligned=True,
+                key=lambda row: _size(row.own_error),
+            ),
             Column(
                 "of tolerance",
                 12,
                 lambda row: (numerics.tolerance_multiple_text(_largest_deviation(row)), "dim"),
-                min_pane_width=50,
-                right=True,
+                min_width=50,
+                right_aligned=True,
                 key=_largest_multiple,
             ),
         ]

@@ -10,12 +10,12 @@ from textual import work
 from textual.binding import Binding, BindingType
 
 from buddy.app.panes.ir_comparison import TitledRecipe
-from buddy.app.panes.pane import Column
 from buddy.app.reports import formatting
 from buddy.app.reports.compile_times import PipelineFacts
 from buddy.app.screens.tables import TableScreen
 from buddy.app.session.requests import Requester
 from buddy.app.widgets.look import Cell
+from buddy.app.widgets.table import Column
 from buddy.compiler.protocol.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -128,13 +128,19 @@ def _speedup_cell(row: PipelineFacts) -> Cell:
 
 _COLUMNS: tuple[Column[PipelineFacts], ...] = (
     Column("preset", 0, lambda row: (row.title, "accent")),
-    Column("passes", 6, lambda row: _count_cell(row.n_passes), right=True, key=lambda row: row.n_passes),
+    Column("passes", 6, lambda row: _count_cell(row.n_passes), right_aligned=True, key=lambda row: row.n_passes),
     Column("changing", 8, lambda row: _count_cell(row.n_changing_passes), 70, True, lambda row: row.n_changing_passes),
-    Column("compile", 8, _compile_time_cell, right=True, key=lambda row: row.milliseconds or None),
-    Column("ops", 7, lambda row: _count_cell(row.operations), right=True, key=lambda row: row.operations or None),
+    Column("compile", 8, _compile_time_cell, right_aligned=True, key=lambda row: row.milliseconds or None),
     Column(
-        "asm", 8, lambda row: _count_cell(row.assembly_lines), right=True, key=lambda row: row.assembly_lines or None
+        "ops", 7, lambda row: _count_cell(row.operations), right_aligned=True, key=lambda row: row.operations or None
     ),
-    Column("run", 8, _run_time_cell, right=True, key=_run_time),
-    Column("to eager", 8, _speedup_cell, right=True, key=_speedup),
+    Column(
+        "asm",
+        8,
+        lambda row: _count_cell(row.assembly_lines),
+        right_aligned=True,
+        key=lambda row: row.assembly_lines or None,
+    ),
+    Column("run", 8, _run_time_cell, right_aligned=True, key=_run_time),
+    Column("to eager", 8, _speedup_cell, right_aligned=True, key=_speedup),
 )

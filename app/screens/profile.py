@@ -7,13 +7,13 @@ from typing import ClassVar, NamedTuple
 
 from textual.binding import Binding, BindingType
 
-from buddy.app.panes.pane import Column
 from buddy.app.reports import formatting, profile
 from buddy.app.reports.profile import FlameNode, milliseconds
 from buddy.app.screens.modal import ListScreen
 from buddy.app.screens.tables import TableScreen
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells
+from buddy.app.widgets.table import Column
 from buddy.compiler.protocol import HotSpot, Sampling
 
 # Entries with a smaller share of the total time are hidden until `Z` shows them.
@@ -152,10 +152,10 @@ def _columns(sampling: Sampling, names: Mapping[str, str]) -> tuple[Column[HotSp
             "share",
             6,
             lambda spot: (f"{spot.samples / sampling.samples:.1%}", "number"),
-            right=True,
+            right_aligned=True,
             key=lambda spot: spot.samples,
         ),
-        Column("where", 32, lambda spot: (f"@{spot.function}+{spot.offset:#x}", "accent"), min_pane_width=100),
+        Column("where", 32, lambda spot: (f"@{spot.function}+{spot.offset:#x}", "accent"), min_width=100),
         Column("instruction", 0, lambda spot: (spot.text, "text")),
-        Column("nodes", 24, lambda spot: (_node_names(spot, names, " "), "dim"), min_pane_width=70),
+        Column("nodes", 24, lambda spot: (_node_names(spot, names, " "), "dim"), min_width=70),
     )

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from textual import work
 from textual.binding import Binding, BindingType
 
-from buddy.app.panes.pane import Column, TableView
 from buddy.app.reports import formatting
 from buddy.app.reports.fallbacks import Fallback, GraphFacts, explanation, fallbacks, summary
 from buddy.app.reports.recompilations import DynamoRow, dynamo_rows, dynamo_summary
@@ -18,6 +17,7 @@ from buddy.app.reports.searches import PassPreview, deltas_text, rank_previews
 from buddy.app.screens.modal import ListScreen
 from buddy.app.session.requests import Requester
 from buddy.app.widgets.look import Cell, Cells
+from buddy.app.widgets.table import Column, TableView
 from buddy.app.workspace.session_file import RunRecord, recipe_summary
 from buddy.compiler.protocol import (
     Assigned,
@@ -138,26 +138,26 @@ class RunsScreen(TableScreen[RunRecord]):
         columns = (
             Column[RunRecord]("at", 8, lambda row: (row.end_time, "dim"), key=lambda row: row.at),
             Column[RunRecord]("recipe", 0, lambda row: (recipe_summary(row.recipe, self._preset(row)), "accent")),
-            Column[RunRecord]("inputs", 14, lambda row: (_inputs_text(row), "dim"), min_pane_width=90),
+            Column[RunRecord]("inputs", 14, lambda row: (_inputs_text(row), "dim"), min_width=90),
             Column[RunRecord](
                 "buddy",
                 8,
                 lambda row: (formatting.seconds(row.report.compiled.median), "text"),
-                right=True,
+                right_aligned=True,
                 key=lambda row: row.report.compiled.median,
             ),
             Column[RunRecord](
                 "eager",
                 8,
                 lambda row: (formatting.seconds(row.report.eager.median), "dim"),
-                right=True,
+                right_aligned=True,
                 key=lambda row: row.report.eager.median,
             ),
             Column[RunRecord](
                 "max|d|",
                 8,
                 lambda row: (formatting.difference_text(_max_error(row)), "text"),
-                right=True,
+                right_aligned=True,
                 key=_max_error,
             ),
             Column[RunRecord]("result", 8, _verdict_cell),
@@ -253,10 +253,10 @@ class FallbacksScreen(TableScreen[Fallback]):
 _KIND_ROLES = {"eager": "warn", "break": "bad", "not compiled": "warn"}
 _FALLBACK_COLUMNS: tuple[Column[Fallback], ...] = (
     Column("kind", 12, lambda row: (row.kind, _KIND_ROLES.get(row.kind, "dim"))),
-    Column("graph", 5, lambda row: (str(row.graph), "dim"), right=True),
+    Column("graph", 5, lambda row: (str(row.graph), "dim"), right_aligned=True),
     Column("node, break or condition", 0, lambda row: (row.title, "accent" if row.node else "text")),
-    Column("cost", 13, lambda row: (row.cost, "number"), right=True),
-    Column("line", 24, lambda row: (formatting.short_location(row.line), "dim"), min_pane_width=90),
+    Column("cost", 13, lambda row: (row.cost, "number"), right_aligned=True),
+    Column("line", 24, lambda row: (formatting.short_location(row.line), "dim"), min_width=90),
 )
 
 # What `f` shows, one after the other: the kinds of rows, and the name in the title; all kinds first.
@@ -335,11 +335,11 @@ class RecompilationsScreen(TableScreen[DynamoRow]):
 _EVENT_ROLES = {"break": "bad", "recompiled": "warn", "limit": "bad", "error": "bad"}
 _RECOMPILATION_COLUMNS: tuple[Column[DynamoRow], ...] = (
     Column("kind", 10, lambda row: (row.kind, _EVENT_ROLES.get(row.kind, "dim"))),
-    Column("function", 18, lambda row: (row.function, "accent"), min_pane_width=90),
+    Column("function", 18, lambda row: (row.function, "accent"), min_width=90),
     Column("reason or guard", 0, lambda row: (row.title, "text")),
     Column("before -> after", 26, lambda row: (row.change, "number")),
-    Column("cost", 9, lambda row: (row.cost, "dim"), right=True, key=lambda row: max(row.seconds, row.failed)),
-    Column("line", 20, lambda row: (formatting.short_location(row.line), "dim"), min_pane_width=90),
+    Column("cost", 9, lambda row: (row.cost, "dim"), right_aligned=True, key=lambda row: max(row.seconds, row.failed)),
+    Column("line", 20, lambda row: (formatting.short_location(row.line), "dim"), min_width=90),
 )
 # The time limit in seconds for all passes together.
 _TRIAL_SECONDS = 60.0
@@ -398,13 +398,13 @@ def _change_cell(row: PassPreview) -> Cell:
 
 _COLUMNS: tuple[Column[PassPreview], ...] = (
     Column("pass", 34, lambda row: (row.step.name, "dim" if row.tried.problem else "accent")),
-    Column("on", 6, lambda row: (row.step.anchor.rpartition(".")[2], "dim"), min_pane_width=90),
+    Column("on", 6, lambda row: (row.step.anchor.rpartition(".")[2], "dim"), min_width=90),
     Column("ops", 0, _change_cell),
     Column(
         "time",
         8,
         lambda row: (formatting.milliseconds(row.tried.milliseconds), "dim"),
-        right=True,
+        right_aligned=True,
         key=lambda row: row.tried.milliseconds,
     ),
 )

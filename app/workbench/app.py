@@ -195,7 +195,7 @@ class Workbench(App[int]):
             status=status,
             dialogs=dialogs,
             files=FileWriter(dialogs, session.say),
-            results=Results(self, session.say, lambda node: selection.go_to_node((node,)), lambda: dialogs.is_open),
+            results=Results(self, session.say, lambda node: selection.go_to_one_of((node,)), lambda: dialogs.is_open),
             jobs=jobs,
             layout=layout,
             selection=selection,
@@ -382,7 +382,7 @@ class Workbench(App[int]):
             can_redo=workspace.can_redo,
             has_edits_of_others=workspace.has_edits_of_others,
             node=node,
-            assignment=self.graph.assignment(node) if node else None,
+            assignment=self.graph.assignment_of(node) if node else None,
             step=row.step if row else None,
             is_folded=bool(row and row.folded),
             stage=self.ir.chosen_stage,
@@ -432,7 +432,7 @@ class Workbench(App[int]):
             return
         self._last_draw_time = time.monotonic()
         if "graph" in topics and self.state.info is not None:
-            self.context.selection.name_nodes(self.state.info)
+            self.context.selection.set_graph(self.state.info)
         if "lines" in topics:
             self.ir.draw_fetched_lines()
         self.screen_stack[0].set_class(len(self.state.graphs) > 1, "-several")
@@ -541,7 +541,7 @@ class Workbench(App[int]):
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
         if isinstance(event.widget, Pane):
             by_key = self.context.layout.pane_id == event.widget.pane_id
-            self.context.layout.take_focus(event.widget.pane_id)
+            self.context.layout.note_focus(event.widget.pane_id)
             stages = self.ir.stages
             # After a click, the cursor goes to the row that was clicked.
             if event.widget is self.passes and by_key and (stages.is_default or stages.expected_key is None):
@@ -575,7 +575,7 @@ class Workbench(App[int]):
         """Show or hide the source pane, which follows the selection."""
         layout, selection = self.context.layout, self.context.selection
         layout.toggle_source()
-        if layout.with_source and not selection.node:
+        if layout.shows_source and not selection.node:
             selection.select_row(self.graph.current)
         self.source.redraw_links()
         self.source.go_to_selected_node()

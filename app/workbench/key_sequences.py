@@ -41,7 +41,7 @@ class OpeningJobs(Protocol):
     """The jobs that open a screen when they have an answer of the engine."""
 
     @property
-    def opening(self) -> bool: ...
+    def is_opening(self) -> bool: ...
     def cancel_opening(self) -> None: ...
 
 
@@ -84,7 +84,7 @@ class KeyQueue:
 
     async def take(self, event: events.Key | events.Paste) -> None:
         """Deliver a key or a paste now, or after the ones before it."""
-        if self._jobs.opening and isinstance(event, events.Key) and event.key in _CANCEL_KEYS:
+        if self._jobs.is_opening and isinstance(event, events.Key) and event.key in _CANCEL_KEYS:
             self._waiting.clear()
             self._jobs.cancel_opening()
         self._waiting.append(event)
@@ -97,7 +97,7 @@ class KeyQueue:
         if not self._waiting:
             self._delivering = False
             return
-        if self._jobs.opening:
+        if self._jobs.is_opening:
             if waited < OPENING_MESSAGE_SECONDS <= waited + OPENING_CHECK_SECONDS:
                 self._say("Keys wait until the screen opens. Press ctrl+c to cancel")
             self._app.set_timer(OPENING_CHECK_SECONDS, partial(self._deliver_next, waited + OPENING_CHECK_SECONDS))
@@ -116,7 +116,7 @@ class KeyQueue:
     def _can_deliver_next(self, event: events.Event) -> bool:
         """Whether the next event need not wait: the focus stays, and what is in the queues changes at most a text."""
         app = self._app
-        if (app.screen, app.focused) != self._focus or self._jobs.opening or app._exit:
+        if (app.screen, app.focused) != self._focus or self._jobs.is_opening or app._exit:
             return False
         if isinstance(app.focused, CursorView):
             return True

@@ -138,7 +138,7 @@ class PlainWorkbench(Workbench):
         if self._asks:
             self._printer.say("Nothing was chosen")
             self.call_later(self._leave_question)
-        elif self.busy or self.state.engine == "starting" or self.context.jobs.opening:
+        elif self.busy or self.state.engine == "starting" or self.context.jobs.is_opening:
             self.context.jobs.cancel_opening()
             self.engine_commands.cancel_jobs()
         else:
@@ -165,7 +165,7 @@ class PlainWorkbench(Workbench):
         if workers and len(self.screen_stack) > 1:
             for box in self.screen.query("#box"):
                 self._printer.say_progress(str(box.border_title or ""))
-        return self.context.jobs.opening or (bool(workers) and len(self.screen_stack) > 1)
+        return self.context.jobs.is_opening or (bool(workers) and len(self.screen_stack) > 1)
 
     async def _perform_line(self, line: str) -> None:
         """Perform a command, or use the line as the answer to the open question."""
@@ -220,7 +220,7 @@ class PlainWorkbench(Workbench):
             self._printer.say(f"{action.title} asked for nothing: {' '.join(answer)!r} is ignored")
 
     def _go_to_pane(self, pane: Pane) -> None:
-        if pane == "source" and not self.context.layout.with_source:
+        if pane == "source" and not self.context.layout.shows_source:
             self.context.layout.toggle_source()
         self.show_pane(pane)
 
@@ -380,7 +380,7 @@ class PlainWorkbench(Workbench):
         if isinstance(found, Candidates):
             self._printer.say(ambiguity_text("node", words, found))
         else:
-            self.context.selection.go_to_node((found.stable,))
+            self.context.selection.go_to_one_of((found.stable,))
 
     async def _stages(self, _words: Sequence[str]) -> None:
         for number, row in enumerate(self.ir.rows, 1):
@@ -425,7 +425,7 @@ class PlainWorkbench(Workbench):
         elif isinstance(found, Candidates):
             self._printer.say(ambiguity_text("pass or node", words, found))
         else:
-            self.context.selection.go_to_node((found.stable,))
+            self.context.selection.go_to_one_of((found.stable,))
             await self._pause()
             await self._act(BY_ID["graph.toggle"])
 

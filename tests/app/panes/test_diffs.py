@@ -97,10 +97,10 @@ async def test_a_marked_stage_is_compared_with_any_other(workbench: Open) -> Non
         marked = ir.chosen_stage
         await show(bench, "lower")
         await press(bench, "D")
-        assert (ir.comparison.against, ir.document.other) == ("marked", marked)
+        assert (ir.comparison.baseline, ir.document.other) == ("marked", marked)
         await show(bench, "fuse-elementwise")
         await press(bench, "D")
-        assert ir.comparison.against == "previous", "there has been no edit yet"
+        assert ir.comparison.baseline == "previous", "there has been no edit yet"
 
 
 async def test_after_an_edit_a_stage_is_compared_with_what_it_was(workbench: Open) -> None:

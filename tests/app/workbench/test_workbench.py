@@ -147,7 +147,9 @@ async def test_selecting_a_node_goes_to_its_line_and_a_line_to_its_node(workbenc
         ir.focus()
         await bench.press("g", "g")
         row = next(
-            k for k in range(ir.document.lines) if (line := ir.line_at(k)) and line.nodes and stable not in line.nodes
+            k
+            for k in range(ir.document.line_count)
+            if (line := ir.line_at(k)) and line.nodes and stable not in line.nodes
         )
         ir.move_to(row)
         await bench.passed_on()
