@@ -70,7 +70,7 @@ class ProfileCommands:
         plot = roofline(*profile_and_graph) if profile_and_graph is not None else None
         if plot is not None:
             self._context.dialogs.open(
-                PlotScreen([plot], self._context.glyphs, chooses="goes to the node"), self._go_to_named_node
+                PlotScreen([plot], self._context.glyphs, choose_hint="goes to the node"), self._go_to_named_node
             )
         elif profile_and_graph is not None:
             self._context.say("no node has both an operation count and a byte count")

@@ -27,7 +27,7 @@ from buddy.app.reports.training_memory import (
 from buddy.app.screens.detail import DetailScreen
 from buddy.app.screens.picker import PickerChoice, PickerScreen
 from buddy.app.session.state import Topic
-from buddy.app.widgets.background import pane_bindings
+from buddy.app.widgets.bindings import pane_bindings
 from buddy.app.widgets.look import Cell, Cells, align_both_ends
 from buddy.app.widgets.table import Column
 from buddy.app.workspace.inputs import relative_to_current

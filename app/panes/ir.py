@@ -32,9 +32,9 @@ from buddy.app.reports.text.search_hits import Pattern
 from buddy.app.screens.detail import diagnostic_lines
 from buddy.app.session.stages import AnnotatedLine, Key, StageRow
 from buddy.app.session.state import Topic
-from buddy.app.widgets.background import pane_bindings
-from buddy.app.widgets.look import Cells, align_both_ends, length
-from buddy.app.widgets.search import Found
+from buddy.app.widgets.bindings import pane_bindings
+from buddy.app.widgets.look import Cells, align_both_ends, cells_length
+from buddy.app.widgets.search import FoundLines
 from buddy.app.workspace.session_file import SavedCursor
 from buddy.compiler.protocol import Stage
 from buddy.compiler.protocol.plain_values import LANGUAGES
@@ -201,12 +201,12 @@ class IrPane(LinkedPane):
 
     # ---- search of the chosen stage ------------------------------------------------------------------------------
 
-    def find_lines(self, pattern: Pattern) -> Found | None:
-        return None if self.document.text else Found(())
+    def find_lines(self, pattern: Pattern) -> FoundLines | None:
+        return None if self.document.text else FoundLines(())
 
-    async def request_lines(self, pattern: Pattern) -> Found | None:
+    async def request_lines(self, pattern: Pattern) -> FoundLines | None:
         result = await self.context.queries.search(self.document.text, pattern)
-        return Found(result.lines, result.more) if result is not None else None
+        return FoundLines(result.lines, result.more) if result is not None else None
 
     @property
     def search_line(self) -> int:
@@ -299,7 +299,7 @@ class IrPane(LinkedPane):
         ]
         left: Cells = [(" ", "text"), (stage.name, "title"), ("  ", "text")]
         right = [*self.comparison.state_cells(), *self.stages.problem_cells()]
-        columns = width - length(left) - length(right) - 1
+        columns = width - cells_length(left) - cells_length(right) - 1
         left.append((formatting.join_fitting([part for part in parts if part], f" {glyphs.dot} ", columns), "dim"))
         return align_both_ends(left, right, width)
 
@@ -329,7 +329,7 @@ class IrPane(LinkedPane):
         return self.row_strips(row, width)[0]
 
     def row_strips(self, row: int, width: int) -> list[Strip]:
-        return [self.look.over(strip, self.background(row)) for strip in self.painter.strips(row, width)]
+        return [self.look.on_background(strip, self.background(row)) for strip in self.painter.strips(row, width)]
 
     # ---- the selected node ---------------------------------------------------------------------------------------
 

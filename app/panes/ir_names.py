@@ -215,7 +215,7 @@ class IrReferences:
         if hits is None:
             return
         below = [use for use in hits.lines if use > line]
-        self._search.use(case_sensitive_regex(use_pattern(name)), below, hits.more)
+        self._search.set_matches(case_sensitive_regex(use_pattern(name)), below, hits.more)
         self._view.refresh()
         if below:
             self._search.go_to(below[0])
@@ -230,7 +230,7 @@ class IrReferences:
         name, row = self._names.current, self._stages.chosen_row
         hits = await self._uses(name, self._view.line_number)
         if hits is not None and row is not None:
-            self._search.use(case_sensitive_regex(use_pattern(name)), hits.lines, hits.more)
+            self._search.set_matches(case_sensitive_regex(use_pattern(name)), hits.lines, hits.more)
             self._stage_search.list_results(name, f"in {len(hits.lines):,} lines", [StageHits(row, hits)])
 
     async def _uses(self, name: str, line: int) -> Hits | None:

@@ -21,15 +21,14 @@ from buddy.app.reports.text.differences import DiffLayout, DiffRow
 from buddy.app.reports.text.folds import wrap_segments
 from buddy.app.reports.text.unified import Spans, changed_words
 from buddy.app.session.stages import AnnotatedLine
-from buddy.app.widgets.look import Cells, Look, length, underlined
+from buddy.app.widgets.code_view import LEXED_BEYOND_EDGE
+from buddy.app.widgets.look import Cells, Look, cells_length, underlined
 from buddy.app.widgets.search import Matches
 
 # The maximum number of drawn screen lines in the cache.
 MAX_CACHED_LINES = 600
 # The Python line of a node is shown if a row has at least this many columns.
 MIN_COLUMNS_FOR_LOCATION = 60
-# The number of characters that are lexed beyond the edge of the screen, so that a token at the edge keeps its colour.
-LEXED_BEYOND_EDGE = 64
 # The sign before a line of a diff, by its kind.
 SIGNS = {"removed": "-", "added": "+", "same": " "}
 
@@ -95,13 +94,13 @@ class LinePainter:
         If lines are wrapped, `label` is omitted unless it fits after the text.
         """
         wrapped = self._view.wrapped
-        body = self._text_strips(text_line, columns - (0 if wrapped else length(note) + length(label)))
-        if wrapped and body[-1].cell_length + length(note) > columns:
+        body = self._text_strips(text_line, columns - (0 if wrapped else cells_length(note) + cells_length(label)))
+        if wrapped and body[-1].cell_length + cells_length(note) > columns:
             body = [*body, Strip.blank(0)]
         *others, last = body
-        columns_before_note = columns - length(note)
-        label = label if not wrapped or length(label) < columns_before_note - last.cell_length else []
-        last = last.adjust_cell_length(max(columns_before_note - length(label), 0))
+        columns_before_note = columns - cells_length(note)
+        label = label if not wrapped or cells_length(label) < columns_before_note - last.cell_length else []
+        last = last.adjust_cell_length(max(columns_before_note - cells_length(label), 0))
         end = [Segment(text, self._view.look.style(role)) for text, role in (*note, *label)]
         return [*(strip.adjust_cell_length(columns) for strip in others), Strip.join([last, Strip(end)])]
 
@@ -201,8 +200,8 @@ class RowPainter:
         mark, role = self._mark(row, number, line)
         assembly_cells, continuation_cells = self._assembly.cells(number, line)
         gutter: Cells = [(f"{mark}{number + 1:>{document.line_number_width}} ", role), *assembly_cells]
-        blank = (" " * (length(gutter) - length(continuation_cells)), role)
-        columns = width - length(gutter)
+        blank = (" " * (cells_length(gutter) - cells_length(continuation_cells)), role)
+        columns = width - cells_length(gutter)
         function = self._assembly.function_note(number, columns)
         note = [*function, *self._fold_note(number)]
         label = [] if function else self._node_note(row, line, columns)
@@ -215,7 +214,8 @@ class RowPainter:
         gutters = [gutter, *([continuation_gutter] * (len(strips) - 1))]
         look = self._view.look
         return [
-            Strip.join([look.strip(cells, length(cells)), strip]) for cells, strip in zip(gutters, strips, strict=True)
+            Strip.join([look.strip(cells, cells_length(cells)), strip])
+            for cells, strip in zip(gutters, strips, strict=True)
         ]
 
     def _mark(self, row: int, number: int, line: AnnotatedLine | None) -> tuple[str, str]:
@@ -308,14 +308,14 @@ class RowPainter:
             role = kind
         sign = (SIGNS[kind], kind if kind != "same" else "dim")
         gutter: Cells = [(f"{mark}{number + 1:>{document.line_number_width}} ", role), sign]
-        columns = width - length(gutter)
+        columns = width - cells_length(gutter)
         label = self._nodes_label(line, columns) if row == self._view.cursor and (after or diff_row.after < 0) else []
         note = self._folded_note(diff_row) if after or layout != "side-by-side" else []
         source = document if after or document.other is None else document.other
         cells = self._changed_cells(diff_row, after, kind, line)
         text_line = TextLine(source.text, source.language, number, line, cells, after and number in self._matches)
         strips = self._lines.strips(text_line, columns, note, label)
-        return self._with_gutter(gutter, [(" " * (length(gutter) - 1), role), sign], strips)
+        return self._with_gutter(gutter, [(" " * (cells_length(gutter) - 1), role), sign], strips)
 
     def _folded_note(self, diff_row: DiffRow) -> Cells:
         """The lines that are folded under the first line of a function: `··· 120 lines +3 −4`."""

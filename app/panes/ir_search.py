@@ -77,7 +77,7 @@ class StageSearch:
         if result is not None:
             self._context.say("" if stages else f"{pattern.typed!r} is in no stage")
         if stages:
-            self._search.mark(pattern)
+            self._search.highlight(pattern)
         return rows, stages
 
     def _show_progress(self, frame: Progress) -> None:

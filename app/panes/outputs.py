@@ -15,10 +15,11 @@ from buddy.app.panes.pane import Pane
 from buddy.app.reports import formatting
 from buddy.app.reports.formatting import Glyphs, short_location
 from buddy.app.reports.run_report import RUNTIME_LABELS, divergence_texts, marked_table
-from buddy.app.screens.detail import diagnostic_lines, wrap_text
+from buddy.app.screens.detail import diagnostic_lines
 from buddy.app.session.state import State, Topic
-from buddy.app.widgets.background import pane_bindings
+from buddy.app.widgets.bindings import pane_bindings
 from buddy.app.widgets.look import Cells, cut_cells
+from buddy.app.widgets.wrapping import wrap_text
 from buddy.app.workspace.session_file import RunRecord
 from buddy.compiler.protocol import COMPILER_NAMES, NOT_APPLIED, OutputReport, RunReport, SideReport, Timing
 from buddy.compiler.protocol.recipe import NATIVE, Recipe
@@ -349,7 +350,7 @@ class OutputsPane(Pane):
     def update_from(self, topics: frozenset[Topic]) -> None:
         if topics & {"outputs", "stages", "status"}:
             self._update_lines()
-            self.rows_updated()
+            self.redraw_changed_lines()
 
     def _update_lines(self) -> None:
         """Compute the lines for the current state and width."""

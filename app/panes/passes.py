@@ -21,9 +21,9 @@ from buddy.app.reports.text.search_hits import Pattern, matching_lines
 from buddy.app.screens.picker import PickerChoice, PickerScreen
 from buddy.app.session.stages import Key, PassRow, StageRow
 from buddy.app.session.state import Topic
-from buddy.app.widgets.background import pane_bindings
+from buddy.app.widgets.bindings import pane_bindings
 from buddy.app.widgets.look import Cell, Cells
-from buddy.app.widgets.search import Found
+from buddy.app.widgets.search import FoundLines
 from buddy.app.widgets.table import Column, cells_text
 from buddy.compiler.protocol import COMPILER_NAMES, PassInfo
 from buddy.compiler.protocol.recipe import OptionValue, PassStep, Recipe
@@ -216,7 +216,7 @@ class PassesPane(TablePane[PassRow]):
             position = current.number, current.step.anchor
             same = [k for k, row in enumerate(self.rows) if row.step and (row.number, row.step.anchor) == position]
             self.cursor = min(same, key=lambda k: abs(k - self.cursor), default=self.cursor)
-        self.rows_updated()
+        self.redraw_changed_lines()
         if self._waits_for_change:
             self.show_first_change()
 
@@ -279,8 +279,8 @@ class PassesPane(TablePane[PassRow]):
         """The row of a line, or the row that stands for it."""
         return max(0, bisect_right(self._first_lines, line) - 1)
 
-    def find_lines(self, pattern: Pattern) -> Found | None:
-        return Found(matching_lines([cells_text(self._columns, row) for row in self._unfolded_rows], pattern))
+    def find_lines(self, pattern: Pattern) -> FoundLines | None:
+        return FoundLines(matching_lines([cells_text(self._columns, row) for row in self._unfolded_rows], pattern))
 
     def preview_match(self, line: int) -> None:
         """Show a pass, or the row that stands for it: only `go_to_match` unfolds."""
@@ -410,7 +410,7 @@ class PassesPane(TablePane[PassRow]):
         if info is None or not info.options:
             self.say(f"{row.name} has no options")
             return
-        from buddy.app.screens.picker import OptionScreen
+        from buddy.app.screens.pass_options import OptionScreen
 
         self.app.push_screen(OptionScreen(info, row.step), lambda options: self._set_options(row, options))
 

@@ -20,7 +20,8 @@ from buddy.app.screens.picker import PickerChoice, PickerScreen
 from buddy.app.session import pane_plugins
 from buddy.app.session.pane_plugins import PaneCallError, PaneLine, PaneSource, PaneThread, PaneView, checked_lines
 from buddy.app.session.state import Topic
-from buddy.app.widgets.background import pane_bindings, start_worker
+from buddy.app.widgets.background import start_worker
+from buddy.app.widgets.bindings import pane_bindings
 from buddy.app.widgets.look import Cells, cut_cells
 from buddy.compiler.protocol import Diagnostic, FetchLines
 
@@ -182,7 +183,7 @@ class PluginPane(LinkedPane):
                 )
                 if thread is self._thread:
                     self._lines = lines
-                    self.rows_updated()
+                    self.redraw_changed_lines()
         except PaneCallError as failed:
             self._switch_off(thread, failed.error)
         finally:

@@ -24,12 +24,12 @@ from buddy.app.reports.python_lines import (
     missing_nodes_text,
     parse_location,
 )
-from buddy.app.screens.detail import wrap_text
 from buddy.app.session.requests import Requester
 from buddy.app.session.state import Topic
-from buddy.app.widgets.background import pane_bindings
+from buddy.app.widgets.bindings import pane_bindings
 from buddy.app.widgets.code_view import CodeView
 from buddy.app.widgets.look import Cells, align_both_ends
+from buddy.app.widgets.wrapping import wrap_text
 from buddy.app.workspace.files import FileStamp, read_stamp
 from buddy.compiler.protocol import GraphInfo, NodeRow, PythonOpened
 from buddy.compiler.protocol.recipe import EAGER
@@ -132,7 +132,7 @@ class SourcePane(Pane, CodeView):
         return [[(f" {piece}", "dim")] for piece in wrap_text(message, max(width - 2, 10))]
 
     def foot(self, width: int) -> list[Cells]:
-        if not self._lines:
+        if not self._line_count:
             return []
         text, role = self._line_note()
         return [[(f" {formatting.clip(text, width - 2, self.glyphs)}", role)]]
@@ -237,7 +237,7 @@ class SourcePane(Pane, CodeView):
         text, lines = (opened.text, opened.lines) if opened is not None else ("", 0)
         if path != self._path:
             self.left = 0
-        self._path, self._text, self._lines, self._facts = path, text, lines, {}
+        self._path, self._text, self._line_count, self._facts = path, text, lines, {}
         ranges = opened.old if opened is not None else ()
         self._old_lines = frozenset(row for first, count in ranges for row in range(first, first + count))
         self.cursor = line
@@ -321,11 +321,11 @@ class SourcePane(Pane, CodeView):
 
     def source_left(self) -> None:
         """Scroll the code to the left."""
-        self.sideways(-SCROLL_COLUMNS)
+        self.scroll_sideways(-SCROLL_COLUMNS)
 
     def source_right(self) -> None:
         """Scroll the code to the right."""
-        self.sideways(SCROLL_COLUMNS)
+        self.scroll_sideways(SCROLL_COLUMNS)
 
     def text_to_copy(self) -> str:
         return self.line.text if self.line is not None else ""

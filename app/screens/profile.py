@@ -10,7 +10,7 @@ from textual.binding import Binding, BindingType
 from buddy.app.reports import formatting, profile
 from buddy.app.reports.profile import FlameNode, milliseconds
 from buddy.app.screens.modal import ListScreen
-from buddy.app.screens.tables import TableScreen
+from buddy.app.screens.table_screen import TableScreen
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells
 from buddy.app.widgets.table import Column
@@ -20,11 +20,13 @@ from buddy.compiler.protocol import HotSpot, Sampling
 MIN_SHARE = 0.01
 # The width of the marker and of the columns "ms" and "share" with the space after them, in cells.
 _NUMBERS_WIDTH = 19
-# The least number of entries for which the box is high enough, and the lines of its frame and head.
+# The minimum number of entries for which the box is high enough, and the lines of its border and head.
 _MIN_ENTRIES, _FRAME_LINES = 4, 3
 
 
 class _Row(NamedTuple):
+    """A row of the tree. The root has depth 0."""
+
     flame: FlameNode
     depth: int
 
@@ -78,7 +80,7 @@ class FlameTree(CursorView):
             (f" {bar}", "accent" if flame.node else "ok"),
         ]
 
-    def toggle(self) -> None:
+    def toggle_fold(self) -> None:
         """Fold or unfold the module under the cursor."""
         flame = self._rows[self.cursor].flame
         if flame.inside:
@@ -99,7 +101,7 @@ class FlameScreen(ListScreen[str | None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "choose", show=False),
-        Binding("space,z,right,left", "move('toggle')", show=False),
+        Binding("space,z,right,left", "move('toggle_fold')", show=False),
         Binding("Z", "toggle_small_entries", show=False),
     ]
 
@@ -115,10 +117,11 @@ class FlameScreen(ListScreen[str | None]):
         self.fit()
 
     def action_choose(self) -> None:
+        """Return the node under the cursor; fold or unfold a module."""
         if self._tree_view.node:
             self.dismiss(self._tree_view.node)
         else:
-            self._tree_view.toggle()
+            self._tree_view.toggle_fold()
 
     def on_cursor_view_double_clicked(self) -> None:
         self.action_choose()

@@ -1,11 +1,10 @@
-"""Screens with a table: runs, fallbacks, recompilations, and passes tried on a stage."""
+"""The tables of runs, of nodes in eager, of recompilations, and of passes that would change a stage."""
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import work
 from textual.binding import Binding, BindingType
@@ -14,10 +13,10 @@ from buddy.app.reports import formatting
 from buddy.app.reports.fallbacks import Fallback, GraphFacts, explanation, fallbacks, summary
 from buddy.app.reports.recompilations import DynamoRow, dynamo_rows, dynamo_summary
 from buddy.app.reports.searches import PassPreview, deltas_text, rank_previews
-from buddy.app.screens.modal import ListScreen
+from buddy.app.screens.table_screen import TableScreen
 from buddy.app.session.requests import Requester
-from buddy.app.widgets.look import Cell, Cells
-from buddy.app.widgets.table import Column, TableView
+from buddy.app.widgets.look import Cell
+from buddy.app.widgets.table import Column
 from buddy.app.workspace.session_file import RunRecord, recipe_summary
 from buddy.compiler.protocol import (
     Assigned,
@@ -34,96 +33,6 @@ from buddy.compiler.protocol.recipe import PassStep, Recipe
 
 if TYPE_CHECKING:
     from buddy.app.session.session import Session
-
-
-Row = TypeVar("Row")
-
-
-class TableRows(TableView[Row]):
-    """The table of a `TableScreen`. The text that `foot_text` returns for the row under the cursor is below the rows.
-
-    `given` are the rows in their initial order.
-    """
-
-    def __init__(
-        self, columns: Sequence[Column[Row]], rows: Sequence[Row], foot_text: Callable[[Row], str], foot_lines: int
-    ) -> None:
-        super().__init__()
-        self.unsorted_rows, self.rows = list(rows), list(rows)
-        self._columns, self._foot_text, self._foot_lines = columns, foot_text, foot_lines
-
-    @property
-    def current(self) -> Row | None:
-        return self.rows[self.cursor] if self.cursor < len(self.rows) else None
-
-    def foot(self, width: int) -> list[Cells]:
-        text = self._foot_text(self.current) if self.current is not None else ""
-        lines = textwrap.wrap(text, max(width - 2, 10))[: self._foot_lines]
-        return [[], *([(f" {line}", "text")] for line in (*lines, *[""] * (self._foot_lines - len(lines))))]
-
-    def empty(self, width: int) -> list[Cells]:
-        return [[(" nothing yet", "dim")]]
-
-    def show(self, rows: Sequence[Row]) -> None:
-        """Replace the rows. A cursor that the user has moved stays on its row if the row still exists."""
-        self.unsorted_rows = list(rows)
-        self.sort_rows()
-
-    def sort_rows(self) -> None:
-        current = self.current
-        self.rows = self.order.sorted(self.unsorted_rows, self._columns)
-        if self.cursor and current in self.rows:
-            self.cursor = self.rows.index(current)
-        self.rows_changed()
-
-
-class TableScreen(ListScreen[Any], Generic[Row]):
-    """A table in a box; rows may be added while it is open. Returns the chosen row, or what a subclass defines.
-
-    `s` sorts by the column that left and right choose; a click on the head of a column sorts too.
-    """
-
-    TITLE_TEXT: ClassVar[str] = ""
-    KEYS_TEXT: ClassVar[str] = "enter chooses, s sorts, q closes"
-    # The number of lines of text under the table.
-    FOOT_LINES: ClassVar[int] = 3
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "choose", "Choose", show=False),
-        Binding("s", "move('sort_by_column')", "Sort", show=False),
-        Binding("left,h", "move('column_left')", show=False),
-        Binding("right,l", "move('column_right')", show=False),
-    ]
-
-    def __init__(self, columns: Sequence[Column[Row]], rows: Sequence[Row] = ()) -> None:
-        self._table: TableRows[Row] = TableRows(columns, rows, self.foot_text, self.FOOT_LINES)
-        super().__init__(self.TITLE_TEXT, self.KEYS_TEXT, self._table)
-
-    def foot_text(self, row: Row) -> str:
-        """The text under the table about the row under the cursor."""
-        return ""
-
-    def full_height(self) -> int:
-        return max(len(self._table.rows), 3) + self.FOOT_LINES + 4
-
-    def show(self, rows: Sequence[Row]) -> None:
-        """Replace the rows, and fit the height of the box to them."""
-        self._table.show(rows)
-        self.fit()
-
-    def show_progress(self, text: str) -> None:
-        """Add `text` to the title of the box; an empty text restores the title."""
-        self.set_box_title(f"{self.TITLE_TEXT}: {text}" if text else self.TITLE_TEXT)
-
-    @property
-    def current(self) -> Row | None:
-        return self._table.current
-
-    def action_choose(self) -> None:
-        if self.current is not None:
-            self.dismiss(self.current)
-
-    def on_cursor_view_double_clicked(self) -> None:
-        self.action_choose()
 
 
 class RunsScreen(TableScreen[RunRecord]):
@@ -213,7 +122,8 @@ class FallbacksScreen(TableScreen[Fallback]):
 
     TITLE_TEXT = "Not compiled"
     KEYS_TEXT = "enter goes to the node or the line, / searches, s sorts, q closes"
-    FOOT_LINES = 5  # the reason why an op has no lowering names the steps to add one
+    # The reason why an op has no lowering is long: it names the steps to add one.
+    FOOT_LINES = 5
 
     def __init__(self, session: Session, graphs: Sequence[GraphFacts], recipes: Sequence[Recipe]) -> None:
         super().__init__(_FALLBACK_COLUMNS, fallbacks(graphs))
@@ -229,20 +139,20 @@ class FallbacksScreen(TableScreen[Fallback]):
     @work(exclusive=True, group="fallbacks")
     async def _compile_graphs(self) -> None:
         for facts in [facts for facts in self._graphs if facts.assignments is None]:
-            found: list[Assigned] = []
+            answers: list[Assigned] = []
 
-            def take(frame: object, found: list[Assigned] = found) -> None:
-                found += [frame] if isinstance(frame, Assigned) else []
+            def collect(frame: object, answers: list[Assigned] = answers) -> None:
+                answers += [frame] if isinstance(frame, Assigned) else []
 
             self.set_box_title(f"{self._title_text()}: compiling graph {facts.number}")
             frame = Compile(0, self._recipes[facts.number], for_comparison=True)
-            await Requester(self._session, self.notify_problem).request(frame, take)
-            if found:
-                self._graphs[facts.number] = replace(facts, assignments=found[-1].assignments)
+            await Requester(self._session, self.show_problem).request(frame, collect)
+            if answers:
+                self._graphs[facts.number] = replace(facts, assignments=answers[-1].assignments)
                 self.show(fallbacks(self._graphs))
         self.set_box_title(self._title_text())
 
-    def notify_problem(self, problem: str) -> None:
+    def show_problem(self, problem: str) -> None:
         """Show the reason why a graph was not compiled."""
         self.set_box_title(f"{self.TITLE_TEXT}: {problem}")
 
@@ -259,7 +169,7 @@ _FALLBACK_COLUMNS: tuple[Column[Fallback], ...] = (
     Column("line", 24, lambda row: (formatting.short_location(row.line), "dim"), min_width=90),
 )
 
-# What `f` shows, one after the other: the kinds of rows, and the name in the title; all kinds first.
+# The selections that `f` shows one after the other: the name in the title, and the kinds of rows; no kinds mean all.
 _SELECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("all", ()),
     ("graph breaks", ("break",)),
@@ -341,12 +251,13 @@ _RECOMPILATION_COLUMNS: tuple[Column[DynamoRow], ...] = (
     Column("cost", 9, lambda row: (row.cost, "dim"), right_aligned=True, key=lambda row: max(row.seconds, row.failed)),
     Column("line", 20, lambda row: (formatting.short_location(row.line), "dim"), min_width=90),
 )
-# The time limit in seconds for all passes together.
+
+# The time limit for the runs of all passes together, in seconds.
 _TRIAL_SECONDS = 60.0
 
 
 class TrialsScreen(TableScreen[PassPreview]):
-    """Runs candidate passes on the text of a stage, and lists those that change it. Closing it cancels the runs.
+    """Runs candidate passes on the stage text `text`, and lists those that change it. Closing it cancels the runs.
 
     Returns the pass to insert, or `None`.
     """

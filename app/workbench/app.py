@@ -63,7 +63,7 @@ from buddy.app.session.remote_host import RemoteHost
 from buddy.app.session.requests import RecipeEditor
 from buddy.app.session.session import Session
 from buddy.app.session.state import State, Topic
-from buddy.app.widgets.background import screen_bindings
+from buddy.app.widgets.bindings import screen_bindings
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.workbench import status_lines
 from buddy.app.workbench.border_lines import BorderLines
@@ -464,7 +464,7 @@ class Workbench(App[int]):
         """Draw the progress again in panes that wait for their content."""
         for pane in (self.graph, self.ir):
             if not pane.row_count:
-                pane.rows_updated()
+                pane.redraw_changed_lines()
 
     def _update_time(self) -> None:
         self._update_busy()

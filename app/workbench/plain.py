@@ -27,7 +27,8 @@ from buddy.app.panes.ir import IrPane
 from buddy.app.screens.detail import DetailScreen
 from buddy.app.screens.editor import EditorScreen
 from buddy.app.screens.modal import AnsweringScreen, ConfirmScreen
-from buddy.app.screens.picker import ChoiceList, OptionScreen, PickerScreen
+from buddy.app.screens.pass_options import OptionScreen
+from buddy.app.screens.picker import ChoiceList, PickerScreen
 from buddy.app.screens.plot import PlotScreen
 from buddy.app.screens.programs import ProgramScreen
 from buddy.app.session.state import Topic

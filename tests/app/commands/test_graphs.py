@@ -15,7 +15,7 @@ from textual.app import App, ComposeResult
 from buddy.app.commands.graphs import graph_break_text, graph_cells, graph_of_tab_at, graph_status
 from buddy.app.reports import formatting
 from buddy.app.session.state import State
-from buddy.app.widgets.look import CellLine, length
+from buddy.app.widgets.look import CellLine, cells_length
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler import protocol as p
 from buddy.compiler.protocol.recipe import Recipe
@@ -101,7 +101,7 @@ def test_a_full_line_of_graphs_shows_the_neighbours_of_the_shown_one(
     state = program(*(p.GraphInfo(f"SomeRatherLongName #{number}", ()) for number in range(32)))
     state.graph = shown
     cells = graph_cells(state, workspace, width, formatting.UNICODE)
-    assert length(cells) <= width
+    assert cells_length(cells) <= width
     assert f"[{shown} SomeRatherLongName #{shown}]" in line(state, workspace, width)
 
 

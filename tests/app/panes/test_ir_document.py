@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from buddy.app.actions import replace_keys
 from buddy.app.panes.ir_document import IrDocument
 from buddy.app.panes.ir_loader import IrRows
 from buddy.app.reports.text.differences import DiffRows
@@ -156,3 +158,21 @@ async def test_a_failed_request_for_types_is_the_only_message(app: Workbench) ->
     await app.ir.types._list_types()
     assert len(said) == 1
     assert "the engine is not running" in said[0]
+
+
+@pytest.fixture
+def other_keys() -> Iterator[None]:
+    """Assigns keys other than the default ones to some actions."""
+    replace_keys({"ir.bookmark": ("w",), "ir.bookmarks": ("W",), "ir.fold": ("x",), "ir.fold-all": ("X",)})
+    yield
+    replace_keys({})
+
+
+@pytest.mark.usefixtures("other_keys")
+def test_messages_about_folds_and_bookmarks_name_the_keys_of_the_settings(app: Workbench) -> None:
+    said: list[str] = []
+    app.context.status.say = said.append  # type: ignore[method-assign]
+    app.ir.jumps.open_bookmarks()
+    app.ir.document.all_folded = True
+    app.ir.folds._report_folds("functions are folded")
+    assert said == ["no bookmarks: w sets one", "functions are folded: x unfolds one, X all"]
