@@ -100,7 +100,7 @@ class ProvenanceCommands:
 
         traces = {trace.text: trace for trace in answer.traces}
         steps = [ProvenanceStep(one, trace) for one in stage_rows if (trace := traces.get(one.stage.text))]
-        self._context.dialogs.open(FollowScreen(row.display_name, steps, self._ir.key), self._go_to_position)
+        self._context.dialogs.open(FollowScreen(row.display_name, steps, self._ir.chosen_key), self._go_to_position)
 
     def _go_to_position(self, position: StagePosition | None) -> None:
         if position is not None:

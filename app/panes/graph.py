@@ -410,7 +410,7 @@ class GraphPane(NodeTable):
 
     # ---- actions -------------------------------------------------------------------------------------------------
 
-    def toggle(self) -> None:
+    def toggle_eager(self) -> None:
         """Run the nodes of `selected_rows` in eager. If all of them run in eager already, compile them."""
         rows = [row for row in self.selected_rows if self._can_toggle(row)]
         if not rows:
@@ -508,12 +508,12 @@ class GraphPane(NodeTable):
         info, row = self.state.info, self.current
         if info is None:
             return
-        position = await self.context.queries.find_lines(info.code, row.stable if row else "")
+        position = await self.context.queries.find_first_line(info.code, row.stable if row else "")
         if position is not None:
             from buddy.app.screens.detail import CodeScreen
 
-            line, lines = position
-            screen = CodeScreen(info.name, self.context.session.cache, info.code, lines, line)
+            line, line_count = position
+            screen = CodeScreen(info.name, self.context.session.cache, info.code, line_count, line)
             self.app.push_screen(screen, lambda nodes: self.go_to_node(nodes[0] if nodes else None))
 
     def details(self) -> None:

@@ -108,9 +108,9 @@ class IrPane(LinkedPane):
         return self.stages.rows
 
     @property
-    def key(self) -> Key | None:
+    def chosen_key(self) -> Key | None:
         """The key of the chosen stage."""
-        return self.stages.key
+        return self.stages.chosen_key
 
     @property
     def chosen_row(self) -> StageRow | None:

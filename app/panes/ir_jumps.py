@@ -57,7 +57,7 @@ class IrJumps:
 
     @property
     def _current_position(self) -> StagePosition | None:
-        key = self._stages.key
+        key = self._stages.chosen_key
         return StagePosition(key, self._view.line_number) if key is not None else None
 
     def go_to(self, line: int) -> None:
@@ -78,7 +78,7 @@ class IrJumps:
         row, stage = self._stages.find(position.key), self._stages.chosen_stage
         if row is None:
             self._context.say(f"stage {position.key[0]} no longer exists")
-        elif position.key == self._stages.key and stage is not None and self._document.text == stage.text:
+        elif position.key == self._stages.chosen_key and stage is not None and self._document.text == stage.text:
             self._view.center(self._view.row_of(position.line))
         else:
             self._view.show_line(row, position.line)
@@ -114,7 +114,7 @@ class IrJumps:
 
     def toggle_bookmark(self) -> None:
         """Set or remove a bookmark on the cursor's line."""
-        row, key = self._view.cursor, self._stages.key
+        row, key = self._view.cursor, self._stages.chosen_key
         line, number = self._document.line_at(row), self._document.own_line(row)
         if line is None or number < 0 or key is None:
             return
@@ -128,7 +128,9 @@ class IrJumps:
     def has_bookmark(self, number: int) -> bool:
         """Whether a line of the chosen stage has a bookmark."""
         bookmarks = self._context.bookmarks
-        return bool(bookmarks.marks) and number in bookmarks.lines_of(self._context.state.graph, self._stages.key)
+        return bool(bookmarks.marks) and number in bookmarks.lines_of(
+            self._context.state.graph, self._stages.chosen_key
+        )
 
     def open_bookmarks(self) -> None:
         """List the bookmarks of the graph, and go to the chosen one."""

@@ -166,8 +166,8 @@ class IrLoader:
 
     def remember_position(self) -> None:
         """Remember the position of the cursor in the chosen stage, if it is drawn."""
-        if self._stages.key is not None and self._stages.key == self._drawn_key:
-            self._remember(self._stages.key, self._current_position())
+        if self._stages.chosen_key is not None and self._stages.chosen_key == self._drawn_key:
+            self._remember(self._stages.chosen_key, self._current_position())
 
     def _remember(self, key: Key, position: CursorPosition) -> None:
         self._positions[key] = self._text_positions[key, position.text] = position
@@ -238,7 +238,7 @@ class IrLoader:
             folds = await self._folds.folds_of(stage) if diff is None else Folds(stage.lines)
             rows = IrRows(stage, diff, other, folds)
             cursor, top = await self._cursor_and_top(row.key, rows)
-            if await self._load_lines(rows, top) and self._stages.key == row.key:
+            if await self._load_lines(rows, top) and self._stages.chosen_key == row.key:
                 previous_position, previous_language = self._current_position(), self._document.language
                 is_other_stage = row.key != self._drawn_key
                 self._document.show(*rows)
@@ -250,7 +250,7 @@ class IrLoader:
         finally:
             if self._requested == (row.key, content):
                 self._requested = None
-        if self._stages.key == row.key and self._comparison.content_of(row) != content:
+        if self._stages.chosen_key == row.key and self._comparison.content_of(row) != content:
             self._view.open_stage()
 
     async def _cursor_and_top(self, key: Key, rows: IrRows) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from buddy.compiler.protocol import Stage
 
 
 class IrStages:
-    """The stages of the current graph. `key` is the key of the chosen stage.
+    """The stages of the current graph. `chosen_key` is the key of the chosen stage.
 
     `is_default` is true as long as the user has not chosen a stage, so that the chosen one is that of the start. With
     `generic`, MLIR stages have the text of their generic form, after `print_generic` has requested it.
@@ -28,7 +28,7 @@ class IrStages:
         self._context, self._view = context, view
         self.rows: list[StageRow] = []
         self._by_phase = _RowsByPhase([])
-        self.key: Key | None = None
+        self.chosen_key: Key | None = None
         self.generic = self.is_default = False
         self._expected: Key | None = None
         # The chosen stage that an edit has removed. If it comes back, as after an undo, it is chosen again.
@@ -42,7 +42,7 @@ class IrStages:
     @property
     def chosen_row(self) -> StageRow | None:
         """The chosen stage."""
-        return self.find(self.key)
+        return self.find(self.chosen_key)
 
     @property
     def chosen_stage(self) -> Stage | None:
@@ -53,12 +53,12 @@ class IrStages:
     @property
     def expected_key(self) -> Key | None:
         """The key of the expected stage, or of the chosen stage if no other stage is expected."""
-        return self._expected or self.key
+        return self._expected or self.chosen_key
 
     @property
     def index(self) -> int:
         """The index of the chosen stage, -1 for none."""
-        return next((k for k, row in enumerate(self.rows) if row.key == self.key), -1)
+        return next((k for k, row in enumerate(self.rows) if row.key == self.chosen_key), -1)
 
     def find(self, key: Key | None) -> StageRow | None:
         """The stage with that key, `None` without one."""
@@ -70,13 +70,13 @@ class IrStages:
 
     def choose(self, row: StageRow) -> None:
         """Choose the stage of `row`."""
-        self._expected, self._removed, self.key = None, None, row.key
+        self._expected, self._removed, self.chosen_key = None, None, row.key
         self.is_default = False
         self._remember_phase()
 
     def leave_graph(self) -> None:
         """Clear the stages before another graph is shown, and expect the stage with the same key of that graph."""
-        self._expected, self._removed, self.key = self.expected_key, None, None
+        self._expected, self._removed, self.chosen_key = self.expected_key, None, None
         self._generic_forms.clear()
 
     def update(self) -> StageRow | None:
@@ -95,13 +95,13 @@ class IrStages:
         opened = self.find(self._expected) or self.find(self._removed)
         if opened is not None:
             self.is_default &= self._expected is None
-            self.key, self._expected, self._removed = opened.key, None, None
+            self.chosen_key, self._expected, self._removed = opened.key, None, None
         if self.chosen_row is None:
-            self._removed = self._removed or self.key
+            self._removed = self._removed or self.chosen_key
             substitute = self._substitute(index - 1)
-            opened = substitute if self.key is None else None
+            opened = substitute if self.chosen_key is None else None
             self.is_default |= opened is not None
-            self.key = substitute.key if substitute else None
+            self.chosen_key = substitute.key if substitute else None
         self._remember_phase()
         return opened
 
@@ -139,7 +139,7 @@ class IrStages:
 
     def position_text(self) -> str:
         """The position of the chosen stage in its phase: `2/7`."""
-        number = self._rows_by_phase.numbers.get(self.key) if self.key is not None else None
+        number = self._rows_by_phase.numbers.get(self.chosen_key) if self.chosen_key is not None else None
         return f"{number}/{len(self._rows_by_phase.rows[self.phase])}" if number is not None else ""
 
     @property

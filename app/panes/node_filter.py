@@ -24,11 +24,13 @@ from buddy.compiler.protocol.renamed import FILTER_FIELDS
 Predicate = Callable[["NodeFacts"], bool]
 # No numeric field is unavailable.
 _ALL_AVAILABLE: Mapping[str, str] = MappingProxyType({})
+# A comparison with a number, such as `mem>1MB`.
 _NUMBER_CONDITION = re.compile(
     r"^(?P<field>\w+)(?P<comparison><=|>=|[<>=])(?P<value>\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)(?P<unit>[a-zA-Z]*)$"
 )
+# Units of memory in bytes.
 _BYTE_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
-# Time units in milliseconds, the unit of the table's column.
+# Units of time in milliseconds. A number without a unit is in milliseconds, as in the column of the table.
 _TIME_UNITS = {"": 1.0, "us": 1e-3, "ms": 1.0, "s": 1e3}
 _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     "<": lambda value, bound: value < bound,
@@ -80,6 +82,7 @@ _TEXT_FIELDS: dict[str, Callable[[NodeFacts], list[str]]] = {
     "training": lambda facts: [facts.row.training],
     "line": lambda facts: [facts.row.location, facts.row.location.rpartition("/")[2]],
 }
+# The numeric fields. NaN, for a node without a value, fulfils no comparison.
 _NUMERIC_FIELDS: dict[str, Callable[[NodeFacts], float]] = {
     "mem": lambda facts: facts.row.bytes,
     "index": lambda facts: facts.row.index,
@@ -87,7 +90,7 @@ _NUMERIC_FIELDS: dict[str, Callable[[NodeFacts], float]] = {
     "uses": lambda facts: facts.uses,
     "err": lambda facts: facts.err,
     "own": lambda facts: facts.own,
-    "time": lambda facts: (facts.seconds or 0.0) * 1e3,
+    "time": lambda facts: facts.seconds * 1e3 if facts.seconds is not None else math.nan,
 }
 
 

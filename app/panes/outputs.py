@@ -94,6 +94,7 @@ def _stale_line(state: State, recipe: Recipe, changed: Sequence[str]) -> Cells:
 
 
 def _report_lines(state: State, recipe: Recipe, width: int, glyphs: Glyphs, changed: Sequence[str]) -> list[Cells]:
+    """Returns the lines about the last run: why it is out of date, the outputs, the timings, and other facts."""
     report = state.report
     assert report is not None
     previous = {output.name: output for output in (state.previous_report.outputs if state.previous_report else ())}
@@ -109,7 +110,7 @@ def _report_lines(state: State, recipe: Recipe, width: int, glyphs: Glyphs, chan
 
 
 def _output_lines(output: OutputReport, previous: OutputReport | None, width: int, glyphs: Glyphs) -> list[Cells]:
-    """The verdict and the errors of an output, compared with its errors in the previous run, and its difference map."""
+    """Returns the verdict and the errors of an output, its error in the previous run, and its difference map."""
     verdict_text, role = VERDICTS[output.verdict]
     shape = ",".join(map(str, output.shape))
     line: Cells = [
@@ -127,7 +128,7 @@ def _output_lines(output: OutputReport, previous: OutputReport | None, width: in
 
 
 def output_details(output: OutputReport, width: int, glyphs: Glyphs) -> list[Cells]:
-    """Lines with the conditions of the verdict and other facts about an output, and with its histogram."""
+    """Returns the conditions of the verdict and other facts about an output, and its histogram."""
     facts = [
         f"first differs at {output.where}" if output.where else "",
         f"{output.max_ulp:.0f} ULP" if 0 < output.max_ulp < MAX_ULP else "",
@@ -182,7 +183,7 @@ def difference_level(share: float, top_level: int) -> int:
 
 
 def _timing_lines(report: RunReport, state: State, width: int, glyphs: Glyphs) -> list[Cells]:
-    """The timings of compiled code, eager, other backends and previous runs, as bars of a common scale."""
+    """Returns the timings of compiled code, eager, other backends and previous runs, as bars of a common scale."""
     timed_sides = [side for side in report.sides if not side.problem]
     previous_runs = _previous_runs(state)
     other_timings = [*(side.timing for side in timed_sides), *(run.report.compiled for run in previous_runs)]
@@ -204,10 +205,11 @@ def _timing_lines(report: RunReport, state: State, width: int, glyphs: Glyphs) -
         lines += [[(f"{INDENT}{piece}", "warn" if side.verdict != "ok" else "dim")] for piece in texts]
         lines += _marked_lines(side, state, width)
     for side in (side for side in report.sides if side.problem):
-        names = [BACKEND_NAMES[side.name], *[""] * width]
+        name = BACKEND_NAMES[side.name]
         pieces = wrap_text(f"not run: {side.problem}", width - LABEL_WIDTH)
+        labels = [name, *[""] * (len(pieces) - 1)]
         lines += [
-            [(f"{name:<{LABEL_WIDTH}}", "dim"), (piece, "warn")] for name, piece in zip(names, pieces, strict=False)
+            [(f"{label:<{LABEL_WIDTH}}", "dim"), (piece, "warn")] for label, piece in zip(labels, pieces, strict=True)
         ]
     previous_lines = [
         _timing_line(run.end_time, run.report.compiled, slowest, bar_width, "bar-other", glyphs)

@@ -293,7 +293,7 @@ class PassesPane(TablePane[PassRow]):
 
     # ---- actions -------------------------------------------------------------------------------------------------
 
-    def toggle(self) -> None:
+    def toggle_pass(self) -> None:
         """Disable or enable the pass under the cursor. If passes are folded there, unfold them instead."""
         row = self.current
         self.unfold()

@@ -36,7 +36,7 @@ class StageQueries(Requester):
         line = await self.await_answer(self._session.find_main_line(text, node, otherwise)) if node else None
         return -1 if line is None else line
 
-    async def find_lines(self, text: str, node: str) -> tuple[int, int] | None:
+    async def find_first_line(self, text: str, node: str) -> tuple[int, int] | None:
         """Return the first line of `text` that comes from `node`, 0 if none does, and the number of its lines."""
         page = await self.request(p.FetchLines(0, text, 0, 1))
         answer = await self.request(p.FindNode(0, text, node)) if node and page else None

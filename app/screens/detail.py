@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class CodeScreen(ListScreen[tuple[str, ...] | None]):
     """Shows code with a cursor. Returns the stable names of the nodes that the chosen line comes from, or `None`.
 
-    `text` is the name of the code in `cache`, `lines` the number of its lines, and `line` that of the cursor.
+    `text` is the name of the code in `cache`, `line_count` the number of its lines, and `line` that of the cursor.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -36,8 +36,8 @@ class CodeScreen(ListScreen[tuple[str, ...] | None]):
         Binding("y", "copy", show=False),
     ]
 
-    def __init__(self, title: str, cache: LineCache, text: str, lines: int, line: int) -> None:
-        self._code = CodeView(cache, text, lines, line)
+    def __init__(self, title: str, cache: LineCache, text: str, line_count: int, line: int) -> None:
+        self._code = CodeView(cache, text, line_count, line)
         super().__init__(title, "enter goes to the node, / searches, < > sideways, y copies, q closes", self._code)
 
     def action_choose(self) -> None:

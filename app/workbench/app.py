@@ -589,12 +589,14 @@ class Workbench(App[int]):
     def _show_pass_stage(self) -> None:
         """Show the stage of the selected pass in the IR pane, if the pass has run."""
         row = self.passes.current
-        if row is not None and row.stage is not None and row.stage.key != self.ir.key:
+        if row is not None and row.stage is not None and row.stage.key != self.ir.chosen_key:
             self.ir.choose(row.stage, notify=False)
 
     def on_cursor_view_double_clicked(self, event: CursorView.DoubleClicked) -> None:
-        if isinstance(event.view, GraphPane | PassesPane):
-            event.view.toggle()
+        if isinstance(event.view, GraphPane):
+            event.view.toggle_eager()
+        elif isinstance(event.view, PassesPane):
+            event.view.toggle_pass()
 
     def on_ir_pane_stage_shown(self, event: IrPane.StageShown) -> None:
         if not self.ir.stages.is_default:

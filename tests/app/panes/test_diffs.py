@@ -60,7 +60,7 @@ async def test_stepping_compares_each_stage_with_the_one_before(workbench: Open)
         await press(bench, "d", "d")
         for key in ("right_curly_bracket", "left_square_bracket", "left_square_bracket", "right_square_bracket"):
             await press(bench, key)
-            place = next(k for k, row in enumerate(ir.rows) if row.key == ir.key)
+            place = next(k for k, row in enumerate(ir.rows) if row.key == ir.chosen_key)
             assert ir.rows[place - 1].stage.language == ir.chosen_stage.language == "mlir"
             assert ir.document.other.text == ir.rows[place - 1].stage.text
             assert bool(ir.document.diff.hunks) <= ir.chosen_stage.changed

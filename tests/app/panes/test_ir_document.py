@@ -143,7 +143,7 @@ def app(tmp_path: Path) -> Workbench:
     app.state.board.finish([Stage(0, "lower", "toplevel", "t-0", 1)])
     app.state.board.finish([Stage(0, "lower", "toplevel", "t-0", 1), Stage(1, "cse", "fused", "t-1", 1, step=0)])
     app.ir.stages.rows = app.state.board.rows()
-    app.ir.stages.key = ("cse", 0)
+    app.ir.stages.chosen_key = ("cse", 0)
     return app
 
 
@@ -161,8 +161,8 @@ async def test_a_failed_request_for_types_is_the_only_message(app: Workbench) ->
 
 
 @pytest.fixture
-def other_keys() -> Iterator[None]:
-    """Assigns keys other than the default ones to some actions."""
+def other_keys(app: Workbench) -> Iterator[None]:
+    """Assigns other keys to some actions after the workbench has assigned those of its settings."""
     replace_keys({"ir.bookmark": ("w",), "ir.bookmarks": ("W",), "ir.fold": ("x",), "ir.fold-all": ("X",)})
     yield
     replace_keys({})
