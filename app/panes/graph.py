@@ -130,6 +130,8 @@ class GraphPane(NodeTable):
         text_of: Callable[[numerics.PrecisionGain], str],
         value_of: Callable[[numerics.PrecisionGain], float | None],
     ) -> Column[NodeRow]:
+        """A column with one of the two numbers of `PrecisionGain`."""
+
         def cell(row: NodeRow) -> Cell:
             return (text_of(self._gain(row)), "number")
 
@@ -160,6 +162,7 @@ class GraphPane(NodeTable):
         ]
 
     def _error_column(self, title: str, field: Literal["error", "own_error"], min_width: int) -> Column[NodeRow]:
+        """A column with the errors that `field` selects, sorted by size."""
         return Column(
             title,
             7,
@@ -176,6 +179,7 @@ class GraphPane(NodeTable):
         return numerics.error_size(deviation) if deviation is not None else None
 
     def _error_cell(self, row: NodeRow, field: Literal["error", "own_error"]) -> Cell:
+        """The error of a node; `fused` for a node that has no value of its own, dim after an edit of the recipe."""
         numbers = self.state.graph_state.numbers.get(row.stable)
         if numbers is None:
             return ("", "text")
@@ -205,6 +209,8 @@ class GraphPane(NodeTable):
     def _profile_column(
         self, title: str, text_of: Callable[[TimedNode], str], value_of: Callable[[TimedNode], float]
     ) -> Column[NodeRow]:
+        """A column with a number of the profile; empty for nodes whose time is that of another node."""
+
         def key(row: NodeRow) -> float | None:
             node = self.times.get(row.stable)
             return value_of(node) or None if node is not None and not node.time.into else None
@@ -238,6 +244,7 @@ class GraphPane(NodeTable):
         return self.workspace.recipe.choice_map().get(row.stable, "")
 
     def _state_cell(self, row: NodeRow) -> Cell:
+        """The mark of a node: failed, in eager, or compiled; empty for rows that are not lowered."""
         problem = self.state.problem
         if problem is not None and problem.node and problem.node in (row.stable, row.name):
             return ("[!]", "bad")
@@ -309,6 +316,7 @@ class GraphPane(NodeTable):
         return align_both_ends(left, right, width)
 
     def _node_facts(self, row: NodeRow) -> Cells:
+        """What the line under the table says about the node under the cursor."""
         assignment = self.assignment_of(row)
         if self.workspace.recipe.is_dump:
             return [(short_location(row.location), "dim")]
@@ -319,6 +327,7 @@ class GraphPane(NodeTable):
         return [(f" {self.glyphs.dot} ".join(part for part in parts if part), "dim")]
 
     def _position_text(self) -> str:
+        """The numbers of picked and filtered nodes, the filter, the order, and the position of the cursor."""
         info = self.state.info
         total = len(info.rows) if info else 0
         order = f"by {self.order.sorted_by}" if self.order.sorted_by and not self.as_tree else ""
@@ -505,6 +514,7 @@ class GraphPane(NodeTable):
         self.context.jobs.begin_opening("code", self._open_code)
 
     async def _open_code(self) -> None:
+        """Load the code of the graph and the line of the node under the cursor, then open the screen."""
         info, row = self.state.info, self.current
         if info is None:
             return
@@ -523,6 +533,7 @@ class GraphPane(NodeTable):
             self.app.push_screen(DetailScreen(row.display_name, self._detail_lines(row)))
 
     def _detail_lines(self, row: NodeRow) -> list[Cells]:
+        """The facts about a node that are known, one per line, and the remarks of passes about it."""
         assignment = self.assignment_of(row)
         facts = {
             "opcode": row.opcode,

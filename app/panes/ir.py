@@ -258,6 +258,7 @@ class IrPane(LinkedPane):
         self.names.update()
 
     def rows_changed(self) -> None:
+        """Update the layout and draw again; a diff is also arranged for the current width."""
         document, layout = self.document, diff_layout_at(self.width)
         if document.diff is not None and document.diff.layout != layout:
             line, offset = self.line_number, self.cursor - self.first_row
@@ -286,6 +287,7 @@ class IrPane(LinkedPane):
         return [tab_cells(self.stages.tabs(), self.stages.phase, width), self._stage_line(width)]
 
     def _stage_line(self, width: int) -> Cells:
+        """The line with the name of the stage, the form, the comparison, the position, and badges."""
         stage, glyphs = self.chosen_stage, self.glyphs
         if stage is None:
             return []

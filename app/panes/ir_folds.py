@@ -152,6 +152,7 @@ class IrFolds:
         self._context.jobs.begin("ir-copy", self._copy_function, self._view.line_number)
 
     async def _copy_function(self, line: int) -> None:
+        """Copy the innermost function or graph that contains `line`."""
         stage = self._stages.chosen_stage
         symbols = await self._symbols.of(stage) if stage is not None else ()
         containing = [symbol for symbol in symbols if symbol.first <= line <= symbol.last and symbol.kind != "global"]
@@ -167,6 +168,7 @@ class IrFolds:
         self._context.jobs.begin("ir-copy", self._copy_op, self._view.line_number)
 
     async def _copy_op(self, line: int) -> None:
+        """Copy the op on `line`, or, if the line closes or separates regions, the op that has these regions."""
         text = self._document.text
         cached = self._document.own_text_line(line)
         if cached is None:

@@ -75,6 +75,7 @@ class IrJumps:
             self._history.add(self._current_position)
 
     def _show(self, position: StagePosition) -> None:
+        """Move the cursor to a position; if it is in another stage, show that stage."""
         row, stage = self._stages.find(position.key), self._stages.chosen_stage
         if row is None:
             self._context.say(f"stage {position.key[0]} no longer exists")

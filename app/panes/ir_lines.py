@@ -75,6 +75,7 @@ class IrTypes:
         self._context.jobs.begin_opening("ir-types", self._list_types)
 
     async def _list_types(self) -> None:
+        """Load the types of the chosen stage, then open the list of them."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         stage, loaded = self._stages.chosen_stage, None
@@ -143,6 +144,7 @@ class IrLines:
         self._context.jobs.begin_opening("ir-line", self._show_full_line)
 
     async def _show_full_line(self) -> None:
+        """Load the cursor's line with its constants in full, then open the screen."""
         from buddy.app.screens.detail import DetailScreen
 
         document, stage = self._document, self._stages.chosen_stage
@@ -182,6 +184,7 @@ class IrLines:
         self._context.jobs.begin("ir-line", self._expand_constant)
 
     async def _expand_constant(self) -> None:
+        """Show the types of the cursor's line in full, or load the next part of a constant; else, elide all again."""
         document, say = self._document, self._context.say
         number, text = self._own_line(), document.text
         line = self._context.session.cache.get(text, number) if number >= 0 else None
@@ -222,6 +225,7 @@ class IrLines:
         self._context.jobs.begin_opening("ir-line", self._describe_op)
 
     async def _describe_op(self) -> None:
+        """Load the documentation of the op on the cursor's line, then open a screen with it."""
         from buddy.app.screens.detail import DetailScreen
 
         line = self._document.line_at(self._view.cursor)

@@ -119,6 +119,7 @@ class IrNames:
         self._pick(-1)
 
     def _pick(self, offset: int) -> None:
+        """Pick the name that is `offset` names after the current one on the cursor's line."""
         names = self._names_on_line
         if not names:
             self._context.say("no name on this line")
@@ -176,6 +177,7 @@ class IrReferences:
         self._context.jobs.begin("ir-search", self._go_to_definition)
 
     async def _go_to_definition(self) -> None:
+        """Search for the definition of the picked name or of the next operand, and jump to it."""
         name = self._names.picked or self._next_operand()
         if not name:
             self._context.say("no operand on this line")
@@ -210,6 +212,7 @@ class IrReferences:
         self._context.jobs.begin("ir-search", self._go_to_use)
 
     async def _go_to_use(self) -> None:
+        """Search for the uses of the current name, and go to the first one below the cursor."""
         name, line = self._names.current, self._view.line_number
         hits = await self._uses(name, line)
         if hits is None:

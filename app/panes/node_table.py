@@ -118,6 +118,7 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
         return [marker, *([(text, "key" if picked and role == "text" else role) for text, role in cells])]
 
     def _module_cells(self, module: ModuleRow, width: int) -> Cells:
+        """The cells of a module: its name, and the numbers of its nodes and of those in eager."""
         lowered = [row for row in module.nodes if self.assignment_of(row)]
         eager = sum(self.lowering_of(row) == EAGER for row in lowered)
         sign = "+" if module.folded else "-"
@@ -146,6 +147,7 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
         self.context.dialogs.ask("filter", self.filter_text, self._set_filter)
 
     def _set_filter(self, text: str) -> None:
+        """Filter the nodes by `text`; for an invalid filter, show the error instead."""
         try:
             parse_filter(text, self._unavailable_fields())
         except FilterError as error:
@@ -172,6 +174,7 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
         return [row for row in rows if matches(self._facts_of(row))]
 
     def _facts_of(self, row: NodeRow) -> NodeFacts:
+        """The properties of a node that the filter can test."""
         assignment = self.assignment_of(row)
         function = assignment.function if assignment else ""
         numbers = self.state.graph_state.numbers.get(row.stable)
@@ -254,6 +257,7 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
         self._report_picked()
 
     def _report_picked(self) -> None:
+        """Draw the marks of picked nodes, and show how many are picked."""
         self.refresh()
         count = len(self.picked)
         nodes = f"{count} node{'s' * (count != 1)}"

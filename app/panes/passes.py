@@ -94,6 +94,7 @@ class PassesPane(TablePane[PassRow]):
         ]
 
     def _state_cell(self, row: PassRow) -> Cell:
+        """The mark of a row: failed, off, not compiled or out of date, changed something, or changed nothing."""
         stage = row.stage.stage if row.stage else None
         problem = self.state.problems.get("compile")
         if (stage and stage.state == "failed") or (problem and row.number >= 0 and problem.step == row.number):
@@ -130,6 +131,7 @@ class PassesPane(TablePane[PassRow]):
         return (f"{key_of('passes.toggle')} shows them" if row.folded else _options_text(row.step), "dim")
 
     def _name_role(self, row: PassRow) -> str:
+        """The role of the name of a row: faint for passes that are off or, in a dump, changed nothing."""
         if row.folded:
             return "faint"
         if self._is_dump:
@@ -139,6 +141,7 @@ class PassesPane(TablePane[PassRow]):
         return "text" if row.step.enabled else "faint"
 
     def _time_cell(self, row: PassRow) -> Cell:
+        """The time of a row, or that it failed or is off; in a dump, whether its stage is of a re-run."""
         if self._state_cell(row)[0] == "[!]":
             return ("failed", "bad")
         if row.folded or (row.step is not None and not row.step.enabled):
@@ -323,6 +326,7 @@ class PassesPane(TablePane[PassRow]):
         self.app.push_screen(screen, self._insert_step)
 
     def _insert_step(self, step: PassStep | None) -> None:
+        """Insert a pass that was tried below the cursor, in the phase of the pass above it."""
         if step is None:
             return
         steps = list(self.workspace.recipe.steps)
@@ -375,6 +379,7 @@ class PassesPane(TablePane[PassRow]):
         self._move_step(-1)
 
     def _move_step(self, by: int) -> None:
+        """Exchange the pass under the cursor with the one that is `by` passes below it."""
         row = self.current
         if row is None or row.step is None:
             return
@@ -393,6 +398,7 @@ class PassesPane(TablePane[PassRow]):
         self.app.push_screen(PickerScreen("Insert a pass", choices), self._insert_pass)
 
     def _insert_pass(self, info: PassInfo | None) -> None:
+        """Insert a pass of the catalogue below the cursor, with its default options."""
         if info is None:
             return
         steps = list(self.workspace.recipe.steps)

@@ -116,6 +116,7 @@ class PluginPane(LinkedPane):
         self.close()
 
     async def _load(self, source: PaneSource, thread: PaneThread) -> None:
+        """Load the plug-in's code in `thread`, then draw its pane."""
         try:
             code = await thread.call(source.load, pane_plugins.LOAD_SECONDS)
         except PaneCallError as failed:
@@ -174,6 +175,7 @@ class PluginPane(LinkedPane):
         start_worker(self, "draw", self._draw, self._hosted_pane, thread)
 
     async def _draw(self, code: pane_plugins.Pane, thread: PaneThread) -> None:
+        """Pass keys and clicks to the plug-in and draw its lines, until nothing has changed any more."""
         try:
             while (self._changed or self._inputs) and thread is self._thread:
                 view, inputs = self._view(thread), self._inputs
@@ -190,6 +192,7 @@ class PluginPane(LinkedPane):
             self._drawing = None if self._drawing is thread else self._drawing
 
     def _view(self, thread: PaneThread) -> PaneView:
+        """What the plug-in can read while it draws the pane."""
         state, session = self.state, self.context.session
         return PaneView(
             program=self.workspace.source,

@@ -162,6 +162,7 @@ class SourcePane(Pane, CodeView):
         return next(eager, nodes[0])
 
     def gutter_cells(self, row: int) -> Cells:
+        """The cells before the code of a line: its mark, number, lowering, time and share."""
         location, facts, selection = PythonLocation(self._path, row), self._facts_of(row), self.context.selection
         mark = ">" if row == self.cursor else "=" if location == selection.linked_location else " "
         number_role = selection.python_lines.colour_at(location) or ("key" if row == self.cursor else "number")
@@ -178,6 +179,7 @@ class SourcePane(Pane, CodeView):
         return super().background(row) if self._moves_selection or not is_linked else "linked-line"
 
     def _facts_of(self, row: int) -> LineFacts:
+        """What is known about a line: its nodes, their lowerings, and its time."""
         if row not in self._facts:
             lines, location = self.context.selection.python_lines, PythonLocation(self._path, row)
             nodes = lines.nodes_of(location)
@@ -254,6 +256,7 @@ class SourcePane(Pane, CodeView):
         await self._open_file(path)
 
     async def _open_file(self, path: str) -> None:
+        """Request a file from the engine, and show it or the reason why it cannot be shown."""
         problems: list[str] = []
         info, session = self._info, self.context.session
         stamp = None if session.is_remote else read_stamp(path)
@@ -296,6 +299,7 @@ class SourcePane(Pane, CodeView):
     # ---- synchronisation ---------------------------------------------------------------------------------------------
 
     def selection_changed(self, previous: str) -> None:
+        """Go to the line of the selected node; without a move, draw the marks of the cursor's line again."""
         row, facts = self.cursor, self._facts.get(self.cursor)
         self.go_to_selected_node()
         # A move has drawn both rows and the foot already.

@@ -28,7 +28,7 @@ def page_choices() -> list[PickerChoice]:
 
 
 def _title(path: Path) -> str:
-    """Returns the text of the first heading of a page without backquotes; the name of the file if there is none."""
+    """Returns the text of the first heading of a page without backquotes, else the name of its file."""
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, ValueError):

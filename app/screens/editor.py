@@ -181,6 +181,7 @@ class EditorScreen(AnsweringScreen[str]):
 
     @work(exclusive=True, group="accept")
     async def _accept(self) -> None:
+        """Check the text, then return it or show the error."""
         text = self.area.text
         self.show_note([[("checking", "accent")]])
         problem = await self.check(text)

@@ -116,6 +116,7 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
         self.show_progress("")
 
     async def _compile_side(self, side: int) -> None:
+        """Compile the pipeline of a side, and show its stages, also those of a compilation that fails."""
         pipeline, finished_stages = self._pipelines[side], list[Stage]()
 
         def handle_frame(frame: Frame) -> None:
@@ -141,6 +142,7 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
         )
 
     async def _request_lines(self, pipeline: FrontendPipeline, stages: tuple[Stage, ...]) -> list[ComparedStage]:
+        """Request the lines of the node in the last stage of each phase."""
         keyed_stages = phase_stages(pipeline, stages)
         texts = tuple(dict.fromkeys(stage.text for _, stage in keyed_stages))
         node = self._row.stable
@@ -163,6 +165,7 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
         return line.text if line is not None else ""
 
     def _draw(self, side: int) -> None:
+        """Draw the shown stage of a side, or that there is none."""
         shown, view, problem = self._shown_stage(side), self._views[side], self._problems[side]
         if shown is None:
             view.show("", [], "no IR from this pipeline", problem)

@@ -57,6 +57,7 @@ class NumericsScreen(TableScreen[NodeNumbers]):
             self._compare("eager")
 
     def _columns(self) -> list[Column[NodeNumbers]]:
+        """The columns of the table."""
         return [
             Column(
                 "#",
@@ -104,6 +105,7 @@ class NumericsScreen(TableScreen[NodeNumbers]):
 
     @work(exclusive=True, group="numerics")
     async def _compare(self, reference: Reference) -> None:
+        """Compare all nodes with `reference`, then show the report and add it to the log."""
         self.show_progress("compiling")
         latest = self._session.state.of(self._recipe.graph).numerics
         request = self._session.compare_nodes(self._recipe, reference, self._show_frame)
@@ -118,6 +120,7 @@ class NumericsScreen(TableScreen[NodeNumbers]):
             self.show_progress(frame.activity)
 
     def _show_report(self, report: NumericsReport) -> None:
+        """Show how many nodes are out of tolerance in the title, and the nodes in the table."""
         self._report = report
         mismatches = sum(not node.ok for node in report.nodes)
         reference = numerics.REFERENCES[report.reference]

@@ -75,6 +75,7 @@ class PlotScreen(ReadOnlyScreen[str | None]):
         return self._view.plot_data
 
     def _update_titles(self) -> None:
+        """Show the title of the plot, and the keys that fit."""
         box = self.query_one("#box")
         position = f" ({self._plot_index + 1} of {len(self._plots)})" if len(self._plots) > 1 else ""
         box.border_title = self.plot.title + position

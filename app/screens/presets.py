@@ -116,6 +116,7 @@ def _speedup(row: PipelineFacts) -> float | None:
 
 
 def _speedup_cell(row: PipelineFacts) -> Cell:
+    """Returns the speedup of a row, or its verdict if the result does not match or was not compared."""
     if row.report is None:
         return ("", "dim")
     if row.report.wrong:

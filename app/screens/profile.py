@@ -150,6 +150,7 @@ def _node_names(spot: HotSpot, names: Mapping[str, str], separator: str) -> str:
 
 
 def _columns(sampling: Sampling, names: Mapping[str, str]) -> tuple[Column[HotSpot], ...]:
+    """Returns the columns of the table of instructions."""
     return (
         Column(
             "share",

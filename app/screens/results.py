@@ -80,6 +80,7 @@ class ResultRows(CursorView):
         return [*cells, (f"  {formatting.clip(entry.value, width - cells_length(cells) - 2, self.glyphs)}", "dim")]
 
     def _entry_cells(self, entry: Entry, width: int) -> Cells:
+        """The name of an entry, its value, its share as a number and as a bar, and its change."""
         if not entry.value:
             return [(f"  {formatting.clip(entry.name, width - 2, self.glyphs)}", entry.role)]
         has_bar = entry.share >= 0
@@ -211,6 +212,7 @@ class Results:
         self._app.push_screen(ResultScreen(logged.result), lambda answer: self._use_answer(answer, logged))
 
     def _use_answer(self, answer: ResultAnswer | None, logged: LoggedResult) -> None:
+        """Go to a node, perform an action, or pass the answer to the job."""
         if isinstance(answer, GoToNode):
             self._go_to(answer.name)
         elif isinstance(answer, PerformAction):

@@ -138,6 +138,7 @@ class FallbacksScreen(TableScreen[Fallback]):
 
     @work(exclusive=True, group="fallbacks")
     async def _compile_graphs(self) -> None:
+        """Compile the graphs whose assignments are unknown, one after the other, and add their rows."""
         for facts in [facts for facts in self._graphs if facts.assignments is None]:
             answers: list[Assigned] = []
 
@@ -206,6 +207,7 @@ class RecompilationsScreen(TableScreen[DynamoRow]):
 
     @work(exclusive=True, group="recompilations")
     async def _run_script(self) -> None:
+        """Run the script, show the rows as they arrive, then the summary."""
         self._status = f"running {self._request.source}"
         self._update_title()
         requester = Requester(self._session, self._show_status)
@@ -280,6 +282,7 @@ class TrialsScreen(TableScreen[PassPreview]):
 
     @work(exclusive=True, group="trials")
     async def _try_candidates(self) -> None:
+        """Run the candidates in the engine, and show each result as it arrives."""
         frame = TryPasses(0, self._text, self._candidates, self._threads, timeout=_TRIAL_SECONDS)
         done = await Requester(self._session, self.show_progress).request(frame, self._show_trial)
         if done is None:

@@ -129,6 +129,7 @@ class ValueGrid(CursorView):
         return cells
 
     def _map_cells(self, difference_map: DifferenceMap, row: int) -> Cells:
+        """The name of a row of the difference map, and a character for each visible block."""
         blocks = difference_map.blocks
         finite = [value for block_row in blocks for value in block_row if math.isfinite(value)]
         greatest = max(finite, default=0.0) or 1.0
@@ -253,6 +254,7 @@ class ValuesScreen(ListScreen[None]):
         return next(((pages.height, pages.width) for pages in pages_of_sides if pages and pages.known), (0, 0))
 
     def _update_titles(self) -> None:
+        """Show the side, the tensor and the slices in the title, and the keys that fit."""
         box = self.query_one("#box")
         # A single result is named `output`, so that the side "output" is called "compiled" to avoid `output: output`.
         side_title = "compiled" if self._grid.side == "output" else self._grid.side
@@ -269,6 +271,7 @@ class ValuesScreen(ListScreen[None]):
             start_worker(self, "values", self._fetch)
 
     async def _fetch(self) -> None:
+        """Request the blocks of values on the screen that are not cached, and draw each when it arrives."""
         grid, pages = self._grid, self._grid.pages
         first_row = max(grid.first_row, grid.cursor - grid.page + 1)
         for row, column in pages.missing(first_row, grid.page, grid.first_column, grid.visible_columns):
@@ -361,6 +364,7 @@ class ValuesScreen(ListScreen[None]):
             self._update_text()
 
     async def _fetch_map(self) -> None:
+        """Request the difference map of the current tensor, in a size that fits the screen, and show it."""
         name, grid = self.current_tensor.tensor.name, self._grid
         columns = max(grid.width - _NAME_WIDTH - 2, CELL_WIDTH)
         rows = min(max(grid.size.height - 1, 4), _MAX_MAP_ROWS)

@@ -220,6 +220,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         return (self._head_height, self._foot_height, self.top, self.page, self.virtual_size, self.size)
 
     def _update_layout(self) -> None:
+        """Measure head, foot and rows, move the cursor to a row that exists, and scroll to it."""
         width = self.width
         self._head_height, self._foot_height = len(self.head(width)), len(self.foot(width))
         if self._head_height + MIN_ROWS + self._foot_height > self.size.height:
@@ -240,6 +241,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         self.rows_changed()
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Called by Textual after scrolling: keep the drawn rows that are still on the screen."""
         self._drawn_rows.keep_only(range(self.first_row, self.first_row + self.page))
         bar = self.vertical_scrollbar
         if WholeCellScrollBar.first_cell(bar, new_value) == WholeCellScrollBar.first_cell(bar, bar.position):
@@ -288,6 +290,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         return self._body_line(y - self._head_height, width)
 
     def _body_line(self, y: int, width: int) -> Strip:
+        """Draw the line at position `y` below the head."""
         if not self.row_count:
             lines = self.empty(width)
             return self.look.strip(lines[y] if y < len(lines) else [], width)
@@ -376,6 +379,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         self.post_message(self.Moved(self, self.cursor))
 
     def _scroll_to_cursor(self) -> None:
+        """Scroll as little as possible so that the cursor's row is on the screen."""
         first, page = self.first_row, self.page
         if self.wrapped and self.row_count:
             self._scroll_top(top_to_show(self.cursor, self.top, page, self.row_height))

@@ -205,6 +205,7 @@ class ViewSearch:
         self._view.redraw_matches()
 
     def _accept(self, typed: str) -> None:
+        """Go to the match that is shown or, for another pattern, to the first match from the cursor on."""
         pattern = read_pattern(typed)
         self._prompt = None
         # The user may have gone on to another match in the prompt.
@@ -315,6 +316,7 @@ class ViewSearch:
             start_worker(self._node, "search", self._request, pattern)
 
     async def _request(self, pattern: Pattern) -> None:
+        """Request the lines from the engine, unless another search has started when they arrive."""
         found = await self._view.request_lines(pattern)
         if pattern != self.matches.pattern or self._is_loaded:
             return
