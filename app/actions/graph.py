@@ -29,7 +29,7 @@ ACTIONS: tuple[Action, ...] = (
         ("space",),
         "Compiled or eager",
         "Run the node in eager PyTorch, or compile it again",
-        "graph.toggle",
+        "graph.toggle_eager",
         "graph",
         needs_toggle_node,
         "toggle",

@@ -19,7 +19,7 @@ ACTIONS: tuple[Action, ...] = (
         ("space",),
         "Pass on or off",
         "Enable or disable the pass",
-        "passes.toggle",
+        "passes.toggle_pass",
         "passes",
         needs_step,
         "toggle",

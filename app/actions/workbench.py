@@ -259,7 +259,7 @@ ACTIONS: tuple[Action, ...] = (
         ("+",),
         "Zoom",
         "Maximize the pane, or restore the layout",
-        "layout.zoom",
+        "layout.toggle_zoom",
         footer="zoom",
     ),
     A(

@@ -49,7 +49,7 @@ class BackendCommands:
 
     def choose_flag(self) -> None:
         """List the flags of the backend's compiler. The flags that the recipe sets come first."""
-        self._context.jobs.open_after("backend", self._list_flags)
+        self._context.jobs.begin_opening("backend", self._list_flags)
 
     async def _list_flags(self) -> None:
         from buddy.app.screens.picker import PickerChoice, PickerScreen

@@ -172,11 +172,11 @@ class TextEditCommands:
     def edit_ir(self) -> None:
         """Edit the stage's IR in $VISUAL or $EDITOR, or in the built-in editor if neither can be run."""
         editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or ""
-        self._context.jobs.open_after("edit", self._edit, editor)
+        self._context.jobs.begin_opening("edit", self._edit, editor)
 
     def edit_ir_built_in(self) -> None:
         """Edit the stage's IR in the built-in editor."""
-        self._context.jobs.open_after("edit", self._edit, "")
+        self._context.jobs.begin_opening("edit", self._edit, "")
 
     async def _edit(self, editor: str) -> None:
         """Edit the stage's IR with the command `editor`. Uses the built-in editor if `editor` is empty or does not run.

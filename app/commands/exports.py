@@ -103,7 +103,7 @@ class ExportCommands:
         def start(path: Path, confirmed: bool) -> None:
             self._context.jobs.begin("export", self._export, str(path), kinds, confirmed)
 
-        self._context.files.use_path(folder, start, question, failed="cannot be written to")
+        self._context.files.use_path(folder, start, question, failure="cannot be written to")
 
     def _export_on_engine(self, folder: str, kinds: tuple[str, ...]) -> None:
         """Export to a folder on the engine's machine, whose files cannot be looked at from here."""

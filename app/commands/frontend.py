@@ -57,7 +57,7 @@ class FrontendCommands:
 
     def compare_node(self) -> None:
         """Show the node under the cursor in this compiler's IR and in torch-mlir's IR."""
-        from buddy.app.screens.follow import FrontendComparisonScreen
+        from buddy.app.screens.frontend_comparison import FrontendComparisonScreen
 
         info = self._context.state.info
         if info is not None and info.entry_phase:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from buddy.app.panes.layout import PhaseTab, tab_labels, tab_role
+from buddy.app.panes.phase_tabs import PhaseTab, tab_labels, tab_role
 from buddy.app.reports import formatting
 from buddy.app.reports.fallbacks import Fallback, GraphFacts
 from buddy.app.reports.recompilations import DynamoRow
@@ -92,7 +92,7 @@ def _tab_parts(
     start, stop = _visible_range([len(text) for text in texts], state.graph, width - len(head) - 2)
     parts: list[tuple[str, str, int | None]] = [(head, "dim", None)]
     parts += [(glyphs.ellipsis, "dim", None)] if start else []
-    parts += [(texts[k], tab_role(tabs[k], k == state.graph), k) for k in range(start, stop)]
+    parts += [(texts[k], tab_role(tabs[k], active=k == state.graph), k) for k in range(start, stop)]
     return parts + ([(glyphs.ellipsis, "dim", None)] if stop < len(tabs) else [])
 
 

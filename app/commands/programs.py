@@ -35,7 +35,7 @@ class ProgramCommands:
         # The program on the screen is last: the first entry is the one to go back to.
         others = [program for program in recent if not self._is_shown(program)]
         shown = [Program(workspace.source, workspace.arguments, recent[0].at)] if len(others) < len(recent) else []
-        screen = ProgramScreen([*others, *shown], self._context.session.is_local)
+        screen = ProgramScreen([*others, *shown], local=self._context.session.is_local)
         self._context.dialogs.open(screen, self._confirm)
 
     def _is_shown(self, program: Program) -> bool:

@@ -45,11 +45,11 @@ class ProvenanceCommands:
 
     def follow_node(self) -> None:
         """Show the IR of a node at every stage."""
-        self.with_node(lambda row: self._context.jobs.open_after("node", self._follow, row))
+        self.with_node(lambda row: self._context.jobs.begin_opening("node", self._follow, row))
 
     def open_history(self) -> None:
         """Show what each pass did to a node, or why the pass left it unchanged."""
-        self.with_node(lambda row: self._context.jobs.open_after("node", self._open_history, row))
+        self.with_node(lambda row: self._context.jobs.begin_opening("node", self._open_history, row))
 
     def open_python(self) -> None:
         """Go to the line that a node comes from in the source pane."""
@@ -100,7 +100,7 @@ class ProvenanceCommands:
 
         traces = {trace.text: trace for trace in answer.traces}
         steps = [ProvenanceStep(one, trace) for one in stage_rows if (trace := traces.get(one.stage.text))]
-        self._context.dialogs.open(FollowScreen(row.display_name, steps, self._ir.key), self._go_to_position)
+        self._context.dialogs.open(FollowScreen(row.display_name, steps, self._ir.chosen_key), self._go_to_position)
 
     def _go_to_position(self, position: StagePosition | None) -> None:
         if position is not None:
@@ -151,7 +151,7 @@ class ProvenanceCommands:
         if assembly is None or not is_computed(row):
             return []
         answer = await self._context.queries.request(FollowNode(0, (assembly.text,), row.stable, EVERY_LINE))
-        symbols = await self._context.queries.symbols(assembly.text, assembly.language)
+        symbols = await self._context.queries.list_symbols(assembly.text, assembly.language)
         return [instruction_count_remark(answer.traces, symbols)] if answer is not None else []
 
     def _go_to_stage(self, remark: NodeRemark | None, stage_rows: list[StageRow]) -> None:
@@ -172,7 +172,7 @@ class ProvenanceCommands:
             self._source.show_location(location)
 
     def _open_python(self, row: NodeRow) -> None:
-        location = self._context.selection.lines.location_of(row.stable)
+        location = self._context.selection.python_lines.location_of(row.stable)
         if location is None:
             self._context.say(f"the Python line of {row.display_name} is unknown")
             return

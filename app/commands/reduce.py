@@ -46,7 +46,7 @@ class ReduceCommands:
 
     def __init__(self, context: WorkbenchContext, ir: IrPane) -> None:
         self._context, self._ir = context, ir
-        self._job = context.jobs.single(
+        self._job = context.jobs.single_job(
             "reduce", f"a reduction or bisection is running: press {key_of('cancel')} to stop it"
         )
         self._stop = threading.Event()

@@ -61,8 +61,8 @@ class SessionCommands:
         """Restore the last session: layout, runs, inputs, bookmarks; its stage and node when the engine has them."""
         self._active_ir = self._ir
         saved, problem = self._file.read()
-        self._context.layout.with_source = saved.source
-        if saved.pane in self._context.layout.order:
+        self._context.layout.shows_source = saved.source
+        if saved.pane in self._context.layout.visible_order:
             self._context.layout.pane_id = saved.pane
         self._context.layout.zoomed = saved.zoomed
         self._context.state.runs = list(saved.runs)
@@ -102,7 +102,7 @@ class SessionCommands:
     def schedule_save(self) -> None:
         """Save the session in `SAVE_SECONDS`. Called when the screen may have changed."""
         if self._active_ir is not None and self._save_timer is None:
-            self._save_timer = self._context.jobs.later(SAVE_SECONDS, self._save_changes)
+            self._save_timer = self._context.jobs.call_later(SAVE_SECONDS, self._save_changes)
 
     def save(self) -> None:
         """Save the session, and wait until it is written. Called once, at exit: later changes are not saved."""
@@ -132,7 +132,9 @@ class SessionCommands:
             self._is_writing = False
         self._report_problem(problem)
         if self._save_timer is None and not self._file.is_written:
-            self._save_timer = self._context.jobs.later(RETRY_SECONDS if problem else SAVE_SECONDS, self._save_changes)
+            self._save_timer = self._context.jobs.call_later(
+                RETRY_SECONDS if problem else SAVE_SECONDS, self._save_changes
+            )
 
     def _write_file(self) -> str:
         """Write the session file. Returns the error message, or an empty string."""
@@ -159,7 +161,7 @@ class SessionCommands:
             inputs=without_content(self._run_commands.next_inputs),
             bookmarks=self._context.bookmarks.to_data(),
             runs=tuple(self._context.state.runs),
-            source=self._context.layout.with_source,
+            source=self._context.layout.shows_source,
             cursor=ir.cursor_to_save,
         )
 

@@ -29,8 +29,8 @@ class TuneCommands:
     def __init__(self, context: WorkbenchContext, graphs: GraphCommands) -> None:
         self._context, self._graphs = context, graphs
         self._attempts: list[Attempted] = []
-        self._search_job = context.jobs.single("tune", f"a search is running: press {key_of('cancel')} to stop it")
-        self._progress = context.jobs.progress(lambda activity: f"tuning: {activity}")
+        self._search_job = context.jobs.single_job("tune", f"a search is running: press {key_of('cancel')} to stop it")
+        self._progress = context.jobs.progress_callback(lambda activity: f"tuning: {activity}")
 
     def ask_tuning(self) -> None:
         """Ask for the limits of a search, and start it."""

@@ -7,24 +7,26 @@ from typing import ClassVar, NamedTuple
 
 from textual.binding import Binding, BindingType
 
-from buddy.app.panes.pane import Column
 from buddy.app.reports import formatting, profile
 from buddy.app.reports.profile import FlameNode, in_milliseconds
 from buddy.app.screens.modal import ListScreen
-from buddy.app.screens.tables import TableScreen
+from buddy.app.screens.table_screen import TableScreen
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells
+from buddy.app.widgets.table import Column
 from buddy.compiler.protocol import HotSpot, Sampling
 
 # Entries with a smaller share of the total time are hidden until `Z` shows them.
 MIN_SHARE = 0.01
 # The width of the marker and of the columns "ms" and "share" with the space after them, in cells.
 _NUMBERS_WIDTH = 19
-# The least number of entries for which the box is high enough, and the lines of its frame and head.
+# The minimum number of entries for which the box is high enough, and the lines of its border and head.
 _MIN_ENTRIES, _FRAME_LINES = 4, 3
 
 
 class _Row(NamedTuple):
+    """A row of the tree. The root has depth 0."""
+
     flame: FlameNode
     depth: int
 
@@ -78,7 +80,7 @@ class FlameTree(CursorView):
             (f" {bar}", "accent" if flame.node else "ok"),
         ]
 
-    def toggle(self) -> None:
+    def toggle_fold(self) -> None:
         """Fold or unfold the module under the cursor."""
         flame = self._rows[self.cursor].flame
         if flame.children:
@@ -99,7 +101,7 @@ class FlameScreen(ListScreen[str | None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "choose", show=False),
-        Binding("space,z,right,left", "move('toggle')", show=False),
+        Binding("space,z,right,left", "move('toggle_fold')", show=False),
         Binding("Z", "toggle_small_entries", show=False),
     ]
 
@@ -115,10 +117,11 @@ class FlameScreen(ListScreen[str | None]):
         self.fit()
 
     def action_choose(self) -> None:
+        """Return the node under the cursor; fold or unfold a module."""
         if self._tree_view.node:
             self.dismiss(self._tree_view.node)
         else:
-            self._tree_view.toggle()
+            self._tree_view.toggle_fold()
 
     def on_cursor_view_double_clicked(self) -> None:
         self.action_choose()
@@ -147,15 +150,16 @@ def _node_names(spot: HotSpot, names: Mapping[str, str], separator: str) -> str:
 
 
 def _columns(sampling: Sampling, names: Mapping[str, str]) -> tuple[Column[HotSpot], ...]:
+    """Returns the columns of the table of instructions."""
     return (
         Column(
             "share",
             6,
             lambda spot: (f"{spot.samples / sampling.samples:.1%}", "number"),
-            right=True,
+            right_aligned=True,
             key=lambda spot: spot.samples,
         ),
-        Column("where", 32, lambda spot: (f"@{spot.function}+{spot.offset:#x}", "accent"), min_pane_width=100),
+        Column("where", 32, lambda spot: (f"@{spot.function}+{spot.offset:#x}", "accent"), min_width=100),
         Column("instruction", 0, lambda spot: (spot.text, "text")),
-        Column("nodes", 24, lambda spot: (_node_names(spot, names, " "), "dim"), min_pane_width=70),
+        Column("nodes", 24, lambda spot: (_node_names(spot, names, " "), "dim"), min_width=70),
     )

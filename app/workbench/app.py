@@ -63,7 +63,7 @@ from buddy.app.session.recipe_editor import RecipeEditor
 from buddy.app.session.remote_host import RemoteHost
 from buddy.app.session.session import Session
 from buddy.app.session.state import State, Topic
-from buddy.app.widgets.background import screen_bindings
+from buddy.app.widgets.bindings import screen_bindings
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.workbench import status_lines
 from buddy.app.workbench.border_lines import BorderLines
@@ -196,7 +196,7 @@ class Workbench(App[int]):
             status=status,
             dialogs=dialogs,
             files=FileWriter(dialogs, session.say),
-            results=Results(self, session.say, lambda node: selection.go_to_node((node,)), lambda: dialogs.is_open),
+            results=Results(self, session.say, lambda node: selection.go_to_one_of((node,)), lambda: dialogs.is_open),
             jobs=jobs,
             layout=layout,
             selection=selection,
@@ -383,7 +383,7 @@ class Workbench(App[int]):
             can_redo=workspace.can_redo,
             has_edits_of_others=workspace.has_edits_of_others,
             node=node,
-            assignment=self.graph.assignment(node) if node else None,
+            assignment=self.graph.assignment_of(node) if node else None,
             step=row.step if row else None,
             is_folded=bool(row and row.folded),
             stage=self.ir.chosen_stage,
@@ -434,7 +434,7 @@ class Workbench(App[int]):
             return
         self._last_draw_time = time.monotonic()
         if "graph" in topics and self.state.info is not None:
-            self.context.selection.name_nodes(self.state.info)
+            self.context.selection.set_graph(self.state.info)
         if "lines" in topics:
             self.ir.draw_fetched_lines()
         self.screen_stack[0].set_class(len(self.state.graphs) > 1, "-several")
@@ -466,7 +466,7 @@ class Workbench(App[int]):
         """Draw the progress again in panes that wait for their content."""
         for pane in (self.graph, self.ir):
             if not pane.row_count:
-                pane.rows_updated()
+                pane.redraw_changed_lines()
 
     def _update_time(self) -> None:
         """Draw the times of running jobs again. Called every second while a job runs."""
@@ -547,7 +547,7 @@ class Workbench(App[int]):
         if isinstance(event.widget, Pane):
             # A key changes the layout first, and a click the focus.
             by_key = self.context.layout.pane_id == event.widget.pane_id
-            self.context.layout.take_focus(event.widget.pane_id)
+            self.context.layout.note_focus(event.widget.pane_id)
             stages = self.ir.stages
             # After a click, the cursor goes to the row that was clicked.
             if event.widget is self.passes and by_key and (stages.is_default or stages.expected_key is None):
@@ -581,7 +581,7 @@ class Workbench(App[int]):
         """Show or hide the source pane, which follows the selection."""
         layout, selection = self.context.layout, self.context.selection
         layout.toggle_source()
-        if layout.with_source and not selection.node:
+        if layout.shows_source and not selection.node:
             selection.select_row(self.graph.current)
         self.source.redraw_links()
         self.source.go_to_selected_node()
@@ -595,12 +595,14 @@ class Workbench(App[int]):
     def _show_pass_stage(self) -> None:
         """Show the stage of the selected pass in the IR pane, if the pass has run."""
         row = self.passes.current
-        if row is not None and row.stage is not None and row.stage.key != self.ir.key:
+        if row is not None and row.stage is not None and row.stage.key != self.ir.chosen_key:
             self.ir.choose(row.stage, notify=False)
 
     def on_cursor_view_double_clicked(self, event: CursorView.DoubleClicked) -> None:
-        if isinstance(event.view, GraphPane | PassesPane):
-            event.view.toggle()
+        if isinstance(event.view, GraphPane):
+            event.view.toggle_eager()
+        elif isinstance(event.view, PassesPane):
+            event.view.toggle_pass()
 
     def on_ir_pane_stage_shown(self, event: IrPane.StageShown) -> None:
         if not self.ir.stages.is_default:

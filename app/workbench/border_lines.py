@@ -47,9 +47,9 @@ class BorderLines:
     def status_cells(self, width: int) -> Cells:
         app, layout = self._workbench, self._workbench.context.layout
         message = app.context.status.message
-        only_pane = layout.pane_id if layout.folded else None
+        only_pane = layout.pane_id if layout.shows_one_pane else None
         return status_lines.status_cells(
-            app.state, message, app.key_sequences.hint, app.busy, layout.order, only_pane, width, app.glyphs
+            app.state, message, app.key_sequences.hint, app.busy, layout.visible_order, only_pane, width, app.glyphs
         )
 
     def _graph_cells(self, width: int) -> Cells:

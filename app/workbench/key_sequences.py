@@ -17,6 +17,139 @@ from buddy.app.panes.pane import Pane
 from buddy.app.reports.formatting import Glyphs
 from buddy.app.widgets.look import Cells, look_of
 
+# Seconds between checks whether a job has opened its screen, until a message says what the keys wait for, and until
+# a key counts as delivered although a widget is still busy with it.
+OPENING_CHECK_SECONDS = 0.02
+OPENING_MESSAGE_SECONDS = 0.5
+DELIVERY_SECONDS = 2.0
+# Passes through the queues after a key. A binding may post a message, so two are the minimum.
+_MIN_PASSES, _MAX_PASSES = 2, 10
+_CANCEL_KEYS = ("ctrl+c", "escape")
+
+
+class OpeningJobs(Protocol):
+    """The jobs that open a screen when they have an answer of the engine."""
+
+    @property
+    def is_opening(self) -> bool: ...
+    def cancel_opening(self) -> None: ...
+
+
+class _Passage(NamedTuple):
+    """A key on its way through the queues. `rest` are left. Textual inspects the signature of a method only once."""
+
+    rest: list[MessagePump]
+    generation: int
+    pass_through: Callable[[list[MessagePump], int], Awaitable[None]]
+
+    async def go_on(self) -> None:
+        await self.pass_through(self.rest, self.generation)
+
+
+class KeyQueue:
+    """Delivers keys and pasted text one at a time: each after all effects of the previous one.
+
+    Textual passes a key through the queue of the widget that has focus and of all its parents before it looks up the
+    binding, and moves the focus and mounts a screen later still. Without this queue, keys that arrive in one burst
+    would all go to the widget that had focus at the first of them.
+    """
+
+    def __init__(
+        self,
+        app: App[Any],
+        jobs: OpeningJobs,
+        deliver: Callable[[events.Event], Awaitable[None]],
+        say: Callable[[str], object],
+    ) -> None:
+        self._app, self._jobs, self._deliver, self._say = app, jobs, deliver, say
+        self._waiting: deque[events.Event] = deque()
+        self._delivering = False
+        self._generation = self._passes = 0
+        self._focus: tuple[object, object] = (None, None)
+        self._time_limit: asyncio.TimerHandle | None = None
+
+    def use(self, jobs: OpeningJobs, say: Callable[[str], object]) -> None:
+        """Wait for other jobs, and show messages by `say`, after another program was opened."""
+        self._jobs, self._say = jobs, say
+
+    async def take(self, event: events.Key | events.Paste) -> None:
+        """Deliver a key or a paste now, or after the ones before it."""
+        if self._jobs.is_opening and isinstance(event, events.Key) and event.key in _CANCEL_KEYS:
+            self._waiting.clear()
+            self._jobs.cancel_opening()
+        self._waiting.append(event)
+        if not self._delivering:
+            self._delivering = True
+            await self._deliver_next()
+
+    async def _deliver_next(self, waited: float = 0.0) -> None:
+        """Deliver the first event that waits, unless a job is about to open the screen that it is meant for."""
+        if not self._waiting:
+            self._delivering = False
+            return
+        if self._jobs.is_opening:
+            if waited < OPENING_MESSAGE_SECONDS <= waited + OPENING_CHECK_SECONDS:
+                self._say("Keys wait until the screen opens. Press ctrl+c to cancel")
+            self._app.set_timer(OPENING_CHECK_SECONDS, partial(self._deliver_next, waited + OPENING_CHECK_SECONDS))
+            return
+        path = self._path()
+        self._passes = 0
+        self._generation += 1
+        self._limit_time()
+        event = self._waiting.popleft()
+        await self._deliver(event)
+        while self._waiting and self._can_deliver_next(event):
+            event = self._waiting.popleft()
+            await self._deliver(event)
+        await self._pass_through(path, self._generation)
+
+    def _can_deliver_next(self, event: events.Event) -> bool:
+        """Whether the next event need not wait: the focus stays, and what is in the queues changes at most a text."""
+        app = self._app
+        if (app.screen, app.focused) != self._focus or self._jobs.is_opening or app._exit:
+            return False
+        if isinstance(app.focused, CursorView):
+            return True
+        typed = isinstance(event, events.Paste) or (isinstance(event, events.Key) and event.is_printable)
+        return typed and isinstance(app.focused, Input | TextArea)
+
+    def _limit_time(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._time_limit = loop.call_later(DELIVERY_SECONDS, self._give_up, self._generation)
+
+    def _path(self) -> list[MessagePump]:
+        """The widget that has focus, its parents, the screen and the application: the way of a key."""
+        screen, focused = self._app.screen, self._app.focused
+        self._focus = (screen, focused)
+        return [*(node for node in (focused or screen).ancestors_with_self if node is not self._app), self._app]
+
+    async def _pass_through(self, path: list[MessagePump], generation: int) -> None:
+        """Wait for what is in the queues of `path`, one after the other. A screen handles its queue once mounted."""
+        if generation != self._generation:
+            return  # given up
+        for index, pump in enumerate(path):
+            passage = _Passage(path[index + 1 :], generation, self._pass_through)
+            if pump.post_message(events.Callback(callback=passage.go_on)):
+                return
+        self._passes += 1
+        now = (self._app.screen, self._app.focused)
+        if self._passes < _MIN_PASSES or (now != self._focus and self._passes < _MAX_PASSES):
+            await self._pass_through(self._path(), generation)
+            return
+        if self._time_limit is not None:
+            self._time_limit.cancel()
+        await self._deliver_next()
+
+    def _give_up(self, generation: int) -> None:
+        """Deliver the next key although a widget has not finished with this one, unless a screen is being mounted."""
+        if generation != self._generation or not self._app.is_running:
+            return
+        if self._app.screen.is_mounted:
+            self._generation += 1
+            self._app.call_later(self._deliver_next)
+        else:
+            self._limit_time()
+
 
 class ActionHost(Protocol):
     """The members of the workbench that key sequences and the palette use."""

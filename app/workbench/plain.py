@@ -27,7 +27,8 @@ from buddy.app.panes.ir import IrPane
 from buddy.app.screens.detail import DetailScreen
 from buddy.app.screens.editor import EditorScreen
 from buddy.app.screens.modal import AnsweringScreen, ConfirmScreen
-from buddy.app.screens.picker import ChoiceList, OptionScreen, PickerScreen
+from buddy.app.screens.pass_options import OptionScreen
+from buddy.app.screens.picker import ChoiceList, PickerScreen
 from buddy.app.screens.plot import PlotScreen
 from buddy.app.screens.programs import ProgramScreen
 from buddy.app.session.state import Topic
@@ -150,7 +151,7 @@ class PlainWorkbench(Workbench):
         if self._is_question_open:
             self._printer.say("Nothing was chosen")
             self.call_later(self._leave_question)
-        elif self.busy or self.state.engine == "starting" or self.context.jobs.opening:
+        elif self.busy or self.state.engine == "starting" or self.context.jobs.is_opening:
             self.context.jobs.cancel_opening()
             self.engine_commands.cancel_jobs()
         else:
@@ -177,7 +178,7 @@ class PlainWorkbench(Workbench):
         if workers and len(self.screen_stack) > 1:
             for box in self.screen.query("#box"):
                 self._printer.say_progress(str(box.border_title or ""))
-        return self.context.jobs.opening or (bool(workers) and len(self.screen_stack) > 1)
+        return self.context.jobs.is_opening or (bool(workers) and len(self.screen_stack) > 1)
 
     async def _perform_line(self, line: str) -> None:
         """Perform a command, or use the line as the answer to the open question."""
@@ -232,7 +233,7 @@ class PlainWorkbench(Workbench):
             self._printer.say(f"{action.title} asked for nothing: {' '.join(answer)!r} is ignored")
 
     def _go_to_pane(self, pane: Pane) -> None:
-        if pane == "source" and not self.context.layout.with_source:
+        if pane == "source" and not self.context.layout.shows_source:
             self.context.layout.toggle_source()
         self.show_pane(pane)
 
@@ -396,7 +397,7 @@ class PlainWorkbench(Workbench):
         if isinstance(node, Candidates):
             self._printer.say(ambiguity_text("node", words, node))
         else:
-            self.context.selection.go_to_node((node.stable,))
+            self.context.selection.go_to_one_of((found.stable,))
 
     async def _stages(self, _words: Sequence[str]) -> None:
         """Print the stages with their numbers."""
@@ -449,7 +450,7 @@ class PlainWorkbench(Workbench):
         elif isinstance(node, Candidates):
             self._printer.say(ambiguity_text("pass or node", words, node))
         else:
-            self.context.selection.go_to_node((node.stable,))
+            self.context.selection.go_to_one_of((found.stable,))
             await self._pause()
             await self._perform_action(BY_ID["graph.toggle"])
 

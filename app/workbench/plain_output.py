@@ -17,13 +17,14 @@ from buddy.app.reports.run_report import eager_assignments, run_report_text
 from buddy.app.screens.detail import DetailScreen
 from buddy.app.screens.editor import EditorScreen
 from buddy.app.screens.modal import ConfirmScreen
-from buddy.app.screens.picker import ChoiceList, OptionScreen, PickerScreen
+from buddy.app.screens.pass_options import OptionScreen
+from buddy.app.screens.picker import ChoiceList, PickerScreen
 from buddy.app.screens.plot import PlotScreen
 from buddy.app.screens.programs import ProgramScreen
 from buddy.app.session.state import State
 from buddy.app.widgets.code_view import CodeView
 from buddy.app.widgets.cursor_view import SEARCHED_WIDTH, CursorView
-from buddy.app.widgets.look import visible
+from buddy.app.widgets.look import printable_text
 from buddy.app.widgets.prompt import Prompt
 from buddy.app.workbench.plain_input import Candidates
 from buddy.compiler.protocol import Diagnostic
@@ -51,7 +52,7 @@ class Printer:
 
     def say(self, text: str) -> None:
         """Print a text, which may have several lines."""
-        lines = [visible(line.expandtabs()).rstrip() for line in text.split("\n")]
+        lines = [printable_text(line.expandtabs()).rstrip() for line in text.split("\n")]
         with contextlib.suppress(BrokenPipeError, ValueError):
             self._stream.write("".join(f"{line}\n" for line in lines))
             self._stream.flush()

@@ -14,7 +14,7 @@ from buddy.app.reports import formatting
 from buddy.app.reports.progress_texts import cancelled_text, progress_text
 from buddy.app.session.progress import MIN_SHOWN_SECONDS, PART_NAMES
 from buddy.app.session.state import State
-from buddy.app.widgets.look import Cells, align_both_ends, cut_cells, length
+from buddy.app.widgets.look import Cells, align_both_ends, cells_length, cut_cells
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol import COMPILER_NAMES, Diagnostic
 from buddy.compiler.protocol.recipe import NATIVE
@@ -49,7 +49,7 @@ def header_cells(state: State, workspace: Workspace, busy: bool, width: int, gly
         right = [*right[:-1], ("   " if is_wide else dot, "dim"), (origin + " ", "dim")]
     if state.info is not None:
         left += [(f" {glyphs.arrow} ", "dim"), (state.info.name, "title")]
-        free_width = width - length(left) - length(right) - 3
+        free_width = width - cells_length(left) - cells_length(right) - 3
         facts = [fact for fact in _graph_facts(state, workspace) if fact]
         left.append(("  " + formatting.join_fitting(facts, dot, free_width), "dim"))
     return align_both_ends(left, right, width)
@@ -106,10 +106,10 @@ def status_cells(
     """
     left = _status_text(state, message, hint, glyphs, shows_outputs=only_pane in (None, "outputs"))
     right: Cells = [] if hint else _pane_cells(panes, only_pane) if only_pane else _job_cells(state) if busy else []
-    if only_pane and length(left) + length(right) >= width:
+    if only_pane and cells_length(left) + cells_length(right) >= width:
         # The text at the left takes precedence over the names of hidden panes.
         right = _pane_cells((only_pane,), only_pane)
-    if message and length(left) + length(right) >= width:
+    if message and cells_length(left) + cells_length(right) >= width:
         right = []
     return align_both_ends(left, right, width)
 
@@ -245,7 +245,7 @@ def key_at(pane: Pane, situation: Situation, width: int, x: int) -> Action | str
     """Return the action at column `x` of the key line, or the first key of the key sequences there, or `None`."""
     start = 1
     for cells, target in _key_entries(pane, situation, width):
-        end = start + length(cells)
+        end = start + cells_length(cells)
         if start <= x < min(end, width):
             return target
         start = end
@@ -284,7 +284,7 @@ def _key_entries(pane: Pane, situation: Situation, width: int) -> list[KeyEntry]
     ]
     entries: list[KeyEntry] = []
     # The last entry needs no space after it.
-    free_width = width + 1 - sum(length(cells) for cells, _ in last)
+    free_width = width + 1 - sum(cells_length(cells) for cells, _ in last)
     # In order of importance; an action that does not fit is skipped.
     early = [common[name] for name in ("run", "next-pane") if name in common]
     later = [common[name] for name in ("search", "undo") if name in common]
@@ -292,9 +292,9 @@ def _key_entries(pane: Pane, situation: Situation, width: int) -> list[KeyEntry]
     order = (*pane_actions[:3], *early, *pane_actions[3:4], *later, *pane_actions[4:], *other_pane_actions, *others)
     for action in order:
         cells = _action_cells(action, situation)
-        if length(cells) <= free_width:
+        if cells_length(cells) <= free_width:
             entries.append((cells, action))
-            free_width -= length(cells)
+            free_width -= cells_length(cells)
     return [*entries, *last]
 
 

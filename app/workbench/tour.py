@@ -12,8 +12,8 @@ from textual.widget import Widget
 
 from buddy.app.actions import PANE_TITLES, Pane, key_of
 from buddy.app.panes.layout import Layout
-from buddy.app.screens.detail import wrap_line
 from buddy.app.widgets.look import Cells, look_of
+from buddy.app.widgets.wrapping import wrap_line
 
 
 class TourStep(NamedTuple):

@@ -33,17 +33,21 @@ from buddy.app.reports.text.search_hits import read_pattern
 from buddy.app.screens.detail import CodeScreen, DetailScreen, TextScreen
 from buddy.app.screens.documentation import PageScreen
 from buddy.app.screens.editor import EditorScreen, IrEditor, PipelineScreen
-from buddy.app.screens.follow import FollowScreen, FrontendComparisonScreen, NodeHistoryScreen, ProvenanceStep
+from buddy.app.screens.follow import FollowScreen, NodeHistoryScreen, ProvenanceStep
+from buddy.app.screens.frontend_comparison import FrontendComparisonScreen
+from buddy.app.screens.log import LogScreen
 from buddy.app.screens.modal import AnsweringScreen, ConfirmScreen, ListScreen, ReadOnlyScreen
 from buddy.app.screens.numerics import NumericsScreen
-from buddy.app.screens.picker import OptionScreen, PickerScreen
+from buddy.app.screens.pass_options import OptionScreen
+from buddy.app.screens.picker import PickerScreen
 from buddy.app.screens.plot import PlotScreen
 from buddy.app.screens.presets import PresetsScreen
 from buddy.app.screens.profile import FlameScreen, HotSpotScreen
 from buddy.app.screens.programs import ProgramScreen
-from buddy.app.screens.results import LoggedResult, LogScreen, ResultScreen
+from buddy.app.screens.results import LoggedResult, ResultScreen
 from buddy.app.screens.search_results import SearchResultsScreen
-from buddy.app.screens.tables import FallbacksScreen, RecompilationsScreen, RunsScreen, TableScreen, TrialsScreen
+from buddy.app.screens.table_screen import TableScreen
+from buddy.app.screens.tables import FallbacksScreen, RecompilationsScreen, RunsScreen, TrialsScreen
 from buddy.app.screens.values import ValuesScreen
 from buddy.app.session.stages import StageRow
 from buddy.app.workbench.app import MainScreen
@@ -259,7 +263,7 @@ SCREENS = {
     "fate": Shown(NodeHistoryScreen, made=lambda app: NodeHistoryScreen("add", SAID)),
     "confirm": Shown(ConfirmScreen, made=lambda app: ConfirmScreen("add.toml already exists. Overwrite?")),
     "hot": Shown(HotSpotScreen, made=lambda app: HotSpotScreen(SAMPLING, {"add": "add"})),
-    "plot": Shown(PlotScreen, made=lambda app: PlotScreen([PLOT], app.glyphs, chooses="goes to the node")),
+    "plot": Shown(PlotScreen, made=lambda app: PlotScreen([PLOT], app.glyphs, choose_hint="goes to the node")),
     "presets-beside": Shown(
         PresetsScreen, made=lambda app: PresetsScreen(app.session, ()), filled=lambda screen: screen.show(PRESETS)
     ),

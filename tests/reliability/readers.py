@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from buddy.app.panes import node_list
-from buddy.app.reports import tuning
-from buddy.app.reports.reproducer import DESCRIPTION_FILE, ReproducerDescription, StageFile, read_description
+from buddy.app.panes import node_filter
+from buddy.app.reports import searches
+from buddy.app.reports.reproducer import DESCRIPTION, ReproducerDescription, StageFile, read_description
 from buddy.app.reports.text import search_hits
 from buddy.app.session import remote_host
 from buddy.app.workspace import inputs, pipeline_text, session_file, settings
@@ -196,7 +196,7 @@ def _completed(text: str) -> None:
 
 
 def _filtered(text: str) -> None:
-    node_list.read_filter(text)(FACTS)
+    node_filter.parse_filter(text)(FACTS)
 
 
 def _searched(text: str) -> None:
@@ -283,7 +283,7 @@ SMALL = recipe.Recipe(
     choices=(recipe.OpChoice("mm_3", "tosa"),),
     backend_flags=("--iree-opt-level=O2",),
 )
-FACTS = node_list.NodeFacts(one_of_each(protocol.NodeRow)[0])
+FACTS = node_filter.NodeFacts(one_of_each(protocol.NodeRow)[0])
 EDITS = Edits([Edit(SMALL)], Edit(SMALL, "tile"), [Edit(SMALL, "cse")])
 KEPT = session_file.SavedScreen(
     stage=("a", 3), node="mm", runs=tuple(one_of_each(RunRecord)), bookmarks=[[0, ["cse", 3], 1, "x"]]
@@ -360,7 +360,7 @@ READERS: dict[str, Reader] = {
     ),
     "pipeline": Reader(_text(_parsed_pipeline), (pipeline_text.PipelineError,), (_pipeline(),), weight=30),
     "completion": Reader(_text(_completed), (), (_pipeline(),)),
-    "filter": Reader(_text(_filtered), (node_list.FilterError,), (FILTER.encode(),), weight=40),
+    "filter": Reader(_text(_filtered), (node_filter.FilterError,), (FILTER.encode(),), weight=40),
     "search": Reader(
         _text(_searched), (ValueError,), (b"llvm\\.(load|store) .*f32", b"=a(b", b"\\V%0 = ["), longest=300
     ),

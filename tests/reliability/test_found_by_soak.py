@@ -199,10 +199,10 @@ def test_lines_that_are_drawn_are_counted_as_they_are_on_the_screen(tmp_path: Pa
     """A row may be wrapped into hundreds."""
     lines = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings()).ir.line_painter
     for number in range(10):
-        lines.add((number,), [([], 0)] * (MAX_CACHED_LINES // 4))
-    assert lines.cached == [(6,), (7,), (8,), (9,)]
-    lines.add((10,), [([], 0)] * (2 * MAX_CACHED_LINES))
-    assert lines.cached == [(10,)]
+        lines.cache_lines((number,), [([], 0)] * (MAX_CACHED_LINES // 4))
+    assert lines.cached_keys == [(6,), (7,), (8,), (9,)]
+    lines.cache_lines((10,), [([], 0)] * (2 * MAX_CACHED_LINES))
+    assert lines.cached_keys == [(10,)]
 
 
 async def test_a_worker_that_another_replaces_before_it_begins_leaves_nothing(

@@ -26,7 +26,7 @@ async def test_a_stage_is_compared_with_the_same_stage_of_another_recipe(workben
         await bench.press("enter")
         await bench.until(lambda: ir.comparison.others is not None, "the other side")
         passes.move_to(next(k for k, row in enumerate(passes.rows) if row.name == "fold-transposes"))
-        passes.toggle()
+        passes.toggle_pass()
         await bench.settled()
         ir.choose(next(row for row in ir.rows if row.stage.name == "fuse-elementwise"))
         await bench.until(lambda: ir.document.diff is not None and ir.is_drawn, "the diff")

@@ -170,7 +170,7 @@ async def test_a_narrow_screen_shows_the_pane_alone_and_without_panes_a_message_
         assert not bench.app.ir.display
         await bench.press("tab")
         assert bench.app.pane.pane_id == "outputs"
-        bench.app.plugin._found = ((), ())
+        bench.app.plugin._sources = ()
         await bench.press("g", "A")
         await bench.sees("No plug-in has a pane")
 

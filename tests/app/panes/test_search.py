@@ -178,7 +178,7 @@ async def test_the_arrows_in_the_prompt_go_from_match_to_match(workbench: Open) 
         stage = passes.current.stage
         await bench.settled()
         assert stage is not None
-        assert bench.app.ir.key == stage.key, "the accepted match is selected"
+        assert bench.app.ir.chosen_key == stage.key, "the accepted match is selected"
 
 
 @pytest.mark.slow

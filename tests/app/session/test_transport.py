@@ -98,7 +98,7 @@ async def test_a_lost_connection_is_reported_and_loses_no_edits(workbench: Calla
         await bench.until(lambda: "reconnecting in" in app.state.connection_error, "the next try")
         await bench.until(lambda: bench.shows("press R to reconnect"), "what to do")
         assert app.state.engine == "ready"
-        assert app.ir.document.lines
+        assert app.ir.document.line_count
         await bench.press("space")
         assert app.workspace.can_undo
         await bench.press("u")

@@ -107,7 +107,7 @@ async def _type_path(bench: Any, text: str) -> Any:
 async def test_another_program_is_opened_and_the_first_one_again(workbench: Open, tmp_path: Path) -> None:
     async with workbench("arith_add.py", size=(120, 40)) as bench:
         app, first = bench.app, bench.app.session
-        app.graph.toggle()
+        app.graph.toggle_eager()
         await bench.settled()
         edited = app.workspace.recipe
         assert edited != app.workspace.preset

@@ -79,7 +79,7 @@ async def test_switching_a_pass_off_leaves_earlier_stages_and_changes_later_ones
         assert bench.app.state.n_reused_stages > 0
         await bench.press("space")
         await bench.settled()
-        assert bench.app.ir.key == (name, 0), "the IR of the pass that has the cursor is shown"
+        assert bench.app.ir.chosen_key == (name, 0), "the IR of the pass that has the cursor is shown"
 
 
 async def test_a_failing_pass_is_marked_and_its_tab_has_the_ir_before_and_at_the_failure(workbench: Open) -> None:
@@ -115,7 +115,7 @@ async def test_phases_and_stages_have_keys(workbench: Open) -> None:
         await bench.press("{")
         await bench.drawn()
         assert ir.chosen_stage.changed
-        key = ir.key
+        key = ir.chosen_key
         assert bench.app.passes.current.stage.key == key, "the passes pane follows"
 
 
@@ -147,7 +147,9 @@ async def test_selecting_a_node_goes_to_its_line_and_a_line_to_its_node(workbenc
         ir.focus()
         await bench.press("g", "g")
         row = next(
-            k for k in range(ir.document.lines) if (line := ir.line_at(k)) and line.nodes and stable not in line.nodes
+            k
+            for k in range(ir.document.line_count)
+            if (line := ir.line_at(k)) and line.nodes and stable not in line.nodes
         )
         ir.move_to(row)
         await bench.passed_on()

@@ -150,10 +150,10 @@ async def test_remapped_keys_work_and_the_default_keys_do_not(tmp_path: Path, mo
         assert "zoom" in app.key_sequences.hint
         await pilot.press("w")
         await passed_on(pilot)
-        assert app.context.layout.folded
+        assert app.context.layout.shows_one_pane
         await pilot.press("plus")
         await passed_on(pilot)
-        assert app.context.layout.folded
+        assert app.context.layout.shows_one_pane
         await pilot.press("down")
         await pilot.press("f1")
         await passed_on(pilot)
