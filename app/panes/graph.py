@@ -90,7 +90,7 @@ class GraphPane(NodeTable):
             Column("lowering", 8, self._lowering_cell, key=lambda row: self.lowering_of(row) or None),
             *([self._training_column()] if is_training else []),
             *(self._precision_columns() if with_precisions else []),
-            *(self._error_columns() if self.state.graph_state.numbers else []),
+            *(self._error_columns() if self.state.graph_state.node_numbers else []),
             *(self._time_columns() if with_profile else []),
             *reason_columns,
             Column(
@@ -148,8 +148,8 @@ class GraphPane(NodeTable):
         if node is not None and not node.time.into and profiled_recipe is not None:
             # A profile of a recipe with another precision of this node does not tell the time in this one.
             seconds = node.time.seconds if profiled_recipe.precision_of(row.stable) == precision else None
-        numbers, tuned = state.numbers.get(row.stable), state.precisions.get(row.stable)
-        return numerics.precision_gain(precision, numbers, (state.f32_seconds.get(row.stable), seconds), tuned)
+        numbers, tuned = state.node_numbers.get(row.stable), state.precisions.get(row.stable)
+        return numerics.precision_gain(precision, numbers, state.f32_seconds.get(row.stable), seconds, tuned)
 
     def _number_cell(self, row: NodeRow) -> Cell:
         """The number of a node, in the colour of its Python line."""
@@ -175,20 +175,20 @@ class GraphPane(NodeTable):
 
     def _error_size(self, row: NodeRow, field: Literal["error", "own_error"]) -> float | None:
         """The error of a node as a number, by which rows are sorted; `None` if it was not compared."""
-        numbers = self.state.graph_state.numbers.get(row.stable)
+        numbers = self.state.graph_state.node_numbers.get(row.stable)
         deviation = _deviation_of(numbers, field) if numbers is not None else None
         return numerics.error_size(deviation) if deviation is not None else None
 
     def _error_cell(self, row: NodeRow, field: Literal["error", "own_error"]) -> Cell:
         """The error of a node; `fused` for a node that has no value of its own, dim after an edit of the recipe."""
-        numbers = self.state.graph_state.numbers.get(row.stable)
+        numbers = self.state.graph_state.node_numbers.get(row.stable)
         if numbers is None:
             return ("", "text")
         deviation = _deviation_of(numbers, field)
         if deviation is None:
             return (numbers.value_state if field == "error" and numbers.value_state == "fused" else "", "dim")
-        compared = self.state.graph_state.numerics
-        is_stale = compared is not None and compared[0] != self.workspace.recipe
+        comparison = self.state.graph_state.comparison
+        is_stale = comparison is not None and comparison.recipe != self.workspace.recipe
         role = "dim" if is_stale else "number" if deviation.ok else "bad"
         return (numerics.error_text(deviation), role)
 

@@ -109,7 +109,7 @@ class IrPane(LinkedPane):
         return self.stages.rows
 
     @property
-    def chosen_key(self) -> Key | None:
+    def chosen_key(self) -> StageKey | None:
         """The key of the chosen stage."""
         return self.stages.chosen_key
 

@@ -48,7 +48,7 @@ class ComparedStages(NamedTuple):
         phase = [each.stage for each in rows if each.stage.phase == row.stage.phase]
         index = next((k for k, stage in enumerate(phase) if stage is row.stage), len(phase))
         stages = [each.stage for each in rows]
-        before = (counterpart(stage, stages, self.stages) for stage in reversed(phase[: index + 1]))
+        before = (find_counterpart(stage, stages, self.stages) for stage in reversed(phase[: index + 1]))
         return next(filter(None, before), of_phase[-1] if of_phase else None)
 
     def first_difference(self, rows: Sequence[StageRow]) -> StageRow | None:

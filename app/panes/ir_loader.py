@@ -147,12 +147,12 @@ class IrLoader:
         self._context, self._view, self._document = context, view, document
         self._stages, self._comparison, self._folds = stages, comparison, folds
         # The key of the stage that is drawn.
-        self._drawn_key: Key | None = None
+        self._drawn_key: StageKey | None = None
         # The stage that is being loaded, and what is drawn then.
-        self._requested: tuple[Key, IrContent] | None = None
+        self._requested: tuple[StageKey, IrContent] | None = None
         # The last position of the cursor in each stage, and in each text of a stage.
-        self._positions: dict[Key, CursorPosition] = {}
-        self._text_positions: dict[tuple[Key, str], CursorPosition] = {}
+        self._positions: dict[StageKey, CursorPosition] = {}
+        self._text_positions: dict[tuple[StageKey, str], CursorPosition] = {}
         # The line at the cursor, after the name of its text and its number. It is stored here because a restart of the
         # engine clears the cache.
         self._noted_line: tuple[str, int, AnnotatedLine] | None = None

@@ -28,7 +28,7 @@ class IrStages:
         self._context, self._view = context, view
         self.rows: list[StageRow] = []
         self._by_phase = _RowsByPhase([])
-        self.chosen_key: Key | None = None
+        self.chosen_key: StageKey | None = None
         self.generic = self.is_default = False
         self._expected: StageKey | None = None
         # The chosen stage that an edit has removed. If it comes back, as after an undo, it is chosen again.
@@ -60,7 +60,7 @@ class IrStages:
         """The index of the chosen stage, -1 for none."""
         return next((k for k, row in enumerate(self.rows) if row.key == self.chosen_key), -1)
 
-    def find(self, key: Key | None) -> StageRow | None:
+    def find(self, key: StageKey | None) -> StageRow | None:
         """The stage with that key, `None` without one."""
         return next((row for row in self.rows if row.key == key), None)
 

@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple
 
 from buddy.app.actions import Pane as PaneId
 from buddy.app.panes.context import WorkbenchContext
-from buddy.app.session.stages import PAGE_LINES
+from buddy.app.session.line_cache import PAGE_LINES
 from buddy.app.session.state import State, Topic, keep_newest
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.table import Row, TableView

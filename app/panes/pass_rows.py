@@ -89,7 +89,7 @@ def fold_disabled(
     return folded
 
 
-def row_keys(rows: Sequence[PassRow]) -> list[Key]:
+def row_keys(rows: Sequence[PassRow]) -> list[StageKey]:
     """Returns a key for each row: its name, and the number of earlier rows with that name."""
     counts: Counter[str] = Counter()
     keys = []

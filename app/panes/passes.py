@@ -62,7 +62,7 @@ class PassesPane(TablePane[PassRow]):
         # Whether all disabled passes have rows of their own.
         self._shows_disabled = False
         # The disabled passes that the user has unfolded.
-        self._shown_passes: set[Key] = set()
+        self._shown_passes: set[StageKey] = set()
         # Whether the user has not moved the cursor yet.
         self._is_untouched = True
         # Whether the cursor goes to the first pass that changes something as soon as there is one.

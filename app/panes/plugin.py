@@ -134,7 +134,7 @@ class PluginPane(LinkedPane):
         if thread is not self._thread or self.source is None:
             return  # The error is of a pane that another one has replaced.
         self._thread, self._hosted_pane, self._inputs = None, None, []
-        self.problem = self.source.problem(error)
+        self.problem = self.source.diagnose(error)
         self.state.add_to_log(self.problem)
         self.say(f"The pane {self.source.name} is switched off: {self.problem.what}")
         self.rows_changed()

@@ -10,7 +10,7 @@ from textual.screen import ScreenResultType
 
 from buddy.app.reports import formatting
 from buddy.app.screens.modal import ListScreen
-from buddy.app.session.stages import LineCache
+from buddy.app.session.line_cache import LineCache
 from buddy.app.widgets.code_view import CodeView
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from buddy.app.reports import formatting
 from buddy.app.reports.node_history import NodeRemark, remark_text
 from buddy.app.screens.table_screen import TableScreen
-from buddy.app.session.stages import Key, StagePosition, StageRow
+from buddy.app.session.stages import StageKey, StagePosition, StageRow
 from buddy.app.widgets.look import Cell
 from buddy.app.widgets.table import Column
 from buddy.compiler.protocol import NodeTrace

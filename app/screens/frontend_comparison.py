@@ -11,10 +11,10 @@ from textual.containers import Container, Vertical
 
 from buddy.app.panes.ir_comparison import ComparedStages
 from buddy.app.reports import formatting
-from buddy.app.reports.node_history import FrontendPipeline, frontend_pipelines, phase_stages
+from buddy.app.reports.frontend_pipelines import FrontendPipeline, frontend_pipelines, phase_stages
 from buddy.app.screens.modal import ListScreen
 from buddy.app.session.requests import Requester
-from buddy.app.session.stages import Key, StagePosition
+from buddy.app.session.stages import StageKey, StagePosition
 from buddy.app.widgets.code_view import NodeLine, NodeLines
 from buddy.app.widgets.prompt import Prompt
 from buddy.app.workspace.frontends import dialects_of
@@ -43,7 +43,7 @@ class ComparedStage(NamedTuple):
     represents the node, -1 without one.
     """
 
-    key: Key
+    key: StageKey
     stage: Stage
     lines: list[NodeLine]
     hidden_count: int

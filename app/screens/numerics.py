@@ -107,7 +107,7 @@ class NumericsScreen(TableScreen[NodeNumbers]):
     async def _compare(self, reference: Reference) -> None:
         """Compare all nodes with `reference`, then show the report and add it to the log."""
         self.show_progress("compiling")
-        latest = self._session.state.of(self._recipe.graph).numerics
+        latest = self._session.state.graph_state_of(self._recipe.graph).comparison
         request = self._session.compare_nodes(self._recipe, reference, self._show_frame)
         report = await Requester(self._session, self.show_progress).await_answer(request)
         if report is not None:

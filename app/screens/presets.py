@@ -139,15 +139,13 @@ _COLUMNS: tuple[Column[PipelineFacts], ...] = (
         key=lambda row: row.n_changing_passes,
     ),
     Column("compile", 8, _compile_time_cell, right_aligned=True, key=lambda row: row.milliseconds or None),
-    Column(
-        "ops", 7, lambda row: _count_cell(row.operations), right_aligned=True, key=lambda row: row.operations or None
-    ),
+    Column("ops", 7, lambda row: _count_cell(row.n_ops), right_aligned=True, key=lambda row: row.n_ops or None),
     Column(
         "asm",
         8,
-        lambda row: _count_cell(row.assembly_lines),
+        lambda row: _count_cell(row.n_assembly_lines),
         right_aligned=True,
-        key=lambda row: row.assembly_lines or None,
+        key=lambda row: row.n_assembly_lines or None,
     ),
     Column("run", 8, _run_time_cell, right_aligned=True, key=_run_time),
     Column("to eager", 8, _speedup_cell, right_aligned=True, key=_speedup),

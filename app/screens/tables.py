@@ -13,7 +13,6 @@ from buddy.app.reports import formatting
 from buddy.app.reports.fallbacks import Fallback, GraphFacts, fallback_rows, fallbacks_summary, reason_and_fix
 from buddy.app.reports.pass_previews import PassPreview, deltas_text, rank_previews
 from buddy.app.reports.recompilations import DynamoRow, dynamo_rows, dynamo_summary
-from buddy.app.reports.searches import PassPreview, deltas_text, rank_previews
 from buddy.app.screens.table_screen import TableScreen
 from buddy.app.session.requests import Requester
 from buddy.app.widgets.look import Cell
@@ -151,7 +150,7 @@ class FallbacksScreen(TableScreen[Fallback]):
             await Requester(self._session, self.show_problem).request(frame, collect)
             if answers:
                 self._graphs[facts.number] = replace(facts, assignments=answers[-1].assignments)
-                self.show(fallbacks(self._graphs))
+                self.show(fallback_rows(self._graphs))
         self.set_box_title(self._title_text())
 
     def show_problem(self, problem: str) -> None:
@@ -251,7 +250,9 @@ _RECOMPILATION_COLUMNS: tuple[Column[DynamoRow], ...] = (
     Column("function", 18, lambda row: (row.function, "accent"), min_width=90),
     Column("reason or guard", 0, lambda row: (row.title, "text")),
     Column("before -> after", 26, lambda row: (row.change, "number")),
-    Column("cost", 9, lambda row: (row.cost, "dim"), right_aligned=True, key=lambda row: max(row.seconds, row.failed)),
+    Column(
+        "cost", 9, lambda row: (row.cost, "dim"), right_aligned=True, key=lambda row: max(row.seconds, row.n_failures)
+    ),
     Column("line", 20, lambda row: (formatting.short_location(row.line), "dim"), min_width=90),
 )
 

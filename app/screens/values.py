@@ -251,7 +251,7 @@ class ValuesScreen(ListScreen[None]):
         pages_of_sides = (
             self._pages.get((self._tensor_index, side, self._slices)) for side in self.current_tensor.sides
         )
-        return next(((pages.height, pages.width) for pages in pages_of_sides if pages and pages.known), (0, 0))
+        return next(((pages.height, pages.width) for pages in pages_of_sides if pages and pages.has_size), (0, 0))
 
     def _update_titles(self) -> None:
         """Show the side, the tensor and the slices in the title, and the keys that fit."""

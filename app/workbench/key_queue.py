@@ -29,10 +29,10 @@ _CANCEL_KEYS = ("ctrl+c", "escape")
 
 
 class OpeningJobs(Protocol):
-    """The jobs that open a screen when the engine has answered. `opening` says whether one is running."""
+    """The jobs that open a screen when the engine has answered. `is_opening` says whether one is running."""
 
     @property
-    def opening(self) -> bool: ...
+    def is_opening(self) -> bool: ...
     def cancel_opening(self) -> None: ...
 
 
@@ -83,7 +83,7 @@ class KeyQueue:
 
         A cancel key first cancels the job that the waiting keys wait for, and drops them.
         """
-        if self._jobs.opening and isinstance(event, events.Key) and event.key in _CANCEL_KEYS:
+        if self._jobs.is_opening and isinstance(event, events.Key) and event.key in _CANCEL_KEYS:
             self._waiting.clear()
             self._jobs.cancel_opening()
         self._waiting.append(event)
@@ -99,7 +99,7 @@ class KeyQueue:
         if not self._waiting:
             self._delivering = False
             return
-        if self._jobs.opening:
+        if self._jobs.is_opening:
             if waited < OPENING_MESSAGE_SECONDS <= waited + OPENING_CHECK_SECONDS:
                 self._say("Keys wait until the screen opens. Press ctrl+c to cancel")
             self._app.set_timer(OPENING_CHECK_SECONDS, partial(self._deliver_next, waited + OPENING_CHECK_SECONDS))
@@ -121,7 +121,7 @@ class KeyQueue:
         This is so if the focus has not moved, and the messages in the queues change at most a text.
         """
         app = self._app
-        if (app.screen, app.focused) != self._focus or self._jobs.opening or app._exit:
+        if (app.screen, app.focused) != self._focus or self._jobs.is_opening or app._exit:
             return False
         if isinstance(app.focused, CursorView):
             return True

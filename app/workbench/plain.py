@@ -397,7 +397,7 @@ class PlainWorkbench(Workbench):
         if isinstance(node, Candidates):
             self._printer.say(ambiguity_text("node", words, node))
         else:
-            self.context.selection.go_to_one_of((found.stable,))
+            self.context.selection.go_to_one_of((node.stable,))
 
     async def _stages(self, _words: Sequence[str]) -> None:
         """Print the stages with their numbers."""
@@ -450,7 +450,7 @@ class PlainWorkbench(Workbench):
         elif isinstance(node, Candidates):
             self._printer.say(ambiguity_text("pass or node", words, node))
         else:
-            self.context.selection.go_to_one_of((found.stable,))
+            self.context.selection.go_to_one_of((node.stable,))
             await self._pause()
             await self._perform_action(BY_ID["graph.toggle"])
 

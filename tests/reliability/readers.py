@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from buddy.app.panes import node_filter
-from buddy.app.reports import searches
-from buddy.app.reports.reproducer import DESCRIPTION, ReproducerDescription, StageFile, read_description
+from buddy.app.reports import tuning
+from buddy.app.reports.reproducer import DESCRIPTION_FILE, ReproducerDescription, StageFile, read_description
 from buddy.app.reports.text import search_hits
 from buddy.app.session import remote_host
 from buddy.app.workspace import inputs, pipeline_text, session_file, settings

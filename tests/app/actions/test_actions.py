@@ -12,7 +12,7 @@ import pytest
 from textual.binding import Binding
 
 from buddy.app.actions import ACTIONS, PANES, Action, Situation, replace_keys, sequence_continuations
-from buddy.app.reports.formatting import cancelled_text
+from buddy.app.reports.progress_texts import cancelled_text
 from buddy.app.screens.help import help_screen
 from buddy.app.widgets.bindings import pane_bindings, screen_bindings
 from buddy.app.widgets.prompt import KEYS as PROMPT_KEYS
