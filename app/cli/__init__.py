@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
 
-from buddy.app.workspace.sources import missing_source
+from buddy.app.workspace.sources import missing_source_error
 
 VERBS = {
     "run": "compile, run, and compare every output with eager PyTorch",
@@ -134,7 +134,7 @@ def _first_word_error(words: Sequence[str]) -> str:
         return f"unknown verb or file {word!r}: did you mean {verb}? (`buddy-tui --help` lists the verbs)"
     is_remote = any(option.partition("=")[0] in ("--engine", "--remote") for option in words)
     needs_terminal = not {"--web", "--plain"} & set(words)
-    return ("" if is_remote else missing_source(word)) or (missing_terminal(word) if needs_terminal else "")
+    return ("" if is_remote else missing_source_error(word)) or (missing_terminal(word) if needs_terminal else "")
 
 
 def missing_terminal(source: str = "") -> str:

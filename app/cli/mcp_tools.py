@@ -18,8 +18,8 @@ from buddy.app.reports.share.page import is_page, write_report
 from buddy.app.reports.text.unified import unified_diff
 from buddy.app.reports.training_memory import role_text, training_memory
 from buddy.app.session.stages import align_stages
-from buddy.app.workspace.files import write_whole
-from buddy.app.workspace.pipeline_text import PipelineError, option_value, parse, steps_of
+from buddy.app.workspace.files import write_text_atomically
+from buddy.app.workspace.pipeline_text import PipelineError, option_value, parse_pipeline, to_steps
 from buddy.compiler.protocol import (
     Bisect,
     Compare,
@@ -298,7 +298,7 @@ class Tools:
         """Replace all passes by a pipeline in MLIR's syntax: `builtin.module(canonicalize,func.func(cse))`."""
         recipe = self._program.recipe
         try:
-            steps = steps_of(parse(pipeline), recipe.steps)
+            steps = to_steps(parse_pipeline(pipeline), recipe.steps)
         except PipelineError as error:
             where = f"the pipeline, character {error.offset + 1}"
             raise BuddyError(error.message, where, "correct the pipeline and call set_pipeline again") from error
@@ -393,7 +393,7 @@ class Tools:
     async def write_recipe(self, path: str, overwrite: bool = False) -> Json:
         """Write the current recipe as TOML into the folder, for `buddy-tui run --recipe`."""
         file = self._program.folder.new_file(path, overwrite)
-        write_whole(file, to_toml(self._program.recipe))
+        write_text_atomically(file, to_toml(self._program.recipe))
         return {"written": self._program.folder.name_of(file)}
 
     async def write_report(self, path: str, run: bool = True) -> Json:

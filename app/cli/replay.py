@@ -21,7 +21,7 @@ from buddy.app.reports.reproducer import (
     text_hash,
 )
 from buddy.app.reports.run_report import as_text
-from buddy.app.workspace.inputs import file_choice
+from buddy.app.workspace.inputs import inputs_from_file
 from buddy.compiler.protocol import Run, Stage
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
@@ -99,7 +99,7 @@ def _original_inputs(values: Path) -> InputChoice:
     if not values.exists():
         return OWN_INPUTS
     try:
-        return file_choice(values)
+        return inputs_from_file(values)
     except ValueError as error:
         raise UsageError(f"{values}: {error}") from error
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from buddy.app.workspace.inputs import relative_to_current
+from buddy.app.workspace.inputs import relative_to_working_directory
 from buddy.app.workspace.sources import Program, RecentPrograms
 
 if TYPE_CHECKING:
@@ -34,19 +34,21 @@ class ProgramCommands:
         recent, workspace = self._recent.read(), self._context.workspace
         # The program on the screen is last: the first entry is the one to go back to.
         others = [program for program in recent if not self._is_shown(program)]
-        shown = [Program(workspace.source, workspace.arguments, recent[0].at)] if len(others) < len(recent) else []
+        shown = (
+            [Program(workspace.source, workspace.arguments, recent[0].opened_at)] if len(others) < len(recent) else []
+        )
         screen = ProgramScreen([*others, *shown], self._context.session.is_local)
         self._context.dialogs.open(screen, self._confirm)
 
     def _is_shown(self, program: Program) -> bool:
         workspace = self._context.workspace
-        return workspace.same_program(program.source, program.arguments)
+        return workspace.is_same_program(program.source, program.arguments)
 
     def _confirm(self, program: Program | None) -> None:
         """Open the program, after a question if that would lose something."""
         if program is None:
             return
-        name = relative_to_current(program.text)
+        name = relative_to_working_directory(program.text)
         problem = self._context.workspace.problem
         losses = ["what is running will be cancelled"] if self._is_busy() else []
         losses += [f"the edits of this program are not saved: {problem}"] if problem else []

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from buddy.app.actions import key_of
 from buddy.app.reports.results import Entry, Result
-from buddy.app.workspace.files import write_whole
+from buddy.app.workspace.files import write_text_atomically
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 from buddy.compiler.tools.reduce.failure import Failure, FailureKind, describe, reproduction_script, resolved_command
 from buddy.compiler.tools.reduce.reduction import Reduction, ReductionError, ReductionProgress, original_execution
@@ -211,8 +211,8 @@ class ReduceCommands:
     def _write(self, path: Path, reduction: Reduction) -> None:
         script = path.with_name(f"{path.name}.sh")
         try:
-            write_whole(path, reduction.best)
-            write_whole(script, reproduction_script(reduction.failure, path))
+            write_text_atomically(path, reduction.best)
+            write_text_atomically(script, reproduction_script(reduction.failure, path))
             script.chmod(0o755)
         except OSError as error:
             self._context.say(f"{path} could not be written: {error.strerror or error}")

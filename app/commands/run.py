@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from buddy.app.panes.ir_comparison import TitledRecipe
-from buddy.app.workspace.inputs import file_choice, parse_path, parse_seconds, parse_seed
+from buddy.app.workspace.inputs import inputs_from_file, parse_path, parse_seconds, parse_seed
 from buddy.app.workspace.session_file import RunRecord, content_hash
 from buddy.compiler.protocol.run_report import RUNTIMES, InputChoice, Mark
 
@@ -133,7 +133,7 @@ class RunCommands:
 
     async def _read_in_background(self, path: Path, use_inputs: Callable[[InputChoice], object]) -> None:
         try:
-            inputs = await asyncio.to_thread(file_choice, path)
+            inputs = await asyncio.to_thread(inputs_from_file, path)
         except ValueError as error:
             self._inputs_to_restore = None
             self._context.say(f"{path}: {error}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from buddy.app.panes.ir_comparison import DIFF_MODES
 from buddy.app.session.stages import UnavailableError
-from buddy.app.workspace.command_line import ScreenState, command
+from buddy.app.workspace.command_line import ScreenState, headless_command
 from buddy.app.workspace.drafts import saved_drafts
 from buddy.app.workspace.files import FileLock
 from buddy.app.workspace.session_file import Bookmarks, SavedScreen, SessionFile, without_content
@@ -84,7 +84,7 @@ class SessionCommands:
             left = ", ".join(drafts.unsaved)
             messages.append(f"unsaved input of the last session: {left}; open the editor to restore it")
         with contextlib.suppress(OSError):
-            if self._open_lock.share():
+            if self._open_lock.take_shared():
                 editing = f" (editing: {', '.join(drafts.open)})" if drafts.open else ""
                 messages.append(f"the program is also open in another workbench{editing}; each has its own edits")
         return messages
@@ -272,7 +272,7 @@ class SessionCommands:
         """The command line that prints what `shown` describes (default: what the screen shows)."""
         recipe = self._context.workspace.recipe
         preset = next((preset.recipe for preset in self._context.state.presets if preset.name == recipe.preset), None)
-        return command(recipe, preset, self._context.workspace.path, shown or self._screen_state())
+        return headless_command(recipe, preset, self._context.workspace.path, shown or self._screen_state())
 
     def _screen_state(self) -> ScreenState:
         ir, pane, graph_count = self._ir, self._context.layout.pane_id, len(self._context.state.graphs)

@@ -14,7 +14,7 @@ from buddy.app.reports import formatting
 from buddy.app.reports.text.folds import MAX_EXPANDED, TypeNames, abbreviate_types
 from buddy.app.session.stages import AnnotatedLine
 from buddy.app.widgets.look import Cells
-from buddy.app.workspace.inputs import relative_to_current
+from buddy.app.workspace.inputs import relative_to_working_directory
 
 TAB_WIDTH = 8
 # The maximum number of characters that are shown of a full line.
@@ -156,7 +156,7 @@ class IrLines:
             todo = f"press {key_of('ir.write')} to write the stage to a file"
             lines += [[], [(f"{formatting.count(rest)} more characters: {todo}", "dim")]]
         info = self._context.state.info
-        locations = {row.stable: relative_to_current(row.location) for row in info.rows} if info else {}
+        locations = {row.stable: relative_to_working_directory(row.location) for row in info.rows} if info else {}
         if line.machine:
             lines += [[], [("machine code  ", "accent"), (line.machine, "text")]]
         for node in line.nodes:

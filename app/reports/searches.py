@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from buddy.app.reports.plots import Plot, PlotAxis, Series
-from buddy.app.workspace.files import write_whole
+from buddy.app.workspace.files import write_text_atomically
 from buddy.app.workspace.pipeline_text import option_value
 from buddy.compiler.protocol import Attempted, BisectionResult, Criterion, PassInfo, Tried, Tuned, Variation
 from buddy.compiler.protocol.errors import BuddyError
@@ -104,7 +104,7 @@ def write_bisection(folder: Path, result: BisectionResult) -> list[Path]:
     """Write the files of a result into `folder`. Raises `OSError`."""
     texts = bisection_texts(result)
     for file, text in texts.items():
-        write_whole(folder / file, text)
+        write_text_atomically(folder / file, text)
     return [folder / file for file in texts]
 
 

@@ -13,7 +13,7 @@ from difflib import SequenceMatcher
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from buddy.app.workspace.session_file import Key as Key
+from buddy.app.workspace.session_file import StageKey as Key
 from buddy.compiler.protocol import Lines, SearchResult, Stage
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.plain_values import LANGUAGES

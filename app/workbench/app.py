@@ -81,7 +81,7 @@ from buddy.app.workbench.terminal import (
     save_crash_log,
 )
 from buddy.app.workbench.tour import Tour
-from buddy.app.workspace.session_file import FIRST_SCRIPT_NOTICE, Bookmarks, is_first_script
+from buddy.app.workspace.session_file import FIRST_SCRIPT_NOTICE, Bookmarks, record_first_script
 from buddy.app.workspace.settings import Settings
 from buddy.app.workspace.workspace import Workspace, default_store
 from buddy.compiler.protocol.recipe import PluginFile
@@ -313,7 +313,7 @@ class Workbench(App[int]):
         self.workers.cancel_all()
         self._make_program(source, arguments, plugins, before.watching)
         self._key_queue.use(self.context.jobs, self.context.say)
-        if is_first_script(source, self._store):
+        if record_first_script(source, self._store):
             self.session_commands.startup_messages = (FIRST_SCRIPT_NOTICE,)
         await self.recompose()
         self._start_program()
