@@ -90,7 +90,7 @@ def edit_in_external_editor(editor: Sequence[str], name: str, text: str, line: i
     path = folder / name
     try:
         path.write_text(text, "utf-8")
-        status = _run(editor_command(editor, path, line))
+        status = _run_editor(editor_command(editor, path, line))
     except OSError as error:
         shutil.rmtree(folder, ignore_errors=True)
         raise NoEditorError(f"{editor[0]} does not start: {error.strerror}") from error
@@ -115,7 +115,7 @@ def _delete_unless_edited(folder: Path, edited: Sequence[Path]) -> str:
     return ""
 
 
-def _run(words: Sequence[str]) -> int:
+def _run_editor(words: Sequence[str]) -> int:
     """Run a command and return its exit status."""
     with _ignored_interrupts():
         return subprocess.run(words, check=False).returncode

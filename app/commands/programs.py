@@ -12,18 +12,18 @@ from buddy.app.workspace.sources import Program, RecentPrograms
 if TYPE_CHECKING:
     from buddy.app.panes.context import WorkbenchContext
 
-Open = Callable[[str, tuple[str, ...]], object]
+OpenProgram = Callable[[str, tuple[str, ...]], object]
 
 
 class ProgramCommands:
     """`open_program` replaces the program of the workbench. `is_busy` says whether jobs run that this would cancel."""
 
-    def __init__(self, context: WorkbenchContext, open_program: Open, is_busy: Callable[[], bool]) -> None:
+    def __init__(self, context: WorkbenchContext, open_program: OpenProgram, is_busy: Callable[[], bool]) -> None:
         self._context, self._open_program, self._is_busy = context, open_program, is_busy
         self._recent = RecentPrograms(context.workspace.store)
         self._is_checking = False
 
-    def record(self) -> None:
+    def add_to_recent(self) -> None:
         """Put the program of the workbench first in the list of recent programs."""
         self._recent.add(self._context.workspace.source, self._context.workspace.arguments)
 
@@ -34,10 +34,10 @@ class ProgramCommands:
         recent, workspace = self._recent.read(), self._context.workspace
         # The program on the screen is last: the first entry is the one to go back to.
         others = [program for program in recent if not self._is_shown(program)]
-        shown = (
-            [Program(workspace.source, workspace.arguments, recent[0].opened_at)] if len(others) < len(recent) else []
-        )
-        screen = ProgramScreen([*others, *shown], self._context.session.is_local)
+        opened_at = recent[0].opened_at if recent else 0.0
+        current = Program(workspace.source, workspace.arguments, opened_at)
+        programs = [*others, current] if len(others) < len(recent) else others
+        screen = ProgramScreen(programs, self._context.session.is_local)
         self._context.dialogs.open(screen, self._confirm)
 
     def _is_shown(self, program: Program) -> bool:

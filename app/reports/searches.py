@@ -177,10 +177,10 @@ class VariationError(BuddyError, ValueError):
 
 
 def read_variation(text: str) -> Variation:
-    """Parses `WHAT=VALUE,VALUE…`. Raises `VariationError` for a text of another form."""
+    """Parses `SETTING=VALUE,VALUE…`. Raises `VariationError` for a text of another form."""
     parameter, equals, values = (part.strip() for part in text.partition("="))
     if not equals or not parameter or not values:
-        raise VariationError(f"{text!r} is not of the form WHAT=VALUE,VALUE")
+        raise VariationError(f"{text!r} is not of the form SETTING=VALUE,VALUE")
     if parameter in RECIPE_FIELDS:
         warn_renamed(repr(parameter), repr(RECIPE_FIELDS[parameter]))
     return Variation(RECIPE_FIELDS.get(parameter, parameter), tuple(_value(part.strip()) for part in values.split(",")))

@@ -15,7 +15,7 @@ from buddy.app.screens.modal import AnsweringScreen
 from buddy.app.screens.picker import ChoiceList, PickerChoice, rank_choices
 from buddy.app.widgets.prompt import StillInput
 from buddy.app.workspace.inputs import relative_to_working_directory
-from buddy.app.workspace.sources import Program, parse_program, path_completions
+from buddy.app.workspace.sources import Program, parse_typed_program, path_completions
 
 # Rows of the box besides those of the list: border, input, its margin, and the line for errors.
 _FRAME_ROWS = 6
@@ -122,7 +122,7 @@ class ProgramScreen(AnsweringScreen[Program]):
         typed, choice = self.query_one(Input).value.strip(), self._list.current
         if typed and not self._has_moved:
             try:
-                self.dismiss(parse_program(typed, is_local=self._local))
+                self.dismiss(parse_typed_program(typed, is_local=self._local))
                 return
             except ValueError as error:
                 # A word of the search, not a path: the entry that it has found is meant.
@@ -141,7 +141,7 @@ class ProgramScreen(AnsweringScreen[Program]):
             self._type(text)
             return
         try:
-            self.dismiss(parse_program(text, is_local=self._local))
+            self.dismiss(parse_typed_program(text, is_local=self._local))
         except ValueError as error:
             self._show_error(str(error))
 

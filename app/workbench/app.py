@@ -296,7 +296,7 @@ class Workbench(App[int]):
     def _start_program(self) -> None:
         """Restore the last session of the program, and show it in the panes, which are mounted."""
         self._methods = resolve(actions.ACTIONS, self.targets(), self.panes, lambda: self.context.layout.pane_id)
-        self.program_commands.record()
+        self.program_commands.add_to_recent()
         if self.state.opens_dump:
             self.context.layout.pane_id = "ir"  # its stages are what a dump has
         self.session_commands.restore()

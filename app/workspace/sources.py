@@ -55,7 +55,7 @@ class Program(NamedTuple):
         return shlex.join((self.source, *self.arguments))
 
 
-def parse_program(typed: str, *, is_local: bool = True) -> Program:
+def parse_typed_program(typed: str, *, is_local: bool = True) -> Program:
     """The program that the user has typed: a source, then arguments of the script.
 
     Raises `ValueError` with the reason if a source on this machine (`is_local`) cannot be opened.
@@ -98,7 +98,7 @@ def _check_source(source: str) -> None:
 
 
 def path_completions(typed: str) -> list[str]:
-    """The paths that continue `typed`, quoted for `parse_program`; folders end with a slash and come first."""
+    """The paths that continue `typed`, quoted for `parse_typed_program`; folders end with a slash and come first."""
     folder, prefix = os.path.split(_unquoted(typed))
     try:
         with os.scandir(os.path.expanduser(folder) or ".") as entries:
