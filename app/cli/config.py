@@ -37,12 +37,12 @@ def main(words: Sequence[str]) -> int:
     settings, problems = load_settings(path)
     Keymap(settings.keys)  # the constructor applies the keys to the actions
     if options.json:
-        print(json.dumps({**_settings_json(path, settings, problems), "actions": _actions()}, indent=2))
+        print(json.dumps({**_settings_json(path, settings, problems), "actions": _action_rows()}, indent=2))
     elif options.keys:
-        rows = [[action["id"], action["pane"], ", ".join(action["keys"]), action["title"]] for action in _actions()]
+        rows = [[action["id"], action["pane"], ", ".join(action["keys"]), action["title"]] for action in _action_rows()]
         print(table(["id", "pane", "keys", "action"], rows, left=frozenset(["id", "pane", "keys", "action"])))
     else:
-        print(_text(path, settings, problems))
+        print(_settings_text(path, settings, problems))
     return FAILURE if problems else 0
 
 
@@ -57,7 +57,7 @@ def _settings_json(path: Path, settings: Settings, problems: Sequence[str]) -> d
     }
 
 
-def _actions() -> list[dict[str, Any]]:
+def _action_rows() -> list[dict[str, Any]]:
     return [
         {
             "id": action.id,
@@ -70,7 +70,7 @@ def _actions() -> list[dict[str, Any]]:
     ]
 
 
-def _text(path: Path, settings: Settings, problems: Sequence[str]) -> str:
+def _settings_text(path: Path, settings: Settings, problems: Sequence[str]) -> str:
     """The text output: paths, current values, remapped keys, themes, problems, and keys that clash."""
     values = {"theme": settings.theme or DEFAULT}
     values |= {name: str(getattr(settings, name)).lower() for name in ("auto_run", "equal_nan", "reopen")}

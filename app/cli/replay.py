@@ -59,13 +59,13 @@ async def _replay(engine: Headless, options: argparse.Namespace, description: Re
     recipe = await _open_reproducer(engine, options, description)
     compilation = await engine.compile(recipe)
     changed_stages = await _changed_stages(engine, compilation.ordered(), description)
-    values = options.folder / VALUES
+    values_path = options.folder / VALUES
     ran = None
     if not description.problem:
-        inputs, equal_nan = _original_inputs(values), options.equal_nan
+        inputs, equal_nan = _original_inputs(values_path), options.equal_nan
         run = Run(0, recipe, options.repeats, for_comparison=True, inputs=inputs, values=True, equal_nan=equal_nan)
         ran = await engine.client.request(run)
-    changed_outputs = _changed_outputs(values, ran.values) if ran is not None and values.exists() else []
+    changed_outputs = _changed_outputs(values_path, ran.values) if ran is not None and values_path.exists() else []
     ok = not changed_stages and (ran is None or not ran.report.wrong)
     n_stages = len(description.stages)
     if options.json:
