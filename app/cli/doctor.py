@@ -31,6 +31,7 @@ from buddy.compiler.protocol.environment import VARIABLES, EnvironmentVariableEr
 from buddy.compiler.support import disk_cache
 from buddy.compiler.support.target import cores, host, host_features, measured_rates, prefers_bf16x3
 
+# The lines of a section: names and texts. A fact without a name continues the one before it.
 Facts = list[tuple[str, str]]
 
 PACKAGES = ("textual", "textual-plot", "msgspec", "pygments", "capstone", "pyelftools")

@@ -33,7 +33,7 @@ from buddy.app.cli.recipes import (
     with_eager_nodes,
 )
 from buddy.app.session.progress import PartTimes
-from buddy.app.workspace.command_line import write_script
+from buddy.app.workspace.files import write_script
 from buddy.app.workspace.frontends import with_steps_of
 from buddy.compiler.protocol import (
     NOT_APPLIED,

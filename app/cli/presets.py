@@ -32,10 +32,10 @@ def make_parser() -> arguments.Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    return run_verb_on_program(make_parser(), words, _compare)
+    return run_verb_on_program(make_parser(), words, _compare_presets)
 
 
-async def _compare(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
+async def _compare_presets(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
     recipes = await engine.open_program(options, script)
     presets = (
         await engine.client.request(ListPresets(0, arguments.working_folder(options), arguments.plugins_of(options)))

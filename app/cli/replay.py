@@ -21,7 +21,7 @@ from buddy.app.reports.reproducer import (
     source_of,
 )
 from buddy.app.reports.run_report import run_report_text
-from buddy.app.workspace.inputs import file_choice
+from buddy.app.workspace.inputs import inputs_from_file
 from buddy.compiler.protocol import Run, Stage
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
@@ -59,13 +59,13 @@ async def _replay(engine: Headless, options: argparse.Namespace, description: Re
     recipe = await _open_reproducer(engine, options, description)
     compilation = await engine.compile(recipe)
     changed_stages = await _changed_stages(engine, compilation.ordered(), description)
-    values = options.folder / VALUES_FILE
+    values_path = options.folder / VALUES_FILE
     ran = None
     if not description.problem:
-        inputs, equal_nan = _original_inputs(values), options.equal_nan
+        inputs, equal_nan = _original_inputs(values_path), options.equal_nan
         run = Run(0, recipe, options.repeats, for_comparison=True, inputs=inputs, values=True, equal_nan=equal_nan)
         ran = await engine.client.request(run)
-    changed_outputs = _changed_outputs(values, ran.values) if ran is not None and values.exists() else []
+    changed_outputs = _changed_outputs(values_path, ran.values) if ran is not None and values_path.exists() else []
     ok = not changed_stages and (ran is None or not ran.report.wrong)
     n_stages = len(description.stages)
     if options.json:
@@ -99,7 +99,7 @@ def _original_inputs(values: Path) -> InputChoice:
     if not values.exists():
         return OWN_INPUTS
     try:
-        return file_choice(values)
+        return inputs_from_file(values)
     except ValueError as error:
         raise UsageError(f"{values}: {error}") from error
 

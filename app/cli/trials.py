@@ -34,10 +34,10 @@ def make_parser() -> arguments.Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    return run_verb_on_program(make_parser(), words, _try)
+    return run_verb_on_program(make_parser(), words, _preview_passes)
 
 
-async def _try(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
+async def _preview_passes(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
     recipe = await engine.open_graph(options, script)
     stage = choose_stage((await engine.compile(recipe)).ordered(), options.stage)
     if stage.language != "mlir":

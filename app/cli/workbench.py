@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from buddy.app.cli import FAILURE, USAGE_ERROR, VERBS, arguments, missing_terminal
 from buddy.app.cli import main as cli_main
-from buddy.app.workspace.sources import missing_source
+from buddy.app.workspace.sources import missing_source_error
 
 _SUMMARY = """Open the workbench on a PyTorch program: read every stage from the graph to machine code, and
 enable or disable every pass.
@@ -63,7 +63,7 @@ def main(words: Sequence[str]) -> int:
     options, script = arguments.parse_with_script_arguments(parser, words)
     if options.web and options.plain:
         parser.error("--plain prints lines here, --web serves the screen: give one of them")
-    error = "" if options.engine or options.remote else missing_source(options.source)
+    error = "" if options.engine or options.remote else missing_source_error(options.source)
     error = error or ("" if options.web or options.plain else missing_terminal(options.source))
     if error:
         print(error, file=sys.stderr)

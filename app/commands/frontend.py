@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from buddy.app.panes.ir_comparison import ComparedStages
 from buddy.app.session.stages import StagePosition
-from buddy.app.workspace.frontends import SUMMARIES, dialects_of, with_frontend
+from buddy.app.workspace.frontends import FRONTEND_SUMMARIES, dialects_of, with_frontend
 from buddy.compiler.protocol.recipe import FRONTENDS, TORCH_MLIR, Dialect, Frontend
 
 if TYPE_CHECKING:
@@ -81,5 +81,5 @@ class FrontendCommands:
 
 def _describe_choice(choice: _FrontendChoice) -> str:
     if choice.frontend == TORCH_MLIR:
-        return SUMMARIES[choice.frontend]
-    return f"{SUMMARIES[choice.frontend]}, {choice.dialect} first"
+        return FRONTEND_SUMMARIES[choice.frontend]
+    return f"{FRONTEND_SUMMARIES[choice.frontend]}, {choice.dialect} first"

@@ -173,7 +173,7 @@ class GraphCommands:
             self.show(number)
 
     def show_fallbacks(self) -> None:
-        """List what is not compiled in all graphs. The chosen row leads to its node, or to its Python line."""
+        """List the fallbacks of all graphs: nodes in eager, graph breaks, guards. A choice goes to its node or line."""
         from buddy.app.screens.tables import FallbacksScreen
 
         context = self._context

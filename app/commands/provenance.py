@@ -15,12 +15,7 @@ from buddy.app.reports.node_history import (
 )
 from buddy.app.reports.python_lines import parse_location
 from buddy.app.session.stages import StagePosition, StageRow
-from buddy.compiler.protocol import (
-    ExplainCode,
-    FollowNode,
-    NodeRow,
-    Stage,
-)
+from buddy.compiler.protocol import ExplainCode, FollowNode, NodeRow, Stage
 from buddy.compiler.protocol.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -32,6 +27,7 @@ if TYPE_CHECKING:
 # The number of a node's lines that are shown for each stage.
 _MAX_LINES_PER_STAGE = 50
 
+# LLVM's remarks, like those of `CodeExplained`: (`LLVM`, node, text) each.
 Remarks = tuple[tuple[str, str, str], ...]
 
 
@@ -55,7 +51,7 @@ class ProvenanceCommands:
         """Go to the line that a node comes from in the source pane."""
         self.with_node(self._open_python)
 
-    # ---- which node ----------------------------------------------------------------------------------------------
+    # ---- choice of the node --------------------------------------------------------------------------------------
 
     def with_node(self, act: Callable[[NodeRow], object]) -> None:
         """Call `act` with the node under the cursor. If the line comes from several nodes, the user picks one first."""

@@ -1,4 +1,4 @@
-"""Opens the screens that need no command of their own."""
+"""Opens the screens for phases, failures, values, plots, numerics, themes, the log and help."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from buddy.app.panes.ir_comparison import DIFF_MODES
 from buddy.app.session.requests import UnavailableError
-from buddy.app.workspace.command_line import ScreenState, command
+from buddy.app.workspace.command_line import ScreenState, headless_command
 from buddy.app.workspace.drafts import saved_drafts
 from buddy.app.workspace.files import FileLock
 from buddy.app.workspace.session_file import Bookmarks, SavedScreen, SessionFile, without_content
@@ -84,7 +84,7 @@ class SessionCommands:
             left = ", ".join(drafts.unsaved)
             messages.append(f"unsaved input of the last session: {left}; open the editor to restore it")
         with contextlib.suppress(OSError):
-            if self._open_lock.share():
+            if self._open_lock.take_shared():
                 editing = f" (editing: {', '.join(drafts.open)})" if drafts.open else ""
                 messages.append(f"the program is also open in another workbench{editing}; each has its own edits")
         return messages
@@ -247,7 +247,11 @@ class SessionCommands:
             self._context.say(f"wrote {len(graph.stages)} stages to {path} ({formatting.size(size)})")
 
     async def _shared_graph(self) -> SharedGraph:
-        """The graph on the screen, with what is known of its recipe. It is run unless it has been run."""
+        """The graph on the screen for a report: its stages, run, numerics and profile under the current recipe.
+
+        Compiles it, and runs it unless it has been run. If that fails, `problem` is the reason. Raises
+        `UnavailableError` if the user cancels.
+        """
         from buddy.app.reports.share.contents import SharedGraph
 
         session, state, recipe = self._context.session, self._context.state, self._context.workspace.recipe
@@ -256,8 +260,8 @@ class SessionCommands:
         try:
             compiled = await session.compile_for_comparison(recipe)
             graph = graph._replace(stages=compiled.stages, assignments=tuple(state.assignments.values()))
-            known = state.report if state.run_recipe == recipe else None
-            graph = graph._replace(report=known or await session.run_for_comparison(recipe))
+            latest_report = state.report if state.run_recipe == recipe else None
+            graph = graph._replace(report=latest_report or await session.run_for_comparison(recipe))
         except UnavailableError as error:
             if error.cancelled:
                 raise
@@ -270,11 +274,11 @@ class SessionCommands:
 
     # ---- the command line ----------------------------------------------------------------------------------------
 
-    def command_line(self, shown: ScreenState | None = None) -> str:
-        """The command line that prints what `shown` describes (default: what the screen shows)."""
+    def command_line(self, screen: ScreenState | None = None) -> str:
+        """The command line that prints what `screen` describes, by default the current screen."""
         recipe = self._context.workspace.recipe
         preset = next((preset.recipe for preset in self._context.state.presets if preset.name == recipe.preset), None)
-        return command(recipe, preset, self._context.workspace.path, shown or self._screen_state())
+        return headless_command(recipe, preset, self._context.workspace.path, screen or self._screen_state())
 
     def _screen_state(self) -> ScreenState:
         ir, pane, graph_count = self._ir, self._context.layout.pane_id, len(self._context.state.graphs)

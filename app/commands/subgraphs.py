@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from buddy.app.actions import key_of
-from buddy.app.workspace.command_line import write_script
+from buddy.app.workspace.files import write_script
 from buddy.app.workspace.inputs import parse_path
 from buddy.compiler.protocol import Extract, GraphInfo, Script, WriteScript
 from buddy.compiler.protocol.recipe import Recipe

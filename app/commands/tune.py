@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 
 
 _TUNE_PROMPT = (
-    "seconds, then WHAT=VALUE,VALUE … to vary (default: block sizes, passes), or max-error=1e-2 for precisions"
+    "seconds, then SETTING=VALUE,VALUE … to vary (default: block sizes, passes), or max-error=1e-2 for precisions"
 )
 _MAX_ERROR = "max-error"
+# Longer than any search that a user waits for: 11 days.
+_MAX_SECONDS = 1e6
 
 
 class TuneCommands:
@@ -100,7 +102,7 @@ class TuneCommands:
 def parse_tune_request(text: str) -> tuple[float, tuple[Variation, ...], float | None]:
     """Parses a time limit in seconds, variations and the maximum error. Raises `VariationError` for an invalid word.
 
-    The default time is that of `default_seconds`, and no maximum error.
+    Without a time limit, returns that of `default_seconds`. Without a maximum error, returns `None` for it.
     """
     seconds, variations, max_error = None, list[Variation](), None
     for word in text.split():
@@ -114,8 +116,8 @@ def parse_tune_request(text: str) -> tuple[float, tuple[Variation, ...], float |
         try:
             seconds = float(word)
         except ValueError:
-            raise VariationError(f"{word!r} is neither a number of seconds nor WHAT=VALUES") from None
-        if not 0 < seconds < 1e6:
+            raise VariationError(f"{word!r} is neither a number of seconds nor SETTING=VALUES") from None
+        if not 0 < seconds < _MAX_SECONDS:
             raise VariationError(f"{word} is not a time limit: give more than 0 and less than a million seconds")
     return seconds or default_seconds(max_error, variations), tuple(variations), max_error
 

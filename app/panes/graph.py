@@ -31,7 +31,7 @@ from buddy.app.session.state import Topic
 from buddy.app.widgets.bindings import pane_bindings
 from buddy.app.widgets.look import Cell, Cells, align_both_ends
 from buddy.app.widgets.table import Column
-from buddy.app.workspace.inputs import relative_to_current
+from buddy.app.workspace.inputs import relative_to_working_directory
 from buddy.compiler.protocol import Assignment, NodeRow, Peak
 from buddy.compiler.protocol.numerics import Deviation, NodeNumbers
 from buddy.compiler.protocol.recipe import EAGER, F32, PRECISIONS, Precision
@@ -549,7 +549,7 @@ class GraphPane(NodeTable):
             "users": ", ".join(other.name for other in self._neighbours.users(row)),
             "time": self._time_summary(row),
             "module": row.module,
-            "line": relative_to_current(row.location),
+            "line": relative_to_working_directory(row.location),
             "name": row.stable,
             "lowering": self.lowering_of(row) + (" (set in the recipe)" if self._recipe_choice(row) else ""),
             "choices": ", ".join(assignment.choices) if assignment else "",

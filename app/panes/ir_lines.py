@@ -14,7 +14,7 @@ from buddy.app.reports import formatting
 from buddy.app.reports.text.abbreviations import MAX_EXPANDED, TypeNames, abbreviate_types
 from buddy.app.session.line_cache import AnnotatedLine
 from buddy.app.widgets.look import Cells
-from buddy.app.workspace.inputs import relative_to_current
+from buddy.app.workspace.inputs import relative_to_working_directory
 
 # The distance of tab stops, in columns.
 TAB_WIDTH = 8
@@ -160,7 +160,7 @@ class IrLines:
             hint = f"press {key_of('ir.write')} to write the stage to a file"
             lines += [[], [(f"{formatting.count(missing)} more characters: {hint}", "dim")]]
         info = self._context.state.info
-        locations = {row.stable: relative_to_current(row.location) for row in info.rows} if info else {}
+        locations = {row.stable: relative_to_working_directory(row.location) for row in info.rows} if info else {}
         if line.machine_code:
             lines += [[], [("machine code  ", "accent"), (line.machine_code, "text")]]
         for node in line.nodes:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from buddy.app.workspace.files import write_whole
+from buddy.app.workspace.files import write_text_atomically
 from buddy.compiler.protocol import BisectionResult, Criterion
 from buddy.compiler.protocol.recipe import to_toml
 
@@ -98,5 +98,5 @@ def write_bisection(folder: Path, result: BisectionResult) -> list[Path]:
     """Write the files of a result into `folder`. Raises `OSError`."""
     texts = bisection_texts(result)
     for file, text in texts.items():
-        write_whole(folder / file, text)
+        write_text_atomically(folder / file, text)
     return [folder / file for file in texts]

@@ -21,13 +21,13 @@ class VariationError(BuddyError, ValueError):
 
 
 def read_variation(text: str) -> Variation:
-    """Parse a variation of the form `WHAT=VALUE,VALUE…`. Raises `VariationError` for a text of another form.
+    """Parse a variation of the form `SETTING=VALUE,VALUE…`. Raises `VariationError` for a text of another form.
 
     A parameter that is an old name of a field of the recipe gets the new name, with a warning.
     """
     parameter, equals, values = (part.strip() for part in text.partition("="))
     if not equals or not parameter or not values:
-        raise VariationError(f"{text!r} is not of the form WHAT=VALUE,VALUE")
+        raise VariationError(f"{text!r} is not of the form SETTING=VALUE,VALUE")
     if parameter in RECIPE_FIELDS:
         warn_renamed(repr(parameter), repr(RECIPE_FIELDS[parameter]))
     return Variation(

@@ -13,7 +13,7 @@ from textual.screen import Screen, ScreenResultCallbackType
 from buddy.app.reports.formatting import Glyphs, clip
 from buddy.app.screens.modal import ConfirmScreen
 from buddy.app.widgets.prompt import Prompt
-from buddy.app.workspace.files import write_whole
+from buddy.app.workspace.files import write_text_atomically
 from buddy.app.workspace.inputs import parse_path
 from buddy.compiler.protocol import Diagnostic
 
@@ -139,7 +139,7 @@ class FileWriter:
     def _write(self, path: str, target: Path, text: str) -> None:
         """Write `text` to `target`, and show a message with `path`, the path as it was typed."""
         try:
-            write_whole(target, text)
+            write_text_atomically(target, text)
         except OSError as error:
             self._say(f"{path} could not be written: {error.strerror}")
         else:

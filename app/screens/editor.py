@@ -23,7 +23,7 @@ from buddy.app.widgets.look import Cells, look_of
 from buddy.app.widgets.prompt import Prompt
 from buddy.app.widgets.search import FoundLines, ViewSearch
 from buddy.app.workspace.drafts import EditorDraft
-from buddy.app.workspace.pipeline_text import Completion, PipelineError, check_pipeline, completions, parse
+from buddy.app.workspace.pipeline_text import Completion, PipelineError, check_pipeline, completions, parse_pipeline
 from buddy.compiler.protocol import CheckIr, PassInfo
 
 # The draft is saved when the text has not changed for this many seconds.
@@ -308,7 +308,7 @@ class PipelineScreen(EditorScreen):
     def _error(self, text: str) -> PipelineError | None:
         """The first error in the text of a pipeline, or `None`."""
         try:
-            check_pipeline(parse(text), self._catalogue)
+            check_pipeline(parse_pipeline(text), self._catalogue)
         except PipelineError as error:
             return error
         return None
@@ -327,7 +327,7 @@ class PipelineScreen(EditorScreen):
         text, offset = self.area.text, self._offset
         error = self._error(text)
         if error is None:
-            items = parse(text)
+            items = parse_pipeline(text)
             disabled = sum(not item.enabled for item in items)
             status: Cells = [
                 ("[x] ", "ok"),

@@ -14,8 +14,8 @@ from textual.widgets import Input, Static
 from buddy.app.screens.modal import AnsweringScreen
 from buddy.app.screens.picker import ChoiceList, PickerChoice, rank_choices
 from buddy.app.widgets.prompt import StillInput
-from buddy.app.workspace.inputs import relative_to_current
-from buddy.app.workspace.sources import Program, path_completions, read_program
+from buddy.app.workspace.inputs import relative_to_working_directory
+from buddy.app.workspace.sources import Program, parse_typed_program, path_completions
 
 # The lines of the box besides those of the list: border, input, its margin, and the line for errors.
 _FRAME_ROWS = 6
@@ -44,7 +44,8 @@ class ProgramScreen(AnsweringScreen[Program]):
         super().__init__()
         self._local = local
         self._recent = [
-            PickerChoice(relative_to_current(program.text), _time_text(program.at), program) for program in recent
+            PickerChoice(relative_to_working_directory(program.text), _time_text(program.opened_at), program)
+            for program in recent
         ]
         # Whether the user has moved to an entry, so that `enter` opens it instead of the typed path.
         self._has_moved = False
@@ -122,7 +123,7 @@ class ProgramScreen(AnsweringScreen[Program]):
         typed, choice = self.query_one(Input).value.strip(), self._list.current
         if typed and not self._has_moved:
             try:
-                self.dismiss(read_program(typed, self._local))
+                self.dismiss(parse_typed_program(typed, is_local=self._local))
                 return
             except ValueError as error:
                 # Text that is no path is a query: open the entry that it has found.
@@ -141,7 +142,7 @@ class ProgramScreen(AnsweringScreen[Program]):
             self._type(text)
             return
         try:
-            self.dismiss(read_program(text, self._local))
+            self.dismiss(parse_typed_program(text, is_local=self._local))
         except ValueError as error:
             self._show_error(str(error))
 

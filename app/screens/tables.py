@@ -45,7 +45,7 @@ class RunsScreen(TableScreen[RunRecord]):
     def __init__(self, runs: Sequence[RunRecord], presets: Sequence[Preset]) -> None:
         self._presets = {preset.name: preset.recipe for preset in presets}
         columns = (
-            Column[RunRecord]("at", 8, lambda row: (row.end_time, "dim"), key=lambda row: row.at),
+            Column[RunRecord]("at", 8, lambda row: (row.end_time, "dim"), key=lambda row: row.ended_at),
             Column[RunRecord]("recipe", 0, lambda row: (recipe_summary(row.recipe, self._preset(row)), "accent")),
             Column[RunRecord]("inputs", 14, lambda row: (_inputs_text(row), "dim"), min_width=90),
             Column[RunRecord](

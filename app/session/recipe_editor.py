@@ -34,9 +34,9 @@ class RecipeEditor:
         """Redo the edit that was undone last, and compile its recipe."""
         self._report_and_compile(f"redone: {self._session.workspace.redo()}")
 
-    def go(self, steps: int) -> None:
+    def undo_or_redo(self, steps: int) -> None:
         """Redo `steps` edits, or undo them if the number is negative."""
-        self._session.workspace.go(steps)
+        self._session.workspace.undo_or_redo(steps)
         self._report_and_compile(f"{abs(steps)} edit{'s' * (abs(steps) > 1)} {'redone' if steps > 0 else 'undone'}")
 
     def _report_and_compile(self, message: str) -> None:

@@ -13,7 +13,7 @@ from buddy.app.session.state import keep_newest
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells, cells_length, cut_cells
 from buddy.app.widgets.search import FoundLines
-from buddy.app.workspace.inputs import relative_to_current
+from buddy.app.workspace.inputs import relative_to_working_directory
 
 # Seconds after which the view is drawn again if a line on the screen was not cached.
 REDRAW_SECONDS = 0.05
@@ -77,7 +77,9 @@ class CodeView(CursorView):
         key = (self._text, row, self.left, columns, self._quotes_before(row))
         if key not in self._drawn_cells:
             code, prefix, path = line.partition(_FILE_PREFIX)
-            text = (code + prefix + relative_to_current(path)).expandtabs()[: self.left + columns + LEXED_BEYOND_EDGE]
+            text = (code + prefix + relative_to_working_directory(path)).expandtabs()[
+                : self.left + columns + LEXED_BEYOND_EDGE
+            ]
             cells: Cells = [(part, f"syntax:{name}") for name, part in python_spans(text, key[-1])]
             self._drawn_cells[key] = cut_cells(cells, columns, self.left)
             keep_newest(self._drawn_cells, MAX_CACHED_LINES)

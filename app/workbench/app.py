@@ -76,7 +76,7 @@ from buddy.app.workbench.palette import ActionCommands, Palette
 from buddy.app.workbench.terminal import ResizeLimiter, copy_to_tmux, exit_with_server, read_pastes_as_text
 from buddy.app.workbench.textual_caches import clear_region_caches, clear_style_caches, clear_widget_cache
 from buddy.app.workbench.tour import Tour
-from buddy.app.workspace.session_file import FIRST_SCRIPT_NOTICE, Bookmarks, is_first_script
+from buddy.app.workspace.session_file import FIRST_SCRIPT_NOTICE, Bookmarks, record_first_script
 from buddy.app.workspace.settings import Settings
 from buddy.app.workspace.workspace import Workspace, default_store
 from buddy.compiler.protocol.recipe import PluginFile
@@ -297,7 +297,7 @@ class Workbench(App[int]):
     def _start_program(self) -> None:
         """Restore the last session of the program, and show it in the panes, which are mounted."""
         self._methods = resolve(actions.ACTIONS, self.targets(), self.panes, lambda: self.context.layout.pane_id)
-        self.program_commands.record()
+        self.program_commands.add_to_recent()
         if self.state.opens_dump:
             self.context.layout.pane_id = "ir"  # a dump consists of stages
         self.session_commands.restore()
@@ -314,7 +314,7 @@ class Workbench(App[int]):
         self.workers.cancel_all()
         self._make_program(source, arguments, plugins, previous_session.watching)
         self._key_queue.use(self.context.jobs, self.context.say)
-        if is_first_script(source, self._store):
+        if record_first_script(source, self._store):
             self.session_commands.startup_messages = (FIRST_SCRIPT_NOTICE,)
         await self.recompose()
         self._start_program()

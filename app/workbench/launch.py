@@ -13,7 +13,7 @@ from buddy.app.session.client import EngineLocation
 from buddy.app.session.log_file import NO_LOG, LogOptions
 from buddy.app.workbench.app import Workbench
 from buddy.app.workbench.terminal import exit_on_disconnect
-from buddy.app.workspace.session_file import FIRST_SCRIPT_NOTICE, is_first_script
+from buddy.app.workspace.session_file import FIRST_SCRIPT_NOTICE, record_first_script
 from buddy.app.workspace.settings import load_settings, settings_path
 from buddy.app.workspace.workspace import default_store
 from buddy.compiler.protocol.recipe import PluginFile
@@ -61,7 +61,7 @@ def run_workbench(
     )  # fmt: skip
     workbench.session.overrides = overrides or {}
     workbench.session.shapes, workbench.session.is_trusted, workbench.session.follows_file = shapes, trusts, follows
-    if is_first_script(source, default_store()):
+    if record_first_script(source, default_store()):
         problems = [*problems, FIRST_SCRIPT_NOTICE]
         workbench.shows_tour = True
     workbench.session_commands.startup_messages = problems

@@ -26,7 +26,7 @@ from buddy.app.session.state import MAX_CACHED_FORMS, MAX_LOG_ENTRIES, State, ke
 from buddy.app.workbench import app
 from buddy.app.workbench.app import MainScreen, Workbench
 from buddy.app.workbench.terminal import is_disconnected
-from buddy.app.workspace.command_line import ScreenState, command
+from buddy.app.workspace.command_line import ScreenState, headless_command
 from buddy.app.workspace.settings import Settings
 from buddy.compiler.engine.ir_requests import MAX_FORMS, ReprintHandler
 from buddy.compiler.protocol import Diagnostic, Failed, Lines, RunTensor
@@ -95,7 +95,7 @@ async def test_an_editor_answers_once(tmp_path: Path) -> None:
 
 def test_every_pane_has_a_command_line(tmp_path: Path) -> None:
     for pane in PANES:
-        assert command(Recipe("a.py"), Recipe("a.py"), tmp_path, ScreenState(pane)).startswith("buddy-tui ")
+        assert headless_command(Recipe("a.py"), Recipe("a.py"), tmp_path, ScreenState(pane)).startswith("buddy-tui ")
 
 
 def test_a_terminal_that_hung_up_is_seen() -> None:

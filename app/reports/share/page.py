@@ -13,7 +13,7 @@ from pathlib import Path
 
 from buddy.app.reports.run_report import run_report_text
 from buddy.app.reports.share.contents import OnProgress, Send, SharedGraph, collect_contents
-from buddy.app.workspace.files import write_whole_bytes
+from buddy.app.workspace.files import write_bytes_atomically
 from buddy.compiler.protocol import Welcome
 from buddy.themes.palette import themes
 
@@ -121,7 +121,7 @@ async def write_report(
     import asyncio
 
     page = await encode_report(graphs, send, welcome, progress, is_shared)
-    await asyncio.to_thread(write_whole_bytes, path, page)
+    await asyncio.to_thread(write_bytes_atomically, path, page)
     return len(page)
 
 

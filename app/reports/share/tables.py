@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from buddy.app.reports import formatting, numerics, profile
 from buddy.app.reports.run_report import eager_assignments, memory_parts_text
-from buddy.app.workspace.inputs import relative_to_current
+from buddy.app.workspace.inputs import relative_to_working_directory
 from buddy.compiler.protocol import Diagnostic, OutputReport, RunReport, Timing, Welcome
 from buddy.compiler.protocol.recipe import to_toml
 
@@ -25,7 +25,7 @@ Table = dict[str, Any]
 def shown_path(location: str) -> str:
     """`location` as it is shared: relative to the current folder if it is inside, with `~` for the home folder."""
     home = os.path.expanduser("~")
-    short = relative_to_current(location)
+    short = relative_to_working_directory(location)
     return f"~{short[len(home) :]}" if len(home) > 1 and short.startswith(f"{home}{os.sep}") else short
 
 

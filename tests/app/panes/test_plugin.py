@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from buddy.app.cli.new import files_of
+from buddy.app.cli.new import plugin_files
 from buddy.app.cli.workbench import make_parser
 from buddy.app.screens.picker import PickerScreen
 from buddy.app.session.pane_plugins import (
@@ -191,7 +191,7 @@ model, example_inputs = lambda x: apply(x) - 3.0, (torch.ones(3),)
 
 @pytest.mark.slow
 async def test_a_plugin_has_an_op_a_pass_a_backend_and_a_pane(workbench: Open, tmp_path: Path) -> None:
-    for name, text in files_of("plugin", "one-of-each").items():
+    for name, text in plugin_files("plugin", "one-of-each").items():
         (tmp_path / name).write_text(text)
     (tmp_path / "program.py").write_text(PROGRAM)
     options = {

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from buddy.app.workspace.command_line import ScreenState, command
-from buddy.app.workspace.session_file import is_first_script, read_session, recipe_summary
+from buddy.app.workspace.command_line import ScreenState, headless_command
+from buddy.app.workspace.session_file import read_session, recipe_summary, record_first_script
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol.recipe import OpChoice, PassStep, Recipe
 
@@ -266,19 +266,19 @@ def test_undo_and_redo_survive_the_session(tmp_path: Path, recipe: Recipe) -> No
 def test_the_command_line_uses_options_or_the_recipe_file(recipe: Recipe) -> None:
     preset = replace(recipe, source="m.py")
     kept = Path("/kept.toml")
-    assert command(preset, preset, kept, ScreenState("outputs")) == "buddy-tui run m.py"
+    assert headless_command(preset, preset, kept, ScreenState("outputs")) == "buddy-tui run m.py"
     edited = replace(preset.toggled(1), threads=2, choices=(OpChoice("mm.0", "eager"),), arguments=("--size", "3"))
-    assert command(edited, preset, kept, ScreenState("ir", "lower", n_graphs=2)) == (
+    assert headless_command(edited, preset, kept, ScreenState("ir", "lower", n_graphs=2)) == (
         "buddy-tui dump m.py --stage lower --threads 2 --disable one-shot-bufferize --eager mm.0 --graph 0 -- --size 3"
     )
     shown = ScreenState("ir", "canonicalize#2", "lower", structural=True)
-    assert command(preset, preset, kept, shown) == (
+    assert headless_command(preset, preset, kept, shown) == (
         "buddy-tui diff m.py --stage lower --stage 'canonicalize#2' --structural"
     )
     unchecked = replace(preset, checks="none")
-    assert command(unchecked, preset, kept, ScreenState("outputs")) == "buddy-tui run m.py --checks none"
+    assert headless_command(unchecked, preset, kept, ScreenState("outputs")) == "buddy-tui run m.py --checks none"
     longer = replace(preset, steps=(*preset.steps, PassStep("cse")))
-    assert command(longer, preset, kept, ScreenState("passes")) == "buddy-tui stages m.py --recipe /kept.toml"
+    assert headless_command(longer, preset, kept, ScreenState("passes")) == "buddy-tui stages m.py --recipe /kept.toml"
 
 
 def test_a_recipe_is_summarized_by_its_differences_from_the_preset(recipe: Recipe) -> None:
@@ -308,6 +308,6 @@ async def test_a_reproducer_has_the_modules_that_its_script_imports(workbench: O
 def test_only_the_first_script_is_announced(tmp_path: Path) -> None:
     store = tmp_path / "state"
     (tmp_path / "module.mlir").write_text("module {}")
-    assert not is_first_script(str(tmp_path / "module.mlir"), store)
-    assert is_first_script("model.py:net", store)
-    assert not is_first_script("package.module:net", store)
+    assert not record_first_script(str(tmp_path / "module.mlir"), store)
+    assert record_first_script("model.py:net", store)
+    assert not record_first_script("package.module:net", store)

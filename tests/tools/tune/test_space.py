@@ -66,7 +66,7 @@ def test_variations_are_read_as_they_are_written() -> None:
     assert read_variation("fuse-rows=on,off") == Variation("fuse-rows", (True, False))
     assert read_variation("a.b = 1, 2.5, default, auto") == Variation("a.b", (1, 2.5, "", "auto"))
     for text in ("fuse-rows", "=1", "a="):
-        with pytest.raises(VariationError, match="WHAT=VALUE"):
+        with pytest.raises(VariationError, match="SETTING=VALUE"):
             read_variation(text)
 
 
