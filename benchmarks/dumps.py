@@ -89,7 +89,7 @@ def in_terminal(path: Path, stages: int) -> dict[str, float]:
 
 async def in_engine(path: Path) -> dict[str, object]:
     """Measures the engine alone: seconds to the first stage after the request, milliseconds to stages, a search."""
-    client = EngineClient(reopens=True)
+    client = EngineClient(reopens_saved_graphs=True)
     welcome = await client.start()
     recipe = adapt_to_phase(Recipe(source=str(path)), DUMP)
     try:

@@ -136,7 +136,7 @@ def keys() -> Iterable[str]:
 
 def settings() -> Iterable[str]:
     from buddy.app.cli.config import settings_template
-    from buddy.app.workspace.settings import FIELDS, Settings
+    from buddy.app.workspace.settings import FIELD_SUMMARIES, Settings
 
     yield "# Settings"
     yield GENERATED
@@ -146,7 +146,8 @@ def settings() -> Iterable[str]:
     )
     defaults = {field.name: field.default for field in msgspec.structs.fields(Settings)}
     rows = [
-        [f"`{name}`", "" if name == "keys" else shown(defaults[name]), sentence(text)] for name, text in FIELDS.items()
+        [f"`{name}`", "" if name == "keys" else shown(defaults[name]), sentence(text)]
+        for name, text in FIELD_SUMMARIES.items()
     ]
     yield markdown_table(["setting", "default", "meaning"], rows)
     yield f"```toml\n{settings_template()}\n```"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from buddy.app.actions import graph, ir, outputs, passes, recipes, workbench
-from buddy.app.actions.action import BY_ID, PANE_TITLES, PANES, Action, Blocked, Pane, key_of, replace_keys
+from buddy.app.actions.action import BY_ID, PANE_TITLES, PANES, Action, Pane, Precondition, key_of, replace_keys
 from buddy.app.actions.situation import PIPELINE_ACTIONS, Situation, needs_pipeline
 
 __all__ = [
@@ -18,8 +18,8 @@ __all__ = [
     "PANES",
     "PANE_TITLES",
     "Action",
-    "Blocked",
     "Pane",
+    "Precondition",
     "Situation",
     "actions_of_pane",
     "key_of",
@@ -63,6 +63,6 @@ def sequence_prefixes(pane: str) -> list[str]:
 
 def _sequences(pane: str) -> list[tuple[str, str, Action]]:
     """The two keys of each sequence of `pane`, and its action."""
-    active = [action for action in ACTIONS if action.pane in (pane, "any", "app") or action.anywhere]
+    active = [action for action in ACTIONS if action.works_in(pane)]
     sequences = [(key.split(), action) for action in active for key in action.keys]
     return [(keys[0], keys[1], action) for keys, action in sequences if len(keys) == 2]

@@ -1,4 +1,4 @@
-"""The `Action` dataclass, the list of panes, and the keys that the user's settings replace."""
+"""Defines `Action`, a command with its keys; the panes; and the keys that the user's settings assign."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ PANE_TITLES: dict[Pane, str] = {
     "outputs": "Outputs",
 }  # fmt: skip
 
-Blocked = Callable[["Situation"], str]
+# Returns the reason why an action is disabled in a situation; empty if it is enabled.
+Precondition = Callable[["Situation"], str]
 
 # All actions by id, from `buddy.app.actions`.
 BY_ID: dict[str, Action] = {}
@@ -49,7 +50,7 @@ class Action:
     tooltip: str
     handler: str
     pane: Pane = "app"
-    blocked: Blocked = lambda situation: ""
+    blocked: Precondition = lambda situation: ""
     footer: str = ""
     anywhere: bool = False
     instead: Mapping[Pane, str] = field(default_factory=dict, compare=False)
@@ -72,6 +73,10 @@ class Action:
     @property
     def method(self) -> str:
         return self.handler.partition(".")[2]
+
+    def works_in(self, pane: str) -> bool:
+        """Whether the keys of the action work while `pane` has focus."""
+        return self.pane in (pane, "any", "app") or self.anywhere
 
     @property
     def is_remapped(self) -> bool:

@@ -8,7 +8,7 @@ from buddy.app.actions.situation import (
     needs_captured,
     needs_lowering,
     needs_node,
-    needs_toggle_node,
+    needs_switchable_node,
     needs_tree,
 )
 
@@ -29,9 +29,9 @@ ACTIONS: tuple[Action, ...] = (
         ("space",),
         "Compiled or eager",
         "Run the node in eager PyTorch, or compile it again",
-        "graph.toggle",
+        "graph.toggle_eager",
         "graph",
-        needs_toggle_node,
+        needs_switchable_node,
         "toggle",
     ),
     A(

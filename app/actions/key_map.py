@@ -54,12 +54,8 @@ def describe_clashes() -> list[str]:
 
 def _other_actions(action: Action) -> list[Action]:
     """The other actions whose keys are active in the same panes as those of `action`."""
-    everywhere = action.pane in ("app", "any") or action.anywhere
-    return [
-        other
-        for other in ACTIONS
-        if other is not action and (everywhere or other.pane in (action.pane, "app", "any") or other.anywhere)
-    ]
+    is_everywhere = action.pane in ("app", "any") or action.anywhere
+    return [other for other in ACTIONS if other is not action and (is_everywhere or other.works_in(action.pane))]
 
 
 def _pane_text(action: Action) -> str:
@@ -75,14 +71,10 @@ class Keymap:
 
     def action_for(self, key: str, pane: Pane) -> Action | None:
         """The action to which the settings assign `key` in a pane, or `None`."""
-        remapped = (action for action in self._remapped if _works_in(action, pane))
+        remapped = (action for action in self._remapped if action.works_in(pane))
         return next((action for action in remapped if key in action.keys), None)
 
     def is_unassigned(self, key: str, pane: Pane) -> bool:
         """Whether `key` is a default key in a pane, but the settings give all actions that had it other keys."""
-        defaults = [action for action in ACTIONS if _works_in(action, pane) and key in action.default_keys]
+        defaults = [action for action in ACTIONS if action.works_in(pane) and key in action.default_keys]
         return bool(defaults) and all(action.is_remapped for action in defaults)
-
-
-def _works_in(action: Action, pane: Pane) -> bool:
-    return action.pane in (pane, "any", "app") or action.anywhere

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from buddy.app.actions.action import Action
 from buddy.app.actions.situation import (
+    needs_catalogue,
     needs_folded,
-    needs_insert,
     needs_options,
     needs_presets,
     needs_recipe,
@@ -19,7 +19,7 @@ ACTIONS: tuple[Action, ...] = (
         ("space",),
         "Pass on or off",
         "Enable or disable the pass",
-        "passes.toggle",
+        "passes.toggle_pass",
         "passes",
         needs_step,
         "toggle",
@@ -43,7 +43,7 @@ ACTIONS: tuple[Action, ...] = (
         "Insert a pass from the catalogue below this one",
         "passes.insert",
         "passes",
-        needs_insert,
+        needs_catalogue,
         "insert",
     ),
     A(
@@ -89,7 +89,7 @@ ACTIONS: tuple[Action, ...] = (
         "Edit all passes as text, in MLIR's syntax for pipelines",
         "edit_text.edit_pipeline",
         "passes",
-        needs_insert,
+        needs_catalogue,
         "as text",
     ),
     A(
@@ -99,7 +99,7 @@ ACTIONS: tuple[Action, ...] = (
         "List what each pass of the catalogue would change in this stage, and insert one of them",
         "passes.try_passes",
         "passes",
-        needs_insert,
+        needs_catalogue,
     ),
     A(
         "passes.details",

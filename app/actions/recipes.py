@@ -5,8 +5,8 @@ from __future__ import annotations
 from buddy.app.actions.action import Action
 from buddy.app.actions.situation import (
     needs_captured,
-    needs_mlir,
-    needs_native,
+    needs_editable_mlir,
+    needs_native_backend,
     needs_other_compiler,
     needs_presets,
     needs_profile,
@@ -41,7 +41,7 @@ BACKEND_ACTIONS: tuple[Action, ...] = (
         "Show a stage for each pass of LLVM's optimiser that changes something, or skip a pass of LLVM",
         "backend.choose_llvm_pass",
         "app",
-        needs_native,
+        needs_native_backend,
     ),
 )
 
@@ -139,7 +139,7 @@ ACTIONS: tuple[Action, ...] = (
         "Edit the stage's IR in $EDITOR, verify it, and continue the compilation from there; can be undone",
         "edit_text.edit_ir",
         "ir",
-        needs_mlir,
+        needs_editable_mlir,
         "edit",
     ),
     A(
@@ -149,7 +149,7 @@ ACTIONS: tuple[Action, ...] = (
         "Edit the stage's IR in the built-in editor",
         "edit_text.edit_ir_built_in",
         "ir",
-        needs_mlir,
+        needs_editable_mlir,
     ),
     A(
         "compare-recipes",

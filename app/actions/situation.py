@@ -97,7 +97,7 @@ def _needs_our_lowerings(s: Situation) -> str:
     return ""
 
 
-def needs_toggle_node(s: Situation) -> str:
+def needs_switchable_node(s: Situation) -> str:
     if s.n_picked > 1:
         return needs_captured(s) or _needs_our_lowerings(s)
     reason = needs_captured(s) or needs_lowered_node(s) or _needs_our_lowerings(s)
@@ -130,7 +130,7 @@ def needs_options(s: Situation) -> str:
     return needs_step(s) or ("" if s.has_catalogue else "the engine has not sent the pass catalogue yet")
 
 
-def needs_insert(s: Situation) -> str:
+def needs_catalogue(s: Situation) -> str:
     return needs_recipe(s) or ("" if s.has_catalogue else "the engine has not sent the pass catalogue yet")
 
 
@@ -178,7 +178,7 @@ def needs_report(s: Situation) -> str:
     return needs_captured(s) or ("" if s.has_report else f"no run of this graph yet: press {key_of('run')} to run it")
 
 
-def needs_native(s: Situation) -> str:
+def needs_native_backend(s: Situation) -> str:
     reason = needs_recipe(s)
     if reason or s.backend == NATIVE:
         return reason
@@ -194,7 +194,7 @@ def needs_other_compiler(s: Situation) -> str:
     return f"{name} has passes, not flags: press {key_of('backend')} to choose the backend {others}"
 
 
-def needs_mlir(s: Situation) -> str:
+def needs_editable_mlir(s: Situation) -> str:
     if s.backend in OTHER_COMPILERS:
         return f"{s.backend} compiles the graph: press {key_of('backend')} to choose this compiler"
     reason = needs_engine_stage(s)
@@ -213,7 +213,7 @@ def needs_redo(s: Situation) -> str:
     return "" if s.can_redo else "nothing to redo"
 
 
-def needs_edits(s: Situation) -> str:
+def needs_edit_history(s: Situation) -> str:
     return "" if s.can_undo or s.can_redo or s.has_edits_of_others else "nothing has been edited yet"
 
 
@@ -225,7 +225,7 @@ def needs_presets(s: Situation) -> str:
     return needs_recipe(s) or ("" if s.has_presets else "the engine has not sent its presets yet")
 
 
-def needs_edited(s: Situation) -> str:
+def needs_changed_recipe(s: Situation) -> str:
     return needs_recipe(s) or ("" if s.is_edited else "the recipe equals the preset")
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from buddy.app.actions.action import Action
 from buddy.app.actions.situation import (
     needs_captured,
+    needs_changed_recipe,
     needs_diagnostic,
-    needs_edited,
-    needs_edits,
+    needs_edit_history,
     needs_engine_stage,
     needs_extract,
     needs_graphs,
@@ -90,7 +90,7 @@ ACTIONS: tuple[Action, ...] = (
         "List all edits, including undone ones, and go to one",
         "recipe_edits.choose_edit",
         "app",
-        needs_edits,
+        needs_edit_history,
     ),
     A(
         "reset",
@@ -99,7 +99,7 @@ ACTIONS: tuple[Action, ...] = (
         "Replace the recipe by the preset; can be undone",
         "recipe_edits.reset",
         "app",
-        needs_edited,
+        needs_changed_recipe,
     ),
     A(
         "save",
@@ -259,7 +259,7 @@ ACTIONS: tuple[Action, ...] = (
         ("+",),
         "Zoom",
         "Maximize the pane, or restore the layout",
-        "layout.zoom",
+        "layout.toggle_zoom",
         footer="zoom",
     ),
     A(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
 
-from buddy.app.workspace.sources import missing_source
+from buddy.app.workspace.sources import missing_source_error
 
 VERBS = {
     "run": "compile, run, and compare every output with eager PyTorch",
@@ -48,10 +48,10 @@ VERBS = {
 }
 # Exit codes. 130 is what a shell reports after SIGINT.
 FAILURE, USAGE_ERROR, INTERRUPTED = 1, 2, 130
-# The errors of a device without space, of a limit or a quota that is reached.
-_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
-# The verbs that run in spite of misspelt environment variables: `doctor` reports them, the others do not read any.
-_ANY_ENVIRONMENT = ("doctor", "engine", "completion")
+# The error numbers of a full device, and of a file size limit or a quota that is reached.
+_STORAGE_FULL_ERRORS = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+# The verbs that run although an environment variable is misspelt: `doctor` reports it, the others read none.
+_VERBS_WITHOUT_ENVIRONMENT_CHECK = ("doctor", "engine", "completion")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _open_closed_streams()
     try:
         try:
-            return _run(words)
+            return _run_verb(words)
         finally:
             sys.stdout.flush()  # --help raises SystemExit, and the reader of the pipe may have exited
     except KeyboardInterrupt:
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _discard_output(1, 2)  # the reader closed the pipe
         return FAILURE
     except OSError as error:
-        if error.filename is not None or error.errno not in _FULL:
+        if error.filename is not None or error.errno not in _STORAGE_FULL_ERRORS:
             raise
         _discard_output(1)
         print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
@@ -103,13 +103,14 @@ def _discard_output(*streams: int) -> None:
         os.dup2(null, stream)
 
 
-def _run(words: Sequence[str]) -> int:
+def _run_verb(words: Sequence[str]) -> int:
+    """Run the verb that `words` begin with, or open the workbench. Returns the exit code."""
     verb, rest = (words[0], words[1:]) if words and words[0] in VERBS else ("workbench", words)
     error = _first_word_error(words) if verb == "workbench" else ""
     if error:
         print(error, file=sys.stderr)
         return USAGE_ERROR
-    if verb not in _ANY_ENVIRONMENT:
+    if verb not in _VERBS_WITHOUT_ENVIRONMENT_CHECK:
         # Imported on demand: it takes longer than to find an unknown word.
         from buddy.compiler.protocol.environment import EnvironmentVariableError, check_variables
 
@@ -134,7 +135,7 @@ def _first_word_error(words: Sequence[str]) -> str:
         return f"unknown verb or file {word!r}: did you mean {verb}? (`buddy-tui --help` lists the verbs)"
     is_remote = any(option.partition("=")[0] in ("--engine", "--remote") for option in words)
     needs_terminal = not {"--web", "--plain"} & set(words)
-    return ("" if is_remote else missing_source(word)) or (missing_terminal(word) if needs_terminal else "")
+    return ("" if is_remote else missing_source_error(word)) or (missing_terminal(word) if needs_terminal else "")
 
 
 def missing_terminal(source: str = "") -> str:

@@ -44,7 +44,9 @@ if TYPE_CHECKING:
 # Called with each new progress text of a request.
 ReportProgress = Callable[[str], object]
 _MAX_OUTPUT_LINES = 200
-_MAX_UNDO = 200
+_MAX_UNDO_EDITS = 200
+# Compilations that are kept: enough to compare recipes before and after a few edits.
+_MAX_COMPILATIONS = 4
 
 
 class Folder:
@@ -88,7 +90,7 @@ class Folder:
             raise BuddyError(f"there is no file {text:.200}", str(self.root), "give the path of a file in the folder")
         return path
 
-    def new_file(self, text: str, overwrite: bool) -> Path:
+    def new_file(self, text: str, *, overwrite: bool) -> Path:
         """A file to write. Raises `BuddyError` if it exists, unless it may be overwritten."""
         path = self.resolve(text)
         if path.is_dir() or path == self.root:
@@ -105,7 +107,7 @@ def _no_program_error() -> BuddyError:
     return BuddyError("no program is open", "", "call open_program first")
 
 
-class _Notes(Console):
+class _NoteConsole(Console):
     """A console that keeps notes for the agent, and prints nothing."""
 
     def __init__(self) -> None:
@@ -126,7 +128,7 @@ class AgentEngine(Headless):
     """A headless client whose requests can be cancelled, and which reports their progress to `report`."""
 
     def __init__(self, client: EngineClient, report: ReportProgress) -> None:
-        self.notes_console = _Notes()
+        self.notes_console = _NoteConsole()
         super().__init__(client, self.notes_console)
         self._report = report
 
@@ -212,17 +214,19 @@ class AgentProgram:
 
     # ---- the program ---------------------------------------------------------------------------------------------
 
-    async def open(self, source: str, script: Sequence[str], words: Sequence[str]) -> None:
-        """Open a source with the options `words` of the command line. Raises `BuddyError`."""
+    async def open(self, source: str, script_arguments: Sequence[str], option_words: Sequence[str]) -> None:
+        """Open a source with the options `option_words` of the command line. Raises `BuddyError`."""
         parser = arguments.source_parser("mcp", "")
         arguments.add_recipe_options(parser)
         try:
-            options = parser.parse_args([*words, "--timeout", str(self.timeout), "--", source])
+            options = parser.parse_args([*option_words, "--timeout", str(self.timeout), "--", source])
         except SystemExit as error:
-            raise BuddyError("an option is invalid", " ".join(words), "correct the arguments of the call") from error
+            raise BuddyError(
+                "an option is invalid", " ".join(option_words), "correct the arguments of the call"
+            ) from error
         engine = await self._start()
         self.output.clear()
-        recipes = await engine.open_program(options, tuple(script))
+        recipes = await engine.open_program(options, tuple(script_arguments))
         self._recipes = {recipe.graph: recipe for recipe in recipes}
         self._plugins = frozenset(plugin.path for plugin in recipes[0].plugins)
         self._graph = recipes[0].graph
@@ -257,10 +261,10 @@ class AgentProgram:
 
     def edit(self, recipe: Recipe) -> bool:
         """Make `recipe` the current one. Returns whether it differs. Raises `BuddyError` if it needs trust."""
-        _check_claims(recipe, self._plugins, "the recipe", "use other passes or options")
+        _check_permissions(recipe, self._plugins, "the recipe", "use other passes or options")
         if recipe == self.recipe:
             return False
-        self._earlier_recipes = [*self._earlier_recipes[-_MAX_UNDO:], self.recipe]
+        self._earlier_recipes = [*self._earlier_recipes[-_MAX_UNDO_EDITS:], self.recipe]
         self._recipes[self._graph] = recipe
         return True
 
@@ -289,10 +293,10 @@ class AgentProgram:
         """The compiled nodes that names or patterns select. Raises `UsageError` for one that selects none."""
         rows: dict[str, NodeRow] = {}
         for pattern in patterns:
-            found = matching_nodes(self.info, pattern)
-            if not found:
+            names = matching_nodes(self.info, pattern)
+            if not names:
                 raise UsageError(f"no node matches {pattern!r}: call list_nodes")
-            rows |= {row.stable: row for row in self.info.rows if row.stable in found}
+            rows |= {row.stable: row for row in self.info.rows if row.stable in names}
         return list(rows.values())
 
     def with_lowering(self, rows: Sequence[NodeRow], lowering: str, assignments: Sequence[Assignment]) -> Recipe:
@@ -300,9 +304,9 @@ class AgentProgram:
 
         Raises `UsageError` if a node has no such lowering.
         """
-        recipe, by_node = self.recipe, {assignment.node: assignment for assignment in assignments}
+        recipe, assignment_of_node = self.recipe, {assignment.node: assignment for assignment in assignments}
         for row in rows:
-            choices = by_node[row.stable].compiled_choices if row.stable in by_node else []
+            choices = assignment_of_node[row.stable].compiled_choices if row.stable in assignment_of_node else []
             if lowering not in ("default", EAGER, *choices):
                 known = ", ".join(["default", EAGER, *choices])
                 raise UsageError(f"{row.display_name} cannot be lowered by {lowering!r}; possible: {known}")
@@ -338,7 +342,7 @@ class AgentProgram:
                 result: tuple[CollectedCompilation, Failure | None] = (await self.engine.compile(recipe), None)
             except Failure as failure:
                 result = CollectedCompilation({stage.index: stage for stage in failure.stages}), failure
-            self._compilations = {**dict([*self._compilations.items()][-3:]), recipe: result}
+            self._compilations = {**dict([*self._compilations.items()][-(_MAX_COMPILATIONS - 1) :]), recipe: result}
         compilation, failed = self._compilations[recipe]
         return compilation.ordered(), compilation.assignments, failed
 
@@ -361,15 +365,15 @@ class AgentProgram:
 
 
 def check_recipe_file(file: Path, plugins: Sequence[Path]) -> None:
-    """Raises `BuddyError` if a file is not a recipe, or needs more access than to load `plugins`."""
+    """Raise `BuddyError` if a file is not a recipe, or needs more access than to load `plugins`."""
     try:
         recipe = from_toml(read_file(file))
     except (OSError, ValueError) as error:
         raise BuddyError(str(error), file.name, "give a recipe of write_recipe or of `buddy-tui recipe`") from error
-    _check_claims(recipe, map(str, plugins), file.name, "give its plug-ins as `plugins`, or use another recipe")
+    _check_permissions(recipe, map(str, plugins), file.name, "give its plug-ins as `plugins`, or use another recipe")
 
 
-def _check_claims(recipe: Recipe, allowed: Iterable[str], where: str, todo: str) -> None:
-    """Raises `BuddyError` if a recipe needs access that only a user may grant, such as passes that write files."""
+def _check_permissions(recipe: Recipe, allowed: Iterable[str], where: str, todo: str) -> None:
+    """Raise `BuddyError` if a recipe needs access that only a user may grant, such as passes that write files."""
     if phrases := required_permissions(recipe, allowed):
         raise BuddyError(f"the recipe is refused: it asks for {'; '.join(phrases)}", where, todo)

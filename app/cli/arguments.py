@@ -34,8 +34,8 @@ from buddy.compiler.protocol.source_files import check_source
 from buddy.compiler.protocol.source_locations import SourceError, split_source
 
 _WEEK_MINUTES = 7 * 24 * 60.0
-_SOURCE = "script.py, script.py:name, package.module:name, or a model file (docs/how-to/opening-files.md)"
-_SCRIPT_ARGUMENTS = """
+_SOURCE_HELP = "script.py, script.py:name, package.module:name, or a model file (docs/how-to/opening-files.md)"
+_SCRIPT_ARGUMENTS_HELP = """
 SOURCE is a Python script, path.py:name, package.module:name, or a model file, detected by its content. Unknown options
 after SOURCE are passed to the script, and so is everything after `--`. An unknown option that resembles one of ours is
 an error, unless the script's text contains it.
@@ -64,8 +64,8 @@ def source_parser(verb: str, summary: str, epilog: str = "", *, optional: bool =
 
     If the source is `optional`, it is "" when it is left out.
     """
-    parser = Parser(verb, summary, f"{epilog}\n{_SCRIPT_ARGUMENTS}" if epilog else _SCRIPT_ARGUMENTS)
-    parser.add_argument("source", metavar="SOURCE", help=_SOURCE, nargs="?" if optional else None, default="")
+    parser = Parser(verb, summary, f"{epilog}\n{_SCRIPT_ARGUMENTS_HELP}" if epilog else _SCRIPT_ARGUMENTS_HELP)
+    parser.add_argument("source", metavar="SOURCE", help=_SOURCE_HELP, nargs="?" if optional else None, default="")
     add_engine_options(parser)
     add_plugin_option(parser)
     return parser
@@ -96,7 +96,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     text = "command that starts the engine, e.g. 'podman exec -i NAME buddy-tui engine'"
     location.add_argument("--engine", type=shell_words, metavar="COMMAND", default="", help=text)
     text = "run the engine on HOST over ssh; SOURCE is then a path on HOST; see docs/how-to/remote.md"
-    location.add_argument("--remote", type=host, metavar="HOST", default=None, help=text)
+    location.add_argument("--remote", type=ssh_host, metavar="HOST", default=None, help=text)
     group = parser.add_argument_group("with --remote")
     text = "run ssh with `-o OPTION`, such as 'Port=2222'; may be repeated"
     group.add_argument("--ssh-option", metavar="OPTION", action="append", default=[], help=text)
@@ -234,10 +234,10 @@ def _precision_name(text: str) -> str:
 def add_dialect_option(group: argparse._ActionsContainer, choices: Sequence[str], **options: Any) -> None:
     """Add `--dialect`, and `--flavour`, its name in version 0.1."""
     group.add_argument("--dialect", choices=choices, **options)
-    group.add_argument("--flavour", choices=choices, dest="dialect", action=_Renamed, help=argparse.SUPPRESS)
+    group.add_argument("--flavour", choices=choices, dest="dialect", action=_RenamedOption, help=argparse.SUPPRESS)
 
 
-class _Renamed(argparse.Action):
+class _RenamedOption(argparse.Action):
     """The action of an option's old name: prints the new name, and sets `dest`."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, **options: Any) -> None:
@@ -372,7 +372,7 @@ def working_folder(options: argparse.Namespace) -> str:
     return options.remote_folder if options.remote else "" if options.engine else os.getcwd()
 
 
-def host(text: str) -> str:
+def ssh_host(text: str) -> str:
     """`text`, if ssh can take it for a host. Raises `ArgumentTypeError`."""
     try:
         return check_host(text)
@@ -477,16 +477,16 @@ def _split_at_double_dash(words: Sequence[str]) -> tuple[list[str], list[str] | 
     return list(words[:cut]), list(words[cut + 1 :])
 
 
-# An option with a name of at most `_SHORT_NAME` letters may be misspelt by `_MAX_SHORT_EDITS` edits, a longer one by
-# `_MAX_EDITS`.
-_SHORT_NAME, _MAX_SHORT_EDITS, _MAX_EDITS = 4, 1, 2
+# An option with a name of at most `_SHORT_NAME_LETTERS` letters may be misspelt by `_MAX_SHORT_EDITS` edits, a longer
+# one by `_MAX_EDITS`.
+_SHORT_NAME_LETTERS, _MAX_SHORT_EDITS, _MAX_EDITS = 4, 1, 2
 
 
 def _similar_option(parser: argparse.ArgumentParser, source: str, option: str) -> str:
     """Our option that `option` misspells, or an empty string. An option in the script's text is not misspelt."""
     if not option.startswith("--") or _is_in_script(source, option):
         return ""
-    max_edits = _MAX_SHORT_EDITS if len(option.strip("-")) <= _SHORT_NAME else _MAX_EDITS
+    max_edits = _MAX_SHORT_EDITS if len(option.strip("-")) <= _SHORT_NAME_LETTERS else _MAX_EDITS
     ours = [name for name in parser._option_string_actions if name.startswith("--")]
     return next((name for name in ours if _edit_distance(option, name) <= max_edits), "")
 

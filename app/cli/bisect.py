@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from buddy.app.cli import USAGE_ERROR, VERBS, arguments
 from buddy.app.cli.console import Console
 from buddy.app.cli.headless import Headless, reporting_write_errors, run_verb_on_program
-from buddy.app.reports.searches import bisection_json, bisection_lines, write_bisection
+from buddy.app.reports.bisections import bisection_json, bisection_lines, write_bisection
 from buddy.compiler.protocol import Bisect, Criterion, Diagnostic, Progress
 
 if TYPE_CHECKING:

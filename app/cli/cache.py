@@ -73,7 +73,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _check_usage(parser: Parser, options: argparse.Namespace) -> None:
-    """Exits with code 2 if options do not go together."""
+    """Exit with code 2 if options cannot be combined."""
     if options.action and options.file is None:
         parser.error(f"{options.action} needs the FILE of the archive")
     if options.action and options.clear:
@@ -91,12 +91,12 @@ def _show(options: argparse.Namespace, console: Console) -> int:
     contents = disk_cache.count_files()
     if options.json:
         caches = {name: {"files": files, "bytes": size} for name, (files, size) in contents.items()}
-        facts = {
+        summary = {
             "folder": str(disk_cache.folder()),
             "problem": disk_cache.find_problem(),
             "limit": disk_cache.DEFAULT_LIMIT_BYTES,
         }
-        print(json.dumps({**facts, "caches": caches}, indent=2))
+        print(json.dumps({**summary, "caches": caches}, indent=2))
         return 0
     print(f"{disk_cache.folder()}, at most {disk_cache.DEFAULT_LIMIT_BYTES >> 20} MiB for each cache")
     problem = disk_cache.find_problem()
@@ -133,12 +133,12 @@ def _export(options: argparse.Namespace, console: Console) -> int:
         todo = "run a program first, or name one with --program"
         raise ArchiveError("the cache has nothing to export", str(disk_cache.folder()), todo)
     sha256 = cache_archive.write(options.file, contents, key)
-    counts = _counts(contents)
+    counts = _count_by_cache(contents)
     size = options.file.stat().st_size
     if options.json:
         print(
             json.dumps(
-                {"file": str(options.file), "bytes": size, "sha256": sha256, "caches": _as_json(counts)}, indent=2
+                {"file": str(options.file), "bytes": size, "sha256": sha256, "caches": _counts_json(counts)}, indent=2
             )
         )
         return 0
@@ -163,7 +163,7 @@ def _empty_cache() -> Iterator[None]:
 
 
 def _compile_programs(programs: Sequence[str], plain: bool, console: Console) -> int:
-    """Compiles all graphs of each program, which fills the cache. Returns the exit code of the first failure, or 0."""
+    """Compile all graphs of each program, which fills the cache. Returns the exit code of the first failure, or 0."""
     for program in programs:
         try:
             words = shlex.split(program)
@@ -201,19 +201,19 @@ def _import(options: argparse.Namespace, console: Console) -> int:
     trust = Trust(cache_archive.read_key(options.key) if options.key else None, options.sha256, options.trust)
     contents = cache_archive.read(options.file, trust)
     result = cache_archive.store(contents)
-    for name, why in result.rejected.items():
-        what = f"the entries of {name} were not imported: {why}"
+    for name, reason in result.rejected.items():
+        what = f"the entries of {name} were not imported: {reason}"
         console.error(
             Diagnostic(what, str(options.file), "export the cache on a machine and installation like this one")
         )
     if options.json:
-        print(json.dumps({"stored": _as_json(result.stored), "rejected": result.rejected}, indent=2))
+        print(json.dumps({"stored": _counts_json(result.stored), "rejected": result.rejected}, indent=2))
     elif result.stored:
         _print_table(result.stored)
     return 0 if result.stored else FAILURE
 
 
-def _counts(contents: ArchiveContents) -> dict[str, tuple[int, int]]:
+def _count_by_cache(contents: ArchiveContents) -> dict[str, tuple[int, int]]:
     """The number of entries and bytes for each cache."""
     counts: dict[str, tuple[int, int]] = {}
     for entry in contents.entries:
@@ -222,5 +222,5 @@ def _counts(contents: ArchiveContents) -> dict[str, tuple[int, int]]:
     return counts
 
 
-def _as_json(counts: dict[str, tuple[int, int]]) -> dict[str, object]:
+def _counts_json(counts: dict[str, tuple[int, int]]) -> dict[str, object]:
     return {name: {"files": files, "bytes": size} for name, (files, size) in counts.items()}

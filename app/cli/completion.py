@@ -23,7 +23,7 @@ SHELLS = {
     "fish": f"{PROGRAM} completion fish > ~/.config/fish/completions/{PROGRAM}.fish",
 }
 # The longest help of an option in the lists of zsh and fish, in characters.
-MAX_HELP = 80
+MAX_HELP_CHARACTERS = 80
 # The verb of a command line that opens the workbench.
 WORKBENCH = "workbench"
 
@@ -37,8 +37,8 @@ def make_parser() -> Parser:
 
 def main(words: Sequence[str]) -> int:
     shell = make_parser().parse_args(list(words)).shell
-    table = read_options()
-    print({"bash": bash_script, "zsh": zsh_script, "fish": fish_script}[shell](table), end="")
+    options_of_verb = read_options()
+    print({"bash": bash_script, "zsh": zsh_script, "fish": fish_script}[shell](options_of_verb), end="")
     return 0
 
 
@@ -52,7 +52,7 @@ class Option(NamedTuple):
     help: str
     takes_value: bool = False
     choices: tuple[str, ...] = ()
-    files: Literal["", "file", "folder"] = ""
+    path_kind: Literal["", "file", "folder"] = ""
 
 
 def read_options() -> dict[str, list[Option]]:
@@ -66,14 +66,14 @@ def _options_of(parser: argparse.ArgumentParser) -> Iterable[Option]:
         if action.help == argparse.SUPPRESS:
             continue
         choices = tuple(str(choice) for choice in action.choices or ())
-        text = textwrap.shorten(argparse.HelpFormatter("")._expand_help(action), MAX_HELP, placeholder=" …")
+        text = textwrap.shorten(argparse.HelpFormatter("")._expand_help(action), MAX_HELP_CHARACTERS, placeholder=" …")
         takes_value = action.nargs != 0
         yield Option(
-            tuple(action.option_strings), text, takes_value, choices, _file_kind(action) if not choices else ""
+            tuple(action.option_strings), text, takes_value, choices, _path_kind(action) if not choices else ""
         )
 
 
-def _file_kind(action: argparse.Action) -> Literal["", "file", "folder"]:
+def _path_kind(action: argparse.Action) -> Literal["", "file", "folder"]:
     """Whether the value of an option or argument is a file or a folder on this machine, by its metavar and type."""
     name = str(action.metavar or action.dest).upper()
     if action.dest.startswith("remote"):
@@ -86,7 +86,7 @@ def _file_kind(action: argparse.Action) -> Literal["", "file", "folder"]:
 
 # ---- bash ----------------------------------------------------------------------------------------------------------
 
-_BASH = r"""# Completion of buddy-tui in bash, by `buddy-tui completion bash`.
+_BASH_TEMPLATE = r"""# Completion of buddy-tui in bash, by `buddy-tui completion bash`.
 _buddy_tui() {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} verb=${COMP_WORDS[1]} words= files= word index
     # bash splits --option=value at the sign.
@@ -138,11 +138,11 @@ complete -F _buddy_tui buddy-tui
 """
 
 
-def bash_script(table: dict[str, list[Option]]) -> str:
+def bash_script(options_of_verb: dict[str, list[Option]]) -> str:
     """The script for bash, without the package bash-completion; 3.2 and later."""
     values: dict[str, list[str]] = {}
     option_lines, argument_lines = [], []
-    for verb, options in table.items():
+    for verb, options in options_of_verb.items():
         for option in options:
             if option.names and option.takes_value:
                 values.setdefault(_bash_value(option), []).extend(f'"{verb} {name}"' for name in option.names)
@@ -153,7 +153,7 @@ def bash_script(table: dict[str, list[Option]]) -> str:
             argument_lines.append(f"                    {verb}) words= {arguments[0]} ;;")
     value_lines = [f"        {' | '.join(patterns)}) {value} ;;" for value, patterns in values.items()]
     return (
-        _BASH.replace("@VERBS@", " | ".join(VERBS))
+        _BASH_TEMPLATE.replace("@VERBS@", " | ".join(VERBS))
         .replace("@VALUES@", "\n".join(value_lines))
         .replace("@OPTIONS@", "\n".join(option_lines))
         .replace("@ARGUMENTS@", "\n".join(argument_lines))
@@ -165,13 +165,13 @@ def _bash_value(option: Option) -> str:
     """The assignment for the completion of a value."""
     if option.choices:
         return f'words="{" ".join(option.choices)}"'
-    return f"files={option.files}" if option.files else ":"
+    return f"files={option.path_kind}" if option.path_kind else ":"
 
 
 # ---- zsh -----------------------------------------------------------------------------------------------------------
 
 
-def zsh_script(table: dict[str, list[Option]]) -> str:
+def zsh_script(options_of_verb: dict[str, list[Option]]) -> str:
     """The script for zsh, after `compinit`."""
     verbs = " ".join(f"'{_zsh_text(verb, ':')}:{_zsh_text(text)}'" for verb, text in VERBS.items() if verb != "engine")
     lines = [
@@ -188,9 +188,9 @@ def zsh_script(table: dict[str, list[Option]]) -> str:
         "    case $words[2] in",
     ]
     for verb in VERBS:
-        specs = " ".join(_zsh_specs(table[verb]))
+        specs = " ".join(_zsh_specs(options_of_verb[verb]))
         lines.append(f"        {verb}) shift words; (( CURRENT-- )); _arguments {specs} ;;")
-    lines += [f"        *) _arguments {' '.join(_zsh_specs(table[WORKBENCH]))} ;;", "    esac", "}"]
+    lines += [f"        *) _arguments {' '.join(_zsh_specs(options_of_verb[WORKBENCH]))} ;;", "    esac", "}"]
     # Sourced by eval, the function is registered; in a folder of $fpath, it is the completion itself.
     return "\n".join(
         [
@@ -215,7 +215,7 @@ def _zsh_specs(options: Sequence[Option]) -> Iterable[str]:
 def _zsh_action(option: Option) -> str:
     if option.choices:
         return f"({' '.join(option.choices)})"
-    return {"file": "_files", "folder": "_files -/", "": " "}[option.files]
+    return {"file": "_files", "folder": "_files -/", "": " "}[option.path_kind]
 
 
 def _zsh_text(text: str, special: str = "[]:") -> str:
@@ -227,7 +227,7 @@ def _zsh_text(text: str, special: str = "[]:") -> str:
 # ---- fish ----------------------------------------------------------------------------------------------------------
 
 
-def fish_script(table: dict[str, list[Option]]) -> str:
+def fish_script(options_of_verb: dict[str, list[Option]]) -> str:
     """The script for fish."""
     no_verb = f"not __fish_seen_subcommand_from {' '.join(VERBS)}"
     lines = [f"# Completion of {PROGRAM} in fish, by `{PROGRAM} completion fish`."]
@@ -236,7 +236,7 @@ def fish_script(table: dict[str, list[Option]]) -> str:
         for verb, text in VERBS.items()
         if verb != "engine"
     ]
-    for verb, options in table.items():
+    for verb, options in options_of_verb.items():
         condition = no_verb if verb == WORKBENCH else f"__fish_seen_subcommand_from {verb}"
         lines += [f"complete -c {PROGRAM} -n {_fish_text(condition)} {_fish_option(option)}" for option in options]
     return "\n".join([*lines, ""])
@@ -247,7 +247,7 @@ def _fish_option(option: Option) -> str:
     choices = [f"-f -a {_fish_text(' '.join(option.choices))}"] if option.choices else []
     if not option.names:
         return " ".join([*choices, f"-d {_fish_text(option.help)}"] if choices else ["-d ''"])
-    value = [] if not option.takes_value else ["-r"] if option.files else ["-x"]
+    value = [] if not option.takes_value else ["-r"] if option.path_kind else ["-x"]
     return " ".join([*names, *value, *choices, f"-d {_fish_text(option.help)}"])
 
 

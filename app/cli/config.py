@@ -14,7 +14,7 @@ from buddy.app.actions.key_map import Keymap, describe_clashes
 from buddy.app.cli import FAILURE, VERBS
 from buddy.app.cli.arguments import Parser
 from buddy.app.reports.formatting import table
-from buddy.app.workspace.settings import FIELDS, Settings, load_settings, settings_path, themes_folder
+from buddy.app.workspace.settings import FIELD_SUMMARIES, Settings, load_settings, settings_path, themes_folder
 from buddy.themes.palette import DEFAULT, themes
 
 
@@ -37,12 +37,12 @@ def main(words: Sequence[str]) -> int:
     settings, problems = load_settings(path)
     Keymap(settings.keys)  # the constructor applies the keys to the actions
     if options.json:
-        print(json.dumps({**_settings_json(path, settings, problems), "actions": _actions()}, indent=2))
+        print(json.dumps({**_settings_json(path, settings, problems), "actions": _action_rows()}, indent=2))
     elif options.keys:
-        rows = [[action["id"], action["pane"], ", ".join(action["keys"]), action["title"]] for action in _actions()]
-        print(table(["id", "pane", "keys", "action"], rows, left=frozenset(["id", "pane", "keys", "action"])))
+        rows = [[action["id"], action["pane"], ", ".join(action["keys"]), action["title"]] for action in _action_rows()]
+        print(table(["id", "pane", "keys", "action"], rows, left_aligned=frozenset(["id", "pane", "keys", "action"])))
     else:
-        print(_text(path, settings, problems))
+        print(_settings_text(path, settings, problems))
     return FAILURE if problems else 0
 
 
@@ -57,7 +57,7 @@ def _settings_json(path: Path, settings: Settings, problems: Sequence[str]) -> d
     }
 
 
-def _actions() -> list[dict[str, Any]]:
+def _action_rows() -> list[dict[str, Any]]:
     return [
         {
             "id": action.id,
@@ -70,11 +70,11 @@ def _actions() -> list[dict[str, Any]]:
     ]
 
 
-def _text(path: Path, settings: Settings, problems: Sequence[str]) -> str:
+def _settings_text(path: Path, settings: Settings, problems: Sequence[str]) -> str:
     """The text output: paths, current values, remapped keys, themes, problems, and keys that clash."""
     values = {"theme": settings.theme or DEFAULT}
     values |= {name: str(getattr(settings, name)).lower() for name in ("auto_run", "equal_nan", "reopen")}
-    fields = [[name, values[name], meaning] for name, meaning in FIELDS.items() if name in values]
+    fields = [[name, values[name], meaning] for name, meaning in FIELD_SUMMARIES.items() if name in values]
     field_heading, key_heading = ["field", "value", "meaning"], ["action", "keys", "default"]
     remapped = [
         [action.id, ", ".join(action.keys) or "no key", ", ".join(action.default_keys)]
@@ -83,8 +83,8 @@ def _text(path: Path, settings: Settings, problems: Sequence[str]) -> str:
     ]
     parts = [
         f"settings: {path}{'' if path.exists() else ' (not found: the defaults are used)'}",
-        table(field_heading, fields, left=frozenset(field_heading)),
-        table(key_heading, remapped, left=frozenset(key_heading)) if remapped else "",
+        table(field_heading, fields, left_aligned=frozenset(field_heading)),
+        table(key_heading, remapped, left_aligned=frozenset(key_heading)) if remapped else "",
         f"themes: {', '.join(themes())}\n  user themes: {themes_folder(path)}/*.toml",
         "\n".join(f"problem: {problem}" for problem in problems),
         "\n".join(describe_clashes()),
@@ -95,22 +95,22 @@ def _text(path: Path, settings: Settings, problems: Sequence[str]) -> str:
 def settings_template() -> str:
     """A settings file with every field at its default."""
     lines = [
-        f"# {FIELDS['theme']}: {', '.join(themes())}",
+        f"# {FIELD_SUMMARIES['theme']}: {', '.join(themes())}",
         f'theme = "{DEFAULT}"',
-        f"# {FIELDS['auto_run']}",
+        f"# {FIELD_SUMMARIES['auto_run']}",
         "auto_run = false",
-        f"# {FIELDS['equal_nan']}",
+        f"# {FIELD_SUMMARIES['equal_nan']}",
         "equal_nan = false",
-        f"# {FIELDS['bell_after']}",
+        f"# {FIELD_SUMMARIES['bell_after']}",
         "bell_after = 10.0",
-        f"# {FIELDS['reopen']}",
+        f"# {FIELD_SUMMARIES['reopen']}",
         "reopen = true",
-        f"# {FIELDS['memory']}",
+        f"# {FIELD_SUMMARIES['memory']}",
         "# memory = 16.0",
-        f"# {FIELDS['timeout']}",
+        f"# {FIELD_SUMMARIES['timeout']}",
         "timeout = 120.0",
         "",
-        f"# {FIELDS['keys']} (`buddy-tui config --keys`): a character, a name such as",
+        f"# {FIELD_SUMMARIES['keys']} (`buddy-tui config --keys`): a character, a name such as",
         '# "space" or "ctrl+g", a sequence of two such as "g d", a list of these, or "" for no key',
         "[keys]",
         '# "graph.toggle" = ["f6", "space"]',

@@ -73,7 +73,7 @@ def main(words: Sequence[str]) -> int:
     options = make_parser().parse_args(list(words))
     console = Console(options.plain, stdout_is_data=options.json)
     try:
-        return _check(options, _make_plan(options), console)
+        return _run_coverage(options, _make_plan(options), console)
     except CoveragePlanError as error:
         console.error(Diagnostic(str(error), todo="run buddy-tui coverage --help"))
         return USAGE_ERROR
@@ -109,7 +109,8 @@ def _read_results(path: Path, plan: CoveragePlan) -> dict[OpDtypePair, PairResul
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def _check(options: argparse.Namespace, plan: CoveragePlan, console: Console) -> int:
+def _run_coverage(options: argparse.Namespace, plan: CoveragePlan, console: Console) -> int:
+    """Check the operators of `plan`, and print the summary. Returns the exit code. Raises `UsageError`."""
     results = _read_results(options.output, plan) if options.output else {}
     if options.report and (options.report.is_dir() or not options.report.parent.is_dir()):
         raise UsageError(f"cannot write to {options.report}: it is a folder, or its folder does not exist")

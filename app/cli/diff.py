@@ -81,11 +81,11 @@ def main(words: Sequence[str]) -> int:
     options, script = arguments.parse_program(parser, words)
     if len(script) == 2 and not options.stage and arguments.is_dump(options):
         options.stage, script = list(script), ()
-    seconds = [options.against, options.against_graph, options.recipe[1:], options.stage[1:]]
+    second_sides = [options.against, options.against_graph, options.recipe[1:], options.stage[1:]]
     for option, values in (("--recipe", options.recipe), ("--stage", options.stage)):
         if len(values) > 2:
             parser.error(f"give {option} at most twice")
-    if sum(map(bool, seconds)) != 1:
+    if sum(map(bool, second_sides)) != 1:
         parser.error("give exactly one of --against, --against-graph, a second --recipe and a second --stage")
     console = Console(options.plain, stdout_is_data=True)
     failure_code = COULD_NOT_COMPARE if options.exit_code else FAILURE
@@ -106,8 +106,8 @@ async def _diff(engine: Headless, options: argparse.Namespace, script: tuple[str
         differences = [await _compare_stages(engine, options, before, after)]
     else:
         second_stages = (await engine.compile(second)).ordered()
-        title = f"A, {_title(first, first_file, second)}"
-        second_title = f"B, {_title(second, second_file or options.against or first_file, first)}"
+        title = f"A, {_recipe_title(first, first_file, second)}"
+        second_title = f"B, {_recipe_title(second, second_file or options.against or first_file, first)}"
         differences = []
         for stage, second_stage in _pair_stages(stages, second_stages, options.stage):
             titled = None if stage is None else _TitledStage(stage, title)
@@ -180,9 +180,9 @@ async def _compare_stages(
 ) -> _Difference:
     if before is None or after is None:
         return _Difference(before, after)
-    how: Literal["line", "structural"] = "structural" if options.structural else "line"
+    diff_mode: Literal["line", "structural"] = "structural" if options.structural else "line"
     client = engine.client
-    compared = await client.request(Compare(0, before.stage.text, after.stage.text, how, after.stage.language))
+    compared = await client.request(Compare(0, before.stage.text, after.stage.text, diff_mode, after.stage.language))
     diff = ""
     if options.stage and compared.hunks:
         old, new = await client.fetch_text(before.stage.text), await client.fetch_text(after.stage.text)
@@ -195,7 +195,7 @@ def _heading(titled: _TitledStage) -> str:
     return f"{name} ({titled.recipe_title})" if titled.recipe_title else name
 
 
-def _title(recipe: Recipe, file: str, other: Recipe) -> str:
+def _recipe_title(recipe: Recipe, file: str, other: Recipe) -> str:
     """The graph, the recipe file or else the preset, and the settings in which `recipe` differs from `other`."""
     changed = [field for field in _TITLED_FIELDS if getattr(recipe, field) != getattr(other, field)]
     settings = [f"{field} {getattr(recipe, field) or 'this machine'}" for field in changed]
@@ -203,9 +203,9 @@ def _title(recipe: Recipe, file: str, other: Recipe) -> str:
 
 
 def _report(options: argparse.Namespace, differences: Sequence[_Difference], as_table: bool) -> None:
-    how = "structural" if options.structural else "line"
+    diff_mode = "structural" if options.structural else "line"
     if options.json:
-        print(json.dumps({"how": how, "stages": list(map(_difference_json, differences))}))
+        print(json.dumps({"how": diff_mode, "stages": list(map(_difference_json, differences))}))
     elif as_table:
         heading = ["stage", "phase", "-", "+", "hunks"]
         print(table(heading, list(map(_difference_row, differences)), frozenset({"stage", "phase"})))

@@ -31,6 +31,7 @@ from buddy.compiler.protocol.environment import VARIABLES, EnvironmentVariableEr
 from buddy.compiler.support import disk_cache
 from buddy.compiler.support.target import cores, host, host_features, measured_rates, prefers_bf16x3
 
+# The lines of a section: names and texts. A fact without a name continues the one before it.
 Facts = list[tuple[str, str]]
 
 PACKAGES = ("textual", "textual-plot", "msgspec", "pygments", "capstone", "pyelftools")
@@ -307,7 +308,7 @@ async def _pane_facts() -> Facts:
             await thread.call(source.load, LOAD_SECONDS)
             facts.append((source.origin, f"pane {source.name}"))
         except PaneCallError as failed:
-            facts.append((source.origin, f"FAILED: {abbreviate_home(source.problem(failed.error))}"))
+            facts.append((source.origin, f"FAILED: {abbreviate_home(source.diagnose(failed.error))}"))
         finally:
             thread.stop()
     return [*facts, *(("left out", abbreviate_home(problem)) for problem in problems)]

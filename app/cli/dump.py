@@ -11,8 +11,8 @@ from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.console import Console
 from buddy.app.cli.headless import Failure, Headless, reporting_write_errors, run_with_engine
 from buddy.app.cli.recipes import UsageError
-from buddy.app.reports.run_report import nodes_text
-from buddy.app.session.stages import file_name
+from buddy.app.reports.run_report import lowering_table
+from buddy.app.session.stages import stage_file_name
 from buddy.compiler.protocol import Stage
 from buddy.compiler.protocol.plain_values import LANGUAGES
 from buddy.compiler.protocol.recipe import Recipe
@@ -71,7 +71,7 @@ async def _dump_nodes(engine: Headless, recipe: Recipe, with_heading: bool) -> i
         return FAILURE
     info = engine.graphs[recipe.graph]
     heading = f"# graph {recipe.graph}: {info.name}\n" if with_heading else ""
-    sys.stdout.write(heading + nodes_text(info, compilation.assignments))
+    sys.stdout.write(heading + lowering_table(info, compilation.assignments))
     return 0
 
 
@@ -104,7 +104,7 @@ async def _write(engine: Headless, folder: Path, stages: Sequence[Stage]) -> Non
     for stage in stages:
         text = await engine.client.fetch_text(stage.text)
         with reporting_write_errors(folder):
-            (folder / file_name(stage)).write_text(text, encoding="utf-8")
+            (folder / stage_file_name(stage)).write_text(text, encoding="utf-8")
     engine.console.note(f"wrote {len(stages)} file{'s' * (len(stages) != 1)} to {folder}")
 
 

@@ -37,7 +37,7 @@ def _bisect_dump(options: argparse.Namespace, flags: Sequence[str], console: Con
     failure = failure_of(options, flags)
     try:
         dump = read_dump(Path(options.source), console.progress)
-        found = StageBisection(dump, failure, console.progress).run(stages_to_test(dump, options.graph or ""))
+        first_failure = StageBisection(dump, failure, console.progress).run(stages_to_test(dump, options.graph or ""))
     except BisectionError as error:
         console.error(error.diagnostic)
         return FAILURE
@@ -49,11 +49,11 @@ def _bisect_dump(options: argparse.Namespace, flags: Sequence[str], console: Con
     if options.output is not None:
         with reporting_write_errors(options.output):
             options.output.mkdir(parents=True, exist_ok=True)
-            for name, text in found.texts():
+            for name, text in first_failure.texts():
                 (options.output / name).write_text(text, encoding="utf-8")
                 saved.append(str(options.output / name))
     if options.json:
-        print(json.dumps({"source": options.source, **found.summary(), "files": saved}, indent=2))
+        print(json.dumps({"source": options.source, **first_failure.summary(), "files": saved}, indent=2))
     else:
-        print("\n".join([*found.lines(), *(f"wrote {path}" for path in saved)]))
+        print("\n".join([*first_failure.lines(), *(f"wrote {path}" for path in saved)]))
     return 0

@@ -10,7 +10,7 @@ from typing import Any
 from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.console import Console
 from buddy.app.cli.headless import Failure, Headless, run_verb_on_program, run_with_engine
-from buddy.app.reports.fallbacks import GraphFacts, as_json, as_text, fallbacks, summary
+from buddy.app.reports.fallbacks import GraphFacts, fallback_rows, fallbacks_json, fallbacks_summary, fallbacks_text
 from buddy.app.reports.recompilations import dynamo_json, dynamo_text
 from buddy.app.reports.run_report import failure_json
 from buddy.compiler.protocol import DynamoReport, ExplainDynamo, Profile, ProfileReport
@@ -19,7 +19,7 @@ from buddy.compiler.protocol.recipe import Recipe
 _EPILOG = """\
 A script is run two times: its graphs are captured and compiled, and it is run as Python runs it, with the backends
 that it names, while graph breaks, guards and recompilations are recorded. `--only` leaves one of the two out.
-With --trace instead of SOURCE, nothing is run: what another run has written is read."""
+With --trace instead of SOURCE, nothing is run: the trace or the log of an earlier run is read."""
 
 
 def make_parser() -> arguments.Parser:
@@ -55,7 +55,7 @@ async def _explain_trace(engine: Headless, options: argparse.Namespace) -> int:
         engine.client.new_request_id(), trace=options.trace, directory=arguments.working_folder(options)
     )
     report = (await engine.request(frame)).report
-    _report_notes(engine, report)
+    _print_notes(engine, report)
     print(
         json.dumps({"trace": options.trace, **dynamo_json(report)}, indent=2) if options.json else dynamo_text(report)
     )
@@ -70,7 +70,7 @@ async def _explain(engine: Headless, options: argparse.Namespace, script: tuple[
         texts.append(text)
         values |= compiled
     if options.only != "fallbacks" and (options.only or _is_script(options.source)):
-        report = await _record(engine, options, script)
+        report = await _explain_dynamo(engine, options, script)
         texts.append(dynamo_text(report))
         values["dynamo"] = dynamo_json(report)
         code = code or (FAILURE if report.problem else 0)
@@ -86,7 +86,7 @@ def _is_script(source: str) -> bool:
 async def _explain_fallbacks(
     engine: Headless, options: argparse.Namespace, script: tuple[str, ...]
 ) -> tuple[str, dict[str, object], int]:
-    """What is not compiled: as text, as JSON, and the exit code."""
+    """Find what is not compiled. Returns it as text and as JSON, and the exit code."""
     graphs, errors = [], []
     for recipe in await engine.open_program(options, script):
         info, assignments, profile = engine.graphs[recipe.graph], None, None
@@ -97,15 +97,15 @@ async def _explain_fallbacks(
             engine.console.error(failure.diagnostic, f"graph {recipe.graph}")
             errors.append({"graph": recipe.graph, "error": failure_json(failure.diagnostic)})
         graphs.append(GraphFacts(recipe.graph, info, assignments, profile))
-    rows, line = fallbacks(graphs), summary(graphs)
-    names = [{"graph": facts.number, "name": facts.info.name} for facts in graphs]
+    rows, summary_line = fallback_rows(graphs), fallbacks_summary(graphs)
+    graph_names = [{"graph": facts.number, "name": facts.info.name} for facts in graphs]
     values: dict[str, object] = {
-        "summary": line,
-        "graphs": names,
-        "rows": as_json(rows),
+        "summary": summary_line,
+        "graphs": graph_names,
+        "rows": fallbacks_json(rows),
         **({"errors": errors} if errors else {}),
     }
-    return as_text(rows, line), values, FAILURE if errors else 0
+    return fallbacks_text(rows, summary_line), values, FAILURE if errors else 0
 
 
 async def _profile(engine: Headless, recipe: Recipe, timeout: float) -> ProfileReport:
@@ -113,17 +113,17 @@ async def _profile(engine: Headless, recipe: Recipe, timeout: float) -> ProfileR
     return (await engine.request(frame)).report
 
 
-async def _record(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> DynamoReport:
-    """What TorchDynamo does while the script runs. Prints why the record ends early, if it does."""
+async def _explain_dynamo(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> DynamoReport:
+    """Run the script, and return what TorchDynamo did. If the script fails, prints its error."""
     folder = arguments.working_folder(options)
     frame = ExplainDynamo(engine.client.new_request_id(), options.source, script, folder, timeout=options.timeout)
     report = (await engine.request(frame)).report
-    _report_notes(engine, report)
+    _print_notes(engine, report)
     if report.problem is not None:
         engine.console.error(report.problem)
     return report
 
 
-def _report_notes(engine: Headless, report: DynamoReport) -> None:
+def _print_notes(engine: Headless, report: DynamoReport) -> None:
     for note in report.notes:
         engine.console.note(f"note: {note}")

@@ -27,7 +27,7 @@ def make_parser() -> arguments.Parser:
     text = "output folder; existing files are not overwritten without --force"
     parser.add_argument("-o", "--output", metavar="DIR", required=True, help=text)
     text = "what to write (default: object); may be repeated, or a list: object,shared"
-    parser.add_argument("--kind", type=parse_kinds, metavar="KIND", action="append", default=[], help=text)
+    parser.add_argument("--kind", type=split_kinds, metavar="KIND", action="append", default=[], help=text)
     text = "base name of C functions and files (default: the name of the source)"
     parser.add_argument("--name", default="", help=text)
     text = "the stage for mlir and bytecode, as for `dump` (default: the first MLIR stage)"
@@ -38,13 +38,13 @@ def make_parser() -> arguments.Parser:
     return parser
 
 
-def parse_kinds(text: str) -> list[str]:
+def split_kinds(text: str) -> list[str]:
     """The kinds in a comma-separated list; plug-ins may have further ones."""
     return text.split(",")
 
 
-def check_kinds(kinds: Sequence[str]) -> None:
-    """Raises `UsageError` for an unknown kind."""
+def _check_kinds(kinds: Sequence[str]) -> None:
+    """Raise `UsageError` for an unknown kind."""
     unknown = [kind for kind in kinds if kind not in EXPORT_KINDS]
     if unknown:
         raise UsageError(
@@ -66,7 +66,7 @@ async def _export(engine: Headless, options: argparse.Namespace, script: tuple[s
     from importlib import metadata  # takes time, and is not needed to reject a source
 
     if not (options.plugin or options.remote or metadata.entry_points(group=PLUGIN_GROUP)):
-        check_kinds(kinds)
+        _check_kinds(kinds)
     recipe = await engine.open_graph(options, script)
     stage_text = ""
     if options.stage:

@@ -11,7 +11,7 @@ import msgspec
 
 from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.headless import Headless, run_verb_on_program, save_script
-from buddy.app.reports.run_report import as_json, as_text
+from buddy.app.reports.run_report import run_report_json, run_report_text
 from buddy.compiler.protocol import Extract
 
 
@@ -44,9 +44,9 @@ async def _extract(engine: Headless, options: argparse.Namespace, script: tuple[
     compilation = await engine.run(subgraph_recipe, options.repeats, options.timeout)
     assert compilation.report is not None
     if options.json:
-        results: dict[str, Any] = as_json(extracted.info, compilation.report, compilation.assignments)
+        results: dict[str, Any] = run_report_json(extracted.info, compilation.report, compilation.assignments)
         extracted_nodes = [row.stable for row in extracted.info.rows if row.opcode.startswith("call")]
         print(json.dumps({"source": options.source, "extracted": extracted_nodes, "files": saved, **results}, indent=2))
     else:
-        print(as_text(extracted.info, compilation.report, compilation.assignments))
+        print(run_report_text(extracted.info, compilation.report, compilation.assignments))
     return FAILURE if compilation.report.wrong else 0

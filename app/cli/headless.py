@@ -33,7 +33,7 @@ from buddy.app.cli.recipes import (
     with_eager_nodes,
 )
 from buddy.app.session.progress import PartTimes
-from buddy.app.workspace.command_line import write_script
+from buddy.app.workspace.files import write_script
 from buddy.app.workspace.frontends import with_steps_of
 from buddy.compiler.protocol import (
     NOT_APPLIED,
@@ -376,7 +376,9 @@ async def _run_with_client(
         console.note(lost or "reconnected")
 
     # The engine of a dump imports neither torch nor MLIR, so it waits until it knows what it opens.
-    client = EngineClient(engine_location(options), log_options(options), note_connection, reopens=is_dump(options))
+    client = EngineClient(
+        engine_location(options), log_options(options), note_connection, reopens_saved_graphs=is_dump(options)
+    )
     try:
         await client.start()
         return await verb(Headless(client, console, getattr(options, "step_timeout", math.inf)))

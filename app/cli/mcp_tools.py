@@ -11,15 +11,15 @@ from buddy.app.cli.agent import AgentProgram, check_recipe_file
 from buddy.app.cli.headless import Failure
 from buddy.app.cli.trace import find_nodes, node_json
 from buddy.app.reports import formatting, numerics, profile
+from buddy.app.reports.bisections import bisection_lines
 from buddy.app.reports.run_report import failure_json
-from buddy.app.reports.searches import bisection_lines
 from buddy.app.reports.share.contents import SharedGraph
-from buddy.app.reports.share.page import is_page, write_report
+from buddy.app.reports.share.page import may_be_replaced, write_report
 from buddy.app.reports.text.unified import unified_diff
 from buddy.app.reports.training_memory import role_text, training_memory
 from buddy.app.session.stages import align_stages
-from buddy.app.workspace.files import write_whole
-from buddy.app.workspace.pipeline_text import PipelineError, option_value, parse, steps_of
+from buddy.app.workspace.files import write_text_atomically
+from buddy.app.workspace.pipeline_text import PipelineError, option_value, parse_pipeline, to_steps
 from buddy.compiler.protocol import (
     Bisect,
     Compare,
@@ -34,7 +34,7 @@ from buddy.compiler.protocol import (
     Stage,
 )
 from buddy.compiler.protocol.errors import BuddyError
-from buddy.compiler.protocol.recipe import Precision, Recipe, to_toml
+from buddy.compiler.protocol.recipe import MAX_THREADS, Precision, Recipe, to_toml
 from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice, OutputReport, RunReport
 
 Json = dict[str, Any]
@@ -42,6 +42,8 @@ Json = dict[str, Any]
 _MAX_LINES = 500
 _MAX_LINE_CHARACTERS = 400
 _MAX_DIFF_LINES = 400
+# Names of edited passes, nodes or settings in an answer.
+_MAX_EDITED_NAMES = 20
 
 
 class Tools:
@@ -134,11 +136,11 @@ class Tools:
 
     async def read_stage(self, stage: str, first: int = 1, count: int = 100, nodes: bool = False) -> Json:
         """Read lines of a stage, at most 500. With `nodes`, also the nodes that each line comes from."""
-        found = await self._program.stage(stage)
+        chosen = await self._program.stage(stage)
         client = self._program.engine.client
-        window = await client.fetch_lines(found.text, first - 1, min(count, _MAX_LINES))
+        window = await client.fetch_lines(chosen.text, first - 1, min(count, _MAX_LINES))
         lines = [_clip(line) for line in window.lines]
-        result = {"stage": found.index, "name": found.name, "first": window.start + 1, "total": window.line_count}
+        result = {"stage": chosen.index, "name": chosen.name, "first": window.start + 1, "total": window.line_count}
         if nodes:
             names = [[window.names[index] for index in line[:8]] for line in window.nodes]
             return {**result, "lines": [{"text": text, "nodes": own} for text, own in zip(lines, names, strict=False)]}
@@ -149,7 +151,7 @@ class Tools:
     ) -> Json:
         """Search one stage, or all stages: the number of matching lines in each, and the first ones."""
         stages: Sequence[Stage] = [await self._program.stage(stage)] if stage else (await self._program.compile())[0]
-        texts = tuple(dict.fromkeys(found.text for found in stages))
+        texts = tuple(dict.fromkeys(one.text for one in stages))
         frame = SearchEach(0, texts, pattern, regex, ignore_case, excerpts=min(count, 100))
         hits = {hit.text: hit for hit in (await self._program.engine.client.request(frame)).hits}
         found_in = []
@@ -204,8 +206,8 @@ class Tools:
         """Follow a node through all stages: its lines in each. Or, with `stage` and `line`: the nodes of that line."""
         client = self._program.engine.client
         if stage:
-            found = await self._program.stage(stage)
-            origins = (await client.request(FindOrigins(0, found.text, line - 1, line - 1))).origins
+            chosen = await self._program.stage(stage)
+            origins = (await client.request(FindOrigins(0, chosen.text, line - 1, line - 1))).origins
             rows = {row.stable: row for row in self._program.info.rows}
             return {"nodes": [node_json(rows[origin.node]) for origin in origins[:20] if origin.node in rows]}
         row = self._one_node(node)
@@ -288,8 +290,8 @@ class Tools:
         precision: Precision | None = None,
     ) -> Json:
         """Change settings of the recipe. A preset replaces all passes."""
-        if threads is not None and not 1 <= threads <= 64:
-            raise BuddyError(f"threads is {threads}", "set_recipe", "give a number from 1 to 64")
+        if threads is not None and not 1 <= threads <= MAX_THREADS:
+            raise BuddyError(f"threads is {threads}", "set_recipe", f"give a number from 1 to {MAX_THREADS}")
         settings = {"preset": preset, "dialect": dialect, "partition": partition, "threads": threads}
         settings |= {"checks": checks, "precision": precision}
         return self._edit(self._program.with_settings(settings), [key for key, value in settings.items() if value])
@@ -298,7 +300,7 @@ class Tools:
         """Replace all passes by a pipeline in MLIR's syntax: `builtin.module(canonicalize,func.func(cse))`."""
         recipe = self._program.recipe
         try:
-            steps = steps_of(parse(pipeline), recipe.steps)
+            steps = to_steps(parse_pipeline(pipeline), recipe.steps)
         except PipelineError as error:
             where = f"the pipeline, character {error.offset + 1}"
             raise BuddyError(error.message, where, "correct the pipeline and call set_pipeline again") from error
@@ -309,10 +311,11 @@ class Tools:
         self._program.undo()
         return {"undone": True}
 
-    def _edit(self, recipe: Recipe, what: Sequence[str]) -> Json:
+    def _edit(self, recipe: Recipe, names: Sequence[str]) -> Json:
+        """Make `recipe` the current one. `names` are the passes, nodes or settings that the edit is about."""
         changed = self._program.edit(recipe)
-        more = {"and_more": len(what) - 20} if len(what) > 20 else {}
-        return {"changed": changed, "of": list(what[:20]), **more}
+        more = {"and_more": len(names) - _MAX_EDITED_NAMES} if len(names) > _MAX_EDITED_NAMES else {}
+        return {"changed": changed, "of": list(names[:_MAX_EDITED_NAMES]), **more}
 
     # ---- measurements --------------------------------------------------------------------------------------------
 
@@ -345,9 +348,10 @@ class Tools:
         With `own`, each node is also compiled alone, which distinguishes a wrong node from one with wrong inputs.
         """
         engine = self._program.engine
-        frame = CompareNodes(engine.client.new_request_id(), self._program.recipe, reference, own)
+        request, timeout = engine.client.new_request_id(), self._program.timeout
+        frame = CompareNodes(request, self._program.recipe, reference, own, timeout=timeout)
         report, info = (await engine.request(frame)).report, self._program.info
-        rows = numerics.rows_of(info)
+        rows = numerics.rows_by_stable_name(info)
         nodes = [
             {"node": rows[one.node].display_name if one.node in rows else one.node, "value": one.value_state,
              "ok": one.ok, "error": numerics.error_text(one.error),
@@ -392,8 +396,8 @@ class Tools:
 
     async def write_recipe(self, path: str, overwrite: bool = False) -> Json:
         """Write the current recipe as TOML into the folder, for `buddy-tui run --recipe`."""
-        file = self._program.folder.new_file(path, overwrite)
-        write_whole(file, to_toml(self._program.recipe))
+        file = self._program.folder.new_file(path, overwrite=overwrite)
+        write_text_atomically(file, to_toml(self._program.recipe))
         return {"written": self._program.folder.name_of(file)}
 
     async def write_report(self, path: str, run: bool = True) -> Json:
@@ -403,7 +407,7 @@ class Tools:
         """
         program = self._program
         file = program.folder.new_file(path, overwrite=True)
-        if not is_page(file):
+        if not may_be_replaced(file):
             raise BuddyError(f"{path} exists and is not a report", "", "give another name")
         stages, assignments, failure = await program.compile()
         problem = failure.diagnostic if failure is not None else None
@@ -422,10 +426,12 @@ class Tools:
 
 
 def _page(name: str, rows: Sequence[Json], start: int, count: int) -> Json:
+    """The rows from `start`, at most `count`, as the entry `name`, with the total number of rows."""
     return {"total": len(rows), "start": start, name: list(rows[start : start + count])}
 
 
 def _clip(line: str, width: int = _MAX_LINE_CHARACTERS) -> str:
+    """The first `width` characters of a line, with the number of the others."""
     return line if len(line) <= width else f"{line[:width]}… ({len(line) - width} more characters)"
 
 

@@ -44,7 +44,7 @@ _ENTRY_POINTS = {
     _PANE_SUFFIX: '[project.entry-points."buddy.panes"]\n@NAME@ = "@MODULE@_pane:@CLASS@Pane"\n',
 }
 _TITLES = {"": "The plug-in", _PANE_SUFFIX: "The pane of the plug-in"}
-_TRIALS = {
+_TRY_COMMANDS = {
     "": "    buddy-tui run SCRIPT.py --plugin @MODULE@.py    # without installing it\n",
     _PANE_SUFFIX: "    buddy-tui SCRIPT.py --pane @MODULE@_pane.py:@CLASS@Pane\n",
 }
@@ -234,9 +234,9 @@ class @CLASS@Pane(Pane):
         self.reverse = not self.reverse
 '''
 
-# For each kind: the parts of its modules, by the suffix of the module's name, and of its test; and what the README
-# says.
-_PARTS: dict[str, tuple[dict[str, list[str]], list[str], str]] = {
+# For each kind: the texts of its modules, by the suffix of the module's name; the texts of its test; and the last
+# paragraph of its README.
+_CONTENTS_OF_KIND: dict[str, tuple[dict[str, list[str]], list[str], str]] = {
     "op": ({"": [_OP]}, [_OP_TEST], "`@MODULE@.py` lowers the op `@MODULE@::apply`, which the test defines."),
     "pass": (
         {"": [_PASS]},
@@ -265,10 +265,10 @@ _API_NAMES = (
     "find_ops", "llvm_ir_of", "llvm_stage", "lower_expression", "lowering", "mlir", "optimized_llvm_ir", "preset",
     "presets", "register_backend", "register_pass", "scalar",
 )  # fmt: skip
-_STANDARD = ("json", "Callable", "dataclass", "replace", "Path", "Any", "ClassVar")
+_STANDARD_NAMES = ("json", "Callable", "dataclass", "replace", "Path", "Any", "ClassVar")
 
 
-def files_of(kind: str, name: str) -> dict[str, str]:
+def plugin_files(kind: str, name: str) -> dict[str, str]:
     """Returns the texts of a plug-in's files by their names."""
     module = name.replace("-", "_")
     words = {
@@ -278,34 +278,36 @@ def files_of(kind: str, name: str) -> dict[str, str]:
         "@BACKEND@": f"{name}-o3",
     }
 
-    def filled(text: str) -> str:
+    def fill_placeholders(text: str) -> str:
         for word, value in words.items():
             text = text.replace(word, value)
         return text
 
-    modules, tests, what = _PARTS[kind]
+    modules, tests, readme_text = _CONTENTS_OF_KIND[kind]
     title = f"The plug-in {name}."
     imports = []
     if "" in modules:
         imports.append(f"import {module}  # noqa: F401  (registers its contents)")
     if _PANE_SUFFIX in modules:
         imports.append(f"from {module}{_PANE_SUFFIX} import @CLASS@Pane")
-    project = _PYPROJECT.replace("@ENTRY_POINTS@", "\n".join(_ENTRY_POINTS[end] for end in modules))
-    project = project.replace("@MODULES@", ", ".join(f'"{module}{end}"' for end in modules))
-    readme = _README.replace("@TRY@", "".join(_TRIALS[end] for end in modules)).replace("@WHAT@", what)
+    project = _PYPROJECT.replace("@ENTRY_POINTS@", "\n".join(_ENTRY_POINTS[suffix] for suffix in modules))
+    project = project.replace("@MODULES@", ", ".join(f'"{module}{suffix}"' for suffix in modules))
+    readme = _README.replace("@TRY@", "".join(_TRY_COMMANDS[suffix] for suffix in modules)).replace(
+        "@WHAT@", readme_text
+    )
     sources = {
-        f"{module}{end}.py": _with_imports(f'"""{_TITLES[end]} {name}."""', "".join(parts))
-        for end, parts in modules.items()
+        f"{module}{suffix}.py": _with_imports(f'"""{_TITLES[suffix]} {name}."""', "".join(parts))
+        for suffix, parts in modules.items()
     }
     test = _with_imports(f'"""Tests of {title[0].lower()}{title[1:]}"""', "".join(tests), imports)
     texts = {"pyproject.toml": project, "README.md": readme, **sources, f"test_{module}.py": test}
-    return {file: filled(text) for file, text in texts.items()}
+    return {file: fill_placeholders(text) for file, text in texts.items()}
 
 
 def _with_imports(title: str, body: str, imports: Sequence[str] = ()) -> str:
     """Returns a module with the imports that its body needs; `imports` are those of the plug-in's own modules."""
     used = set(re.findall(r"(?<![\w.\"])\w+", re.sub("@[A-Z]+@", "x", body)))
-    groups = [[_MODULES[name] for name in _STANDARD if name in used]]
+    groups = [[_MODULES[name] for name in _STANDARD_NAMES if name in used]]
     groups.append([_MODULES[name] for name in ("msgspec", "torch") if name in used])
     public = [name for name in _API_NAMES if name in used]
     lines = f"from buddy.api import {', '.join(public)}"
@@ -337,12 +339,12 @@ def make_parser() -> argparse.ArgumentParser:
 def main(words: Sequence[str]) -> int:
     options = make_parser().parse_args(list(words))
     folder, name, console = Path(options.output or options.name), options.name, Console()
-    if problem := _problem(name):
+    if problem := _name_error(name):
         console.error(Diagnostic(problem, f"the name {name!r}", "choose another name, such as my-op"))
         return USAGE_ERROR
     try:
         folder.mkdir(parents=True)
-        for file, text in files_of(options.kind, name).items():
+        for file, text in plugin_files(options.kind, name).items():
             (folder / file).write_text(text, "utf-8")
     except FileExistsError:
         console.error(Diagnostic(f"{folder} exists", "the new plug-in", "name another folder (-o)"))
@@ -355,7 +357,7 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def _problem(name: str) -> str:
+def _name_error(name: str) -> str:
     """The reason why a plug-in cannot have a name; an empty string if it can."""
     if not _NAME.fullmatch(name):
         return "a name has lower-case letters, digits and hyphens, and begins with a letter"

@@ -121,7 +121,7 @@ def _nan_lines(report: NumericsReport, info: GraphInfo) -> list[str]:
 
 def _report_lines(report: NumericsReport, info: GraphInfo, top: int) -> list[str]:
     """The summary, and a table of the `top` nodes with the largest errors."""
-    rows = numerics.rows_of(info)
+    rows = numerics.rows_by_stable_name(info)
     heading = ["node", "op", "result", "seen", "err", "own", "of tolerance"]
     # The own error of a product in a reduced precision is that of the precision.
     has_precisions = any(numbers.precision for numbers in report.nodes)

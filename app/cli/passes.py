@@ -24,10 +24,12 @@ def make_parser() -> arguments.Parser:
 
 def main(words: Sequence[str]) -> int:
     options = make_parser().parse_args(words)
-    return run_with_engine(options, Console(options.plain, stdout_is_data=True), lambda engine: _list(engine, options))
+    return run_with_engine(
+        options, Console(options.plain, stdout_is_data=True), lambda engine: _list_catalogue(engine, options)
+    )
 
 
-async def _list(engine: Headless, options: argparse.Namespace) -> int:
+async def _list_catalogue(engine: Headless, options: argparse.Namespace) -> int:
     request = ListPasses(0, arguments.working_folder(options), arguments.plugins_of(options))
     catalogue = await engine.client.request(request)
     for note in catalogue.notes:

@@ -32,10 +32,10 @@ def make_parser() -> arguments.Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    return run_verb_on_program(make_parser(), words, _compare)
+    return run_verb_on_program(make_parser(), words, _compare_presets)
 
 
-async def _compare(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
+async def _compare_presets(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
     recipes = await engine.open_program(options, script)
     presets = (
         await engine.client.request(ListPresets(0, arguments.working_folder(options), arguments.plugins_of(options)))
@@ -80,5 +80,5 @@ def _row(row: PipelineFacts) -> list[object]:
     report = row.report
     times = [f"{report.compiled.median * 1e3:.3g}", f"{report.eager.median * 1e3:.3g}"] if report else ["", ""]
     verdict = "failed" if row.problem else "" if report is None else report.word
-    sizes = [row.n_passes, row.n_changing_passes, f"{row.milliseconds:.0f}", row.operations, row.assembly_lines]
+    sizes = [row.n_passes, row.n_changing_passes, f"{row.milliseconds:.0f}", row.n_ops, row.n_assembly_lines]
     return [row.title, *sizes, *times, verdict]

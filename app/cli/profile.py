@@ -105,7 +105,7 @@ def _function_lines(stages: Sequence[Stage], top: int) -> list[str]:
     times = object_times(stages)
     if not times:
         return ["machine code: all functions were cached"]
-    rows = [[f"@{name}", profile.milliseconds(seconds)] for name, seconds in times[:top]]
+    rows = [[f"@{name}", profile.in_milliseconds(seconds)] for name, seconds in times[:top]]
     return ["", f"machine code of {len(times)} functions", table(["function", "ms"], rows, frozenset({"function"}))]
 
 
@@ -151,7 +151,7 @@ def _node_row(node: profile.TimedNode, names: dict[str, str], run_seconds: float
         node.row.display_name,
         node.row.target.removesuffix(".default"),
         f"{node.row.dtype}[{node.row.shape}]",
-        profile.milliseconds(node.time.seconds),
+        profile.in_milliseconds(node.time.seconds),
         f"{node.time.seconds / run_seconds:.1%}",
         profile.rate_text(node.rate),
         profile.rate_text(node.traffic),

@@ -12,8 +12,8 @@ import msgspec
 
 from buddy.app.cli.arguments import is_dump, plugins_of
 from buddy.app.workspace.frontends import with_frontend, with_preset
-from buddy.app.workspace.inputs import file_choice, read_file
-from buddy.app.workspace.pipeline_text import PipelineError, parse, steps_of
+from buddy.app.workspace.inputs import inputs_from_file, read_file
+from buddy.app.workspace.pipeline_text import PipelineError, parse_pipeline, to_steps
 from buddy.compiler.protocol import GraphInfo, NodeRow, Preset
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.presets import adapt_to_phase
@@ -180,7 +180,7 @@ def _parse_pipeline(text_or_file: str, current_steps: Sequence[PassStep], is_tru
     is_file = bool(text) and _is_file(path)  # `Path("")` is the current folder
     try:
         text = read_file(path) if is_file else text
-        steps = steps_of(parse(text), current_steps)
+        steps = to_steps(parse_pipeline(text), current_steps)
     except OSError as error:
         raise UsageError(f"{text_or_file}: {error.strerror}") from error
     except PipelineError as error:
@@ -274,7 +274,7 @@ def inputs_of(options: argparse.Namespace) -> InputChoice:
     """The inputs that the command line selects. Raises `UsageError`."""
     if options.inputs is not None:
         try:
-            return file_choice(options.inputs)
+            return inputs_from_file(options.inputs)
         except OSError as error:
             raise UsageError(f"{options.inputs}: {error.strerror or error}") from error
         except ValueError as error:

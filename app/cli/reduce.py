@@ -78,7 +78,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _reduce(options: argparse.Namespace, flags: Sequence[str], console: Console) -> int:
-    text, failure = _read(options.source), failure_of(options, flags)
+    text, failure = _read_module(options.source), failure_of(options, flags)
     output = options.output or options.source.with_name(f"{options.source.stem}.reduced.mlir")
     if output.resolve() == options.source.resolve():
         raise UsageError(f"{output} is the module itself: give another file with -o")
@@ -90,20 +90,20 @@ def _reduce(options: argparse.Namespace, flags: Sequence[str], console: Console)
         except OSError as error:
             raise UsageError(f"cannot run {failure.command[0]}: {error.strerror or error}") from error
         reduction = Reduction(
-            text, failure, options.jobs or 0, lambda: _generic_form(failure, text, folder), _progress(console)
+            text, failure, options.jobs or 0, lambda: _generic_form(failure, text, folder), _progress_reporter(console)
         )
         with reduction:
             reduction.start(original)
             console.note(f"{describe(reduction.failure)}; {_form_text(reduction.progress)}")
-            code = _run(reduction)
+            code = _run_to_end(reduction)
         console.clear_progress()
     with reporting_write_errors(output):
-        script = _write(output, reduction)
+        script = _write_files(output, reduction)
     _report(options, reduction, output, script, console)
     return code
 
 
-def _run(reduction: Reduction) -> int:
+def _run_to_end(reduction: Reduction) -> int:
     """Run the reduction up to its end or `ctrl+c`. Returns the exit code."""
     try:
         reduction.run()
@@ -112,7 +112,8 @@ def _run(reduction: Reduction) -> int:
     return 0
 
 
-def _read(path: Path) -> str:
+def _read_module(path: Path) -> str:
+    """The text of the module. Raises `UsageError`."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
@@ -135,7 +136,7 @@ def failure_of(options: argparse.Namespace, flags: Sequence[str]) -> Failure:
         if options.contains == "":
             raise UsageError("--contains needs a text: every output contains the empty one")
         kind = "crash" if options.crash else "verifier" if options.verifier else "contains"
-        command = shlex.split(options.command) if options.command is not None else [_tool(options.mlir_opt)]
+        command = shlex.split(options.command) if options.command is not None else [_mlir_opt_path(options.mlir_opt)]
     if not command:
         raise UsageError("the command is empty")
     try:
@@ -146,7 +147,7 @@ def failure_of(options: argparse.Namespace, flags: Sequence[str]) -> Failure:
     return Failure(kind, words, os.getcwd(), options.contains or "", options.timeout, hang)
 
 
-def _tool(path: str | None) -> str:
+def _mlir_opt_path(path: str | None) -> str:
     """The `mlir-opt` to run. Raises `UsageError` if none is found."""
     if path:
         return os.path.expanduser(path)
@@ -170,13 +171,15 @@ def _generic_form(failure: Failure, text: str, folder: str) -> str:
     path.write_text(text, encoding="utf-8")
     command = [program, str(path), "--mlir-print-op-generic", "--allow-unregistered-dialect"]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=failure.timeout, text=True, check=False)
+        completed = subprocess.run(command, capture_output=True, timeout=failure.timeout, text=True, check=False)
     except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
         return ""
-    return done.stdout if done.returncode == 0 else ""
+    return completed.stdout if completed.returncode == 0 else ""
 
 
-def _progress(console: Console) -> Callable[[ReductionProgress], None]:
+def _progress_reporter(console: Console) -> Callable[[ReductionProgress], None]:
+    """A function that shows the progress of a reduction on `console`."""
+
     def show(state: ReductionProgress) -> None:
         sizes = f"{state.original} -> {state.current} {state.unit}"
         rejected = f", {state.rejected} invalid" if state.rejected else ""
@@ -190,7 +193,8 @@ def _form_text(progress: ReductionProgress) -> str:
     return f"{progress.original} {progress.unit}; {progress.form}"
 
 
-def _write(output: Path, reduction: Reduction) -> Path:
+def _write_files(output: Path, reduction: Reduction) -> Path:
+    """Write the reduced module to `output`, and the script that shows the failure. Returns the script's path."""
     output.write_text(reduction.best, encoding="utf-8")
     script = output.with_name(f"{output.name}.sh")
     script.write_text(reproduction_script(reduction.failure, output), encoding="utf-8")
@@ -209,8 +213,9 @@ def _report(options: argparse.Namespace, reduction: Reduction, output: Path, scr
         }  # fmt: skip
         print(json.dumps(summary, indent=2))
         return
-    how = "no single step makes it smaller" if reduction.minimal else "interrupted; smaller modules may exist"
+    completeness = "no single step makes it smaller" if reduction.minimal else "interrupted; smaller modules may exist"
     console.print_output(
-        f"{state.original} -> {state.current} {state.unit} in {state.seconds:.1f} s, {state.tests} tests ({how})\n"
+        f"{state.original} -> {state.current} {state.unit} in {state.seconds:.1f} s, {state.tests} tests "
+        f"({completeness})\n"
         f"wrote {output}\nwrote {script}, which exits with 0 if {output.name} fails\n"
     )

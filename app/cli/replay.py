@@ -12,16 +12,16 @@ from buddy.app.cli.console import Console
 from buddy.app.cli.headless import Headless, run_with_engine
 from buddy.app.cli.recipes import UsageError
 from buddy.app.reports.reproducer import (
-    RECIPE,
-    VALUES,
+    RECIPE_FILE,
+    VALUES_FILE,
     ReproducerDescription,
     external_python,
     read_description,
+    sha256_of_text,
     source_of,
-    text_hash,
 )
-from buddy.app.reports.run_report import as_text
-from buddy.app.workspace.inputs import file_choice
+from buddy.app.reports.run_report import run_report_text
+from buddy.app.workspace.inputs import inputs_from_file
 from buddy.compiler.protocol import Run, Stage
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
@@ -59,13 +59,13 @@ async def _replay(engine: Headless, options: argparse.Namespace, description: Re
     recipe = await _open_reproducer(engine, options, description)
     compilation = await engine.compile(recipe)
     changed_stages = await _changed_stages(engine, compilation.ordered(), description)
-    values = options.folder / VALUES
+    values_path = options.folder / VALUES_FILE
     ran = None
     if not description.problem:
-        inputs, equal_nan = _original_inputs(values), options.equal_nan
+        inputs, equal_nan = _original_inputs(values_path), options.equal_nan
         run = Run(0, recipe, options.repeats, for_comparison=True, inputs=inputs, values=True, equal_nan=equal_nan)
         ran = await engine.client.request(run)
-    changed_outputs = _changed_outputs(values, ran.values) if ran is not None and values.exists() else []
+    changed_outputs = _changed_outputs(values_path, ran.values) if ran is not None and values_path.exists() else []
     ok = not changed_stages and (ran is None or not ran.report.wrong)
     n_stages = len(description.stages)
     if options.json:
@@ -76,7 +76,7 @@ async def _replay(engine: Headless, options: argparse.Namespace, description: Re
     for line in changed_stages:
         print(f"  differs: {line}")
     if ran is not None:
-        print(as_text(engine.graphs[recipe.graph], ran.report, compilation.assignments))
+        print(run_report_text(engine.graphs[recipe.graph], ran.report, compilation.assignments))
         print("outputs differ: " + ", ".join(changed_outputs) if changed_outputs else "outputs are bitwise equal")
     else:
         print(f"the original run failed: {description.problem}")
@@ -88,7 +88,7 @@ async def _open_reproducer(engine: Headless, options: argparse.Namespace, descri
     """Open the program of the reproducer with its recipe and shapes. Returns the recipe of its graph."""
     parser = arguments.source_parser("replay", "")
     arguments.add_recipe_options(parser)
-    words = ["--recipe", str(options.folder / RECIPE), "--graph", str(description.graph)]
+    words = ["--recipe", str(options.folder / RECIPE_FILE), "--graph", str(description.graph)]
     words += [f"--shape={shape}" for shape in description.shapes] + ["--trust"] * options.trust
     words += [*arguments.engine_words(options), "--", source_of(options.folder, description)]
     return (await engine.open_program(parser.parse_args(words), description.arguments))[0]
@@ -99,7 +99,7 @@ def _original_inputs(values: Path) -> InputChoice:
     if not values.exists():
         return OWN_INPUTS
     try:
-        return file_choice(values)
+        return inputs_from_file(values)
     except ValueError as error:
         raise UsageError(f"{values}: {error}") from error
 
@@ -115,7 +115,7 @@ async def _changed_stages(engine: Headless, stages: Sequence[Stage], description
     for stage, old in zip(stages, description.stages, strict=False):
         if stage.name != old.name:
             return [*changed, f"{old.name} is now {stage.name}; later stages are not compared"]
-        if text_hash(await engine.client.fetch_text(stage.text)) != old.sha256:
+        if sha256_of_text(await engine.client.fetch_text(stage.text)) != old.sha256:
             changed.append(old.file)
     if len(stages) != len(description.stages):
         changed.append(f"the program now has {len(stages)} stages")

@@ -11,7 +11,14 @@ from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.console import Console
 from buddy.app.cli.headless import Failure, Headless, run_with_engine
 from buddy.app.cli.recipes import inputs_of
-from buddy.app.reports.run_report import as_json, as_text, failure_json, in_eager, part_seconds, times_text
+from buddy.app.reports.run_report import (
+    eager_assignments,
+    failure_json,
+    part_seconds,
+    part_times_text,
+    run_report_json,
+    run_report_text,
+)
 from buddy.compiler.protocol import Assignment, Diagnostic, GraphInfo, RunReport
 from buddy.compiler.protocol.recipe import EAGER, Recipe
 from buddy.compiler.protocol.run_report import OWN_INPUTS, RUNTIMES, Mark
@@ -72,7 +79,7 @@ async def _run(engine: Headless, options: argparse.Namespace, script: tuple[str,
     if options.json:
         print(json.dumps({**results.as_json(), "seconds": seconds}, indent=2, allow_nan=False))
     else:
-        engine.console.note(times_text(seconds))
+        engine.console.note(part_times_text(seconds))
     return 0 if results.ok else FAILURE
 
 
@@ -93,7 +100,7 @@ async def _run_graph(engine: Headless, options: argparse.Namespace, recipe: Reci
     fallback_error = _fallback_error(info, compilation.assignments, recipe)
     results.add_run(info, compilation.report, compilation.assignments, fallback_error)
     if not options.json:
-        print(as_text(info, compilation.report, compilation.assignments))
+        print(run_report_text(info, compilation.report, compilation.assignments))
     if fallback_error is not None:
         engine.console.error(fallback_error, f"graph {recipe.graph}")
 
@@ -103,7 +110,7 @@ def _fallback_error(info: GraphInfo, assignments: Sequence[Assignment], recipe: 
 
     Returns `None` if there is no such node.
     """
-    fallbacks = [a for a in in_eager(assignments) if recipe.choice_map().get(a.node) != EAGER]
+    fallbacks = [a for a in eager_assignments(assignments) if recipe.choice_map().get(a.node) != EAGER]
     if not info.strict or not fallbacks:
         return None
     return Diagnostic(
@@ -129,7 +136,7 @@ class _Results:
         self, info: GraphInfo, report: RunReport, assignments: Sequence[Assignment], fallback_error: Diagnostic | None
     ) -> None:
         error = {} if fallback_error is None else {"ok": False, "error": failure_json(fallback_error)}
-        self._graphs.append({**as_json(info, report, assignments), **error})
+        self._graphs.append({**run_report_json(info, report, assignments), **error})
         self.ok &= not report.wrong and fallback_error is None
         self._all_compared &= not report.not_compared
 

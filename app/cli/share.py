@@ -12,8 +12,8 @@ from buddy.app.cli.headless import CollectedCompilation, Failure, Headless, repo
 from buddy.app.cli.recipes import inputs_of
 from buddy.app.reports import formatting
 from buddy.app.reports.share.contents import SharedGraph
-from buddy.app.reports.share.page import encode_report, is_page
-from buddy.app.workspace.files import write_whole_bytes
+from buddy.app.reports.share.page import encode_report, may_be_replaced
+from buddy.app.workspace.files import write_bytes_atomically
 from buddy.compiler.protocol import CompareNodes, Diagnostic, NodesCompared, Profile, Profiled
 from buddy.compiler.protocol.recipe import Recipe
 
@@ -47,7 +47,7 @@ def main(words: Sequence[str]) -> int:
     if options.no_run and (options.profile or options.numerics):
         parser.error("--profile and --numerics run the compiled graphs: leave them out, or leave out --no-run")
     try:
-        if not (options.force or is_page(options.output)):
+        if not (options.force or may_be_replaced(options.output)):
             parser.error(
                 f"{options.output} exists and is not a report: choose another name, or replace it with --force"
             )
@@ -65,7 +65,7 @@ async def _share(engine: Headless, options: argparse.Namespace, script: tuple[st
     graphs = [await _collect_graph(engine, options, recipe) for recipe in recipes]
     page = await encode_report(graphs, engine.client.request, engine.client.welcome, engine.console.progress)
     with reporting_write_errors(options.output):
-        write_whole_bytes(options.output, page)
+        write_bytes_atomically(options.output, page)
     engine.console.clear_progress()
     stage_count = sum(len(graph.stages) for graph in graphs)
     engine.console.note(f"wrote {stage_count} stages to {options.output} ({formatting.size(len(page))})")

@@ -24,10 +24,10 @@ def make_parser() -> arguments.Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    return run_verb_on_program(make_parser(), words, _list)
+    return run_verb_on_program(make_parser(), words, _list_stages)
 
 
-async def _list(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
+async def _list_stages(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
     code, graphs = 0, []
     for recipe in await engine.open_program(options, script):
         try:

@@ -14,7 +14,7 @@ from buddy.app.cli.dump import choose_stage
 from buddy.app.cli.headless import Failure, Headless, run_verb_on_program
 from buddy.app.cli.recipes import UsageError
 from buddy.app.reports.formatting import table
-from buddy.app.reports.node_history import FrontendPipeline, frontend_pipelines, phase_stages
+from buddy.app.reports.frontend_pipelines import FrontendPipeline, frontend_pipelines, phase_stages
 from buddy.app.workspace.frontends import dialects_of
 from buddy.compiler.protocol import (
     FindOrigins,
@@ -77,7 +77,7 @@ async def _trace(engine: Headless, options: argparse.Namespace, script: tuple[st
                 code = FAILURE if problem else code
                 if not stages:
                     continue
-                answer = await _answer(engine, options, recipe, info, stages)
+                answer = await _trace_selector(engine, options, recipe, info, stages)
         except UsageError as error:
             errors.append(error)
             continue
@@ -124,16 +124,19 @@ async def _compare_pipelines(
     return _TwoPipelines(pipelines)
 
 
-async def _answer(
+async def _trace_selector(
     engine: Headless, options: argparse.Namespace, recipe: Recipe, info: GraphInfo, stages: Sequence[Stage]
 ) -> _Coverage | _NodeLines | _LineNodes:
-    """What the user asks for: coverage, the lines of nodes, or the nodes of lines. Raises `UsageError`."""
+    """Trace what the selector names. Returns the coverage, the lines of nodes, or the nodes of lines.
+
+    Raises `UsageError`.
+    """
     if options.coverage or not options.selector:
         return _Coverage(stages)
     python_line = _PYTHON_LINE_PATTERN.fullmatch(options.selector)
     stage_lines = _STAGE_LINES_PATTERN.fullmatch(options.selector)
     if python_line is not None:
-        rows = [row for row in info.rows if is_at(row, python_line[1], int(python_line[2]))]
+        rows = [row for row in info.rows if _comes_from_line(row, python_line[1], int(python_line[2]))]
         if not rows:
             raise UsageError(
                 f"no node of graph {recipe.graph} comes from {options.selector}: give a line with a tensor operation"
@@ -162,7 +165,7 @@ def find_nodes(info: GraphInfo, pattern: str) -> list[NodeRow]:
     ]
 
 
-def is_at(row: NodeRow, path: str, line: int) -> bool:
+def _comes_from_line(row: NodeRow, path: str, line: int) -> bool:
     """Whether a node comes from line `line` of a file whose path ends in `path`."""
     return row.location == f"{path}:{line}" or row.location.endswith(f"/{path}:{line}")
 

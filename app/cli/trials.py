@@ -13,7 +13,7 @@ from buddy.app.cli.dump import choose_stage
 from buddy.app.cli.headless import Headless, run_verb_on_program
 from buddy.app.cli.recipes import UsageError
 from buddy.app.reports.formatting import table
-from buddy.app.reports.searches import PassPreview, candidates, deltas_text, rank_previews
+from buddy.app.reports.pass_previews import PassPreview, candidate_passes, deltas_text, rank_previews
 from buddy.compiler.protocol import ListPasses, Tried, TryPasses
 
 if TYPE_CHECKING:
@@ -34,16 +34,16 @@ def make_parser() -> arguments.Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    return run_verb_on_program(make_parser(), words, _try)
+    return run_verb_on_program(make_parser(), words, _preview_passes)
 
 
-async def _try(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
+async def _preview_passes(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
     recipe = await engine.open_graph(options, script)
     stage = choose_stage((await engine.compile(recipe)).ordered(), options.stage)
     if stage.language != "mlir":
         raise UsageError(f"stage {stage.name} is {stage.language}: choose an MLIR stage with --stage")
     passes = (await engine.client.request(ListPasses(0))).passes
-    steps = candidates(recipe.steps, passes)
+    steps = candidate_passes(recipe.steps, passes)
     if options.passes:
         steps = tuple(step for step in steps if any(fnmatchcase(step.name, name) for name in options.passes))
     if not steps:

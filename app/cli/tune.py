@@ -13,11 +13,11 @@ from buddy.app.cli import VERBS, arguments
 from buddy.app.cli.headless import Headless, reporting_write_errors, run_verb_on_program
 from buddy.app.cli.recipes import UsageError
 from buddy.app.reports.formatting import table
-from buddy.app.reports.searches import (
+from buddy.app.reports.tuning import (
     VariationError,
     attempt_line,
-    front_rows,
-    node_rows,
+    error_time_rows,
+    precision_rows,
     read_variation,
     tuning_json,
     tuning_lines,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 EPILOG = """
-WHAT=VALUES is a pass of the recipe (`fuse-rows=on,off`), a pass option (`contractions-to-kernels.rows=4,6,8`; the value
+SETTING is a pass of the recipe (`fuse-rows=on,off`), a pass option (`contractions-to-kernels.rows=4,6,8`; the value
 `default` is the pass's default), the lowering of a node (`lowering:NODE=linalg,eager`), the precision of its products
 (`precision:NODE=f32,bf16`), or values of `threads`, `opt-level`, `dialect`, `partition` or `precision`. Without --vary,
 the search varies the block sizes of matrix products and the passes with the largest effect; with --max-error, it
@@ -45,7 +45,7 @@ def make_parser() -> arguments.Parser:
     parser = arguments.source_parser("tune", VERBS["tune"], EPILOG)
     group = parser.add_argument_group("search")
     text = "vary this part of the recipe; may be repeated"
-    group.add_argument("--vary", metavar="WHAT=VALUES", action="append", default=[], help=text)
+    group.add_argument("--vary", metavar="SETTING=VALUES", action="append", default=[], help=text)
     text = "discard recipes with a larger error: the rms of an output's difference from eager, divided by that of eager"
     group.add_argument("--max-error", type=_error_limit, metavar="ERROR", help=text)
     text = "start no new recipe after this time (default: 60; 300 for the choice of precisions)"
@@ -103,8 +103,8 @@ async def _tune(engine: Headless, options: argparse.Namespace, script: tuple[str
         print("\n".join([*tuning_lines(tuned, attempts[0].choices if attempts else ()), *saved]))
         if tuned.nodes:
             names = {row.stable: row.display_name for row in engine.graphs[recipe.graph].rows}
-            print(table(["error", "x eager", "precisions"], front_rows(attempts), frozenset({"precisions"})))
-            nodes = node_rows(tuned, names)
+            print(table(["error", "x eager", "precisions"], error_time_rows(attempts), frozenset({"precisions"})))
+            nodes = precision_rows(tuned, names)
             heading = ["product", "precision", "saves", "error alone"]
             print(table(heading, nodes, frozenset({"product", "precision"})) if nodes else "all products stay in f32")
     return 0

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from buddy.app.cli import FAILURE, USAGE_ERROR, VERBS, arguments, missing_terminal
 from buddy.app.cli import main as cli_main
-from buddy.app.workspace.sources import missing_source
+from buddy.app.workspace.sources import missing_source_error
 
 _SUMMARY = """Open the workbench on a PyTorch program: read every stage from the graph to machine code, and
 enable or disable every pass.
@@ -63,7 +63,7 @@ def main(words: Sequence[str]) -> int:
     options, script = arguments.parse_with_script_arguments(parser, words)
     if options.web and options.plain:
         parser.error("--plain prints lines here, --web serves the screen: give one of them")
-    error = "" if options.engine or options.remote else missing_source(options.source)
+    error = "" if options.engine or options.remote else missing_source_error(options.source)
     error = error or ("" if options.web or options.plain else missing_terminal(options.source))
     if error:
         print(error, file=sys.stderr)
@@ -99,18 +99,18 @@ def main(words: Sequence[str]) -> int:
 
 def _pane(text: str) -> str:
     """Returns the value of `--pane` with an absolute path."""
-    from buddy.app.session.pane_plugins import file_error
+    from buddy.app.session.pane_plugins import pane_file_error
 
-    if error := file_error(text):
+    if error := pane_file_error(text):
         raise argparse.ArgumentTypeError(error)
     return os.path.abspath(text)
 
 
 def _start(words: Sequence[str]) -> int:
     """Let the user choose a program, and open it with the options `words`, or run the chosen verb."""
-    from buddy.app.workbench.start import Verb, choose
+    from buddy.app.workbench.start import Verb, choose_program
 
-    choice = choose(ascii_mode="--ascii" in words or not _can_draw_boxes(), mouse="--no-mouse" not in words)
+    choice = choose_program(ascii_mode="--ascii" in words or not _can_draw_boxes(), mouse="--no-mouse" not in words)
     if choice is None:
         return 0
     if isinstance(choice, Verb):

@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 # Values of flag kinds for which the help of the backend's compiler lists no values.
 _VALUES_OF_KIND = {"optimization level": ("O0", "O1", "O2", "O3")}
 _BOOLEAN_VALUES = ("true", "false")
-# Answers of a picker: remove the flag; the user will type the flag or its value.
-_REMOVE, _TYPE_IT = object(), object()
-# In the list of LLVM's passes: the choice that shows or hides their stages. Then the stages that are not passes.
-_TOGGLE_STAGES, _NO_PASSES = object(), ("translate", "optimiser-input")
+# Choices in a picker of flags: remove the flag; let the user type the flag or its value.
+_REMOVE_FLAG, _TYPE_FLAG = object(), object()
+# The choice in the list of LLVM's passes that shows or hides their stages.
+_TOGGLE_STAGES = object()
+# The stages of LLVM IR that no pass of LLVM makes.
+_STAGES_WITHOUT_PASS = ("translate", "optimiser-input")
 
 
 class BackendCommands:
@@ -49,7 +51,7 @@ class BackendCommands:
 
     def choose_flag(self) -> None:
         """List the flags of the backend's compiler. The flags that the recipe sets come first."""
-        self._context.jobs.open_after("backend", self._list_flags)
+        self._context.jobs.begin_opening("backend", self._list_flags)
 
     async def _list_flags(self) -> None:
         from buddy.app.screens.picker import PickerChoice, PickerScreen
@@ -64,7 +66,7 @@ class BackendCommands:
         ]
         choices += [PickerChoice(flag, "default of the recipe's backend", flag) for flag in description.defaults]
         choices += [PickerChoice(f"--{flag.name}", _describe_flag(flag), flag) for flag in description.flags]
-        choices.append(PickerChoice("another flag...", "a flag that the compiler's help does not list", _TYPE_IT))
+        choices.append(PickerChoice("another flag...", "a flag that the compiler's help does not list", _TYPE_FLAG))
         drivers = ", ".join(dict.fromkeys(device.driver for device in description.devices))
         version = next(iter(description.versions.values()), "")
         title = f"Flags of {description.name} {version}" + f"; drivers of its runtime: {drivers}" * bool(drivers)
@@ -77,8 +79,9 @@ class BackendCommands:
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         recipe = self._context.workspace.recipe
-        rows = [row.stage for row in self._context.state.board.rows()]
-        counts = Counter(s.name for s in rows if s.phase == "ir" and s.language == "llvm" and s.name not in _NO_PASSES)
+        stages = [row.stage for row in self._context.state.board.rows()]
+        llvm_names = [stage.name for stage in stages if stage.phase == "ir" and stage.language == "llvm"]
+        counts = Counter(name for name in llvm_names if name not in _STAGES_WITHOUT_PASS)
         shows = recipe.llvm_stages
         summary = "remove the stages of LLVM's passes" if shows else "add a stage for each pass that changes something"
         choices = [PickerChoice("hide stages" if shows else "show stages", summary, _TOGGLE_STAGES)]
@@ -118,7 +121,7 @@ class BackendCommands:
     def _edit_chosen_flag(self, answer: object) -> None:
         if answer is None:
             return
-        if answer is _TYPE_IT:
+        if answer is _TYPE_FLAG:
             self._ask_flag("--")
         elif isinstance(answer, FlagInfo):
             self._choose_value(answer)
@@ -145,18 +148,18 @@ class BackendCommands:
             self._ask_flag(current or f"--{flag.name}=")
             return
         choices = [PickerChoice(f"--{flag.name}={value}", "", f"--{flag.name}={value}") for value in values]
-        choices += [PickerChoice("another value...", "type the value", _TYPE_IT)] * (not values)
-        choices += [PickerChoice("remove", "restore the default", _REMOVE)] * is_set
+        choices += [PickerChoice("another value...", "type the value", _TYPE_FLAG)] * (not values)
+        choices += [PickerChoice("remove", "restore the default", _REMOVE_FLAG)] * is_set
 
-        def chosen(answer: object) -> None:
-            if answer is _REMOVE:
+        def use_choice(answer: object) -> None:
+            if answer is _REMOVE_FLAG:
                 self._set_flag(flag.name, "")
-            elif answer is _TYPE_IT:
+            elif answer is _TYPE_FLAG:
                 self._ask_flag(current or f"--{flag.name}=")
             elif answer is not None:
                 self._begin_check(str(answer))
 
-        self._context.dialogs.open(PickerScreen(f"--{flag.name}", choices), chosen)
+        self._context.dialogs.open(PickerScreen(f"--{flag.name}", choices), use_choice)
 
     def _ask_flag(self, text: str) -> None:
         self._context.dialogs.ask("flag of the backend's compiler, --NAME or --NAME=VALUE", text, self._begin_check)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from buddy.app.actions import key_of
+from buddy.app.reports.bisections import CRITERIA, bisection_texts, parse_criterion, write_bisection
 from buddy.app.reports.results import SAVE, USE, bisection_result
-from buddy.app.reports.searches import CRITERIA, bisection_texts, parse_criterion, write_bisection
 from buddy.compiler.protocol import Bisect, BisectionResult, Criterion, GraphInfo
 from buddy.compiler.protocol.recipe import Recipe
 
@@ -31,7 +31,7 @@ class BisectCommands:
     def __init__(self, context: WorkbenchContext, graphs: GraphCommands, reduce: ReduceCommands) -> None:
         self._context, self._graphs, self._reduce = context, graphs, reduce
         self._latest: _Bisection | None = None
-        self.job = context.jobs.single("bisect", f"a bisection is running: press {key_of('cancel')} to stop it")
+        self.job = context.jobs.single_job("bisect", f"a bisection is running: press {key_of('cancel')} to stop it")
 
     def bisect(self) -> None:
         """Show the latest result, of any graph. Before the first one, ask what is wrong and start a bisection.
@@ -87,7 +87,7 @@ class BisectCommands:
         self.job.begin(self._bisect, self._context.workspace.recipe, criterion)
 
     async def _bisect(self, recipe: Recipe, criterion: Criterion) -> None:
-        show_progress = self._context.jobs.progress(
+        show_progress = self._context.jobs.progress_callback(
             lambda activity: f"bisecting, {activity}{self._context.glyphs.ellipsis} press {key_of('cancel')} to stop"
         )
         info = self._context.state.graphs[recipe.graph]

@@ -20,7 +20,7 @@ from textual.app import SuspendNotSupported
 from buddy.app.actions import key_of
 from buddy.app.session.stages import StageRow, phase_of
 from buddy.app.workspace.drafts import EditorDraft
-from buddy.app.workspace.files import write_whole
+from buddy.app.workspace.files import write_text_atomically
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 
@@ -90,7 +90,7 @@ def edit_in_external_editor(editor: Sequence[str], name: str, text: str, line: i
     path = folder / name
     try:
         path.write_text(text, "utf-8")
-        status = _run(editor_command(editor, path, line))
+        status = _run_editor(editor_command(editor, path, line))
     except OSError as error:
         shutil.rmtree(folder, ignore_errors=True)
         raise NoEditorError(f"{editor[0]} does not start: {error.strerror}") from error
@@ -115,7 +115,7 @@ def _delete_unless_edited(folder: Path, edited: Sequence[Path]) -> str:
     return ""
 
 
-def _run(words: Sequence[str]) -> int:
+def _run_editor(words: Sequence[str]) -> int:
     """Run a command and return its exit status."""
     with _ignored_interrupts():
         return subprocess.run(words, check=False).returncode
@@ -161,10 +161,10 @@ class TextEditCommands:
     def _use_pipeline(self, text: str | None) -> None:
         if text is None:
             return
-        from buddy.app.workspace.pipeline_text import parse, steps_of
+        from buddy.app.workspace.pipeline_text import parse_pipeline, to_steps
 
         recipe = self._context.workspace.recipe
-        steps = steps_of(parse(text), recipe.steps)
+        steps = to_steps(parse_pipeline(text), recipe.steps)
         self._context.edits.edit(replace(recipe, steps=steps), "the pipeline edited as text")
 
     # ---- IR ------------------------------------------------------------------------------------------------------
@@ -172,11 +172,11 @@ class TextEditCommands:
     def edit_ir(self) -> None:
         """Edit the stage's IR in $VISUAL or $EDITOR, or in the built-in editor if neither can be run."""
         editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or ""
-        self._context.jobs.open_after("edit", self._edit, editor)
+        self._context.jobs.begin_opening("edit", self._edit, editor)
 
     def edit_ir_built_in(self) -> None:
         """Edit the stage's IR in the built-in editor."""
-        self._context.jobs.open_after("edit", self._edit, "")
+        self._context.jobs.begin_opening("edit", self._edit, "")
 
     async def _edit(self, editor: str) -> None:
         """Edit the stage's IR with the command `editor`. Uses the built-in editor if `editor` is empty or does not run.
@@ -272,7 +272,7 @@ class TextEditCommands:
         numbered = (recipe_path.with_suffix(f".edited{f'-{k}' * (k > 1)}.mlir") for k in itertools.count(1))
         path = next(path for path in numbered if not path.exists())
         try:
-            write_whole(path, text)
+            write_text_atomically(path, text)
         except OSError as error:
             return f"the edited text could not be written to {path}: {error.strerror}"
         return f"the edited text was saved to {path}"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from buddy.app.actions import key_of
-from buddy.app.reports.formatting import cancelled_text
+from buddy.app.reports.progress_texts import cancelled_text
 
 if TYPE_CHECKING:
     from buddy.app.panes.context import WorkbenchContext

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,18 +11,15 @@ from msgspec.structs import replace
 from buddy.app.actions import key_of
 from buddy.app.reports import formatting
 from buddy.app.workspace.command_line import ScreenState
-from buddy.compiler.protocol import (
-    EXPORT_KINDS,
-    Export,
-)
+from buddy.compiler.protocol import EXPORT_KINDS, Export
 from buddy.compiler.protocol.recipe import TARGETS
 
 if TYPE_CHECKING:
     from buddy.app.commands.sessions import SessionCommands
     from buddy.app.panes.context import WorkbenchContext
 
-# The choice in a picker if the user will type the value.
-_TYPE_IT = object()
+# The choice in the picker of targets that lets the user type one.
+_TYPE_TARGET = object()
 
 
 def parse_kinds(text: str, has_plugins: bool = False) -> tuple[str, ...]:
@@ -53,12 +51,14 @@ class ExportCommands:
         choices = [PickerChoice("this machine", "all features of its CPU", "", marked=not target)]
         choices += [PickerChoice(name, summary, name, marked=name == target) for name, summary in TARGETS.items()]
         choices.append(
-            PickerChoice("another target...", "type NAME:CPU, NAME:CPU:FEATURES, or a triple", _TYPE_IT, marked=False)
+            PickerChoice(
+                "another target...", "type NAME:CPU, NAME:CPU:FEATURES, or a triple", _TYPE_TARGET, marked=False
+            )
         )
         self._context.dialogs.open(PickerScreen("Target of code generation", choices), self._use_choice)
 
     def _use_choice(self, choice: object) -> None:
-        if choice is _TYPE_IT:
+        if choice is _TYPE_TARGET:
             self._context.dialogs.ask("NAME:CPU:FEATURES, such as aarch64:neoverse-v1", "", self._use_typed_target)
         elif choice is not None:
             self._use_target(str(choice))
@@ -101,9 +101,9 @@ class ExportCommands:
             return f"{folder.strip()} is not empty; files with the same names will be replaced. Write into it?"
 
         def start(path: Path, confirmed: bool) -> None:
-            self._context.jobs.begin("export", self._export, str(path), kinds, confirmed)
+            self._context.jobs.begin("export", partial(self._export, str(path), kinds, force=confirmed))
 
-        self._context.files.use_path(folder, start, question, failed="cannot be written to")
+        self._context.files.use_path(folder, start, question, failure="cannot be written to")
 
     def _export_on_engine(self, folder: str, kinds: tuple[str, ...]) -> None:
         """Export to a folder on the engine's machine, whose files cannot be looked at from here."""
@@ -112,20 +112,21 @@ class ExportCommands:
                 f"Files with the same names in {folder}, on the engine's machine, will be replaced. Write into it?"
             )
             self._context.files.after_confirmation(
-                question, lambda: self._context.jobs.begin("export", self._export, folder, kinds, True)
+                question, lambda: self._context.jobs.begin("export", partial(self._export, folder, kinds, force=True))
             )
 
-    async def _export(self, folder: str, kinds: tuple[str, ...], force: bool) -> None:
+    async def _export(self, folder: str, kinds: tuple[str, ...], *, force: bool) -> None:
+        """Let the engine write the export. With `force`, files with the same names are replaced."""
         recipe = self._context.workspace.recipe
         arguments = ("-o", folder, "--kind", ",".join(kinds))
         command = self._sessions.command_line(
             ScreenState("export", n_graphs=len(self._context.state.graphs), export_words=arguments)
         )
-        frame = Export(0, recipe, kinds, folder, self._context.session.directory, force=force, command=command)
+        export_request = Export(0, recipe, kinds, folder, self._context.session.directory, force=force, command=command)
         self._context.say(f"exporting to {folder}{self._context.glyphs.ellipsis}")
-        stopped = f"Cancelled. Nothing was exported; press {key_of('export')} to export again"
-        request = self._context.session.request(frame)
-        exported = await self._context.jobs.result_of(request, "nothing was exported", stopped)
+        cancelled_message = f"Cancelled. Nothing was exported; press {key_of('export')} to export again"
+        request = self._context.session.request(export_request)
+        exported = await self._context.jobs.result_of(request, "nothing was exported", cancelled_message)
         if exported is not None:
             size = formatting.size(sum(file.size for file in exported.files))
             self._context.say(

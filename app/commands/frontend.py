@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from buddy.app.panes.ir_comparison import ComparedStages
 from buddy.app.session.stages import StagePosition
-from buddy.app.workspace.frontends import SUMMARIES, dialects_of, with_frontend
+from buddy.app.workspace.frontends import FRONTEND_SUMMARIES, dialects_of, with_frontend
 from buddy.compiler.protocol.recipe import FRONTENDS, TORCH_MLIR, Dialect, Frontend
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class FrontendCommands:
 
     def compare_node(self) -> None:
         """Show the node under the cursor in this compiler's IR and in torch-mlir's IR."""
-        from buddy.app.screens.follow import FrontendComparisonScreen
+        from buddy.app.screens.frontend_comparison import FrontendComparisonScreen
 
         info = self._context.state.info
         if info is not None and info.entry_phase:
@@ -81,5 +81,5 @@ class FrontendCommands:
 
 def _describe_choice(choice: _FrontendChoice) -> str:
     if choice.frontend == TORCH_MLIR:
-        return SUMMARIES[choice.frontend]
-    return f"{SUMMARIES[choice.frontend]}, {choice.dialect} first"
+        return FRONTEND_SUMMARIES[choice.frontend]
+    return f"{FRONTEND_SUMMARIES[choice.frontend]}, {choice.dialect} first"

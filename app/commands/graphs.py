@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from buddy.app.panes.layout import PhaseTab, tab_labels, tab_role
+from buddy.app.panes.phase_tabs import PhaseTab, tab_labels, tab_role
 from buddy.app.reports import formatting
 from buddy.app.reports.fallbacks import Fallback, GraphFacts
 from buddy.app.reports.recompilations import DynamoRow
@@ -34,7 +34,7 @@ class GraphTab(PhaseTab):
 
 def graph_status(state: State, workspace: Workspace, graph: int) -> tuple[str, str]:
     """The status of a graph under its recipe in at most four words, and the role that colours the status."""
-    graph_state, jobs, recipe = state.of(graph), state.running_jobs(graph), workspace.recipe_of(graph)
+    graph_state, jobs, recipe = state.graph_state_of(graph), state.running_jobs(graph), workspace.recipe_of(graph)
     if graph_state.problems:
         return ("failed", "bad")
     if jobs:
@@ -92,7 +92,7 @@ def _tab_parts(
     start, stop = _visible_range([len(text) for text in texts], state.graph, width - len(head) - 2)
     parts: list[tuple[str, str, int | None]] = [(head, "dim", None)]
     parts += [(glyphs.ellipsis, "dim", None)] if start else []
-    parts += [(texts[k], tab_role(tabs[k], k == state.graph), k) for k in range(start, stop)]
+    parts += [(texts[k], tab_role(tabs[k], active=k == state.graph), k) for k in range(start, stop)]
     return parts + ([(glyphs.ellipsis, "dim", None)] if stop < len(tabs) else [])
 
 
@@ -112,7 +112,7 @@ def _visible_range(lengths: Sequence[int], index: int, width: int) -> tuple[int,
 
 def _graph_facts(state: State, number: int) -> GraphFacts:
     """The lowerings of a graph if it has been compiled, and its profile if it is of that compilation."""
-    graph, info = state.of(number), state.graphs[number]
+    graph, info = state.graph_state_of(number), state.graphs[number]
     assignments = tuple(graph.assignments.values()) if graph.compiled_recipe is not None else None
     profile = graph.profile if graph.profiled_recipe == graph.compiled_recipe else None
     return GraphFacts(number, info, assignments, profile)
@@ -173,7 +173,7 @@ class GraphCommands:
             self.show(number)
 
     def show_fallbacks(self) -> None:
-        """List what is not compiled in all graphs. The chosen row leads to its node, or to its Python line."""
+        """List the fallbacks of all graphs: nodes in eager, graph breaks, guards. A choice goes to its node or line."""
         from buddy.app.screens.tables import FallbacksScreen
 
         context = self._context

@@ -28,7 +28,7 @@ class ProfileCommands:
 
     def __init__(self, context: WorkbenchContext, graph: GraphPane, ir: IrPane) -> None:
         self._context, self._graph, self._ir = context, graph, ir
-        self._job = context.jobs.single("profile", f"a profile is running: press {key_of('cancel')} to stop it")
+        self._job = context.jobs.single_job("profile", f"a profile is running: press {key_of('cancel')} to stop it")
 
     def profile_program(self) -> None:
         """Compile the recipe with instrumentation, and run it in the background."""
@@ -39,7 +39,7 @@ class ProfileCommands:
         self._job.begin(self._profile, recipe)
 
     async def _profile(self, recipe: Recipe) -> None:
-        progress = self._context.jobs.progress(lambda activity: f"profiling: {activity}")
+        progress = self._context.jobs.progress_callback(lambda activity: f"profiling: {activity}")
         request = self._context.session.profile(recipe, progress)
         report = await self._job.result_of(
             request, "not profiled", f"Cancelled. Press {key_of('profile')} to profile again"
@@ -47,7 +47,7 @@ class ProfileCommands:
         if report is None:
             return
         state = self._context.state
-        previous, info = state.of(report.graph).profile, state.graphs[report.graph]
+        previous, info = state.graph_state_of(report.graph).profile, state.graphs[report.graph]
         state.record_profile(recipe, report)
         self._context.session.notify(frozenset({"graph"}))
         self._context.results.show(profile_result(report, previous, info))
@@ -70,7 +70,7 @@ class ProfileCommands:
         plot = roofline(*profile_and_graph) if profile_and_graph is not None else None
         if plot is not None:
             self._context.dialogs.open(
-                PlotScreen([plot], self._context.glyphs, chooses="goes to the node"), self._go_to_named_node
+                PlotScreen([plot], self._context.glyphs, choose_hint="goes to the node"), self._go_to_named_node
             )
         elif profile_and_graph is not None:
             self._context.say("no node has both an operation count and a byte count")

@@ -6,24 +6,24 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from buddy.app.workspace.inputs import relative_to_current
+from buddy.app.workspace.inputs import relative_to_working_directory
 from buddy.app.workspace.sources import Program, RecentPrograms
 
 if TYPE_CHECKING:
     from buddy.app.panes.context import WorkbenchContext
 
-Open = Callable[[str, tuple[str, ...]], object]
+OpenProgram = Callable[[str, tuple[str, ...]], object]
 
 
 class ProgramCommands:
     """`open_program` replaces the program of the workbench. `is_busy` says whether jobs run that this would cancel."""
 
-    def __init__(self, context: WorkbenchContext, open_program: Open, is_busy: Callable[[], bool]) -> None:
+    def __init__(self, context: WorkbenchContext, open_program: OpenProgram, is_busy: Callable[[], bool]) -> None:
         self._context, self._open_program, self._is_busy = context, open_program, is_busy
         self._recent = RecentPrograms(context.workspace.store)
         self._is_checking = False
 
-    def record(self) -> None:
+    def add_to_recent(self) -> None:
         """Put the program of the workbench first in the list of recent programs."""
         self._recent.add(self._context.workspace.source, self._context.workspace.arguments)
 
@@ -34,19 +34,21 @@ class ProgramCommands:
         recent, workspace = self._recent.read(), self._context.workspace
         # The program on the screen is last: the first entry is the one to go back to.
         others = [program for program in recent if not self._is_shown(program)]
-        shown = [Program(workspace.source, workspace.arguments, recent[0].at)] if len(others) < len(recent) else []
-        screen = ProgramScreen([*others, *shown], self._context.session.is_local)
+        opened_at = recent[0].opened_at if recent else 0.0
+        current = Program(workspace.source, workspace.arguments, opened_at)
+        programs = [*others, current] if len(others) < len(recent) else others
+        screen = ProgramScreen(programs, local=self._context.session.is_local)
         self._context.dialogs.open(screen, self._confirm)
 
     def _is_shown(self, program: Program) -> bool:
         workspace = self._context.workspace
-        return workspace.same_program(program.source, program.arguments)
+        return workspace.is_same_program(program.source, program.arguments)
 
     def _confirm(self, program: Program | None) -> None:
         """Open the program, after a question if that would lose something."""
         if program is None:
             return
-        name = relative_to_current(program.text)
+        name = relative_to_working_directory(program.text)
         problem = self._context.workspace.problem
         losses = ["what is running will be cancelled"] if self._is_busy() else []
         losses += [f"the edits of this program are not saved: {problem}"] if problem else []

@@ -15,12 +15,7 @@ from buddy.app.reports.node_history import (
 )
 from buddy.app.reports.python_lines import parse_location
 from buddy.app.session.stages import StagePosition, StageRow
-from buddy.compiler.protocol import (
-    ExplainCode,
-    FollowNode,
-    NodeRow,
-    Stage,
-)
+from buddy.compiler.protocol import ExplainCode, FollowNode, NodeRow, Stage
 from buddy.compiler.protocol.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -32,6 +27,7 @@ if TYPE_CHECKING:
 # The number of a node's lines that are shown for each stage.
 _MAX_LINES_PER_STAGE = 50
 
+# LLVM's remarks, like those of `CodeExplained`: (`LLVM`, node, text) each.
 Remarks = tuple[tuple[str, str, str], ...]
 
 
@@ -45,17 +41,17 @@ class ProvenanceCommands:
 
     def follow_node(self) -> None:
         """Show the IR of a node at every stage."""
-        self.with_node(lambda row: self._context.jobs.open_after("node", self._follow, row))
+        self.with_node(lambda row: self._context.jobs.begin_opening("node", self._follow, row))
 
     def open_history(self) -> None:
         """Show what each pass did to a node, or why the pass left it unchanged."""
-        self.with_node(lambda row: self._context.jobs.open_after("node", self._open_history, row))
+        self.with_node(lambda row: self._context.jobs.begin_opening("node", self._open_history, row))
 
     def open_python(self) -> None:
         """Go to the line that a node comes from in the source pane."""
         self.with_node(self._open_python)
 
-    # ---- which node ----------------------------------------------------------------------------------------------
+    # ---- choice of the node --------------------------------------------------------------------------------------
 
     def with_node(self, act: Callable[[NodeRow], object]) -> None:
         """Call `act` with the node under the cursor. If the line comes from several nodes, the user picks one first."""
@@ -70,7 +66,7 @@ class ProvenanceCommands:
         elif len(nodes) == 1:
             act(nodes[0])
         else:
-            self._ask_node(nodes, line.derived if line is not None else (), act)
+            self._ask_node(nodes, line.derived_nodes if line is not None else (), act)
 
     def _ask_node(self, rows: list[NodeRow], derived: tuple[str, ...], act: Callable[[NodeRow], object]) -> None:
         from buddy.app.screens.picker import PickerChoice, PickerScreen
@@ -100,7 +96,7 @@ class ProvenanceCommands:
 
         traces = {trace.text: trace for trace in answer.traces}
         steps = [ProvenanceStep(one, trace) for one in stage_rows if (trace := traces.get(one.stage.text))]
-        self._context.dialogs.open(FollowScreen(row.display_name, steps, self._ir.key), self._go_to_position)
+        self._context.dialogs.open(FollowScreen(row.display_name, steps, self._ir.chosen_key), self._go_to_position)
 
     def _go_to_position(self, position: StagePosition | None) -> None:
         if position is not None:
@@ -151,7 +147,7 @@ class ProvenanceCommands:
         if assembly is None or not is_computed(row):
             return []
         answer = await self._context.queries.request(FollowNode(0, (assembly.text,), row.stable, EVERY_LINE))
-        symbols = await self._context.queries.symbols(assembly.text, assembly.language)
+        symbols = await self._context.queries.list_symbols(assembly.text, assembly.language)
         return [instruction_count_remark(answer.traces, symbols)] if answer is not None else []
 
     def _go_to_stage(self, remark: NodeRemark | None, stage_rows: list[StageRow]) -> None:
@@ -172,7 +168,7 @@ class ProvenanceCommands:
             self._source.show_location(location)
 
     def _open_python(self, row: NodeRow) -> None:
-        location = self._context.selection.lines.location_of(row.stable)
+        location = self._context.selection.python_lines.location_of(row.stable)
         if location is None:
             self._context.say(f"the Python line of {row.display_name} is unknown")
             return

@@ -30,7 +30,7 @@ class RecipeEditCommands:
 
         choices = [
             PickerChoice(edit.title or "the first recipe", _distance_text(steps), steps, marked=not steps)
-            for steps, edit in self._workspace.journal
+            for steps, edit in self._workspace.all_edits
         ]
         choices += [
             PickerChoice(edit.title or "the first recipe", "by another workbench", edit.recipe)
@@ -43,7 +43,7 @@ class RecipeEditCommands:
         if isinstance(choice, Recipe):
             self._context.edits.edit(choice, "a recipe of another workbench")
         elif choice:
-            self._context.edits.go(choice)
+            self._context.edits.undo_or_redo(choice)
 
     def reset(self) -> None:
         self._context.edits.edit(self._workspace.preset, "reset to the preset")

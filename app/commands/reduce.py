@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from buddy.app.actions import key_of
 from buddy.app.reports.results import Entry, Result
-from buddy.app.workspace.files import write_whole
+from buddy.app.workspace.files import write_text_atomically
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 from buddy.compiler.tools.reduce.failure import Failure, FailureKind, describe, reproduction_script, resolved_command
 from buddy.compiler.tools.reduce.reduction import Reduction, ReductionError, ReductionProgress, original_execution
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 # The module that runs one pass on a file.
 _PASS_RUNNER_MODULE = "buddy.compiler.driver.one_pass"
 _SAVE = "save"
-# What the user may be asked for: a kind of failure, its title, and a summary.
-_KINDS: tuple[tuple[FailureKind, str, str], ...] = (
+# The failures that the user can choose to keep: kind, title and summary of each.
+_FAILURE_CHOICES: tuple[tuple[FailureKind, str, str], ...] = (
     ("crash", "a command crashes", "such as your own mlir-opt, with the same failed assertion"),
     ("verifier", "a command reports an error", "the same error each time, apart from numbers, types and names"),
     ("test", "a test exits with 0", "a script that decides whether a module is interesting"),
@@ -46,7 +46,7 @@ class ReduceCommands:
 
     def __init__(self, context: WorkbenchContext, ir: IrPane) -> None:
         self._context, self._ir = context, ir
-        self._job = context.jobs.single(
+        self._job = context.jobs.single_job(
             "reduce", f"a reduction or bisection is running: press {key_of('cancel')} to stop it"
         )
         self._stop = threading.Event()
@@ -64,19 +64,19 @@ class ReduceCommands:
             choices.append(PickerChoice(f"{step.name} fails", summary, (text, self._failure_of_step(step, "verifier"))))
         stage = self._ir.chosen_stage
         if stage is not None and stage.language == "mlir" and stage.state != "failed":
-            choices += [PickerChoice(title, summary, kind) for kind, title, summary in _KINDS]
+            choices += [PickerChoice(title, summary, kind) for kind, title, summary in _FAILURE_CHOICES]
         if not choices:
             self._context.say("only MLIR can be reduced: choose a stage in MLIR")
             return
         name = stage.name if stage is not None else ""
 
-        def chosen(answer: object) -> None:
+        def use_choice(answer: object) -> None:
             if isinstance(answer, tuple):
                 self._job.begin(self._reduce, *answer)
             elif stage is not None:
                 self._ask_command(answer, lambda failure: self._job.begin(self._reduce, stage.text, failure))
 
-        self._context.dialogs.open(PickerScreen(f"Reduce {name} while", choices), chosen)
+        self._context.dialogs.open(PickerScreen(f"Reduce {name} while", choices), use_choice)
 
     def bisect_dump(self) -> None:
         """Ask for a command, and search the first stage of the shown graph of a dump on which it fails."""
@@ -90,12 +90,12 @@ class ReduceCommands:
             return
         info, source = self._context.state.info, self._context.workspace.source
         graph = "" if info is None or info.name == ALL_STAGES else info.name
-        choices = [PickerChoice(title, summary, kind) for kind, title, summary in _KINDS]
+        choices = [PickerChoice(title, summary, kind) for kind, title, summary in _FAILURE_CHOICES]
 
-        def chosen(answer: object) -> None:
+        def use_choice(answer: object) -> None:
             self._ask_command(answer, lambda failure: self._job.begin(self._bisect_dump, source, graph, failure))
 
-        self._context.dialogs.open(PickerScreen("Find the first stage on which", choices), chosen)
+        self._context.dialogs.open(PickerScreen("Find the first stage on which", choices), use_choice)
 
     async def _bisect_dump(self, source: str, graph: str, failure: Failure) -> None:
         from buddy.compiler.tools.dumps.bisecting import BisectionError
@@ -103,7 +103,7 @@ class ReduceCommands:
         loop, self._stop = asyncio.get_running_loop(), threading.Event()
         stop, path = self._stop, Path(self._context.session.directory, source)
 
-        def show(message: str) -> None:
+        def show_progress(message: str) -> None:
             loop.call_soon_threadsafe(self._context.status.show_progress, f"bisecting: {message}")
             if stop.is_set():
                 raise _Stopped
@@ -111,7 +111,7 @@ class ReduceCommands:
         self._job.running = True
         try:
             with self._context.jobs.busy():
-                found = await asyncio.to_thread(_first_failure, path, graph, failure, show)
+                first_failure = await asyncio.to_thread(_first_failure, path, graph, failure, show_progress)
         except BisectionError as error:
             self._context.say(f"not found: {error.diagnostic}")
         except OSError as error:
@@ -119,8 +119,9 @@ class ReduceCommands:
         except _Stopped:
             self._context.say("the bisection was stopped")
         else:
-            texts = tuple((name.partition(".")[0], text) for name, text in found.texts())
-            self._context.results.show(Result("First failing stage", tuple(found.lines()), texts=texts), _ignore)
+            texts = tuple((name.partition(".")[0], text) for name, text in first_failure.texts())
+            result = Result("First failing stage", tuple(first_failure.lines()), texts=texts)
+            self._context.results.show(result, _ignore_answer)
         finally:
             self._job.running = False
             stop.set()
@@ -148,7 +149,7 @@ class ReduceCommands:
 
     def _ask_command(self, answer: object, use: Callable[[Failure], object]) -> None:
         """Ask for the command of the chosen kind of failure, if one was chosen, and call `use` with the failure."""
-        kind = next((kind for kind, _, _ in _KINDS if kind == answer), None)
+        kind = next((kind for kind, _, _ in _FAILURE_CHOICES if kind == answer), None)
         if kind is None:
             return
         title = "test, with {} for the module" if kind == "test" else "command, with {} for the module"
@@ -176,13 +177,13 @@ class ReduceCommands:
             return
         loop, self._stop = asyncio.get_running_loop(), threading.Event()
 
-        def show(message: str) -> None:
+        def show_progress(message: str) -> None:
             loop.call_soon_threadsafe(self._context.status.show_progress, message)
 
         self._job.running = True
         try:
             with self._context.jobs.busy():
-                reduction = await asyncio.to_thread(_reduce_module, module, failure, self._stop, show)
+                reduction = await asyncio.to_thread(_reduce_module, module, failure, self._stop, show_progress)
         except ReductionError as error:
             self._context.say(f"not reduced: {error.diagnostic.what}")
             return
@@ -211,8 +212,8 @@ class ReduceCommands:
     def _write(self, path: Path, reduction: Reduction) -> None:
         script = path.with_name(f"{path.name}.sh")
         try:
-            write_whole(path, reduction.best)
-            write_whole(script, reproduction_script(reduction.failure, path))
+            write_text_atomically(path, reduction.best)
+            write_text_atomically(script, reproduction_script(reduction.failure, path))
             script.chmod(0o755)
         except OSError as error:
             self._context.say(f"{path} could not be written: {error.strerror or error}")
@@ -220,8 +221,8 @@ class ReduceCommands:
             self._context.say(f"wrote {path}, and {script.name}, which shows the failure")
 
 
-def _ignore(_answer: object) -> None:
-    """What the screen of a bisected dump does with an answer: it has no further steps."""
+def _ignore_answer(_answer: object) -> None:
+    """Do nothing: the result of a bisected dump has no entries to choose."""
 
 
 def _first_failure(path: Path, graph: str, failure: Failure, show: Callable[[str], object]) -> FirstFailure:
@@ -252,10 +253,11 @@ def _reduce_module(text: str, failure: Failure, stop: threading.Event, show: Cal
 
 
 def _result(reduction: Reduction) -> Result:
+    """The result that the screen shows: the sizes, the failure, and an entry that saves the reduced module."""
     state = reduction.progress
-    how = "no single step makes it smaller" if reduction.minimal else "stopped: smaller modules may exist"
+    completeness = "no single step makes it smaller" if reduction.minimal else "stopped: smaller modules may exist"
     conclusions = (
-        f"{state.original} -> {state.current} {state.unit}: {how}",
+        f"{state.original} -> {state.current} {state.unit}: {completeness}",
         f"{describe(reduction.failure)}; {state.tests} tests in {state.seconds:.1f} s; {state.form}",
     )
     save = Entry("Save", "write the module, and a script that shows the failure", answer=_SAVE, key="s")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from buddy.app.panes.ir_comparison import TitledRecipe
-from buddy.app.workspace.inputs import file_choice, parse_path, parse_seconds, parse_seed
+from buddy.app.workspace.inputs import inputs_from_file, parse_path, parse_seconds, parse_seed
 from buddy.app.workspace.session_file import RunRecord, content_hash
 from buddy.compiler.protocol.run_report import RUNTIMES, InputChoice, Mark
 
@@ -50,24 +50,24 @@ class RunCommands:
         """Choose other runtimes to compare with in the runs that `run` starts, and run."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
-        session, everything = self._context.session, tuple(RUNTIMES)
-        search = "searches for the first node that differs if a result does"
-        every_node = "compares the values of all nodes, which breaks the runtimes' fusions"
+        session, all_runtimes = self._context.session, tuple(RUNTIMES)
+        search_summary = "searches for the first node that differs if a result does"
+        every_node_summary = "compares the values of all nodes, which breaks the runtimes' fusions"
         entries: list[tuple[str, str, tuple[tuple[str, ...], Mark]]] = [
             ("none", "compare compiled code with eager only", ((), "auto")),
-            *((title, f"exports to ONNX; {search}", ((name,), "auto")) for name, title in RUNTIMES.items()),
-            ("both", search, (everything, "auto")),
-            ("both, every node", every_node, (everything, "all")),
+            *((title, f"exports to ONNX; {search_summary}", ((name,), "auto")) for name, title in RUNTIMES.items()),
+            ("both", search_summary, (all_runtimes, "auto")),
+            ("both, every node", every_node_summary, (all_runtimes, "all")),
         ]
         current = session.runtimes, session.mark
         choices = [PickerChoice(title, text, value, marked=value == current) for title, text, value in entries]
-        self._context.dialogs.open(PickerScreen("Other runtimes", choices), self._choose_runtimes)
+        self._context.dialogs.open(PickerScreen("Other runtimes", choices), self._use_runtimes)
 
-    def _choose_runtimes(self, chosen: tuple[tuple[str, ...], Mark] | None) -> None:
-        if chosen is None:
+    def _use_runtimes(self, choice: tuple[tuple[str, ...], Mark] | None) -> None:
+        if choice is None:
             return
         session = self._context.session
-        session.runtimes, session.mark = chosen
+        session.runtimes, session.mark = choice
         names = " and ".join(RUNTIMES[name] for name in session.runtimes)
         self._context.say(f"runs are also compared with {names}" if names else "runs are compared with eager only")
         session.run()
@@ -109,7 +109,7 @@ class RunCommands:
     def _use_shapes(self, text: str) -> None:
         """Capture the program again with the shapes in `text`. The recipe does not change."""
         self._set_inputs(InputChoice())
-        self._context.session.capture_with(tuple(text.replace(",", " ").split()))
+        self._context.session.capture_with_shapes(tuple(text.replace(",", " ").split()))
 
     def _use_seed(self, text: str) -> None:
         try:
@@ -133,7 +133,7 @@ class RunCommands:
 
     async def _read_in_background(self, path: Path, use_inputs: Callable[[InputChoice], object]) -> None:
         try:
-            inputs = await asyncio.to_thread(file_choice, path)
+            inputs = await asyncio.to_thread(inputs_from_file, path)
         except ValueError as error:
             self._inputs_to_restore = None
             self._context.say(f"{path}: {error}")

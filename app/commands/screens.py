@@ -1,4 +1,4 @@
-"""Opens the screens that need no command of their own."""
+"""Opens the screens for phases, failures, values, plots, numerics, themes, the log and help."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ScreenCommands:
             self._ir.stages.show_phase_named(name)
 
     def show_phase(self, number: int) -> None:
-        if self._context.layout.folded:
+        if self._context.layout.shows_one_pane:
             self._context.layout.show_pane("ir")
         self._ir.stages.show_phase(number)
 
@@ -56,7 +56,7 @@ class ScreenCommands:
         """Show the IR at the failure. If it is already shown, or no stage failed, open the diagnostic."""
         stage = self._ir.chosen_stage
         shows_failure = stage is not None and stage.state == "failed" and self._context.layout.pane_id == "ir"
-        if shows_failure or self._context.state.board.failed is None:
+        if shows_failure or self._context.state.board.failed_stage is None:
             self._context.dialogs.open_problem(self._context.state.problem)
         else:
             self._context.layout.show_pane("ir")
@@ -122,13 +122,13 @@ class ScreenCommands:
 
     def open_log(self) -> None:
         """Open the log. A result that is chosen there is shown again."""
-        from buddy.app.screens.results import LogScreen
+        from buddy.app.screens.log import LogScreen
 
         context = self._context
         screen = LogScreen(context.state, context.results.logged, context.status.messages, self._log_path)
         context.dialogs.open(screen, lambda logged: context.results.open(logged) if logged is not None else None)
 
     def open_help(self) -> None:
-        from buddy.app.screens.detail import help_screen
+        from buddy.app.screens.help import help_screen
 
         self._context.dialogs.open(help_screen(self._context.layout.pane_id, self._situation()))

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from buddy.app.panes.ir_comparison import DIFF_MODES
-from buddy.app.session.stages import UnavailableError
-from buddy.app.workspace.command_line import ScreenState, command
+from buddy.app.session.requests import UnavailableError
+from buddy.app.workspace.command_line import ScreenState, headless_command
 from buddy.app.workspace.drafts import saved_drafts
 from buddy.app.workspace.files import FileLock
 from buddy.app.workspace.session_file import Bookmarks, SavedScreen, SessionFile, without_content
@@ -61,8 +61,8 @@ class SessionCommands:
         """Restore the last session: layout, runs, inputs, bookmarks; its stage and node when the engine has them."""
         self._active_ir = self._ir
         saved, problem = self._file.read()
-        self._context.layout.with_source = saved.source
-        if saved.pane in self._context.layout.order:
+        self._context.layout.shows_source = saved.source
+        if saved.pane in self._context.layout.visible_order:
             self._context.layout.pane_id = saved.pane
         self._context.layout.zoomed = saved.zoomed
         self._context.state.runs = list(saved.runs)
@@ -84,7 +84,7 @@ class SessionCommands:
             left = ", ".join(drafts.unsaved)
             messages.append(f"unsaved input of the last session: {left}; open the editor to restore it")
         with contextlib.suppress(OSError):
-            if self._open_lock.share():
+            if self._open_lock.take_shared():
                 editing = f" (editing: {', '.join(drafts.open)})" if drafts.open else ""
                 messages.append(f"the program is also open in another workbench{editing}; each has its own edits")
         return messages
@@ -102,7 +102,7 @@ class SessionCommands:
     def schedule_save(self) -> None:
         """Save the session in `SAVE_SECONDS`. Called when the screen may have changed."""
         if self._active_ir is not None and self._save_timer is None:
-            self._save_timer = self._context.jobs.later(SAVE_SECONDS, self._save_changes)
+            self._save_timer = self._context.jobs.call_later(SAVE_SECONDS, self._save_changes)
 
     def save(self) -> None:
         """Save the session, and wait until it is written. Called once, at exit: later changes are not saved."""
@@ -132,7 +132,9 @@ class SessionCommands:
             self._is_writing = False
         self._report_problem(problem)
         if self._save_timer is None and not self._file.is_written:
-            self._save_timer = self._context.jobs.later(RETRY_SECONDS if problem else SAVE_SECONDS, self._save_changes)
+            self._save_timer = self._context.jobs.call_later(
+                RETRY_SECONDS if problem else SAVE_SECONDS, self._save_changes
+            )
 
     def _write_file(self) -> str:
         """Write the session file. Returns the error message, or an empty string."""
@@ -159,7 +161,7 @@ class SessionCommands:
             inputs=without_content(self._run_commands.next_inputs),
             bookmarks=self._context.bookmarks.to_data(),
             runs=tuple(self._context.state.runs),
-            source=self._context.layout.with_source,
+            source=self._context.layout.shows_source,
             cursor=ir.cursor_to_save,
         )
 
@@ -194,7 +196,7 @@ class SessionCommands:
             self._context.workspace.recipe, state.info, state.welcome, str(session.inputs),
             tuple(state.assignments.values()), state.files, session.shapes,
         )  # fmt: skip
-        engine = EngineFunctions(session.compile_for_comparison, session.fetch_text, session.run_values)
+        engine = EngineFunctions(session.compile_for_comparison, session.fetch_text, session.run_with_values)
         self._context.say(f"writing {folder}{self._context.glyphs.ellipsis}")
         request = write_reproducer(folder, subject, engine, UnavailableError)
         try:
@@ -216,10 +218,10 @@ class SessionCommands:
         self._context.dialogs.ask("write a report to the file", f"{name}.html", self.write_report)
 
     def write_report(self, file: str) -> None:
-        from buddy.app.reports.share.page import is_page
+        from buddy.app.reports.share.page import may_be_replaced
 
         def question(path: Path) -> str:
-            return "" if is_page(path) else f"{file.strip()} exists and is not a report. Replace it?"
+            return "" if may_be_replaced(path) else f"{file.strip()} exists and is not a report. Replace it?"
 
         def start(path: Path, _confirmed: bool) -> None:
             self._context.jobs.begin("report", self._write_report, path)
@@ -245,7 +247,11 @@ class SessionCommands:
             self._context.say(f"wrote {len(graph.stages)} stages to {path} ({formatting.size(size)})")
 
     async def _shared_graph(self) -> SharedGraph:
-        """The graph on the screen, with what is known of its recipe. It is run unless it has been run."""
+        """The graph on the screen for a report: its stages, run, numerics and profile under the current recipe.
+
+        Compiles it, and runs it unless it has been run. If that fails, `problem` is the reason. Raises
+        `UnavailableError` if the user cancels.
+        """
         from buddy.app.reports.share.contents import SharedGraph
 
         session, state, recipe = self._context.session, self._context.state, self._context.workspace.recipe
@@ -254,25 +260,25 @@ class SessionCommands:
         try:
             compiled = await session.compile_for_comparison(recipe)
             graph = graph._replace(stages=compiled.stages, assignments=tuple(state.assignments.values()))
-            known = state.report if state.run_recipe == recipe else None
-            graph = graph._replace(report=known or await session.run_for_comparison(recipe))
+            latest_report = state.report if state.run_recipe == recipe else None
+            graph = graph._replace(report=latest_report or await session.run_for_comparison(recipe))
         except UnavailableError as error:
             if error.cancelled:
                 raise
             stages = graph.stages or tuple(row.stage for row in state.board.rows() if not row.outdated_reason)
             graph = graph._replace(stages=stages, problem=error.diagnostic)
         return graph._replace(
-            numerics=shown.numerics[1] if shown.numerics is not None and shown.numerics[0] == recipe else None,
+            numerics=shown.comparison.report if shown.comparison and shown.comparison.recipe == recipe else None,
             profile=state.profile if shown.profiled_recipe == recipe else None,
         )
 
     # ---- the command line ----------------------------------------------------------------------------------------
 
-    def command_line(self, shown: ScreenState | None = None) -> str:
-        """The command line that prints what `shown` describes (default: what the screen shows)."""
+    def command_line(self, screen: ScreenState | None = None) -> str:
+        """The command line that prints what `screen` describes, by default the current screen."""
         recipe = self._context.workspace.recipe
         preset = next((preset.recipe for preset in self._context.state.presets if preset.name == recipe.preset), None)
-        return command(recipe, preset, self._context.workspace.path, shown or self._screen_state())
+        return headless_command(recipe, preset, self._context.workspace.path, screen or self._screen_state())
 
     def _screen_state(self) -> ScreenState:
         ir, pane, graph_count = self._ir, self._context.layout.pane_id, len(self._context.state.graphs)

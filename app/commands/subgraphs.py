@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from buddy.app.actions import key_of
-from buddy.app.workspace.command_line import write_script
+from buddy.app.workspace.files import write_script
 from buddy.app.workspace.inputs import parse_path
 from buddy.compiler.protocol import Extract, GraphInfo, Script, WriteScript
 from buddy.compiler.protocol.recipe import Recipe
@@ -42,7 +42,7 @@ class SubgraphCommands:
         self._graph.picked = set()
         precisions = tuple(choice for choice in recipe.precisions if choice.node in nodes)
         extract_recipe = replace(recipe, graph=extract.graph, choices=choices, precisions=precisions)
-        self._context.session.add_extract(extract, extract_recipe)
+        self._context.session.add_extracted_graph(extract, extract_recipe)
         self._origins[extract.graph] = self._context.state.graphs[extract.graph], recipe.graph
         self._graphs.show(extract.graph)
         self._context.say(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from buddy.app.actions import key_of
 from buddy.app.reports.results import PLOT, USE, precisions_result, tuning_result
-from buddy.app.reports.searches import VariationError, attempt_line, front_plot, read_variation, tuning_plot
+from buddy.app.reports.tuning import VariationError, attempt_line, error_time_plot, read_variation, tuning_plot
 from buddy.compiler.protocol import Attempted, Tune, Tuned, Variation
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.tuning import default_seconds
@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 
 
 _TUNE_PROMPT = (
-    "seconds, then WHAT=VALUE,VALUE … to vary (default: block sizes, passes), or max-error=1e-2 for precisions"
+    "seconds, then SETTING=VALUE,VALUE … to vary (default: block sizes, passes), or max-error=1e-2 for precisions"
 )
 _MAX_ERROR = "max-error"
+# Longer than any search that a user waits for: 11 days.
+_MAX_SECONDS = 1e6
 
 
 class TuneCommands:
@@ -29,8 +31,8 @@ class TuneCommands:
     def __init__(self, context: WorkbenchContext, graphs: GraphCommands) -> None:
         self._context, self._graphs = context, graphs
         self._attempts: list[Attempted] = []
-        self._search_job = context.jobs.single("tune", f"a search is running: press {key_of('cancel')} to stop it")
-        self._progress = context.jobs.progress(lambda activity: f"tuning: {activity}")
+        self._search_job = context.jobs.single_job("tune", f"a search is running: press {key_of('cancel')} to stop it")
+        self._progress = context.jobs.progress_callback(lambda activity: f"tuning: {activity}")
 
     def ask_tuning(self) -> None:
         """Ask for the limits of a search, and start it."""
@@ -89,7 +91,7 @@ class TuneCommands:
         """Plot the time of each attempt over its error, if precisions were chosen, and over the time of the search."""
         from buddy.app.screens.plot import PlotScreen
 
-        plots = [*([front_plot(tuned, attempts)] if tuned.nodes else []), tuning_plot(attempts)]
+        plots = [*([error_time_plot(tuned, attempts)] if tuned.nodes else []), tuning_plot(attempts)]
         self._context.dialogs.open(PlotScreen(plots, self._context.glyphs))
 
     def _use_recipe(self, recipe: Recipe) -> None:
@@ -100,7 +102,7 @@ class TuneCommands:
 def parse_tune_request(text: str) -> tuple[float, tuple[Variation, ...], float | None]:
     """Parses a time limit in seconds, variations and the maximum error. Raises `VariationError` for an invalid word.
 
-    The default time is that of `default_seconds`, and no maximum error.
+    Without a time limit, returns that of `default_seconds`. Without a maximum error, returns `None` for it.
     """
     seconds, variations, max_error = None, list[Variation](), None
     for word in text.split():
@@ -114,8 +116,8 @@ def parse_tune_request(text: str) -> tuple[float, tuple[Variation, ...], float |
         try:
             seconds = float(word)
         except ValueError:
-            raise VariationError(f"{word!r} is neither a number of seconds nor WHAT=VALUES") from None
-        if not 0 < seconds < 1e6:
+            raise VariationError(f"{word!r} is neither a number of seconds nor SETTING=VALUES") from None
+        if not 0 < seconds < _MAX_SECONDS:
             raise VariationError(f"{word} is not a time limit: give more than 0 and less than a million seconds")
     return seconds or default_seconds(max_error, variations), tuple(variations), max_error
 

@@ -11,7 +11,7 @@ from buddy.app.panes.stage_queries import StageQueries
 from buddy.app.reports.formatting import Glyphs
 from buddy.app.screens.dialogs import Dialogs, FileWriter
 from buddy.app.screens.results import Results
-from buddy.app.session.requests import RecipeEditor
+from buddy.app.session.recipe_editor import RecipeEditor
 from buddy.app.session.session import Session
 from buddy.app.session.state import State
 from buddy.app.workspace.session_file import Bookmarks

@@ -11,11 +11,12 @@ from buddy.app.actions import Pane as PaneId
 from buddy.app.actions import key_of
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.node_table import NodeTable
-from buddy.app.panes.pane import Column, RowMark
+from buddy.app.panes.pane import RowMark
 from buddy.app.reports import lowerings, numerics
-from buddy.app.reports.formatting import short_location, waiting_texts
+from buddy.app.reports.formatting import short_location
 from buddy.app.reports.node_history import path_details
 from buddy.app.reports.profile import TimedNode, node_time_summary, node_time_text, rate_text, share_text
+from buddy.app.reports.progress_texts import waiting_texts
 from buddy.app.reports.training_memory import (
     TrainingMemory,
     node_bytes,
@@ -27,17 +28,18 @@ from buddy.app.reports.training_memory import (
 from buddy.app.screens.detail import DetailScreen
 from buddy.app.screens.picker import PickerChoice, PickerScreen
 from buddy.app.session.state import Topic
-from buddy.app.widgets.background import pane_bindings
+from buddy.app.widgets.bindings import pane_bindings
 from buddy.app.widgets.look import Cell, Cells, align_both_ends
-from buddy.app.workspace.inputs import relative_to_current
+from buddy.app.widgets.table import Column
+from buddy.app.workspace.inputs import relative_to_working_directory
 from buddy.compiler.protocol import Assignment, NodeRow, Peak
 from buddy.compiler.protocol.numerics import Deviation, NodeNumbers
 from buddy.compiler.protocol.recipe import EAGER, F32, PRECISIONS, Precision
 
-# The value of the picker's entry that restores the default lowering.
-RESET = ""
-# Marks the values of the picker's entries that are precisions.
-_PRECISION = "precision:"
+# The value of the picker's entry that restores the default lowering and precision.
+RESET_CHOICE = ""
+# The prefix of the values of the picker's entries that are precisions.
+_PRECISION_PREFIX = "precision:"
 
 
 class GraphPane(NodeTable):
@@ -49,59 +51,60 @@ class GraphPane(NodeTable):
 
     def __init__(self, context: WorkbenchContext) -> None:
         super().__init__(context)
-        self._names: dict[str, str] = {}
+        self._short_names: dict[str, str] = {}
         # The bytes that a graph of training saves and recomputes; `None` for other graphs.
-        self._memory: TrainingMemory | None = None
+        self._training_memory: TrainingMemory | None = None
         self._columns = self._make_columns()
 
     # ---- the table -----------------------------------------------------------------------------------------------
 
     def _make_columns(
-        self, reasons: bool = False, timed: bool = False, precisions: bool = False
+        self, *, with_reasons: bool = False, with_profile: bool = False, with_precisions: bool = False
     ) -> list[Column[NodeRow]]:
-        """The columns. With `reasons`, one of them has the reasons of lowerings; with `timed`, some have a profile.
+        """Create the columns.
 
-        With `precisions`, one has the precision in which nodes multiply.
+        `with_reasons` adds the reasons of lowerings, `with_profile` the numbers of a profile, and `with_precisions` the
+        precisions in which nodes multiply.
         """
-        if self.workspace.recipe.is_dump:  # its rows are source lines
+        if self.workspace.recipe.is_dump:  # The rows of a dump are source lines.
             return [
-                Column("", 3, self._state_mark),
-                Column("#", 4, self._number, right=True, key=lambda row: row.index, rises=True),
+                Column("", 3, self._state_cell),
+                Column("#", 4, self._number_cell, right_aligned=True, key=lambda row: row.index, starts_ascending=True),
                 Column("line", 0, lambda row: (self._shown_name(row), self._name_role(row)), keeps_end=True),
             ]
-        is_training = self._memory is not None
-        reason_columns = [Column("why", 24, self._short_reason, min_pane_width=88)] if reasons else []
+        is_training = self._training_memory is not None
+        reason_columns = [Column("why", 24, self._reason_cell, min_width=88)] if with_reasons else []
         return [
-            Column("", 3, self._state_mark),
-            Column("#", 4, self._number, right=True, key=lambda row: row.index, rises=True),
+            Column("", 3, self._state_cell),
+            Column("#", 4, self._number_cell, right_aligned=True, key=lambda row: row.index, starts_ascending=True),
             Column("name", 0, lambda row: (self._shown_name(row), self._name_role(row)), keeps_end=True),
             Column(
                 "target",
                 22,
                 lambda row: (lowerings.short_target(row.target), "dim"),
-                # In training, the bytes come first.
-                min_pane_width=100 if is_training else 72,
+                # In training, the column with the bytes is shown in narrower panes than this one.
+                min_width=100 if is_training else 72,
             ),
-            Column("shape", 13, lambda row: (row.shape, "syntax:number"), min_pane_width=36),
-            Column("dtype", 6, lambda row: (row.dtype, "syntax:type"), min_pane_width=86),
-            Column("lowering", 8, self._lowering, key=lambda row: self.lowering_of(row) or None),
+            Column("shape", 13, lambda row: (row.shape, "syntax:number"), min_width=36),
+            Column("dtype", 6, lambda row: (row.dtype, "syntax:type"), min_width=86),
+            Column("lowering", 8, self._lowering_cell, key=lambda row: self.lowering_of(row) or None),
             *([self._training_column()] if is_training else []),
-            *(self._precision_columns() if precisions else []),
-            *(self._error_columns() if self.state.graph_state.numbers else []),
-            *(self._time_columns() if timed else []),
+            *(self._precision_columns() if with_precisions else []),
+            *(self._error_columns() if self.state.graph_state.node_numbers else []),
+            *(self._time_columns() if with_profile else []),
             *reason_columns,
             Column(
                 "memory",
                 7,
-                lambda row: (self.memory(row), "dim"),
-                min_pane_width=76 if is_training else 96,
-                right=True,
+                lambda row: (self.memory_text(row), "dim"),
+                min_width=76 if is_training else 96,
+                right_aligned=True,
                 key=lambda row: node_bytes(row) or None,
             ),
-            Column("arguments", 0, lambda row: (row.args, "dim"), min_pane_width=124 if reasons else 100),
-            Column("strides", 13, lambda row: (row.strides, "dim"), min_pane_width=150),
-            Column("module", 0, lambda row: (row.module, "dim"), min_pane_width=136 if reasons else 124),
-            Column("line", 20, lambda row: (short_location(row.location), "dim"), min_pane_width=150),
+            Column("arguments", 0, lambda row: (row.args, "dim"), min_width=124 if with_reasons else 100),
+            Column("strides", 13, lambda row: (row.strides, "dim"), min_width=150),
+            Column("module", 0, lambda row: (row.module, "dim"), min_width=136 if with_reasons else 124),
+            Column("line", 20, lambda row: (short_location(row.location), "dim"), min_width=150),
         ]
 
     def _training_column(self) -> Column[NodeRow]:
@@ -110,11 +113,11 @@ class GraphPane(NodeTable):
         def cell(row: NodeRow) -> Cell:
             return (row.training, {"saved": "accent", "recomputed": "warn"}.get(row.training, "dim"))
 
-        return Column("training", 10, cell, min_pane_width=52, key=lambda row: row.training or None)
+        return Column("training", 10, cell, min_width=52, key=lambda row: row.training or None)
 
     def _precision_columns(self) -> list[Column[NodeRow]]:
-        """The precision in which nodes multiply; if they are measured, with the error and the time saved of each."""
-        columns = [Column("precision", 12, self._precision, min_pane_width=60, key=self._sort_precision)]
+        """The precision in which nodes multiply, and the error and the time that it saves if they are measured."""
+        columns = [Column("precision", 12, self._precision_cell, min_width=60, key=self._precision_sort_key)]
         gains = [self._gain(row) for row in self._all_rows()]
         if any(gain.error is not None for gain in gains):
             columns.append(self._gain_column("its err", lambda gain: gain.error_text, lambda gain: gain.error))
@@ -128,25 +131,27 @@ class GraphPane(NodeTable):
         text_of: Callable[[numerics.PrecisionGain], str],
         value_of: Callable[[numerics.PrecisionGain], float | None],
     ) -> Column[NodeRow]:
+        """A column with one of the two numbers of `PrecisionGain`."""
+
         def cell(row: NodeRow) -> Cell:
             return (text_of(self._gain(row)), "number")
 
-        return Column(title, 8, cell, min_pane_width=68, right=True, key=lambda row: value_of(self._gain(row)))
+        return Column(title, 8, cell, min_width=68, right_aligned=True, key=lambda row: value_of(self._gain(row)))
 
     def _gain(self, row: NodeRow) -> numerics.PrecisionGain:
-        """The error from the precision of a node and the time that it saves, as far as they are measured."""
+        """The error of a node in a low precision, and the time that the precision saves, if they are measured."""
         precision, state = self.precision_of(row), self.state.graph_state
         if precision in ("", F32):
             return numerics.PrecisionGain(None, False, None)
-        node = self.times.get(row.stable)
-        profiled = state.profiled_recipe
-        is_profiled = node is not None and not node.time.into and profiled is not None
-        is_same = is_profiled and profiled is not None and profiled.precision_of(row.stable) == precision
-        now = node.time.seconds if is_same and node is not None else None
-        numbers, tuned = state.numbers.get(row.stable), state.precisions.get(row.stable)
-        return numerics.precision_gain(precision, numbers, (state.f32_seconds.get(row.stable), now), tuned)
+        node, profiled_recipe = self.times.get(row.stable), state.profiled_recipe
+        seconds = None
+        if node is not None and not node.time.into and profiled_recipe is not None:
+            # A profile of a recipe with another precision of this node does not tell the time in this one.
+            seconds = node.time.seconds if profiled_recipe.precision_of(row.stable) == precision else None
+        numbers, tuned = state.node_numbers.get(row.stable), state.precisions.get(row.stable)
+        return numerics.precision_gain(precision, numbers, state.f32_seconds.get(row.stable), seconds, tuned)
 
-    def _number(self, row: NodeRow) -> Cell:
+    def _number_cell(self, row: NodeRow) -> Cell:
         """The number of a node, in the colour of its Python line."""
         return (str(row.index), self.context.selection.colour_of((row.stable,)) or "number")
 
@@ -157,31 +162,33 @@ class GraphPane(NodeTable):
             self._error_column("own", "own_error", 52),
         ]
 
-    def _error_column(self, title: str, which: Literal["error", "own_error"], min_pane_width: int) -> Column[NodeRow]:
+    def _error_column(self, title: str, field: Literal["error", "own_error"], min_width: int) -> Column[NodeRow]:
+        """A column with the errors that `field` selects, sorted by size."""
         return Column(
             title,
             7,
-            lambda row: self._error(row, which),
-            min_pane_width,
-            right=True,
-            key=lambda row: self._error_size(row, which),
+            lambda row: self._error_cell(row, field),
+            min_width,
+            right_aligned=True,
+            key=lambda row: self._error_size(row, field),
         )
 
-    def _error_size(self, row: NodeRow, which: Literal["error", "own_error"]) -> float | None:
-        """The error of a node as a number; `None` if it was not compared."""
-        numbers = self.state.graph_state.numbers.get(row.stable)
-        deviation = _deviation_of(numbers, which) if numbers is not None else None
+    def _error_size(self, row: NodeRow, field: Literal["error", "own_error"]) -> float | None:
+        """The error of a node as a number, by which rows are sorted; `None` if it was not compared."""
+        numbers = self.state.graph_state.node_numbers.get(row.stable)
+        deviation = _deviation_of(numbers, field) if numbers is not None else None
         return numerics.error_size(deviation) if deviation is not None else None
 
-    def _error(self, row: NodeRow, which: Literal["error", "own_error"]) -> Cell:
-        numbers = self.state.graph_state.numbers.get(row.stable)
+    def _error_cell(self, row: NodeRow, field: Literal["error", "own_error"]) -> Cell:
+        """The error of a node; `fused` for a node that has no value of its own, dim after an edit of the recipe."""
+        numbers = self.state.graph_state.node_numbers.get(row.stable)
         if numbers is None:
             return ("", "text")
-        deviation = _deviation_of(numbers, which)
+        deviation = _deviation_of(numbers, field)
         if deviation is None:
-            return (numbers.value_state if which == "error" and numbers.value_state == "fused" else "", "dim")
-        compared = self.state.graph_state.numerics
-        is_stale = compared is not None and compared[0] != self.workspace.recipe
+            return (numbers.value_state if field == "error" and numbers.value_state == "fused" else "", "dim")
+        comparison = self.state.graph_state.comparison
+        is_stale = comparison is not None and comparison.recipe != self.workspace.recipe
         role = "dim" if is_stale else "number" if deviation.ok else "bad"
         return (numerics.error_text(deviation), role)
 
@@ -191,9 +198,9 @@ class GraphPane(NodeTable):
             Column(
                 "ms?" if self.state.profile_is_stale else "ms",
                 10,
-                self._time,
-                min_pane_width=44,
-                right=True,
+                self._time_cell,
+                min_width=44,
+                right_aligned=True,
                 key=self.seconds,
             ),
             self._profile_column("GFLOP/s", lambda node: rate_text(node.rate), lambda node: node.rate),
@@ -203,15 +210,17 @@ class GraphPane(NodeTable):
     def _profile_column(
         self, title: str, text_of: Callable[[TimedNode], str], value_of: Callable[[TimedNode], float]
     ) -> Column[NodeRow]:
+        """A column with a number of the profile; empty for nodes whose time is that of another node."""
+
         def key(row: NodeRow) -> float | None:
             node = self.times.get(row.stable)
             return value_of(node) or None if node is not None and not node.time.into else None
 
-        return Column(title, 7, lambda row: self._profile_cell(row, text_of), min_pane_width=90, right=True, key=key)
+        return Column(title, 7, lambda row: self._profile_cell(row, text_of), min_width=90, right_aligned=True, key=key)
 
-    def _time(self, row: NodeRow) -> Cell:
+    def _time_cell(self, row: NodeRow) -> Cell:
         node = self.times.get(row.stable)
-        text = node_time_text(node.time, self._names) if node is not None else ""
+        text = node_time_text(node.time, self._short_names) if node is not None else ""
         return (text, "dim" if self.state.profile_is_stale or text.startswith("in ") else "number")
 
     def _profile_cell(self, row: NodeRow, text_of: Callable[[TimedNode], str]) -> Cell:
@@ -220,7 +229,7 @@ class GraphPane(NodeTable):
 
     def lowering_of(self, row: NodeRow) -> str:
         """The registry that lowers the node under the current recipe; empty for rows that are not lowered."""
-        assignment = self.assignment(row)
+        assignment = self.assignment_of(row)
         if assignment is None:
             return ""
         recipe = self.workspace.recipe
@@ -235,7 +244,8 @@ class GraphPane(NodeTable):
         """The registry that the recipe selects for the node, or an empty string."""
         return self.workspace.recipe.choice_map().get(row.stable, "")
 
-    def _state_mark(self, row: NodeRow) -> Cell:
+    def _state_cell(self, row: NodeRow) -> Cell:
+        """The mark of a node: failed, in eager, or compiled; empty for rows that are not lowered."""
         problem = self.state.problem
         if problem is not None and problem.node and problem.node in (row.stable, row.name):
             return ("[!]", "bad")
@@ -251,18 +261,18 @@ class GraphPane(NodeTable):
     def _name_role(self, row: NodeRow) -> str:
         if row.stable == self.context.selection.node:
             return "linked"
-        return "text" if self.assignment(row) else "dim"
+        return "text" if self.assignment_of(row) else "dim"
 
-    def _lowering(self, row: NodeRow) -> Cell:
+    def _lowering_cell(self, row: NodeRow) -> Cell:
         lowering = self.lowering_of(row)
         if lowering in ("", EAGER):
             return (lowering or lowerings.opcode_text(row.opcode), "dim")
-        assignment = self.assignment(row)
+        assignment = self.assignment_of(row)
         return (lowering, "warn" if assignment is not None and assignment.reason else "accent")
 
     def precision_of(self, row: NodeRow) -> str:
         """The precision in which the node multiplies under the current recipe; empty if it multiplies no float32."""
-        assignment = self.assignment(row)
+        assignment = self.assignment_of(row)
         if assignment is None or not (assignment.multiplies or assignment.precision):
             return ""
         # Until the recipe is compiled, show its choice, which the compiler may be unable to apply.
@@ -273,28 +283,32 @@ class GraphPane(NodeTable):
 
     def _shown_precision(self, row: NodeRow) -> str:
         """The precision in which the node multiplies; for integers of a quantised program, their type."""
-        assignment = self.assignment(row)
+        assignment = self.assignment_of(row)
         return (assignment.integers if assignment is not None else "") or self.precision_of(row)
 
-    def _precision(self, row: NodeRow) -> Cell:
-        precision, assignment = self._shown_precision(row), self.assignment(row)
-        is_refused = assignment is not None and bool(assignment.precision_reason)
-        return (precision, "warn" if is_refused else "accent" if precision != F32 else "dim")
+    def _precision_cell(self, row: NodeRow) -> Cell:
+        precision, assignment = self._shown_precision(row), self.assignment_of(row)
+        is_rejected = assignment is not None and bool(assignment.precision_reason)
+        return (precision, "warn" if is_rejected else "accent" if precision != F32 else "dim")
 
-    def _sort_precision(self, row: NodeRow) -> str | None:
+    def _precision_sort_key(self, row: NodeRow) -> str | None:
         return self._shown_precision(row) or None
 
-    def _short_reason(self, row: NodeRow) -> Cell:
-        """The reason why the first registry does not lower the node, without details."""
-        assignment = self.assignment(row)
-        return (assignment.reason.split(": a script")[0].split("; ")[0] if assignment else "", "dim")
+    def _reason_cell(self, row: NodeRow) -> Cell:
+        """The first of the reasons why the first registry does not lower the node."""
+        assignment = self.assignment_of(row)
+        return (assignment.reason.partition("; ")[0] if assignment else "", "dim")
 
     def foot(self, width: int) -> list[Cells]:
-        return [*self._training_line(width), self._node_line(width)] if self.rows else []
+        return [*self._training_lines(width), self._node_line(width)] if self.rows else []
 
-    def _training_line(self, width: int) -> list[Cells]:
+    def _training_lines(self, width: int) -> list[Cells]:
         """A line with what is saved for the backward graph, and what is recomputed; none for other graphs."""
-        return [] if self._memory is None else [[(f" {training_summary(self._memory, width - 1)}", "dim")]]
+        return (
+            []
+            if self._training_memory is None
+            else [[(f" {training_summary(self._training_memory, width - 1)}", "dim")]]
+        )
 
     def _node_line(self, width: int) -> Cells:
         row = self.current
@@ -303,7 +317,8 @@ class GraphPane(NodeTable):
         return align_both_ends(left, right, width)
 
     def _node_facts(self, row: NodeRow) -> Cells:
-        assignment = self.assignment(row)
+        """What the line under the table says about the node under the cursor."""
+        assignment = self.assignment_of(row)
         if self.workspace.recipe.is_dump:
             return [(short_location(row.location), "dim")]
         parts = [lowerings.short_target(row.target), role_and_bytes(row), short_location(row.location)]
@@ -313,11 +328,12 @@ class GraphPane(NodeTable):
         return [(f" {self.glyphs.dot} ".join(part for part in parts if part), "dim")]
 
     def _position_text(self) -> str:
+        """The numbers of picked and filtered nodes, the filter, the order, and the position of the cursor."""
         info = self.state.info
         total = len(info.rows) if info else 0
-        order = f"by {self.order.by}" if self.order.by and not self.as_tree else ""
-        at = self.rows.index(self.current) + 1 if self.current in self.rows else self.cursor + 1
-        count = f"{len(self.rows)}/{total}" if self.filter_text else f"{at}/{total}"
+        order = f"by {self.order.sorted_by}" if self.order.sorted_by and not self.as_tree else ""
+        position = self.rows.index(self.current) + 1 if self.current in self.rows else self.cursor + 1
+        count = f"{len(self.rows)}/{total}" if self.filter_text else f"{position}/{total}"
         picked = f"{len(self.picked)} picked" if self.picked else ""
         return " ".join(filter(None, (picked, f"'{self.filter_text}'" if self.filter_text else "", order, count)))
 
@@ -343,11 +359,13 @@ class GraphPane(NodeTable):
         rows = self.filtered_rows()
         self.picked &= {row.stable for row in self._all_rows()}
         assignments, recipe = self.state.assignments.values(), self.workspace.recipe
-        reasons = any(assignment.reason for assignment in assignments)
-        precisions = recipe.precision != F32 or bool(recipe.precisions)
-        precisions = precisions or any(a.precision or a.integers for a in assignments)
-        self._memory = training_memory(self.state.info) if self.state.info is not None else None
-        self._columns = self._make_columns(reasons, self.state.profile is not None, precisions)
+        has_low_precision = recipe.precision != F32 or bool(recipe.precisions)
+        self._training_memory = training_memory(self.state.info) if self.state.info is not None else None
+        self._columns = self._make_columns(
+            with_reasons=any(assignment.reason for assignment in assignments),
+            with_profile=self.state.profile is not None,
+            with_precisions=has_low_precision or any(each.precision or each.integers for each in assignments),
+        )
         self.rows = self.order.sorted(rows, self._columns)
         self.update_entries()
         self._restore_cursor(current)
@@ -366,7 +384,7 @@ class GraphPane(NodeTable):
     def _read_times(self) -> None:
         """Read the times of the nodes from the profile."""
         rows, report = self._all_rows(), self.state.profile
-        self._names = {row.stable: row.short_name for row in rows}
+        self._short_names = {row.stable: row.short_name for row in rows}
         by_name = {row.stable: row for row in rows}
         nodes = report.nodes if report is not None else ()
         peak = report.peak if report is not None else Peak()
@@ -377,7 +395,7 @@ class GraphPane(NodeTable):
         self.context.selection.select_row(self.current)
         super().after_move()
 
-    def mark_node(self, before: str) -> None:
+    def selection_changed(self, previous: str) -> None:
         """Draw the rows again whose marks have changed: the selected node, and the nodes of its Python line."""
         self.refresh_marks()
 
@@ -385,7 +403,7 @@ class GraphPane(NodeTable):
         entry, selection = self.entries[row], self.context.selection
         if not isinstance(entry, NodeRow):
             return RowMark()
-        return RowMark(entry.stable == selection.node, entry.stable in selection.linked)
+        return RowMark(entry.stable == selection.node, entry.stable in selection.linked_nodes)
 
     def show_graph(self, node: str) -> None:
         """Show another graph, with the cursor on `node`, or, if it is empty, on the first node that is not an input."""
@@ -402,7 +420,7 @@ class GraphPane(NodeTable):
 
     # ---- actions -------------------------------------------------------------------------------------------------
 
-    def toggle(self) -> None:
+    def toggle_eager(self) -> None:
         """Run the nodes of `selected_rows` in eager. If all of them run in eager already, compile them."""
         rows = [row for row in self.selected_rows if self._can_toggle(row)]
         if not rows:
@@ -417,7 +435,7 @@ class GraphPane(NodeTable):
 
     def _can_toggle(self, row: NodeRow) -> bool:
         """Whether a node is compiled, or runs in eager and could be compiled."""
-        assignment = self.assignment(row)
+        assignment = self.assignment_of(row)
         return assignment is not None and (assignment.lowering != EAGER or bool(assignment.compiled_choices))
 
     def _restored_lowering(self, row: NodeRow) -> str | None:
@@ -426,14 +444,14 @@ class GraphPane(NodeTable):
         If the recipe has a choice for the node, returns `None` to remove it. Otherwise, eager is the default lowering,
         and the first other lowering is returned.
         """
-        assignment = self.assignment(row)
+        assignment = self.assignment_of(row)
         choices = assignment.compiled_choices if assignment else []
         return None if self._recipe_choice(row) else next(iter(choices), None)
 
     def choose_lowering(self) -> None:
         """List the lowerings and the precisions of the node under the cursor, and use the chosen one."""
         row = self.current
-        assignment = self.assignment(row) if row else None
+        assignment = self.assignment_of(row) if row else None
         if row is None or assignment is None:
             return
         names = dict.fromkeys((*assignment.choices, EAGER))
@@ -444,30 +462,33 @@ class GraphPane(NodeTable):
         if assignment.multiplies:
             selected = self.precision_of(row)
             choices += [
-                PickerChoice(name, lowerings.PRECISION_TEXTS[name], f"{_PRECISION}{name}", name == selected)
+                PickerChoice(name, lowerings.PRECISION_TEXTS[name], f"{_PRECISION_PREFIX}{name}", name == selected)
                 for name in PRECISIONS
             ]
-        what = "Lowering and precision" if assignment.multiplies else "Lowering"
+        subject = "Lowering and precision" if assignment.multiplies else "Lowering"
         default = f"first registry that supports the op ({self.workspace.recipe.dialect}-first)"
         self.app.push_screen(
             PickerScreen(
-                f"{what} of {row.display_name} ({lowerings.short_target(row.target)})",
-                [*choices, PickerChoice("reset", default, RESET)],
+                f"{subject} of {row.display_name} ({lowerings.short_target(row.target)})",
+                [*choices, PickerChoice("reset", default, RESET_CHOICE)],
             ),
             lambda name: self._set_lowering(row, assignment, name),
         )
 
     def _set_lowering(self, row: NodeRow, assignment: Assignment, lowering: str | None) -> None:
-        """Edit the recipe, unless the compiler has reported that `lowering` cannot lower the node."""
+        """Set the lowering, or the precision, that the user has chosen for `row`; `None` changes nothing.
+
+        If the compiler has reported that the lowering cannot lower the node, shows the reason instead.
+        """
         recipe = self.workspace.recipe
-        if lowering is not None and lowering.startswith(_PRECISION):
-            self._set_precision(row, lowering.removeprefix(_PRECISION))  # type: ignore[arg-type]
+        if lowering is not None and lowering.startswith(_PRECISION_PREFIX):
+            self._set_precision(row, lowering.removeprefix(_PRECISION_PREFIX))  # type: ignore[arg-type]
             return
         rejection = assignment.rejection(lowering or "")
         if rejection:
             self.say(f"{row.display_name} cannot be lowered by {lowering}: {rejection}")
             return
-        if lowering == RESET:
+        if lowering == RESET_CHOICE:
             default = recipe.with_choice(row.stable, None).with_precision(row.stable, None)
             self.context.edits.edit(default, f"{row.display_name}: default lowering")
         elif lowering is not None:
@@ -491,18 +512,19 @@ class GraphPane(NodeTable):
 
     def open_code(self) -> None:
         """Show the graph as Python code, at the line of the node under the cursor."""
-        self.context.jobs.open_after("code", self._open_code)
+        self.context.jobs.begin_opening("code", self._open_code)
 
     async def _open_code(self) -> None:
+        """Load the code of the graph and the line of the node under the cursor, then open the screen."""
         info, row = self.state.info, self.current
         if info is None:
             return
-        position = await self.context.queries.find_lines(info.code, row.stable if row else "")
+        position = await self.context.queries.find_first_line(info.code, row.stable if row else "")
         if position is not None:
             from buddy.app.screens.detail import CodeScreen
 
-            line, lines = position
-            screen = CodeScreen(info.name, self.context.session.cache, info.code, lines, line)
+            line, line_count = position
+            screen = CodeScreen(info.name, self.context.session.cache, info.code, line_count, line)
             self.app.push_screen(screen, lambda nodes: self.go_to_node(nodes[0] if nodes else None))
 
     def details(self) -> None:
@@ -512,7 +534,8 @@ class GraphPane(NodeTable):
             self.app.push_screen(DetailScreen(row.display_name, self._detail_lines(row)))
 
     def _detail_lines(self, row: NodeRow) -> list[Cells]:
-        assignment = self.assignment(row)
+        """The facts about a node that are known, one per line, and the remarks of passes about it."""
+        assignment = self.assignment_of(row)
         facts = {
             "opcode": row.opcode,
             "target": row.target,
@@ -520,20 +543,20 @@ class GraphPane(NodeTable):
             "keywords": row.kwargs,
             "result": f"{row.dtype}[{row.shape}]" if row.shape or row.dtype else "",
             "strides": row.strides,
-            "memory": self.memory(row),
+            "memory": self.memory_text(row),
             "training": role_text(row),
             "operands": ", ".join(other.name for other in self._neighbours.producers(row)),
             "users": ", ".join(other.name for other in self._neighbours.users(row)),
             "time": self._time_summary(row),
             "module": row.module,
-            "line": relative_to_current(row.location),
+            "line": relative_to_working_directory(row.location),
             "name": row.stable,
             "lowering": self.lowering_of(row) + (" (set in the recipe)" if self._recipe_choice(row) else ""),
             "choices": ", ".join(assignment.choices) if assignment else "",
             "why": assignment.reason if assignment else "",
             "precision": self._precision_text(row),
             **(path_details(assignment) if assignment else {}),
-            **numerics.node_details(self.state.graph_state.numbers.get(row.stable)),
+            **numerics.node_details(self.state.graph_state.node_numbers.get(row.stable)),
             "function": assignment.function if assignment else "",
         }
         lines: list[Cells] = [[(f"{title:<11}", "dim"), (text, "text")] for title, text in facts.items() if text]
@@ -545,7 +568,7 @@ class GraphPane(NodeTable):
 
     def _precision_text(self, row: NodeRow) -> str:
         """The precision in which a node multiplies, and why not in the recipe's; empty if it multiplies no float32."""
-        assignment = self.assignment(row)
+        assignment = self.assignment_of(row)
         if assignment is None:
             return ""
         recipe, precision = self.workspace.recipe, self.precision_of(row)
@@ -554,12 +577,12 @@ class GraphPane(NodeTable):
     def _time_summary(self, row: NodeRow) -> str:
         """The profile of a node as text; empty if it was not measured."""
         node = self.times.get(row.stable)
-        return node_time_summary(node, self._names, self.state.profile_is_stale) if node is not None else ""
+        return node_time_summary(node, self._short_names, self.state.profile_is_stale) if node is not None else ""
 
     def text_to_copy(self) -> str:
         row = self.current
         return f"{row.display_name}\t{row.target}\t{row.args}\t{row.shape}\t{row.dtype}" if row else ""
 
 
-def _deviation_of(numbers: NodeNumbers, which: Literal["error", "own_error"]) -> Deviation | None:
-    return numbers.error if which == "error" else numbers.own_error
+def _deviation_of(numbers: NodeNumbers, field: Literal["error", "own_error"]) -> Deviation | None:
+    return numbers.error if field == "error" else numbers.own_error

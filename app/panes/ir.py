@@ -11,10 +11,11 @@ from textual.message import Message
 from textual.strip import Strip
 
 from buddy.app.actions import Pane as PaneId
+from buddy.app.actions import key_of
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.ir_assembly import AssemblyGutter
 from buddy.app.panes.ir_comparison import IrComparison
-from buddy.app.panes.ir_document import IrDocument, layout_at
+from buddy.app.panes.ir_document import IrDocument, diff_layout_at
 from buddy.app.panes.ir_folds import IrFolds, StageSymbols
 from buddy.app.panes.ir_jumps import IrJumps
 from buddy.app.panes.ir_lines import IrLines, IrTypes
@@ -23,30 +24,33 @@ from buddy.app.panes.ir_names import IrNames, IrReferences
 from buddy.app.panes.ir_painter import LinePainter, RowPainter
 from buddy.app.panes.ir_search import StageSearch
 from buddy.app.panes.ir_stages import IrStages
-from buddy.app.panes.layout import tab_at, tab_cells
 from buddy.app.panes.pane import LinkedPane, RowMark
+from buddy.app.panes.phase_tabs import tab_at, tab_cells
 from buddy.app.reports import formatting
-from buddy.app.reports.formatting import waiting_texts
+from buddy.app.reports.progress_texts import waiting_texts
 from buddy.app.reports.text.search_hits import Pattern
 from buddy.app.screens.detail import diagnostic_lines
-from buddy.app.session.stages import AnnotatedLine, Key, StageRow
+from buddy.app.session.line_cache import AnnotatedLine
+from buddy.app.session.stages import StageKey, StageRow
 from buddy.app.session.state import Topic
-from buddy.app.widgets.background import pane_bindings
-from buddy.app.widgets.look import Cells, align_both_ends, length
-from buddy.app.widgets.search import Found
+from buddy.app.widgets.bindings import pane_bindings
+from buddy.app.widgets.look import Cells, align_both_ends, cells_length
+from buddy.app.widgets.search import FoundLines
 from buddy.app.workspace.session_file import SavedCursor
 from buddy.compiler.protocol import Stage
 from buddy.compiler.protocol.plain_values import LANGUAGES
 
 # The number of columns that a key scrolls sideways.
 SCROLL_COLUMNS = 16
+# The maximum number of lines that are shown of the diagnostic of a failed pass.
+MAX_FAILURE_LINES = 6
 
 
 class IrPane(LinkedPane):
     """Shows the chosen stage of `stages`. `document` is the text on the screen, which changes when lines are loaded.
 
-    Rows are lines of the stage or, if the stage is compared with another one, rows of the diff. Each component has one
-    task. `targets` are the components with the methods of actions.
+    Rows are lines of the stage or, if the stage is compared with another one, rows of the diff. Components such as
+    `jumps` and `folds` have one task each.
     """
 
     class StageShown(Message):
@@ -83,7 +87,7 @@ class IrPane(LinkedPane):
 
     @property
     def targets(self) -> list[tuple[str, object]]:
-        """The components with the methods of actions, each with its name in `Action.target`."""
+        """The components whose methods are handlers of actions, each with its name in `Action.handler`."""
         return [
             ("ir_assembly", self.assembly),
             ("ir_comparison", self.comparison),
@@ -105,9 +109,9 @@ class IrPane(LinkedPane):
         return self.stages.rows
 
     @property
-    def key(self) -> Key | None:
+    def chosen_key(self) -> StageKey | None:
         """The key of the chosen stage."""
-        return self.stages.key
+        return self.stages.chosen_key
 
     @property
     def chosen_row(self) -> StageRow | None:
@@ -152,7 +156,7 @@ class IrPane(LinkedPane):
         self.open_stage()
         self.post_message(self.StageShown(row))
 
-    def expect(self, key: Key, cursor: SavedCursor | None) -> None:
+    def expect(self, key: StageKey, cursor: SavedCursor | None) -> None:
         """Show the stage with that key when it is available, with the cursor at `cursor`."""
         self.stages.expect(key)
         if cursor is not None:
@@ -185,11 +189,12 @@ class IrPane(LinkedPane):
     def draw_stage(self, cursor: int, top: int) -> None:
         """Draw the document after its text has changed, with the cursor on row `cursor`, from row `top` on."""
         self.search.matches.clear()
+        # The row of the previous text may not exist in this one.
         self.cursor = 0
         self.rows_changed()
         self.scroll_to(y=top, animate=False, force=True)
         self.center(cursor, notify=False)
-        self._loader.note_line()
+        self._loader.note_cursor_line()
         self.names.update()
         self.types.name_types()
         self.context.status.redraw()
@@ -197,12 +202,12 @@ class IrPane(LinkedPane):
 
     # ---- search of the chosen stage ------------------------------------------------------------------------------
 
-    def find_lines(self, pattern: Pattern) -> Found | None:
-        return None if self.document.text else Found(())
+    def find_lines(self, pattern: Pattern) -> FoundLines | None:
+        return None if self.document.text else FoundLines(())
 
-    async def request_lines(self, pattern: Pattern) -> Found | None:
+    async def request_lines(self, pattern: Pattern) -> FoundLines | None:
         result = await self.context.queries.search(self.document.text, pattern)
-        return Found(result.lines, result.more) if result is not None else None
+        return FoundLines(result.lines, result.more) if result is not None else None
 
     @property
     def search_line(self) -> int:
@@ -254,18 +259,19 @@ class IrPane(LinkedPane):
         self.names.update()
 
     def rows_changed(self) -> None:
-        document, layout = self.document, layout_at(self.width)
+        """Update the layout and draw again; a diff is also arranged for the current width."""
+        document, layout = self.document, diff_layout_at(self.width)
         if document.diff is not None and document.diff.layout != layout:
             line, offset = self.line_number, self.cursor - self.first_row
             document.diff.arrange(layout)
-            self.cursor = document.diff.row_of(line) if document.diff.count and line < document.lines else 0
+            self.cursor = document.diff.row_of(line) if document.diff.count and line < document.line_count else 0
             self.keep_cursor_at(offset)
         super().rows_changed()
 
     def redraw_lines(self) -> None:
         """Discard the cached drawn lines, and draw again with the cursor on the same screen line."""
         offset = self.cursor - self.first_row
-        self.line_painter.forget()
+        self.line_painter.clear_cache()
         self.rows_changed()
         self.keep_cursor_at(offset)
 
@@ -273,7 +279,7 @@ class IrPane(LinkedPane):
         """Draw again after lines have been fetched."""
         if self.wrapped:
             self.rows_changed()
-        self._loader.note_line()
+        self._loader.note_cursor_line()
         self.refresh()
 
     # ---- drawing -------------------------------------------------------------------------------------------------
@@ -282,6 +288,7 @@ class IrPane(LinkedPane):
         return [tab_cells(self.stages.tabs(), self.stages.phase, width), self._stage_line(width)]
 
     def _stage_line(self, width: int) -> Cells:
+        """The line with the name of the stage, the form, the comparison, the position, and badges."""
         stage, glyphs = self.chosen_stage, self.glyphs
         if stage is None:
             return []
@@ -295,7 +302,7 @@ class IrPane(LinkedPane):
         ]
         left: Cells = [(" ", "text"), (stage.name, "title"), ("  ", "text")]
         right = [*self.comparison.state_cells(), *self.stages.problem_cells()]
-        columns = width - length(left) - length(right) - 1
+        columns = width - cells_length(left) - cells_length(right) - 1
         left.append((formatting.join_fitting([part for part in parts if part], f" {glyphs.dot} ", columns), "dim"))
         return align_both_ends(left, right, width)
 
@@ -303,12 +310,14 @@ class IrPane(LinkedPane):
         return [*self._failure_lines(width), *self.types.legend(width)]
 
     def _failure_lines(self, width: int) -> list[Cells]:
-        """The start of the diagnostic, if the pass of the chosen stage has failed."""
+        """The first lines of the diagnostic and the keys to press, if the pass of the chosen stage has failed."""
         problem = self.state.problems.get("compile")
         if problem is None or self.chosen_stage is None or self.chosen_stage.state != "failed":
             return []
         lines: list[Cells] = [[(" ", "text"), *line] for line in diagnostic_lines(problem, width - 2)]
-        return [*lines[:6], [("     [ shows the IR before the pass   ! shows the whole diagnostic", "dim")]]
+        before_key, diagnostic_key = key_of("ir.previous"), key_of("diagnostic")
+        hint = f"     {before_key} shows the IR before the pass   {diagnostic_key} shows the whole diagnostic"
+        return [*lines[:MAX_FAILURE_LINES], [(hint, "dim")]]
 
     def empty(self, width: int) -> list[Cells]:
         texts = waiting_texts(self.state, "IR", "compile", self.glyphs)
@@ -323,11 +332,11 @@ class IrPane(LinkedPane):
         return self.row_strips(row, width)[0]
 
     def row_strips(self, row: int, width: int) -> list[Strip]:
-        return [self.look.over(strip, self.background(row)) for strip in self.painter.strips(row, width)]
+        return [self.look.on_background(strip, self.background(row)) for strip in self.painter.strips(row, width)]
 
     # ---- the selected node ---------------------------------------------------------------------------------------
 
-    def mark_node(self, before: str) -> None:
+    def selection_changed(self, previous: str) -> None:
         """Draw again the rows that come from the selected node, or from the node that was selected before."""
         self.refresh_marks()
         self.refresh_row(self.cursor)
@@ -336,7 +345,7 @@ class IrPane(LinkedPane):
         line, selection = self.line_at(row), self.context.selection
         if line is None or not line.nodes:
             return RowMark()
-        return RowMark(selection.node in line.node_set, not selection.linked.isdisjoint(line.own_node_set))
+        return RowMark(selection.node in line.node_set, not selection.linked_nodes.isdisjoint(line.own_node_set))
 
     @work(exclusive=True, group="follow")
     async def follow_selection(self) -> None:
@@ -355,7 +364,7 @@ class IrPane(LinkedPane):
     def after_move(self) -> None:
         # Called directly instead of by a message, so that the move and the change of the selection are drawn together.
         self.context.selection.select_one_of(self.nodes_of(self.cursor))
-        self._loader.note_line()
+        self._loader.note_cursor_line()
         self.names.update()
         self.assembly.refresh_arrows()
 
@@ -365,7 +374,8 @@ class IrPane(LinkedPane):
         """Wrap long lines, or truncate them at the edge of the screen."""
         self.wrapped, self.left = not self.wrapped, 0
         self.rows_changed()
-        self.say("long lines are wrapped" if self.wrapped else "long lines are truncated: > scrolls sideways")
+        truncated = f"long lines are truncated: {key_of('ir.right')} scrolls sideways"
+        self.say("long lines are wrapped" if self.wrapped else truncated)
 
     def scroll_lines_left(self) -> None:
         self._scroll_sideways(max(0, self.left - SCROLL_COLUMNS))
@@ -380,12 +390,15 @@ class IrPane(LinkedPane):
 
     def toggle_sources(self) -> None:
         """Show the node and the Python line of every line, or only of the cursor's line."""
-        sources = self.painter.with_sources = not self.painter.with_sources
+        sources = self.painter.shows_sources = not self.painter.shows_sources
         self.rows_changed()
         self.say("each line shows its node and Python line" if sources else "only the cursor's line shows its nodes")
 
     def open_line(self) -> None:
-        """Go to the node of the cursor's line. Unfold folded lines of a diff; show the diagnostic of a failed stage."""
+        """Go to the node of the cursor's line.
+
+        On folded lines of a diff, unfold them instead; on a line without a node, show the diagnostic of a failed stage.
+        """
         diff = self.document.diff
         if diff is not None and diff.count and diff.row(self.cursor).kind == "fold":
             self.folds.toggle_fold()
@@ -394,7 +407,7 @@ class IrPane(LinkedPane):
         if self.chosen_stage is not None and self.chosen_stage.state == "failed" and not nodes:
             self.context.dialogs.open_problem(self.state.problem)
         elif nodes:
-            self.context.selection.go_to_node(nodes)
+            self.context.selection.go_to_one_of(nodes)
         else:
             self.say("this line comes from no node of the graph")
 
@@ -424,15 +437,15 @@ class IrPane(LinkedPane):
             super().copy()
         elif document.diff is None:
             last = document.line_of(rows[-1])
-            self.copy_range(document.line_of(rows[0]), last + document.folds.hidden_count(last) + 1)
+            self.copy_lines_of_stage(document.line_of(rows[0]), last + document.folds.hidden_count(last) + 1)
         else:
             sources = [source for row in rows if (source := document.source_of(row)) is not None]
             self.context.jobs.begin("copy", self.copy_lines, sources)
 
-    def copy_range(self, first: int, stop: int, what: str = "") -> None:
-        """Copy the lines of the stage's text from `first` on, before `stop`; `what` names them in the message."""
+    def copy_lines_of_stage(self, first: int, stop: int, description: str = "") -> None:
+        """Copy lines of the stage's text from `first` on, before `stop`; the message names them by `description`."""
         text = self.document.text
-        self.context.jobs.begin("copy", self.copy_lines, [(text, line) for line in range(first, stop)], what)
+        self.context.jobs.begin("copy", self.copy_lines, [(text, line) for line in range(first, stop)], description)
 
     # ---- clicks --------------------------------------------------------------------------------------------------
 

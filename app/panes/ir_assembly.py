@@ -11,7 +11,7 @@ from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.ir_document import IrDocument, IrView
 from buddy.app.reports import formatting
 from buddy.app.reports.text.jump_arrows import LANES, Arrow, JumpArrows
-from buddy.app.session.stages import AnnotatedLine
+from buddy.app.session.line_cache import AnnotatedLine
 from buddy.app.widgets.look import Cells
 from buddy.compiler.protocol import LineOrigins, Symbol
 
@@ -40,8 +40,8 @@ class AssemblyGutter:
 
     def __init__(self, context: WorkbenchContext, view: IrView, document: IrDocument) -> None:
         self._context, self._view, self._document = context, view, document
-        self.with_arrows = True
-        self.with_machine = False
+        self.shows_arrows = True
+        self.shows_machine_code = False
         self._functions: list[AssemblyFunction] = []
         self._cached_text = ""
         self._is_requesting = False
@@ -54,20 +54,21 @@ class AssemblyGutter:
         """The function that contains a line. If it is not cached, requests it and returns `None`; it is drawn later."""
         if self._cached_text != self._document.text:
             self._functions, self._cached_text = [], self._document.text
-        function = next((one for one in self._functions if one.first <= line <= one.last), None)
+        function = next((each for each in self._functions if each.first <= line <= each.last), None)
         if function is None and not self._is_requesting and self._context.state.engine == "ready":
             self._is_requesting = True
             self._context.jobs.begin("ir-assembly", self._request_function, self._document.text, line)
         return function
 
     async def _request_function(self, text: str, line: int) -> None:
+        """Request the function that contains a line and its nodes, and cache it. A line outside is one of its own."""
         queries = self._context.queries
         try:
-            jumps = await queries.jumps(text, line)
+            jumps = await queries.find_jumps(text, line)
             if jumps is None:
                 return
             first, last = (jumps.first, jumps.last) if jumps.first <= line <= jumps.last else (line, line)
-            nodes = await queries.origins(text, first, last)
+            nodes = await queries.find_origins(text, first, last)
         finally:
             self._is_requesting = False
         if text == self._cached_text:
@@ -93,19 +94,22 @@ class AssemblyGutter:
         """The number of columns between the number and the text of a line."""
         if not self._is_assembly:
             return 0
-        return (self._lanes + 2) * self.with_arrows + (self._code_width + 1) * self.with_machine
+        return (self._lanes + 2) * self.shows_arrows + (self._code_width + 1) * self.shows_machine_code
 
     def cells(self, number: int, line: AnnotatedLine | None) -> tuple[Cells, Cells]:
-        """The cells between the number and the text of a line, and the cells before its continuation lines."""
+        """The cells between the number and the text of line `number`, and those before its continuation lines.
+
+        Both are empty for text that is no assembly. `line` is `None` if it is not cached.
+        """
         if not self._is_assembly:
             return [], []
         cells: Cells = []
         continuation: Cells = []
         glyphs = self._context.glyphs
-        if self.with_machine:
+        if self.shows_machine_code:
             cells.append((f"{self._machine_code(line):<{self._code_width}} ", "number"))
             continuation.append((" " * (self._code_width + 1), "number"))
-        if self.with_arrows:
+        if self.shows_arrows:
             function, lanes = self._function_of(number), self._lanes
             blank: Cells = [(" " * (lanes + 1), "dim")]
             if function is not None:
@@ -121,7 +125,7 @@ class AssemblyGutter:
 
     def _machine_code(self, line: AnnotatedLine | None) -> str:
         """The bytes of an instruction, as many as fit, with an ellipsis if there are more."""
-        code, width = line.machine if line is not None else "", self._code_width
+        code, width = line.machine_code if line is not None else "", self._code_width
         return code if len(code) <= width else f"{code[: width - 3]} {self._context.glyphs.ellipsis}"
 
     def function_note(self, number: int, columns: int) -> Cells:
@@ -142,7 +146,7 @@ class AssemblyGutter:
 
     def refresh_arrows(self) -> None:
         """Draw all lines again if another arrow is at the cursor's line: an arrow may be as long as the screen."""
-        if not self._is_assembly or not self.with_arrows:
+        if not self._is_assembly or not self.shows_arrows:
             return
         cursor = self._view.line_number
         function = self._function_of(cursor)
@@ -157,23 +161,24 @@ class AssemblyGutter:
             return {}
         annotated, text = symbols[:MAX_ANNOTATED_FUNCTIONS], self._document.text
         queries = self._context.queries
-        origins = await asyncio.gather(*(queries.origins(text, one.first, one.last) for one in annotated))
-        return {one.first: self._nodes_text(nodes) for one, nodes in zip(annotated, origins, strict=True) if nodes}
+        origins = await asyncio.gather(*(queries.find_origins(text, symbol.first, symbol.last) for symbol in annotated))
+        pairs = zip(annotated, origins, strict=True)
+        return {symbol.first: self._nodes_text(nodes) for symbol, nodes in pairs if nodes}
 
     # ---- actions -------------------------------------------------------------------------------------------------
 
     def toggle_arrows(self) -> None:
         """Show or hide the arrows from jumps to labels."""
-        self.with_arrows = not self.with_arrows
+        self.shows_arrows = not self.shows_arrows
         self._view.rows_changed()
         self._context.say(
             "jumps are drawn as arrows"
-            if self.with_arrows
+            if self.shows_arrows
             else f"arrows are hidden: press {key_of('ir.jumps')} to show them"
         )
 
-    def toggle_machine(self) -> None:
+    def toggle_machine_code(self) -> None:
         """Show or hide the bytes of each instruction."""
-        self.with_machine = not self.with_machine
+        self.shows_machine_code = not self.shows_machine_code
         self._view.rows_changed()
-        self._context.say("machine code in hexadecimal digits" if self.with_machine else "machine code is hidden")
+        self._context.say("machine code in hexadecimal digits" if self.shows_machine_code else "machine code is hidden")

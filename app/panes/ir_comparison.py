@@ -1,4 +1,4 @@
-"""Comparison of stages in the IR pane: the stage that a stage is compared with, the diff, and the commands for it."""
+"""Comparisons of stages in the IR pane: with which stage each one is compared, the diff, and the actions for it."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from typing import Literal, NamedTuple
 
 from buddy.app.actions import key_of
 from buddy.app.panes.context import WorkbenchContext
-from buddy.app.panes.ir_document import DiffMode, IrContent, IrDocument, IrView, layout_at
+from buddy.app.panes.ir_document import DiffMode, IrContent, IrDocument, IrView, diff_layout_at
 from buddy.app.panes.ir_stages import IrStages
 from buddy.app.reports import formatting
 from buddy.app.reports.text.differences import DiffRows
-from buddy.app.session.stages import StageRow, counterpart
+from buddy.app.session.stages import StageRow, find_counterpart
 from buddy.app.widgets.look import Cells
 from buddy.compiler.protocol import Stage
 from buddy.compiler.protocol.plain_values import LANGUAGES
 from buddy.compiler.protocol.recipe import Recipe
 
-# What a stage is compared with: the stage before it, a marked stage, the same stage before the last edit, or the
+# The kinds of stages to compare with: the stage before, a marked stage, the same stage before the last edit, or the
 # corresponding stage of another recipe or graph.
-Against = Literal["previous", "marked", "edit", "recipe"]
+Baseline = Literal["previous", "marked", "edit", "recipe"]
 DIFF_MODES: tuple[DiffMode, ...] = ("off", "line", "structural")
-AGAINST: tuple[Against, ...] = ("marked", "edit", "recipe", "previous")
+# The order in which `next_baseline` tries them.
+BASELINES: tuple[Baseline, ...] = ("marked", "edit", "recipe", "previous")
 
 
 class TitledRecipe(NamedTuple):
@@ -40,34 +41,35 @@ class ComparedStages(NamedTuple):
     def counterpart(self, row: StageRow, rows: Sequence[StageRow]) -> Stage | None:
         """The stage that corresponds to that of `row`, which is one of `rows`: the stage of the same pass.
 
-        For a pass that was inserted between two of the other passes, the stage before it; else the last of its phase.
+        If the other recipe lacks the pass: the stage of the nearest earlier pass of the phase that both have; without
+        one, the last stage of the phase; `None` if it has no stage.
         """
         of_phase = [stage for stage in self.stages if stage.phase == row.stage.phase]
-        phase = [one.stage for one in rows if one.stage.phase == row.stage.phase]
+        phase = [each.stage for each in rows if each.stage.phase == row.stage.phase]
         index = next((k for k, stage in enumerate(phase) if stage is row.stage), len(phase))
-        stages = [one.stage for one in rows]
-        before = (counterpart(stage, stages, self.stages) for stage in reversed(phase[: index + 1]))
+        stages = [each.stage for each in rows]
+        before = (find_counterpart(stage, stages, self.stages) for stage in reversed(phase[: index + 1]))
         return next(filter(None, before), of_phase[-1] if of_phase else None)
 
     def first_difference(self, rows: Sequence[StageRow]) -> StageRow | None:
         """The first of `rows` whose text differs from the stage of its pass, or that an added pass has changed."""
         stages = [row.stage for row in rows]
         for row in rows:
-            other = counterpart(row.stage, stages, self.stages)
+            other = find_counterpart(row.stage, stages, self.stages)
             if row.stage.changed if other is None else other.text != row.stage.text:
                 return row
         return None
 
 
 class OtherStage(NamedTuple):
-    """A stage to compare with, and the kind of comparison that selects it."""
+    """A stage to compare with, and the baseline that selects it."""
 
-    against: Against
+    baseline: Baseline
     stage: Stage
 
 
 class IrComparison:
-    """Compares each stage with the stage that `against` selects, as a diff in `mode`: none, by line or structural.
+    """Compares each stage with the stage that `baseline` selects, as a diff by line or structural; `mode` can be off.
 
     Only stages in the same language are compared. `others` are the stages of another recipe or graph. `running` is true
     while the engine computes a diff.
@@ -76,8 +78,8 @@ class IrComparison:
     def __init__(self, context: WorkbenchContext, view: IrView, document: IrDocument, stages: IrStages) -> None:
         self._context, self._view, self._document, self._stages = context, view, document, stages
         self.mode: DiffMode = "off"
-        self.against: Against = "previous"
-        self.marked: Stage | None = None
+        self.baseline: Baseline = "previous"
+        self.marked_stage: Stage | None = None
         # Whether no comparison with the marked stage was chosen since it was marked.
         self._is_mark_new = False
         self.others: ComparedStages | None = None
@@ -87,26 +89,26 @@ class IrComparison:
 
     def other_of(self, row: StageRow) -> Stage | None:
         """The stage that the stage of `row` is compared with; `None` if there is no such stage or `mode` is off."""
-        other = None if self.mode == "off" else self._candidate(self.against, row)
+        other = None if self.mode == "off" else self._comparable_stage(self.baseline, row)
         return self._stages.in_chosen_form(other.stage) if other is not None else None
 
-    def _candidate(self, against: Against, row: StageRow) -> OtherStage | None:
-        """The stage to compare that of `row` with, in its language.
+    def _comparable_stage(self, baseline: Baseline, row: StageRow) -> OtherStage | None:
+        """The stage to compare that of `row` with; `None` without one in the same language.
 
-        With "previous", if the stage before is in another language: this stage before the last edit.
+        With "previous", if the stage before is in another language: the same stage before the last edit.
         """
-        stage = self._stage_in_any_language(against, row)
+        stage = self._stage_in_any_language(baseline, row)
         if stage is not None and stage.language == row.stage.language:
-            return OtherStage(against, stage)
-        return self._candidate("edit", row) if against == "previous" and stage is not None else None
+            return OtherStage(baseline, stage)
+        return self._comparable_stage("edit", row) if baseline == "previous" and stage is not None else None
 
-    def _stage_in_any_language(self, against: Against, row: StageRow) -> Stage | None:
-        """The stage that `against` selects for that of `row`, in any language."""
-        if against == "marked":
-            return self.marked
-        if against == "edit":
+    def _stage_in_any_language(self, baseline: Baseline, row: StageRow) -> Stage | None:
+        """The stage that `baseline` selects for that of `row`, in any language."""
+        if baseline == "marked":
+            return self.marked_stage
+        if baseline == "edit":
             return self._context.state.board.stage_before_edit(row.key)
-        if against == "recipe":
+        if baseline == "recipe":
             return self.others.counterpart(row, self._stages.rows) if self.others is not None else None
         rows = self._stages.rows
         index = next((k for k, other in enumerate(rows) if other.key == row.key), 0)
@@ -117,13 +119,15 @@ class IrComparison:
     def content_of(self, row: StageRow) -> IrContent:
         """The text or the diff to draw for a stage."""
         other = self.other_of(row)
-        return IrContent(row.stage.text, other.text if other is not None else "", self.mode, self._document.only)
+        return IrContent(
+            row.stage.text, other.text if other is not None else "", self.mode, self._document.only_function
+        )
 
     # ---- the diff ------------------------------------------------------------------------------------------------
 
     async def compare(self, stage: Stage, other: Stage | None) -> DiffRows | None:
         """The differences of a stage from `other`; `None` if `other` is `None`, `mode` is off, or the request fails."""
-        mode, layout = self.mode, layout_at(self._view.width)
+        mode, layout = self.mode, diff_layout_at(self._view.width)
         if other is None or mode == "off":
             return None
         if other.text == stage.text:
@@ -160,22 +164,22 @@ class IrComparison:
     def _description(self) -> tuple[str, str]:
         """The mode of the comparison and the other stage: `structural diff`, `from canonicalize`."""
         row = self._stages.chosen_row
-        other = self._candidate(self.against, row) if row is not None else None
+        other = self._comparable_stage(self.baseline, row) if row is not None else None
         if other is None:
-            return f"{self.mode} diff", self._missing_text(row)
+            return f"{self.mode} diff", self._unavailable_reason(row)
         name = other.stage.name
         names = {"previous": name, "marked": f"{name} (marked)", "edit": "before the last edit"}
         if self.others is not None:
             names["recipe"] = f"{name} ({self.others.title})"
-        return f"{self.mode} diff", f"from {names[other.against]}"
+        return f"{self.mode} diff", f"from {names[other.baseline]}"
 
-    def _missing_text(self, row: StageRow | None) -> str:
+    def _unavailable_reason(self, row: StageRow | None) -> str:
         """The reason why the stage of `row` has no other stage to compare with."""
-        stage = self._stage_in_any_language(self.against, row) if row is not None else None
+        stage = self._stage_in_any_language(self.baseline, row) if row is not None else None
         if stage is not None:
-            edit = ", and no edit changed this stage" * (self.against == "previous")
-            return f"nothing to compare: {stage.name} is {LANGUAGES[stage.language].title}{edit}"
-        if self.against == "recipe":
+            edit_note = ", and no edit changed this stage" if self.baseline == "previous" else ""
+            return f"nothing to compare: {stage.name} is {LANGUAGES[stage.language].title}{edit_note}"
+        if self.baseline == "recipe":
             return (
                 f"{self.others.title} has no such stage"
                 if self.others is not None
@@ -187,7 +191,7 @@ class IrComparison:
             "marked": f"press {key_of('ir.mark')} to mark a stage",
             "edit": "the last edit added this stage" if has_earlier else "no edit changed it",
         }
-        return reasons[self.against]
+        return reasons[self.baseline]
 
     # ---- actions -------------------------------------------------------------------------------------------------
 
@@ -197,19 +201,21 @@ class IrComparison:
         self._view.open_stage()
         self._context.say("diff off" if self.mode == "off" else " ".join(self._description()))
 
-    def next_against(self) -> None:
-        """Compare with the next kind of stage that is available.
+    def next_baseline(self) -> None:
+        """Compare with the stage that the next baseline selects, skipping those that select no stage.
 
-        Without a diff, or if a stage was marked since the last choice, start with the marked stage.
+        If no diff is shown, or a stage was marked after the last call, start with the marked stage.
         """
         row = self._stages.chosen_row
         if row is None:
             return
-        start = 0 if self.mode == "off" or self._is_mark_new else AGAINST.index(self.against) + 1
+        start = 0 if self.mode == "off" or self._is_mark_new else BASELINES.index(self.baseline) + 1
         self.mode = "structural" if self.mode == "off" else self.mode
-        kinds = [AGAINST[(start + k) % len(AGAINST)] for k in range(len(AGAINST))]
+        candidates = [BASELINES[(start + k) % len(BASELINES)] for k in range(len(BASELINES))]
         self._is_mark_new = False
-        self.against = next((against for against in kinds if self._candidate(against, row) is not None), "previous")
+        self.baseline = next(
+            (baseline for baseline in candidates if self._comparable_stage(baseline, row) is not None), "previous"
+        )
         self._view.open_stage()
         self._context.say(" ".join(self._description()))
 
@@ -218,7 +224,7 @@ class IrComparison:
 
         With `at_first_difference`, go to the first stage that differs.
         """
-        self.others, self.against = others, "recipe"
+        self.others, self.baseline = others, "recipe"
         if self.mode == "off":
             self.mode = "structural"
         # The stages of the board, which have the texts of the custom assembly format.
@@ -236,7 +242,7 @@ class IrComparison:
         """Mark the chosen stage, so that other stages can be compared with it."""
         stage = self._stages.chosen_stage
         if stage is not None:
-            self.marked, self._is_mark_new = stage, True
+            self.marked_stage, self._is_mark_new = stage, True
             self._view.open_stage()
             key, language = key_of("ir.diff-against"), LANGUAGES[stage.language].title
             self._context.say(
@@ -262,16 +268,16 @@ class IrComparison:
 
 
 def change_counts(diff: DiffRows, glyphs: formatting.Glyphs) -> str:
-    """The numbers of added lines, of removed lines and of changes: `+13 −23 in 16 changes`; empty without changes."""
-    added = sum(hunk[3] for hunk in diff.hunks)
-    removed = sum(hunk[1] for hunk in diff.hunks)
+    """Returns the numbers of added and removed lines and of changes: `+13 −23 in 16 changes`; empty without changes."""
+    removed = sum(removed_lines for _, removed_lines, _, _ in diff.hunks)
+    added = sum(added_lines for _, _, _, added_lines in diff.hunks)
     lines = " ".join(filter(None, formatting.count_change(added, removed, glyphs)))
     changes = len(diff.hunks)
     return f"{lines} in {formatting.count(changes)} change{'s' * (changes != 1)}" if changes else ""
 
 
 def no_change_badge(content: IrContent, diff: DiffRows) -> Cells:
-    """The badge of a diff without changes, or without changes in its mode; empty if there are changes."""
+    """Returns the badge of a diff without hunks, which tells whether the texts are equal; empty for other diffs."""
     if diff.hunks:
         return []
     return [(" no change " if content.text == content.other else f" no {content.mode} change ", "notice")]

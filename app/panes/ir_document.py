@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, Protocol
 
+from buddy.app.reports.text.abbreviations import Expansions
 from buddy.app.reports.text.differences import DiffLayout, DiffRows
-from buddy.app.reports.text.folds import Expansions, Folds, TextFold, unfold_line
-from buddy.app.session.stages import AnnotatedLine, LineCache, StageRow
+from buddy.app.reports.text.folds import Folds, TextFold, unfold_line
+from buddy.app.session.line_cache import AnnotatedLine, LineCache
+from buddy.app.session.stages import StageRow
 from buddy.app.session.state import MAX_CACHED_TEXTS, keep_newest
 from buddy.compiler.protocol import Stage, Symbol
 
 DiffMode = Literal["off", "line", "structural"]
 # The minimum width of the pane, in cells, for two texts side by side: it leaves about 70 for each text.
 MIN_SIDE_BY_SIDE_WIDTH = 150
+# Of so many rows of a diff, the lines of one are prefetched: fetching a line fetches the lines around it.
+PREFETCH_STRIDE = 8
 
 
 class IrView(Protocol):
@@ -67,8 +71,8 @@ class IrView(Protocol):
     def open_stage(self) -> None:
         """Load the lines of the chosen stage, then draw them."""
 
-    def copy_range(self, first: int, stop: int, what: str = "") -> None:
-        """Copy the lines of the stage's text from `first` on, before `stop`; `what` names them in the message."""
+    def copy_lines_of_stage(self, first: int, stop: int, description: str = "") -> None:
+        """Copy lines of the stage's text from `first` on, before `stop`; the message names them by `description`."""
 
     def choose(self, row: StageRow) -> None:
         """Show the stage of `row`."""
@@ -78,29 +82,29 @@ class IrView(Protocol):
 
 
 class IrContent(NamedTuple):
-    """Identifies what is drawn: a text, or its diff from the text `other`. With `only`, a single function of it."""
+    """Identifies what is drawn: a text or its diff from the text `other`; if it is set, only `only_function`."""
 
     text: str
     other: str = ""
     mode: DiffMode = "off"
-    only: str = ""
+    only_function: str = ""
 
 
 NO_CONTENT = IrContent("")
 
 
-def layout_at(width: int) -> DiffLayout:
-    """The layout of a diff in a pane with `width` columns."""
+def diff_layout_at(width: int) -> DiffLayout:
+    """Returns the layout of a diff in a pane with `width` columns."""
     return "side-by-side" if width >= MIN_SIDE_BY_SIDE_WIDTH else "unified"
 
 
 class IrDocument:
     """Maps rows to lines of texts, and lines to rows.
 
-    `text` is the name of the stage's text, which has `lines` lines. Its rows are the lines that `folds` does not hide,
-    or, if `diff` is set, the rows of the diff from the stage `other`. `only` is the function that is shown alone, ""
-    for all. With `all_folded`, the functions of a text are folded when it is shown for the first time. `content`
-    identifies what the pane has drawn.
+    `text` is the name of the stage's text, which has `line_count` lines. Its rows are the lines that `folds` does not
+    hide, or, if `diff` is set, the rows of the diff from the stage `other`. `only_function` is the function that is
+    shown alone, "" for all. With `all_folded`, the functions of a text are folded when it is shown for the first time.
+    `content` identifies what the pane has drawn.
     """
 
     def __init__(self, cache: LineCache) -> None:
@@ -109,23 +113,23 @@ class IrDocument:
         self.expansions = Expansions()
         self.text = ""
         self.language = ""
-        self.lines = 0
+        self.line_count = 0
         self.diff: DiffRows | None = None
         self.other: Stage | None = None
         self.folds = Folds(0)
-        self.only = ""
+        self.only_function = ""
         self.all_folded = False
         # The folded regions of each text.
         self._folded: dict[str, set[TextFold]] = {}
 
     def show(self, stage: Stage, diff: DiffRows | None, other: Stage | None, folds: Folds) -> None:
         """Set the text to that of another stage, with its folds or its diff from `other`."""
-        self.text, self.language, self.lines = stage.text, stage.language, stage.lines
+        self.text, self.language, self.line_count = stage.text, stage.language, stage.lines
         self.diff, self.other, self.folds = diff, other, folds
 
     def clear(self) -> None:
         """Remove the text, the folds of all texts and the expanded constants."""
-        self.text, self.lines, self.diff, self.folds = "", 0, None, Folds(0)
+        self.text, self.line_count, self.diff, self.folds = "", 0, None, Folds(0)
         self.content = NO_CONTENT
         self._folded.clear()
         self.expansions.clear()
@@ -137,10 +141,10 @@ class IrDocument:
         return self.folds.count if self.diff is None else self.diff.count
 
     @property
-    def digits(self) -> int:
-        """The number of columns of line numbers."""
+    def line_number_width(self) -> int:
+        """The number of columns for line numbers, at least 3."""
         other = self.other.lines if self.diff is not None and self.other is not None else 0
-        return max(3, len(str(max(self.lines, other))))
+        return max(3, len(str(max(self.line_count, other))))
 
     def line_of(self, row: int) -> int:
         """The line of the stage's text on a row; for a removed line, the line of the stage's text after it."""
@@ -165,7 +169,7 @@ class IrDocument:
         return self.other.text, diff_row.before
 
     def hides(self, line: int) -> bool:
-        """Whether a fold or `only` hides a line. Always false in a diff."""
+        """Whether a fold or `only_function` hides a line. Always false in a diff."""
         return self.diff is None and self.folds.hides(line)
 
     # ---- cached lines --------------------------------------------------------------------------------------------
@@ -196,10 +200,11 @@ class IrDocument:
         """
         assert self.diff is not None
         assert self.other is not None
-        for number in range(start, min(start + page, self.diff.count), 8):
+        for number in range(start, min(start + page, self.diff.count), PREFETCH_STRIDE):
             row = self.diff.row(number)
-            for text, line in ((self.text, max(row.after, 0)), (self.other.text, max(row.before, 0))):
-                if line:
+            for text, line in ((self.text, row.after), (self.other.text, row.before)):
+                # The cache has the first line of each text already.
+                if line > 0:
                     self._cache.prefetch(text, line)
 
     # ---- folds ---------------------------------------------------------------------------------------------------
@@ -207,7 +212,7 @@ class IrDocument:
     @property
     def is_narrowed(self) -> bool:
         """Whether a part of the text or of the diff is hidden."""
-        return self.folds.count < self.lines if self.diff is None else self.diff.is_narrowed
+        return self.folds.count < self.line_count if self.diff is None else self.diff.is_narrowed
 
     @property
     def folded(self) -> set[TextFold]:
@@ -223,44 +228,44 @@ class IrDocument:
         if stage.text not in self._folded:
             self._folded[stage.text] = set(_regions(symbols)) if self.all_folded else set()
             keep_newest(self._folded, MAX_CACHED_TEXTS)
-        return Folds(stage.lines, self._folded[stage.text], self._window(symbols))
+        return Folds(stage.lines, self._folded[stage.text], self._shown_lines(symbols))
 
     def refold(self, folded: Iterable[TextFold]) -> None:
         """Fold the regions `folded` of the text, and no others."""
         self._folded[self.text] = set(folded)
-        self.folds = Folds(self.lines, self._folded[self.text], (self.folds.start, self._end - 1))
+        self.folds = Folds(self.line_count, self._folded[self.text], (self.folds.start, self._end_line - 1))
 
     def reveal(self, line: int) -> bool:
-        """Unfold a line. If it is outside of the function `only`, show all lines. Returns whether it was outside."""
-        outside = not self.folds.start <= line < self._end
+        """Unfold a line. If it is outside of `only_function`, show all lines. Returns whether it was outside."""
+        outside = not self.folds.start <= line < self._end_line
         if outside:
             self._show_all()
-            self.folds = Folds(self.lines)
+            self.folds = Folds(self.line_count)
         self.refold(unfold_line(self.folded, line))
         return outside
 
     def _show_all(self) -> None:
-        self.only = ""
-        self.content = self.content._replace(only="")
+        self.only_function = ""
+        self.content = self.content._replace(only_function="")
 
     @property
-    def _end(self) -> int:
-        """The line after the end of the text or of the function `only`."""
+    def _end_line(self) -> int:
+        """The line after the last one of the text, or of the function `only_function`."""
         folds = self.folds
         return folds.start + folds.count + sum(folds.hidden_count(fold.first) for fold in folds.visible_folds)
 
-    def _window(self, symbols: Sequence[Symbol]) -> tuple[int, int] | None:
-        """The first and the last line of the function `only`, `None` if there is no such function."""
-        return next(((one.first, one.last) for one in symbols if one.name == self.only), None)
+    def _shown_lines(self, symbols: Sequence[Symbol]) -> tuple[int, int] | None:
+        """The first and the last line of the function `only_function`, `None` if there is no such function."""
+        return next(((one.first, one.last) for one in symbols if one.name == self.only_function), None)
 
     # ---- diffs ---------------------------------------------------------------------------------------------------
 
     def narrow(self, diff: DiffRows, symbols: Sequence[Symbol]) -> None:
-        """Limit a diff to the function `only`, and fold functions if `all_folded` is set."""
-        diff.narrow(self._window(symbols), list(_regions(symbols)) if self.all_folded else [])
+        """Limit a diff to the function `only_function`, if that is set, and fold functions if `all_folded` is set."""
+        diff.narrow(self._shown_lines(symbols), list(_regions(symbols)) if self.all_folded else [])
 
     def reveal_in_diff(self, diff: DiffRows, line: int) -> tuple[int, bool]:
-        """Unfold a line of a diff. If it is outside of the function `only`, show the whole diff.
+        """Unfold a line of a diff. If it is outside of the function `only_function`, show the whole diff.
 
         Returns the row of the line, and whether it was outside.
         """
@@ -268,13 +273,14 @@ class IrDocument:
         if outside:
             self._show_all()
             diff.widen()
-        return (diff.reveal(max(0, min(line, self.lines - 1))) if self.lines else 0), outside
+        return (diff.reveal(max(0, min(line, self.line_count - 1))) if self.line_count else 0), outside
 
 
 def region_of(symbol: Symbol) -> TextFold:
-    """The region in which a function is folded."""
+    """Returns the region to fold for a function: all of its lines."""
     return TextFold(symbol.first, symbol.last)
 
 
 def _regions(symbols: Iterable[Symbol]) -> Iterable[TextFold]:
+    """Returns the regions of the symbols that have several lines."""
     return (region_of(symbol) for symbol in symbols if symbol.last > symbol.first)

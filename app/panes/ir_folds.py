@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from buddy.app.actions import key_of
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.ir_assembly import AssemblyGutter
 from buddy.app.panes.ir_document import IrDocument, IrView, region_of
@@ -33,7 +34,7 @@ class StageSymbols:
     async def of(self, stage: Stage) -> tuple[Symbol, ...]:
         """The symbols of a stage; empty if the request fails."""
         if stage.text not in self._symbols:
-            self._symbols[stage.text] = await self._queries.symbols(stage.text, stage.language)
+            self._symbols[stage.text] = await self._queries.list_symbols(stage.text, stage.language)
             keep_newest(self._symbols, MAX_CACHED_TEXTS)
         return self._symbols[stage.text]
 
@@ -61,19 +62,19 @@ class IrFolds:
     # ---- for the pane --------------------------------------------------------------------------------------------
 
     async def folds_of(self, stage: Stage) -> Folds:
-        """The folds of a stage that is going to be shown."""
-        needs_symbols = self._document.only or self._document.all_folded
+        """The folds of a stage, which is shown next."""
+        needs_symbols = self._document.only_function or self._document.all_folded
         return self._document.folds_of(stage, await self._symbols.of(stage) if needs_symbols else ())
 
     async def narrow(self, diff: DiffRows, stage: Stage) -> None:
         """Limit a diff to the function that is shown alone, and fold its functions if `all_folded` is set."""
-        needs_symbols = self._document.only or self._document.all_folded or diff.is_narrowed
+        needs_symbols = self._document.only_function or self._document.all_folded or diff.is_narrowed
         self._document.narrow(diff, await self._symbols.of(stage) if needs_symbols else ())
 
     def header_texts(self) -> list[str]:
         """The name of the function that is shown alone, for the line above the text."""
         document = self._document
-        return [f"only @{document.only}"] if document.only and document.is_narrowed else []
+        return [f"only @{document.only_function}"] if document.only_function and document.is_narrowed else []
 
     # ---- one region ----------------------------------------------------------------------------------------------
 
@@ -95,17 +96,21 @@ class IrFolds:
         line, offset = view.line_number, view.cursor - view.first_row
         if not diff.toggle(view.cursor):
             diff.toggle_all()
-        view.cursor = diff.row_of(line) if line < self._document.lines else view.cursor
+        view.cursor = diff.row_of(line) if line < self._document.line_count else view.cursor
         view.keep_cursor_at(offset)
         view.rows_changed()
 
     async def _fold_region(self, line: int) -> None:
-        """Fold the function that starts or ends at a line, the aliases around it, or the innermost region with it."""
+        """Fold what a line belongs to.
+
+        That is the function that starts or ends at the line (in assembly, the one that contains it), else the aliases
+        around it, else the innermost region that contains it.
+        """
         stage = self._stages.chosen_stage
         if stage is None:
             return
         symbols = await self._symbols.of(stage)
-        function = next((symbol for symbol in symbols if line in _fold_lines(symbol, stage.language)), None)
+        function = next((symbol for symbol in symbols if line in _lines_that_fold(symbol, stage.language)), None)
         if function is not None and function.last > function.first:
             fold: TextFold | None = region_of(function)
         else:
@@ -116,8 +121,8 @@ class IrFolds:
             self._refold({*self._document.folded, fold}, fold.first)
 
     async def _region_at(self, text: str, line: int) -> TextFold | None:
-        """The region that a line opens or that contains the line. The line that closes it stays visible."""
-        region = await self._context.queries.region(text, line)
+        """The region that a line opens or that contains the line, without its last line; `None` if it is too short."""
+        region = await self._context.queries.find_region(text, line)
         return TextFold(region.first, region.last - 1) if region and region.last > region.first + 1 else None
 
     async def _aliases_at(self, text: str, line: int) -> TextFold | None:
@@ -147,13 +152,14 @@ class IrFolds:
         self._context.jobs.begin("ir-copy", self._copy_function, self._view.line_number)
 
     async def _copy_function(self, line: int) -> None:
+        """Copy the innermost function or graph that contains `line`."""
         stage = self._stages.chosen_stage
         symbols = await self._symbols.of(stage) if stage is not None else ()
-        # Of nested ones, the innermost: the last that starts before the line.
-        around = [one for one in symbols if one.first <= line <= one.last and one.kind != "global"]
-        if around:
-            one = around[-1]
-            self._view.copy_range(one.first, one.last + 1, f"{one.kind} {one.name}")
+        containing = [symbol for symbol in symbols if symbol.first <= line <= symbol.last and symbol.kind != "global"]
+        if containing:
+            # Symbols are sorted by their first lines, so the last one is the innermost.
+            function = containing[-1]
+            self._view.copy_lines_of_stage(function.first, function.last + 1, f"{function.kind} {function.name}")
         else:
             self._context.say("the line at the cursor is in no function")
 
@@ -162,27 +168,28 @@ class IrFolds:
         self._context.jobs.begin("ir-copy", self._copy_op, self._view.line_number)
 
     async def _copy_op(self, line: int) -> None:
+        """Copy the op on `line`, or, if the line closes or separates regions, the op that has these regions."""
         text = self._document.text
         cached = self._document.own_text_line(line)
         if cached is None:
             return
-        region = await self._context.queries.region(text, line) if self._document.language == "mlir" else None
+        region = await self._context.queries.find_region(text, line) if self._document.language == "mlir" else None
         starts_op = not cached.text.strip().startswith(("}", "^"))
         if region is None or region.first < 0 or (starts_op and region.first != line):
-            self._view.copy_range(line, line + 1, f"the op on line {formatting.count(line + 1)}")
+            self._view.copy_lines_of_stage(line, line + 1, f"the op on line {formatting.count(line + 1)}")
             return
         first, last = region.first, region.last
         # `} else {` closes a region of an op, and opens the next one.
         while (
-            following := await self._context.queries.region(text, last)
+            following := await self._context.queries.find_region(text, last)
         ) and following.first == last < following.last:
             last = following.last
         while (before := self._document.own_text_line(first)) is not None and before.text.strip().startswith("}"):
-            previous = await self._context.queries.region(text, first - 1)
+            previous = await self._context.queries.find_region(text, first - 1)
             if previous is None or not 0 <= previous.first < first:
                 break
             first = previous.first
-        self._view.copy_range(
+        self._view.copy_lines_of_stage(
             first, last + 1, f"the op on lines {formatting.count(first + 1)} to {formatting.count(last + 1)}"
         )
 
@@ -203,8 +210,7 @@ class IrFolds:
         if self._document.diff is diff:
             self._view.cursor = diff.row_of(line) if diff.count else 0
             self._view.rows_changed()
-            message = "changed functions are folded: z unfolds one, Z all"
-            self._context.say(message if self._document.all_folded else "everything is unfolded")
+            self._report_folds("changed functions are folded")
 
     async def _fold_text(self) -> None:
         """Fold or unfold the functions of the shown text, depending on `all_folded`."""
@@ -215,31 +221,35 @@ class IrFolds:
         # During the request, another stage may have been shown, or the folds may have been cleared.
         if document.text == stage.text and document.diff is None:
             self._refold(document.folded, self._view.line_number)
-        message = "functions are folded: z unfolds one, Z all"
-        self._context.say(message if document.all_folded else "everything is unfolded")
+        self._report_folds("functions are folded")
+
+    def _report_folds(self, folded: str) -> None:
+        """Show the message `folded` with the keys that unfold, or that nothing is folded any more."""
+        keys = f"{key_of('ir.fold')} unfolds one, {key_of('ir.fold-all')} all"
+        self._context.say(f"{folded}: {keys}" if self._document.all_folded else "everything is unfolded")
 
     # ---- outline -------------------------------------------------------------------------------------------------
 
-    def choose_only(self) -> None:
-        """Choose the function that is shown alone, also of the stages that are shown afterwards."""
-        self._context.jobs.open_after("ir-outline", self._choose_only)
+    def choose_function(self) -> None:
+        """List the functions of the stage, and show only the chosen one, in this stage and in those shown later."""
+        self._context.jobs.begin_opening("ir-outline", self._choose_only)
 
     async def _choose_only(self) -> None:
-        symbols, only = await self._stage_symbols(), self._document.only
+        symbols, shown_name = await self._stage_symbols(), self._document.only_function
         functions = [symbol for symbol in symbols if symbol.last > symbol.first]
-        choices = [_symbol_choice(symbol, symbol.name, symbol.name == only) for symbol in functions]
+        choices = [_symbol_choice(symbol, symbol.name, symbol.name == shown_name) for symbol in functions]
         if choices:
-            everything = PickerChoice("everything", "the whole stage", "", not only)
-            self._context.dialogs.open(PickerScreen("Show only", [everything, *choices]), self._show_only)
+            everything = PickerChoice("everything", "the whole stage", "", not shown_name)
+            self._context.dialogs.open(PickerScreen("Show only", [everything, *choices]), self._show_function)
 
-    def _show_only(self, name: str | None) -> None:
+    def _show_function(self, name: str | None) -> None:
         if name is not None:
-            self._document.only = name
+            self._document.only_function = name
             self._view.open_stage()
 
     def open_outline(self) -> None:
         """List the functions, globals and graphs of the stage, and go to the chosen one."""
-        self._context.jobs.open_after("ir-outline", self._open_outline)
+        self._context.jobs.begin_opening("ir-outline", self._open_outline)
 
     async def _open_outline(self) -> None:
         symbols, line = await self._stage_symbols(), self._view.line_number
@@ -264,12 +274,13 @@ class IrFolds:
         return symbols
 
 
-def _fold_lines(symbol: Symbol, language: str) -> Sequence[int]:
-    """The lines at which the fold key folds a symbol: all lines in assembly, which has no smaller regions."""
+def _lines_that_fold(symbol: Symbol, language: str) -> Sequence[int]:
+    """Returns the lines at which the fold key folds a symbol: all of its lines in assembly, which has no regions."""
     return range(symbol.first, symbol.last + 1) if language == "asm" else (symbol.first, symbol.last)
 
 
 def _symbol_choice(symbol: Symbol, value: object, marked: bool, note: str = "") -> PickerChoice:
+    """Returns the entry of a picker for a symbol, with its kind, its lines and `note`."""
     length = symbol.last - symbol.first + 1
     lines = f"{formatting.count(length)} line{'s' * (length != 1)}"
     summary = f"{symbol.kind}, {lines} from line {formatting.count(symbol.first + 1)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from buddy.app.actions import key_of
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.ir_document import IrDocument, IrView
 from buddy.app.panes.ir_stages import IrStages
@@ -25,16 +26,16 @@ class JumpHistory:
         self._forward.clear()
 
     def go_back(self, current: StagePosition) -> StagePosition | None:
-        """The position before the last jump, if any. `current` is the cursor's position."""
+        """Return the position before the last jump, if any, and record `current`, the cursor's position."""
         return self._move(self._back, self._forward, current)
 
     def go_forward(self, current: StagePosition) -> StagePosition | None:
-        """The position from which the user went back, if any. `current` is the cursor's position."""
+        """Return the position from which the user went back, if any, and record `current`, the cursor's position."""
         return self._move(self._forward, self._back, current)
 
     @staticmethod
     def _move(source: list[StagePosition], target: list[StagePosition], current: StagePosition) -> StagePosition | None:
-        """Remove the last position of `source`, and add the current one to `target`."""
+        """Move back or forward: take the last position from `source`, and add `current` to `target`."""
         if not source:
             return None
         target.append(current)
@@ -56,7 +57,7 @@ class IrJumps:
 
     @property
     def _current_position(self) -> StagePosition | None:
-        key = self._stages.key
+        key = self._stages.chosen_key
         return StagePosition(key, self._view.line_number) if key is not None else None
 
     def go_to(self, line: int) -> None:
@@ -74,10 +75,11 @@ class IrJumps:
             self._history.add(self._current_position)
 
     def _show(self, position: StagePosition) -> None:
+        """Move the cursor to a position; if it is in another stage, show that stage."""
         row, stage = self._stages.find(position.key), self._stages.chosen_stage
         if row is None:
             self._context.say(f"stage {position.key[0]} no longer exists")
-        elif position.key == self._stages.key and stage is not None and self._document.text == stage.text:
+        elif position.key == self._stages.chosen_key and stage is not None and self._document.text == stage.text:
             self._view.center(self._view.row_of(position.line))
         else:
             self._view.show_line(row, position.line)
@@ -105,7 +107,7 @@ class IrJumps:
     def _go_to_number(self, text: str) -> None:
         number = text.strip().replace(",", "")
         if number.isdecimal():
-            self.go_to(max(0, min(int(number[:9]), self._document.lines) - 1))
+            self.go_to(max(0, min(int(number[:9]), self._document.line_count) - 1))
         elif number:
             self._context.say(f"{text.strip()!r} is not a line number")
 
@@ -113,19 +115,23 @@ class IrJumps:
 
     def toggle_bookmark(self) -> None:
         """Set or remove a bookmark on the cursor's line."""
-        row, key = self._view.cursor, self._stages.key
+        row, key = self._view.cursor, self._stages.chosen_key
         line, number = self._document.line_at(row), self._document.own_line(row)
         if line is None or number < 0 or key is None:
             return
         bookmark = Bookmark(self._context.state.graph, key, number, line.text.strip())
         was_added = self._context.bookmarks.toggle(bookmark)
-        self._context.say("bookmark set: ' lists bookmarks" if was_added else "bookmark removed")
+        self._context.say(
+            f"bookmark set: {key_of('ir.bookmarks')} lists bookmarks" if was_added else "bookmark removed"
+        )
         self._view.refresh_row(row)
 
     def has_bookmark(self, number: int) -> bool:
         """Whether a line of the chosen stage has a bookmark."""
         bookmarks = self._context.bookmarks
-        return bool(bookmarks.marks) and number in bookmarks.lines_of(self._context.state.graph, self._stages.key)
+        return bool(bookmarks.marks) and number in bookmarks.lines_of(
+            self._context.state.graph, self._stages.chosen_key
+        )
 
     def open_bookmarks(self) -> None:
         """List the bookmarks of the graph, and go to the chosen one."""
@@ -133,7 +139,7 @@ class IrJumps:
 
         marks = [mark for mark in self._context.bookmarks.marks if mark.graph == self._context.state.graph]
         if not marks:
-            self._context.say("no bookmarks: M sets one")
+            self._context.say(f"no bookmarks: {key_of('ir.bookmark')} sets one")
             return
         choices: list[Any] = [PickerChoice(f"{mark.key[0]}:{mark.line + 1}", mark.text, mark) for mark in marks]
         self._context.dialogs.open(PickerScreen("Bookmarks", choices), self._go_to_chosen_bookmark)

@@ -11,14 +11,15 @@ from buddy.app.panes.ir_jumps import IrJumps
 from buddy.app.panes.ir_names import op_name
 from buddy.app.panes.ir_stages import IrStages
 from buddy.app.reports import formatting
-from buddy.app.reports.text.folds import MAX_EXPANDED, TypeNames, abbreviate_types
-from buddy.app.session.stages import AnnotatedLine
+from buddy.app.reports.text.abbreviations import MAX_EXPANDED, TypeNames, abbreviate_types
+from buddy.app.session.line_cache import AnnotatedLine
 from buddy.app.widgets.look import Cells
-from buddy.app.workspace.inputs import relative_to_current
+from buddy.app.workspace.inputs import relative_to_working_directory
 
+# The distance of tab stops, in columns.
 TAB_WIDTH = 8
 # The maximum number of characters that are shown of a full line.
-MAX_FULL_LINE = 200_000
+MAX_FULL_LINE_CHARACTERS = 200_000
 
 
 class IrTypes:
@@ -53,16 +54,17 @@ class IrTypes:
             self._view.redraw_lines()
 
     async def _use_types(self) -> bool | None:
-        """Load the types of the chosen stage and of the other stage of a diff, and draw their names from now on.
+        """Load the types of the chosen stage and of the other stage of a diff, and give them names.
 
-        Returns whether that changes the drawn text; `None` after a message if the types could not be loaded.
+        Returns whether a name has changed, so that lines must be drawn again; `None` if the types could not be loaded,
+        after a message with the reason.
         """
         other = self._document.other if self._document.diff is not None else None
         stages = [stage for stage in (self._stages.chosen_stage, other) if stage is not None]
         texts = [stage.text for stage in stages if stage.language == "mlir"]
         for text in texts:
             if not self._names.has_types_of(text):
-                types = await self._context.queries.types(text)
+                types = await self._context.queries.list_types(text)
                 if types is None:
                     return None
                 self._names.add(text, types)
@@ -70,9 +72,10 @@ class IrTypes:
 
     def list_types(self) -> None:
         """List the long types of the stage with their names, and go to the chosen one."""
-        self._context.jobs.open_after("ir-types", self._list_types)
+        self._context.jobs.begin_opening("ir-types", self._list_types)
 
     async def _list_types(self) -> None:
+        """Load the types of the chosen stage, then open the list of them."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         stage, loaded = self._stages.chosen_stage, None
@@ -102,7 +105,7 @@ class IrTypes:
     def drawn_text(self, line: AnnotatedLine) -> str:
         """The text that is drawn for a line: with expanded tabs, and abbreviated unless the line is shown in full."""
         text = line.text.expandtabs(TAB_WIDTH)
-        if not self.abbreviated or line.full:
+        if not self.abbreviated or line.is_full:
             return text
         return abbreviate_types(self._names.abbreviate(text), self._context.glyphs.ellipsis)
 
@@ -136,37 +139,38 @@ class IrLines:
         self._context, self._view, self._document = context, view, document
         self._stages, self._types = stages, types
 
-    def read_line(self) -> None:
+    def show_full_line(self) -> None:
         """Open a screen with the full text of the cursor's line and the graph nodes that it comes from."""
-        self._context.jobs.open_after("ir-line", self._read_line)
+        self._context.jobs.begin_opening("ir-line", self._show_full_line)
 
-    async def _read_line(self) -> None:
+    async def _show_full_line(self) -> None:
+        """Load the cursor's line with its constants in full, then open the screen."""
         from buddy.app.screens.detail import DetailScreen
 
         document, stage = self._document, self._stages.chosen_stage
         line, number = document.line_at(self._view.cursor), self._own_line()
         if line is None or number < 0 or stage is None:
             return
-        characters = await self._context.queries.characters(document.text, number, 0, MAX_FULL_LINE)
+        characters = await self._context.queries.fetch_characters(document.text, number, 0, MAX_FULL_LINE_CHARACTERS)
         if characters is None:
             return
         lines: list[Cells] = [[(characters.content.strip(), "text")]]
         if characters.line_length > len(characters.content):
-            rest = characters.line_length - len(characters.content)
-            todo = f"press {key_of('ir.write')} to write the stage to a file"
-            lines += [[], [(f"{formatting.count(rest)} more characters: {todo}", "dim")]]
+            missing = characters.line_length - len(characters.content)
+            hint = f"press {key_of('ir.write')} to write the stage to a file"
+            lines += [[], [(f"{formatting.count(missing)} more characters: {hint}", "dim")]]
         info = self._context.state.info
-        locations = {row.stable: relative_to_current(row.location) for row in info.rows} if info else {}
-        if line.machine:
-            lines += [[], [("machine code  ", "accent"), (line.machine, "text")]]
+        locations = {row.stable: relative_to_working_directory(row.location) for row in info.rows} if info else {}
+        if line.machine_code:
+            lines += [[], [("machine code  ", "accent"), (line.machine_code, "text")]]
         for node in line.nodes:
-            name = self._context.selection.name_of(node) + " (derived)" * (node in line.derived)
+            name = self._context.selection.name_of(node) + " (derived)" * (node in line.derived_nodes)
             lines += [[], [(f"from {name}  ", "accent"), (locations.get(node, ""), "dim")]]
         title = f"Line {formatting.count(number + 1)} of {stage.name}"
         self._context.dialogs.open(DetailScreen(title, lines))
 
     def _own_line(self) -> int:
-        """The cursor's line of the stage. If the stage does not have it, says why and returns -1."""
+        """Return the number of the cursor's line in the stage. If the stage lacks it, show the reason and return -1."""
         document, row = self._document, self._view.cursor
         number = document.own_line(row) if document.row_count else 0
         if number < 0:
@@ -180,6 +184,7 @@ class IrLines:
         self._context.jobs.begin("ir-line", self._expand_constant)
 
     async def _expand_constant(self) -> None:
+        """Show the types of the cursor's line in full, or load the next part of a constant; else, elide all again."""
         document, say = self._document, self._context.say
         number, text = self._own_line(), document.text
         line = self._context.session.cache.get(text, number) if number >= 0 else None
@@ -201,25 +206,26 @@ class IrLines:
         else:
             index, gap = next_gap
             count = MAX_EXPANDED if gap.at_end else min(gap.missing, MAX_EXPANDED)
-            characters = await self._context.queries.characters(text, number, gap.start, count)
+            characters = await self._context.queries.fetch_characters(text, number, gap.start, count)
             if characters is None:
                 return
             total = characters.line_length - gap.start if gap.at_end else gap.missing
-            rest = total - len(characters.content)
-            expansions.fill(text, number, index, characters.content, rest)
-            of_total = (
+            missing = total - len(characters.content)
+            expansions.fill(text, number, index, characters.content, missing)
+            total_text = (
                 f" of {formatting.count(total)}: press {key_of('ir.write')} to write the stage to a file"
-                if rest
+                if missing
                 else ""
             )
-            say(f"expanded {formatting.count(len(characters.content))} characters{of_total}")
+            say(f"expanded {formatting.count(len(characters.content))} characters{total_text}")
         self._view.rows_changed()
 
     def describe_op(self) -> None:
         """Show the documentation of the op on the cursor's line."""
-        self._context.jobs.open_after("ir-line", self._describe_op)
+        self._context.jobs.begin_opening("ir-line", self._describe_op)
 
     async def _describe_op(self) -> None:
+        """Load the documentation of the op on the cursor's line, then open a screen with it."""
         from buddy.app.screens.detail import DetailScreen
 
         line = self._document.line_at(self._view.cursor)

@@ -14,7 +14,8 @@ from buddy.app.panes.ir_stages import IrStages
 from buddy.app.reports.text.differences import DiffRows
 from buddy.app.reports.text.folds import Folds
 from buddy.app.reports.text.search_hits import Pattern
-from buddy.app.session.stages import PAGE_LINES, AnnotatedLine, Key, StageRow
+from buddy.app.session.line_cache import PAGE_LINES, AnnotatedLine
+from buddy.app.session.stages import StageKey, StageRow
 from buddy.app.session.state import MAX_CACHED_TEXTS, keep_newest
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.workspace.session_file import SavedCursor
@@ -84,7 +85,7 @@ class CursorPosition(NamedTuple):
     """The cursor in a stage: its line in the text named `text`, and its distance in rows from the first row.
 
     `content` and `nodes` are those of the line, and `node` is the selected node: they find the line in another text.
-    With `exact`, the line was asked for by its number, -1 for the first change of a diff.
+    With `is_by_number`, the line was requested by its number, -1 for the first change of a diff.
     """
 
     text: str
@@ -93,13 +94,14 @@ class CursorPosition(NamedTuple):
     content: str = ""
     nodes: tuple[str, ...] = ()
     node: str = ""
-    exact: bool = False
+    is_by_number: bool = False
 
 
 # Names of values, blocks, aliases and types, which an edit of the recipe renumbers.
 _NAMES = re.compile(r"[%#!^][\w$.-]+(?:[:#]\d+)?")
 _ANY_NAME = r"[%#!^][\w$.:#-]+"
-# The maximum number of a node's lines in a text that are searched for one that does not match `BOUNDARY_LINE`.
+# The maximum number of lines of a node in a text that are checked: the text has the node if one of them does not match
+# `BOUNDARY_LINE`.
 _MAX_CHECKED_LINES = 6
 # Longest start of a line, in characters, that is searched for in another text.
 _MAX_SEARCHED = 300
@@ -110,20 +112,20 @@ _MAX_NAMES = 3
 
 
 def similar_lines(content: str) -> Pattern:
-    """The pattern of lines that differ from `content` in the names of values and aliases only."""
+    """Returns the pattern of lines that differ from `content` in the names of values and aliases only."""
     start = content.strip()[:_MAX_SEARCHED]
     return Pattern(start, _ANY_NAME.join(map(re.escape, _NAMES.split(start))))
 
 
 def users_of(rows: Sequence[NodeRow], node: str) -> list[str]:
-    """The nodes that read `node`, then those that read them, by stable name; the nearest `_MAX_USERS`."""
+    """Returns the stable names of the nodes that read `node`, then of their users; the nearest `_MAX_USERS`."""
     sources = [row.index for row in rows if row.stable == node]
     users: dict[int, NodeRow] = {}
     while sources and len(users) < _MAX_USERS:
         index = sources.pop(0)
-        found = [row for row in rows if index in row.inputs and row.index not in users]
-        users |= {row.index: row for row in found}
-        sources += [row.index for row in found]
+        new_users = [row for row in rows if index in row.inputs and row.index not in users]
+        users |= {row.index: row for row in new_users}
+        sources += [row.index for row in new_users]
     return [row.stable for row in users.values()][:_MAX_USERS]
 
 
@@ -145,45 +147,47 @@ class IrLoader:
         self._context, self._view, self._document = context, view, document
         self._stages, self._comparison, self._folds = stages, comparison, folds
         # The key of the stage that is drawn.
-        self._drawn_key: Key | None = None
-        self._requested: tuple[Key, IrContent] | None = None
+        self._drawn_key: StageKey | None = None
+        # The stage that is being loaded, and what is drawn then.
+        self._requested: tuple[StageKey, IrContent] | None = None
         # The last position of the cursor in each stage, and in each text of a stage.
-        self._positions: dict[Key, CursorPosition] = {}
-        self._text_positions: dict[tuple[Key, str], CursorPosition] = {}
-        # The line at the cursor with the name of its text and its number. A restart of the engine clears the cache.
-        self._line: tuple[str, int, AnnotatedLine] | None = None
+        self._positions: dict[StageKey, CursorPosition] = {}
+        self._text_positions: dict[tuple[StageKey, str], CursorPosition] = {}
+        # The line at the cursor, after the name of its text and its number. It is stored here because a restart of the
+        # engine clears the cache.
+        self._noted_line: tuple[str, int, AnnotatedLine] | None = None
 
     # ---- the cursor ----------------------------------------------------------------------------------------------
 
-    def note_line(self) -> None:
+    def note_cursor_line(self) -> None:
         """Note the line at the cursor, so that it can be found in another text. Called when the cursor has moved."""
         line = self._document.line_at(self._view.cursor)
         if line is not None:
-            self._line = (self._document.text, self._view.line_number, line)
+            self._noted_line = (self._document.text, self._view.line_number, line)
 
     def remember_position(self) -> None:
         """Remember the position of the cursor in the chosen stage, if it is drawn."""
-        if self._stages.key is not None and self._stages.key == self._drawn_key:
-            self._remember(self._stages.key, self._current_position())
+        if self._stages.chosen_key is not None and self._stages.chosen_key == self._drawn_key:
+            self._remember(self._stages.chosen_key, self._current_position())
 
-    def _remember(self, key: Key, position: CursorPosition) -> None:
+    def _remember(self, key: StageKey, position: CursorPosition) -> None:
         self._positions[key] = self._text_positions[key, position.text] = position
         keep_newest(self._text_positions, MAX_CACHED_TEXTS)
 
     def _current_position(self) -> CursorPosition:
         """The position of the cursor on the screen."""
         view, text = self._view, self._document.text
-        is_noted = self._line is not None and self._line[:2] == (text, view.line_number)
-        line = self._line[2] if is_noted and self._line is not None else AnnotatedLine("")
+        is_noted = self._noted_line is not None and self._noted_line[:2] == (text, view.line_number)
+        line = self._noted_line[2] if is_noted and self._noted_line is not None else AnnotatedLine("")
         node = self._context.selection.node
         return CursorPosition(text, view.line_number, view.cursor - view.first_row, line.text, line.nodes, node)
 
     def set_line(self, row: StageRow, line: int) -> None:
         """Set the line at which the stage of `row` is shown next, and force it to be loaded again."""
-        self._positions[row.key] = CursorPosition(row.stage.text, line, self._view.page // 2, exact=True)
+        self._positions[row.key] = CursorPosition(row.stage.text, line, self._view.page // 2, is_by_number=True)
         self._drawn_key, self._document.content = None, NO_CONTENT
 
-    def cursor_to_save(self, key: Key) -> SavedCursor | None:
+    def cursor_to_save(self, key: StageKey) -> SavedCursor | None:
         """The last position of the cursor in a stage."""
         position = self._current_position() if key == self._drawn_key else self._positions.get(key)
         if position is None:
@@ -192,7 +196,7 @@ class IrLoader:
         node = position.node if position.node in position.nodes else next(iter(position.nodes), "")
         return SavedCursor(position.text, position.line, position.offset, content, node)
 
-    def restore_cursor(self, key: Key, saved: SavedCursor) -> None:
+    def restore_cursor(self, key: StageKey, saved: SavedCursor) -> None:
         """Use a saved position when the stage is shown first."""
         nodes, selected = ((saved.node,) if saved.node else ()), self._context.selection.node
         self._positions[key] = CursorPosition(saved.text, saved.line, saved.offset, saved.content, nodes, selected)
@@ -201,7 +205,7 @@ class IrLoader:
         """Forget the positions in the stages of the previous graph."""
         self._positions.clear()
         self._text_positions.clear()
-        self._drawn_key = self._requested = self._line = None
+        self._drawn_key = self._requested = self._noted_line = None
 
     # ---- loading -------------------------------------------------------------------------------------------------
 
@@ -221,10 +225,12 @@ class IrLoader:
         return True
 
     async def _print_generic(self, texts: Sequence[str]) -> None:
+        """Print texts in the generic form, then open the stage again."""
         await self._stages.print_generic(texts)
         self._view.open_stage()
 
     async def _load(self, row: StageRow) -> None:
+        """Load the diff or the folds of a stage and the lines on the screen, then draw it if it is still chosen."""
         stage, content, other = row.stage, self._comparison.content_of(row), self._comparison.other_of(row)
         try:
             diff = await self._comparison.compare(stage, other)
@@ -233,25 +239,22 @@ class IrLoader:
             folds = await self._folds.folds_of(stage) if diff is None else Folds(stage.lines)
             rows = IrRows(stage, diff, other, folds)
             cursor, top = await self._cursor_and_top(row.key, rows)
-            if await self._load_lines(rows, top) and self._stages.key == row.key:
-                before, language, is_step = (
-                    self._current_position(),
-                    self._document.language,
-                    row.key != self._drawn_key,
-                )
+            if await self._load_lines(rows, top) and self._stages.chosen_key == row.key:
+                previous_position, previous_language = self._current_position(), self._document.language
+                is_other_stage = row.key != self._drawn_key
                 self._document.show(*rows)
                 self._document.content = content
                 self._drawn_key = row.key
                 self._view.draw_stage(cursor, top)
-                if is_step and before.text and language == stage.language == "mlir":
-                    self._context.jobs.begin("ir-follow", self._describe_node, row, before)
+                if is_other_stage and previous_position.text and previous_language == stage.language == "mlir":
+                    self._context.jobs.begin("ir-follow", self._report_node, row, previous_position)
         finally:
             if self._requested == (row.key, content):
                 self._requested = None
-        if self._stages.key == row.key and self._comparison.content_of(row) != content:
+        if self._stages.chosen_key == row.key and self._comparison.content_of(row) != content:
             self._view.open_stage()
 
-    async def _cursor_and_top(self, key: Key, rows: IrRows) -> tuple[int, int]:
+    async def _cursor_and_top(self, key: StageKey, rows: IrRows) -> tuple[int, int]:
         """The row of the cursor and the first row on the screen.
 
         The cursor has its last position in the stage if the same node is selected as then; otherwise, it is on the main
@@ -264,12 +267,12 @@ class IrLoader:
             if position.text != text:
                 self._remember(key, position)
         if position is not None and position.text != text:
-            known = self._text_positions.get((key, text))
-            if known is None or known.node != node:
+            in_text = self._text_positions.get((key, text))
+            if in_text is None or in_text.node != node:
                 line = await self._find_again(position, rows.stage)
-                known = position._replace(line=line, offset=min(position.offset, view.page - 1))
-            return rows.cursor_and_top(known.line, known.offset, view.page)
-        is_followed = position is not None and (position.exact or node in ("", position.node, *position.nodes))
+                in_text = position._replace(line=line, offset=min(position.offset, view.page - 1))
+            return rows.cursor_and_top(in_text.line, in_text.offset, view.page)
+        is_followed = position is not None and (position.is_by_number or node in ("", position.node, *position.nodes))
         if position is not None and is_followed:
             return rows.cursor_and_top(position.line, position.offset, view.page)
         line = await self._line_of_selected(text)
@@ -290,7 +293,7 @@ class IrLoader:
         lines: Sequence[int] = result.lines if result is not None else ()
         if position.nodes:
             node = position.node if position.node in position.nodes else position.nodes[0]
-            lines_of_node = frozenset(await queries.lines_of_node(stage.text, node))
+            lines_of_node = frozenset(await queries.find_lines_of_node(stage.text, node))
             lines = [line for line in lines if line in lines_of_node]
             if not lines and lines_of_node:
                 lines = [await queries.find_main_line(stage.text, node)]
@@ -302,48 +305,52 @@ class IrLoader:
         readers = users_of(info.rows if info is not None else (), node)
         return await self._context.queries.find_main_line(text, node, tuple(readers))
 
-    async def _describe_node(self, row: StageRow, before: CursorPosition) -> None:
-        """After a step to the stage of `row`, say with which nodes the selected node is fused, or where its lines end.
+    async def _report_node(self, row: StageRow, previous: CursorPosition) -> None:
+        """Show a message about the node that the user follows, if the stage of `row` has fused it or lacks it.
 
-        `before` is the position of the cursor before the step.
+        `previous` is the position of the cursor before the stage was shown. The message says with which nodes the node
+        is fused, or between which stages it has lines.
         """
-        selection, node = self._context.selection, before.node
-        if not node or node not in before.nodes or selection.node != node or self._is_other_pane_searched():
+        selection, node = self._context.selection, previous.node
+        if not node or node not in previous.nodes or selection.node != node or self._is_other_pane_searched():
             return
         line = self._document.line_at(self._view.cursor)
         name = selection.name_of(node)
         if line is None:
             return
         if node in line.nodes and not BOUNDARY_LINE.match(line.text):
-            others = [selection.name_of(one) for one in line.nodes if one not in before.nodes]
+            others = [selection.name_of(other) for other in line.nodes if other not in previous.nodes]
             if others:
-                rest = f" and {len(others) - _MAX_NAMES} more" * (len(others) > _MAX_NAMES)
-                self._context.say(f"{name} is fused with {', '.join(others[:_MAX_NAMES])}{rest} here")
+                more = f" and {len(others) - _MAX_NAMES} more" if len(others) > _MAX_NAMES else ""
+                self._context.say(f"{name} is fused with {', '.join(others[:_MAX_NAMES])}{more} here")
             return
-        end = await self._end_of_node(row, node)
-        if end:
-            reader = f"; the cursor is at {selection.name_of(line.nodes[0])}" if line.nodes else ""
-            self._context.say(f"{name} {end}{reader}")
+        range_text = await self._node_range_text(row, node)
+        if range_text:
+            cursor_text = f"; the cursor is at {selection.name_of(line.nodes[0])}" if line.nodes else ""
+            self._context.say(f"{name} {range_text}{cursor_text}")
 
-    async def _end_of_node(self, row: StageRow, node: str) -> str:
-        """Where the lines of a node end before the stage of `row`, or start after it; empty if the stage has some."""
+    async def _node_range_text(self, row: StageRow, node: str) -> str:
+        """Return `has no line after X` or `has no line before X` for a node, empty if the stage of `row` has a line.
+
+        X is the first stage without a line of the node, or the first one with a line, and a remark of the pass follows.
+        """
         rows = list(self._stages.rows)
-        texts = tuple(dict.fromkeys(one.stage.text for one in rows))
+        texts = tuple(dict.fromkeys(each.stage.text for each in rows))
         answer = await self._context.queries.request(FollowNode(0, texts, node, _MAX_CHECKED_LINES))
         traces = answer.traces if answer is not None else ()
         present = {trace.text for trace in traces if not all(map(BOUNDARY_LINE.match, trace.excerpts))}
-        index = next((k for k, one in enumerate(rows) if one.key == row.key), len(rows) - 1)
+        index = next((k for k, each in enumerate(rows) if each.key == row.key), len(rows) - 1)
         last = next((k for k in range(index, -1, -1) if rows[k].stage.text in present), -1)
         if last == index:
             return ""
         if last < 0:
-            first = next((one.stage.name for one in rows[index:] if one.stage.text in present), "")
+            first = next((each.stage.name for each in rows[index:] if each.stage.text in present), "")
             return f"has no line before {first}" if first else "has no line in any stage"
         name = rows[last + 1].stage.name
         # The pass that merged the op into another one has a remark; a later pass may have removed what was left of it.
-        passes = {one.stage.name for one in rows[: last + 2]}
+        passes = {each.stage.name for each in rows[: last + 2]}
         remarks = [
-            (source, text) for source, of, text in self._context.state.remarks if of == node and source in passes
+            (name, text) for name, about, text in self._context.state.remarks if about == node and name in passes
         ]
         remark = f" ({remarks[-1][0]}: {remarks[-1][1]})" if remarks else ""
         return f"has no line after {name}{remark}"
@@ -361,5 +368,5 @@ class IrLoader:
 
 
 def _first_row_around(row: int, page: int) -> int:
-    """The first row on the screen that shows `row` in the middle; 0 if the first page shows it."""
+    """Returns the first row on the screen so that `row` is in the middle; 0 if the first page shows it."""
     return 0 if row < page else row - page // 2

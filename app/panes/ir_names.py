@@ -1,4 +1,4 @@
-"""Names in IR: the names on a line, the picked name, and the patterns that find definitions and uses of a name."""
+"""Names in IR: the names on a line, the picked name, and the search for the definition and the uses of a name."""
 
 from __future__ import annotations
 
@@ -15,45 +15,48 @@ from buddy.app.reports.text.search_hits import StageHits, case_sensitive_regex
 from buddy.app.widgets.search import ViewSearch
 from buddy.compiler.protocol import Hits
 
-# SSA values; the results that an op defines, at the start of its line.
+# An SSA value.
 VALUE = re.compile(r"%[\w$.\-]+")
+# The results that an op defines, at the start of its line.
 RESULTS = re.compile(r"^\s*(%[\w$.\-]+(?::\d+)?(?:,\s*%[\w$.\-]+(?::\d+)?)*)\s*=")
 # Values, symbols, labels (of blocks and of assembly), aliases of attributes and types; not attributes of a dialect such
 # as `#arith.fastmath<…>`.
 NAME = re.compile(r'[%^@][\w$.\-]+|@"[^"\n]*"|\.L\w+|(?<![\w"])[#!](?!dbg)[A-Za-z_]\w*\b(?![.<])|(?<![\w"])[#!]\d+\b')
+# A string literal, but not a quoted symbol such as `@"a b"`.
 _STRING = re.compile(r'(?<!@)"(?:[^"\\\n]|\\.)*"')
-# The end of a name.
+# Matches only at the end of a name.
 _NAME_END = r"(?![\w$.\-])"
+# The start of a line with an op; the group is its name.
 _OP_LINE = re.compile(r'^\s*(?:%[\w:#, %$.\-]+\s=\s)?"?([a-z_]\w*(?:\.\w+)+|call|return|module)\b')
 # Ops that are printed without their dialect.
 _DEFAULT_DIALECT = {"call": "func.call", "return": "func.return", "module": "builtin.module"}
 
 
 def defined_values(line: str) -> list[str]:
-    """The values that the op on a line defines."""
+    """Returns the values that the op on a line defines."""
     results = RESULTS.match(line)
     return VALUE.findall(results[1]) if results else []
 
 
 def used_values(line: str) -> list[str]:
-    """The values that the op on a line uses, each once, in order."""
+    """Returns the values that the op on a line uses, each once, in order."""
     results = RESULTS.match(line)
     return list(dict.fromkeys(VALUE.findall(line[results.end() :] if results else line)))
 
 
 def all_names(line: str) -> list[str]:
-    """The names on a line, each once, in order: values, symbols, labels, aliases."""
+    """Returns the names on a line, each once, in order: values, symbols, labels, aliases."""
     return list(dict.fromkeys(NAME.findall(_STRING.sub("", line))))
 
 
 def op_name(line: str) -> str:
-    """The name of the op on an MLIR line, with its dialect; empty for a line without an op."""
+    """Returns the name of the op on an MLIR line, with its dialect; empty for a line without an op."""
     match = _OP_LINE.match(line)
     return _DEFAULT_DIALECT.get(match[1], match[1]) if match else ""
 
 
 def definition_pattern(name: str) -> str:
-    """A regular expression for the line that defines `name`: of an op, block argument, function, block or alias."""
+    """Returns a regular expression for the line that defines a value, block argument, function, block or alias."""
     escaped = re.escape(name)
     if name[0] == "@":
         generic = rf"sym_name = \"{re.escape(name[1:])}\""
@@ -69,7 +72,7 @@ def definition_pattern(name: str) -> str:
 
 
 def use_pattern(name: str) -> str:
-    """A regular expression for every occurrence of `name`."""
+    """Returns a regular expression for every occurrence of `name`."""
     return rf"{re.escape(name)}{_NAME_END}"
 
 
@@ -115,12 +118,13 @@ class IrNames:
         """Pick the previous name of the line."""
         self._pick(-1)
 
-    def _pick(self, by: int) -> None:
+    def _pick(self, offset: int) -> None:
+        """Pick the name that is `offset` names after the current one on the cursor's line."""
         names = self._names_on_line
         if not names:
             self._context.say("no name on this line")
             return
-        index = names.index(self.current) + by if self.current in names else 0
+        index = names.index(self.current) + offset if self.current in names else 0
         self._picked = (self._view.cursor, index % len(names))
         self.update()
         self._context.say(f"{self.current}: {self._picked[1] + 1} of {len(names)} names on this line")
@@ -134,7 +138,7 @@ class IrNames:
 
 
 class IrReferences:
-    """Goes to the definition and to the uses of names."""
+    """Goes to the definition and to the uses of the current or picked name, and lists the uses."""
 
     def __init__(
         self,
@@ -159,7 +163,7 @@ class IrReferences:
         stage = self._stages.chosen_stage
         symbols = await self._symbols.of(stage) if stage else ()
         function = next((symbol for symbol in symbols if symbol.first <= line <= symbol.last), None)
-        return range(function.first, function.last + 1) if function else range(self._document.lines)
+        return range(function.first, function.last + 1) if function else range(self._document.line_count)
 
     def search_value(self) -> None:
         """Search the stage for the current name."""
@@ -173,6 +177,7 @@ class IrReferences:
         self._context.jobs.begin("ir-search", self._go_to_definition)
 
     async def _go_to_definition(self) -> None:
+        """Search for the definition of the picked name or of the next operand, and jump to it."""
         name = self._names.picked or self._next_operand()
         if not name:
             self._context.say("no operand on this line")
@@ -207,12 +212,13 @@ class IrReferences:
         self._context.jobs.begin("ir-search", self._go_to_use)
 
     async def _go_to_use(self) -> None:
+        """Search for the uses of the current name, and go to the first one below the cursor."""
         name, line = self._names.current, self._view.line_number
         hits = await self._uses(name, line)
         if hits is None:
             return
         below = [use for use in hits.lines if use > line]
-        self._search.use(case_sensitive_regex(use_pattern(name)), below, hits.more)
+        self._search.set_matches(case_sensitive_regex(use_pattern(name)), below, hits.more)
         self._view.refresh()
         if below:
             self._search.go_to(below[0])
@@ -221,13 +227,13 @@ class IrReferences:
 
     def list_uses(self) -> None:
         """List the lines of the function or of the stage that contain the current name."""
-        self._context.jobs.open_after("ir-search", self._list_uses)
+        self._context.jobs.begin_opening("ir-search", self._list_uses)
 
     async def _list_uses(self) -> None:
         name, row = self._names.current, self._stages.chosen_row
         hits = await self._uses(name, self._view.line_number)
         if hits is not None and row is not None:
-            self._search.use(case_sensitive_regex(use_pattern(name)), hits.lines, hits.more)
+            self._search.set_matches(case_sensitive_regex(use_pattern(name)), hits.lines, hits.more)
             self._stage_search.list_results(name, f"in {len(hits.lines):,} lines", [StageHits(row, hits)])
 
     async def _uses(self, name: str, line: int) -> Hits | None:
@@ -243,7 +249,7 @@ class IrReferences:
         if result is None or not result.hits:
             return None
         hits = result.hits[0]
-        scope = await self._function_at(line) if name[0] in "%^" else range(self._document.lines)
+        scope = await self._function_at(line) if name[0] in "%^" else range(self._document.line_count)
         if self._document.text != text:
             return None
         indices = [index for index, use in enumerate(hits.lines) if use in scope]

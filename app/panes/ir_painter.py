@@ -1,4 +1,4 @@
-"""Draws lines of IR and rows of diffs: the gutter, the text with its syntax or changed words, notes at the end."""
+"""Draws lines of IR and rows of diffs: the gutter, the text with its syntax or changed words, and notes at its end."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 from rich.segment import Segment
 from textual.strip import Strip
 
+from buddy.app.actions import key_of
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.ir_assembly import AssemblyGutter
 from buddy.app.panes.ir_document import IrDocument, IrView
@@ -17,18 +18,17 @@ from buddy.app.panes.ir_lines import TAB_WIDTH, IrTypes
 from buddy.app.panes.ir_names import IrNames, use_pattern
 from buddy.app.reports import formatting
 from buddy.app.reports.text.differences import DiffLayout, DiffRow
-from buddy.app.reports.text.folds import wrap_segments
 from buddy.app.reports.text.unified import Spans, changed_words
-from buddy.app.session.stages import AnnotatedLine
-from buddy.app.widgets.look import Cells, Look, length, underlined
+from buddy.app.reports.text.wrapping import wrap_segments
+from buddy.app.session.line_cache import AnnotatedLine
+from buddy.app.widgets.code_view import LEXED_BEYOND_EDGE
+from buddy.app.widgets.look import Cells, Look, cells_length, underlined
 from buddy.app.widgets.search import Matches
 
 # The maximum number of drawn screen lines in the cache.
 MAX_CACHED_LINES = 600
 # The Python line of a node is shown if a row has at least this many columns.
 MIN_COLUMNS_FOR_LOCATION = 60
-# The number of characters that are lexed beyond the edge of the screen, so that a token at the edge keeps its colour.
-LEXED_BEYOND_EDGE = 64
 # The sign before a line of a diff, by its kind.
 SIGNS = {"removed": "-", "added": "+", "same": " "}
 
@@ -66,21 +66,21 @@ class LinePainter:
     def __init__(self, view: PaintedView, matches: Matches, names: IrNames, types: IrTypes, ellipsis: str) -> None:
         self._view, self._matches, self._names, self._types = view, matches, names, types
         self._ellipsis = ellipsis
-        # The drawn screen lines of each line, by what the drawing depends on.
+        # The drawn screen lines of each line, by a key with everything that the drawing depends on.
         self._drawn: OrderedDict[tuple[object, ...], list[DrawnLine]] = OrderedDict()
         self._cached_line_count = 0
 
     @property
-    def cached(self) -> list[tuple[object, ...]]:
+    def cached_keys(self) -> list[tuple[object, ...]]:
         """The keys of the cached lines, the oldest first."""
         return list(self._drawn)
 
-    def forget(self) -> None:
+    def clear_cache(self) -> None:
         """Clear the cache."""
         self._drawn.clear()
         self._cached_line_count = 0
 
-    def add(self, key: tuple[object, ...], drawn: list[DrawnLine]) -> None:
+    def cache_lines(self, key: tuple[object, ...], drawn: list[DrawnLine]) -> None:
         """Cache the screen lines of a line, and remove the oldest ones if there are too many."""
         self._drawn[key] = drawn
         self._cached_line_count += len(drawn)
@@ -94,13 +94,13 @@ class LinePainter:
         If lines are wrapped, `label` is omitted unless it fits after the text.
         """
         wrapped = self._view.wrapped
-        body = self._text_strips(text_line, columns - (0 if wrapped else length(note) + length(label)))
-        if wrapped and body[-1].cell_length + length(note) > columns:
+        body = self._text_strips(text_line, columns - (0 if wrapped else cells_length(note) + cells_length(label)))
+        if wrapped and body[-1].cell_length + cells_length(note) > columns:
             body = [*body, Strip.blank(0)]
         *others, last = body
-        columns_before_note = columns - length(note)
-        label = label if not wrapped or length(label) < columns_before_note - last.cell_length else []
-        last = last.adjust_cell_length(max(columns_before_note - length(label), 0))
+        columns_before_note = columns - cells_length(note)
+        label = label if not wrapped or cells_length(label) < columns_before_note - last.cell_length else []
+        last = last.adjust_cell_length(max(columns_before_note - cells_length(label), 0))
         end = [Segment(text, self._view.look.style(role)) for text, role in (*note, *label)]
         return [*(strip.adjust_cell_length(columns) for strip in others), Strip.join([last, Strip(end)])]
 
@@ -116,15 +116,16 @@ class LinePainter:
         cells = tuple(text_line.cells) if text_line.cells is not None else ()
         value = self._names.current if self._names.current and self._names.current in line.text else ""
         pattern = self._matches.pattern if text_line.has_match else None
-        shape = (view.left, columns, view.wrapped, line.full, len(line.text))
+        shape = (view.left, columns, view.wrapped, line.is_full, len(line.text))
         key = (text_line.text, text_line.number, *shape, view.look.name, pattern, cells, value)
         drawn = self._drawn.get(key)
         if drawn is None:
             drawn = [(list(strip), strip.cell_length) for strip in self._paint(text_line, line, columns)]
-            self.add(key, drawn)
+            self.cache_lines(key, drawn)
         return [Strip(*drawn_line) for drawn_line in drawn]
 
     def _paint(self, text_line: TextLine, line: AnnotatedLine, columns: int) -> list[Strip]:
+        """Draw a line: its wrapped screen lines, or the part of it that is on the screen, with an ellipsis if cut."""
         cells, left = text_line.cells, self._view.left
         language, has_match = text_line.language, text_line.has_match
         if cells is not None:
@@ -156,7 +157,7 @@ class LinePainter:
 
 
 class RowPainter:
-    """Draws rows of the IR pane. If `with_sources` is set, each row shows its node and Python line."""
+    """Draws rows of the IR pane. If `shows_sources` is set, each row shows its node and Python line."""
 
     def __init__(
         self,
@@ -170,12 +171,12 @@ class RowPainter:
     ) -> None:
         self._context, self._view, self._document = context, view, document
         self._lines, self._matches, self._jumps, self._assembly = lines, matches, jumps, assembly
-        self.with_sources = False
+        self.shows_sources = False
 
     @property
     def margin(self) -> int:
         """The columns before a line without a diff: the mark, the line number, a space, the gutter of assembly."""
-        return self._document.digits + 2 + self._assembly.width
+        return self._document.line_number_width + 2 + self._assembly.width
 
     def character_at(self, line: AnnotatedLine, x: int, screen_line: int) -> tuple[str, int]:
         """The drawn text of a line without a diff, and the offset of the character in it that is at a position.
@@ -198,9 +199,9 @@ class RowPainter:
         line, number = document.line_at(row), document.line_of(row)
         mark, role = self._mark(row, number, line)
         assembly_cells, continuation_cells = self._assembly.cells(number, line)
-        gutter: Cells = [(f"{mark}{number + 1:>{document.digits}} ", role), *assembly_cells]
-        blank = (" " * (length(gutter) - length(continuation_cells)), role)
-        columns = width - length(gutter)
+        gutter: Cells = [(f"{mark}{number + 1:>{document.line_number_width}} ", role), *assembly_cells]
+        blank = (" " * (cells_length(gutter) - cells_length(continuation_cells)), role)
+        columns = width - cells_length(gutter)
         function = self._assembly.function_note(number, columns)
         note = [*function, *self._fold_note(number)]
         label = [] if function else self._node_note(row, line, columns)
@@ -213,7 +214,8 @@ class RowPainter:
         gutters = [gutter, *([continuation_gutter] * (len(strips) - 1))]
         look = self._view.look
         return [
-            Strip.join([look.strip(cells, length(cells)), strip]) for cells, strip in zip(gutters, strips, strict=True)
+            Strip.join([look.strip(cells, cells_length(cells)), strip])
+            for cells, strip in zip(gutters, strips, strict=True)
         ]
 
     def _mark(self, row: int, number: int, line: AnnotatedLine | None) -> tuple[str, str]:
@@ -225,7 +227,7 @@ class RowPainter:
             return self._context.glyphs.line, "linked"
         if number in self._matches:
             return "*", "warn"
-        if line is not None and not self._context.selection.linked.isdisjoint(line.own_node_set):
+        if line is not None and not self._context.selection.linked_nodes.isdisjoint(line.own_node_set):
             return "=", self._context.selection.colour_of(line.own_nodes)
         if self._jumps.has_bookmark(number):
             return "#", "accent"
@@ -239,10 +241,10 @@ class RowPainter:
         return [(f" {self._dots} {formatting.count(count)} lines ", "fold")] if count else []
 
     def _node_note(self, row: int, line: AnnotatedLine | None, columns: int) -> Cells:
-        """The nodes of the cursor's line; if `with_sources` is set, the nodes of any line, with its Python line."""
+        """The nodes of the cursor's line; if `shows_sources` is set, the nodes of any line, with its Python line."""
         if row == self._view.cursor:
             return self._nodes_label(line, columns)
-        if not self.with_sources or line is None or not line.nodes:
+        if not self.shows_sources or line is None or not line.nodes:
             return []
         label = [(text, "dim") for text, _ in self._nodes_label(line, columns)]
         location = self._context.selection.short_location(line.nodes[0]) if columns >= MIN_COLUMNS_FOR_LOCATION else ""
@@ -255,7 +257,7 @@ class RowPainter:
         selection = self._context.selection
         node = selection.node if selection.node in line.node_set else line.nodes[0]
         suffix = f" (+{len(line.nodes) - 1})" if len(line.nodes) > 1 else ""
-        suffix += " (derived)" if node in line.derived else ""
+        suffix += " (derived)" if node in line.derived_nodes else ""
         name = formatting.clip(selection.name_of(node), max(columns // 3, 8), self._context.glyphs)
         return [(f" {name}{suffix} ", "linked")]
 
@@ -276,7 +278,8 @@ class RowPainter:
         """A row that stands for folded equal lines."""
         at_cursor = row == self._view.cursor
         text = f"{'>' if at_cursor else ' '}{self._dots} {formatting.count(diff_row.folded)} equal lines {self._dots}"
-        return self._view.look.strip([(text, "fold"), ("  z unfolds" if at_cursor else "", "dim")], width)
+        hint = f"  {key_of('ir.fold')} unfolds" if at_cursor else ""
+        return self._view.look.strip([(text, "fold"), (hint, "dim")], width)
 
     def _both_sides(self, row: int, diff_row: DiffRow, width: int) -> list[Strip]:
         """A row with a line of each text side by side. If one has fewer screen lines, blank lines follow below it."""
@@ -304,15 +307,15 @@ class RowPainter:
         if kind != "same" and row != self._view.cursor:
             role = kind
         sign = (SIGNS[kind], kind if kind != "same" else "dim")
-        gutter: Cells = [(f"{mark}{number + 1:>{document.digits}} ", role), sign]
-        columns = width - length(gutter)
+        gutter: Cells = [(f"{mark}{number + 1:>{document.line_number_width}} ", role), sign]
+        columns = width - cells_length(gutter)
         label = self._nodes_label(line, columns) if row == self._view.cursor and (after or diff_row.after < 0) else []
         note = self._folded_note(diff_row) if after or layout != "side-by-side" else []
         source = document if after or document.other is None else document.other
         cells = self._changed_cells(diff_row, after, kind, line)
         text_line = TextLine(source.text, source.language, number, line, cells, after and number in self._matches)
         strips = self._lines.strips(text_line, columns, note, label)
-        return self._with_gutter(gutter, [(" " * (length(gutter) - 1), role), sign], strips)
+        return self._with_gutter(gutter, [(" " * (cells_length(gutter) - 1), role), sign], strips)
 
     def _folded_note(self, diff_row: DiffRow) -> Cells:
         """The lines that are folded under the first line of a function: `··· 120 lines +3 −4`."""
@@ -334,9 +337,11 @@ class RowPainter:
             partner = document.other_text_line(number) if after else document.own_text_line(number)
         spans: Spans = ()
         if partner is not None:
-            before_and_after = (partner.text, line.text) if after else (line.text, partner.text)
+            old_line, new_line = (partner.text, line.text) if after else (line.text, partner.text)
             aliases = document.diff.aliases if document.diff is not None else ()
-            spans = changed_words(*before_and_after, names=document.content.mode == "line", aliases=aliases)[after]
+            is_line_diff = document.content.mode == "line"
+            old_spans, new_spans = changed_words(old_line, new_line, names=is_line_diff, aliases=aliases)
+            spans = new_spans if after else old_spans
         return highlight_changes(line.text, spans, kind, f"{kind}-word")
 
 
@@ -351,4 +356,5 @@ def highlight_changes(line: str, spans: Spans, role: str, word_role: str) -> Cel
 
 
 def _indent(strip: Strip, indent: int) -> Strip:
+    """Puts `indent` blank columns before a strip."""
     return Strip.join([Strip.blank(indent), strip]) if indent else strip

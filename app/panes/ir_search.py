@@ -1,4 +1,4 @@
-"""Searches all stages for a pattern. `ViewSearch` searches the stage that the IR pane shows."""
+"""Searches all stages for a pattern, unlike `ViewSearch`, which searches only the stage on the screen."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class StageSearch:
         self._context.dialogs.ask(
             "search all stages",
             self._search.matches.pattern.typed,
-            lambda text: self._context.jobs.open_after("ir-search", self._find_all, read_pattern(text)),
+            lambda text: self._context.jobs.begin_opening("ir-search", self._find_all, read_pattern(text)),
         )
 
     def ask_first(self) -> None:
@@ -77,7 +77,7 @@ class StageSearch:
         if result is not None:
             self._context.say("" if stages else f"{pattern.typed!r} is in no stage")
         if stages:
-            self._search.mark(pattern)
+            self._search.highlight(pattern)
         return rows, stages
 
     def _show_progress(self, frame: Progress) -> None:

@@ -3,36 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 import msgspec
 
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.ir_document import IrView
-from buddy.app.panes.layout import PhaseTab
+from buddy.app.panes.phase_tabs import PhaseTab
 from buddy.app.reports import formatting
-from buddy.app.session.stages import Key, StageRow, phase_of
+from buddy.app.session.stages import StageKey, StageRow, phase_of
 from buddy.app.session.state import MAX_CACHED_FORMS, keep_newest
 from buddy.app.widgets.look import Cells
 from buddy.compiler.protocol import Stage
 
 
 class IrStages:
-    """The stages of the current graph. `key` is the key of the chosen stage.
+    """The stages of the current graph. `chosen_key` is the key of the chosen stage.
 
-    `is_default` is true while that stage is the one that is chosen at first, before the user has chosen any.
-
-    With `generic`, MLIR stages have the text of their generic form, after `print_generic` has requested it.
+    `is_default` is true as long as the user has not chosen a stage, so that the chosen one is that of the start. With
+    `generic`, MLIR stages have the text of their generic form, after `print_generic` has requested it.
     """
 
     def __init__(self, context: WorkbenchContext, view: IrView) -> None:
         self._context, self._view = context, view
         self.rows: list[StageRow] = []
         self._by_phase = _RowsByPhase([])
-        self.key: Key | None = None
+        self.chosen_key: StageKey | None = None
         self.generic = self.is_default = False
-        self._expected: Key | None = None
+        self._expected: StageKey | None = None
         # The chosen stage that an edit has removed. If it comes back, as after an undo, it is chosen again.
-        self._removed: Key | None = None
+        self._removed: StageKey | None = None
         self._phase = ""
         # The generic form of each text: the name of its text, and the number of lines.
         self._generic_forms: dict[str, tuple[str, int]] = {}
@@ -42,7 +42,7 @@ class IrStages:
     @property
     def chosen_row(self) -> StageRow | None:
         """The chosen stage."""
-        return self.find(self.key)
+        return self.find(self.chosen_key)
 
     @property
     def chosen_stage(self) -> Stage | None:
@@ -51,32 +51,32 @@ class IrStages:
         return row.stage if row else None
 
     @property
-    def expected_key(self) -> Key | None:
+    def expected_key(self) -> StageKey | None:
         """The key of the expected stage, or of the chosen stage if no other stage is expected."""
-        return self._expected or self.key
+        return self._expected or self.chosen_key
 
     @property
     def index(self) -> int:
         """The index of the chosen stage, -1 for none."""
-        return next((k for k, row in enumerate(self.rows) if row.key == self.key), -1)
+        return next((k for k, row in enumerate(self.rows) if row.key == self.chosen_key), -1)
 
-    def find(self, key: Key | None) -> StageRow | None:
-        """The stage with that key."""
+    def find(self, key: StageKey | None) -> StageRow | None:
+        """The stage with that key, `None` without one."""
         return next((row for row in self.rows if row.key == key), None)
 
-    def expect(self, key: Key) -> None:
+    def expect(self, key: StageKey) -> None:
         """Choose the stage with that key when it is available."""
         self._expected = key
 
     def choose(self, row: StageRow) -> None:
         """Choose the stage of `row`."""
-        self._expected, self._removed, self.key = None, None, row.key
+        self._expected, self._removed, self.chosen_key = None, None, row.key
         self.is_default = False
         self._remember_phase()
 
     def leave_graph(self) -> None:
         """Clear the stages before another graph is shown, and expect the stage with the same key of that graph."""
-        self._expected, self._removed, self.key = self.expected_key, None, None
+        self._expected, self._removed, self.chosen_key = self.expected_key, None, None
         self._generic_forms.clear()
 
     def update(self) -> StageRow | None:
@@ -88,20 +88,20 @@ class IrStages:
         chosen, chooses the last stage of the first phase with MLIR.
         """
         index = self.index
-        follows = self._context.session.follows_file and 0 <= index == len(self.rows) - 1
-        self.read_board()
-        if follows and len(self.rows) > index + 1:
+        follows_end = self._context.session.follows_file and 0 <= index == len(self.rows) - 1
+        self.update_rows()
+        if follows_end and len(self.rows) > index + 1:
             self._expected = self.rows[-1].key
         opened = self.find(self._expected) or self.find(self._removed)
         if opened is not None:
             self.is_default &= self._expected is None
-            self.key, self._expected, self._removed = opened.key, None, None
+            self.chosen_key, self._expected, self._removed = opened.key, None, None
         if self.chosen_row is None:
-            self._removed = self._removed or self.key
+            self._removed = self._removed or self.chosen_key
             substitute = self._substitute(index - 1)
-            opened = substitute if self.key is None else None
+            opened = substitute if self.chosen_key is None else None
             self.is_default |= opened is not None
-            self.key = substitute.key if substitute else None
+            self.chosen_key = substitute.key if substitute else None
         self._remember_phase()
         return opened
 
@@ -133,13 +133,13 @@ class IrStages:
         return phase_of(self.rows, index) if index >= 0 else self._phase
 
     def end_of(self, phase: str) -> StageRow | None:
-        """The failed stage of a phase, or its last stage if none has failed; `None` for a phase without stages."""
+        """The first failed stage of a phase, or its last stage if none has failed; `None` for an empty phase."""
         rows = self._rows_by_phase.rows.get(phase, [])
         return next((row for row in rows if row.stage.state == "failed"), rows[-1] if rows else None)
 
     def position_text(self) -> str:
         """The position of the chosen stage in its phase: `2/7`."""
-        number = self._rows_by_phase.numbers.get(self.key) if self.key is not None else None
+        number = self._rows_by_phase.numbers.get(self.chosen_key) if self.chosen_key is not None else None
         return f"{number}/{len(self._rows_by_phase.rows[self.phase])}" if number is not None else ""
 
     @property
@@ -199,8 +199,8 @@ class IrStages:
         """Show the nearest later stage whose pass changed the IR."""
         self._move_by(1, only_changed=True)
 
-    def _move_by(self, step: int, *, only_changed: bool) -> None:
-        """Show the stage `step` (1 or -1) further; with `only_changed`, skip the stages of passes without effect."""
+    def _move_by(self, step: Literal[-1, 1], *, only_changed: bool) -> None:
+        """Show the next or the previous stage; with `only_changed`, skip the stages of passes without effect."""
         index = self.index + step
         while 0 <= index < len(self.rows) and only_changed and not self.rows[index].stage.changed:
             index += step
@@ -235,14 +235,14 @@ class IrStages:
     def toggle_generic(self) -> None:
         """Switch between MLIR's generic form and the custom assembly format."""
         self.generic = not self.generic
-        self.read_board()
+        self.update_rows()
         self._view.open_stage()
         if not self.generic:
             self._context.say("custom assembly format")
 
     # ---- generic form --------------------------------------------------------------------------------------------
 
-    def read_board(self) -> None:
+    def update_rows(self) -> None:
         """Set `rows` to the stages of the compilation, in the chosen form."""
         rows = self._context.state.board.rows()
         self.rows = [row._replace(stage=self.in_chosen_form(row.stage)) for row in rows] if self.generic else rows
@@ -269,26 +269,27 @@ class IrStages:
                 break
             self._generic_forms[text] = (answer.form, answer.lines)
             keep_newest(self._generic_forms, MAX_CACHED_FORMS)
-        self.read_board()
+        self.update_rows()
 
 
 class _RowsByPhase:
-    """The rows of each phase, the number of each row in its phase, and the mark of each phase's tab."""
+    """The rows of each phase, the number of each row in its phase (from 1), and the mark of each phase's tab."""
 
     def __init__(self, rows: list[StageRow]) -> None:
         self.source_rows = rows
         self.rows: dict[str, list[StageRow]] = {}
-        self.numbers: dict[Key, int] = {}
+        self.numbers: dict[StageKey, int] = {}
         phase = ""
         for row in rows:
             phase = row.stage.phase or phase
-            own = self.rows.setdefault(phase, [])
-            own.append(row)
-            self.numbers[row.key] = len(own)
-        self.marks = {name: _tab_mark(own) for name, own in self.rows.items()}
+            phase_rows = self.rows.setdefault(phase, [])
+            phase_rows.append(row)
+            self.numbers[row.key] = len(phase_rows)
+        self.marks = {name: _tab_mark(phase_rows) for name, phase_rows in self.rows.items()}
 
 
 def _tab_mark(rows: list[StageRow]) -> str:
+    """Returns `!` for a phase with a failed stage, `~` if its last stage is out of date, else an empty string."""
     if any(row.stage.state == "failed" for row in rows):
         return "!"
     return "~" if rows and rows[-1].outdated_reason else ""

@@ -1,4 +1,4 @@
-"""Background jobs, the number of jobs that keep the workbench busy, and the message on the status line."""
+"""Background jobs, and the messages on the status line about them."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ class Status:
         self._clear_timer: Timer | None = None
         self.redraw = redraw
         self.message = ""
-        # Called with each message, and with each progress message.
+        # Called with each message of `say`.
         self.on_message: Callable[[str], None] = _ignore
+        # Called with each message of `show_progress`.
         self.on_progress: Callable[[str], None] = _ignore
-        # The latest messages, with the times at which they were shown.
+        # The log: the times at which messages were shown, as `HH:MM:SS`, and the messages.
         self.messages: list[tuple[str, str]] = []
 
     def say(self, message: str) -> None:
@@ -79,20 +80,20 @@ class Jobs:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a block of `busy` is running."""
+        """Whether the user waits for a job: whether a block of `busy` is running."""
         return self.busy_count > 0
 
     def begin(self, group: str, work: Work, *arguments: object) -> None:
-        """Run `work` in the background, and cancel the running job of its group."""
+        """Run `work(*arguments)` in the background, after cancelling the running job of `group`."""
         start_worker(self._app, group, work, *arguments)
 
-    def open_after(self, group: str, work: Work, *arguments: object) -> None:
-        """Run `work`, which opens a screen when the engine has answered. Until then, keys wait for that screen."""
+    def begin_opening(self, group: str, work: Work, *arguments: object) -> None:
+        """Run `work(*arguments)` in the background, which opens a screen. Until it is open, keys wait for it."""
         self._opening = (start_worker(self._app, group, work, *arguments), self._app.screen)
 
     @property
-    def opening(self) -> bool:
-        """Whether the job of `open_after` is running and has not opened its screen yet."""
+    def is_opening(self) -> bool:
+        """Whether the job of `begin_opening` is running and has not opened its screen yet."""
         if self._opening is None:
             return False
         worker, screen = self._opening
@@ -101,14 +102,14 @@ class Jobs:
         return self._opening is not None
 
     def cancel_opening(self) -> None:
-        """Cancel the job of `open_after`, so that keys no longer wait."""
+        """Cancel the job of `begin_opening`, so that keys no longer wait."""
         if self._opening is not None:
             self._opening[0].cancel()
             self._opening = None
 
-    def later(self, seconds: float, act: Callable[[], object]) -> Timer:
-        """Call `act` after `seconds`, unless the timer is stopped or the application exits first."""
-        return self._app.set_timer(seconds, act)
+    def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
+        """Call `callback` after `seconds`, unless the returned timer is stopped or the application exits first."""
+        return self._app.set_timer(seconds, callback)
 
     @contextmanager
     def busy(self) -> Iterator[None]:
@@ -132,12 +133,12 @@ class Jobs:
         with self.busy():
             return await self._requester.await_answer(request, failed, stopped)
 
-    def single(self, group: str, busy_message: str) -> SingleJob:
-        """A job that runs at most once at a time. `may_begin` shows `busy_message` while the job runs."""
+    def single_job(self, group: str, busy_message: str) -> SingleJob:
+        """Create a job that runs at most once at a time. Its `may_begin` shows `busy_message` while it runs."""
         return SingleJob(self, self._status, group, busy_message)
 
-    def progress(self, describe: Callable[[str], str]) -> Callable[[object], None]:
-        """A callback for the frames before an answer: for a `Progress`, shows the message that `describe` returns."""
+    def progress_callback(self, describe: Callable[[str], str]) -> Callable[[object], None]:
+        """Create a callback for the frames before an answer. It shows `describe(activity)` for each `Progress`."""
 
         def show_progress(frame: object) -> None:
             if isinstance(frame, Progress):
@@ -154,7 +155,7 @@ class SingleJob:
         self.running = False
 
     def may_begin(self) -> bool:
-        """Whether the job is not running. If it is, shows `busy_message`."""
+        """Return whether the job is not running. If it is running, show `busy_message`."""
         if self.running:
             self._status.say(self._busy_message)
         return not self.running

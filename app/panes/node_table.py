@@ -7,22 +7,15 @@ from pathlib import Path
 
 from buddy.app.actions import key_of
 from buddy.app.panes.context import WorkbenchContext
-from buddy.app.panes.node_graph import NodeNeighbours, dot, svg
-from buddy.app.panes.node_list import (
-    FilterError,
-    ModuleRow,
-    NodeFacts,
-    TreeRow,
-    all_modules,
-    op_kind,
-    read_filter,
-    tree_rows,
-)
-from buddy.app.panes.pane import Column, LinkedPane, TablePane, cells_text, columns_at, table_row
+from buddy.app.panes.module_tree import ModuleRow, TreeRow, all_modules, tree_rows
+from buddy.app.panes.node_filter import FilterError, NodeFacts, op_kind, parse_filter
+from buddy.app.panes.node_neighbours import NodeNeighbours, draw_dot, draw_svg
+from buddy.app.panes.pane import LinkedPane, TablePane
 from buddy.app.reports.profile import TimedNode
 from buddy.app.reports.training_memory import bytes_text
 from buddy.app.screens.picker import PickerChoice, PickerScreen
 from buddy.app.widgets.look import Cells, align_both_ends
+from buddy.app.widgets.table import Column, cells_text, columns_at, table_row
 from buddy.compiler.protocol import Assignment, NodeRow
 from buddy.compiler.protocol.recipe import EAGER
 
@@ -42,6 +35,7 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
         super().__init__(context)
         self.rows: list[NodeRow] = []
         self.entries: list[TreeRow] = []
+        # The filter of each graph, by `_graph_key`.
         self._filters: dict[tuple[int, str], str] = {}
         self.as_tree = False
         self.picked: set[str] = set()
@@ -50,11 +44,17 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
         self._neighbours = NodeNeighbours(())
         self.times: dict[str, TimedNode] = {}
 
-    def assignment(self, row: NodeRow) -> Assignment | None:
+    def assignment_of(self, row: NodeRow) -> Assignment | None:
+        """The lowering of a node in the last compilation; `None` if the node is not lowered."""
         return self.state.assignments.get(row.stable)
 
     def lowering_of(self, row: NodeRow) -> str:
+        """The registry that lowers the node under the current recipe; empty for rows that are not lowered."""
         raise NotImplementedError
+
+    def memory_text(self, row: NodeRow) -> str:
+        """The size of the result of a node, for a table column."""
+        return bytes_text(row)
 
     def refill(self) -> None:
         """Filter and sort the nodes again, and draw the table."""
@@ -118,7 +118,8 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
         return [marker, *([(text, "key" if picked and role == "text" else role) for text, role in cells])]
 
     def _module_cells(self, module: ModuleRow, width: int) -> Cells:
-        lowered = [row for row in module.nodes if self.assignment(row)]
+        """The cells of a module: its name, and the numbers of its nodes and of those in eager."""
+        lowered = [row for row in module.nodes if self.assignment_of(row)]
         eager = sum(self.lowering_of(row) == EAGER for row in lowered)
         sign = "+" if module.folded else "-"
         left: Cells = [("  " * module.depth + f"{sign} {module.name}", "title")]
@@ -139,22 +140,23 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
 
     @property
     def _graph_key(self) -> tuple[int, str]:
-        """The number and the name of the graph on the screen. Extracts may use a number again."""
+        """The number and the name of the graph on the screen. Extracted subgraphs may reuse a number."""
         return self.state.graph, self.state.info.name if self.state.info else ""
 
     def ask_filter(self) -> None:
         self.context.dialogs.ask("filter", self.filter_text, self._set_filter)
 
     def _set_filter(self, text: str) -> None:
+        """Filter the nodes by `text`; for an invalid filter, show the error instead."""
         try:
-            read_filter(text, self._missing_fields())
+            parse_filter(text, self._unavailable_fields())
         except FilterError as error:
             self.say(str(error))
             return
         self.filter_text = text.strip()
         self.refill()
 
-    def _missing_fields(self) -> dict[str, str]:
+    def _unavailable_fields(self) -> dict[str, str]:
         """The numeric fields that have no values now, each with the error message for a filter that uses it."""
         return (
             {}
@@ -168,13 +170,14 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
         self._neighbours = NodeNeighbours(rows)
         if not self.filter_text:
             return list(rows)
-        matches = read_filter(self.filter_text)
+        matches = parse_filter(self.filter_text)
         return [row for row in rows if matches(self._facts_of(row))]
 
     def _facts_of(self, row: NodeRow) -> NodeFacts:
-        assignment = self.assignment(row)
+        """The properties of a node that the filter can test."""
+        assignment = self.assignment_of(row)
         function = assignment.function if assignment else ""
-        numbers = self.state.graph_state.numbers.get(row.stable)
+        numbers = self.state.graph_state.node_numbers.get(row.stable)
         deviations = (numbers.error, numbers.own_error) if numbers is not None else (None, None)
         err, own = (deviation.largest if deviation is not None else math.nan for deviation in deviations)
         users = len(self._neighbours.users(row))
@@ -235,7 +238,7 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
 
     def pick_all(self) -> None:
         """Unpick all nodes, or, if none is picked, pick every lowered node that matches the filter."""
-        self.picked = set() if self.picked else {row.stable for row in self.rows if self.assignment(row)}
+        self.picked = set() if self.picked else {row.stable for row in self.rows if self.assignment_of(row)}
         self._report_picked()
 
     def pick_same_op(self) -> None:
@@ -254,6 +257,7 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
         self._report_picked()
 
     def _report_picked(self) -> None:
+        """Draw the marks of picked nodes, and show how many are picked."""
         self.refresh()
         count = len(self.picked)
         nodes = f"{count} node{'s' * (count != 1)}"
@@ -306,9 +310,5 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
         if not path.strip():
             return
         nodes = self._neighbours.within(row, DRAWING_DISTANCE)
-        draw = svg if Path(path.strip()).suffix.lower() == ".svg" else dot
+        draw = draw_svg if Path(path.strip()).suffix.lower() == ".svg" else draw_dot
         self.context.files.write(path.strip(), draw(nodes, row))
-
-    def memory(self, row: NodeRow) -> str:
-        """The size of the result of a node, for a table column."""
-        return bytes_text(row)

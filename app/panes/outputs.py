@@ -15,10 +15,11 @@ from buddy.app.panes.pane import Pane
 from buddy.app.reports import formatting
 from buddy.app.reports.formatting import Glyphs, short_location
 from buddy.app.reports.run_report import RUNTIME_LABELS, divergence_texts, marked_table
-from buddy.app.screens.detail import diagnostic_lines, wrap_text
+from buddy.app.screens.detail import diagnostic_lines
 from buddy.app.session.state import State, Topic
-from buddy.app.widgets.background import pane_bindings
+from buddy.app.widgets.bindings import pane_bindings
 from buddy.app.widgets.look import Cells, cut_cells
+from buddy.app.widgets.wrapping import wrap_text
 from buddy.app.workspace.session_file import RunRecord
 from buddy.compiler.protocol import COMPILER_NAMES, NOT_APPLIED, OutputReport, RunReport, SideReport, Timing
 from buddy.compiler.protocol.recipe import NATIVE, Recipe
@@ -37,16 +38,23 @@ BACKEND_NAMES = {NATIVE: "buddy", **COMPILER_NAMES, **RUNTIME_LABELS}
 MAX_PRINTED_LINES = 200
 # Larger distances from eager, in ULP, are not shown: eager's value is near zero.
 MAX_ULP = 10_000
-# The number of previous runs whose timings are shown.
-PREVIOUS_RUNS = 3
-# The number of differing nodes of another runtime that are shown.
+# The maximum number of previous runs whose timings are shown.
+MAX_PREVIOUS_RUNS = 3
+# The maximum number of nodes that are shown whose values differ in another runtime.
 MAX_MARKED_NODES = 20
+# The width of the first column, which has verdicts and names of runs, in characters; the indentation of other lines.
+LABEL_WIDTH = 9
+INDENT = " " * LABEL_WIDTH
+# The widths of bars of timings in characters. The names, medians and quartiles around a bar need 40 characters.
+MIN_BAR_WIDTH, MAX_BAR_WIDTH, WIDTH_WITHOUT_BAR = 6, 40, 40
+# The smallest time, in seconds, that a bar of full length stands for, so that no time is divided by zero.
+MIN_FULL_BAR_SECONDS = 1e-12
 
 
 def outputs_lines(state: State, recipe: Recipe, width: int, glyphs: Glyphs, changed: Sequence[str] = ()) -> list[Cells]:
-    """All lines of the pane: problem, outputs, timings, notes, output of the script.
+    """Returns all lines of the pane: the problem, the outputs, the timings, notes, and the output of the script.
 
-    `changed` are the names of the program's files that have changed.
+    `changed` are the names of the program's files that have changed on disk.
     """
     lines: list[Cells] = []
     if state.problem is not None:
@@ -57,7 +65,7 @@ def outputs_lines(state: State, recipe: Recipe, width: int, glyphs: Glyphs, chan
 
 
 def _placeholder_lines(state: State) -> list[Cells]:
-    """What is shown instead of a report before the first run."""
+    """Returns the lines that are shown instead of a report before the first run."""
     if "run" in state.running_jobs(state.graph):
         return [[("running, and comparing with eager", "dim")]]
     if "run" in state.problems or "open" in state.problems:
@@ -86,6 +94,7 @@ def _stale_line(state: State, recipe: Recipe, changed: Sequence[str]) -> Cells:
 
 
 def _report_lines(state: State, recipe: Recipe, width: int, glyphs: Glyphs, changed: Sequence[str]) -> list[Cells]:
+    """Returns the lines about the last run: why it is out of date, the outputs, the timings, and other facts."""
     report = state.report
     assert report is not None
     previous = {output.name: output for output in (state.previous_report.outputs if state.previous_report else ())}
@@ -101,10 +110,14 @@ def _report_lines(state: State, recipe: Recipe, width: int, glyphs: Glyphs, chan
 
 
 def _output_lines(output: OutputReport, previous: OutputReport | None, width: int, glyphs: Glyphs) -> list[Cells]:
-    """The verdict and the errors of an output, compared with its errors in the previous run, and its difference map."""
-    word, role = VERDICTS[output.verdict]
+    """Returns the verdict and the errors of an output, its error in the previous run, and its difference map."""
+    verdict_text, role = VERDICTS[output.verdict]
     shape = ",".join(map(str, output.shape))
-    line: Cells = [(f"{word:<9}", role), (f"{output.name} ", "title"), (f"{output.dtype}[{shape}]", "syntax:type")]
+    line: Cells = [
+        (f"{verdict_text:<{LABEL_WIDTH}}", role),
+        (f"{output.name} ", "title"),
+        (f"{output.dtype}[{shape}]", "syntax:type"),
+    ]
     if output.verdict == "unchecked":
         return [line, *output_details(output, width, glyphs)]
     line += [(f"  max|{glyphs.delta}| ", "dim"), (formatting.difference_text(output.max_abs), "text")]
@@ -115,7 +128,7 @@ def _output_lines(output: OutputReport, previous: OutputReport | None, width: in
 
 
 def output_details(output: OutputReport, width: int, glyphs: Glyphs) -> list[Cells]:
-    """Lines with the conditions of the verdict and other facts about an output, and with its histogram."""
+    """Returns the conditions of the verdict and other facts about an output, and its histogram."""
     facts = [
         f"first differs at {output.where}" if output.where else "",
         f"{output.max_ulp:.0f} ULP" if 0 < output.max_ulp < MAX_ULP else "",
@@ -127,7 +140,9 @@ def output_details(output: OutputReport, width: int, glyphs: Glyphs) -> list[Cel
     text = f" {glyphs.dot} ".join(fact for fact in facts if fact)
     texts = [*formatting.verdict_texts(output), *([text] if text else [])]
     role = "warn" if output.verdict != "ok" else "dim"
-    lines: list[Cells] = [[(f"{'':9}{piece}", role)] for each in texts for piece in wrap_text(each, width - 9)]
+    lines: list[Cells] = [
+        [(f"{INDENT}{piece}", role)] for each in texts for piece in wrap_text(each, width - LABEL_WIDTH)
+    ]
     return lines + distribution_lines(output, glyphs)
 
 
@@ -138,7 +153,7 @@ def distribution_lines(output: OutputReport, glyphs: Glyphs) -> list[Cells]:
     bars = formatting.histogram(output.histogram, glyphs)
     statistics = f"  mean {output.mean:.3g}  std {output.deviation:.3g}"
     statistics += f"  {output.zeros} zeros" * (output.zeros > 0)
-    return [[(f"{'':9}{output.low:.3g} ", "dim"), (bars, "bar"), (f" {output.high:.3g}{statistics}", "dim")]]
+    return [[(f"{INDENT}{output.low:.3g} ", "dim"), (bars, "bar"), (f" {output.high:.3g}{statistics}", "dim")]]
 
 
 def _difference_map(output: OutputReport, width: int, glyphs: Glyphs) -> list[Cells]:
@@ -148,10 +163,12 @@ def _difference_map(output: OutputReport, width: int, glyphs: Glyphs) -> list[Ce
     finite = [value for row in output.map for value in row if math.isfinite(value)]
     greatest = max(finite, default=0.0) or 1.0
     top_level = len(glyphs.levels) - 1
-    lines: list[Cells] = [[(f"{'':9}difference map, one character per block:", "dim")]]
+    lines: list[Cells] = [[(f"{INDENT}difference map, one character per block:", "dim")]]
     for row in output.map:
         levels = (difference_level(value / greatest, top_level) for value in row)
-        lines.append([(f"{'':9}", "dim"), ("".join(glyphs.levels[level] for level in levels)[: width - 9], "bad")])
+        lines.append(
+            [(INDENT, "dim"), ("".join(glyphs.levels[level] for level in levels)[: width - LABEL_WIDTH], "bad")]
+        )
     return lines
 
 
@@ -166,31 +183,34 @@ def difference_level(share: float, top_level: int) -> int:
 
 
 def _timing_lines(report: RunReport, state: State, width: int, glyphs: Glyphs) -> list[Cells]:
-    """The timings of compiled code, eager, other backends and previous runs, as bars of a common scale."""
+    """Returns the timings of compiled code, eager, other backends and previous runs, as bars of a common scale."""
     timed_sides = [side for side in report.sides if not side.problem]
     previous_runs = _previous_runs(state)
     other_timings = [*(side.timing for side in timed_sides), *(run.report.compiled for run in previous_runs)]
-    slowest = max(report.eager.median, report.compiled.median, *(timing.median for timing in other_timings), 1e-12)
-    # The names, times and quartiles of a timing need 40 columns.
-    bar_width = max(6, min(40, width - 40))
+    slowest = max(report.eager.median, report.compiled.median, *(timing.median for timing in other_timings))
+    slowest = max(slowest, MIN_FULL_BAR_SECONDS)
+    bar_width = max(MIN_BAR_WIDTH, min(MAX_BAR_WIDTH, width - WIDTH_WITHOUT_BAR))
     compiled_line = _timing_line(BACKEND_NAMES[report.backend], report.compiled, slowest, bar_width, "bar", glyphs)
     if report.not_compared:
         pieces = wrap_text(f"not compared with eager: {report.not_compared}", width)
         return [[], compiled_line, *([(piece, "warn")] for piece in pieces)]
     lines = [_timing_line("eager", report.eager, slowest, bar_width, "bar-other", glyphs), compiled_line]
     if report.compiled.median > 0:
-        ratio: Cells = [(f"{'':9}", "text"), (f"{report.eager.median / report.compiled.median:.2f}x", "title")]
+        ratio: Cells = [(INDENT, "text"), (f"{report.eager.median / report.compiled.median:.2f}x", "title")]
         lines.append([*ratio, (" eager's speed", "dim"), *_previous_time(state.previous_report)])
     for side in timed_sides:
         lines.append(_timing_line(BACKEND_NAMES[side.name], side.timing, slowest, bar_width, "bar-other", glyphs))
         lines.append(_side_line(side, report.eager, glyphs))
-        texts = [piece for text in divergence_texts(side, state.info) for piece in wrap_text(text, width - 9)]
-        lines += [[(f"{'':9}{piece}", "warn" if side.verdict != "ok" else "dim")] for piece in texts]
+        texts = [piece for text in divergence_texts(side, state.info) for piece in wrap_text(text, width - LABEL_WIDTH)]
+        lines += [[(f"{INDENT}{piece}", "warn" if side.verdict != "ok" else "dim")] for piece in texts]
         lines += _marked_lines(side, state, width)
     for side in (side for side in report.sides if side.problem):
-        names = [BACKEND_NAMES[side.name], *[""] * width]
-        pieces = wrap_text(f"not run: {side.problem}", width - 9)
-        lines += [[(f"{name:<9}", "dim"), (piece, "warn")] for name, piece in zip(names, pieces, strict=False)]
+        name = BACKEND_NAMES[side.name]
+        pieces = wrap_text(f"not run: {side.problem}", width - LABEL_WIDTH)
+        labels = [name, *[""] * (len(pieces) - 1)]
+        lines += [
+            [(f"{label:<{LABEL_WIDTH}}", "dim"), (piece, "warn")] for label, piece in zip(labels, pieces, strict=True)
+        ]
     previous_lines = [
         _timing_line(run.end_time, run.report.compiled, slowest, bar_width, "bar-other", glyphs)
         for run in previous_runs
@@ -200,19 +220,25 @@ def _timing_lines(report: RunReport, state: State, width: int, glyphs: Glyphs) -
 
 
 def _previous_runs(state: State) -> list[RunRecord]:
-    """The runs of the graph before the latest one, at most `PREVIOUS_RUNS`, the latest first."""
+    """The runs of the graph before the latest one, at most `MAX_PREVIOUS_RUNS`, the latest first."""
     runs = [run for run in state.runs if run.recipe.graph == state.graph]
-    return runs[-PREVIOUS_RUNS - 1 : -1][::-1]
+    return runs[-MAX_PREVIOUS_RUNS - 1 : -1][::-1]
 
 
 def _side_line(side: SideReport, eager: Timing, glyphs: Glyphs) -> Cells:
-    """The speed and the error of another backend's code compared with eager."""
-    word, role = VERDICTS[side.verdict]
+    """Returns the speed and the error of another backend's code compared with eager, and its compile time."""
+    verdict_text, role = VERDICTS[side.verdict]
     speed = eager.median / side.timing.median if side.timing.median else 0.0
     error = f" eager's speed  max|{glyphs.delta}| {formatting.difference_text(side.max_abs)}  "
-    made = "exported" if side.name in RUNTIME_LABELS else "compiled"
-    compiled = f"  {made} in {formatting.seconds(side.compile_seconds)}"
-    return [(f"{'':9}", "text"), (f"{speed:.2f}x", "title"), (error, "dim"), (word, role), (compiled, "dim")]
+    verb = "exported" if side.name in RUNTIME_LABELS else "compiled"
+    compile_text = f"  {verb} in {formatting.seconds(side.compile_seconds)}"
+    return [
+        (INDENT, "text"),
+        (f"{speed:.2f}x", "title"),
+        (error, "dim"),
+        (verdict_text, role),
+        (compile_text, "dim"),
+    ]
 
 
 def _marked_lines(side: SideReport, state: State, width: int) -> list[Cells]:
@@ -220,19 +246,25 @@ def _marked_lines(side: SideReport, state: State, width: int) -> list[Cells]:
     marked = side.divergence.marked if side.divergence is not None else ()
     wrong = [output for output in marked if output.verdict != "ok"][:MAX_MARKED_NODES]
     lines = marked_table(wrong, state.info).splitlines() if wrong else []
-    return [[(f"{'':9}{line}"[:width], "dim")] for line in lines]
+    return [[(f"{INDENT}{line}"[:width], "dim")] for line in lines]
 
 
 def _previous_time(report: RunReport | None) -> Cells:
+    """Returns the median time of the previous run, `report`, if there is one."""
     return [(f"  (was {formatting.seconds(report.compiled.median)})", "dim")] if report else []
 
 
 def _timing_line(name: str, timing: Timing, slowest: float, bar_width: int, role: str, glyphs: Glyphs) -> Cells:
-    """A name, a median time, a bar (of `bar_width` for the time `slowest`), and the quartiles."""
+    """Returns a name, the median time, a bar (of `bar_width` characters for the time `slowest`), and the quartiles."""
     quartiles = f"{glyphs.to}".join((formatting.seconds(timing.low), formatting.seconds(timing.high)))
     bar = formatting.progress_bar(timing.median / slowest, bar_width, glyphs)
     median = f"{formatting.seconds(timing.median):>8} "
-    return [(f"{name:<9}", "dim"), (median, "text"), (f"{bar:<{bar_width}}", role), (f" {quartiles}", "dim")]
+    return [
+        (f"{name:<{LABEL_WIDTH}}", "dim"),
+        (median, "text"),
+        (f"{bar:<{bar_width}}", role),
+        (f" {quartiles}", "dim"),
+    ]
 
 
 def _fact_lines(report: RunReport, inputs: InputChoice, width: int, glyphs: Glyphs) -> list[Cells]:
@@ -252,10 +284,10 @@ def _fact_lines(report: RunReport, inputs: InputChoice, width: int, glyphs: Glyp
         facts.append(f"peak memory {formatting.size(memory.compiled)}{eager}")
         facts += [f"packed weights {formatting.size(memory.packed)}"] * (memory.packed > 0)
         facts += [f"weights {formatting.size(memory.weights)}"] * (memory.weights > 0)
-    pieces = wrap_text(f" {glyphs.dot} ".join(facts), width - 9)
-    pieces += wrap_text(formatting.load_text(report.load), width - 9) if report.load is not None else []
-    pieces += [piece for note in report.notes for piece in wrap_text(note, width - 9)]
-    lines: list[Cells] = [[(f"{'':9}{piece}", "dim")] for piece in pieces]
+    pieces = wrap_text(f" {glyphs.dot} ".join(facts), width - LABEL_WIDTH)
+    pieces += wrap_text(formatting.load_text(report.load), width - LABEL_WIDTH) if report.load is not None else []
+    pieces += [piece for note in report.notes for piece in wrap_text(note, width - LABEL_WIDTH)]
+    lines: list[Cells] = [[(f"{INDENT}{piece}", "dim")] for piece in pieces]
     if not report.inputs_unchanged:
         lines.append([("MISMATCH ", "bad"), ("the run changed its inputs or weights", "text")])
     return lines
@@ -320,13 +352,15 @@ class OutputsPane(Pane):
     def update_from(self, topics: frozenset[Topic]) -> None:
         if topics & {"outputs", "stages", "status"}:
             self._update_lines()
-            self.rows_updated()
+            self.redraw_changed_lines()
 
     def _update_lines(self) -> None:
+        """Compute the lines for the current state and width."""
         width, changed = max(self.width - 1, 20), self.context.session.file_states.changed_names()
         self._lines = outputs_lines(self.state, self.workspace.recipe, width, self.glyphs, changed)
 
     def open_diagnostic(self) -> None:
+        """Open a screen with the whole diagnostic."""
         self.context.dialogs.open_problem(self.state.problem)
 
     def text_to_copy(self) -> str:

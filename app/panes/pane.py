@@ -1,23 +1,18 @@
-"""The base classes of panes, and the columns of tables."""
+"""The base classes of panes."""
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
 
 from buddy.app.actions import Pane as PaneId
 from buddy.app.panes.context import WorkbenchContext
-from buddy.app.reports import formatting
-from buddy.app.session.stages import PAGE_LINES
+from buddy.app.session.line_cache import PAGE_LINES
 from buddy.app.session.state import State, Topic, keep_newest
 from buddy.app.widgets.cursor_view import CursorView
-from buddy.app.widgets.look import Cell, Cells
+from buddy.app.widgets.table import Row, TableView
 from buddy.app.workspace.workspace import Workspace
 
-Row = TypeVar("Row")
 # The number of rows for which a pane keeps the marks that it has drawn: more than a screen has.
 MAX_DRAWN_MARKS = 1000
 
@@ -74,8 +69,8 @@ class Pane(CursorView):
 
     # ---- the selected node ---------------------------------------------------------------------------------------
 
-    def mark_node(self, before: str) -> None:
-        """Update the marks of rows, after the selection has changed from the node `before` to another node."""
+    def selection_changed(self, previous: str) -> None:
+        """Update the marks of rows, after another node than `previous` has been selected."""
 
     def show_node(self, stable: str) -> None:
         """Move the cursor to the row of a node, and scroll to it."""
@@ -100,14 +95,18 @@ class Pane(CursorView):
         """Select one more row above, or one less below."""
         self.extend_selection(self.cursor - 1)
 
-    async def copy_lines(self, lines: Sequence[tuple[str, int]], what: str = "") -> None:
-        """Copy lines, each given by the name of its text and its number, after those that are missing are loaded."""
+    async def copy_lines(self, lines: Sequence[tuple[str, int]], description: str = "") -> None:
+        """Copy lines, each given by the name of its text and its number. Lines that are not cached are loaded first.
+
+        The message names them by `description`. If a request fails, nothing is copied.
+        """
         cache = self.context.session.cache
+        # Loading a line loads its page, so one line of each page is enough.
         for text, number in {(text, number // PAGE_LINES): (text, number) for text, number in lines}.values():
             if not await self.context.queries.load_lines(text, number, 1):
                 return
-        found = [cache.get(text, number) for text, number in lines]
-        self.context.dialogs.copy("\n".join(line.text if line is not None else "" for line in found), what)
+        loaded = [cache.get(text, number) for text, number in lines]
+        self.context.dialogs.copy("\n".join(line.text if line is not None else "" for line in loaded), description)
 
 
 class RowMark(NamedTuple):
@@ -122,10 +121,11 @@ class LinkedPane(Pane):
 
     def __init__(self, context: WorkbenchContext) -> None:
         super().__init__(context)
-        # The marks of rows when they were drawn last.
+        # The marks of rows as they were drawn last.
         self._drawn_marks: dict[int, RowMark] = {}
 
     def mark_of(self, row: int) -> RowMark:
+        """The mark of a row now."""
         raise NotImplementedError
 
     def refresh_marks(self) -> None:
@@ -136,206 +136,6 @@ class LinkedPane(Pane):
         mark = self._drawn_marks[row] = self.mark_of(row)
         keep_newest(self._drawn_marks, MAX_DRAWN_MARKS)
         return super().background(row) or ("linked-line" if mark.is_linked else "")
-
-
-@dataclass(frozen=True)
-class Column(Generic[Row]):
-    """A column of a table, shown if the pane has at least `min_pane_width` cells. Width 0 means the remaining width.
-
-    With `right`, its cells are right-aligned. With `keeps_end`, the start of a text that is too long is left out.
-
-    Rows are sorted by `key`, which returns `None` for a row without a value; without `key`, by the text of the cells,
-    whose digits count as numbers. The first sort of a right-aligned column starts with the greatest value, unless
-    `rises` is set.
-    """
-
-    title: str
-    width: int
-    cell: Callable[[Row], Cell]
-    min_pane_width: int = 0
-    right: bool = False
-    key: Callable[[Row], Any] | None = None
-    rises: bool = False
-    keeps_end: bool = False
-
-    @property
-    def name(self) -> str:
-        """The title without the mark of measurements that are out of date."""
-        return self.title.rstrip("?")
-
-    def sort_key(self, row: Row) -> Any:
-        """The value by which a row is sorted; `None` without one. NaN is the greatest number."""
-        if self.key is None:
-            return _natural_key(self.cell(row)[0])
-        value = self.key(row)
-        return math.inf if isinstance(value, float) and math.isnan(value) else value
-
-
-def _natural_key(text: str) -> list[tuple[int, str]] | None:
-    """Orders texts by their letters in lower case, and by the values of their numbers; `None` for an empty text."""
-    pieces = re.split(r"([0-9]+)", text.strip().lower())
-    return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in pieces if piece] or None
-
-
-class ColumnSort(Generic[Row]):
-    """The column that is chosen in the head of a table, `chosen`, and the column by which its rows are sorted, `by`.
-
-    Both are names of columns, "" for none. The columns are those that are visible now.
-    """
-
-    def __init__(self) -> None:
-        self.chosen = self.by = ""
-        self.descending = False
-
-    def choose(self, columns: Sequence[Column[Row]], by: int) -> None:
-        """Choose the column `by` columns to the right of the chosen one. At first, none is chosen."""
-        names = [column.name for column in columns if column.name]
-        index = names.index(self.chosen) + by if self.chosen in names else 0
-        self.chosen = names[max(0, min(index, len(names) - 1))] if names else ""
-
-    def sort_by(self, columns: Sequence[Column[Row]], name: str) -> None:
-        """Sort by a column; if the rows are sorted by it, reverse them, and then go back to their initial order."""
-        column = next((column for column in columns if column.name == name), None)
-        if column is None:
-            return
-        starts_descending = column.right and not column.rises
-        if self.by != name:
-            self.chosen, self.by, self.descending = name, name, starts_descending
-        elif self.descending == starts_descending:
-            self.descending = not self.descending
-        else:
-            self.by = ""
-
-    def sorted(self, rows: Iterable[Row], columns: Sequence[Column[Row]]) -> list[Row]:
-        """The rows in the chosen order. Rows without a value come last."""
-        column = next((column for column in columns if column.name == self.by), None)
-        if column is None or not self.by:
-            return list(rows)
-        keyed = [(column.sort_key(row), row) for row in rows]
-        valued = [pair for pair in keyed if pair[0] is not None]
-        valued.sort(key=lambda pair: pair[0], reverse=self.descending)
-        return [row for _, row in (*valued, *(pair for pair in keyed if pair[0] is None))]
-
-    def title_cell(self, column: Column[Row], width: int, glyphs: formatting.Glyphs) -> Cell:
-        """The title of a column, with an arrow if the rows are sorted by it. That of the chosen one is highlighted."""
-        is_sorted = bool(column.name) and column.name == self.by
-        arrow = (glyphs.descending if self.descending else glyphs.ascending) if is_sorted else ""
-        title = formatting.clip(column.title, width - len(arrow), glyphs) + arrow
-        role = "title" if column.name and column.name == self.chosen else "dim"
-        return (_align(title, width, column, glyphs), role)
-
-
-def columns_at(columns: Sequence[Column[Row]], width: int) -> list[Column[Row]]:
-    """The columns shown in a pane of `width` cells."""
-    return [column for column in columns if column.min_pane_width <= width]
-
-
-def widths_at(columns: Sequence[Column[Row]], width: int) -> list[int]:
-    """The widths of the columns. Columns of width 0 share the remaining cells; one cell separates columns."""
-    fixed_cells = sum(column.width for column in columns) + max(len(columns) - 1, 0)
-    flexible_columns = sum(1 for column in columns if not column.width) or 1
-    share, remainder = divmod(max(width - fixed_cells, 0), flexible_columns)
-    widths = []
-    for column in columns:
-        widths.append(column.width or share + remainder)
-        # The first flexible column gets the remainder.
-        remainder = remainder if column.width else 0
-    return widths
-
-
-def table_row(columns: Sequence[Column[Row]], row: Row, width: int, glyphs: formatting.Glyphs) -> Cells:
-    """A row of the table as cells."""
-    cells: Cells = []
-    for column, column_width in zip(columns, widths_at(columns, width), strict=True):
-        text, role = column.cell(row)
-        cells += [(_align(text, column_width, column, glyphs), role), (" ", "text")]
-    return cells[:-1]
-
-
-def table_head(columns: Sequence[Column[Row]], width: int, glyphs: formatting.Glyphs, order: ColumnSort[Row]) -> Cells:
-    """The titles of the columns."""
-    cells: Cells = []
-    for column, column_width in zip(columns, widths_at(columns, width), strict=True):
-        cells += [order.title_cell(column, column_width, glyphs), (" ", "dim")]
-    return cells[:-1]
-
-
-def column_at(columns: Sequence[Column[Row]], width: int, x: int) -> Column[Row] | None:
-    """The column of a table at the cell `x`, if any."""
-    start = 0
-    for column, column_width in zip(columns, widths_at(columns, width), strict=True):
-        if start <= x < start + column_width:
-            return column
-        start += column_width + 1
-    return None
-
-
-def _align(text: str, width: int, column: Column[Row], glyphs: formatting.Glyphs) -> str:
-    """Clips or pads `text` to `width` characters."""
-    clipped = (formatting.clip_start if column.keeps_end else formatting.clip)(text, width, glyphs)
-    return clipped.rjust(width) if column.right else clipped.ljust(width)
-
-
-class TableView(CursorView, Generic[Row]):
-    """A view whose rows are a table; a subclass sets `rows` and `_columns`. The first cell of a line is the marker."""
-
-    rows: list[Row]
-    _columns: Sequence[Column[Row]]
-    # Whether the user may change the order of the rows.
-    sortable: ClassVar[bool] = True
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.order: ColumnSort[Row] = ColumnSort()
-
-    @property
-    def row_count(self) -> int:
-        return len(self.rows)
-
-    def row_cells(self, row: int, width: int) -> Cells:
-        marker = (">" if row == self.cursor else " ", "key")
-        return [marker, *table_row(columns_at(self._columns, width), self.rows[row], width - 1, self.glyphs)]
-
-    def row_text(self, row: int) -> str:
-        return cells_text(self._columns, self.rows[row])
-
-    def head(self, width: int) -> list[Cells]:
-        columns = columns_at(self._columns, width)
-        return [[(" ", "dim"), *table_head(columns, width - 1, self.glyphs, self.order)]]
-
-    # ---- sorting -------------------------------------------------------------------------------------------------
-
-    def sort_rows(self) -> None:
-        """Put the rows in the order `order`, and draw the table."""
-        raise NotImplementedError
-
-    def column_left(self) -> None:
-        self._choose_column(-1)
-
-    def column_right(self) -> None:
-        self._choose_column(1)
-
-    def _choose_column(self, by: int) -> None:
-        self.order.choose(columns_at(self._columns, self.width), by)
-        self.refresh_edges()
-
-    def sort_by_column(self) -> None:
-        """Sort by the chosen column. The next call reverses the order, one more restores the initial order."""
-        if not self.order.chosen:
-            self.column_right()
-        self.order.sort_by(self._columns, self.order.chosen)
-        self.sort_rows()
-
-    def head_clicked(self, x: int) -> None:
-        column = column_at(columns_at(self._columns, self.width), self.width - 1, x - 1)
-        if column is not None and self.sortable:
-            self.order.sort_by(self._columns, column.name)
-            self.sort_rows()
-
-
-def cells_text(columns: Sequence[Column[Row]], row: Row) -> str:
-    """The text of a row in all columns, for searches."""
-    return "  ".join(filter(None, (column.cell(row)[0] for column in columns)))
 
 
 class TablePane(Pane, TableView[Row]):

@@ -6,16 +6,19 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from itertools import groupby
 
-from buddy.app.session.stages import Key, PassRow, StageRow
+from buddy.app.session.stages import PassRow, StageKey, StageRow
 from buddy.compiler.protocol import PHASES_OF_COMPILERS, PassInfo, Stage
 from buddy.compiler.protocol.recipe import NATIVE, PassStep, Recipe
 
-# Fewer disabled passes in a row than this are not folded.
-MIN_FOLDED = 2
+# The smallest number of consecutive disabled passes that are folded to one row.
+MIN_FOLDED_PASSES = 2
 
 
 def pass_rows(recipe: Recipe, stages: list[StageRow]) -> list[PassRow]:
-    """The rows of the built-in steps and of the recipe's passes, each with its newest stage."""
+    """Returns the rows of the built-in steps and of the recipe's passes, each with its newest stage.
+
+    A dump has a row for each stage.
+    """
     if recipe.is_dump:
         return [PassRow(row.stage.name, row.stage.step, _dump_step(row.stage), row) for row in stages]
     # `stages` has outdated stages after current ones, so the first one with a key is the newest.
@@ -36,8 +39,8 @@ def pass_rows(recipe: Recipe, stages: list[StageRow]) -> list[PassRow]:
     if not recipe.runs_passes:
         phases = PHASES_OF_COMPILERS[recipe.backend]
         # A compiler whose first phase is not MLIR takes the captured graph.
-        before = rows if phases[0][1] == "mlir" else built_in_rows("fx")
-        return [*before, *built_in_rows(*(name for name, _ in phases))]
+        earlier_rows = rows if phases[0][1] == "mlir" else built_in_rows("fx")
+        return [*earlier_rows, *built_in_rows(*(name for name, _ in phases))]
     code_steps: tuple[str, ...] = ("translate", "codegen")
     if recipe.backend != NATIVE:
         # The stages of a plug-in's backend are known only after a compilation.
@@ -47,19 +50,19 @@ def pass_rows(recipe: Recipe, stages: list[StageRow]) -> list[PassRow]:
 
 
 def _dump_step(stage: Stage) -> PassStep | None:
-    """The step of a dump's stage; `None` if the dump does not name its pass, so that it cannot be run again."""
+    """Returns the pass of a dump's stage; `None` if the dump does not name it, so that it cannot be run again."""
     if stage.step < 0:
         return None
     return PassStep(stage.name, anchor=stage.anchor, enabled=stage.state != "skipped")
 
 
 def fold_disabled(
-    rows: list[PassRow], preset: Recipe | None, is_dump: bool = False, shown_passes: Collection[Key] = ()
+    rows: list[PassRow], preset: Recipe | None, is_dump: bool = False, shown_passes: Collection[StageKey] = ()
 ) -> list[PassRow]:
-    """The rows, with neighbouring passes that are disabled, also in `preset`, as one row.
+    """Returns the rows, with consecutive passes that are disabled, also in `preset`, folded to one row.
 
-    A pass that the user has disabled keeps its row. Of a dump, the passes that changed nothing are folded. Neighbours
-    of which one is in `shown_passes` are not folded.
+    A pass that only the user has disabled keeps its row. In a dump, consecutive passes that changed nothing are folded.
+    Passes are not folded if one of them is in `shown_passes`.
     """
     steps = preset.steps if preset else ()
     disabled = {step.name for step in steps if not step.enabled} - {step.name for step in steps if step.enabled}
@@ -77,7 +80,7 @@ def fold_disabled(
         members = list(group)
         is_shown = any(key in shown_passes for key in keys[first : first + len(members)])
         first += len(members)
-        if foldable and len(members) >= MIN_FOLDED and not is_shown:
+        if foldable and len(members) >= MIN_FOLDED_PASSES and not is_shown:
             names = tuple(row.name for row in members)
             state = "changed nothing" if is_dump else "off"
             folded.append(PassRow(f"{len(names)} passes {state}", -1, None, None, names))
@@ -86,8 +89,8 @@ def fold_disabled(
     return folded
 
 
-def row_keys(rows: Sequence[PassRow]) -> list[Key]:
-    """The name of each row, and the number of earlier rows with that name."""
+def row_keys(rows: Sequence[PassRow]) -> list[StageKey]:
+    """Returns a key for each row: its name, and the number of earlier rows with that name."""
     counts: Counter[str] = Counter()
     keys = []
     for row in rows:
@@ -97,16 +100,23 @@ def row_keys(rows: Sequence[PassRow]) -> list[Key]:
 
 
 def insertion_index(steps: list[PassStep], after: int, level: str) -> int:
-    """The index for a new pass of `level`: after step `after` if possible. Graph passes are before all others."""
+    """Returns the index for a new pass of `level`: after step `after`, but with graph passes before all others."""
     graph_passes = sum(step.level == "graph" for step in steps)
     return min(after + 1, graph_passes) if level == "graph" else max(after + 1, graph_passes)
 
 
 def new_step(info: PassInfo, steps: list[PassStep], index: int) -> PassStep:
-    """A step for a pass of the catalogue at `index`, in the phase of the step before it; without one, after it."""
+    """Creates a step for the pass `info` of the catalogue, to be inserted into `steps` at `index`.
+
+    Its phase is that of the nearest step above with a phase, else that of the nearest step below. Graph passes and
+    other passes do not share phases.
+    """
     level = info.level if info.level in ("graph", "mlir", "llvm") else "mlir"
-    before = [step.phase for step in steps[:index] if step.phase and (step.level == "graph") == (level == "graph")]
-    after = [step.phase for step in steps[index:] if step.phase and (step.level == "graph") == (level == "graph")]
-    phase = before[-1] if before else next(iter(after), "")
+
+    def has_phase(step: PassStep) -> bool:
+        return bool(step.phase) and (step.level == "graph") == (level == "graph")
+
+    neighbours = filter(has_phase, [*reversed(steps[:index]), *steps[index:]])
+    phase = next((step.phase for step in neighbours), "")
     anchor = "" if level == "graph" else info.anchor
     return PassStep(info.name, level, anchor, phase=phase)  # type: ignore[arg-type]

@@ -13,17 +13,18 @@ from textual.binding import BindingType
 from buddy.app.actions import Pane as PaneId
 from buddy.app.actions import key_of
 from buddy.app.panes.context import WorkbenchContext
-from buddy.app.panes.pane import Column, TablePane, cells_text
+from buddy.app.panes.pane import TablePane
 from buddy.app.panes.pass_rows import fold_disabled, insertion_index, new_step, pass_rows, row_keys
 from buddy.app.reports import formatting
-from buddy.app.reports.searches import candidates
+from buddy.app.reports.pass_previews import candidate_passes
 from buddy.app.reports.text.search_hits import Pattern, matching_lines
 from buddy.app.screens.picker import PickerChoice, PickerScreen
-from buddy.app.session.stages import Key, PassRow, StageRow
+from buddy.app.session.stages import PassRow, StageKey, StageRow
 from buddy.app.session.state import Topic
-from buddy.app.widgets.background import pane_bindings
+from buddy.app.widgets.bindings import pane_bindings
 from buddy.app.widgets.look import Cell, Cells
-from buddy.app.widgets.search import Found
+from buddy.app.widgets.search import FoundLines
+from buddy.app.widgets.table import Column, cells_text
 from buddy.compiler.protocol import COMPILER_NAMES, PassInfo
 from buddy.compiler.protocol.recipe import OptionValue, PassStep, Recipe
 
@@ -36,9 +37,9 @@ BUILT_IN_STEPS = {
     "codegen": "LLVM IR compiled to machine code",
 }
 # The width of the column with the bars, in cells.
-BAR_WIDTH = 16
-# The width of the pane from which it has a column with options, in cells.
-OPTIONS_WIDTH = 76
+BAR_COLUMN_WIDTH = 16
+# The minimum width of the pane, in cells, for a column with the options of passes.
+MIN_WIDTH_FOR_OPTIONS = 76
 # The ops on which MLIR passes can run.
 ANCHORS = ("builtin.module", "func.func")
 
@@ -54,41 +55,46 @@ class PassesPane(TablePane[PassRow]):
     def __init__(self, context: WorkbenchContext) -> None:
         super().__init__(context)
         self.rows: list[PassRow] = []
-        # The rows without folding, whose indices are the lines of a search, and the first of them in each of `rows`.
+        # The rows without folding. Their indices are the lines of a search.
         self._unfolded_rows: list[PassRow] = []
+        # For each of `rows`, the index of the first of `_unfolded_rows` that it stands for.
         self._first_lines: list[int] = []
-        # Whether all disabled passes are shown; if not, those that the user has unfolded.
+        # Whether all disabled passes have rows of their own.
         self._shows_disabled = False
-        self._shown_passes: set[Key] = set()
-        # Whether the cursor has not been moved yet, and whether it goes to the first change once there is one.
-        self._is_untouched, self._waits_for_change = True, False
-        # Whether the stages are of a dump that prints each function alone.
-        self._has_parts = False
+        # The disabled passes that the user has unfolded.
+        self._shown_passes: set[StageKey] = set()
+        # Whether the user has not moved the cursor yet.
+        self._is_untouched = True
+        # Whether the cursor goes to the first pass that changes something as soon as there is one.
+        self._waits_for_change = False
+        # Whether the stages are of a dump that prints each function separately.
+        self._has_function_stages = False
         self._columns = self._make_columns()
 
     # ---- the table -----------------------------------------------------------------------------------------------
 
     def _make_columns(self) -> list[Column[PassRow]]:
-        """The columns. A dump has no options and no times, but says which stages are of a re-run."""
+        """Create the columns. For a dump, the column of times has no title, and marks stages of a re-run."""
         name: Column[PassRow] = Column("pass", 0, lambda row: (self._shown_name(row), self._name_role(row)))
-        time: Column[PassRow] = Column("time", 7, self._time_cell, right=True)
-        before = [
-            Column("", 3, self._state_mark),
-            Column("on", 6, lambda row: (self._anchor_text(row), "dim"), min_pane_width=54),
+        time: Column[PassRow] = Column("time", 7, self._time_cell, right_aligned=True)
+        first_columns = [
+            Column("", 3, self._state_cell),
+            Column("on", 6, lambda row: (self._anchor_text(row), "dim"), min_width=54),
         ]
-        after = [Column("ops", 11, self._change_cell, right=True, min_pane_width=54)]
+        last_columns = [Column("ops", 11, self._change_cell, right_aligned=True, min_width=54)]
         if self._is_dump:
-            return [*before, name, replace(time, title=""), *after]
+            return [*first_columns, name, replace(time, title=""), *last_columns]
         return [
-            *before,
+            *first_columns,
             name,
-            Column("options", 0, self._options_cell, min_pane_width=OPTIONS_WIDTH),
+            Column("options", 0, self._options_cell, min_width=MIN_WIDTH_FOR_OPTIONS),
             time,
-            Column("", BAR_WIDTH, self._bar_cell, min_pane_width=100),
-            *after,
+            Column("", BAR_COLUMN_WIDTH, self._bar_cell, min_width=100),
+            *last_columns,
         ]
 
-    def _state_mark(self, row: PassRow) -> Cell:
+    def _state_cell(self, row: PassRow) -> Cell:
+        """The mark of a row: failed, off, not compiled or out of date, changed something, or changed nothing."""
         stage = row.stage.stage if row.stage else None
         problem = self.state.problems.get("compile")
         if (stage and stage.state == "failed") or (problem and row.number >= 0 and problem.step == row.number):
@@ -108,23 +114,24 @@ class PassesPane(TablePane[PassRow]):
         return self.workspace.recipe.is_dump
 
     def _anchor_text(self, row: PassRow) -> str:
-        """What a pass runs on: `module` or `func` for an MLIR pass, otherwise its level, `graph` or `llvm`.
+        """The op that an MLIR pass runs on, `module` or `func`; for other passes their level, `graph` or `llvm`.
 
-        Of a dump that prints parts of a program: the part.
+        For a dump that prints each function separately, the function.
         """
         if row.step is None or self._is_dump:
-            return row.stage.stage.anchor if self._has_parts and row.stage is not None else ""
+            return row.stage.stage.anchor if self._has_function_stages and row.stage is not None else ""
         anchor = row.step.anchor.rpartition(".")[2]
         return anchor if row.step.level == "mlir" else row.step.level
 
     def _shown_name(self, row: PassRow) -> str:
-        has_hint = row.folded and self.width < OPTIONS_WIDTH
+        has_hint = row.folded and self.width < MIN_WIDTH_FOR_OPTIONS
         return f"{row.name}: {key_of('passes.toggle')} shows" if has_hint else row.name
 
     def _options_cell(self, row: PassRow) -> Cell:
         return (f"{key_of('passes.toggle')} shows them" if row.folded else _options_text(row.step), "dim")
 
     def _name_role(self, row: PassRow) -> str:
+        """The role of the name of a row: faint for passes that are off or, in a dump, changed nothing."""
         if row.folded:
             return "faint"
         if self._is_dump:
@@ -134,7 +141,8 @@ class PassesPane(TablePane[PassRow]):
         return "text" if row.step.enabled else "faint"
 
     def _time_cell(self, row: PassRow) -> Cell:
-        if self._state_mark(row)[0] == "[!]":
+        """The time of a row, or that it failed or is off; in a dump, whether its stage is of a re-run."""
+        if self._state_cell(row)[0] == "[!]":
             return ("failed", "bad")
         if row.folded or (row.step is not None and not row.step.enabled):
             return ("" if row.folded else "off", "faint")
@@ -145,9 +153,9 @@ class PassesPane(TablePane[PassRow]):
     def _bar_cell(self, row: PassRow) -> Cell:
         """A bar for the time of a row, relative to the slowest row. Bars below half a cell are omitted."""
         slowest = max((other.stage.stage.milliseconds for other in self.rows if other.stage), default=0.0)
-        if row.stage is None or slowest <= 0 or row.stage.stage.milliseconds < slowest / (2 * BAR_WIDTH):
+        if row.stage is None or slowest <= 0 or row.stage.stage.milliseconds < slowest / (2 * BAR_COLUMN_WIDTH):
             return ("", "dim")
-        return (formatting.progress_bar(row.stage.stage.milliseconds / slowest, BAR_WIDTH, self.glyphs), "bar")
+        return (formatting.progress_bar(row.stage.stage.milliseconds / slowest, BAR_COLUMN_WIDTH, self.glyphs), "bar")
 
     def _change_cell(self, row: PassRow) -> Cell:
         if row.stage is None or (row.step is not None and not row.step.enabled):
@@ -172,9 +180,9 @@ class PassesPane(TablePane[PassRow]):
         if self._is_dump:
             stage = row.stage.stage if row.stage else None
             if stage is None or stage.state == "skipped":
-                return "" if stage is None else "left out; the text is that before it"
-            how = f" {self.glyphs.dot} run again by mlir-opt" * stage.again
-            return f"{formatting.count(stage.lines)} lines" + " unchanged" * (not stage.changed) + how
+                return "" if stage is None else "skipped: the text is that of the stage before"
+            rerun_note = f" {self.glyphs.dot} run again by mlir-opt" if stage.again else ""
+            return f"{formatting.count(stage.lines)} lines{'' if stage.changed else ' unchanged'}{rerun_note}"
         if row.step is None:
             recipe = self.workspace.recipe
             owner = COMPILER_NAMES.get(recipe.backend, recipe.backend)
@@ -196,12 +204,12 @@ class PassesPane(TablePane[PassRow]):
             self.refill()
 
     def refill(self) -> None:
-        """Make the rows from the recipe and its stages, and draw the table."""
+        """Update the rows from the recipe and its stages, and draw the table."""
         recipe, current = self.workspace.recipe, self.current
         self._columns = self._make_columns()
         rows = pass_rows(recipe, self.state.board.rows()) if self.workspace.ready else []
         self._unfolded_rows = self.rows = rows
-        self._has_parts = len({row.stage.stage.anchor for row in rows if row.stage is not None}) > 1
+        self._has_function_stages = len({row.stage.stage.anchor for row in rows if row.stage is not None}) > 1
         if not self._shows_disabled:
             preset = next((preset.recipe for preset in self.state.presets if preset.name == recipe.preset), None)
             self.rows = fold_disabled(rows, preset, self._is_dump, self._shown_passes)
@@ -211,24 +219,24 @@ class PassesPane(TablePane[PassRow]):
             position = current.number, current.step.anchor
             same = [k for k, row in enumerate(self.rows) if row.step and (row.number, row.step.anchor) == position]
             self.cursor = min(same, key=lambda k: abs(k - self.cursor), default=self.cursor)
-        self.rows_updated()
+        self.redraw_changed_lines()
         if self._waits_for_change:
             self.show_first_change()
 
     def toggle_disabled(self) -> None:
-        """Show all passes, or hide those that the preset has disabled; the cursor stays on its row."""
+        """Give each disabled pass a row of its own, or fold them again. The cursor stays on its row."""
         row = self.current
         self._shows_disabled = any(row.folded for row in self.rows)
         self._shown_passes.clear()
         self.refill()
         if row is not None:
             name = row.folded[0] if row.folded else row.name
-            same = (k for k, other in enumerate(self.rows) if other.number == row.number and other.name == row.name)
-            near = (k for k, other in enumerate(self.rows) if name in (other.name, *other.folded))
-            self.center(next(same, next(near, self.cursor)))
+            same_row = (k for k, other in enumerate(self.rows) if other.number == row.number and other.name == row.name)
+            row_with_pass = (k for k, other in enumerate(self.rows) if name in (other.name, *other.folded))
+            self.center(next(same_row, next(row_with_pass, self.cursor)))
 
     def unfold(self) -> None:
-        """Show the passes for which the row under the cursor stands."""
+        """Give the passes that are folded under the cursor rows of their own."""
         if self.current is not None and self.current.folded:
             self._unfold(self.cursor)
 
@@ -262,7 +270,7 @@ class PassesPane(TablePane[PassRow]):
         self._waits_for_change = False
 
     def note_move(self) -> None:
-        """Note that the user has moved the cursor: `move_to_first_change` leaves it there."""
+        """Note that the user has moved the cursor, so that `move_to_first_change` leaves it there."""
         self._is_untouched = self._waits_for_change = False
 
     # ---- search: its lines are the rows without folding ----------------------------------------------------------
@@ -274,8 +282,8 @@ class PassesPane(TablePane[PassRow]):
         """The row of a line, or the row that stands for it."""
         return max(0, bisect_right(self._first_lines, line) - 1)
 
-    def find_lines(self, pattern: Pattern) -> Found | None:
-        return Found(matching_lines([cells_text(self._columns, row) for row in self._unfolded_rows], pattern))
+    def find_lines(self, pattern: Pattern) -> FoundLines | None:
+        return FoundLines(matching_lines([cells_text(self._columns, row) for row in self._unfolded_rows], pattern))
 
     def preview_match(self, line: int) -> None:
         """Show a pass, or the row that stands for it: only `go_to_match` unfolds."""
@@ -288,8 +296,8 @@ class PassesPane(TablePane[PassRow]):
 
     # ---- actions -------------------------------------------------------------------------------------------------
 
-    def toggle(self) -> None:
-        """Disable or enable the pass under the cursor, or show the passes for which its row stands."""
+    def toggle_pass(self) -> None:
+        """Disable or enable the pass under the cursor. If passes are folded there, unfold them instead."""
         row = self.current
         self.unfold()
         if row is not None and row.step is not None:
@@ -313,22 +321,23 @@ class PassesPane(TablePane[PassRow]):
         recipe = self.workspace.recipe
         from buddy.app.screens.tables import TrialsScreen
 
-        steps = candidates(recipe.steps, self.state.passes)
+        steps = candidate_passes(recipe.steps, self.state.passes)
         screen = TrialsScreen(self.context.session, row.stage.stage.text, steps, recipe.threads)
         self.app.push_screen(screen, self._insert_step)
 
     def _insert_step(self, step: PassStep | None) -> None:
+        """Insert a pass that was tried below the cursor, in the phase of the pass above it."""
         if step is None:
             return
         steps = list(self.workspace.recipe.steps)
-        index = insertion_index(steps, self._step_above, step.level)
+        index = insertion_index(steps, self._step_index_above, step.level)
         phase = next((other.phase for other in reversed(steps[:index]) if other.level != "graph" and other.phase), "")
         steps.insert(index, msgspec.structs.replace(step, phase=phase))
         self._edit_steps(steps, f"{step.name} inserted")
         self._show_step(index)
 
     @property
-    def _step_above(self) -> int:
+    def _step_index_above(self) -> int:
         """The index in the recipe of the pass at or above the cursor; -1 if the cursor is above all passes."""
         numbers = [row.number for row in self.rows[: self.cursor + 1] if row.step is not None]
         return numbers[-1] if numbers else -1
@@ -370,6 +379,7 @@ class PassesPane(TablePane[PassRow]):
         self._move_step(-1)
 
     def _move_step(self, by: int) -> None:
+        """Exchange the pass under the cursor with the one that is `by` passes below it."""
         row = self.current
         if row is None or row.step is None:
             return
@@ -388,10 +398,11 @@ class PassesPane(TablePane[PassRow]):
         self.app.push_screen(PickerScreen("Insert a pass", choices), self._insert_pass)
 
     def _insert_pass(self, info: PassInfo | None) -> None:
+        """Insert a pass of the catalogue below the cursor, with its default options."""
         if info is None:
             return
         steps = list(self.workspace.recipe.steps)
-        index = insertion_index(steps, self._step_above, info.level)
+        index = insertion_index(steps, self._step_index_above, info.level)
         steps.insert(index, new_step(info, steps, index))
         self._edit_steps(steps, f"{info.name} inserted")
         self._show_step(index)
@@ -405,7 +416,7 @@ class PassesPane(TablePane[PassRow]):
         if info is None or not info.options:
             self.say(f"{row.name} has no options")
             return
-        from buddy.app.screens.picker import OptionScreen
+        from buddy.app.screens.pass_options import OptionScreen
 
         self.app.push_screen(OptionScreen(info, row.step), lambda options: self._set_options(row, options))
 

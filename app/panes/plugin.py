@@ -1,4 +1,4 @@
-"""The workbench's pane that hosts those of plug-ins, one at a time. Their code runs in a thread, with a time limit."""
+"""The plug-in pane, which shows the pane of one plug-in. The plug-in's code runs in a thread, with a time limit."""
 
 from __future__ import annotations
 
@@ -18,36 +18,42 @@ from buddy.app.panes.pane import LinkedPane, RowMark
 from buddy.app.screens.detail import diagnostic_lines
 from buddy.app.screens.picker import PickerChoice, PickerScreen
 from buddy.app.session import pane_plugins
-from buddy.app.session.pane_plugins import PaneCallError, PaneLine, PaneSource, PaneThread, PaneView, checked_lines
+from buddy.app.session.pane_plugins import PaneCallError, PaneLine, PaneSource, PaneThread, PaneView, check_lines
 from buddy.app.session.state import Topic
-from buddy.app.widgets.background import pane_bindings, start_worker
+from buddy.app.widgets.background import start_worker
+from buddy.app.widgets.bindings import pane_bindings
 from buddy.app.widgets.look import Cells, cut_cells
 from buddy.compiler.protocol import Diagnostic, FetchLines
 
+# The value of the picker's entry that hides the pane.
 HIDE = object()
-NO_PANES = "No plug-in has a pane: `buddy-tui new plugin NAME` writes one, and --pane FILE.py:CLASS names one"
+NO_PANES_MESSAGE = "No plug-in has a pane: `buddy-tui new plugin NAME` writes one, and --pane FILE.py:CLASS names one"
+# The topics that have changed for a pane that has not been drawn yet.
 ALL_TOPICS = frozenset({"graph", "passes", "stages", "outputs", "status", "selection"})
 
 
 class PluginPane(LinkedPane):
-    """Shows the lines of a pane of a plug-in. `files` are the panes of `--pane`."""
+    """Shows the lines that the pane of a plug-in draws. `pane_options` are the values of `--pane`."""
 
     pane_id: ClassVar[PaneId] = "plugin"
     BINDINGS: ClassVar[list[BindingType]] = pane_bindings("plugin")
     BORDER_TITLE = PANE_TITLES["plugin"]
 
-    def __init__(self, context: WorkbenchContext, ir: IrPane, files: Sequence[str] = ()) -> None:
+    def __init__(self, context: WorkbenchContext, ir: IrPane, pane_options: Sequence[str] = ()) -> None:
         super().__init__(context)
-        self._ir, self._files = ir, files
-        self._found: tuple[tuple[PaneSource, ...], tuple[Diagnostic, ...]] | None = None
+        self._ir, self._pane_options = ir, pane_options
+        # The panes of plug-ins, once they are looked for.
+        self._sources: tuple[PaneSource, ...] | None = None
         self._thread: PaneThread | None = None
-        # The pane that is shown, and the object that draws it, once it is loaded.
+        # Where the pane that is shown comes from.
         self.source: PaneSource | None = None
-        self._code: pane_plugins.Pane | None = None
+        # The object of the plug-in that draws it, once it is loaded.
+        self._hosted_pane: pane_plugins.Pane | None = None
         self._lines: list[PaneLine] | None = None
         self.problem: Diagnostic | None = None
-        # The topics that have changed, and the keys and clicks not yet passed on, since the pane was drawn last.
+        # The topics that have changed since the pane was drawn last.
         self._changed: frozenset[str] = frozenset()
+        # The keys and clicks that are not passed to the plug-in yet.
         self._inputs: list[Callable[[PaneView], None]] = []
         # The thread that draws the pane now.
         self._drawing: PaneThread | None = None
@@ -55,50 +61,50 @@ class PluginPane(LinkedPane):
     # ---- choosing a pane -----------------------------------------------------------------------------------------
 
     def sources(self) -> tuple[PaneSource, ...]:
-        """The panes of plug-ins. The first call looks for them, and shows which are left out."""
-        if self._found is None:
-            self._found = pane_plugins.find_panes(self._files)
-            for problem in self._found[1]:
+        """The panes of plug-ins. The first call looks for them, and shows why others cannot be used."""
+        if self._sources is None:
+            self._sources, problems = pane_plugins.find_panes(self._pane_options)
+            for problem in problems:
                 self.state.add_to_log(problem)
                 self.say(str(problem))
-        return self._found[0]
+        return self._sources
 
     def choose(self) -> None:
         """Show the pane of the only plug-in that has one, or hide it; if there are several, let the user choose."""
         sources = self.sources()
         if not sources:
-            self.say(NO_PANES)
+            self.say(NO_PANES_MESSAGE)
         elif len(sources) == 1:
-            is_shown = self.context.layout.with_plugin and self.problem is None
+            is_shown = self.context.layout.shows_plugin and self.problem is None
             self.apply_choice(HIDE if is_shown else sources[0])
         else:
             choices = [PickerChoice(each.name, each.origin, each, each == self.source) for each in sources]
-            if self.context.layout.with_plugin:
+            if self.context.layout.shows_plugin:
                 choices.append(PickerChoice("Hide", "hide the pane", HIDE))
             self.context.dialogs.open(PickerScreen("Panes of plug-ins", choices), self.apply_choice)
 
     def apply_choice(self, choice: object) -> None:
         """Show the chosen pane, or hide the one that is shown."""
         if choice is HIDE:
-            self.context.layout.show_plugin(False)
+            self.context.layout.hide_plugin()
         elif isinstance(choice, PaneSource):
             self.show(choice)
 
     def show(self, source: PaneSource) -> None:
-        """Show a pane of a plug-in, with the focus. One that was switched off is loaded again."""
+        """Load the pane of a plug-in unless it is loaded, show it, and focus it."""
         if source != self.source or self.problem is not None:
             self.close()
-            self.source, self._code, self.problem, self._lines, self._inputs = source, None, None, None, []
+            self.source, self._hosted_pane, self.problem, self._lines, self._inputs = source, None, None, None, []
             self._thread = PaneThread()
             start_worker(self, "load", self._load, source, self._thread)
         self.context.layout.titles[self.pane_id] = self._title(source)
-        self.context.layout.show_plugin(True)
+        self.context.layout.show_plugin()
         self._changed |= ALL_TOPICS
         self._draw_soon()
 
     def _title(self, source: PaneSource) -> str:
-        """The title that the loaded code gives, or the name of the pane."""
-        return (str(self._code.title) if self._code is not None else "") or source.name
+        """The title that the plug-in gives its pane; without one, the name of the pane."""
+        return (str(self._hosted_pane.title) if self._hosted_pane is not None else "") or source.name
 
     def close(self) -> None:
         """End the thread of the pane that is shown."""
@@ -110,24 +116,25 @@ class PluginPane(LinkedPane):
         self.close()
 
     async def _load(self, source: PaneSource, thread: PaneThread) -> None:
+        """Load the plug-in's code in `thread`, then draw its pane."""
         try:
             code = await thread.call(source.load, pane_plugins.LOAD_SECONDS)
         except PaneCallError as failed:
             self._switch_off(thread, failed.error)
         else:
             if thread is self._thread:
-                self._code = code
+                self._hosted_pane = code
                 self.context.layout.titles[self.pane_id] = self._title(source)
                 self.context.layout.arrange()
                 self._draw_soon()
 
     def _switch_off(self, thread: PaneThread, error: BaseException) -> None:
-        """Show the error of a pane instead of its lines, and call its code no more."""
+        """Show the error of a pane instead of its lines, and stop calling the plug-in."""
         thread.stop()
         if thread is not self._thread or self.source is None:
-            return  # the error of a pane that was replaced
-        self._thread, self._code, self._inputs = None, None, []
-        self.problem = self.source.problem(error)
+            return  # The error is of a pane that another one has replaced.
+        self._thread, self._hosted_pane, self._inputs = None, None, []
+        self.problem = self.source.diagnose(error)
         self.state.add_to_log(self.problem)
         self.say(f"The pane {self.source.name} is switched off: {self.problem.what}")
         self.rows_changed()
@@ -137,7 +144,7 @@ class PluginPane(LinkedPane):
     def update_from(self, topics: frozenset[Topic]) -> None:
         self._note_changes(topics)
 
-    def mark_node(self, before: str) -> None:
+    def selection_changed(self, previous: str) -> None:
         self.refresh_marks()
         self._note_changes(frozenset({"selection"}))
 
@@ -147,7 +154,7 @@ class PluginPane(LinkedPane):
 
     def _note_changes(self, topics: frozenset[str]) -> None:
         self._changed |= topics
-        if self._code is not None and topics & frozenset(self._code.topics):
+        if self._hosted_pane is not None and topics & frozenset(self._hosted_pane.topics):
             self._draw_soon()
 
     def on_resize(self) -> None:
@@ -155,28 +162,37 @@ class PluginPane(LinkedPane):
         self._draw_soon()
 
     def _draw_soon(self) -> None:
-        """Draw the pane, unless it is hidden, or being drawn, after which it is drawn again."""
+        """Start to draw the pane unless it is hidden. If it is being drawn, `_draw` draws it once more afterwards."""
         thread = self._thread
-        if self._code is None or thread is None or thread is self._drawing or not self.context.layout.with_plugin:
+        if (
+            self._hosted_pane is None
+            or thread is None
+            or thread is self._drawing
+            or not self.context.layout.shows_plugin
+        ):
             return
         self._drawing = thread
-        start_worker(self, "draw", self._draw, self._code, thread)
+        start_worker(self, "draw", self._draw, self._hosted_pane, thread)
 
     async def _draw(self, code: pane_plugins.Pane, thread: PaneThread) -> None:
+        """Pass keys and clicks to the plug-in and draw its lines, until nothing has changed any more."""
         try:
             while (self._changed or self._inputs) and thread is self._thread:
                 view, inputs = self._view(thread), self._inputs
                 self._changed, self._inputs = frozenset(), []
-                lines = await thread.call(partial(_lines_of, code, view, inputs, max(self.width - 1, 1), self._roles()))
+                lines = await thread.call(
+                    partial(_draw_lines, code, view, inputs, max(self.width - 1, 1), self._roles())
+                )
                 if thread is self._thread:
                     self._lines = lines
-                    self.rows_updated()
+                    self.redraw_changed_lines()
         except PaneCallError as failed:
             self._switch_off(thread, failed.error)
         finally:
             self._drawing = None if self._drawing is thread else self._drawing
 
     def _view(self, thread: PaneThread) -> PaneView:
+        """What the plug-in can read while it draws the pane."""
         state, session = self.state, self.context.session
         return PaneView(
             program=self.workspace.source,
@@ -190,7 +206,7 @@ class PluginPane(LinkedPane):
             report=state.report,
             profile=state.profile,
             changed=self._changed,
-            _fetch=pane_plugins.fetch_lines(
+            _fetch=pane_plugins.line_fetcher(
                 thread, lambda text, first, count: session.request(FetchLines(0, text, first, count))
             ),
         )
@@ -219,7 +235,7 @@ class PluginPane(LinkedPane):
 
     def mark_of(self, row: int) -> RowMark:
         node, selection = self.lines[row].node, self.context.selection
-        return RowMark(bool(node) and node == selection.node, node in selection.linked)
+        return RowMark(bool(node) and node == selection.node, node in selection.linked_nodes)
 
     def empty(self, width: int) -> list[Cells]:
         if self.problem is not None:
@@ -232,8 +248,8 @@ class PluginPane(LinkedPane):
         return [[("loading" if self._lines is None else "no lines", "dim")]] if self.source is not None else []
 
     def foot(self, width: int) -> list[Cells]:
-        """The pane's own keys."""
-        keys = self._code.keys if self._code is not None else {}
+        """The keys that the plug-in handles, with their descriptions."""
+        keys = self._hosted_pane.keys if self._hosted_pane is not None else {}
         cells: Cells = [cell for key, text in keys.items() for cell in ((f" {key}", "key"), (f" {text} ", "dim"))]
         return [cut_cells(cells, width)] if cells else []
 
@@ -244,15 +260,15 @@ class PluginPane(LinkedPane):
 
     def take_key(self, key: str) -> bool:
         """Pass `key` to the code of the plug-in if it is one of its keys; returns whether it is."""
-        if self._code is None or key not in self._code.keys:
+        if self._hosted_pane is None or key not in self._hosted_pane.keys:
             return False
-        code = self._code
+        code = self._hosted_pane
         self._inputs.append(lambda view: code.press(view, key))
         self._draw_soon()
         return True
 
     def on_click(self, event: events.Click) -> None:
-        offset, code = event.get_content_offset(self), self._code
+        offset, code = event.get_content_offset(self), self._hosted_pane
         row = self.row_at(offset.y) if offset else -1
         if code is not None and offset is not None and 0 <= row < self.row_count:
             column = max(0, offset.x - 1)
@@ -263,19 +279,22 @@ class PluginPane(LinkedPane):
         """Go to the node of the line under the cursor."""
         node = self.lines[self.cursor].node if self.row_count else ""
         if node:
-            self.context.selection.go_to_node((node,))
+            self.context.selection.go_to_one_of((node,))
         else:
-            self.say("This line is about no node")
+            self.say("No node belongs to this line")
 
 
-def _lines_of(
+def _draw_lines(
     code: pane_plugins.Pane,
     view: PaneView,
     inputs: Sequence[Callable[[PaneView], None]],
     width: int,
     roles: frozenset[str],
 ) -> list[PaneLine]:
-    """Passes keys and clicks to a pane, then returns its lines. Runs in the pane's thread."""
+    """Passes keys and clicks to the pane of a plug-in, then returns its lines. Runs in the pane's thread.
+
+    Raises `BuddyError` for lines that are not valid, such as cells with unknown roles.
+    """
     for handle in inputs:
         handle(view)
-    return checked_lines(code.lines(view, width), roles)
+    return check_lines(code.lines(view, width), roles)

@@ -1,4 +1,4 @@
-"""The selected graph node. All panes mark it, and the lines that come from it."""
+"""The selected graph node and the linked Python line, which all panes mark, and the moves from pane to pane."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ FOLLOW_SECONDS = 0.12
 class SelectionView(Protocol):
     """A pane that shows the selection."""
 
-    def mark_node(self, before: str) -> None:
-        """Update the marks of rows, after the selection has changed from the node `before` to another node."""
+    def selection_changed(self, previous: str) -> None:
+        """Update the marks of rows, after another node than `previous` has been selected."""
 
     def show_node(self, stable: str) -> None:
         """Move the cursor to the row of a node, and scroll to it."""
@@ -42,20 +42,20 @@ class Selection:
         self._names: dict[str, str] = {}
         self._locations: dict[str, str] = {}
         self.node = ""
-        self.lines = PythonLines()
-        # The line under the cursor of the source pane, if that has moved last.
-        self._line: PythonLocation | None = None
-        # The linked nodes, with the line and the graph that they belong to.
-        self._linked: tuple[PythonLocation | None, PythonLines, frozenset[str]] = (None, self.lines, frozenset())
+        self.python_lines = PythonLines()
+        # The line under the cursor of the source pane, if that cursor has moved after the last selection of a node.
+        self._source_line: PythonLocation | None = None
+        # The linked Python line, the lines of the graph, and the nodes of the linked line: a cache of `linked_nodes`.
+        self._linked: tuple[PythonLocation | None, PythonLines, frozenset[str]] = (None, self.python_lines, frozenset())
 
-    def name_nodes(self, info: GraphInfo) -> None:
-        """Set the names and the Python lines of the graph's nodes, by stable name."""
+    def set_graph(self, info: GraphInfo) -> None:
+        """Read the names and the Python lines of the nodes of a graph, unless it is the current graph."""
         if info is self._info:
             return
-        self._info, self._line = info, None
+        self._info, self._source_line = info, None
         self._names = {row.stable: row.display_name for row in info.rows}
         self._locations = {row.stable: row.location for row in info.rows}
-        self.lines = PythonLines(info.rows, info.caller_locations)
+        self.python_lines = PythonLines(info.rows, info.caller_locations)
 
     def name_of(self, stable: str) -> str:
         """The name in the graph of the node with that stable name."""
@@ -68,14 +68,14 @@ class Selection:
     @property
     def linked_location(self) -> PythonLocation | None:
         """The linked Python line: that of the source pane's cursor if it moved last, else that of the selected node."""
-        return self._line or self.lines.location_of(self.node)
+        return self._source_line or self.python_lines.location_of(self.node)
 
     @property
-    def linked(self) -> frozenset[str]:
+    def linked_nodes(self) -> frozenset[str]:
         """The nodes of the linked line, which all panes highlight; none while the source pane is hidden."""
-        if not self._layout.with_source:
+        if not self._layout.shows_source:
             return frozenset()
-        location, lines = self.linked_location, self.lines
+        location, lines = self.linked_location, self.python_lines
         if self._linked[:2] != (location, lines):
             self._linked = (
                 location,
@@ -85,18 +85,18 @@ class Selection:
         return self._linked[2]
 
     def colour_of(self, nodes: Sequence[str]) -> str:
-        """The role that colours the Python line of `nodes` in all panes; "" while the source pane is hidden."""
-        return self.lines.colour_of(nodes) if self._layout.with_source else ""
+        """The role that colours the Python line of `nodes` in every pane; "" while the source pane is hidden."""
+        return self.python_lines.colour_of(nodes) if self._layout.shows_source else ""
 
     def select_node(self, stable: str) -> None:
         """Select a node in every pane."""
-        self._line = None
+        self._source_line = None
         self._select(stable)
 
     def _select(self, stable: str) -> None:
-        before, self.node = self.node, stable
+        previous, self.node = self.node, stable
         for view in self.views:
-            view.mark_node(before)
+            view.selection_changed(previous)
 
     def select_row(self, row: NodeRow | None) -> None:
         """Select the node of a graph row. The IR pane goes to it when the cursor has stayed on the row."""
@@ -107,7 +107,7 @@ class Selection:
     def _schedule_follow(self) -> None:
         if self._follow_timer is not None:
             self._follow_timer.stop()
-        self._follow_timer = self._jobs.later(FOLLOW_SECONDS, self._follow)
+        self._follow_timer = self._jobs.call_later(FOLLOW_SECONDS, self._follow)
 
     def _follow(self) -> None:
         for view in self.views:
@@ -115,8 +115,8 @@ class Selection:
 
     def link_line(self, location: PythonLocation) -> None:
         """Link a Python line. Go to its first node in every pane, unless one of its nodes is selected."""
-        self._line = location
-        nodes = self.lines.nodes_of(location)
+        self._source_line = location
+        nodes = self.python_lines.nodes_of(location)
         is_selected = not nodes or self.node in nodes
         self._select(self.node if is_selected else nodes[0])
         if not is_selected:
@@ -127,24 +127,24 @@ class Selection:
     def select_one_of(self, nodes: Sequence[str]) -> None:
         """Select the first of the nodes of a line, and show its row, unless one of the nodes is selected."""
         if nodes and self.node not in nodes:
-            self._show(nodes[0])
+            self._select_and_show(nodes[0])
 
-    def _show(self, node: str) -> None:
+    def _select_and_show(self, node: str) -> None:
         self.select_node(node)
         for view in self.views:
             view.show_node(node)
 
-    def go_to_node(self, nodes: tuple[str, ...]) -> None:
-        """Go to the node of a line in the graph pane. If the line comes from several nodes, the user picks one."""
+    def go_to_one_of(self, nodes: tuple[str, ...]) -> None:
+        """Go to the node that a line comes from in the graph pane. If there are several, the user picks one."""
         if len(nodes) == 1:
-            self._go_to(nodes[0])
+            self._go_to_picked(nodes[0])
             return
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         choices = [PickerChoice(self.name_of(node), node, node, marked=node == self.node) for node in nodes]
-        self._dialogs.open(PickerScreen("This line comes from", choices), self._go_to)
+        self._dialogs.open(PickerScreen("This line comes from", choices), self._go_to_picked)
 
-    def _go_to(self, node: str | None) -> None:
+    def _go_to_picked(self, node: str | None) -> None:
         if node is not None:
-            self._show(node)
+            self._select_and_show(node)
             self._layout.show_pane("graph")

@@ -9,6 +9,7 @@ from textual.binding import BindingType
 from textual.worker import Worker
 
 from buddy.app.actions import Pane as PaneId
+from buddy.app.actions import key_of
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.graph import GraphPane
 from buddy.app.panes.pane import Pane
@@ -23,27 +24,27 @@ from buddy.app.reports.python_lines import (
     missing_nodes_text,
     parse_location,
 )
-from buddy.app.screens.detail import wrap_text
 from buddy.app.session.requests import Requester
 from buddy.app.session.state import Topic
-from buddy.app.widgets.background import pane_bindings
+from buddy.app.widgets.bindings import pane_bindings
 from buddy.app.widgets.code_view import CodeView
 from buddy.app.widgets.look import Cells, align_both_ends
+from buddy.app.widgets.wrapping import wrap_text
 from buddy.app.workspace.files import FileStamp, read_stamp
 from buddy.compiler.protocol import GraphInfo, NodeRow, PythonOpened
 from buddy.compiler.protocol.recipe import EAGER
 
-# Columns per step to the left or to the right.
+# The number of columns that a key scrolls sideways.
 SCROLL_COLUMNS = 16
 # How often the pane checks whether the file on the screen has changed on disk.
 CHECK_SECONDS = 2.0
 # With fewer columns, the time of a line is not shown.
 MIN_WIDTH_FOR_TIMES = 60
-# The message about a file that is not as it was captured, by its state on disk.
+# The note about a file that may differ from the captured code, by its state on disk. `{key}` captures again.
 DISK_NOTES = {
-    "changed": "changed on disk since the capture: lines marked ~ are old, R captures again",
-    "deleted": "deleted on disk since the capture: R captures again",
-    "uncertain": "written while the program ran: lines may be wrong, R captures again",
+    "changed": "changed on disk since the capture: lines marked ~ are old, {key} captures again",
+    "deleted": "deleted on disk since the capture: {key} captures again",
+    "uncertain": "written while the program ran: lines may be wrong, {key} captures again",
     "none": "code without a file",
 }
 
@@ -59,18 +60,25 @@ class SourcePane(Pane, CodeView):
     def __init__(self, context: WorkbenchContext, graph: GraphPane) -> None:
         CodeView.__init__(self, context.session.cache)
         self.context, self.id, self._graph = context, self.pane_id, graph
-        # The graph, its files that are open, and the reasons why other files of it cannot be shown; files by path.
+        # The graph to which the files belong.
         self._info: GraphInfo | None = None
+        # The files of the graph that are open, by path.
         self._files: dict[str, PythonOpened] = {}
+        # The reasons why files of the graph cannot be shown, by path.
         self._problems: dict[str, str] = {}
+        # The sizes and times of files when they were opened, by path; `None` for files that do not exist.
         self._stamps: dict[str, FileStamp | None] = {}
-        # The line to go to as soon as its file is opened, and the path of the file on the screen.
+        # The line to go to as soon as its file is opened.
         self._location: PythonLocation | None = None
+        # The path of the file on the screen.
         self._path = ""
+        # What is known about lines of the file on the screen, by line.
         self._facts: dict[int, LineFacts] = {}
         self._times: LineTimes | None = None
+        # The reasons of graph breaks, by the line of the break.
         self._breaks: dict[PythonLocation, str] = {}
-        self._old: frozenset[int] = frozenset()
+        # The lines of the file on the screen that differ from the file on disk.
+        self._old_lines: frozenset[int] = frozenset()
         self._rows: dict[str, NodeRow] = {}
         self._other_graphs: dict[str, PythonLines] = {}
         self._reopening: Worker[None] | None = None
@@ -110,7 +118,7 @@ class SourcePane(Pane, CodeView):
 
     def head(self, width: int) -> list[Cells]:
         opened = self._files.get(self._path)
-        note = DISK_NOTES.get(opened.on_disk, "") if opened is not None else ""
+        note = DISK_NOTES.get(opened.on_disk, "").format(key=key_of("rerun")) if opened is not None else ""
         columns = max(width - len(note) - 4, 12)
         path = self.context.session.display_path(self._path or (self._location.path if self._location else ""))
         path = path if len(path) <= columns else f"{self.glyphs.ellipsis}{path[1 - columns :]}"
@@ -124,15 +132,15 @@ class SourcePane(Pane, CodeView):
         return [[(f" {piece}", "dim")] for piece in wrap_text(message, max(width - 2, 10))]
 
     def foot(self, width: int) -> list[Cells]:
-        if not self._lines:
+        if not self._line_count:
             return []
-        text, role = self.line_text()
+        text, role = self._line_note()
         return [[(f" {formatting.clip(text, width - 2, self.glyphs)}", role)]]
 
-    def line_text(self) -> tuple[str, str]:
-        """What the line under the cursor computes, or why no node comes from it, and the role of this text."""
+    def _line_note(self) -> tuple[str, str]:
+        """The text about the line under the cursor, and its role: what it computes, or why no node comes from it."""
         location, facts = PythonLocation(self._path, self.cursor), self._facts_of(self.cursor)
-        old = "the file on disk has another line here; " if self.cursor in self._old else ""
+        old = "the file on disk has another line here; " if self.cursor in self._old_lines else ""
         if location in self._breaks:
             return f"{old}graph break: {self._breaks[location]}", "bad"
         if facts.nodes:
@@ -141,7 +149,7 @@ class SourcePane(Pane, CodeView):
             assignment = self.state.assignments.get(node)
             reason = assignment.reason if assignment is not None and assignment.lowering == EAGER else ""
             return f"{old}{text}{f': {reason}' if reason else ''}", "warn" if old or facts.n_eager else "dim"
-        opened, lines = self._files.get(self._path), self.context.selection.lines
+        opened, lines = self._files.get(self._path), self.context.selection.python_lines
         reason = missing_nodes_text(location, opened.structure, lines, self._other_graphs) if opened is not None else ""
         return f"{old}no node: {reason}", "warn" if old else "dim"
 
@@ -154,10 +162,11 @@ class SourcePane(Pane, CodeView):
         return next(eager, nodes[0])
 
     def gutter_cells(self, row: int) -> Cells:
+        """The cells before the code of a line: its mark, number, lowering, time and share."""
         location, facts, selection = PythonLocation(self._path, row), self._facts_of(row), self.context.selection
         mark = ">" if row == self.cursor else "=" if location == selection.linked_location else " "
-        number_role = selection.lines.colour_at(location) or ("key" if row == self.cursor else "number")
-        is_old, breaks = row in self._old, location in self._breaks
+        number_role = selection.python_lines.colour_at(location) or ("key" if row == self.cursor else "number")
+        is_old, breaks = row in self._old_lines, location in self._breaks
         cells: Cells = [(mark, "key"), (f"{row + 1:>5}", number_role), ("~" if is_old else " ", "stale")]
         cells.append(("! ", "bad") if breaks else (f"{facts.mark} ", facts.role))
         if self._times is not None and self.width >= MIN_WIDTH_FOR_TIMES:
@@ -170,8 +179,9 @@ class SourcePane(Pane, CodeView):
         return super().background(row) if self._moves_selection or not is_linked else "linked-line"
 
     def _facts_of(self, row: int) -> LineFacts:
+        """What is known about a line: its nodes, their lowerings, and its time."""
         if row not in self._facts:
-            lines, location = self.context.selection.lines, PythonLocation(self._path, row)
+            lines, location = self.context.selection.python_lines, PythonLocation(self._path, row)
             nodes = lines.nodes_of(location)
             lowerings = {node: self._graph.lowering_of(self._rows[node]) for node in nodes if node in self._rows}
             self._facts[row] = line_facts(lines, location, lowerings, self._times)
@@ -181,7 +191,7 @@ class SourcePane(Pane, CodeView):
 
     def go_to_selected_node(self) -> None:
         """Go to the line of the selected node, unless this pane has focus or is hidden. Opens a new graph's files."""
-        if not self.context.layout.with_source:
+        if not self.context.layout.shows_source:
             return
         selection = self.context.selection
         location = selection.linked_location
@@ -190,7 +200,7 @@ class SourcePane(Pane, CodeView):
             self._read_graph()
             others = (info for info in self.state.graphs if info is not self._info)
             self._other_graphs = {info.name: PythonLines(info.rows, info.caller_locations) for info in others}
-            paths = [*([location.path] if location is not None else []), *selection.lines.paths]
+            paths = [*([location.path] if location is not None else []), *selection.python_lines.paths]
             self._location = location
             self._open_files(list(dict.fromkeys(paths)))
         elif location is not None and not (self._moves_selection and self._path):
@@ -199,14 +209,14 @@ class SourcePane(Pane, CodeView):
     def show_location(self, location: PythonLocation) -> None:
         """Show the pane with the cursor on this line, and focus it."""
         layout = self.context.layout
-        layout.with_source = True
+        layout.shows_source = True
         layout.show_pane("source")
         self.redraw_links()
         self.go_to_selected_node()
         self._go_to(location)
 
     def redraw_links(self) -> None:
-        """Draw all panes again after this pane was shown or hidden: only with it, lines have colours in all panes."""
+        """Draw all panes again after this pane was shown or hidden: lines have colours only while it is shown."""
         for pane in self.context.layout.panes.values():
             pane.refresh()
 
@@ -229,9 +239,9 @@ class SourcePane(Pane, CodeView):
         text, lines = (opened.text, opened.lines) if opened is not None else ("", 0)
         if path != self._path:
             self.left = 0
-        self._path, self._text, self._lines, self._facts = path, text, lines, {}
+        self._path, self._text, self._line_count, self._facts = path, text, lines, {}
         ranges = opened.old if opened is not None else ()
-        self._old = frozenset(row for first, count in ranges for row in range(first, first + count))
+        self._old_lines = frozenset(row for first, count in ranges for row in range(first, first + count))
         self.cursor = line
         self.rows_changed()
 
@@ -246,6 +256,7 @@ class SourcePane(Pane, CodeView):
         await self._open_file(path)
 
     async def _open_file(self, path: str) -> None:
+        """Request a file from the engine, and show it or the reason why it cannot be shown."""
         problems: list[str] = []
         info, session = self._info, self.context.session
         stamp = None if session.is_remote else read_stamp(path)
@@ -271,23 +282,24 @@ class SourcePane(Pane, CodeView):
             self._path = self._path if opened is not None else ""
             self._text = ""
             self._go_to(self._location)
-        elif self._path not in self.context.selection.lines.paths:
+        elif self._path not in self.context.selection.python_lines.paths:
             self._show_file("", None, 0)
 
     def _check_file(self) -> None:
         """Open the file on the screen again if it has changed on disk, to mark the lines that are old."""
         session, path = self.context.session, self._path
         opened = self._files.get(path)
-        if not self.context.layout.with_source or session.is_remote or opened is None or opened.on_disk == "none":
+        if not self.context.layout.shows_source or session.is_remote or opened is None or opened.on_disk == "none":
             return
-        # A request may take longer than the time between two checks: started again at each check, it would never end.
+        # A request may take longer than `CHECK_SECONDS`. If each check started it again, it would never end.
         is_reopening = self._reopening is not None and not self._reopening.is_finished
         if not is_reopening and read_stamp(path) != self._stamps.get(path):
             self._reopening = self._reopen_file(path)
 
     # ---- synchronisation ---------------------------------------------------------------------------------------------
 
-    def mark_node(self, before: str) -> None:
+    def selection_changed(self, previous: str) -> None:
+        """Go to the line of the selected node; without a move, draw the marks of the cursor's line again."""
         row, facts = self.cursor, self._facts.get(self.cursor)
         self.go_to_selected_node()
         # A move has drawn both rows and the foot already.
@@ -307,15 +319,17 @@ class SourcePane(Pane, CodeView):
         """Go to a node of the line under the cursor in the graph pane, or report why no node comes from it."""
         nodes = self._facts_of(self.cursor).nodes if self._path else ()
         if nodes:
-            self.context.selection.go_to_node(nodes)
+            self.context.selection.go_to_one_of(nodes)
         elif self._path:
-            self.say(f"line {self.cursor + 1}: {self.line_text()[0]}")
+            self.say(f"line {self.cursor + 1}: {self._line_note()[0]}")
 
     def source_left(self) -> None:
-        self.sideways(-SCROLL_COLUMNS)
+        """Scroll the code to the left."""
+        self.scroll_sideways(-SCROLL_COLUMNS)
 
     def source_right(self) -> None:
-        self.sideways(SCROLL_COLUMNS)
+        """Scroll the code to the right."""
+        self.scroll_sideways(SCROLL_COLUMNS)
 
     def text_to_copy(self) -> str:
         return self.line.text if self.line is not None else ""

@@ -1,4 +1,4 @@
-"""The times of a compilation by phase, pass and function, and the measurements of a preset."""
+"""The times of a compilation by phase, pass and function, and the measurements of a recipe in a table of recipes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from buddy.app.reports.profile import FlameNode, add_to_flame
 from buddy.compiler.protocol import Compiled, GraphInfo, RunReport, Stage
 from buddy.compiler.protocol.recipe import Recipe
 
-# The entry for the time between passes, when the module is cloned, annotated with locations and printed. A compilation
-# by `torch.compile` does none of this.
+# The entry for the time between passes, in which the module is cloned, annotated with locations and printed.
+# A compilation by `torch.compile` spends no such time.
 SNAPSHOTS = "(snapshots)"
 
 
 def compile_flame(stages: Sequence[Stage], compiled: Compiled, info: GraphInfo) -> FlameNode:
-    """A tree of phases and passes. Time outside of passes is an entry next to the phases.
+    """Return a tree of phases and passes. Time outside of passes is an entry next to the phases.
 
     A cached stage counts with the time of its original compilation; then the time between passes is unknown.
     """
@@ -29,7 +29,7 @@ def compile_flame(stages: Sequence[Stage], compiled: Compiled, info: GraphInfo) 
 
 
 def object_times(stages: Sequence[Stage]) -> list[tuple[str, float]]:
-    """The functions and the times of their code generation in seconds, the slowest first.
+    """Return the functions and the times of their code generation in seconds, the slowest first.
 
     Functions are compiled in parallel, so the sum may exceed the time of the stage.
     """
@@ -38,7 +38,7 @@ def object_times(stages: Sequence[Stage]) -> list[tuple[str, float]]:
 
 
 def _unique_names(stages: Sequence[Stage]) -> list[str]:
-    """The names of stages; from its second occurrence on, a name has a number: `canonicalize#2`."""
+    """Return the names of stages; from its second occurrence on, a name has a number: `canonicalize#2`."""
     counts: Counter[str] = Counter()
     names = []
     for stage in stages:
@@ -48,7 +48,7 @@ def _unique_names(stages: Sequence[Stage]) -> list[str]:
 
 
 def compile_json(stages: Sequence[Stage], compiled: Compiled, info: GraphInfo) -> dict[str, object]:
-    """The times of a compilation as plain values, in seconds."""
+    """Return the times of a compilation as plain values, in seconds."""
     phases: dict[str, float] = {}
     for stage in stages:
         phases[stage.phase] = phases.get(stage.phase, 0.0) + stage.milliseconds / 1e3
@@ -83,6 +83,7 @@ class PipelineFacts:
 
     @property
     def stages(self) -> tuple[Stage, ...]:
+        """The stages of the compilation; empty without one."""
         return self.compiled.stages if self.compiled is not None else ()
 
     @property
@@ -96,28 +97,29 @@ class PipelineFacts:
         return sum(stage.milliseconds for stage in self.stages)
 
     @property
-    def operations(self) -> int:
+    def n_ops(self) -> int:
         """The number of ops after the last MLIR pass."""
         return next((stage.ops for stage in reversed(self.stages) if stage.language == "mlir"), 0)
 
     @property
-    def assembly_lines(self) -> int:
+    def n_assembly_lines(self) -> int:
+        """The number of lines of assembly; 0 if there is no assembly."""
         return next((stage.lines for stage in reversed(self.stages) if stage.language == "asm"), 0)
 
     def slowest(self) -> Stage | None:
-        """The slowest stage, `None` before the compilation."""
+        """Return the slowest stage, `None` before the compilation."""
         return max(self.stages, key=lambda stage: stage.milliseconds, default=None)
 
     def as_json(self) -> dict[str, object]:
-        """The measurements as plain values. Those of the run are null if the recipe was not run."""
+        """Return the measurements as plain values. Those of the run are null if the recipe was not run."""
         report = self.report
         return {
             "name": self.title,
             "passes": self.n_passes,
             "changing": self.n_changing_passes,
             "compile_seconds": self.milliseconds / 1e3,
-            "ops": self.operations,
-            "assembly_lines": self.assembly_lines,
+            "ops": self.n_ops,
+            "assembly_lines": self.n_assembly_lines,
             "ok": report.ok if report and (not report.not_compared or report.wrong) else None,
             "run_seconds": report.compiled.median if report else None,
             "eager_seconds": report.eager.median if report else None,

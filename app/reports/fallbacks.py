@@ -13,8 +13,9 @@ from buddy.compiler.protocol import BREAK_FIX, BY_HAND, Assignment, GraphInfo, N
 from buddy.compiler.protocol.recipe import EAGER
 
 FallbackKind = Literal["eager", "break", "slow path", "error path", "guard", "not compiled"]
-# The order of the rows of a program. A graph that is not compiled yet is first, because its nodes are unknown.
+# The order of the rows. A graph that is not compiled yet comes first, because the lowerings of its nodes are unknown.
 _ORDER: tuple[FallbackKind, ...] = ("not compiled", "eager", "break", "slow path", "error path", "guard")
+# The fixes of guards, of nodes that the recipe runs in eager, and of other nodes in eager.
 GUARD_FIX = "with another value, TorchDynamo compiles the function again; see torch.compile's dynamic= for sizes"
 CHOICE_FIX = "remove the choice from the recipe"
 EAGER_FIX = "add a lowering (docs/how-to/adding-an-operator.md), or use other ops"
@@ -22,7 +23,8 @@ EAGER_FIX = "add a lowering (docs/how-to/adding-an-operator.md), or use other op
 
 @dataclass(frozen=True)
 class Fallback:
-    """A row of the table. `node` is the stable name of a node, `line` is `file:line`; both are "" if unknown.
+    """A row of the table of nodes that are not compiled, graph breaks and guards. `node` is the stable name of a node,
+    `line` is `file:line`; both are "" if unknown.
 
     `share` is the measured share of the run, `None` without a profile; `bytes` is the size of the node's results.
     """
@@ -60,9 +62,9 @@ class GraphFacts:
     profile: ProfileReport | None = None
 
 
-def fallbacks(graphs: Sequence[GraphFacts]) -> list[Fallback]:
-    """The rows of a program: by kind, the nodes with the highest cost first. A guard of several graphs is one row."""
-    rows = [row for facts in graphs for row in _of_graph(facts)]
+def fallback_rows(graphs: Sequence[GraphFacts]) -> list[Fallback]:
+    """Return the rows of a program by kind, those with the highest cost first. A guard of several graphs is one row."""
+    rows = [row for facts in graphs for row in _graph_fallbacks(facts)]
     guards = dict[tuple[str, str], Fallback]()
     for row in rows:
         if row.kind == "guard":
@@ -71,7 +73,8 @@ def fallbacks(graphs: Sequence[GraphFacts]) -> list[Fallback]:
     return sorted(rows, key=lambda row: (_ORDER.index(row.kind), -(row.share or 0.0), -row.bytes))
 
 
-def _of_graph(facts: GraphFacts) -> Iterator[Fallback]:
+def _graph_fallbacks(facts: GraphFacts) -> Iterator[Fallback]:
+    """Yield the rows of one graph."""
     number, info = facts.number, facts.info
     if facts.assignments is None:
         yield Fallback("not compiled", number, info.name, "the lowerings of its nodes are not known yet")
@@ -82,21 +85,22 @@ def _of_graph(facts: GraphFacts) -> Iterator[Fallback]:
             reason = assignment.reason
             # The reason why an op has no lowering says what to add.
             fix = CHOICE_FIX if reason.startswith(BY_HAND) else "" if "docs/adding-an-op" in reason else EAGER_FIX
-            yield _of_node("eager", number, assignment, row, reason, fix, shares)
+            yield _node_fallback("eager", number, assignment, row, reason, fix, shares)
         if assignment.slow_path:
-            yield _of_node("slow path", number, assignment, row, f"eager if {assignment.slow_path}", "", shares)
+            yield _node_fallback("slow path", number, assignment, row, f"eager if {assignment.slow_path}", "", shares)
         if assignment.error_path:
-            yield _of_node("error path", number, assignment, row, f"eager if {assignment.error_path}", "", shares)
+            yield _node_fallback("error path", number, assignment, row, f"eager if {assignment.error_path}", "", shares)
     if info.break_reason:
         yield Fallback("break", number, info.name, info.break_reason, info.break_fix or BREAK_FIX, line=info.break_line)
     for guard in info.guards:
         yield Fallback("guard", number, guard.condition, "", GUARD_FIX, line=guard.line)
 
 
-def _of_node(
+def _node_fallback(
     kind: FallbackKind, graph: int, assignment: Assignment, row: NodeRow | None, reason: str, fix: str,
     shares: Mapping[str, float] | None,
 ) -> Fallback:  # fmt: skip
+    """Return the row of a node. `row` is `None` if the graph does not have the node."""
     node = assignment.node
     share = None if shares is None else shares.get(node)
     if row is None:
@@ -105,7 +109,7 @@ def _of_node(
 
 
 def _shares(profile: ProfileReport | None) -> dict[str, float] | None:
-    """The share of the run of each node that was timed, `None` without a profile."""
+    """Return the share of the run of each node that was timed, `None` without a profile."""
     if profile is None or not profile.whole:
         return None
     return {time.node: time.seconds / profile.whole for time in profile.nodes if not time.into}
@@ -114,37 +118,40 @@ def _shares(profile: ProfileReport | None) -> dict[str, float] | None:
 # ---- text and JSON ---------------------------------------------------------------------------------------------------
 
 
-def summary(graphs: Sequence[GraphFacts]) -> str:
-    """One line: the numbers of graphs, compiled nodes, nodes in eager with their ops, and graph breaks."""
+def fallbacks_summary(graphs: Sequence[GraphFacts]) -> str:
+    """Return one line: the numbers of graphs, compiled nodes, nodes in eager with their ops, and graph breaks."""
     assignments = [assignment for facts in graphs for assignment in facts.assignments or ()]
     in_eager = Counter(_op(assignment.node) for assignment in assignments if assignment.lowering == EAGER)
     ops = ", ".join(f"{op} x{count}" if count > 1 else op for op, count in in_eager.most_common())
     breaks, unknown = sum(bool(facts.info.break_reason) for facts in graphs), sum(f.assignments is None for f in graphs)
     total = sum(in_eager.values())
-    parts = [_count(len(graphs), "graph"), f"{_count(len(assignments) - total, 'node')} compiled"]
-    parts += [f"{total} in eager ({ops})" if total else "none in eager", _count(breaks, "graph break")]
+    parts = [
+        formatting.counted(len(graphs), "graph"),
+        f"{formatting.counted(len(assignments) - total, 'node')} compiled",
+    ]
+    parts += [f"{total} in eager ({ops})" if total else "none in eager", formatting.counted(breaks, "graph break")]
     return ", ".join([*parts, *([f"{unknown} not compiled yet"] if unknown else [])])
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
-
-
 def _op(node: str) -> str:
-    """`my_scale` for the node `encoder/my_scale.0`."""
+    """Return the op in the stable name of a node: `my_scale` for `encoder/my_scale.0`."""
     return node.rpartition("/")[2].rpartition(".")[0] or node
 
 
-def as_text(rows: Sequence[Fallback], summary_line: str) -> str:
-    """The summary, and a section for each kind: a table, each reason and fix once, with the rows that have it."""
+def fallbacks_text(rows: Sequence[Fallback], summary_line: str) -> str:
+    """Return the summary, and a section for each kind of row.
+
+    A section has a table, then each reason and fix once, with the rows that it applies to.
+    """
     sections = [summary_line]
     for kind in _ORDER:
-        of_kind = [row for row in rows if row.kind == kind]
-        if of_kind:
-            sections.append(f"{_TITLES[kind]}\n{_section(of_kind)}")
+        section_rows = [row for row in rows if row.kind == kind]
+        if section_rows:
+            sections.append(f"{_TITLES[kind]}\n{_section(section_rows)}")
     return "\n\n".join(sections)
 
 
+# The titles of the sections of the text.
 _TITLES: Mapping[FallbackKind, str] = {
     "not compiled": "Not compiled",
     "eager": "Nodes in eager",
@@ -155,11 +162,12 @@ _TITLES: Mapping[FallbackKind, str] = {
 }
 
 
-# What the rows of a kind are, other than nodes; these have no cost.
+# The heading of the title column for kinds whose rows are not nodes. They have no cost.
 _HEADINGS: Mapping[FallbackKind, str] = {"break": "reason", "guard": "condition", "not compiled": "graph's name"}
 
 
 def _section(rows: Sequence[Fallback]) -> str:
+    """Return the table of rows of one kind, followed by each reason and fix."""
     kind = rows[0].kind
     heading = ["graph", _HEADINGS.get(kind, "node"), *(["cost"] if kind not in _HEADINGS else []), "line"]
     cells = [[row.graph, row.title, *([row.cost] if kind not in _HEADINGS else []), row.line] for row in rows]
@@ -169,16 +177,16 @@ def _section(rows: Sequence[Fallback]) -> str:
 
 
 def _node_text(row: Fallback) -> str:
-    return f"{row.name}: {explanation(row)}"
+    return f"{row.name}: {reason_and_fix(row)}"
 
 
-def explanation(row: Fallback) -> str:
-    """The reason and the fix."""
+def reason_and_fix(row: Fallback) -> str:
+    """Return the reason and the fix of a row as one line."""
     return " · ".join(part for part in (row.reason, row.fix and f"fix: {row.fix}") if part)
 
 
-def as_json(rows: Sequence[Fallback]) -> list[dict[str, object]]:
-    """The rows as plain values, without empty fields; `share` is a fraction of the run."""
+def fallbacks_json(rows: Sequence[Fallback]) -> list[dict[str, object]]:
+    """Return the rows as plain values, without empty fields; `share` is a fraction of the run."""
     keys = ("kind", "graph", "name", "node", "line", "reason", "fix", "share", "bytes")
     values = [{key: getattr(row, key) for key in keys} for row in rows]
     return [{key: value for key, value in row.items() if value not in ("", None)} for row in values]

@@ -1,19 +1,12 @@
-"""Formats numbers, tables and measurements, the progress of a request, and the reason for missing content."""
+"""Formats numbers, tables, texts of limited width and measurements."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from buddy.app.actions import key_of
-from buddy.app.session.progress import OPENING_PARTS, PART_NAMES, elapsed_text, remaining_text
-from buddy.compiler.protocol import Part
 from buddy.compiler.protocol.run_report import ErrorCheck, MachineLoad, OutputReport, RunReport
-
-if TYPE_CHECKING:
-    from buddy.app.session.state import State
 
 
 @dataclass(frozen=True)
@@ -21,7 +14,7 @@ class Glyphs:
     """The symbols that the screen uses, as Unicode or as ASCII.
 
     `levels` are block characters from empty to full, `marks` those of the points of plots. `jump` are the parts of jump
-    arrows: top, bottom, bar, branch, across, cross.
+    arrows: top, bottom, bar, branch, across, cross. `to` stands between the ends of a range, `times` between factors.
     """
 
     minus: str = "−"
@@ -40,6 +33,7 @@ class Glyphs:
     descending: str = "▼"
 
 
+# The symbols for terminals with and without Unicode.
 UNICODE = Glyphs()
 ASCII = Glyphs("-", ">", "-", "~", "d", "#", " .:-=+*#@", "|", "..", "*", "ox+*#@", ",'|+-+", "^", "v")
 
@@ -75,21 +69,22 @@ def size(value: int) -> str:
 
 
 def nan_counts_text(output: OutputReport) -> str:
-    """The numbers of NaNs in an output and, if it was compared, in eager's output; empty if neither has any."""
+    """Return the numbers of NaNs in an output and, if it was compared, in eager's output; empty if neither has any."""
     if output.verdict == "unchecked" or not (output.nans or output.eager_nans):
         return f"{output.nans} NaN" if output.nans else ""
     return f"{output.nans} NaN, {output.eager_nans} in eager"
 
 
 def verdict_texts(output: OutputReport) -> list[str]:
-    """The conditions that decided the verdict, each with both numbers, and the largest relative error.
+    """Return the conditions that decided the verdict on an output, each with both numbers, and the largest relative
+    error.
 
-    Of a wrong output, those that do not hold; of a right one, those of the whole output. For indices that differ from
-    eager's (of `argmax`, for example), the tolerance of the values at the indices.
+    For a mismatch, these are the conditions that do not hold; otherwise, those on the whole output. For indices that
+    differ from eager's (of `argmax`, for example), it is the tolerance of the values at the indices.
     """
     if output.verdict == "ok" and not output.checks:
-        are_other_indices = output.max_abs and output.dtype.startswith("int")
-        return [f"different indices, whose values are within {output.tolerance}"] if are_other_indices else []
+        has_other_indices = output.max_abs and output.dtype.startswith("int")
+        return [f"different indices, whose values are within {output.tolerance}"] if has_other_indices else []
     if output.verdict == "mismatch" and not math.isfinite(output.max_abs):
         return ["an element is finite in one of the two only, or infinite with another sign"]
     failed = [check for check in output.checks if not check.ok]
@@ -98,18 +93,18 @@ def verdict_texts(output: OutputReport) -> list[str]:
 
 
 def _check_text(check: ErrorCheck) -> str:
-    """A condition of a verdict: `rms error 1.2e-07 <= 3.1e-07 allowed (4 x spread 7.8e-08)`."""
+    """Return a condition of a verdict: `rms error 1.2e-07 <= 3.1e-07 allowed (4 x spread 7.8e-08)`."""
     if check.rule == "equal":
         return f"{check.error:.0f} {check.metric}" + f", {check.allowed:.0f} allowed" * (not check.ok)
     sign = "<=" if check.ok else ">"
-    # As many digits as tell the two numbers apart.
+    # The fewest digits with which the two numbers differ.
     pairs = [tuple(f"{value:.{digits}e}" for value in (check.error, check.allowed)) for digits in (1, 3, 6, 16)]
     error, allowed = next((pair for pair in pairs if len(set(pair)) > 1), pairs[0]) if check.error else pairs[0]
     return f"{check.metric} {error if check.error else 0} {sign} {allowed} allowed ({check.rule})"
 
 
 def _relative_error_text(output: OutputReport) -> str:
-    """The largest relative error of an output and the index at which it occurs."""
+    """Return the largest relative error of an output and the index at which it occurs."""
     index = f"at {output.rel_where}, where |eager| is {difference_text(output.rel_size)}"
     return (
         f"largest relative error {difference_text(output.max_rel)} {index} "
@@ -118,18 +113,18 @@ def _relative_error_text(output: OutputReport) -> str:
 
 
 def eager_path_texts(report: RunReport) -> list[str]:
-    """The numbers of compiled nodes that have a slow path and an error path in eager; without numbers that are 0."""
+    """Return the numbers of compiled nodes that have a slow path or an error path in eager, unless they are 0."""
     counts = ((report.slow_paths, "a slow path"), (report.error_paths, "an error path"))
     return [f"{count} with {path} in eager" for count, path in counts if count]
 
 
 def load_text(load: MachineLoad) -> str:
-    """The load of the machine during a measurement. Negative fields of `load` are unknown."""
+    """Return the load of the machine during a measurement. Negative fields of `load` are unknown."""
     facts = [f"load {load.average:.2f} on {load.cores} core{'s' * (load.cores != 1)}"] * (load.average >= 0)
     if load.others >= 0:
-        busy = load.others >= 0.1
+        busy = load.others >= 0.1  # less than a tenth of a core does not affect timings, as in `MachineLoad`
         facts.append(f"other processes used {load.others:.1f} cores" if busy else "no other load")
-    if load.waited >= 0.005:
+    if load.waited >= 0.005:  # a smaller share would be shown as 0%
         facts.append(f"{load.waited:.0%} of the run waited for a CPU")
     elif load.waited >= 0 > load.others:
         facts.append("no waiting for a CPU")
@@ -138,7 +133,7 @@ def load_text(load: MachineLoad) -> str:
 
 
 def load_json(load: MachineLoad | None) -> dict[str, float | None] | None:
-    """The load of the machine; unknown values are null."""
+    """Return the load of the machine; unknown values are null."""
     if load is None:
         return None
     return {
@@ -150,16 +145,23 @@ def load_json(load: MachineLoad | None) -> dict[str, float | None] | None:
     }
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with a noun, which is in the plural unless the number is 1: `3 nodes`."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def thread_count(number: int) -> str:
-    return f"{number} thread{'s' * (number != 1)}"
+    """Format a number of threads."""
+    return counted(number, "thread")
 
 
 def count(value: int) -> str:
+    """Format a number with commas between thousands."""
     return f"{value:,}"
 
 
 def count_change(added: int, removed: int, glyphs: Glyphs) -> tuple[str, str]:
-    """The numbers of added and removed ops, as `+40` and `−32`; empty for 0."""
+    """Return the numbers of added and removed ops, as `+40` and `−32`; empty for 0."""
     return (f"+{added}" if added else "", f"{glyphs.minus}{removed}" if removed else "")
 
 
@@ -169,119 +171,59 @@ def difference_text(value: float) -> str:
 
 
 def progress_bar(share: float, width: int, glyphs: Glyphs) -> str:
-    """A bar whose length is `share` (0..1) of `width` cells, but at least one cell."""
+    """Return a bar whose length is `share` (0..1) of `width` cells, but at least one cell."""
     return glyphs.bar * max(1, round(min(share, 1.0) * width))
 
 
 def histogram(counts: Sequence[int], glyphs: Glyphs) -> str:
-    """A histogram in one line, one character per bin. A non-empty bin is always visible."""
+    """Return a histogram in one line, one character per bin. A non-empty bin is always visible."""
     greatest = max(counts, default=0)
     top_level = len(glyphs.levels) - 1
     return "".join(glyphs.levels[_level(value, greatest, top_level)] for value in counts)
 
 
 def _level(value: int, greatest: int, top_level: int) -> int:
-    """The index in `Glyphs.levels` for a bin with `value` elements; `top_level` is that for `greatest`."""
+    """Return the index in `Glyphs.levels` for a bin with `value` elements; `top_level` is that for `greatest`."""
     return max(1, round(value / greatest * top_level)) if value else 0
 
 
 def join_fitting(texts: list[str], separator: str, columns: int) -> str:
-    """Joins the first texts, as many as fit into `columns` characters."""
+    """Join the first texts, as many as fit into `columns` characters."""
     while texts and len(separator.join(texts)) > columns:
         texts = texts[:-1]
     return separator.join(texts)
 
 
 def short_location(location: str) -> str:
-    """The file name and the line of a location: `file.py:12` for `path/file.py:12`."""
+    """Return the file name and the line of a location: `file.py:12` for `path/file.py:12`."""
     return location.replace("\\", "/").rpartition("/")[2]
 
 
 def clip(text: str, width: int, glyphs: Glyphs) -> str:
-    """Truncates `text` to `width` characters, of which the last one is an ellipsis."""
+    """Truncate `text` to `width` characters, of which the last one is an ellipsis."""
     if len(text) <= width:
         return text
     return text[: max(0, width - 1)] + glyphs.ellipsis if width > 0 else ""
 
 
 def clip_start(text: str, width: int, glyphs: Glyphs) -> str:
-    """Truncates `text` to its last `width` characters, of which the first one is an ellipsis."""
+    """Truncate `text` to its last `width` characters, of which the first one is an ellipsis."""
     if len(text) <= width:
         return text
     return glyphs.ellipsis + text[len(text) - width + 1 :] if width > 0 else ""
 
 
-def table(heading: Sequence[str], rows: Sequence[Sequence[object]], left: frozenset[str] = frozenset()) -> str:
-    """A text table. The columns whose headings are in `left` are left-aligned, the others right-aligned."""
+def table(heading: Sequence[str], rows: Sequence[Sequence[object]], left_aligned: frozenset[str] = frozenset()) -> str:
+    """Return a text table. The columns with headings in `left_aligned` are left-aligned, the others right-aligned."""
     cells = [[str(cell) for cell in row] for row in (heading, *rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(heading))]
-    return "\n".join(_table_line(row, widths, [name in left for name in heading]) for row in cells)
+    return "\n".join(_table_line(row, widths, [name in left_aligned for name in heading]) for row in cells)
 
 
 def _table_line(cells: list[str], widths: list[int], left: list[bool]) -> str:
+    """Return a line of a table, whose cells are padded to `widths`."""
     padded = (
         cell.ljust(width) if at_left else cell.rjust(width)
         for cell, width, at_left in zip(cells, widths, left, strict=True)
     )
     return "  ".join(padded).rstrip()
-
-
-# The width of the progress bar of a request.
-_PROGRESS_CELLS = 12
-
-
-def progress_text(state: State, glyphs: Glyphs) -> str:
-    """The request that runs, with a progress bar if its progress is known, and the estimated time left."""
-    progress = state.progress
-    if progress is None:
-        return ""
-    time = f"  {elapsed_text(state.seconds_since_progress) or remaining_text(state.seconds_left)}".rstrip()
-    step = state.times.step
-    activity = f"{step}/{OPENING_PARTS} {progress.activity}" if step else progress.activity
-    if progress.done < 0:
-        return f"{activity}{glyphs.ellipsis}{time}"
-    bar = progress_bar(progress.done, _PROGRESS_CELLS, glyphs).ljust(_PROGRESS_CELLS)
-    return f"{activity} {bar} {progress.done:.0%}{time}"
-
-
-def cancelled_text() -> str:
-    return f"Cancelled. Press {key_of('rerun')} to run the script again"
-
-
-# How long each part takes, before it has run.
-_PART_HINTS: dict[Part, str] = {
-    "torch": "some seconds",
-    "script": "as in Python",
-    "capture": "about 1 s/100 ops",
-    "compile": "about 1 s/200 ops",
-}
-
-
-_NO_SOURCE_LINES = "the dump names no source lines (MLIR prints them with --mlir-print-debuginfo)"
-
-
-def waiting_texts(state: State, content: str, last: Part, glyphs: Glyphs) -> list[str]:
-    """What appears here, such as "graph", after part `last`; and each part until then with its time.
-
-    If it does not appear, the reason.
-    """
-    if state.problem is not None:
-        return [f"no {content}: see Outputs"]
-    if state.opening_cancelled:
-        return [cancelled_text()]
-    if state.opens_dump:
-        named = state.info is not None and content == "graph"
-        return [_NO_SOURCE_LINES] if named else [f"The {content} appears when its first stage has been found"]
-    parts = list(PART_NAMES)[: list(PART_NAMES).index(last) + 1]
-    numbered = (_part_text(state, number, part, glyphs) for number, part in enumerate(parts, 1))
-    return [f"The {content} appears after {PART_NAMES[last]}:", "", *numbered]
-
-
-def _part_text(state: State, number: int, part: Part, glyphs: Glyphs) -> str:
-    """A part of opening a program: whether it runs, its number and name, and how long it has taken or may take."""
-    times = state.times
-    taken, is_running = times.seconds(part), part == times.part
-    time = f"{seconds(taken)}{glyphs.ellipsis * is_running}" if taken else _PART_HINTS[part]
-    if number < times.step and not taken:
-        time = "done"
-    return f"{'>' if is_running else ' '} {number}/{OPENING_PARTS} {PART_NAMES[part]:<20}{time}"

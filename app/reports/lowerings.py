@@ -1,4 +1,4 @@
-"""How nodes are lowered, as text: the names of ops, lowerings and precisions, and what they mean."""
+"""Describes how nodes are lowered: the names of ops, and the meaning of lowerings and precisions."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ LOWERING_TEXTS = {
 
 
 def lowering_summary(name: str, assignment: Assignment) -> str:
-    """The description of a lowering, or the reason why it cannot lower this node."""
+    """Return the description of a lowering, or the reason why it cannot lower this node."""
     rejection = assignment.rejection(name)
     return f"not possible: {rejection}" if rejection else LOWERING_TEXTS.get(name, "")
 
 
 def opcode_text(opcode: str) -> str:
-    """The text in the lowering column of a row that is not lowered."""
+    """Return the text in the lowering column of a row that is not lowered."""
     return {"placeholder": "input", "output": "output", "get_attr": "attr"}.get(opcode, "")
 
 
@@ -47,7 +47,7 @@ def short_target(target: str) -> str:
 
 
 def precision_summary(node: str, recipe: Recipe, assignment: Assignment, precision: str, gain: PrecisionGain) -> str:
-    """The precision in which `node` multiplies, its measured `gain`, and why it is not the recipe's.
+    """Return the precision in which `node` multiplies, its measured `gain`, and why it is not the recipe's.
 
     Empty if `precision` is, because the node multiplies no float32.
     """
@@ -57,8 +57,8 @@ def precision_summary(node: str, recipe: Recipe, assignment: Assignment, precisi
         return ""
     is_chosen = any(choice.node == node for choice in recipe.precisions)
     reason = f"; not {recipe.precision_of(node)}: {assignment.precision_reason}"
-    of_what = "its own result" if gain.is_node_error else "the outputs, alone"
-    facts = [f"error {gain.error_text} of {of_what}"] * bool(gain.error_text)
+    subject = "its own result" if gain.is_node_error else "the outputs, alone"
+    facts = [f"error {gain.error_text} of {subject}"] * bool(gain.error_text)
     facts += [f"saves {gain.saved_text} ms"] * bool(gain.saved_text)
     measured = "".join(f", {fact}" for fact in facts)
     return precision + " (set in the recipe)" * is_chosen + measured + reason * bool(assignment.precision_reason)

@@ -18,11 +18,12 @@ from buddy.compiler.protocol.tuning import NodePrecision
 
 # The names of the references with which nodes are compared.
 REFERENCES = {"eager": "eager", "float64": "double precision"}
+# The names of the kinds of `NanOrigin`.
 _KIND_NAMES = {"nan": "NaN", "inf": "infinity"}
 
 
 def error_text(deviation: Deviation | None) -> str:
-    """The maximum difference of a tensor in at most seven characters; empty if it was not measured."""
+    """Return the maximum difference of a tensor in at most seven characters; empty if it was not measured."""
     if deviation is None:
         return ""
     if deviation.of_tolerance < 0:
@@ -31,12 +32,12 @@ def error_text(deviation: Deviation | None) -> str:
 
 
 def error_size(deviation: Deviation) -> float:
-    """The maximum difference, infinite if an element is infinite or NaN in only one of the tensors."""
+    """Return the maximum difference, infinite if an element is infinite or NaN in only one of the tensors."""
     return math.inf if deviation.of_tolerance < 0 else deviation.largest
 
 
 def tolerance_multiple(deviation: Deviation) -> float:
-    """The maximum difference as a multiple of the tolerance.
+    """Return the maximum difference as a multiple of the tolerance.
 
     It is infinite if an element is infinite or NaN in only one of the tensors.
     """
@@ -44,7 +45,7 @@ def tolerance_multiple(deviation: Deviation) -> float:
 
 
 def tolerance_multiple_text(deviation: Deviation | None) -> str:
-    """The maximum difference as a multiple of the tolerance; empty if it was not measured."""
+    """Return the maximum difference as a multiple of the tolerance; empty if it was not measured."""
     if deviation is None:
         return ""
     if deviation.of_tolerance < 0:
@@ -52,13 +53,13 @@ def tolerance_multiple_text(deviation: Deviation | None) -> str:
     return f"{deviation.of_tolerance:.2g} x" if deviation.of_tolerance else "0"
 
 
-def rows_of(info: GraphInfo) -> dict[str, NodeRow]:
-    """The rows of a graph by stable name."""
+def rows_by_stable_name(info: GraphInfo) -> dict[str, NodeRow]:
+    """Return the rows of a graph by stable name."""
     return {row.stable: row for row in info.rows}
 
 
 def summary_lines(report: NumericsReport, info: GraphInfo) -> list[str]:
-    """The summary of a report: the first mismatch, the origins of NaNs and infinities, node counts, and notes."""
+    """Return the summary of a report: the first mismatch, origins of NaNs and infinities, node counts, and notes."""
     names = {row.stable: row.display_name for row in info.rows}
     return [
         *_first_mismatch_lines(report, info, names),
@@ -69,16 +70,17 @@ def summary_lines(report: NumericsReport, info: GraphInfo) -> list[str]:
 
 
 def _first_mismatch_lines(report: NumericsReport, info: GraphInfo, names: dict[str, str]) -> list[str]:
+    """Return the first node out of tolerance with its error and its suspects, or that all values match."""
     if not report.compared:
         return ["not compared: no node has a value in both compiled code and the reference"]
     if not report.first:
         return [f"all values match {REFERENCES[report.reference]} within their tolerances"]
-    node, row = report.by_node()[report.first], rows_of(info).get(report.first)
-    alone = report.first_by == "own"
-    error = node.own_error if alone else node.error
+    node, row = report.by_node()[report.first], rows_by_stable_name(info).get(report.first)
+    is_own_error = report.first_by == "own"
+    error = node.own_error if is_own_error else node.error
     origin = ", ".join(part for part in (row.target, row.location) if part) if row is not None else ""
     name = f"{names.get(report.first, report.first)}{origin and f' ({origin})'}"
-    context = "compiled alone, with correct inputs" if alone else f"in the program; {_alone_text(node)}"
+    context = "compiled alone, with correct inputs" if is_own_error else f"in the program; {_alone_text(node)}"
     lines = [
         f"{name} is the first node out of tolerance, {context}: "
         f"{_error_and_multiple(error)}{node.tolerance and f' ({node.tolerance})'}"
@@ -90,7 +92,7 @@ def _first_mismatch_lines(report: NumericsReport, info: GraphInfo, names: dict[s
 
 
 def _error_and_multiple(deviation: Deviation | None) -> str:
-    """The maximum difference, and its multiple of the tolerance if that is finite and not zero; empty if unknown."""
+    """Return the maximum difference, and its multiple of the tolerance if that is finite and not 0; "" if unknown."""
     if deviation is None:
         return ""
     if deviation.of_tolerance < 0:
@@ -100,14 +102,14 @@ def _error_and_multiple(deviation: Deviation | None) -> str:
 
 
 def _alone_text(node: NodeNumbers) -> str:
-    """The result of a node that is out of tolerance in the program, if it is compiled alone with correct inputs."""
+    """Return whether a node that is out of tolerance in the program is correct if it is compiled alone."""
     if node.own_error is not None:
         return "compiled alone, it is within tolerance"
     return f"it was not compiled alone{node.why and f': {node.why}'}"
 
 
 def _origin_text(origin: NanOrigin, report: NumericsReport, names: dict[str, str]) -> str:
-    """The node with the first NaN or infinity in compiled code or in the reference, and whether its inputs have one."""
+    """Return the node where a NaN or an infinity appears first, and whether an input of the node has one."""
     name, kind = names.get(origin.node, origin.node), _KIND_NAMES[origin.kind]
     sides = {other.side for other in report.origins if other.kind == origin.kind and other.node == origin.node}
     reference = REFERENCES[report.reference]
@@ -119,17 +121,18 @@ def _origin_text(origin: NanOrigin, report: NumericsReport, names: dict[str, str
 
 
 def _node_count_lines(report: NumericsReport) -> list[str]:
+    """Return the numbers of nodes by the state of their value, and the times of the comparison."""
     counts = Counter(node.value_state for node in report.nodes)
-    alone = sum(node.own_error is not None for node in report.nodes)
+    n_compiled_alone = sum(node.own_error is not None for node in report.nodes)
     parts = [f"{counts[state]} {state}" for state in ("observed", "fused", "materialised", "folded") if counts[state]]
     return [
-        f"{len(report.nodes)} nodes: {', '.join(parts)}; {alone} also compiled alone; "
+        f"{len(report.nodes)} nodes: {', '.join(parts)}; {n_compiled_alone} also compiled alone; "
         f"compiled in {report.compile_seconds:.1f} s, compared in {report.seconds:.2f} s"
     ]
 
 
 def node_details(node: NodeNumbers | None) -> dict[str, str]:
-    """The numerics of a node for its details, by title; empty if it was not compared."""
+    """Return the numerics of a node for its details, by title; empty if it was not compared."""
     if node is None:
         return {}
     error, own = node.error, node.own_error
@@ -142,10 +145,10 @@ def node_details(node: NodeNumbers | None) -> dict[str, str]:
 
 
 class PrecisionGain(NamedTuple):
-    """What the precision of a product costs and saves: a relative error, and seconds of a run; `None` if not measured.
+    """What the precision of a matrix product costs and saves: a relative error, and seconds of a run.
 
-    The error is that of the node's own result if `is_node_error`; otherwise that of the outputs when only this node
-    uses the precision.
+    Both are `None` if not measured. The error is that of the node's own result if `is_node_error`; otherwise it is that
+    of the outputs if only this node uses the precision.
     """
 
     error: float | None
@@ -164,17 +167,20 @@ class PrecisionGain(NamedTuple):
 
 
 def precision_gain(
-    precision: str, numbers: NodeNumbers | None, times: tuple[float | None, float | None], tuned: NodePrecision | None
+    precision: str,
+    numbers: NodeNumbers | None,
+    f32_seconds: float | None,
+    reduced_seconds: float | None,
+    tuned: NodePrecision | None,
 ) -> PrecisionGain:
-    """The gain of a node in `precision`.
+    """Return what `precision` costs and saves for a node.
 
-    The error is from the comparison of every node (`numbers`), the time from `times`, those of profiles in f32 and in
-    `precision`; what these lack is from the last search for precisions.
+    The error is from the comparison of every node (`numbers`), and the saved time from the node's times in profiles in
+    f32 and in `precision`. What was not measured so is from the last search for precisions (`tuned`).
     """
     effects = tuned.effects if tuned is not None else ()
     effect = next((effect for effect in effects if effect.precision == precision), None)
     own = numbers.own_error if numbers is not None and numbers.precision == precision else None
-    f32_seconds, reduced_seconds = times
     saved = effect.saved if effect is not None else None
     if f32_seconds is not None and reduced_seconds is not None:
         saved = f32_seconds - reduced_seconds
@@ -185,32 +191,36 @@ def precision_gain(
 
 
 def _error_series(report: NumericsReport) -> Iterator[tuple[str, SeriesKind, list[tuple[str, Deviation | None]]]]:
-    """The label, kind of plot, and errors by node, of nodes in the program and of nodes that are compiled alone."""
+    """Yield the label, the kind and the errors of two series: nodes in the program, and nodes compiled alone."""
     yield "in the program", "line", [(node.node, node.error) for node in report.nodes]
     yield "alone", "points", [(node.node, node.own_error) for node in report.nodes]
 
 
 def error_growth(report: NumericsReport, info: GraphInfo) -> Plot:
-    """The error of each node along the graph, relative to the root mean square of its value."""
-    rows = rows_of(info)
+    """Return the error of each node along the graph, relative to the root mean square of its value."""
+    rows = rows_by_stable_name(info)
     series = []
     for label, kind, errors in _error_series(report):
-        finite = [(rows[node], d) for node, d in errors if d is not None and d.of_tolerance >= 0 and node in rows]
-        xs, ys = [float(row.index) for row, _ in finite], [d.relative for _, d in finite]
+        finite = [
+            (rows[node], deviation)
+            for node, deviation in errors
+            if deviation is not None and deviation.of_tolerance >= 0 and node in rows
+        ]
+        xs, ys = [float(row.index) for row, _ in finite], [deviation.relative for _, deviation in finite]
         series.append(Series(label, xs, ys, kind, names=[row.display_name for row, _ in finite]))
     note = f"root mean square of the difference from {REFERENCES[report.reference]}, relative to that of the value"
     return Plot("Error along the graph", tuple(series), PlotAxis("node"), PlotAxis("relative error", log=True), note)
 
 
 def results_error(report: NumericsReport) -> float:
-    """The maximum difference of the graph's results, infinite if a result has a NaN or an infinity that differs."""
+    """Return the maximum difference of the graph's results; infinite if a NaN or an infinity differs."""
     nodes = report.by_node()
     errors = [nodes[name].error for name in report.results if name in nodes]
-    return max((d.largest if d.of_tolerance >= 0 else math.inf for d in errors if d is not None), default=0.0)
+    return max((error_size(error) for error in errors if error is not None), default=0.0)
 
 
 def explained_share(error: float, error_without: float) -> float:
-    """The share of `error` that a pass explains if the error without the pass is `error_without`.
+    """Return the share of `error` that a pass explains if the error without the pass is `error_without`.
 
     It is negative if the error is larger without the pass, and 0 if `error` is 0 or one of them is not finite.
     """
@@ -219,7 +229,9 @@ def explained_share(error: float, error_without: float) -> float:
 
 
 def worst_nodes(report: NumericsReport, count: int) -> list[NodeNumbers]:
-    """At most `count` nodes: the first one out of tolerance, then those with the largest multiples of the tolerance."""
+    """Return at most `count` nodes: the first one out of tolerance, then those with the largest multiples of
+    their tolerance.
+    """
 
     def rank(node: NodeNumbers) -> tuple[bool, float]:
         errors = [error for error in (node.error, node.own_error) if error is not None]
@@ -230,11 +242,11 @@ def worst_nodes(report: NumericsReport, count: int) -> list[NodeNumbers]:
 
 
 def as_json(report: NumericsReport, info: GraphInfo) -> dict[str, object]:
-    """The report on a graph as plain values.
+    """Return the report on a graph as plain values.
 
     The key "eager", and "eager" as the side of an origin, stand for the reference, which may be double precision.
     """
-    rows = rows_of(info)
+    rows = rows_by_stable_name(info)
     return {
         "graph": report.graph,
         "name": info.name,
@@ -243,8 +255,13 @@ def as_json(report: NumericsReport, info: GraphInfo) -> dict[str, object]:
         "reference": report.reference,
         "first": _first_json(report, rows),
         "origins": [
-            {"kind": o.kind, "side": o.side, "node": o.node, "inputs_have_it": o.from_graph_input}
-            for o in report.origins
+            {
+                "kind": origin.kind,
+                "side": origin.side,
+                "node": origin.node,
+                "inputs_have_it": origin.from_graph_input,
+            }
+            for origin in report.origins
         ],
         "results": list(report.results),
         "seconds": report.seconds,
@@ -255,6 +272,7 @@ def as_json(report: NumericsReport, info: GraphInfo) -> dict[str, object]:
 
 
 def _first_json(report: NumericsReport, rows: dict[str, NodeRow]) -> dict[str, object] | None:
+    """Return the first node out of tolerance as plain values, `None` without one."""
     if not report.first:
         return None
     row = rows.get(report.first)
@@ -263,6 +281,7 @@ def _first_json(report: NumericsReport, rows: dict[str, NodeRow]) -> dict[str, o
 
 
 def _node_json(node: NodeNumbers, row: NodeRow | None) -> dict[str, object]:
+    """Return the errors of a node as plain values."""
     return {
         "node": node.node,
         "name": row.name if row is not None else "",
@@ -278,6 +297,7 @@ def _node_json(node: NodeNumbers, row: NodeRow | None) -> dict[str, object]:
 
 
 def _deviation_json(deviation: Deviation | None) -> dict[str, object] | None:
+    """Return the error of a tensor as plain values. Its numbers are null if a NaN or an infinity differs."""
     if deviation is None:
         return None
     is_finite = deviation.of_tolerance >= 0

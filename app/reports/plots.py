@@ -1,4 +1,4 @@
-"""Plots as plain data: the timings of runs, the time of each pass, the distribution of output values.
+"""Plots as plain data, their scales, and the plots of a graph: timings of runs, times of passes, values of outputs.
 
 `buddy.app.screens.plot` draws a `Plot`. Imports neither Textual nor NumPy.
 """
@@ -18,8 +18,8 @@ from buddy.compiler.protocol import OutputReport, Stage
 SeriesKind = Literal["line", "points", "bars"]
 
 
-def axis_text(value: float) -> str:
-    """The default format of the values of an axis."""
+def _axis_text(value: float) -> str:
+    """Return the default format of the values of an axis."""
     return f"{value:.6g}"
 
 
@@ -33,13 +33,16 @@ class PlotAxis:
 
     label: str = ""
     log: bool = False
-    format: Callable[[float], str] = axis_text
+    format: Callable[[float], str] = _axis_text
     names: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
 class Series:
-    """Points: `y` over `x`, which have the same length. `names`, if any, are the names of the points."""
+    """A series of points: the values `y` over the values `x`, of the same number.
+
+    `names` are those of the points, if any.
+    """
 
     label: str
     x: Sequence[float]
@@ -59,16 +62,17 @@ class Plot:
     note: str = ""
 
     @property
-    def bars(self) -> bool:
+    def has_bars(self) -> bool:
+        """Whether one of the series is drawn as bars."""
         return any(series.kind == "bars" for series in self.series)
 
     def with_log(self, log: bool) -> Plot:
-        """The same plot with a logarithmic or a linear vertical axis."""
+        """Return the same plot with a logarithmic or a linear vertical axis."""
         return replace(self, y=replace(self.y, log=log))
 
 
 def bar_series(labels: Sequence[str], values: Sequence[float], label: str = "") -> Series:
-    """A bar plot of labelled values; `labels` become the names of the horizontal axis."""
+    """Return a bar plot of labelled values; `labels` become the names of the horizontal axis."""
     return Series(label, tuple(map(float, range(len(labels)))), tuple(values), "bars", tuple(labels))
 
 
@@ -88,7 +92,7 @@ class PlotScale:
     zero: float = -math.inf
 
     def position(self, value: float) -> float | None:
-        """The position of `value`, `None` if it cannot be drawn."""
+        """Return the position of `value`, `None` if it cannot be drawn."""
         if not math.isfinite(value) or (self.axis.log and value < 0):
             return None
         if not self.axis.log:
@@ -96,7 +100,7 @@ class PlotScale:
         return math.log10(value) if value > 0 else self.zero
 
     def ticks(self, low: float, high: float, max_count: int) -> list[float]:
-        """The positions of the ticks from `low` to `high`, about `max_count` at most."""
+        """Return the positions of the ticks from `low` to `high`, about `max_count` at most."""
         if self.axis.names:
             first, last = max(0, math.ceil(low)), min(len(self.axis.names) - 1, math.floor(high))
             stride = max(1, math.ceil((last - first + 1) / max_count))
@@ -104,7 +108,7 @@ class PlotScale:
         return _decades(low, high, max_count) if self.axis.log else round_steps(low, high, max_count)
 
     def label_at(self, position: float) -> str:
-        """The label of the value at a position."""
+        """Return the label of the value at a position."""
         if self.axis.names:
             return self.axis.names[round(position)] if 0 <= round(position) < len(self.axis.names) else ""
         if not self.axis.log:
@@ -113,7 +117,10 @@ class PlotScale:
 
 
 def scale_of(axis: PlotAxis, values: Iterable[float]) -> PlotScale:
-    """A scale for `values`. On a logarithmic axis, 0 is a decade below the decade of the smallest positive value."""
+    """Return a scale for `values`.
+
+    On a logarithmic axis, 0 is a decade below the decade of the smallest positive value.
+    """
     drawn = [value for value in values if math.isfinite(value) and value >= 0]
     positive = [value for value in drawn if value > 0]
     if len(positive) == len(drawn):
@@ -122,14 +129,14 @@ def scale_of(axis: PlotAxis, values: Iterable[float]) -> PlotScale:
 
 
 def scales(plot: Plot) -> tuple[PlotScale, PlotScale]:
-    """The horizontal and the vertical scale of a plot."""
+    """Return the horizontal and the vertical scale of a plot."""
     x_values = (value for series in plot.series for value in series.x)
     y_values = (value for series in plot.series for value in series.y)
     return scale_of(plot.x, x_values), scale_of(plot.y, y_values)
 
 
 def visible_points(series: Series, x_scale: PlotScale, y_scale: PlotScale) -> list[PlotPoint]:
-    """The points of a series that can be drawn, in order."""
+    """Return the points of a series that can be drawn, in order."""
     points = []
     for index, (x, y) in enumerate(zip(series.x, series.y, strict=True)):
         x_position, y_position = x_scale.position(x), y_scale.position(y)
@@ -139,7 +146,7 @@ def visible_points(series: Series, x_scale: PlotScale, y_scale: PlotScale) -> li
 
 
 def thin_points(points: Sequence[PlotPoint], low: float, high: float, columns: int) -> list[PlotPoint]:
-    """The points of a line that are needed to draw it, if `columns` columns cover x from `low` to `high`.
+    """Return the points of a line that are needed to draw it, if `columns` columns cover x from `low` to `high`.
 
     They are the first, last, lowest and highest point of each column; all points if they are few.
     """
@@ -157,7 +164,7 @@ def thin_points(points: Sequence[PlotPoint], low: float, high: float, columns: i
 
 
 def round_steps(low: float, high: float, max_count: int) -> list[float]:
-    """The multiples of a step from `low` to `high`. The step is 1, 2 or 5 times a power of ten.
+    """Return the multiples of a step from `low` to `high`. The step is 1, 2 or 5 times a power of ten.
 
     It is the smallest step with at most about `max_count` multiples.
     """
@@ -172,7 +179,10 @@ def round_steps(low: float, high: float, max_count: int) -> list[float]:
 
 
 def _decades(low: float, high: float, max_count: int) -> list[float]:
-    """The decimal logarithms of powers of ten from `low` to `high`, or of round values if there are fewer than two."""
+    """Return the ticks of a logarithmic axis from `low` to `high`, which are decimal logarithms of values.
+
+    The values are powers of ten, or round values if there are fewer than two powers.
+    """
     first, last = math.ceil(low - 1e-9), math.floor(high + 1e-9)
     if last - first < 1:
         return [math.log10(value) for value in round_steps(10**low, 10**high, max_count) if value > 0]
@@ -181,16 +191,16 @@ def _decades(low: float, high: float, max_count: int) -> list[float]:
 
 
 def plots_of(state: State) -> list[Plot]:
-    """All plots that are available for the current graph."""
+    """Return all plots that are available for the current graph."""
     runs = [run for run in state.runs if run.recipe.graph == state.graph]
     stages = [row.stage for row in state.board.rows() if row.stage.milliseconds > 0]
     outputs = state.report.outputs if state.report else ()
-    plots = [timing_plot(runs)] * bool(runs) + [pass_time_plot(stages)] * bool(stages)
-    return [*plots, *(value_histogram(output) for output in outputs if output.histogram)]
+    plots = [_timing_plot(runs)] * bool(runs) + [_pass_time_plot(stages)] * bool(stages)
+    return [*plots, *(_value_histogram(output) for output in outputs if output.histogram)]
 
 
-def timing_plot(runs: list[RunRecord]) -> Plot:
-    """The median times of compiled code and of eager in each run."""
+def _timing_plot(runs: list[RunRecord]) -> Plot:
+    """Return the median times of compiled code and of eager in each run."""
     numbers = tuple(float(number + 1) for number in range(len(runs)))
     names = tuple(_run_label(run) for run in runs)
     return Plot(
@@ -205,11 +215,12 @@ def timing_plot(runs: list[RunRecord]) -> Plot:
 
 
 def _run_label(run: RunRecord) -> str:
+    """Return the name of a run in the plot: its time of day, and its recipe."""
     return f"{run.end_time} {recipe_summary(run.recipe, None)}"
 
 
-def pass_time_plot(stages: list[Stage]) -> Plot:
-    """The time of each pass."""
+def _pass_time_plot(stages: list[Stage]) -> Plot:
+    """Return the time of each pass."""
     names = [stage.name for stage in stages]
     series = bar_series(names, [stage.milliseconds for stage in stages], "milliseconds")
     return Plot(
@@ -217,8 +228,8 @@ def pass_time_plot(stages: list[Stage]) -> Plot:
     )
 
 
-def value_histogram(output: OutputReport) -> Plot:
-    """A histogram of the values of an output."""
+def _value_histogram(output: OutputReport) -> Plot:
+    """Return a histogram of the values of an output."""
     width = (output.high - output.low) / len(output.histogram)
     starts = [output.low + width * index for index in range(len(output.histogram))]
     names = [f"{start:.3g}" for start in starts]

@@ -43,10 +43,11 @@ class TimedNode:
 
     @property
     def bound(self) -> float:
+        """The roofline bound in operations per second."""
         return min(self.peak.arithmetic(self.row.dtype) * 1e9, self.intensity * self.peak.gbytes * 1e9)
 
     @property
-    def from_caches(self) -> bool:
+    def is_from_caches(self) -> bool:
         """Whether the node reads and writes faster than memory allows, so its data was in caches."""
         return _from_caches(self.time, self.peak)
 
@@ -62,16 +63,17 @@ class TimedNode:
 
 
 def _ratio(numerator: float, denominator: float) -> float:
-    """The quotient of two positive numbers; 0 for others, which stand for unknown values."""
+    """Return the quotient of two positive numbers; 0 for others, which stand for unknown values."""
     return numerator / denominator if numerator > 0 and denominator > 0 else 0.0
 
 
 def _from_caches(time: NodeTime, peak: Peak) -> bool:
+    """Whether a node reads and writes faster than memory allows."""
     return bool(peak.gbytes) and _ratio(time.bytes, time.seconds) > peak.gbytes * 1e9
 
 
 def timed_nodes(report: ProfileReport, info: GraphInfo) -> list[TimedNode]:
-    """The nodes that were timed separately, the slowest first."""
+    """Return the nodes that were timed separately, the slowest first."""
     rows = {row.stable: row for row in info.rows}
     nodes = [
         TimedNode(rows[time.node], time, report.peak) for time in report.nodes if not time.into and time.node in rows
@@ -80,14 +82,14 @@ def timed_nodes(report: ProfileReport, info: GraphInfo) -> list[TimedNode]:
 
 
 def node_time_text(node: NodeTime | None, names: Mapping[str, str]) -> str:
-    """The time of a node for a table column: milliseconds, or `in NODE` if it is fused into a node that was timed."""
+    """Return the time of a node in milliseconds for a table, or `in NODE` if it is fused into a node that was timed."""
     if node is None:
         return ""
-    return f"in {names.get(node.into, node.into)}" if node.into else milliseconds(node.seconds)
+    return f"in {names.get(node.into, node.into)}" if node.into else in_milliseconds(node.seconds)
 
 
 def node_time_summary(node: TimedNode, names: Mapping[str, str], is_stale: bool) -> str:
-    """The time of a node with the nodes fused into it, its rate and its share of the roofline, as one line."""
+    """Return the time of a node with the nodes fused into it, its rate and its share of the roofline, as one line."""
     time = node.time
     if time.into:
         return f"fused into {names.get(time.into, time.into)}"
@@ -95,26 +97,26 @@ def node_time_summary(node: TimedNode, names: Mapping[str, str], is_stale: bool)
     parts = [f"{node_time_text(time, names)} ms", f"including fused {fused}" if fused else ""]
     parts += [f"{rate_text(node.rate)} GFLOP/s" if node.rate else ""]
     parts += [f"{node.share:.0%} of the roofline" if node.share else ""]
-    parts += ["data from caches" if node.from_caches else ""]
+    parts += ["data from caches" if node.is_from_caches else ""]
     parts += ["measured with an earlier recipe" if is_stale else ""]
     return ", ".join(part for part in parts if part)
 
 
-def milliseconds(seconds: float) -> str:
-    """A time as a number of milliseconds, without the unit."""
+def in_milliseconds(seconds: float) -> str:
+    """Format a time in seconds as a number of milliseconds, without the unit."""
     value = seconds * 1e3
     return f"{value:.4f}" if value < 0.1 else f"{value:.3f}" if value < 10 else f"{value:.1f}"
 
 
 def rate_text(operations_per_second: float) -> str:
-    """A rate in 1e9 operations per second, without the unit; empty if it is not positive."""
+    """Return a rate in 1e9 operations per second, without the unit; empty if it is not positive."""
     value = operations_per_second / 1e9
     return "" if value <= 0 else f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
 def share_text(node: TimedNode) -> str:
-    """The share of the roofline bound, with a `c` if the data came from caches; empty if unknown."""
-    return f"{node.share:.0%}{' c' if node.from_caches else ''}" if node.share > 0 else ""
+    """Return the share of the roofline bound, with a `c` if the data came from caches; empty if unknown."""
+    return f"{node.share:.0%}{' c' if node.is_from_caches else ''}" if node.share > 0 else ""
 
 
 # ---- modules ---------------------------------------------------------------------------------------------------------
@@ -122,27 +124,30 @@ def share_text(node: TimedNode) -> str:
 
 @dataclass
 class FlameNode:
-    """An entry of a flame graph: a module or a node, with its time in seconds including the entries inside.
+    """An entry of a flame graph: a module or a node, with its time in seconds including that of its children.
 
-    `node` is the stable name of a node, "" for other entries.
+    `children` are by name. `node` is the stable name of a node, "" for other entries.
     """
 
     name: str
     seconds: float = 0.0
     node: str = ""
-    inside: dict[str, FlameNode] = field(default_factory=dict)
+    children: dict[str, FlameNode] = field(default_factory=dict)
 
     def child(self, name: str) -> FlameNode:
-        """The entry `name` inside this one, which is added if necessary."""
-        return self.inside.setdefault(name, FlameNode(name))
+        """Return the child `name`, which is added if necessary."""
+        return self.children.setdefault(name, FlameNode(name))
 
-    def by_time(self) -> list[FlameNode]:
-        """The entries inside, the slowest first."""
-        return sorted(self.inside.values(), key=lambda flame: -flame.seconds)
+    def children_by_time(self) -> list[FlameNode]:
+        """Return the children, the slowest first."""
+        return sorted(self.children.values(), key=lambda flame: -flame.seconds)
 
 
 def flame_tree(report: ProfileReport, info: GraphInfo) -> FlameNode:
-    """The run as a tree of modules with nodes as leaves. Time outside of nodes is an entry next to the modules."""
+    """Return the run as a tree of modules with nodes as leaves.
+
+    Time outside of nodes is an entry next to the modules.
+    """
     root = FlameNode(info.name)
     for node in timed_nodes(report, info):
         path = [part for part in node.row.module.split(".") if part]
@@ -168,7 +173,7 @@ def add_to_flame(root: FlameNode, path: Sequence[str], seconds: float, node: str
 
 
 def folded_stacks(root: FlameNode) -> str:
-    """One line per stack, `module;module;node nanoseconds`: the format of flamegraph.pl, inferno and speedscope."""
+    """Return one line per stack, `module;module;node nanoseconds`, as flamegraph.pl, inferno and speedscope read it."""
     return "".join(
         f"{';'.join(path)} {nanoseconds}\n"
         for path, seconds in _self_times(root, ())
@@ -177,22 +182,24 @@ def folded_stacks(root: FlameNode) -> str:
 
 
 def _self_times(flame: FlameNode, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], float]]:
-    """Yields each stack with its self time in seconds. `path` is the stack above `flame`."""
+    """Yield each stack with its self time in seconds. `path` is the stack above `flame`."""
     path = (*path, flame.name.replace(";", ":"))
-    yield path, flame.seconds - sum(inner.seconds for inner in flame.inside.values())
-    for inner in flame.by_time():
+    yield path, flame.seconds - sum(inner.seconds for inner in flame.children.values())
+    for inner in flame.children_by_time():
         yield from _self_times(inner, path)
 
 
 def tree_lines(root: FlameNode, glyphs: formatting.Glyphs, min_share: float = 0.01, bar_width: int = 20) -> list[str]:
-    """The tree as lines of text. Entries with less than `min_share` of the total time are omitted."""
+    """Return the tree as lines of text. Entries with less than `min_share` of the total time are omitted."""
     lines = []
 
     def add_lines(flame: FlameNode, depth: int) -> None:
         share = _ratio(flame.seconds, root.seconds)
         bar = formatting.progress_bar(share, bar_width, glyphs)
-        lines.append(f"{milliseconds(flame.seconds):>9} {share:>6.1%}  {bar:<{bar_width}}  {'  ' * depth}{flame.name}")
-        for inner in flame.by_time():
+        lines.append(
+            f"{in_milliseconds(flame.seconds):>9} {share:>6.1%}  {bar:<{bar_width}}  {'  ' * depth}{flame.name}"
+        )
+        for inner in flame.children_by_time():
             if inner.seconds >= min_share * root.seconds:
                 add_lines(inner, depth + 1)
 
@@ -204,7 +211,7 @@ def tree_lines(root: FlameNode, glyphs: formatting.Glyphs, min_share: float = 0.
 
 
 def summary_lines(report: ProfileReport) -> list[str]:
-    """The summary of a profile: the time of a run, the overhead of the counters, the share of the nodes, and notes."""
+    """Return the summary of a profile: the time of a run, the overhead of the counters, the nodes' share, and notes."""
     whole = report.whole
     shares = (
         f"nodes {_ratio(report.inside, whole):.1%} of an instrumented run, calls {_ratio(report.outside, whole):.1%}"
@@ -231,16 +238,17 @@ def _peak_text(peak: Peak) -> str:
 
 
 def sampling_text(sampling: Sampling) -> str:
-    """The summary of the samples, or the reason why there are none."""
+    """Return the summary of the samples, or the reason why there are none."""
     if sampling.problem or not sampling.samples:
         return f"no hot instructions: {sampling.problem or 'no samples were taken'}"
     elsewhere = [f"{name or 'generated code'} {count / sampling.samples:.1%}" for name, count in sampling.elsewhere]
-    rest = f"; {', '.join(elsewhere[:3])}" if elsewhere else ""
+    others = f"; {', '.join(elsewhere[:3])}" if elsewhere else ""
     share = f"{sampling.inside / sampling.samples:.1%} of {formatting.count(sampling.samples)} samples"
-    return f"{share} ({formatting.count(sampling.hertz)} per second of CPU time) in compiled code{rest}"
+    return f"{share} ({formatting.count(sampling.hertz)} per second of CPU time) in compiled code{others}"
 
 
 def _sampling_json(sampling: Sampling) -> dict[str, object]:
+    """Return the samples as plain values. Lines are counted from 1."""
     return {
         "problem": sampling.problem or None,
         "samples": sampling.samples,
@@ -257,7 +265,7 @@ def _sampling_json(sampling: Sampling) -> dict[str, object]:
 
 
 def as_json(report: ProfileReport, info: GraphInfo) -> dict[str, object]:
-    """The report on a graph as plain values: seconds, operations, bytes; unknown values are null."""
+    """Return the report on a graph as plain values: seconds, operations, bytes; unknown values are null."""
     names = {row.stable: row.name for row in info.rows}
     timed = {node.time.node: node for node in timed_nodes(report, info)}
     return {
@@ -287,7 +295,7 @@ def as_json(report: ProfileReport, info: GraphInfo) -> dict[str, object]:
 
 
 def _node_json(time: NodeTime, names: Mapping[str, str], timed: TimedNode | None) -> dict[str, object]:
-    """The time of a node as plain values. `timed` is `None` for a node that was not timed separately."""
+    """Return the time of a node as plain values. `timed` is `None` for a node that was not timed separately."""
     name = names.get(time.node, time.node)
     if timed is None:
         return {"node": time.node, "name": name, "seconds": None, "fused_into": time.into}
@@ -301,7 +309,7 @@ def _node_json(time: NodeTime, names: Mapping[str, str], timed: TimedNode | None
         "operations_per_second": timed.rate or None,
         "bytes_per_second": timed.traffic or None,
         "share_of_peak": timed.share or None,
-        "from_caches": timed.from_caches,
+        "from_caches": timed.is_from_caches,
     }
 
 

@@ -1,4 +1,4 @@
-"""The Python lines of a graph: the nodes of each, how they are compiled, their time, or why a line has no nodes."""
+"""The nodes that the Python lines of a program compute, how they are compiled, and why a line has no nodes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from buddy.app.actions import key_of
 from buddy.app.reports import formatting
-from buddy.app.reports.profile import milliseconds
+from buddy.app.reports.profile import in_milliseconds
 from buddy.compiler.protocol import LineKind, NodeRow, NodeTime, PythonStructure
 from buddy.compiler.protocol.recipe import EAGER
 
@@ -25,7 +25,7 @@ class PythonLocation(NamedTuple):
 
 
 def parse_location(text: str) -> PythonLocation | None:
-    """The location that a text names, `file:line` with the line counted from 1; `None` for other texts."""
+    """Return the location that a text names, `file:line` with the line counted from 1; `None` for other texts."""
     path, _, line = text.rpartition(":")
     return PythonLocation(path, int(line) - 1) if path and line.isdecimal() else None
 
@@ -60,17 +60,19 @@ class PythonLines:
         return list(dict.fromkeys(location.path for location in self._at))
 
     def location_of(self, node: str) -> PythonLocation | None:
-        """The line that computes a node."""
+        """Return the line that computes a node."""
         return self._locations.get(node)
 
     def at(self, location: PythonLocation) -> tuple[str, ...]:
+        """Return the nodes that the line itself computes."""
         return self._at.get(location, ())
 
     def called_at(self, location: PythonLocation) -> tuple[str, ...]:
+        """Return the nodes that functions called at the line compute."""
         return self._called.get(location, ())
 
     def nodes_of(self, location: PythonLocation) -> tuple[str, ...]:
-        """The nodes that a line computes, or, if it computes none itself, those of the functions that it calls."""
+        """Return the nodes that a line computes, or if there are none, those of the functions that it calls."""
         return self.at(location) or self.called_at(location)
 
     def have_nodes(self, path: str, lines: Iterable[int]) -> bool:
@@ -79,11 +81,15 @@ class PythonLines:
         return any(location in self._at or location in self._called for location in locations)
 
     def colour_of(self, nodes: Iterable[str]) -> str:
-        """The theme's role for the first of `nodes` whose line is known, "" if none is. It is the same in all panes."""
+        """Return the theme's role for the first of `nodes` whose line is known, "" if none is.
+
+        It is the same in all panes.
+        """
         location = next((self._locations[node] for node in nodes if node in self._locations), None)
         return f"line-{self._colours[location]}" if location is not None else ""
 
     def colour_at(self, location: PythonLocation) -> str:
+        """Return the theme's role for a line, "" if it computes no nodes."""
         return f"line-{self._colours[location]}" if location in self._colours else ""
 
 
@@ -104,6 +110,7 @@ class LineFacts(NamedTuple):
 
     @property
     def role(self) -> str:
+        """The theme's role for the mark."""
         return {"x": "ok", "e": "warn"}.get(self.mark, "dim")
 
     @property
@@ -111,10 +118,11 @@ class LineFacts(NamedTuple):
         """The time in milliseconds, for a column; `fused` if all of it is part of other lines."""
         if self.seconds is None:
             return ""
-        return "fused" if self.is_fused else milliseconds(self.seconds)
+        return "fused" if self.is_fused else in_milliseconds(self.seconds)
 
     @property
     def share_text(self) -> str:
+        """The share of the run; empty without a profile, or if the time is part of other lines."""
         return "" if self.seconds is None or self.is_fused else f"{self.share:.0%}"
 
 
@@ -128,7 +136,7 @@ class LineTimes(NamedTuple):
 def line_facts(
     lines: PythonLines, location: PythonLocation, lowerings: Mapping[str, str], times: LineTimes | None
 ) -> LineFacts:
-    """What the line at `location` computes. `lowerings` has the lowering of each node that has one."""
+    """Return the facts on the line at `location`. `lowerings` are the lowerings of nodes, and `times` their profile."""
     nodes = lines.nodes_of(location)
     n_eager = sum(lowerings.get(node) == EAGER for node in nodes)
     mark = " " if not nodes else ":" if not lines.at(location) else "e" if n_eager else "x"
@@ -141,7 +149,7 @@ def line_facts(
 
 
 def facts_text(facts: LineFacts, name: str) -> str:
-    """A line with nodes in one phrase: one of them (`name`), how many run in eager, and their time."""
+    """Return a line with nodes in one phrase: one of them (`name`), how many run in eager, and their time."""
     count = len(facts.nodes)
     if facts.mark == ":":
         subject = f"calls functions with {formatting.count(count)} node{'s' * (count != 1)}"
@@ -156,13 +164,16 @@ def facts_text(facts: LineFacts, name: str) -> str:
 def missing_nodes_text(
     location: PythonLocation, structure: PythonStructure, lines: PythonLines, other_graphs: Mapping[str, PythonLines]
 ) -> str:
-    """Why no node comes from the line at `location`. `other_graphs` are the other graphs of the program, by name."""
+    """Return why no node comes from the line at `location`.
+
+    `other_graphs` are the other graphs of the program, by name.
+    """
     path, line = location
-    other = next((name for name, others in other_graphs.items() if others.nodes_of(location)), "")
-    if other:
-        return f"its nodes are in the graph {other}: press {key_of('graph-choose')} to go there"
+    other_graph = next((name for name, others in other_graphs.items() if others.nodes_of(location)), "")
+    if other_graph:
+        return f"its nodes are in the graph {other_graph}: press {key_of('graph-choose')} to go there"
     kind = structure.kinds[line] if line < len(structure.kinds) else None
-    fixed: dict[int, str] = {
+    kind_texts: dict[int, str] = {
         LineKind.BLANK: "an empty line",
         LineKind.COMMENT: "a comment",
         LineKind.STRING: "a string, which computes nothing",
@@ -170,8 +181,8 @@ def missing_nodes_text(
     }
     if kind is None:
         return "no node of this graph comes from this line"
-    if kind in fixed:
-        return fixed[kind]
+    if kind in kind_texts:
+        return kind_texts[kind]
     statement = next(iter(structure.blocks_at(line, "statement")), None)
     if statement is not None and lines.have_nodes(path, range(statement.first, statement.last + 1)):
         return f"part of the statement at line {statement.first + 1}, whose nodes are at other lines of it"
@@ -183,7 +194,7 @@ def missing_nodes_text(
     if kind == LineKind.HEADER:
         return f"the header of {scope.name}; the nodes are at the lines below"
     # Branches around the whole function do not matter.
-    branch = next((one for one in structure.blocks_at(line, "branch") if one.first > scope.first), None)
+    branch = next((block for block in structure.blocks_at(line, "branch") if block.first > scope.first), None)
     if branch is not None and not lines.have_nodes(path, range(branch.first, branch.last + 1)):
         where = f"this `{branch.name}` (line {branch.head + 1})"
         return f"no node comes from {where}: not executed in this capture, or {_NO_OPERATION}"

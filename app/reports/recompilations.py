@@ -1,4 +1,7 @@
-"""What TorchDynamo did in a run, as rows, text and JSON. Does not import Textual."""
+"""What TorchDynamo did in a run (compilations, graph breaks, guards), as rows, text and JSON.
+
+Does not import Textual.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,11 @@ from buddy.app.reports.formatting import table
 from buddy.compiler.protocol import DynamoBreak, DynamoCompile, DynamoGuard, DynamoReport, GuardFailure, UserFrame
 
 DynamoRowKind = Literal["break", "recompiled", "limit", "error", "guard"]
-# The number of guards in the text; JSON has all of them.
+# The maximum number of guards in the text; JSON has all of them.
 _MAX_GUARDS = 30
+# The maximum number of characters of a guard in the text.
 _MAX_EXPRESSION = 72
+# The maximum number of fixes for a graph break in the text.
 _MAX_FIXES = 2
 
 
@@ -24,8 +29,8 @@ _MAX_FIXES = 2
 class DynamoRow:
     """A row of the table. `title` is the reason of a break, or a guard; `change` is `before -> after` of its value.
 
-    `line` is the user's line (`file:line`), "" if unknown; `about` is everything else that is known. `seconds` is the
-    duration of a compilation, `failed` the number of failures of a guard; -1 if unknown.
+    `line` is the user's line (`file:line`), "" if unknown; `details` are all other facts. `seconds` is the duration
+    of a compilation, `n_failures` is how often a guard failed; -1 if unknown.
     """
 
     kind: DynamoRowKind
@@ -33,51 +38,59 @@ class DynamoRow:
     title: str
     change: str = ""
     line: str = ""
-    about: str = ""
+    details: str = ""
     seconds: float = -1.0
-    failed: int = -1
+    n_failures: int = -1
 
     @property
     def cost(self) -> str:
         """The time of a compilation, or how often a guard failed."""
         if self.kind == "guard":
-            return f"{self.failed} failed" if self.failed >= 0 else ""
+            return f"{self.n_failures} failed" if self.n_failures >= 0 else ""
         return formatting.seconds(self.seconds) if self.seconds >= 0 else ""
 
 
 def dynamo_rows(report: DynamoReport) -> list[DynamoRow]:
-    """The rows: breaks, recompilations and errors in the order of the run, then guards, those that failed first."""
-    events = [(found.compile, 1, _break_row(report, found)) for found in report.breaks]
+    """Return breaks, recompilations and errors in the order of the run, then guards, the most often failed first."""
+    events = [(graph_break.compile, 1, _break_row(report, graph_break)) for graph_break in report.breaks]
     for index, compiled in enumerate(report.compiles):
         if compiled.failures:
             events.append((index, 0, _recompilation_row(compiled)))
         if compiled.problem:
-            events.append((index, 2, DynamoRow("error", compiled.function, compiled.problem, line=_line(compiled))))
+            events.append(
+                (index, 2, DynamoRow("error", compiled.function, compiled.problem, line=_user_line(compiled)))
+            )
     for limit in report.limits:
         title = f"{limit.setting} ({limit.limit}) reached: calls that no compiled code fits run in eager"
         fix = f"remove the cause of the recompilations, or raise torch._dynamo.config.{limit.setting}"
         events.append(
-            (limit.compile, 3, DynamoRow("limit", limit.function, title, line=limit.location, about=f"fix: {fix}"))
+            (limit.compile, 3, DynamoRow("limit", limit.function, title, line=limit.location, details=f"fix: {fix}"))
         )
     events.sort(key=lambda event: event[:2])
     return [*(row for _, _, row in events), *(_guard_row(report, guard) for guard in user_guards(report))]
 
 
-def _break_row(report: DynamoReport, found: DynamoBreak) -> DynamoRow:
+def _break_row(report: DynamoReport, graph_break: DynamoBreak) -> DynamoRow:
+    """Return the row of a graph break. Its line is that of the innermost frame of the user."""
     # The fix is first: a small screen shows only the first lines.
-    parts = [*(f"fix: {fix}" for fix in found.fixes[:1]), _stack_text(found.frames[:-1]), found.explanation]
-    if found.skipped:
+    parts = [
+        *(f"fix: {fix}" for fix in graph_break.fixes[:1]),
+        _stack_text(graph_break.frames[:-1]),
+        graph_break.explanation,
+    ]
+    if graph_break.skipped:
         parts.insert(0, "Dynamo skips the function: all of it runs in eager")
-    line = found.frames[-1].location if found.frames else ""
-    text = found.frames[-1].text if found.frames else ""
-    title = f"{found.reason}: {text}" if text else found.reason
-    function = found.frames[-1].function if found.frames else ""
+    line = graph_break.frames[-1].location if graph_break.frames else ""
+    text = graph_break.frames[-1].text if graph_break.frames else ""
+    title = f"{graph_break.reason}: {text}" if text else graph_break.reason
+    function = graph_break.frames[-1].function if graph_break.frames else ""
     return DynamoRow(
-        "break", function or report.compiles[found.compile].function, title, line=line, about=_joined(parts)
+        "break", function or report.compiles[graph_break.compile].function, title, line=line, details=_join(parts)
     )
 
 
 def _recompilation_row(compiled: DynamoCompile) -> DynamoRow:
+    """Return the row of a compilation that was needed because a guard failed."""
     failure = compiled.failures[0]
     also = ", ".join(f"{name} {before} -> {after}" for name, before, after in failure.changes[:4])
     call = f"called at {formatting.short_location(compiled.call.location)}" if compiled.call else ""
@@ -87,36 +100,37 @@ def _recompilation_row(compiled: DynamoCompile) -> DynamoRow:
         f"fix: {failure.fix}" if failure.fix else "",
     ]
     parts += [f"also changed: {also}" if also else ""]
-    line = failure.frame.location if failure.frame else _line(compiled)
+    line = failure.frame.location if failure.frame else _user_line(compiled)
     return DynamoRow(
         "recompiled",
         compiled.function,
         failure.expression,
         change_text(failure),
         line,
-        _joined(parts),
+        _join(parts),
         compiled.seconds,
     )
 
 
 def _guard_row(report: DynamoReport, guard: DynamoGuard) -> DynamoRow:
+    """Return the row of a guard."""
     function = report.compiles[guard.compile].function
     line = guard.frame.location if guard.frame else ""
     text = guard.frame.text if guard.frame else ""
     counts = f"checked {guard.checked} times" if guard.checked >= 0 else ""
     parts = (f"{guard.kind} guard of {function}", guard.scope and f"on a {guard.scope} value", counts, text)
-    return DynamoRow("guard", function, guard.expression, line=line, about=_joined(parts), failed=guard.failed)
+    return DynamoRow("guard", function, guard.expression, line=line, details=_join(parts), n_failures=guard.failed)
 
 
 def change_text(failure: GuardFailure) -> str:
-    """The checked value before and after, such as `[2, 4] -> [3, 4]`; "" if both are unknown."""
+    """Return the checked value before and after, such as `[2, 4] -> [3, 4]`; "" if both are unknown."""
     if not failure.before and not failure.after:
         return ""
     return f"{failure.before or '?'} -> {failure.after or '?'}"
 
 
-def _line(compiled: DynamoCompile) -> str:
-    """The user's line of a compilation: the call, if the function is of a library."""
+def _user_line(compiled: DynamoCompile) -> str:
+    """Return the line where a compiled function is defined, or if it belongs to a library, the line that calls it."""
     is_library = "/torch/_dynamo/" in compiled.file
     return compiled.call.location if compiled.call and (is_library or not compiled.file) else compiled.location
 
@@ -126,50 +140,51 @@ def _stack_text(frames: Sequence[UserFrame]) -> str:
     return f"called from {calls}" if calls else ""
 
 
-def _joined(parts: Sequence[str]) -> str:
+def _join(parts: Sequence[str]) -> str:
     return " · ".join(part for part in parts if part)
 
 
 def user_guards(report: DynamoReport) -> list[DynamoGuard]:
-    """The guards on the user's values, each once per function: those that failed most often first."""
-    found = dict[tuple[str, str], DynamoGuard]()
+    """Return the guards on the user's values, each once per function: those that failed most often first."""
+    guards = dict[tuple[str, str], DynamoGuard]()
     for guard in report.guards:
         if guard.library:
             continue
         key = (report.compiles[guard.compile].function, guard.expression)
-        known = found.get(key)
-        if known is not None and known.checked >= 0:
-            checked, failed = known.checked + guard.checked, known.failed + guard.failed
-            guard = msgspec.structs.replace(known, checked=checked, failed=failed)
-        found[key] = guard if known is None or known.checked >= 0 else known
-    return sorted(found.values(), key=lambda guard: -guard.failed)
+        earlier = guards.get(key)
+        if earlier is not None and earlier.checked >= 0:
+            checked, failed = earlier.checked + guard.checked, earlier.failed + guard.failed
+            guard = msgspec.structs.replace(earlier, checked=checked, failed=failed)
+        guards[key] = guard if earlier is None or earlier.checked >= 0 else earlier
+    return sorted(guards.values(), key=lambda guard: -guard.failed)
 
 
 # ---- text and JSON ---------------------------------------------------------------------------------------------------
 
 
 def dynamo_summary(report: DynamoReport) -> str:
-    """One line: how many functions were compiled how often, recompilations, graph breaks."""
+    """Return one line: how many functions were compiled how often, recompilations, graph breaks."""
     if not report.compiles and not report.breaks:
         return "no function was compiled: the script calls nothing that torch.compile returned"
     functions = len({(compiled.function, compiled.location) for compiled in report.compiles})
     seconds = sum(compiled.seconds for compiled in report.compiles if compiled.seconds > 0)
-    times = f"{_count(functions, 'function')} compiled {_count(len(report.compiles), 'time')}"
+    times = f"{formatting.counted(functions, 'function')} compiled {formatting.counted(len(report.compiles), 'time')}"
     parts = [f"{times} in {formatting.seconds(seconds)}" if seconds else times]
-    parts += [_count(len(report.recompilations), "recompilation"), _count(len(report.breaks), "graph break")]
+    parts += [
+        formatting.counted(len(report.recompilations), "recompilation"),
+        formatting.counted(len(report.breaks), "graph break"),
+    ]
     parts += [f"{limit.setting} reached by {limit.function}" for limit in report.limits[:3]]
     return ", ".join(parts)
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
-
-
 def dynamo_text(report: DynamoReport) -> str:
-    """The summary, graph breaks, recompilations by function, limits, and the guards on the user's values."""
+    """Return the summary, graph breaks, recompilations by function, limits, and the guards on the user's values."""
     sections = [dynamo_summary(report)]
     if report.breaks:
-        lines = [line for number, found in enumerate(report.breaks, 1) for line in _break_lines(number, found)]
+        lines = [
+            line for number, graph_break in enumerate(report.breaks, 1) for line in _break_lines(number, graph_break)
+        ]
         sections.append("\n".join(["Graph breaks", *lines]))
     if report.recompilations:
         sections.append("\n".join(["Recompilations", *_recompilation_lines(report)]))
@@ -180,7 +195,7 @@ def dynamo_text(report: DynamoReport) -> str:
         ]  # fmt: skip
         sections.append("\n".join(["Recompile limit reached", *lines]))
     errors = [
-        f"  {compiled.function} at {_line(compiled)}: {compiled.problem}"
+        f"  {compiled.function} at {_user_line(compiled)}: {compiled.problem}"
         for compiled in report.compiles
         if compiled.problem
     ]
@@ -193,18 +208,20 @@ def dynamo_text(report: DynamoReport) -> str:
     return "\n\n".join(sections)
 
 
-def _break_lines(number: int, found: DynamoBreak) -> Iterator[str]:
-    frame = found.frames[-1] if found.frames else None
-    times = f", {found.times} times" if found.times > 1 else ""
+def _break_lines(number: int, graph_break: DynamoBreak) -> Iterator[str]:
+    """Yield the lines of text on a graph break."""
+    frame = graph_break.frames[-1] if graph_break.frames else None
+    times = f", {graph_break.times} times" if graph_break.times > 1 else ""
     location = f"{frame.location}{f' in {frame.function}' if frame.function else ''}" if frame else "unknown line"
     yield f"  {number}. {location}{times}{f': {frame.text}' if frame and frame.text else ''}"
-    for caller in reversed(found.frames[:-1]):
+    for caller in reversed(graph_break.frames[:-1]):
         yield f"     called from {caller.location} in {caller.function}: {caller.text}"
-    yield f"     reason: {found.reason}{' (the whole function runs in eager)' if found.skipped else ''}"
-    yield from (f"     fix: {fix}" for fix in found.fixes[:_MAX_FIXES])
+    yield f"     reason: {graph_break.reason}{' (the whole function runs in eager)' if graph_break.skipped else ''}"
+    yield from (f"     fix: {fix}" for fix in graph_break.fixes[:_MAX_FIXES])
 
 
 def _recompilation_lines(report: DynamoReport) -> Iterator[str]:
+    """Yield the lines of text on functions that were compiled more than once."""
     by_function = dict[tuple[str, str], list[DynamoCompile]]()
     for compiled in report.compiles:
         by_function.setdefault((compiled.function, compiled.location), []).append(compiled)
@@ -213,7 +230,7 @@ def _recompilation_lines(report: DynamoReport) -> Iterator[str]:
             continue
         seconds = sum(compiled.seconds for compiled in compiles if compiled.seconds > 0)
         time = f", {formatting.seconds(seconds)}" if seconds else ""
-        yield f"  {function} at {_line(compiles[0])}: {_count(len(compiles), 'compilation')}{time}"
+        yield f"  {function} at {_user_line(compiles[0])}: {formatting.counted(len(compiles), 'compilation')}{time}"
         last_fix = ""
         for compiled in compiles:
             if not compiled.failures:
@@ -229,6 +246,7 @@ def _recompilation_lines(report: DynamoReport) -> Iterator[str]:
 
 
 def _recompilation_line(compiled: DynamoCompile, failure: GuardFailure) -> str:
+    """Return the line of text on a compilation, with the guard that had failed."""
     change = change_text(failure)
     details = [f"read at {formatting.short_location(failure.frame.location)}" if failure.frame else ""]
     details += [f"called at {formatting.short_location(compiled.call.location)}" if compiled.call else ""]
@@ -239,6 +257,7 @@ def _recompilation_line(compiled: DynamoCompile, failure: GuardFailure) -> str:
 
 
 def _guard_lines(report: DynamoReport, guards: Sequence[DynamoGuard]) -> Iterator[str]:
+    """Yield the lines of a table of guards, and the numbers of guards that are omitted."""
     counts = any(guard.checked >= 0 for guard in guards)
     heading = ["kind", "scope", "guard", "function", *(["checked", "failed"] if counts else []), "line"]
     rows = [
@@ -251,9 +270,9 @@ def _guard_lines(report: DynamoReport, guards: Sequence[DynamoGuard]) -> Iterato
     ]  # fmt: skip
     yield from (f"  {line}" for line in table(heading, rows, frozenset(heading) - {"checked", "failed"}).splitlines())
     hidden = Counter(guard.library for guard in report.guards)[True]
-    rest = [f"{len(guards) - _MAX_GUARDS} more" if len(guards) > _MAX_GUARDS else ""]
-    rest += [f"{_count(hidden, 'guard')} on values of torch and Python" if hidden else ""]
-    if text := " and ".join(part for part in rest if part):
+    omitted = [f"{len(guards) - _MAX_GUARDS} more" if len(guards) > _MAX_GUARDS else ""]
+    omitted += [f"{formatting.counted(hidden, 'guard')} on values of torch and Python" if hidden else ""]
+    if text := " and ".join(part for part in omitted if part):
         yield f"  {text}; --json lists all"
 
 
@@ -262,6 +281,6 @@ def _clipped(text: str) -> str:
 
 
 def dynamo_json(report: DynamoReport) -> dict[str, object]:
-    """The report as plain values; `compile` in entries is an index in `compiles`."""
+    """Return the report as plain values; `compile` in entries is an index in `compiles`."""
     values: dict[str, Any] = msgspec.to_builtins(report)
     return {"summary": dynamo_summary(report), **values}

@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from buddy.app.reports.run_report import as_json
-from buddy.app.session.stages import file_name
+from buddy.app.reports.run_report import run_report_json
+from buddy.app.session.stages import stage_file_name
 from buddy.compiler.protocol import Assignment, Compiled, GraphInfo, Ran, Stage, Welcome, file_formats
 from buddy.compiler.protocol.recipe import Recipe, to_toml
 from buddy.compiler.protocol.source_locations import split_source
 
 # The names of the files in a reproducer.
-DESCRIPTION, RECIPE, VALUES, COMMAND = "reproducer.json", "recipe.toml", "values.npz", "replay.sh"
+DESCRIPTION_FILE, RECIPE_FILE, VALUES_FILE, COMMAND_FILE = "reproducer.json", "recipe.toml", "values.npz", "replay.sh"
 
 
 class StageFile(msgspec.Struct, frozen=True):
@@ -65,7 +65,7 @@ class ReproducerDescription(msgspec.Struct, frozen=True):
 
 
 class EngineFunctions(NamedTuple):
-    """The functions of an engine that `write_reproducer` needs: compile, fetch a text by its name, and run."""
+    """The functions of an engine that `write_reproducer` needs: compile, fetch a text by its hash, and run."""
 
     compile: Callable[[Recipe], Awaitable[Compiled]]
     fetch: Callable[[str], Awaitable[str]]
@@ -84,7 +84,8 @@ class ReproducerSubject(NamedTuple):
     shapes: Sequence[str] = ()
 
 
-def text_hash(text: str) -> str:
+def sha256_of_text(text: str) -> str:
+    """Return the SHA-256 of a text in UTF-8, in hexadecimal."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -109,13 +110,13 @@ async def write_reproducer(
     cannot be written, and `failure` if the compilation fails or the run is cancelled.
     """
     folder = folder.resolve()
-    exists = folder.exists()
-    temporary = (folder if exists else folder.parent) / f".{folder.name}.{os.getpid()}"
+    folder_exists = folder.exists()
+    temporary = (folder if folder_exists else folder.parent) / f".{folder.name}.{os.getpid()}"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     try:
         description = await _write_all(temporary, subject, engine, failure)
-        if exists:
+        if folder_exists:
             _move_into(folder, temporary)
         else:
             temporary.rename(folder)
@@ -135,12 +136,14 @@ def _move_into(folder: Path, temporary: Path) -> None:
     except ValueError:
         previous = None
     if previous is not None:
-        (folder / DESCRIPTION).unlink()
-        for name in (VALUES, previous.script, *previous.files, *(stage.file for stage in previous.stages)):
+        (folder / DESCRIPTION_FILE).unlink()
+        for name in (VALUES_FILE, previous.script, *previous.files, *(stage.file for stage in previous.stages)):
             # The description is untrusted: it must not name files to delete outside the folder.
-            if name == VALUES or (name.startswith(("script/", "stages/")) and ".." not in Path(name).parts):
+            if name == VALUES_FILE or (name.startswith(("script/", "stages/")) and ".." not in Path(name).parts):
                 (folder / name).unlink(missing_ok=True)
-    files = sorted((path for path in temporary.rglob("*") if path.is_file()), key=lambda path: path.name == DESCRIPTION)
+    files = sorted(
+        (path for path in temporary.rglob("*") if path.is_file()), key=lambda path: path.name == DESCRIPTION_FILE
+    )
     for path in files:
         target = folder / path.relative_to(temporary)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -152,30 +155,31 @@ async def _write_all(
 ) -> ReproducerDescription:
     """Compile, run, and write all files into an empty folder. Raises like `write_reproducer`."""
     recipe = subject.recipe
-    (folder / RECIPE).write_text(to_toml(recipe), "utf-8")
+    (folder / RECIPE_FILE).write_text(to_toml(recipe), "utf-8")
     compiled = await engine.compile(recipe)
     stages = [await _write_stage(folder, stage, engine) for stage in compiled.stages]
     report, problem = None, ""
     try:
         ran = await engine.run(recipe)
-        (folder / VALUES).write_bytes(ran.values)
-        report = as_json(subject.info, ran.report, subject.assignments)
+        (folder / VALUES_FILE).write_bytes(ran.values)
+        report = run_report_json(subject.info, ran.report, subject.assignments)
     except failure as error:
         if getattr(error, "cancelled", False):
             raise
         problem = str(error)
     description = _copy_sources(folder, subject, stages, report, problem)
-    (folder / DESCRIPTION).write_text(json.dumps(msgspec.to_builtins(description), indent=2) + "\n", "utf-8")
-    _write_command(folder / COMMAND)
+    (folder / DESCRIPTION_FILE).write_text(json.dumps(msgspec.to_builtins(description), indent=2) + "\n", "utf-8")
+    _write_command(folder / COMMAND_FILE)
     return description
 
 
 async def _write_stage(folder: Path, stage: Stage, engine: EngineFunctions) -> StageFile:
+    """Fetch the text of a stage, and write it to a file in the folder."""
     text = await engine.fetch(stage.text)
-    name = f"stages/{file_name(stage)}"
+    name = f"stages/{stage_file_name(stage)}"
     (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_text(text, "utf-8")
-    return StageFile(stage.name, name, text_hash(text))
+    return StageFile(stage.name, name, sha256_of_text(text))
 
 
 def _copy_sources(
@@ -243,8 +247,8 @@ def _write_command(path: Path) -> None:
 
 
 def read_description(folder: Path) -> ReproducerDescription:
-    """Reads the description of a reproducer. Raises `ValueError` if `folder` has no description or an invalid one."""
-    path = folder / DESCRIPTION
+    """Read the description of a reproducer. Raises `ValueError` if `folder` has no description or an invalid one."""
+    path = folder / DESCRIPTION_FILE
     try:
         content = path.read_bytes()
         file_formats.REPRODUCER.check_stamp(msgspec.json.decode(content, type=file_formats.Stamp))
@@ -267,13 +271,15 @@ def _is_inside(folder: Path, name: str) -> bool:
 
 
 def external_python(description: ReproducerDescription) -> str:
-    """The source, if a replay would run it as Python code that is not in the folder; otherwise an empty string."""
+    """Return the source if a replay would run it as Python code that is not in the folder; otherwise an empty text."""
     runs_python = not description.script and split_source(description.source).runs_python
     return description.source if runs_python else ""
 
 
 def source_of(folder: Path, description: ReproducerDescription) -> str:
-    """The source to open: the copy of the script and `:MODEL` if the source names a model, else the original source."""
+    """Return the source to open: the copy of the script, with `:MODEL` if the source names one, or the source
+    itself.
+    """
     if not description.script:
         return description.source
     return split_source(description.source).with_target(os.path.join(folder, description.script))

@@ -1,6 +1,6 @@
-"""The result of a long job as conclusions and ranked sections: profile, numerics, tuning, bisection.
+"""The results of long jobs (profile, numerics, tuning, bisection) as conclusions and ranked sections.
 
-All have one shape, which one screen shows. Does not import Textual.
+All results have the same structure, so one screen shows them. Does not import Textual.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from dataclasses import dataclass, replace
 
 from buddy.app.actions import BY_ID
 from buddy.app.reports import formatting, numerics, profile
+from buddy.app.reports.bisections import bisection_lines
 from buddy.app.reports.formatting import short_location
-from buddy.app.reports.searches import bisection_lines, ranked_nodes, saving_text, tuning_lines
+from buddy.app.reports.tuning import ranked_nodes, saving_text, tuning_lines
 from buddy.compiler.protocol import Attempted, BisectionResult, GraphInfo, NodeRow, ProfileReport, Tuned
-from buddy.compiler.protocol.numerics import Deviation, NumericsReport
+from buddy.compiler.protocol.numerics import NumericsReport
 
-# The number of entries of a section.
-TOP = 10
-# Changes below this share of the value before are not shown.
+# The maximum number of entries of a section.
+MAX_ENTRIES = 10
+# Relative changes below this one are shown as "same": they are within the noise of a measurement.
 _MIN_CHANGE = 0.02
 
 
@@ -58,23 +59,32 @@ class Entry:
 
 @dataclass(frozen=True)
 class Section:
+    """A list of entries, the largest first."""
+
     title: str
     entries: tuple[Entry, ...]
 
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a job: conclusions, what to do next, sections with the largest entries first, and long texts."""
+    """The result of a job.
+
+    `conclusions` are sentences, `next_steps` are entries that the user may choose, and `texts` are long texts, each
+    with a title.
+    """
 
     title: str
     conclusions: tuple[str, ...]
-    next: tuple[Entry, ...] = ()
+    next_steps: tuple[Entry, ...] = ()
     sections: tuple[Section, ...] = ()
     texts: tuple[tuple[str, str], ...] = ()
 
 
-def action_entries(*ids: str) -> tuple[Entry, ...]:
-    """Entries that perform actions, each with the last key of the action's sequence."""
+def _action_entries(*ids: str) -> tuple[Entry, ...]:
+    """Return entries that perform the actions with these ids.
+
+    Their keys are the last keys of the actions' sequences.
+    """
     actions = [BY_ID[action_id] for action_id in ids]
     return tuple(
         Entry(action.title, action.tooltip, answer=PerformAction(action.id), key=action.key.split()[-1])
@@ -87,24 +97,25 @@ def action_entries(*ids: str) -> tuple[Entry, ...]:
 
 
 def profile_result(report: ProfileReport, previous: ProfileReport | None, info: GraphInfo) -> Result:
-    """The time of a run by op kind, module and source line, compared with the `previous` profile."""
+    """Return the time of a run by op kind, module and source line, compared with the `previous` profile."""
     now = profile.timed_nodes(report, info)
     before = profile.timed_nodes(previous, info) if previous is not None else []
     first, *measurement = profile.summary_lines(report)
     conclusions = [first]
     if previous is not None and previous.plain.median:
         ratio = report.plain.median / previous.plain.median - 1
-        was = formatting.seconds(previous.plain.median)
-        conclusions.append(f"{ratio:+.1%} compared with the last profile ({was})")
+        previous_time = formatting.seconds(previous.plain.median)
+        conclusions.append(f"{ratio:+.1%} compared with the last profile ({previous_time})")
     sections = tuple(
         Section(title, _time_entries(now, before, report.whole, group_of)) for title, group_of in _GROUPS.items()
     )
-    following = action_entries("profile.modules", "profile.roofline", "profile.hot")
-    # Last, because on a small screen the largest entries are what the user needs to see.
+    next_steps = _action_entries("profile.modules", "profile.roofline", "profile.hot")
+    # The measurement comes last: on a small screen, the largest entries are more important.
     texts = (("measurement", "\n".join(measurement)),) if measurement else ()
-    return Result("Profile", tuple(conclusions), following, sections, texts)
+    return Result("Profile", tuple(conclusions), next_steps, sections, texts)
 
 
+# The titles of the sections, and how they group nodes.
 _GROUPS: Mapping[str, Callable[[NodeRow], str]] = {
     "by op kind": lambda row: row.target.removesuffix(".default"),
     "by module": lambda row: row.module,
@@ -118,34 +129,34 @@ def _time_entries(
     whole: float,
     group_of: Callable[[NodeRow], str],
 ) -> tuple[Entry, ...]:
-    """The slowest groups of nodes. Fused nodes count for the node into which they are fused."""
-    old_sums = _sums(before, group_of)
+    """Return the slowest groups of nodes. Fused nodes count for the node into which they are fused."""
+    old_seconds = _seconds_by_group(before, group_of)
     # Nodes are sorted, the slowest first, so the first node of a group is its slowest.
     slowest = {group_of(node.row): node.row.stable for node in reversed(now)}
-    ranked = sorted(_sums(now, group_of).items(), key=lambda group: -group[1])
+    ranked = sorted(_seconds_by_group(now, group_of).items(), key=lambda group: -group[1])
     return tuple(
         Entry(
             name or "(none)",
-            f"{profile.milliseconds(seconds)} ms",
+            f"{profile.in_milliseconds(seconds)} ms",
             seconds / whole if whole else 0.0,
-            _change_text(seconds, old_sums.get(name)) if before else "",
+            _change_text(seconds, old_seconds.get(name)) if before else "",
             GoToNode(slowest[name]),
         )
-        for name, seconds in ranked[:TOP]
+        for name, seconds in ranked[:MAX_ENTRIES]
     )
 
 
-def _sums(nodes: Iterable[profile.TimedNode], group_of: Callable[[NodeRow], str]) -> dict[str, float]:
-    """The seconds of each group."""
-    sums: dict[str, float] = {}
+def _seconds_by_group(nodes: Iterable[profile.TimedNode], group_of: Callable[[NodeRow], str]) -> dict[str, float]:
+    """Return the seconds of each group of nodes."""
+    seconds: dict[str, float] = {}
     for node in nodes:
         group = group_of(node.row)
-        sums[group] = sums.get(group, 0.0) + node.time.seconds
-    return sums
+        seconds[group] = seconds.get(group, 0.0) + node.time.seconds
+    return seconds
 
 
 def _change_text(now: float, before: float | None) -> str:
-    """The change of a value compared with the last result."""
+    """Return the relative change of a value since the last result; "new" without an earlier value."""
     if not before:
         return "new"
     change = now / before - 1
@@ -156,10 +167,10 @@ def _change_text(now: float, before: float | None) -> str:
 
 
 def numerics_result(report: NumericsReport, previous: NumericsReport | None, info: GraphInfo) -> Result:
-    """The largest errors by op kind, module and source line, as multiples of the tolerance."""
-    rows, now = numerics.rows_of(info), _worst_shares(report)
+    """Return the largest errors by op kind, module and source line, as multiples of the tolerance."""
+    rows, now = numerics.rows_by_stable_name(info), _worst_multiples(report)
     # Errors that were measured against another reference are not comparable.
-    old = _worst_shares(previous) if previous is not None and previous.reference == report.reference else {}
+    old = _worst_multiples(previous) if previous is not None and previous.reference == report.reference else {}
     bad = {node.node for node in report.nodes if not node.ok}
     sections = []
     for title, group_of in _GROUPS.items():
@@ -172,63 +183,64 @@ def numerics_result(report: NumericsReport, previous: NumericsReport | None, inf
         entries = [
             Entry(
                 group or "(none)",
-                _share_text(now[worst[group]]),
+                _multiple_text(now[worst[group]]),
                 min(now[worst[group]], 1.0),
-                _was_text(now[worst[group]], max((old[name] for name in groups[group] if name in old), default=None)),
+                _previous_text(
+                    now[worst[group]], max((old[name] for name in groups[group] if name in old), default=None)
+                ),
                 GoToNode(worst[group]),
                 role="bad" if bad & set(groups[group]) else "text",
             )
-            for group in ranked[:TOP]
+            for group in ranked[:MAX_ENTRIES]
         ]
         sections.append(Section(f"{title}, as a share of the tolerance", tuple(entries)))
     return Result("Every node compared with eager", tuple(numerics.summary_lines(report, info)), (), tuple(sections))
 
 
-def _worst_shares(report: NumericsReport) -> dict[str, float]:
-    """The larger error of each compared node as a multiple of the tolerance."""
+def _worst_multiples(report: NumericsReport) -> dict[str, float]:
+    """Return the larger error of each compared node as a multiple of the tolerance."""
     return {
-        node.node: max(map(_share, deviations))
+        node.node: max(map(numerics.tolerance_multiple, deviations))
         for node in report.nodes
         if (deviations := [deviation for deviation in (node.error, node.own_error) if deviation is not None])
     }
 
 
-def _share(deviation: Deviation) -> float:
-    # A negative share stands for a NaN or an infinity that differs.
-    return deviation.of_tolerance if deviation.of_tolerance >= 0 else math.inf
+def _multiple_text(multiple: float) -> str:
+    """Format a multiple of the tolerance, which is infinite if a NaN or an infinity differs."""
+    return "nan/inf" if math.isinf(multiple) else f"{multiple:.2g} x" if multiple else "0"
 
 
-def _share_text(share: float) -> str:
-    return "nan/inf" if math.isinf(share) else f"{share:.2g} x" if share else "0"
-
-
-def _was_text(now: float, before: float | None) -> str:
-    """The value of the last result, if it differs."""
-    return "" if before is None or _share_text(before) == _share_text(now) else f"was {_share_text(before)}"
+def _previous_text(now: float, before: float | None) -> str:
+    """Return the value of the last result, if it is shown as another text."""
+    return "" if before is None or _multiple_text(before) == _multiple_text(now) else f"was {_multiple_text(before)}"
 
 
 # ---- searches --------------------------------------------------------------------------------------------------------
 
-# The answers of the results of searches.
+# The answers that the user can choose in the results of tuning and bisection.
 USE, SAVE, AGAIN, PLOT = "use", "save", "again", "plot"
 
 
 def tuning_result(tuned: Tuned, attempts: Sequence[Attempted], is_better: bool) -> Result:
-    """The fastest recipes, and the best time of each choice. `is_better` is whether another recipe was found."""
+    """Return the fastest recipes, and the best time of each choice. `is_better` is whether another recipe was found."""
     measured = sorted((attempt for attempt in attempts if not attempt.problem), key=lambda attempt: attempt.ratio)
-    following = [Entry("Use this recipe", " ".join(tuned.choices), answer=USE, key="u")] if is_better else []
-    following += [Entry("Plot", "the time of each recipe over the search", answer=PLOT, key="p")] if measured else []
+    next_steps = [Entry("Use this recipe", " ".join(tuned.choices), answer=USE, key="u")] if is_better else []
+    next_steps += [Entry("Plot", "the time of each recipe over the search", answer=PLOT, key="p")] if measured else []
     initial = attempts[0] if attempts and not attempts[0].problem else None
     sections = (
         Section("fastest recipes, time compared with eager", _ratio_entries(measured, initial, _recipe_text)),
         Section("best time of each choice", _choice_entries(measured, initial)),
     )
     lines = tuning_lines(tuned, attempts[0].choices if attempts else ())
-    return Result("Tuning", tuple(line.strip() for line in lines), tuple(following), sections)
+    return Result("Tuning", tuple(line.strip() for line in lines), tuple(next_steps), sections)
 
 
 def precisions_result(tuned: Tuned, attempts: Sequence[Attempted], is_better: bool, names: Mapping[str, str]) -> Result:
-    """The recipes by error, and the products by the time that their precisions save; `names` are by stable name."""
+    """Return the recipes by error, and the products by the time that their precisions save.
+
+    `names` are the names of nodes to show, by stable name.
+    """
     plain = tuning_result(tuned, attempts, is_better)
     timed = sorted((attempt for attempt in attempts if not attempt.problem), key=lambda attempt: attempt.error)
     initial = attempts[0] if attempts and not attempts[0].problem else None
@@ -241,29 +253,30 @@ def precisions_result(tuned: Tuned, attempts: Sequence[Attempted], is_better: bo
         replace(entry, value="the time of each recipe over its error, and over the search")
         if entry.key == "p"
         else entry
-        for entry in plain.next
+        for entry in plain.next_steps
     )
     nodes = [node for node in ranked_nodes(tuned) if node.effect is not None]
-    most = max((node.effect.saved for node in nodes if node.effect is not None), default=0.0)
+    largest_saving = max((node.effect.saved for node in nodes if node.effect is not None), default=0.0)
     entries = tuple(
         Entry(
             f"{names.get(node.node, node.node)}: {node.precision}",
             f"saves {saving_text(node.effect.saved)}",
-            max(0.0, node.effect.saved / most) if most > 0 else 0.0,
+            max(0.0, node.effect.saved / largest_saving) if largest_saving > 0 else 0.0,
             f"{node.effect.error:.1e}" if node.effect.error >= 0 else "",
             GoToNode(node.node),
         )
-        for node in nodes[:TOP]
+        for node in nodes[:MAX_ENTRIES]
         if node.effect is not None
     )
     sections = (
         Section("recipes by error, time compared with eager", _ratio_entries(timed, initial, name_of)),
         Section("products that save the most time, with the error of each alone", entries),
     )
-    return replace(plain, next=plots, sections=tuple(section for section in sections if section.entries))
+    return replace(plain, next_steps=plots, sections=tuple(section for section in sections if section.entries))
 
 
 def _recipe_text(attempt: Attempted) -> str:
+    """Return the choices of a recipe that are not the defaults."""
     choices = [choice for choice in attempt.choices if not choice.endswith("=default")]
     return " ".join(choices) or "all choices at their defaults"
 
@@ -271,8 +284,8 @@ def _recipe_text(attempt: Attempted) -> str:
 def _ratio_entries(
     measured: Sequence[Attempted], initial: Attempted | None, name_of: Callable[[Attempted], str]
 ) -> tuple[Entry, ...]:
-    """The attempts with their times compared with eager and with the first recipe, which is the current one."""
-    slowest = max((attempt.ratio for attempt in measured[:TOP]), default=0.0)
+    """Return the attempts with their times compared with eager and with the first recipe, which is the current one."""
+    slowest = max((attempt.ratio for attempt in measured[:MAX_ENTRIES]), default=0.0)
     return tuple(
         Entry(
             name_of(attempt),
@@ -280,27 +293,32 @@ def _ratio_entries(
             attempt.ratio / slowest if slowest else 0.0,
             _ratio_change(attempt, initial),
         )
-        for attempt in measured[:TOP]
+        for attempt in measured[:MAX_ENTRIES]
     )
 
 
 def _ratio_change(attempt: Attempted, initial: Attempted | None) -> str:
+    """Return the change of the time compared with the first recipe; empty if that was not timed."""
     if initial is None:
         return ""
     return "current" if attempt is initial else _change_text(attempt.ratio, initial.ratio)
 
 
 def _choice_entries(measured: Sequence[Attempted], initial: Attempted | None) -> tuple[Entry, ...]:
+    """Return the values of each choice with the time of the fastest recipe that has it.
+
+    `measured` is sorted by time.
+    """
     best: dict[str, Attempted] = {}
     for attempt in measured:
         for choice in attempt.choices:
             best.setdefault(choice, attempt)
-    # Of a choice with one value there is nothing to compare.
+    # A choice with only one value cannot be compared.
     varied: dict[str, list[str]] = {}
     for choice in best:
         varied.setdefault(choice.partition("=")[0], []).append(choice)
     choices = [choice for values in varied.values() if len(values) > 1 for choice in values]
-    ranked = sorted(choices, key=lambda choice: best[choice].ratio)[:TOP]
+    ranked = sorted(choices, key=lambda choice: best[choice].ratio)[:MAX_ENTRIES]
     slowest = max((best[choice].ratio for choice in ranked), default=0.0)
     return tuple(
         Entry(
@@ -314,18 +332,19 @@ def _choice_entries(measured: Sequence[Attempted], initial: Attempted | None) ->
 
 
 def bisection_result(result: BisectionResult) -> Result:
-    """What is wrong, the evidence, and the IR before and after the pass that is responsible."""
+    """Return the result of a bisection: the culprit, the evidence, and the IR before and after the responsible pass."""
     conclusions = bisection_lines(result)
     has_recipe = bool(result.steps or result.lowerings or result.in_eager)
-    following = [Entry("Use the correct recipe", answer=USE, key="u")] if has_recipe else []
-    following += [
+    next_steps = [Entry("Use the correct recipe", answer=USE, key="u")] if has_recipe else []
+    next_steps += [
         Entry("Save", "write the recipe and the reduced module to a folder", answer=SAVE, key="s"),
         Entry("Bisect again", "with another criterion", answer=AGAIN, key="b"),
     ]
     nodes = Section(
-        "smallest reproducing set of nodes", tuple(Entry(name, answer=GoToNode(name)) for name in result.nodes[:TOP])
+        "smallest reproducing set of nodes",
+        tuple(Entry(name, answer=GoToNode(name)) for name in result.nodes[:MAX_ENTRIES]),
     )
     after = result.after if result.after != result.before else ""
     texts = tuple((title, text) for title, text in (("before", result.before), ("after", after)) if text)
     titled = tuple((f"{title} the pass", text) for title, text in texts)
-    return Result("Bisection", tuple(conclusions), tuple(following), (nodes,) if result.nodes else (), titled)
+    return Result("Bisection", tuple(conclusions), tuple(next_steps), (nodes,) if result.nodes else (), titled)

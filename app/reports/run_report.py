@@ -1,4 +1,4 @@
-"""The report of a run, as JSON and as text."""
+"""The report of a run as JSON and as text, and the tables of its nodes."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ SIDE_SUBJECTS = {NATIVE: "compiled code", **RUNTIMES}
 SIDE_SUBJECTS |= {name: f"{title}'s code" for name, title in COMPILER_NAMES.items()}
 
 NAN_HINT = "use --equal-nan to treat NaN as equal to NaN"
-# The number of nodes that are listed for a reason.
+# At most this many nodes are listed for a reason.
 _MAX_NODES = 5
 # The left-aligned columns of the table of outputs.
 _LEFT_ALIGNED = frozenset({"output", "shape", "dtype", "verdict", "first differs at", "values"})
 
 
-def as_json(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment] = ()) -> dict[str, object]:
-    """The report on a graph as plain values; times in seconds, non-finite numbers as null."""
+def run_report_json(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment] = ()) -> dict[str, object]:
+    """Return the report on a graph as plain values; times in seconds, non-finite numbers as null."""
     memory = training_memory(info)
     graph_break = {"broke": {"why": info.break_reason, "line": info.break_line}} if info.break_reason else {}
     return {
@@ -64,7 +64,7 @@ def as_json(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment
             "with_error_path": report.error_paths,
         },
         "lowered_by": dict(Counter(a.lowering for a in assignments)),
-        "eager_nodes": [{"node": a.node, "reason": a.reason} for a in in_eager(assignments)],
+        "eager_nodes": [{"node": a.node, "reason": a.reason} for a in eager_assignments(assignments)],
         "slow_paths": [{"node": a.node, "condition": a.slow_path} for a in assignments if a.slow_path],
         "error_paths": [{"node": a.node, "condition": a.error_path} for a in assignments if a.error_path],
         "other_registry": [
@@ -76,7 +76,7 @@ def as_json(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment
         "load_seconds": report.load_seconds,
         "run": _timing_json(report.compiled),
         "eager": _timing_json(report.eager),
-        "ratio": _number(report.ratio),
+        "ratio": _finite_or_none(report.ratio),
         "beside": [_side_json(side, report.eager) for side in report.sides],
         "memory": _memory_json(report.memory),
         "load": formatting.load_json(report.load),
@@ -86,18 +86,18 @@ def as_json(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment
 
 
 def part_seconds(times: PartTimes) -> dict[Part, float]:
-    """The seconds of each part that has run, in order."""
+    """Return the seconds of each part that has run, in order."""
     return {part: seconds for part in PART_NAMES if (seconds := round(times.seconds(part), 3)) > 0}
 
 
-def times_text(seconds: Mapping[Part, float]) -> str:
-    """Where the time of a command went: `time 28.6 s: importing torch 5.0 s, running the script 4.1 s, …`."""
+def part_times_text(seconds: Mapping[Part, float]) -> str:
+    """Return the time of a command and of its parts: `time 9.1 s: importing torch 5.0 s, running the script 4.1 s`."""
     parts = ", ".join(f"{PART_NAMES[part]} {value:.1f} s" for part, value in seconds.items())
     return f"time {sum(seconds.values()):.1f} s: {parts}"
 
 
-def as_text(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment] = ()) -> str:
-    """The report on a graph as text."""
+def run_report_text(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment] = ()) -> str:
+    """Return the report on a graph as text."""
     memory = training_memory(info)
     graph_break = [f"ends in a graph break at {info.break_line}: {info.break_reason}"] if info.break_reason else []
     counts = [f"{report.nodes_compiled} nodes compiled", f"{report.nodes_eager} in eager"]
@@ -107,7 +107,7 @@ def as_text(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment
         *graph_break,
         *([training_summary(memory)] if memory is not None else []),
         table(
-            ["output", "shape", "dtype", "verdict", "max abs", "max rel", _last_column(report)],
+            ["output", "shape", "dtype", "verdict", "max abs", "max rel", _last_heading(report)],
             [_output_row(output) for output in report.outputs],
             _LEFT_ALIGNED,
         ),
@@ -126,7 +126,7 @@ def as_text(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment
     if not report.inputs_unchanged:
         lines.append("MISMATCH: the run changed its inputs or weights")
     fallbacks = [
-        *_reason_lines("in eager", {a.node: a.reason for a in in_eager(assignments)}),
+        *_reason_lines("in eager", {a.node: a.reason for a in eager_assignments(assignments)}),
         *_reason_lines(
             "not lowered by the first registry", {a.node: a.reason for a in _not_by_first_registry(assignments)}
         ),
@@ -136,11 +136,13 @@ def as_text(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment
     return "\n".join([*lines, *fallbacks, *(f"note: {note}" for note in report.notes)])
 
 
-def _last_column(report: RunReport) -> str:
+def _last_heading(report: RunReport) -> str:
+    """Return the heading of the last column of the table of outputs."""
     return "first differs at" if report.compared else "values"
 
 
 def _eager_lines(report: RunReport) -> list[str]:
+    """Return the time of eager and the ratio, or why the run was not compared with eager."""
     if report.not_compared:
         return [f"not compared with eager: {report.not_compared}"]
     ratio = f"{SIDE_SUBJECTS[report.backend]} takes {report.ratio:.2f} x the time of eager"
@@ -148,7 +150,7 @@ def _eager_lines(report: RunReport) -> list[str]:
 
 
 def _side_json(side: SideReport, eager: Timing) -> dict[str, object]:
-    """The results of another backend that ran next to the recipe's backend."""
+    """Return the results of another backend that ran next to the recipe's backend."""
     if side.problem:
         return {"name": side.name, "problem": side.problem}
     return {
@@ -157,13 +159,14 @@ def _side_json(side: SideReport, eager: Timing) -> dict[str, object]:
         "compile_seconds": side.compile_seconds,
         "load_seconds": side.load_seconds,
         "run": _timing_json(side.timing),
-        "ratio": _number(side.timing.median / eager.median if eager.median else 0.0),
+        "ratio": _finite_or_none(side.timing.median / eager.median if eager.median else 0.0),
         **({"note": side.note} if side.note else {}),
         **({"divergence": _divergence_json(side.divergence)} if side.divergence else {}),
     }
 
 
 def _divergence_json(divergence: Divergence) -> dict[str, object]:
+    """Return the first node that differs in another runtime as plain values."""
     return {
         "node": divergence.node or None,
         "kind": divergence.kind,
@@ -176,47 +179,52 @@ def _divergence_json(divergence: Divergence) -> dict[str, object]:
 
 
 def divergence_texts(side: SideReport, info: GraphInfo | None) -> list[str]:
-    """Sentences about the first node that differs in another runtime, and about the search; empty without one."""
+    """Return sentences about the first node that differs in another runtime, and about the search for it.
+
+    There are none if no search was made.
+    """
     texts = [f"{SIDE_SUBJECTS[side.name]}: {side.note}"] if side.note else []
-    found = side.divergence
-    if found is None:
+    divergence = side.divergence
+    if divergence is None:
         return texts
-    calls = f"{found.runs} call{'s' * (found.runs != 1)}, {formatting.seconds(found.seconds)}"
-    if not found.node:
-        return [*texts, f"{SIDE_SUBJECTS[side.name]}: all {len(found.marked)} marked nodes match ({calls})"]
-    name, location = node_locations(info).get(found.node, (found.node, ""))
+    calls = f"{divergence.runs} call{'s' * (divergence.runs != 1)}, {formatting.seconds(divergence.seconds)}"
+    if not divergence.node:
+        return [*texts, f"{SIDE_SUBJECTS[side.name]}: all {len(divergence.marked)} marked nodes match ({calls})"]
+    name, location = _node_locations(info).get(divergence.node, (divergence.node, ""))
     where = f"{name}, {formatting.short_location(location)}" if location else name
-    if found.kind == "fusion":
+    if divergence.kind == "fusion":
         text = f"its results match if it returns the value of {where}, so its fusion across this node differs"
         return [*texts, f"{SIDE_SUBJECTS[side.name]}: {text} ({calls})"]
-    error = f": max abs {found.output.max_abs:.2e}" if found.output is not None else ": a result of the program"
-    first = f" first at {found.output.where}" if found.output is not None and found.output.where else ""
-    matching = [node_locations(info).get(node, (node, ""))[0] for node in found.operands[:_MAX_NODES]]
+    error = (
+        f": max abs {divergence.output.max_abs:.2e}" if divergence.output is not None else ": a result of the program"
+    )
+    first = f" first at {divergence.output.where}" if divergence.output is not None and divergence.output.where else ""
+    matching = [_node_locations(info).get(node, (node, ""))[0] for node in divergence.operands[:_MAX_NODES]]
     operands = f"; {', '.join(matching)} before it match" if matching else ""
     return [*texts, f"{SIDE_SUBJECTS[side.name]}: first differs in {where}{error}{first}{operands} ({calls})"]
 
 
-def node_locations(info: GraphInfo | None) -> dict[str, tuple[str, str]]:
-    """The display name and the Python line of each node, by its stable name."""
+def _node_locations(info: GraphInfo | None) -> dict[str, tuple[str, str]]:
+    """Return the display name and the Python line of each node, by its stable name."""
     return {row.stable: (row.display_name, row.location) for row in info.rows} if info is not None else {}
 
 
 def _marked_texts(side: SideReport, info: GraphInfo) -> list[str]:
-    """A table of all nodes whose values were compared; empty unless all were marked."""
+    """Return a table of all nodes whose values were compared; empty unless all were marked."""
     marked = side.divergence.marked if side.divergence is not None else ()
     return [f"nodes in {SIDE_SUBJECTS[side.name]}:", marked_table(marked, info)] if marked else []
 
 
 def marked_table(marked: Sequence[OutputReport], info: GraphInfo | None) -> str:
-    """A table of nodes with their Python lines and their errors."""
-    locations = node_locations(info)
+    """Return a table of nodes with their Python lines and their errors."""
+    locations = _node_locations(info)
     rows = [
         [
-            locations.get(o.name, (o.name,))[0],
-            *_output_row(o)[1:5],
-            formatting.short_location(locations.get(o.name, ("", ""))[1]),
+            locations.get(output.name, (output.name,))[0],
+            *_output_row(output)[1:5],
+            formatting.short_location(locations.get(output.name, ("", ""))[1]),
         ]
-        for o in marked
+        for output in marked
     ]
     left = frozenset({"node", "shape", "dtype", "verdict", "line"})
     return table(["node", "shape", "dtype", "verdict", "max abs", "line"], rows, left)
@@ -229,46 +237,47 @@ def _side_text(side: SideReport) -> str:
 
 
 def _side_ratio(side: SideReport, eager: Timing) -> str:
-    """The time of another backend relative to eager, and its verdict."""
+    """Return the time of another backend relative to eager, and its verdict."""
     mismatches = [output.name for output in side.outputs if output.verdict in ("mismatch", "missing")]
     ratio = side.timing.median / eager.median if eager.median else 0.0
     verdicts = {"ok": "ok", "nan": "NaN where eager has NaN", "unchecked": "not compared"}
     verdict = verdicts.get(side.verdict) or f"MISMATCH in {', '.join(mismatches)}"
     return (
         f"{SIDE_SUBJECTS[side.name]} takes {ratio:.2f} x the time of eager; {verdict}, max abs {side.max_abs:.2e}, "
-        f"{preparation_text(side)}"
+        f"{_preparation_text(side)}"
     )
 
 
-def preparation_text(side: SideReport) -> str:
-    """How long it took until a side could run: `compiled in 2.50 s`, or the export and the load of a runtime."""
+def _preparation_text(side: SideReport) -> str:
+    """Return how long the preparation of a side took: `compiled in 2.50 s`, or for a runtime, export and load."""
     if side.name in RUNTIMES:
         return f"exported in {side.compile_seconds:.2f} s, loaded in {side.load_seconds:.2f} s"
     return f"compiled in {side.compile_seconds:.2f} s"
 
 
 def _memory_lines(memory: MemoryUse | None, compared: bool) -> list[str]:
+    """Return the peak memory, and if it has many weights, the memory of the parts of the program."""
     if memory is None:
         return []
     packed = f", packed weights {formatting.size(memory.packed)}" if memory.packed else ""
     eager = f", eager {formatting.size(memory.eager)}" if compared else ""
     lines = [f"peak memory: compiled {formatting.size(memory.compiled)}{eager}{packed}"]
-    return [*lines, f"memory: {memory_parts(memory)}"] if memory.weights >= _MIN_WEIGHTS else lines
+    return [*lines, f"memory: {memory_parts_text(memory)}"] if memory.weights >= _MIN_WEIGHTS else lines
 
 
-# In bytes: for fewer weights, the sizes of parts say nothing.
+# In bytes. With fewer weights, the parts of the memory are too small to matter.
 _MIN_WEIGHTS = 1 << 20
 
 
-def memory_parts(memory: MemoryUse) -> str:
-    """What a loaded program takes: `weights 4.40 GB (shared), packed weights 0 B, arena 80.0 MB, code 1.20 MB`."""
+def memory_parts_text(memory: MemoryUse) -> str:
+    """Return the memory of a loaded program: `weights 4 GB (shared), packed weights 0 B, arena 80 MB, code 1.20 MB`."""
     parts = (("packed weights", memory.packed), ("arena", memory.arena), ("code", memory.code))
     sizes = ", ".join(f"{name} {formatting.size(size)}" for name, size in parts)
     return f"weights {formatting.size(memory.weights)} (shared), {sizes}"
 
 
-def nodes_text(info: GraphInfo, assignments: Sequence[Assignment]) -> str:
-    """A table with the lowering of each node, and the reason if it is not by the first registry."""
+def lowering_table(info: GraphInfo, assignments: Sequence[Assignment]) -> str:
+    """Return a table with the lowering of each node, and the reason if it is not by the first registry."""
     targets = {row.stable: row.target for row in info.rows}
     rows = [[a.node, targets.get(a.node, ""), a.lowering, a.function, a.reason] for a in assignments]
     heading = ["node", "target", "lowering", "function", "reason"]
@@ -285,24 +294,25 @@ def nodes_text(info: GraphInfo, assignments: Sequence[Assignment]) -> str:
 
 
 def _training_cells(row: NodeRow | None) -> list[str]:
-    """The role of a node in training and its bytes; a view takes none."""
+    """Return the role of a node in training and its bytes; a view takes none."""
     if row is None or not row.training:
         return ["", ""]
     return [row.training, "" if row.training == "viewed" else bytes_text(row)]
 
 
-def in_eager(assignments: Sequence[Assignment]) -> list[Assignment]:
-    """The assignments of the nodes that run in eager."""
+def eager_assignments(assignments: Sequence[Assignment]) -> list[Assignment]:
+    """Return the assignments of the nodes that run in eager."""
     return [assignment for assignment in assignments if assignment.lowering == EAGER]
 
 
 def _not_by_first_registry(assignments: Sequence[Assignment]) -> list[Assignment]:
-    """The assignments of the compiled nodes that the first registry does not lower."""
+    """Return the assignments of the compiled nodes that the first registry does not lower."""
     return [a for a in assignments if a.lowering not in (EAGER, FOLDED) and a.reason]
 
 
 def _reason_lines(title: str, reasons: Mapping[str, str]) -> list[str]:
-    """A line with the reason for each of the first `_MAX_NODES` nodes, and a line with the number of other nodes.
+    """Return a line with the reason for each of the first `_MAX_NODES` nodes, and a line with the number of other
+    nodes.
 
     `reasons` maps nodes to reasons.
     """
@@ -312,21 +322,22 @@ def _reason_lines(title: str, reasons: Mapping[str, str]) -> list[str]:
 
 
 def failure_json(diagnostic: Diagnostic) -> dict[str, object]:
-    """A diagnostic as plain values, without empty fields."""
+    """Return a diagnostic as plain values, without empty fields."""
     keys = ("what", "where", "todo", "detail", "step", "node")
     values = {key: getattr(diagnostic, key) for key in keys}
     return {key: value for key, value in values.items() if value not in ("", -1)}
 
 
 def _output_json(output: OutputReport) -> dict[str, object]:
+    """Return the comparison of an output as plain values."""
     return {
         "name": output.name,
         "shape": list(output.shape),
         "dtype": output.dtype,
         "verdict": output.verdict,
-        "max_abs": _number(output.max_abs),
-        "max_rel": _number(output.max_rel),
-        "max_ulp": _number(output.max_ulp),
+        "max_abs": _finite_or_none(output.max_abs),
+        "max_rel": _finite_or_none(output.max_rel),
+        "max_ulp": _finite_or_none(output.max_ulp),
         "tolerance": output.tolerance,
         "rms": output.rms if output.rms >= 0 else None,
         "spread": output.spread if output.spread >= 0 else None,
@@ -334,8 +345,8 @@ def _output_json(output: OutputReport) -> dict[str, object]:
         "checks": [
             {
                 "what": check.metric,
-                "error": _number(check.error),
-                "allowed": _number(check.allowed),
+                "error": _finite_or_none(check.error),
+                "allowed": _finite_or_none(check.allowed),
                 "rule": check.rule,
                 "ok": check.ok,
             }
@@ -355,27 +366,29 @@ def _output_json(output: OutputReport) -> dict[str, object]:
 
 
 def _timing_json(timing: Timing) -> dict[str, object]:
+    """Return a timing as plain values, in seconds."""
     return {
-        "median": _number(timing.median),
-        "spread": [_number(timing.low), _number(timing.high)],
+        "median": _finite_or_none(timing.median),
+        "spread": [_finite_or_none(timing.low), _finite_or_none(timing.high)],
         "runs": timing.runs,
         "threads": timing.threads,
     }
 
 
 def _memory_json(memory: MemoryUse | None) -> dict[str, int] | None:
-    """The peak memory of a run, and the sizes of weights, packed weights, arena and code, in bytes."""
+    """Return the peak memory of a run, and the sizes of weights, packed weights, arena and code, in bytes."""
     if memory is None:
         return None
     return msgspec.structs.asdict(memory)
 
 
-def _number(value: float) -> float | None:
-    """The value, or `None` for NaN and infinity, which JSON lacks."""
+def _finite_or_none(value: float) -> float | None:
+    """Return the value, or `None` for NaN and infinity, which JSON lacks."""
     return value if math.isfinite(value) else None
 
 
 def _output_row(output: OutputReport) -> list[object]:
+    """Return the row of an output in the table of outputs."""
     shape = "x".join(map(str, output.shape)) or "scalar"
     verdict = {"ok": "ok", "nan": "NaN"}.get(output.verdict, output.verdict.upper())
     if output.verdict == "unchecked":
@@ -389,10 +402,10 @@ def _output_row(output: OutputReport) -> list[object]:
 
 
 def _timing_text(timing: Timing) -> str:
-    spread = f"{_milliseconds(timing.low)} to {_milliseconds(timing.high)}"
+    spread = f"{_time_text(timing.low)} to {_time_text(timing.high)}"
     threads = formatting.thread_count(timing.threads)
-    return f"{_milliseconds(timing.median)} (quartiles {spread}, {timing.runs} runs, {threads})"
+    return f"{_time_text(timing.median)} (quartiles {spread}, {timing.runs} runs, {threads})"
 
 
-def _milliseconds(seconds: float) -> str:
+def _time_text(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.2f} s"

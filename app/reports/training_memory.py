@@ -1,14 +1,14 @@
-"""What training graphs keep for the backward pass, and what they compute again: counts, bytes and their text."""
+"""The memory of a training graph: the numbers and bytes of tensors saved for backward, read again or recomputed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from buddy.app.reports.formatting import size
+from buddy.app.reports.formatting import counted, size
 from buddy.compiler.protocol import GraphInfo, NodeRow, TrainingRole
 
-# What the role of a node means, for its details.
+# The meaning of the role of a node, for its details.
 ROLE_TEXTS: dict[TrainingRole, str] = {
     "saved": "kept in memory for the backward graph",
     "reread": "an input that the backward graph reads again, without a copy",
@@ -18,11 +18,11 @@ ROLE_TEXTS: dict[TrainingRole, str] = {
 
 
 @dataclass(frozen=True)
-class Share:
-    """The nodes of one role: their number, and the bytes of their results.
+class RoleMemory:
+    """The memory of the nodes of one role: their number, and the bytes of their results.
 
-    The number of the nodes whose bytes are those of the captured call, and may be others in another one, is
-    `n_captured`; `n_unknown` is the number of those without a size, whose bytes are not counted.
+    Of these nodes, `n_captured` have sizes that vary, and count with the bytes of the captured call. `n_unknown` have
+    no known size, and do not count in `bytes`.
     """
 
     count: int
@@ -46,28 +46,31 @@ class Share:
 class TrainingMemory:
     """The saved tensors, the inputs that the backward graph reads again, and the recomputed ops of a training graph."""
 
-    saved: Share
-    reread: Share
-    recomputed: Share
+    saved: RoleMemory
+    reread: RoleMemory
+    recomputed: RoleMemory
 
     def as_json(self) -> dict[str, dict[str, int]]:
         return {name: getattr(self, name).as_json() for name in ("saved", "reread", "recomputed")}
 
 
 def training_memory(info: GraphInfo) -> TrainingMemory | None:
-    """Adds up the nodes of each role; `None` for a graph without such nodes, which is not one of training."""
+    """Add up the nodes of each role; `None` for a graph without such nodes, which is not one of training."""
     if not any(row.training for row in info.rows):
         return None
     return TrainingMemory(
-        *(share_of([row for row in info.rows if row.training == role]) for role in ("saved", "reread", "recomputed"))
+        *(
+            _role_memory([row for row in info.rows if row.training == role])
+            for role in ("saved", "reread", "recomputed")
+        )
     )
 
 
-def share_of(rows: Sequence[NodeRow]) -> Share:
-    """The share of nodes of one role."""
+def _role_memory(rows: Sequence[NodeRow]) -> RoleMemory:
+    """Add up the nodes `rows`, which have the same role."""
     captured = [row for row in rows if not row.bytes and row.captured_bytes]
     unknown = [row for row in rows if not row.bytes and not row.captured_bytes and not _is_empty(row)]
-    return Share(len(rows), sum(map(node_bytes, rows)), len(captured), len(unknown))
+    return RoleMemory(len(rows), sum(map(node_bytes, rows)), len(captured), len(unknown))
 
 
 def _is_empty(row: NodeRow) -> bool:
@@ -76,18 +79,18 @@ def _is_empty(row: NodeRow) -> bool:
 
 
 def node_bytes(row: NodeRow) -> int:
-    """The bytes of the results of a node, in the captured call if they depend on sizes that vary."""
+    """Return the bytes of the results of a node, in the captured call if they depend on sizes that vary."""
     return row.bytes or row.captured_bytes
 
 
 def training_summary(memory: TrainingMemory, width: int = 1000) -> str:
-    """The memory as one line, in the longest wording of at most `width` characters, else in the shortest one."""
+    """Return the memory as one line, in the longest wording of at most `width` characters, else in the shortest one."""
     saved, reread, recomputed = memory.saved, memory.reread, memory.recomputed
     texts = [
-        f"{_counted(saved.count, 'tensor')} saved for backward, {saved.text}; "
-        f"{_counted(recomputed.count, 'op')} recomputed, {recomputed.text}; "
-        f"{_counted(reread.count, 'input')} read again without a copy, {reread.text}",
-        f"{_counted(saved.count, 'tensor')} saved, {saved.text}; {_counted(recomputed.count, 'op')} recomputed, "
+        f"{counted(saved.count, 'tensor')} saved for backward, {saved.text}; "
+        f"{counted(recomputed.count, 'op')} recomputed, {recomputed.text}; "
+        f"{counted(reread.count, 'input')} read again without a copy, {reread.text}",
+        f"{counted(saved.count, 'tensor')} saved, {saved.text}; {counted(recomputed.count, 'op')} recomputed, "
         f"{recomputed.text}",
         f"saved {saved.text}, recomputed {recomputed.text}",
     ]
@@ -95,21 +98,17 @@ def training_summary(memory: TrainingMemory, width: int = 1000) -> str:
 
 
 def bytes_text(row: NodeRow) -> str:
-    """The bytes of the results of a node, `~3.4 MB` if they depend on sizes that vary; empty if they are unknown."""
-    return share_of([row]).text if node_bytes(row) else ""
+    """Return the bytes of the results of a node, `~3.4 MB` if they depend on sizes that vary; "" if unknown."""
+    return _role_memory([row]).text if node_bytes(row) else ""
 
 
 def role_and_bytes(row: NodeRow) -> str:
-    """The role of a node and the bytes that it takes, in a few words: `saved 3.4 MB`; empty without a role."""
+    """Return the role of a node and the bytes that it takes, in a few words: `saved 3.4 MB`; empty without a role."""
     return f"{row.training} {bytes_text(row)}".rstrip() if row.training not in ("", "viewed") else row.training
 
 
 def role_text(row: NodeRow) -> str:
-    """The role of a node with its bytes, as one line; empty without a role."""
+    """Return the role of a node with its bytes, as one line; empty without a role."""
     if not row.training:
         return ""
     return f"{role_and_bytes(row)}: {ROLE_TEXTS[row.training]}"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"

@@ -1,4 +1,7 @@
-"""The values of a run: tensors to view, cached blocks of values, number formats. Does not import Textual."""
+"""The values of the tensors of a run: the tensors to view, a cache of blocks of values, and the formats of values.
+
+Does not import Textual.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from buddy.compiler.protocol import Element, RunTensor, ValueKind, Values
 
 # The size of the block of values of one request: about a screen.
 BLOCK_ROWS, BLOCK_COLUMNS = 64, 32
+# The sides of an output that can be viewed.
 OUTPUT_SIDES: tuple[ValueKind, ...] = ("output", "eager", "difference")
 # The width of a column, in cells.
 CELL_WIDTH = 11
@@ -27,7 +31,7 @@ class ViewedTensor(NamedTuple):
 
 
 def viewed_tensors(tensors: Sequence[RunTensor]) -> list[ViewedTensor]:
-    """The outputs, then the inputs. An output has a difference only if eager's output has the same shape."""
+    """Return the outputs, then the inputs. An output has a difference only if eager's output has the same shape."""
     compiled = {tensor.name: tensor for tensor in tensors if tensor.kind == "output"}
     outputs = []
     for tensor in tensors:
@@ -40,50 +44,51 @@ def viewed_tensors(tensors: Sequence[RunTensor]) -> list[ViewedTensor]:
 
 
 class ValuePages:
-    """The cached blocks of one side of a sliced tensor. `known` is false until its height and width are known."""
+    """The cached blocks of one side of a sliced tensor. `has_size` says whether its height and width are known."""
 
     def __init__(self, height: int = 0, width: int = 0) -> None:
         self.height, self.width = height, width
-        self.known = bool(height or width)
+        self.has_size = bool(height or width)
         self._blocks: dict[tuple[int, int], Values] = {}
 
     def add(self, values: Values) -> None:
         """Cache a block of values, and set the size of the tensor."""
-        self.height, self.width, self.known = values.height, values.width, True
+        self.height, self.width, self.has_size = values.height, values.width, True
         self._blocks[values.row // BLOCK_ROWS, values.column // BLOCK_COLUMNS] = values
 
-    def missing(self, row: int, rows: int, column: int, columns: int) -> list[tuple[int, int]]:
-        """The first row and column of each block that is not cached and that a window of the table needs."""
+    def missing_blocks(self, row: int, rows: int, column: int, columns: int) -> list[tuple[int, int]]:
+        """Return the first row and column of each block that is not cached and that a window of the table needs."""
         block_rows = range(row // BLOCK_ROWS, (row + max(rows, 1) - 1) // BLOCK_ROWS + 1)
         block_columns = range(column // BLOCK_COLUMNS, (column + max(columns, 1) - 1) // BLOCK_COLUMNS + 1)
-        missing = [(i, j) for i in block_rows for j in block_columns if (i, j) not in self._blocks]
-        return [(i * BLOCK_ROWS, j * BLOCK_COLUMNS) for i, j in missing if not self.known or self._inside(i, j)]
+        blocks = ((block_row, block_column) for block_row in block_rows for block_column in block_columns)
+        starts = [(block[0] * BLOCK_ROWS, block[1] * BLOCK_COLUMNS) for block in blocks if block not in self._blocks]
+        return [start for start in starts if not self.has_size or self._is_inside(*start)]
 
-    def _inside(self, i: int, j: int) -> bool:
-        return i * BLOCK_ROWS < self.height and j * BLOCK_COLUMNS < self.width
+    def _is_inside(self, row: int, column: int) -> bool:
+        return row < self.height and column < self.width
 
     def cell(self, row: int, column: int) -> Element | None:
-        """A value; `None` if it is not cached."""
+        """Return a value; `None` if it is not cached."""
         block = self._blocks.get((row // BLOCK_ROWS, column // BLOCK_COLUMNS))
         return block.cells[row % BLOCK_ROWS][column % BLOCK_COLUMNS] if block is not None else None
 
     def row_name(self, row: int) -> str:
-        """The index of a row as text; empty if no value of the row is cached."""
+        """Return the index of a row as text; empty if no value of the row is cached."""
         block = next((block for (i, _), block in self._blocks.items() if i == row // BLOCK_ROWS), None)
         return block.row_names[row % BLOCK_ROWS] if block is not None else ""
 
     def column_name(self, column: int) -> str:
-        """The index of a column as text; empty if no value of the column is cached."""
+        """Return the index of a column as text; empty if no value of the column is cached."""
         block = next((block for (_, j), block in self._blocks.items() if j == column // BLOCK_COLUMNS), None)
         return str(block.column_names[column % BLOCK_COLUMNS]) if block is not None else ""
 
     def row_values(self, row: int) -> list[Element]:
-        """The cached values of a row."""
+        """Return the cached values of a row."""
         return [cell for column in range(self.width) if (cell := self.cell(row, column)) is not None]
 
 
 def value_text(value: Element | None, width: int = CELL_WIDTH - 1) -> str:
-    """A value in at most `width` characters; a dot for a value that is not cached."""
+    """Return a value in at most `width` characters; a dot for a value that is not cached."""
     if value is None:
         return "."
     if isinstance(value, bool) or not isinstance(value, float):
@@ -95,8 +100,10 @@ def value_text(value: Element | None, width: int = CELL_WIDTH - 1) -> str:
     return text if len(text) <= width else f"{value:.2e}"
 
 
-def role_of(value: Element | None, side: ValueKind, max_error: float) -> str:
-    """The role that colours a value: `bad` if it is not finite, or is a difference of at least half `max_error`."""
+def value_role(value: Element | None, side: ValueKind, max_error: float) -> str:
+    """Return the role of a value in the theme: `bad` if it is not finite, or is a difference of `max_error` / 2
+    or more.
+    """
     if side == "difference" and isinstance(value, int | float):
         size = abs(value)
         if size == 0:

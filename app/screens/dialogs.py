@@ -13,13 +13,16 @@ from textual.screen import Screen, ScreenResultCallbackType
 from buddy.app.reports.formatting import Glyphs, clip
 from buddy.app.screens.modal import ConfirmScreen
 from buddy.app.widgets.prompt import Prompt
-from buddy.app.workspace.files import write_whole
+from buddy.app.workspace.files import write_text_atomically
 from buddy.app.workspace.inputs import parse_path
 from buddy.compiler.protocol import Diagnostic
 
 Answer = TypeVar("Answer")
-# Longer texts are refused by the clipboard (OSC 52) of some terminals.
+# The maximum length of a text that all terminals accept for their clipboards: some reject more than 100,000 bytes of
+# OSC 52, which has 4 bytes for 3 of the text.
 MAX_CLIPBOARD_CHARACTERS = 74_000
+# The maximum number of characters of the copied text that a message shows.
+MAX_SHOWN_CHARACTERS = 60
 
 
 class Dialogs:
@@ -42,12 +45,12 @@ class Dialogs:
         """Ask for a text in the prompt. Call `use_answer` with the text unless the user cancels."""
         self.prompt.ask(title, initial, use_answer)
 
-    def confirm(self, question: str, act: Callable[[], object], if_declined: str = "nothing was written") -> None:
-        """Call `act` if the user answers `question` with yes. Otherwise, show the message `if_declined`."""
+    def confirm(self, question: str, action: Callable[[], object], if_declined: str = "nothing was written") -> None:
+        """Call `action` if the user answers `question` with yes. Otherwise, show the message `if_declined`."""
 
         def use_answer(yes: bool | None) -> None:
             if yes:
-                act()
+                action()
             else:
                 self._say(if_declined)
 
@@ -72,16 +75,21 @@ class Dialogs:
         """Give the terminal to another program temporarily. Raises Textual's `SuspendNotSupported`."""
         return self._app.suspend()
 
-    def copy(self, text: str, what: str = "") -> None:
-        """Copy a text to the clipboard, and say `what` was copied, or show the first line and the number of lines."""
+    def copy(self, text: str, description: str = "") -> None:
+        """Copy a text to the clipboard, and show a message with the number of lines.
+
+        The message also has `description`; without one, the first line of the text.
+        """
         if not text:
             self._say("nothing to copy here")
             return
         self._app.copy_to_clipboard(text)
         lines = text.splitlines() or [""]
-        first, several = clip(lines[0].strip(), 60, self._glyphs), f" {len(lines):,} lines" * (len(lines) > 1)
-        large = "; some terminals refuse as much" * (len(text) > MAX_CLIPBOARD_CHARACTERS)
-        self._say(f"copied {what},{several or ' 1 line'}{large}" if what else f"copied{several}: {first}{large}")
+        first_line = clip(lines[0].strip(), MAX_SHOWN_CHARACTERS, self._glyphs)
+        count = f" {len(lines):,} lines" if len(lines) > 1 else ""
+        warning = "; some terminals reject texts of this length" if len(text) > MAX_CLIPBOARD_CHARACTERS else ""
+        copied = f"copied {description},{count or ' 1 line'}" if description else f"copied{count}: {first_line}"
+        self._say(copied + warning)
 
 
 class FileWriter:
@@ -90,24 +98,24 @@ class FileWriter:
     def __init__(self, dialogs: Dialogs, say: Callable[[str], object]) -> None:
         self._dialogs, self._say = dialogs, say
 
-    def after_confirmation(self, question: str, act: Callable[[], object]) -> None:
-        """Call `act` at once if `question` is empty; otherwise, after the user has answered it with yes."""
+    def after_confirmation(self, question: str, action: Callable[[], object]) -> None:
+        """Call `action` at once if `question` is empty; otherwise, after the user has answered it with yes."""
         if question:
-            self._dialogs.confirm(question, act)
+            self._dialogs.confirm(question, action)
         else:
-            act()
+            action()
 
     def use_path(
         self,
         typed: str,
-        act: Callable[[Path, bool], object],
+        action: Callable[[Path, bool], object],
         question: Callable[[Path], str],
-        failed: str = "could not be written",
+        failure: str = "could not be written",
     ) -> None:
-        """Call `act` with the typed path, and with whether the user has confirmed it. Does nothing for an empty text.
+        """Call `action` with the typed path, and with whether the user has confirmed it. Empty text does nothing.
 
         The user confirms the path if `question` returns a question for it, such as whether to overwrite it, instead
-        of an empty string. If the path cannot be used, shows a message: the path, `failed` and the reason.
+        of an empty string. If the path cannot be used, shows a message: the path, `failure` and the reason.
         """
         name = typed.strip()
         if not name:
@@ -116,9 +124,9 @@ class FileWriter:
             path = parse_path(name)
             question_text = question(path)
         except (OSError, ValueError) as error:
-            self._say(f"{name} {failed}: {getattr(error, 'strerror', None) or error}")
+            self._say(f"{name} {failure}: {getattr(error, 'strerror', None) or error}")
             return
-        self.after_confirmation(question_text, lambda: act(path, bool(question_text)))
+        self.after_confirmation(question_text, lambda: action(path, bool(question_text)))
 
     def write(self, path: str, text: str) -> None:
         """Write `text` to the typed path. Asks before it overwrites a file."""
@@ -129,8 +137,9 @@ class FileWriter:
         self.use_path(path, lambda target, _confirmed: self._write(path, target, text), question)
 
     def _write(self, path: str, target: Path, text: str) -> None:
+        """Write `text` to `target`, and show a message with `path`, the path as it was typed."""
         try:
-            write_whole(target, text)
+            write_text_atomically(target, text)
         except OSError as error:
             self._say(f"{path} could not be written: {error.strerror}")
         else:

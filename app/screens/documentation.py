@@ -1,4 +1,4 @@
-"""Reads the documentation of a checkout in the terminal: a searchable list of its pages, and one page."""
+"""Shows the documentation of a checkout in the terminal: the choices of a list of its pages, and one page."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from buddy.app.screens.picker import PickerChoice
 
 # The folders of `docs/`, in the order in which a newcomer reads them.
 _SECTIONS = ("tutorials", "how-to", "explanation", "reference")
+# The summary of the keys at the bottom of the box.
 _KEYS = "arrows and page keys scroll, a click follows a link, backspace goes back, escape closes"
 
 
 def page_choices() -> list[PickerChoice]:
-    """The pages of a checkout with their titles, an entry for each; an installed package has none."""
+    """Returns an entry for each page of a checkout, with its title. An installed package has no pages."""
     folder = Path(buddy.app.__file__).resolve().parent.parent / "docs"
     pages = [path for section in _SECTIONS for path in sorted((folder / section).glob("*.md"))]
     return [PickerChoice(_title(path), path.relative_to(folder).as_posix(), path) for path in pages]
 
 
 def _title(path: Path) -> str:
-    """The text of the first heading, without the marks of code."""
+    """Returns the text of the first heading of a page without backquotes, else the name of its file."""
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, ValueError):
@@ -57,6 +58,7 @@ class PageScreen(ReadOnlyScreen[None]):
         await self._show(self._history[-1])
 
     async def _show(self, path: Path, anchor: str = "") -> None:
+        """Show a page from its heading `anchor` on, or from its start. If it cannot be read, show the reason."""
         box, document = self.query_one("#box"), self.query_one(Markdown)
         try:
             text = path.read_text("utf-8")
@@ -80,7 +82,7 @@ class PageScreen(ReadOnlyScreen[None]):
         await self._show(target, anchor)
 
     async def action_back(self) -> None:
-        """Show the page before, or close the first one."""
+        """Go back to the previous page; on the first page, close the screen."""
         if len(self._history) == 1:
             self.action_close()
             return

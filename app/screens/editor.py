@@ -21,9 +21,9 @@ from buddy.app.session.requests import Requester
 from buddy.app.session.session import Session
 from buddy.app.widgets.look import Cells, look_of
 from buddy.app.widgets.prompt import Prompt
-from buddy.app.widgets.search import Found, ViewSearch
+from buddy.app.widgets.search import FoundLines, ViewSearch
 from buddy.app.workspace.drafts import EditorDraft
-from buddy.app.workspace.pipeline_text import Completion, PipelineError, check_pipeline, completions, parse
+from buddy.app.workspace.pipeline_text import Completion, PipelineError, check_pipeline, completions, parse_pipeline
 from buddy.compiler.protocol import CheckIr, PassInfo
 
 # The draft is saved when the text has not changed for this many seconds.
@@ -52,7 +52,7 @@ class AreaSearch:
         # The row, the first column and the column after the end of each match.
         self._spans: list[tuple[int, int, int]] = []
 
-    def find_lines(self, pattern: Pattern) -> Found | None:
+    def find_lines(self, pattern: Pattern) -> FoundLines | None:
         compiled = pattern.compile()
         self._spans = [
             (row, *match.span())
@@ -60,10 +60,10 @@ class AreaSearch:
             for match in compiled.finditer(line)
             if match.end() > match.start()
         ]
-        return Found(range(1, 2 * len(self._spans) + 1, 2))
+        return FoundLines(range(1, 2 * len(self._spans) + 1, 2))
 
-    async def request_lines(self, pattern: Pattern) -> Found | None:
-        raise NotImplementedError  # `find_lines` finds them
+    async def request_lines(self, pattern: Pattern) -> FoundLines | None:
+        raise NotImplementedError  # Not called, because `find_lines` returns the lines.
 
     @property
     def search_line(self) -> int:
@@ -97,14 +97,14 @@ class AreaSearch:
 
 
 class EditorScreen(AnsweringScreen[str]):
-    """Returns the text when the user accepts it and `check` finds no error, `None` when the user goes back.
+    """Lets the user edit a text. Returns it when the user accepts it and `check` finds no error; `None` to go back.
 
     `problem` is shown when the editor opens. `original` is the text before any edit (default: `text`). The input is
     saved in `draft`. If the workbench exits before the editor closes, the next editor restores it.
     """
 
     NOTE_LINES: ClassVar[int] = 1
-    TAB: ClassVar[Literal["focus", "indent"]] = "indent"
+    TAB_BEHAVIOR: ClassVar[Literal["focus", "indent"]] = "indent"
     KEYS_TEXT: ClassVar[str] = "ctrl+s accepts, ctrl+z undoes, ctrl+f searches, escape goes back"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+s", "accept", "Accept", show=False, priority=True),
@@ -125,19 +125,20 @@ class EditorScreen(AnsweringScreen[str]):
         # A text that was edited before this screen opened also needs confirmation to be discarded.
         self._original = original or text
         self._title, self._problem = title, problem
-        # Whether the user has been asked to confirm that the changes are discarded, and whether the editor has closed.
-        self._has_warned = self._has_closed = False
+        # Whether the user has been warned that closing discards the changes.
+        self._has_warned = False
+        self._has_closed = False
         self._draft = draft
         self._draft_timer: Timer | None = None
         saved = draft.read_saved(self._original) if draft is not None and problem is None else None
         if saved is not None and saved.text != text:
-            text, self._problem = (
-                saved.text,
-                TextProblem(_RESTORED_OUTDATED_TEXT if saved.is_outdated else _RESTORED_TEXT),
-            )
+            text = saved.text
+            self._problem = TextProblem(_RESTORED_OUTDATED_TEXT if saved.is_outdated else _RESTORED_TEXT)
         elif draft is not None and draft.open_elsewhere and problem is None:
             self._problem = TextProblem(_ALSO_OPEN_TEXT)
-        self.area = TextArea(text, soft_wrap=False, show_line_numbers=True, tab_behavior=self.TAB, compact=True)
+        self.area = TextArea(
+            text, soft_wrap=False, show_line_numbers=True, tab_behavior=self.TAB_BEHAVIOR, compact=True
+        )
         self._search = ViewSearch(AreaSearch(self.area, self._show_search), self)
 
     async def check(self, text: str) -> TextProblem | None:
@@ -180,6 +181,7 @@ class EditorScreen(AnsweringScreen[str]):
 
     @work(exclusive=True, group="accept")
     async def _accept(self) -> None:
+        """Check the text, then return it or show the error."""
         text = self.area.text
         self.show_note([[("checking", "accent")]])
         problem = await self.check(text)
@@ -209,9 +211,7 @@ class EditorScreen(AnsweringScreen[str]):
     def _show_search(self, text: str) -> None:
         """Show the pattern and the count instead of the keys."""
         keys = ", f3 next, shift+f3 previous match" if self._search.matches.lines else ""
-        self.query_one("#box").border_subtitle = (f"{text}{keys}" if text else self.KEYS_TEXT).replace(
-            "press / to search", "press ctrl+f to search"
-        )
+        self.query_one("#box").border_subtitle = f"{text}{keys}" if text else self.KEYS_TEXT
 
     def on_text_area_changed(self) -> None:
         self._search.text_replaced()
@@ -267,7 +267,7 @@ class IrEditor(EditorScreen):
 
 
 async def check_module(session: Session, text: str) -> TextProblem | None:
-    """The first error that MLIR's parser or verifier finds in a module, or why it cannot be checked, or `None`."""
+    """Returns the first error that MLIR's parser or verifier finds, or why the module cannot be checked, or `None`."""
     problems: list[str] = []
     check = await Requester(session, problems.append).request(CheckIr(0, text))
     if check is None:
@@ -285,7 +285,7 @@ class PipelineScreen(EditorScreen):
     NOTE_LINES = SHOWN_COMPLETIONS + 1
     KEYS_TEXT = "tab completes, ctrl+n ctrl+p choose, ctrl+s accepts, ctrl+f searches, escape goes back"
     # With "indent", the text area would consume tab before the binding.
-    TAB = "focus"
+    TAB_BEHAVIOR = "focus"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("tab", "complete", "Complete", show=False, priority=True),
         Binding("ctrl+n", "next_completion(1)", show=False, priority=True),
@@ -306,8 +306,9 @@ class PipelineScreen(EditorScreen):
         return TextProblem(error.message, *_line_and_column(text, error.offset)) if error else None
 
     def _error(self, text: str) -> PipelineError | None:
+        """The first error in the text of a pipeline, or `None`."""
         try:
-            check_pipeline(parse(text), self._catalogue)
+            check_pipeline(parse_pipeline(text), self._catalogue)
         except PipelineError as error:
             return error
         return None
@@ -326,22 +327,23 @@ class PipelineScreen(EditorScreen):
         text, offset = self.area.text, self._offset
         error = self._error(text)
         if error is None:
-            items = parse(text)
+            items = parse_pipeline(text)
             disabled = sum(not item.enabled for item in items)
-            state: Cells = [
+            status: Cells = [
                 ("[x] ", "ok"),
-                (f"{len(items) - disabled} passes" + f", {disabled} disabled" * bool(disabled), "text"),
+                (f"{len(items) - disabled} passes{f', {disabled} disabled' if disabled else ''}", "text"),
             ]
         else:
             line, _ = _line_and_column(text, error.offset)
-            state = [("[!] ", "bad"), (f"line {line + 1}: {error.message}", "text")]
+            status = [("[!] ", "bad"), (f"line {line + 1}: {error.message}", "text")]
         start, self._completions = completions(text, offset, self._catalogue)
         # Show all options after "{", but no passes before the user has typed a character of a name.
         has_prefix = offset > start or text[max(0, start - 1) : start] == "{"
         is_complete = any(completion.word == text[start:offset] for completion in self._completions)
-        self.show_note([state, *(self._completion_lines() if has_prefix and not is_complete else [])])
+        self.show_note([status, *(self._completion_lines() if has_prefix and not is_complete else [])])
 
     def _completion_lines(self) -> list[Cells]:
+        """The completions around the chosen one, one per line, each with its summary."""
         first = max(0, min(self._completion_index - 1, len(self._completions) - SHOWN_COMPLETIONS))
         width = self.area.size.width
         lines: list[Cells] = []
@@ -376,6 +378,6 @@ class PipelineScreen(EditorScreen):
 
 
 def _line_and_column(text: str, offset: int) -> tuple[int, int]:
-    """The line and the column of a character offset; all three start at 0."""
+    """Returns the line and the column of a character offset; all three start at 0."""
     preceding = text[:offset]
     return preceding.count("\n"), offset - (preceding.rfind("\n") + 1)

@@ -79,13 +79,16 @@ class ConfirmScreen(ReadOnlyScreen[bool]):
 
 
 def moving_bindings() -> list[BindingType]:
-    """The keys that move in a pane, for the list of a screen. `g g` is `g` there, so the second `g` changes nothing."""
+    """Returns bindings for the list of a screen with the keys that move in a pane.
+
+    Of a sequence such as `g g`, the first key is bound, so the second one repeats the move.
+    """
     moves = (action for action in actions_of_pane("any") if action.id.startswith("move."))
     keys = {action.method: [key.split()[0] for key in action.keys] for action in moves}
     return [Binding(",".join(names), f"move('{method}')", show=False) for method, names in keys.items()]
 
 
-# Minimum number of lines of a box on a very small screen.
+# The minimum number of lines of a box on a very small screen.
 MIN_BOX_LINES = 6
 
 

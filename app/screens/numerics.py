@@ -1,4 +1,4 @@
-"""The comparison of every node with eager, which runs in the background: the first mismatch, then by error."""
+"""The table that compares every node with eager: first the first mismatch, then the nodes with the largest errors."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, ClassVar
 from textual import work
 from textual.binding import Binding, BindingType
 
-from buddy.app.panes.pane import Column
 from buddy.app.reports import numerics
 from buddy.app.reports.lowerings import short_target
 from buddy.app.reports.results import GoToNode, Result, ResultAnswer, numerics_result
-from buddy.app.screens.tables import TableScreen
+from buddy.app.screens.table_screen import TableScreen
 from buddy.app.session.requests import Requester
 from buddy.app.widgets.look import Cell
+from buddy.app.widgets.table import Column
 from buddy.compiler.protocol import Frame, GraphInfo, Progress
 from buddy.compiler.protocol.numerics import Deviation, NodeNumbers, NumericsReport, Reference
 from buddy.compiler.protocol.recipe import Recipe
@@ -44,33 +44,49 @@ class NumericsScreen(TableScreen[NodeNumbers]):
         self, session: Session, recipe: Recipe, info: GraphInfo, log: Callable[[Result], object] = lambda _: None
     ) -> None:
         self._session, self._recipe, self._info, self._log = session, recipe, info, log
-        self._rows = numerics.rows_of(info)
+        self._rows = numerics.rows_by_stable_name(info)
         self._report: NumericsReport | None = None
         self._previous: NumericsReport | None = None
         super().__init__(self._columns())
 
     def on_mount(self) -> None:
-        latest = self._session.state.of(self._recipe.graph).numerics
-        if latest is not None and latest[0] == self._recipe:
-            self._show_report(latest[1])
+        latest = self._session.state.graph_state_of(self._recipe.graph).comparison
+        if latest is not None and latest.recipe == self._recipe:
+            self._show_report(latest.report)
         else:
             self._compare("eager")
 
     def _columns(self) -> list[Column[NodeNumbers]]:
+        """The columns of the table."""
         return [
-            Column("#", 4, lambda row: (str(self._index(row)), "number"), right=True, key=self._index, rises=True),
+            Column(
+                "#",
+                4,
+                lambda row: (str(self._index(row)), "number"),
+                right_aligned=True,
+                key=self._index,
+                starts_ascending=True,
+            ),
             Column("node", 0, lambda row: (self._node_name(row), "text" if row.ok else "bad")),
-            Column("target", 20, lambda row: (short_target(self._rows[row.node].target), "dim"), min_pane_width=92),
-            Column("shape", 13, lambda row: (self._rows[row.node].shape, "syntax:number"), min_pane_width=72),
+            Column("target", 20, lambda row: (short_target(self._rows[row.node].target), "dim"), min_width=92),
+            Column("shape", 13, lambda row: (self._rows[row.node].shape, "syntax:number"), min_width=72),
             Column("value", 12, lambda row: (row.value_state, "dim")),
-            Column("err", 7, lambda row: _error_cell(row.error), right=True, key=lambda row: _size(row.error)),
-            Column("own", 7, lambda row: _error_cell(row.own_error), right=True, key=lambda row: _size(row.own_error)),
+            Column(
+                "err", 7, lambda row: _error_cell(row.error), right_aligned=True, key=lambda row: _sort_key(row.error)
+            ),
+            Column(
+                "own",
+                7,
+                lambda row: _error_cell(row.own_error),
+                right_aligned=True,
+                key=lambda row: _sort_key(row.own_error),
+            ),
             Column(
                 "of tolerance",
                 12,
                 lambda row: (numerics.tolerance_multiple_text(_largest_deviation(row)), "dim"),
-                min_pane_width=50,
-                right=True,
+                min_width=50,
+                right_aligned=True,
                 key=_largest_multiple,
             ),
         ]
@@ -89,20 +105,22 @@ class NumericsScreen(TableScreen[NodeNumbers]):
 
     @work(exclusive=True, group="numerics")
     async def _compare(self, reference: Reference) -> None:
+        """Compare all nodes with `reference`, then show the report and add it to the log."""
         self.show_progress("compiling")
-        latest = self._session.state.of(self._recipe.graph).numerics
-        request = self._session.compare_nodes(self._recipe, reference, self._progress)
+        latest = self._session.state.graph_state_of(self._recipe.graph).comparison
+        request = self._session.compare_nodes(self._recipe, reference, self._show_frame)
         report = await Requester(self._session, self.show_progress).await_answer(request)
         if report is not None:
-            self._previous = latest[1] if latest is not None else None
+            self._previous = latest.report if latest is not None else None
             self._show_report(report)
             self._log(numerics_result(report, self._previous, self._info))
 
-    def _progress(self, frame: Frame) -> None:
+    def _show_frame(self, frame: Frame) -> None:
         if isinstance(frame, Progress):
             self.show_progress(frame.activity)
 
     def _show_report(self, report: NumericsReport) -> None:
+        """Show how many nodes are out of tolerance in the title, and the nodes in the table."""
         self._report = report
         mismatches = sum(not node.ok for node in report.nodes)
         reference = numerics.REFERENCES[report.reference]
@@ -144,7 +162,7 @@ class NumericsScreen(TableScreen[NodeNumbers]):
         from buddy.app.screens.plot import PlotScreen
 
         plot = numerics.error_growth(self._report, self._info)
-        screen = PlotScreen([plot], self._table.glyphs, chooses="goes to the node")
+        screen = PlotScreen([plot], self._table.glyphs, choose_hint="goes to the node")
         self.app.push_screen(screen, self._choose_point)
 
     def _choose_point(self, name: str | None) -> None:
@@ -159,12 +177,13 @@ def _error_cell(deviation: Deviation | None) -> Cell:
     return (numerics.error_text(deviation), role)
 
 
-def _size(deviation: Deviation | None) -> float | None:
+def _sort_key(deviation: Deviation | None) -> float | None:
+    """Returns the error as a number, by which rows are sorted; `None` if it was not measured."""
     return numerics.error_size(deviation) if deviation is not None else None
 
 
 def _largest_deviation(node: NodeNumbers) -> Deviation | None:
-    """The larger of the two errors of a node, as multiples of their tolerances."""
+    """Returns the larger of the two errors of a node, as multiples of their tolerances."""
     deviations = [deviation for deviation in (node.error, node.own_error) if deviation is not None]
     return max(deviations, key=numerics.tolerance_multiple, default=None)
 

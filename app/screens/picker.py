@@ -1,4 +1,4 @@
-"""A searchable list of choices, and a form with the options of a pass."""
+"""A searchable list of choices."""
 
 from __future__ import annotations
 
@@ -9,107 +9,22 @@ from typing import Any, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical, VerticalScroll
+from textual.containers import Vertical
 from textual.fuzzy import Matcher
-from textual.suggester import SuggestFromList
-from textual.widgets import Input, Static
+from textual.widgets import Input
 
 from buddy.app.reports import formatting
 from buddy.app.screens.modal import AnsweringScreen
 from buddy.app.widgets.cursor_view import MIN_ROWS, CursorView
 from buddy.app.widgets.look import Cells
 from buddy.app.widgets.prompt import StillInput
-from buddy.app.workspace.pipeline_text import option_error, option_value
-from buddy.compiler.protocol import OptionInfo, PassInfo
-from buddy.compiler.protocol.recipe import OptionValue, PassStep, option_text
-
-Options = tuple[tuple[str, OptionValue], ...]
-
-
-class OptionScreen(AnsweringScreen[Options]):
-    """A form with a field for each option of a pass. Returns the options that differ from their defaults.
-
-    Returns `None` if the user cancels.
-    """
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "accept", "Accept", priority=True),
-        Binding("down,ctrl+n", "app.focus_next", show=False, priority=True),
-        Binding("up,ctrl+k", "app.focus_previous", show=False, priority=True),
-    ]
-
-    def __init__(self, info: PassInfo, step: PassStep) -> None:
-        super().__init__()
-        self._info, self.options = info, info.options
-        self._step_options = dict(step.options)
-
-    def compose(self) -> ComposeResult:
-        with Vertical(id="box") as box:
-            box.border_title = f"Options of {self._info.name}"
-            box.border_subtitle = "enter accepts, tab next field, right completes, ctrl+c cancels"
-            with VerticalScroll(can_focus=False):
-                for k, option in enumerate(self._info.options):
-                    yield Static(_option_title(option), markup=False, classes="option")
-                    yield StillInput(
-                        self._initial_text(option), placeholder=option.default, compact=True, id=f"option-{k}",
-                        suggester=SuggestFromList(option_completions(option), case_sensitive=False),
-                    )  # fmt: skip
-                    yield Static("", markup=False, classes="field-error", id=f"field-error-{k}")
-
-    def on_mount(self) -> None:
-        self.query_one("#box").styles.height = min(2 * len(self._info.options) + 4, max(self.app.size.height - 4, 6))
-        self.query(Input).first().focus()
-
-    def _initial_text(self, option: OptionInfo) -> str:
-        return option_text(self._step_options[option.name]) if option.name in self._step_options else ""
-
-    def action_accept(self) -> None:
-        texts = [self.query_one(f"#option-{k}", Input).value.strip() for k in range(len(self._info.options))]
-        if self._show_errors(texts):
-            return
-        pairs = zip(self._info.options, texts, strict=True)
-        self.dismiss(
-            tuple((option.name, option_value(text)) for option, text in pairs if text not in ("", option.default))
-        )
-
-    def _show_errors(self, texts: list[str]) -> bool:
-        """Show an error at each field with an invalid value, and focus the first one. Returns whether there was any."""
-        errors = [
-            option_error(text, option.default, option.words)
-            for option, text in zip(self._info.options, texts, strict=True)
-        ]
-        for k, error in enumerate(errors):
-            self._show_error(k, error)
-        first_invalid = next((k for k, error in enumerate(errors) if error), None)
-        if first_invalid is not None:
-            self.query_one(f"#option-{first_invalid}", Input).focus()
-        return first_invalid is not None
-
-    def _show_error(self, number: int, error: str) -> None:
-        """Show an error below field `number`; an empty text removes it."""
-        line = self.query_one(f"#field-error-{number}", Static)
-        line.update(f"[!] {error}" if error else "")
-        line.display = bool(error)
-
-    def on_input_changed(self, event: Input.Changed) -> None:
-        """Clear the error of a field when the user edits it."""
-        self._show_error(int((event.input.id or "").rpartition("-")[2]), "")
-
-
-def _option_title(option: OptionInfo) -> str:
-    """The name, default value, allowed words and summary of an option."""
-    default = f" (default: {option.default})" if option.default else ""
-    words = f", one of {', '.join(option.words)}" if option.words else ""
-    return f"{option.name}{default}{words}" + (f": {option.summary}" if option.summary else "")
-
-
-def option_completions(option: OptionInfo) -> list[str]:
-    """The completions in the field of an option: its allowed words, or the values of a boolean."""
-    return list(option.words) or (["true", "false"] if option.default in ("true", "false") else [])
-
 
 # The number of lines for the summary of the entry under the cursor.
 FOOT_LINES = 2
+# The score of an entry whose summary has all words of the query: below that of any fuzzy match of a title.
+_SUMMARY_SCORE = 1e-3
+# The number of cells in a row besides the title and the summary: the marker, the mark, and the space between them.
+_FRAME_CELLS = 5
 
 
 @dataclass(frozen=True)
@@ -141,12 +56,12 @@ class ChoiceList(CursorView, can_focus=False):
         marker = ">" if row == self.cursor else " "
         mark = "* " if choice.marked else "  "
         title = formatting.clip(choice.title, title_width, self.glyphs).ljust(title_width)
-        summary = formatting.clip(choice.summary, max(width - title_width - 5, 0), self.glyphs)
+        summary = formatting.clip(choice.summary, max(width - title_width - _FRAME_CELLS, 0), self.glyphs)
         return [(marker, "key"), (mark, "ok"), (title, "accent"), ("  " + summary, "dim")]
 
     def foot(self, width: int) -> list[Cells]:
         """The full summary of the entry under the cursor, if the summary of any entry does not fit in its line."""
-        if all(len(choice.summary) <= width - self._title_width(width) - 5 for choice in self.choices):
+        if all(len(choice.summary) <= width - self._title_width(width) - _FRAME_CELLS for choice in self.choices):
             return []
         pieces = textwrap.wrap(self.current.summary.strip() if self.current else "", max(width - 2, 1))[:FOOT_LINES]
         return [[], *([(f" {piece}", "text")] for piece in (*pieces, *[""] * (FOOT_LINES - len(pieces))))]
@@ -161,7 +76,7 @@ class ChoiceList(CursorView, can_focus=False):
     def empty(self, width: int) -> list[Cells]:
         return [[(" no match", "dim")]]
 
-    def narrow(self, query: str) -> None:
+    def filter(self, query: str) -> None:
         """Show only the entries that match `query`: fuzzily by title, or with all its words in the summary."""
         self.matches = rank_choices(self.choices, query)
         self.cursor = 0
@@ -169,13 +84,14 @@ class ChoiceList(CursorView, can_focus=False):
 
     @property
     def current(self) -> PickerChoice | None:
+        """The entry under the cursor, `None` if no entry matches."""
         return self.matches[self.cursor] if self.matches else None
 
 
 class PickerScreen(AnsweringScreen[Any]):
     """A searchable list of choices. Returns the value of the chosen one, or `None`.
 
-    When the cursor moves to another entry, `preview` is called with its value.
+    When the cursor moves to another entry, or the user types, `preview` is called with the value of its entry.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -207,7 +123,7 @@ class PickerScreen(AnsweringScreen[Any]):
         box.styles.height = min(rows + 4 + foot, max(self.app.size.height - 4, 8))
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        self.query_one(ChoiceList).narrow(event.value)
+        self.query_one(ChoiceList).filter(event.value)
         self._show_count()
         if event.value:
             self._preview_current()
@@ -238,17 +154,18 @@ class PickerScreen(AnsweringScreen[Any]):
 
 
 def rank_choices(choices: Sequence[PickerChoice], query: str) -> list[PickerChoice]:
-    """The choices that match `query`, best first; all of them for an empty query.
+    """Returns the choices that match `query`, best first; all of them for an empty query.
 
-    If none does, a slash at its start is ignored: it is the search key elsewhere.
+    If none matches, a slash at the start of the query is ignored: users type it because it is the search key of panes.
     """
     if not query.strip():
         return list(choices)
-    found = _ranked(choices, query)
-    return found if found or not query.startswith("/") else rank_choices(choices, query[1:])
+    ranked = _matching_choices(choices, query)
+    return ranked if ranked or not query.startswith("/") else rank_choices(choices, query[1:])
 
 
-def _ranked(choices: Sequence[PickerChoice], query: str) -> list[PickerChoice]:
+def _matching_choices(choices: Sequence[PickerChoice], query: str) -> list[PickerChoice]:
+    """Returns the choices whose title matches `query` fuzzily, then those with all its words in the summary."""
     matcher = Matcher(query.strip())
     words = query.lower().split()
     scored = []
@@ -256,6 +173,6 @@ def _ranked(choices: Sequence[PickerChoice], query: str) -> list[PickerChoice]:
         score = matcher.match(choice.title)
         summary = choice.summary.lower()
         if score <= 0 and all(word in summary for word in words):
-            score = 1e-3
+            score = _SUMMARY_SCORE
         scored.append((score, choice))
     return [choice for score, choice in sorted(scored, key=lambda pair: -pair[0]) if score > 0]

@@ -17,12 +17,15 @@ from buddy.app.widgets.look import CellLine, Cells, cut_cells
 from buddy.app.widgets.plot_view import SERIES_ROLES, ZOOM_FACTOR, PlotView
 from buddy.app.widgets.prompt import Prompt
 
+# The number of points that a page key moves, and more points than any series has.
+PAGE_POINTS, ALL_POINTS = 20, 1_000_000
+
 
 class PlotScreen(ReadOnlyScreen[str | None]):
-    """Shows plots, the one with the index `first` at first. Returns the name of the chosen point, or `None`.
+    """Shows plots, at first the one with the index `first_index`. Returns the name of the chosen point, or `None`.
 
-    `chooses` is the help text for `enter`, which chooses the point under the cursor. If `chooses` is empty, points
-    cannot be chosen.
+    `choose_hint` says what `enter`, which chooses the point under the cursor, does then. If it is empty, points cannot
+    be chosen.
     """
 
     # Nothing but the prompt takes focus, and only when it is opened.
@@ -31,10 +34,10 @@ class PlotScreen(ReadOnlyScreen[str | None]):
         Binding("enter", "choose", show=False),
         Binding("l,right", "step(1)", show=False),
         Binding("h,left", "step(-1)", show=False),
-        Binding("ctrl+f,pagedown", "step(20)", show=False),
-        Binding("ctrl+b,pageup", "step(-20)", show=False),
-        Binding("home", "step(-1000000)", show=False),
-        Binding("G,end", "step(1000000)", show=False),
+        Binding("ctrl+f,pagedown", f"step({PAGE_POINTS})", show=False),
+        Binding("ctrl+b,pageup", f"step({-PAGE_POINTS})", show=False),
+        Binding("home", f"step({-ALL_POINTS})", show=False),
+        Binding("G,end", f"step({ALL_POINTS})", show=False),
         Binding("j,down,tab", "next_series(1)", show=False, priority=True),
         Binding("k,up,shift+tab", "next_series(-1)", show=False, priority=True),
         Binding("right_square_bracket", "next_plot(1)", show=False),
@@ -49,11 +52,11 @@ class PlotScreen(ReadOnlyScreen[str | None]):
         Binding("y", "copy", show=False),
     ]
 
-    def __init__(self, plots: Sequence[Plot], glyphs: Glyphs, *, chooses: str = "", first: int = 0) -> None:
+    def __init__(self, plots: Sequence[Plot], glyphs: Glyphs, *, choose_hint: str = "", first_index: int = 0) -> None:
         super().__init__()
-        self._plots, self._glyphs, self._chooses = list(plots), glyphs, chooses
-        self._number = first
-        self._view = PlotView(self._plots[first], glyphs, plain=glyphs is formatting.ASCII)
+        self._plots, self._glyphs, self._choose_hint = list(plots), glyphs, choose_hint
+        self._plot_index = first_index
+        self._view = PlotView(self._plots[first_index], glyphs, plain=glyphs is formatting.ASCII)
 
     def compose(self) -> ComposeResult:
         with Vertical(id="box", classes="plot"):
@@ -72,10 +75,11 @@ class PlotScreen(ReadOnlyScreen[str | None]):
         return self._view.plot_data
 
     def _update_titles(self) -> None:
+        """Show the title of the plot, and the keys that fit."""
         box = self.query_one("#box")
-        position = f" ({self._number + 1} of {len(self._plots)})" if len(self._plots) > 1 else ""
+        position = f" ({self._plot_index + 1} of {len(self._plots)})" if len(self._plots) > 1 else ""
         box.border_title = self.plot.title + position
-        keys = [f"enter {self._chooses}"] * bool(self._chooses) + ["h l points", "j k series"]
+        keys = [f"enter {self._choose_hint}"] * bool(self._choose_hint) + ["h l points", "j k series"]
         keys += ["[ ] plots"] * (len(self._plots) > 1) + ["/ searches", "+ - 0 zoom", "L log scale", "y copies"]
         box.border_subtitle = formatting.join_fitting([*keys, "q closes"], ", ", max(self.app.size.width - 12, 20))
 
@@ -156,22 +160,22 @@ class PlotScreen(ReadOnlyScreen[str | None]):
         self._view.reset_zoom()
 
     def action_toggle_log(self) -> None:
-        if self.plot.bars:
+        if self.plot.has_bars:
             self.app.bell()
             return
         self._view.toggle_log()
-        self._plots[self._number] = self.plot
+        self._plots[self._plot_index] = self.plot
         self._update_lines()
 
     def action_next_plot(self, by: int) -> None:
-        self._number = (self._number + by) % len(self._plots)
-        self._view.show(self._plots[self._number])
+        self._plot_index = (self._plot_index + by) % len(self._plots)
+        self._view.show(self._plots[self._plot_index])
         self._update_titles()
         self._update_lines()
 
     def action_choose(self) -> None:
         point, series = self._view.point, self._view.current_series
-        if self._chooses and point is not None and series is not None and point.number < len(series.names):
+        if self._choose_hint and point is not None and series is not None and point.number < len(series.names):
             self.dismiss(series.names[point.number])
 
     def action_copy(self) -> None:

@@ -10,12 +10,12 @@ from textual import work
 from textual.binding import Binding, BindingType
 
 from buddy.app.panes.ir_comparison import TitledRecipe
-from buddy.app.panes.pane import Column
 from buddy.app.reports import formatting
 from buddy.app.reports.compile_times import PipelineFacts
-from buddy.app.screens.tables import TableScreen
+from buddy.app.screens.table_screen import TableScreen
 from buddy.app.session.requests import Requester
 from buddy.app.widgets.look import Cell
+from buddy.app.widgets.table import Column
 from buddy.compiler.protocol.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class PresetsScreen(TableScreen[PipelineFacts]):
-    """The table of presets. Returns `("use", preset)`, `("compare", preset)` or `None`.
+    """A row for each preset. Returns `("use", recipe)`, `("compare", recipe)` with a `TitledRecipe`, or `None`.
 
     Closing the screen cancels compilations and runs.
     """
@@ -108,7 +108,7 @@ def _run_time(row: PipelineFacts) -> float | None:
 
 
 def _speedup(row: PipelineFacts) -> float | None:
-    """The time of eager divided by that of the compiled code; `None` for a result that does not match."""
+    """Returns the time of eager divided by that of the compiled code; `None` for a result that does not match."""
     report = row.report
     if report is None or report.wrong or report.not_compared or not report.compiled.median:
         return None
@@ -116,6 +116,7 @@ def _speedup(row: PipelineFacts) -> float | None:
 
 
 def _speedup_cell(row: PipelineFacts) -> Cell:
+    """Returns the speedup of a row, or its verdict if the result does not match or was not compared."""
     if row.report is None:
         return ("", "dim")
     if row.report.wrong:
@@ -128,13 +129,24 @@ def _speedup_cell(row: PipelineFacts) -> Cell:
 
 _COLUMNS: tuple[Column[PipelineFacts], ...] = (
     Column("preset", 0, lambda row: (row.title, "accent")),
-    Column("passes", 6, lambda row: _count_cell(row.n_passes), right=True, key=lambda row: row.n_passes),
-    Column("changing", 8, lambda row: _count_cell(row.n_changing_passes), 70, True, lambda row: row.n_changing_passes),
-    Column("compile", 8, _compile_time_cell, right=True, key=lambda row: row.milliseconds or None),
-    Column("ops", 7, lambda row: _count_cell(row.operations), right=True, key=lambda row: row.operations or None),
+    Column("passes", 6, lambda row: _count_cell(row.n_passes), right_aligned=True, key=lambda row: row.n_passes),
     Column(
-        "asm", 8, lambda row: _count_cell(row.assembly_lines), right=True, key=lambda row: row.assembly_lines or None
+        "changing",
+        8,
+        lambda row: _count_cell(row.n_changing_passes),
+        min_width=70,
+        right_aligned=True,
+        key=lambda row: row.n_changing_passes,
     ),
-    Column("run", 8, _run_time_cell, right=True, key=_run_time),
-    Column("to eager", 8, _speedup_cell, right=True, key=_speedup),
+    Column("compile", 8, _compile_time_cell, right_aligned=True, key=lambda row: row.milliseconds or None),
+    Column("ops", 7, lambda row: _count_cell(row.n_ops), right_aligned=True, key=lambda row: row.n_ops or None),
+    Column(
+        "asm",
+        8,
+        lambda row: _count_cell(row.n_assembly_lines),
+        right_aligned=True,
+        key=lambda row: row.n_assembly_lines or None,
+    ),
+    Column("run", 8, _run_time_cell, right_aligned=True, key=_run_time),
+    Column("to eager", 8, _speedup_cell, right_aligned=True, key=_speedup),
 )

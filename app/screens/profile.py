@@ -7,24 +7,26 @@ from typing import ClassVar, NamedTuple
 
 from textual.binding import Binding, BindingType
 
-from buddy.app.panes.pane import Column
 from buddy.app.reports import formatting, profile
-from buddy.app.reports.profile import FlameNode, milliseconds
+from buddy.app.reports.profile import FlameNode, in_milliseconds
 from buddy.app.screens.modal import ListScreen
-from buddy.app.screens.tables import TableScreen
+from buddy.app.screens.table_screen import TableScreen
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells
+from buddy.app.widgets.table import Column
 from buddy.compiler.protocol import HotSpot, Sampling
 
 # Entries with a smaller share of the total time are hidden until `Z` shows them.
 MIN_SHARE = 0.01
 # The width of the marker and of the columns "ms" and "share" with the space after them, in cells.
 _NUMBERS_WIDTH = 19
-# The least number of entries for which the box is high enough, and the lines of its frame and head.
+# The minimum number of entries for which the box is high enough, and the lines of its border and head.
 _MIN_ENTRIES, _FRAME_LINES = 4, 3
 
 
 class _Row(NamedTuple):
+    """A row of the tree. The root has depth 0."""
+
     flame: FlameNode
     depth: int
 
@@ -47,7 +49,7 @@ class FlameTree(CursorView):
     def _add_rows(self, flame: FlameNode, depth: int) -> None:
         self._rows.append(_Row(flame, depth))
         if id(flame) not in self._folded:
-            for inner in flame.by_time():
+            for inner in flame.children_by_time():
                 if self._shows_all or inner.seconds >= MIN_SHARE * self._root.seconds:
                     self._add_rows(inner, depth + 1)
 
@@ -66,22 +68,22 @@ class FlameTree(CursorView):
     def row_cells(self, row: int, width: int) -> Cells:
         flame, depth = self._rows[row]
         share = flame.seconds / self._root.seconds if self._root.seconds else 0.0
-        sign = " " if not flame.inside else "+" if id(flame) in self._folded else "-"
+        sign = " " if not flame.children else "+" if id(flame) in self._folded else "-"
         name = f"{'  ' * depth}{sign} {flame.name}"
         columns = max((width - _NUMBERS_WIDTH) // 2, 8)
         bar = formatting.progress_bar(share, max(width - _NUMBERS_WIDTH - columns - 1, 4), self.glyphs)
         return [
             (">" if row == self.cursor else " ", "key"),
-            (f"{milliseconds(flame.seconds):>9}", "number"),
+            (f"{in_milliseconds(flame.seconds):>9}", "number"),
             (f"{share:>7.1%}  ", "dim"),
             (formatting.clip(name, columns, self.glyphs).ljust(columns), "text" if flame.node else "title"),
             (f" {bar}", "accent" if flame.node else "ok"),
         ]
 
-    def toggle(self) -> None:
+    def toggle_fold(self) -> None:
         """Fold or unfold the module under the cursor."""
         flame = self._rows[self.cursor].flame
-        if flame.inside:
+        if flame.children:
             self._folded ^= {id(flame)}
             self._update_rows()
             self.rows_changed()
@@ -99,7 +101,7 @@ class FlameScreen(ListScreen[str | None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "choose", show=False),
-        Binding("space,z,right,left", "move('toggle')", show=False),
+        Binding("space,z,right,left", "move('toggle_fold')", show=False),
         Binding("Z", "toggle_small_entries", show=False),
     ]
 
@@ -115,10 +117,11 @@ class FlameScreen(ListScreen[str | None]):
         self.fit()
 
     def action_choose(self) -> None:
+        """Return the node under the cursor; fold or unfold a module."""
         if self._tree_view.node:
             self.dismiss(self._tree_view.node)
         else:
-            self._tree_view.toggle()
+            self._tree_view.toggle_fold()
 
     def on_cursor_view_double_clicked(self) -> None:
         self.action_choose()
@@ -147,15 +150,16 @@ def _node_names(spot: HotSpot, names: Mapping[str, str], separator: str) -> str:
 
 
 def _columns(sampling: Sampling, names: Mapping[str, str]) -> tuple[Column[HotSpot], ...]:
+    """Returns the columns of the table of instructions."""
     return (
         Column(
             "share",
             6,
             lambda spot: (f"{spot.samples / sampling.samples:.1%}", "number"),
-            right=True,
+            right_aligned=True,
             key=lambda spot: spot.samples,
         ),
-        Column("where", 32, lambda spot: (f"@{spot.function}+{spot.offset:#x}", "accent"), min_pane_width=100),
+        Column("where", 32, lambda spot: (f"@{spot.function}+{spot.offset:#x}", "accent"), min_width=100),
         Column("instruction", 0, lambda spot: (spot.text, "text")),
-        Column("nodes", 24, lambda spot: (_node_names(spot, names, " "), "dim"), min_pane_width=70),
+        Column("nodes", 24, lambda spot: (_node_names(spot, names, " "), "dim"), min_width=70),
     )

@@ -14,10 +14,10 @@ from textual.widgets import Input, Static
 from buddy.app.screens.modal import AnsweringScreen
 from buddy.app.screens.picker import ChoiceList, PickerChoice, rank_choices
 from buddy.app.widgets.prompt import StillInput
-from buddy.app.workspace.inputs import relative_to_current
-from buddy.app.workspace.sources import Program, path_completions, read_program
+from buddy.app.workspace.inputs import relative_to_working_directory
+from buddy.app.workspace.sources import Program, parse_typed_program, path_completions
 
-# Rows of the box besides those of the list: border, input, its margin, and the line for errors.
+# The lines of the box besides those of the list: border, input, its margin, and the line for errors.
 _FRAME_ROWS = 6
 _FOLDER, _FILE = "folder", "file"
 
@@ -25,7 +25,7 @@ _FOLDER, _FILE = "folder", "file"
 class ProgramScreen(AnsweringScreen[Program]):
     """Returns the program to open: a recent one, or a path, with arguments of the script after it.
 
-    A path on this machine (`local`) is completed, and refused here if it cannot be opened.
+    If the engine runs on this machine (`local`), paths are completed, and those that cannot be opened are rejected.
     """
 
     title_text = "Open a program"
@@ -40,13 +40,14 @@ class ProgramScreen(AnsweringScreen[Program]):
         Binding("tab", "complete", show=False, priority=True),
     ]
 
-    def __init__(self, recent: Sequence[Program], local: bool = True) -> None:
+    def __init__(self, recent: Sequence[Program], *, local: bool = True) -> None:
         super().__init__()
         self._local = local
         self._recent = [
-            PickerChoice(relative_to_current(program.text), _time_text(program.at), program) for program in recent
+            PickerChoice(relative_to_working_directory(program.text), _time_text(program.opened_at), program)
+            for program in recent
         ]
-        # Whether the user has moved to an entry, which `enter` then takes instead of the typed path.
+        # Whether the user has moved to an entry, so that `enter` opens it instead of the typed path.
         self._has_moved = False
 
     def compose(self) -> ComposeResult:
@@ -98,7 +99,7 @@ class ProgramScreen(AnsweringScreen[Program]):
         getattr(self._list, method)()
 
     def action_complete(self) -> None:
-        """Insert the entry that the user has moved to, or else what all paths have in common."""
+        """Insert the entry that the user has moved to, or else the common start of all paths that match."""
         typed, choice = self.query_one(Input).value, self._list.current
         paths = path_completions(typed) if self._local else []
         if self._has_moved and choice is not None and isinstance(choice.value, (Program, str)):
@@ -107,8 +108,9 @@ class ProgramScreen(AnsweringScreen[Program]):
             self._type(paths[0])
         elif paths:
             first, last = min(paths), max(paths)
-            same = (k for k, (one, other) in enumerate(zip(first, last, strict=False)) if one != other)
-            common = first[: next(same, len(first))]
+            # All paths start with what the first and the last in alphabetical order have in common.
+            differences = (k for k, (one, other) in enumerate(zip(first, last, strict=False)) if one != other)
+            common = first[: next(differences, len(first))]
             if len(common) > len(typed):
                 self._type(common)
 
@@ -121,17 +123,17 @@ class ProgramScreen(AnsweringScreen[Program]):
         typed, choice = self.query_one(Input).value.strip(), self._list.current
         if typed and not self._has_moved:
             try:
-                self.dismiss(read_program(typed, self._local))
+                self.dismiss(parse_typed_program(typed, is_local=self._local))
                 return
             except ValueError as error:
-                # A word of the search, not a path: the entry that it has found is meant.
+                # Text that is no path is a query: open the entry that it has found.
                 if choice is None or "/" in typed or typed in (".", ".."):
                     self._show_error(str(error))
                     return
         self._open(choice)
 
     def _open(self, choice: PickerChoice | None) -> None:
-        """Open an entry. A folder is opened in the list."""
+        """Return the program of an entry. For a folder, list its files instead."""
         if choice is None:
             self._show_error("give the path of a script or of a model file")
             return
@@ -140,7 +142,7 @@ class ProgramScreen(AnsweringScreen[Program]):
             self._type(text)
             return
         try:
-            self.dismiss(read_program(text, self._local))
+            self.dismiss(parse_typed_program(text, is_local=self._local))
         except ValueError as error:
             self._show_error(str(error))
 
@@ -149,11 +151,12 @@ class ProgramScreen(AnsweringScreen[Program]):
 
 
 def _path_choice(path: str) -> PickerChoice:
+    """Returns the entry for a path, which may be quoted; that of a folder ends with a slash."""
     return PickerChoice(path, _FOLDER if path.rstrip("'").endswith("/") else _FILE, path)
 
 
 def _time_text(at: float) -> str:
-    """When a program was opened, as `opened today 17:30` or with the date; empty for 0, which is unknown."""
+    """Returns when a program was opened: `opened today 17:30`, or with the date; empty for 0, an unknown time."""
     if not at:
         return ""
     then, now = time.localtime(at), time.localtime()

@@ -1,11 +1,10 @@
-"""The page with the result of a long job, and the log, from which results and messages can be opened again."""
+"""The results of long jobs: the page with one, and the list of those that the log keeps."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from textual import events
@@ -15,32 +14,23 @@ from textual.binding import Binding, BindingType
 from buddy.app.actions import key_of
 from buddy.app.reports import formatting
 from buddy.app.reports.results import Entry, GoToNode, PerformAction, Result, ResultAnswer
-from buddy.app.screens.detail import (
-    DIAGNOSTIC_WIDTH,
-    MAX_BOX_WIDTH,
-    DetailScreen,
-    diagnostic_lines,
-    engine_lines,
-    problem_screen,
-    wrap_line,
-    wrap_text,
-)
+from buddy.app.screens.detail import DIAGNOSTIC_WIDTH, MAX_BOX_WIDTH
 from buddy.app.screens.modal import ListScreen
-from buddy.app.session.state import State, keep_newest
+from buddy.app.session.state import keep_newest
 from buddy.app.widgets.cursor_view import CursorView
-from buddy.app.widgets.look import Cells, length
-from buddy.compiler.protocol import Diagnostic
+from buddy.app.widgets.look import Cells, cells_length
+from buddy.app.widgets.wrapping import wrap_line, wrap_text
 
-# The widths of the columns of an entry, in cells: value, share, change. The name and the bar share the rest, and are
-# not narrower than the minimum.
-_VALUE, _SHARE, _CHANGE = 12, 7, 10
-_MIN_WIDTH = 8
+# The widths of the columns of an entry, in cells. The name and the bar share the other cells; each has at least
+# `_MIN_NAME_WIDTH` cells.
+_VALUE_WIDTH, _SHARE_WIDTH, _CHANGE_WIDTH = 12, 7, 10
+_MIN_NAME_WIDTH = 8
 # The number of results that the log keeps.
 MAX_RESULTS = 50
 
 
 class _Row(NamedTuple):
-    """A line of the page; `entry` is what enter chooses there."""
+    """A line of the page. `entry` is the entry that enter chooses on it, if any."""
 
     cells: Cells
     entry: Entry | None = None
@@ -65,15 +55,15 @@ class ResultRows(CursorView):
         self.rows_changed()
 
     def rows_at(self, width: int) -> list[_Row]:
-        """All rows, for a view of `width` cells."""
+        """Return all rows for a view of `width` cells."""
         result, columns = self.result, max(width - 1, 20)
         rows = [
             _Row([(piece, "title" if not number else "text")])
             for number, line in enumerate(result.conclusions)
             for piece in wrap_text(line, columns)
         ]
-        if result.next:
-            rows += [_Row([]), *(_Row(self._next_cells(entry, columns), entry) for entry in result.next)]
+        if result.next_steps:
+            rows += [_Row([]), *(_Row(self._next_cells(entry, columns), entry) for entry in result.next_steps)]
         for section in result.sections:
             rows += [_Row([]), _Row([(section.title, "title")])]
             rows += [_Row(self._entry_cells(entry, columns), entry) for entry in section.entries]
@@ -87,22 +77,23 @@ class ResultRows(CursorView):
 
     def _next_cells(self, entry: Entry, width: int) -> Cells:
         cells: Cells = [(f"{entry.key:>2}  ", "key"), (entry.name, "text")]
-        return [*cells, (f"  {formatting.clip(entry.value, width - length(cells) - 2, self.glyphs)}", "dim")]
+        return [*cells, (f"  {formatting.clip(entry.value, width - cells_length(cells) - 2, self.glyphs)}", "dim")]
 
     def _entry_cells(self, entry: Entry, width: int) -> Cells:
+        """The name of an entry, its value, its share as a number and as a bar, and its change."""
         if not entry.value:
             return [(f"  {formatting.clip(entry.name, width - 2, self.glyphs)}", entry.role)]
         has_bar = entry.share >= 0
-        free = width - 2 - _VALUE - _SHARE - _CHANGE
-        bar_width = max(free // 3, _MIN_WIDTH) if has_bar else 0
-        name_width = max(free - bar_width - 1, _MIN_WIDTH)
+        free_columns = width - 2 - _VALUE_WIDTH - _SHARE_WIDTH - _CHANGE_WIDTH
+        bar_width = max(free_columns // 3, _MIN_NAME_WIDTH) if has_bar else 0
+        name_width = max(free_columns - bar_width - 1, _MIN_NAME_WIDTH)
         bar = formatting.progress_bar(entry.share, bar_width, self.glyphs) if has_bar and entry.share > 0 else ""
         return [
             (f"  {formatting.clip(entry.name, name_width, self.glyphs):<{name_width}}", entry.role),
-            (f"{entry.value:>{_VALUE}}", "number"),
-            (f"{entry.share:>{_SHARE}.1%}" if has_bar else " " * _SHARE, "dim"),
+            (f"{entry.value:>{_VALUE_WIDTH}}", "number"),
+            (f"{entry.share:>{_SHARE_WIDTH}.1%}" if has_bar else " " * _SHARE_WIDTH, "dim"),
             (f" {bar:<{bar_width}}", "bar"),
-            (f"{entry.change:>{_CHANGE}}", _change_role(entry.change)),
+            (f"{entry.change:>{_CHANGE_WIDTH}}", _change_role(entry.change)),
         ]
 
     @property
@@ -118,7 +109,7 @@ class ResultRows(CursorView):
         return [(">" if row == self.cursor else " ", "key"), *self._rows[row].cells]
 
     def foot(self, width: int) -> list[Cells]:
-        """The whole name of the entry under the cursor, which its line may truncate."""
+        """The full name, value and change of the entry under the cursor, which its line may truncate."""
         entry = self.entry
         text = f"{entry.name}  {entry.value}  {entry.change}".rstrip() if entry is not None else ""
         pieces = wrap_text(text, width - 2)[:2]
@@ -126,7 +117,7 @@ class ResultRows(CursorView):
 
 
 def _change_role(change: str) -> str:
-    """The colour of a change: of less time, of more, of other changes."""
+    """Returns the role of a change: `ok` for less time, `warn` for more, `dim` for other changes."""
     return "ok" if change.startswith("-") else "warn" if change.startswith("+") else "dim"
 
 
@@ -150,7 +141,7 @@ class ResultScreen(ListScreen[ResultAnswer | None]):
 
     def on_key(self, event: events.Key) -> None:
         """Choose the entry with that key."""
-        entry = next((entry for entry in self._list.result.next if entry.key == event.character), None)
+        entry = next((entry for entry in self._list.result.next_steps if entry.key == event.character), None)
         if entry is not None:
             event.stop()
             self.dismiss(entry.answer)
@@ -168,13 +159,13 @@ class ResultScreen(ListScreen[ResultAnswer | None]):
         self.app.copy_to_clipboard("\n".join(lines))
 
 
-# Called with the answers that the job itself has defined.
+# Called with the user's answer if it is one of those that only the job knows.
 UseAnswer = Callable[[str], object]
 
 
 @dataclass(frozen=True)
 class LoggedResult:
-    """A result with the time at which it arrived, and what its own answers do."""
+    """A result, the time at which it arrived, as `HH:MM:SS`, and the callback for answers that only its job knows."""
 
     clock: str
     result: Result
@@ -182,9 +173,10 @@ class LoggedResult:
 
 
 class Results:
-    """The results of jobs, which the log keeps. `go_to` shows a node by its stable name.
+    """Shows the results of jobs, and keeps the latest `MAX_RESULTS` in `logged`.
 
-    While `is_typing` returns True, the user's keys go to the prompt or to a screen.
+    `say` shows a message, and `go_to` a node by its stable name. While `is_typing` returns true, the user's keys go to
+    the prompt or to a screen.
     """
 
     def __init__(
@@ -205,7 +197,10 @@ class Results:
         return logged
 
     def show(self, result: Result, use_answer: UseAnswer | None = None) -> None:
-        """Add a result and show it. While the user is typing, say where it is: the page would receive the keys."""
+        """Add a result to the log and show it. While the user is typing, show only a message with the key of the log.
+
+        Otherwise, the page would receive the keys that the user types.
+        """
         logged = self.add(result, use_answer)
         if self._is_typing():
             self._say(f"{result.title}: finished. Press {key_of('log')} to see the result")
@@ -213,113 +208,14 @@ class Results:
             self.open(logged)
 
     def open(self, logged: LoggedResult) -> None:
-        """Show a result, and do what the user chooses."""
-        self._app.push_screen(ResultScreen(logged.result), lambda answer: self._use(answer, logged))
+        """Show a result, and perform what the user chooses on its page."""
+        self._app.push_screen(ResultScreen(logged.result), lambda answer: self._use_answer(answer, logged))
 
-    def _use(self, answer: ResultAnswer | None, logged: LoggedResult) -> None:
+    def _use_answer(self, answer: ResultAnswer | None, logged: LoggedResult) -> None:
+        """Go to a node, perform an action, or pass the answer to the job."""
         if isinstance(answer, GoToNode):
             self._go_to(answer.name)
         elif isinstance(answer, PerformAction):
             self._app.call_later(self._app.run_action, f"app.act('{answer.action}')")
         elif answer is not None and logged.use_answer is not None:
             logged.use_answer(answer)
-
-
-# ---- the log ---------------------------------------------------------------------------------------------------------
-
-
-class LogEntry(NamedTuple):
-    """A line of the log, and what enter opens: a result, a diagnostic or a message; `None` for other lines."""
-
-    cells: Cells
-    content: LoggedResult | Diagnostic | str | None = None
-
-
-class LogRows(CursorView):
-    """The lines of the log. Long lines are truncated; enter shows them in full."""
-
-    def __init__(self, entries: Sequence[LogEntry]) -> None:
-        super().__init__()
-        self._entries = entries
-        self.cursor = next((index for index, entry in enumerate(entries) if entry.content is not None), 0)
-
-    @property
-    def row_count(self) -> int:
-        return len(self._entries)
-
-    @property
-    def content(self) -> LoggedResult | Diagnostic | str | None:
-        return self._entries[self.cursor].content
-
-    def row_cells(self, row: int, width: int) -> Cells:
-        *cells, (text, role) = [(">" if row == self.cursor else " ", "key"), *self._entries[row].cells]
-        return [*cells, (formatting.clip(text, width - length(cells), self.glyphs), role)]
-
-
-class LogScreen(ListScreen[LoggedResult | None]):
-    """Results, diagnostics and messages, the newest first, and the engine. Returns the chosen result, or `None`."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "choose", show=False),
-        Binding("space", "move('move_page_down')", show=False),
-        Binding("y", "copy", show=False),
-    ]
-
-    def __init__(
-        self, state: State, results: Sequence[LoggedResult], messages: Sequence[tuple[str, str]], path: Path | None
-    ) -> None:
-        self._entries = log_entries(state, results, messages, path)
-        self._rows = LogRows(self._entries)
-        super().__init__("Log", "enter opens in full, / searches, y copies, q closes", self._rows)
-
-    def full_height(self) -> int:
-        return len(self._entries) + 2
-
-    def action_choose(self) -> None:
-        content = self._rows.content
-        if isinstance(content, LoggedResult):
-            self.dismiss(content)
-        elif isinstance(content, Diagnostic):
-            self.app.push_screen(problem_screen(content))
-        elif content is not None:
-            self.app.push_screen(DetailScreen("Message", [[(content, "text")]]))
-
-    def on_cursor_view_double_clicked(self) -> None:
-        self.action_choose()
-
-    def action_copy(self) -> None:
-        self.app.copy_to_clipboard("\n".join("".join(text for text, _ in entry.cells) for entry in self._entries))
-
-
-def log_entries(
-    state: State, results: Sequence[LoggedResult], messages: Sequence[tuple[str, str]], path: Path | None
-) -> list[LogEntry]:
-    """The lines of the log. `messages` are times and texts, the oldest first."""
-    result_entries = [
-        LogEntry([(f"    {logged.clock} ", "dim"), (_first_line(logged.result), "text")], logged)
-        for logged in reversed(results)
-    ]
-    problems = [
-        LogEntry([("    ", "dim"), *diagnostic_lines(entry, DIAGNOSTIC_WIDTH)[0]], entry)
-        for entry in reversed(state.log)
-    ]
-    message_entries = [LogEntry([(f"    {clock} ", "dim"), (text, "text")], text) for clock, text in reversed(messages)]
-    sections = [("Results", result_entries), ("Diagnostics", problems), ("Messages", message_entries)]
-    sections.append(("Engine", [LogEntry(line, _text(line)) for line in engine_lines(state)]))
-    entries: list[LogEntry] = []
-    for title, section in sections:
-        entries += [
-            LogEntry([(title, "title")]),
-            *(section or [LogEntry([("    none", "dim")])]),
-            LogEntry([("", "dim")]),
-        ]
-    text = str(path) if path else "none: use --log FILE to write one"
-    return [*entries, LogEntry([("Log file   ", "dim"), (text, "text")], text)]
-
-
-def _text(cells: Cells) -> str:
-    return "".join(text for text, _ in cells).strip()
-
-
-def _first_line(result: Result) -> str:
-    return f"{result.title}: {result.conclusions[0]}" if result.conclusions else result.title

@@ -21,10 +21,10 @@ _MIN_ROWS = 4
 
 
 class _Row(NamedTuple):
-    """A row of the list: the index of a stage, and that of a line with a match, or -1 for the stage itself."""
+    """A row of the list: the index of a stage, and the index of one of its matches, -1 for the stage itself."""
 
     stage_index: int
-    hit: int = -1
+    hit_index: int = -1
 
 
 class SearchResultList(CursorView):
@@ -39,10 +39,10 @@ class SearchResultList(CursorView):
 
     def _update_rows(self) -> None:
         self._rows = []
-        for index, found in enumerate(self._stages):
+        for index, stage_hits in enumerate(self._stages):
             self._rows.append(_Row(index))
             if index in self._unfolded:
-                self._rows += [_Row(index, hit) for hit in range(len(found.hits.excerpts))]
+                self._rows += [_Row(index, hit) for hit in range(len(stage_hits.hits.excerpts))]
 
     @property
     def row_count(self) -> int:
@@ -54,24 +54,26 @@ class SearchResultList(CursorView):
         if not self._rows:
             return None
         row = self._rows[self.cursor]
-        found = self._stages[row.stage_index]
-        return StagePosition(found.row.key, found.hits.lines[max(row.hit, 0)])
+        stage_hits = self._stages[row.stage_index]
+        return StagePosition(stage_hits.row.key, stage_hits.hits.lines[max(row.hit_index, 0)])
 
     def row_cells(self, row: int, width: int) -> Cells:
         entry = self._rows[row]
-        found = self._stages[entry.stage_index]
-        stage = found.row.stage
+        stage_hits = self._stages[entry.stage_index]
+        stage = stage_hits.row.stage
         marker = (">" if row == self.cursor else " ", "key")
-        if entry.hit < 0:
+        if entry.hit_index < 0:
             sign = "-" if entry.stage_index in self._unfolded else "+"
             name: Cells = [marker, (f"{sign} {stage.name}", "title"), (f"  {stage.phase}", "dim")]
-            return align_both_ends(name, [(stage_note(found, is_first=entry.stage_index == 0) + " ", "accent")], width)
-        number, text = found.hits.lines[entry.hit] + 1, found.hits.excerpts[entry.hit]
+            return align_both_ends(
+                name, [(stage_note(stage_hits, is_first=entry.stage_index == 0) + " ", "accent")], width
+            )
+        number, text = stage_hits.hits.lines[entry.hit_index] + 1, stage_hits.hits.excerpts[entry.hit_index]
         number_cell = f"  {number:>6} "
         columns = width - len(number_cell) - 1
         return [marker, (number_cell, "number"), (formatting.clip(text, columns, self.glyphs), "text")]
 
-    def toggle(self) -> None:
+    def toggle_fold(self) -> None:
         """Fold or unfold the stage under the cursor."""
         if self._rows:
             stage_index = self._rows[self.cursor].stage_index
@@ -80,7 +82,7 @@ class SearchResultList(CursorView):
             self.cursor = next(number for number, row in enumerate(self._rows) if row.stage_index == stage_index)
             self.rows_changed()
 
-    def toggle_all(self) -> None:
+    def toggle_all_folds(self) -> None:
         """Unfold all stages, or fold all if all are unfolded."""
         stage_index = self._rows[self.cursor].stage_index if self._rows else 0
         all_stages = set(range(len(self._stages)))
@@ -90,14 +92,16 @@ class SearchResultList(CursorView):
         self.rows_changed()
 
     def next_stage(self) -> None:
+        """Move the cursor to the next stage."""
         self._move_to_stage(range(self.cursor + 1, len(self._rows)))
 
     def previous_stage(self) -> None:
+        """Move the cursor to the stage of this row, or from a stage to the previous one."""
         self._move_to_stage(range(self.cursor - 1, -1, -1))
 
     def _move_to_stage(self, rows: range) -> None:
         """Move to the first row of `rows` that is a stage."""
-        self.move_to(next((row for row in rows if self._rows[row].hit < 0), self.cursor))
+        self.move_to(next((row for row in rows if self._rows[row].hit_index < 0), self.cursor))
 
 
 class SearchResultsScreen(ListScreen[StagePosition | None]):
@@ -105,8 +109,8 @@ class SearchResultsScreen(ListScreen[StagePosition | None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "choose", show=False),
-        Binding("space,z,right,left", "move('toggle')", show=False),
-        Binding("Z", "move('toggle_all')", show=False),
+        Binding("space,z,right,left", "move('toggle_fold')", show=False),
+        Binding("Z", "move('toggle_all_folds')", show=False),
         Binding("right_curly_bracket,J", "move('next_stage')", show=False),
         Binding("left_curly_bracket,K", "move('previous_stage')", show=False),
     ]

@@ -1,23 +1,22 @@
-"""Screens with a table: runs, fallbacks, recompilations, and passes tried on a stage."""
+"""The tables of runs, of nodes in eager, of recompilations, and of passes that would change a stage."""
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import work
 from textual.binding import Binding, BindingType
 
-from buddy.app.panes.pane import Column, TableView
 from buddy.app.reports import formatting
-from buddy.app.reports.fallbacks import Fallback, GraphFacts, explanation, fallbacks, summary
+from buddy.app.reports.fallbacks import Fallback, GraphFacts, fallback_rows, fallbacks_summary, reason_and_fix
+from buddy.app.reports.pass_previews import PassPreview, deltas_text, rank_previews
 from buddy.app.reports.recompilations import DynamoRow, dynamo_rows, dynamo_summary
-from buddy.app.reports.searches import PassPreview, deltas_text, rank_previews
-from buddy.app.screens.modal import ListScreen
+from buddy.app.screens.table_screen import TableScreen
 from buddy.app.session.requests import Requester
-from buddy.app.widgets.look import Cell, Cells
+from buddy.app.widgets.look import Cell
+from buddy.app.widgets.table import Column
 from buddy.app.workspace.session_file import RunRecord, recipe_summary
 from buddy.compiler.protocol import (
     Assigned,
@@ -36,96 +35,6 @@ if TYPE_CHECKING:
     from buddy.app.session.session import Session
 
 
-Row = TypeVar("Row")
-
-
-class TableRows(TableView[Row]):
-    """The table of a `TableScreen`. The text that `foot_text` returns for the row under the cursor is below the rows.
-
-    `given` are the rows in their initial order.
-    """
-
-    def __init__(
-        self, columns: Sequence[Column[Row]], rows: Sequence[Row], foot_text: Callable[[Row], str], foot_lines: int
-    ) -> None:
-        super().__init__()
-        self.unsorted_rows, self.rows = list(rows), list(rows)
-        self._columns, self._foot_text, self._foot_lines = columns, foot_text, foot_lines
-
-    @property
-    def current(self) -> Row | None:
-        return self.rows[self.cursor] if self.cursor < len(self.rows) else None
-
-    def foot(self, width: int) -> list[Cells]:
-        text = self._foot_text(self.current) if self.current is not None else ""
-        lines = textwrap.wrap(text, max(width - 2, 10))[: self._foot_lines]
-        return [[], *([(f" {line}", "text")] for line in (*lines, *[""] * (self._foot_lines - len(lines))))]
-
-    def empty(self, width: int) -> list[Cells]:
-        return [[(" nothing yet", "dim")]]
-
-    def show(self, rows: Sequence[Row]) -> None:
-        """Replace the rows. A cursor that the user has moved stays on its row if the row still exists."""
-        self.unsorted_rows = list(rows)
-        self.sort_rows()
-
-    def sort_rows(self) -> None:
-        current = self.current
-        self.rows = self.order.sorted(self.unsorted_rows, self._columns)
-        if self.cursor and current in self.rows:
-            self.cursor = self.rows.index(current)
-        self.rows_changed()
-
-
-class TableScreen(ListScreen[Any], Generic[Row]):
-    """A table in a box; rows may be added while it is open. Returns the chosen row, or what a subclass defines.
-
-    `s` sorts by the column that left and right choose; a click on the head of a column sorts too.
-    """
-
-    TITLE_TEXT: ClassVar[str] = ""
-    KEYS_TEXT: ClassVar[str] = "enter chooses, s sorts, q closes"
-    # The number of lines of text under the table.
-    FOOT_LINES: ClassVar[int] = 3
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "choose", "Choose", show=False),
-        Binding("s", "move('sort_by_column')", "Sort", show=False),
-        Binding("left,h", "move('column_left')", show=False),
-        Binding("right,l", "move('column_right')", show=False),
-    ]
-
-    def __init__(self, columns: Sequence[Column[Row]], rows: Sequence[Row] = ()) -> None:
-        self._table: TableRows[Row] = TableRows(columns, rows, self.foot_text, self.FOOT_LINES)
-        super().__init__(self.TITLE_TEXT, self.KEYS_TEXT, self._table)
-
-    def foot_text(self, row: Row) -> str:
-        """The text under the table about the row under the cursor."""
-        return ""
-
-    def full_height(self) -> int:
-        return max(len(self._table.rows), 3) + self.FOOT_LINES + 4
-
-    def show(self, rows: Sequence[Row]) -> None:
-        """Replace the rows, and fit the height of the box to them."""
-        self._table.show(rows)
-        self.fit()
-
-    def show_progress(self, text: str) -> None:
-        """Add `text` to the title of the box; an empty text restores the title."""
-        self.set_box_title(f"{self.TITLE_TEXT}: {text}" if text else self.TITLE_TEXT)
-
-    @property
-    def current(self) -> Row | None:
-        return self._table.current
-
-    def action_choose(self) -> None:
-        if self.current is not None:
-            self.dismiss(self.current)
-
-    def on_cursor_view_double_clicked(self) -> None:
-        self.action_choose()
-
-
 class RunsScreen(TableScreen[RunRecord]):
     """The runs of the session, latest first. Returns `("run", record)`, `("compare", record)` or `None`."""
 
@@ -136,28 +45,28 @@ class RunsScreen(TableScreen[RunRecord]):
     def __init__(self, runs: Sequence[RunRecord], presets: Sequence[Preset]) -> None:
         self._presets = {preset.name: preset.recipe for preset in presets}
         columns = (
-            Column[RunRecord]("at", 8, lambda row: (row.end_time, "dim"), key=lambda row: row.at),
+            Column[RunRecord]("at", 8, lambda row: (row.end_time, "dim"), key=lambda row: row.ended_at),
             Column[RunRecord]("recipe", 0, lambda row: (recipe_summary(row.recipe, self._preset(row)), "accent")),
-            Column[RunRecord]("inputs", 14, lambda row: (_inputs_text(row), "dim"), min_pane_width=90),
+            Column[RunRecord]("inputs", 14, lambda row: (_inputs_text(row), "dim"), min_width=90),
             Column[RunRecord](
                 "buddy",
                 8,
                 lambda row: (formatting.seconds(row.report.compiled.median), "text"),
-                right=True,
+                right_aligned=True,
                 key=lambda row: row.report.compiled.median,
             ),
             Column[RunRecord](
                 "eager",
                 8,
                 lambda row: (formatting.seconds(row.report.eager.median), "dim"),
-                right=True,
+                right_aligned=True,
                 key=lambda row: row.report.eager.median,
             ),
             Column[RunRecord](
                 "max|d|",
                 8,
                 lambda row: (formatting.difference_text(_max_error(row)), "text"),
-                right=True,
+                right_aligned=True,
                 key=_max_error,
             ),
             Column[RunRecord]("result", 8, _verdict_cell),
@@ -213,10 +122,11 @@ class FallbacksScreen(TableScreen[Fallback]):
 
     TITLE_TEXT = "Not compiled"
     KEYS_TEXT = "enter goes to the node or the line, / searches, s sorts, q closes"
-    FOOT_LINES = 5  # the reason why an op has no lowering names the steps to add one
+    # The reason why an op has no lowering is long: it names the steps to add one.
+    FOOT_LINES = 5
 
     def __init__(self, session: Session, graphs: Sequence[GraphFacts], recipes: Sequence[Recipe]) -> None:
-        super().__init__(_FALLBACK_COLUMNS, fallbacks(graphs))
+        super().__init__(_FALLBACK_COLUMNS, fallback_rows(graphs))
         self._session, self._graphs, self._recipes = session, list(graphs), recipes
         self._title = self._title_text()
 
@@ -224,42 +134,43 @@ class FallbacksScreen(TableScreen[Fallback]):
         self._compile_graphs()
 
     def foot_text(self, row: Fallback) -> str:
-        return f"{formatting.short_location(row.line)}: {explanation(row)}" if row.line else explanation(row)
+        return f"{formatting.short_location(row.line)}: {reason_and_fix(row)}" if row.line else reason_and_fix(row)
 
     @work(exclusive=True, group="fallbacks")
     async def _compile_graphs(self) -> None:
+        """Compile the graphs whose assignments are unknown, one after the other, and add their rows."""
         for facts in [facts for facts in self._graphs if facts.assignments is None]:
-            found: list[Assigned] = []
+            answers: list[Assigned] = []
 
-            def take(frame: object, found: list[Assigned] = found) -> None:
-                found += [frame] if isinstance(frame, Assigned) else []
+            def collect(frame: object, answers: list[Assigned] = answers) -> None:
+                answers += [frame] if isinstance(frame, Assigned) else []
 
             self.set_box_title(f"{self._title_text()}: compiling graph {facts.number}")
             frame = Compile(0, self._recipes[facts.number], for_comparison=True)
-            await Requester(self._session, self.notify_problem).request(frame, take)
-            if found:
-                self._graphs[facts.number] = replace(facts, assignments=found[-1].assignments)
-                self.show(fallbacks(self._graphs))
+            await Requester(self._session, self.show_problem).request(frame, collect)
+            if answers:
+                self._graphs[facts.number] = replace(facts, assignments=answers[-1].assignments)
+                self.show(fallback_rows(self._graphs))
         self.set_box_title(self._title_text())
 
-    def notify_problem(self, problem: str) -> None:
+    def show_problem(self, problem: str) -> None:
         """Show the reason why a graph was not compiled."""
         self.set_box_title(f"{self.TITLE_TEXT}: {problem}")
 
     def _title_text(self) -> str:
-        return f"{self.TITLE_TEXT}: {summary(self._graphs)}"
+        return f"{self.TITLE_TEXT}: {fallbacks_summary(self._graphs)}"
 
 
 _KIND_ROLES = {"eager": "warn", "break": "bad", "not compiled": "warn"}
 _FALLBACK_COLUMNS: tuple[Column[Fallback], ...] = (
     Column("kind", 12, lambda row: (row.kind, _KIND_ROLES.get(row.kind, "dim"))),
-    Column("graph", 5, lambda row: (str(row.graph), "dim"), right=True),
+    Column("graph", 5, lambda row: (str(row.graph), "dim"), right_aligned=True),
     Column("node, break or condition", 0, lambda row: (row.title, "accent" if row.node else "text")),
-    Column("cost", 13, lambda row: (row.cost, "number"), right=True),
-    Column("line", 24, lambda row: (formatting.short_location(row.line), "dim"), min_pane_width=90),
+    Column("cost", 13, lambda row: (row.cost, "number"), right_aligned=True),
+    Column("line", 24, lambda row: (formatting.short_location(row.line), "dim"), min_width=90),
 )
 
-# What `f` shows, one after the other: the kinds of rows, and the name in the title; all kinds first.
+# The selections that `f` shows one after the other: the name in the title, and the kinds of rows; no kinds mean all.
 _SELECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("all", ()),
     ("graph breaks", ("break",)),
@@ -291,11 +202,12 @@ class RecompilationsScreen(TableScreen[DynamoRow]):
     def foot_text(self, row: DynamoRow) -> str:
         location = formatting.short_location(row.line)
         return " · ".join(
-            part for part in (f"{location}: {row.title}" if location else row.title, row.change, row.about) if part
+            part for part in (f"{location}: {row.title}" if location else row.title, row.change, row.details) if part
         )
 
     @work(exclusive=True, group="recompilations")
     async def _run_script(self) -> None:
+        """Run the script, show the rows as they arrive, then the summary."""
         self._status = f"running {self._request.source}"
         self._update_title()
         requester = Requester(self._session, self._show_status)
@@ -335,18 +247,21 @@ class RecompilationsScreen(TableScreen[DynamoRow]):
 _EVENT_ROLES = {"break": "bad", "recompiled": "warn", "limit": "bad", "error": "bad"}
 _RECOMPILATION_COLUMNS: tuple[Column[DynamoRow], ...] = (
     Column("kind", 10, lambda row: (row.kind, _EVENT_ROLES.get(row.kind, "dim"))),
-    Column("function", 18, lambda row: (row.function, "accent"), min_pane_width=90),
+    Column("function", 18, lambda row: (row.function, "accent"), min_width=90),
     Column("reason or guard", 0, lambda row: (row.title, "text")),
     Column("before -> after", 26, lambda row: (row.change, "number")),
-    Column("cost", 9, lambda row: (row.cost, "dim"), right=True, key=lambda row: max(row.seconds, row.failed)),
-    Column("line", 20, lambda row: (formatting.short_location(row.line), "dim"), min_pane_width=90),
+    Column(
+        "cost", 9, lambda row: (row.cost, "dim"), right_aligned=True, key=lambda row: max(row.seconds, row.n_failures)
+    ),
+    Column("line", 20, lambda row: (formatting.short_location(row.line), "dim"), min_width=90),
 )
-# The time limit in seconds for all passes together.
+
+# The time limit for the runs of all passes together, in seconds.
 _TRIAL_SECONDS = 60.0
 
 
 class TrialsScreen(TableScreen[PassPreview]):
-    """Runs candidate passes on the text of a stage, and lists those that change it. Closing it cancels the runs.
+    """Runs candidate passes on the stage text `text`, and lists those that change it. Closing it cancels the runs.
 
     Returns the pass to insert, or `None`.
     """
@@ -365,10 +280,11 @@ class TrialsScreen(TableScreen[PassPreview]):
     def foot_text(self, row: PassPreview) -> str:
         if row.tried.problem:
             return f"{row.step.name}: {row.tried.problem}"
-        return deltas_text(row.tried.deltas, most=20) or "changed operands, types or attributes; the same ops"
+        return deltas_text(row.tried.deltas, max_count=20) or "changed operands, types or attributes; the same ops"
 
     @work(exclusive=True, group="trials")
     async def _try_candidates(self) -> None:
+        """Run the candidates in the engine, and show each result as it arrives."""
         frame = TryPasses(0, self._text, self._candidates, self._threads, timeout=_TRIAL_SECONDS)
         done = await Requester(self._session, self.show_progress).request(frame, self._show_trial)
         if done is None:
@@ -380,7 +296,7 @@ class TrialsScreen(TableScreen[PassPreview]):
         if isinstance(frame, Tried):
             self._attempts.append(PassPreview(self._candidates[frame.number], frame))
             if frame.changed or frame.problem:
-                self.show(rank_previews(self._attempts, failed=True))
+                self.show(rank_previews(self._attempts, with_failed=True))
             self._show_counts("")
 
     def _show_counts(self, suffix: str) -> None:
@@ -393,18 +309,20 @@ class TrialsScreen(TableScreen[PassPreview]):
 
 
 def _change_cell(row: PassPreview) -> Cell:
-    return ("failed", "bad") if row.tried.problem else (deltas_text(row.tried.deltas, most=3) or "same ops", "text")
+    return (
+        ("failed", "bad") if row.tried.problem else (deltas_text(row.tried.deltas, max_count=3) or "same ops", "text")
+    )
 
 
 _COLUMNS: tuple[Column[PassPreview], ...] = (
     Column("pass", 34, lambda row: (row.step.name, "dim" if row.tried.problem else "accent")),
-    Column("on", 6, lambda row: (row.step.anchor.rpartition(".")[2], "dim"), min_pane_width=90),
+    Column("on", 6, lambda row: (row.step.anchor.rpartition(".")[2], "dim"), min_width=90),
     Column("ops", 0, _change_cell),
     Column(
         "time",
         8,
         lambda row: (formatting.milliseconds(row.tried.milliseconds), "dim"),
-        right=True,
+        right_aligned=True,
         key=lambda row: row.tried.milliseconds,
     ),
 )

@@ -18,7 +18,7 @@ from buddy.app.reports.value_pages import (
     CELL_WIDTH,
     ValuePages,
     ViewedTensor,
-    role_of,
+    value_role,
     value_text,
     viewed_tensors,
 )
@@ -52,7 +52,7 @@ class ValueGrid(CursorView):
     After the cursor has moved, calls `request_missing` to fetch the values on the screen, and `update_text`.
     """
 
-    searchable = False  # the engine has the values
+    searchable = False  # Only the values on the screen are in this process.
 
     def __init__(self, update_text: Callable[[], object], request_missing: Callable[[], object]) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class ValueGrid(CursorView):
         self.redraw_values()
 
     def redraw_values(self) -> None:
-        """Measure and draw again after values have arrived, or another tensor or map is shown."""
+        """Update the layout and draw again, after values have arrived or another tensor or map is shown."""
         self.column = max(0, min(self.column, self.columns - 1))
         self.first_column = min(self.first_column, self.column)
         self.rows_changed()
@@ -124,11 +124,12 @@ class ValueGrid(CursorView):
         for column in self._visible_range():
             value = self.pages.cell(row, column)
             at_cursor = row == self.cursor and column == self.column
-            role = "match" if at_cursor else role_of(value, self.side, self.max_error)
+            role = "match" if at_cursor else value_role(value, self.side, self.max_error)
             cells += [(f"{value_text(value):>{CELL_WIDTH - 1}}", role), (" ", "text")]
         return cells
 
     def _map_cells(self, difference_map: DifferenceMap, row: int) -> Cells:
+        """The name of a row of the difference map, and a character for each visible block."""
         blocks = difference_map.blocks
         finite = [value for block_row in blocks for value in block_row if math.isfinite(value)]
         greatest = max(finite, default=0.0) or 1.0
@@ -157,6 +158,7 @@ class ValueGrid(CursorView):
         self.rows_changed()
 
     def move_page_across(self, by: int) -> None:
+        """Move the cursor by `by` times the columns on the screen."""
         self.move_across(by * self.visible_columns)
 
 
@@ -188,7 +190,7 @@ class ValuesScreen(ListScreen[None]):
         self._graph, self._session, self._as_map = graph, session, as_map
         self._reports = {report.name: report for report in reports}
         self._tensors: list[ViewedTensor] = []
-        self._number = 0
+        self._tensor_index = 0
         self._slices = ""
         self._problem = ""
         # The cached pages, by number of the tensor, side and slices.
@@ -220,7 +222,7 @@ class ValuesScreen(ListScreen[None]):
         self._update_text()
 
     async def _request(self, frame: Request[Answer]) -> Answer | None:
-        """Returns the engine's answer. If the request fails, shows the error under the table and returns `None`."""
+        """Return the engine's answer. If the request fails, show the error under the table and return `None`."""
         self._problem = ""
         return await Requester(self._session, self._show_problem).request(frame)
 
@@ -232,29 +234,32 @@ class ValuesScreen(ListScreen[None]):
 
     @property
     def current_tensor(self) -> ViewedTensor:
-        return self._tensors[self._number]
+        return self._tensors[self._tensor_index]
 
     def _show(self, side: ValueKind | None = None) -> None:
         """Show a side of the current tensor with the current slices (default: the last shown or the first side)."""
         sides = self.current_tensor.sides
         side = side or (self._grid.side if self._grid.side in sides else sides[0])
         report = self._reports.get(self.current_tensor.tensor.name)
-        pages = self._pages.setdefault((self._number, side, self._slices), ValuePages(*self._known_size()))
+        pages = self._pages.setdefault((self._tensor_index, side, self._slices), ValuePages(*self._known_size()))
         self._grid.show(side, pages, report.max_abs if report else 0.0)
         self._request_missing()
         self._update_titles()
 
     def _known_size(self) -> tuple[int, int]:
         """The height and width of the sliced tensor if pages of any side are cached, else (0, 0)."""
-        pages_of_sides = (self._pages.get((self._number, side, self._slices)) for side in self.current_tensor.sides)
-        return next(((pages.height, pages.width) for pages in pages_of_sides if pages and pages.known), (0, 0))
+        pages_of_sides = (
+            self._pages.get((self._tensor_index, side, self._slices)) for side in self.current_tensor.sides
+        )
+        return next(((pages.height, pages.width) for pages in pages_of_sides if pages and pages.has_size), (0, 0))
 
     def _update_titles(self) -> None:
+        """Show the side, the tensor and the slices in the title, and the keys that fit."""
         box = self.query_one("#box")
-        # A lone result has the name `output`, so its compiled side is not called that.
-        named = "compiled" if self._grid.side == "output" else self._grid.side
-        side = "difference map" if self._grid.map is not None else named
-        position = f" ({self._number + 1} of {len(self._tensors)})"
+        # A single result is named `output`, so that the side "output" is called "compiled" to avoid `output: output`.
+        side_title = "compiled" if self._grid.side == "output" else self._grid.side
+        side = "difference map" if self._grid.map is not None else side_title
+        position = f" ({self._tensor_index + 1} of {len(self._tensors)})"
         slices = f"[{self._slices}]" if self._slices else ""
         box.border_title = f"{side}: {self.current_tensor.title}{slices}{position}"
         keys = ["tab side", "n p tensors", ": slice", "m map", "h l < > columns", "y copies", "q closes"]
@@ -266,9 +271,10 @@ class ValuesScreen(ListScreen[None]):
             start_worker(self, "values", self._fetch)
 
     async def _fetch(self) -> None:
+        """Request the blocks of values on the screen that are not cached, and draw each when it arrives."""
         grid, pages = self._grid, self._grid.pages
         first_row = max(grid.first_row, grid.cursor - grid.page + 1)
-        for row, column in pages.missing(first_row, grid.page, grid.first_column, grid.visible_columns):
+        for row, column in pages.missing_blocks(first_row, grid.page, grid.first_column, grid.visible_columns):
             values = await self._request(self._block_request(row, column))
             if values is None:
                 return
@@ -315,7 +321,7 @@ class ValuesScreen(ListScreen[None]):
     # ---- keys ----------------------------------------------------------------------------------------------------
 
     def action_search(self) -> None:
-        """Say what to use instead: the engine has the values, and sends those on the screen."""
+        """Show what to use instead of a search: this process has only the values on the screen."""
         self._show_problem("values cannot be searched: m shows the largest differences, : selects a slice")
 
     def action_across(self, by: int) -> None:
@@ -332,7 +338,7 @@ class ValuesScreen(ListScreen[None]):
 
     def action_next_tensor(self, by: int) -> None:
         if self._tensors:
-            self._number = (self._number + by) % len(self._tensors)
+            self._tensor_index = (self._tensor_index + by) % len(self._tensors)
             self._slices = ""
             self._grid.go_home()
             self._show()
@@ -358,6 +364,7 @@ class ValuesScreen(ListScreen[None]):
             self._update_text()
 
     async def _fetch_map(self) -> None:
+        """Request the difference map of the current tensor, in a size that fits the screen, and show it."""
         name, grid = self.current_tensor.tensor.name, self._grid
         columns = max(grid.width - _NAME_WIDTH - 2, CELL_WIDTH)
         rows = min(max(grid.size.height - 1, 4), _MAX_MAP_ROWS)
@@ -373,7 +380,7 @@ class ValuesScreen(ListScreen[None]):
             return
         row, column = difference_map.row_starts[grid.cursor], difference_map.column_starts[grid.column]
         self._show("difference")
-        if not grid.pages.known:
+        if not grid.pages.has_size:
             grid.pages.height, grid.pages.width = difference_map.row_starts[-1], difference_map.column_starts[-1]
         grid.rows_changed()
         grid.center(row)
@@ -386,7 +393,7 @@ class ValuesScreen(ListScreen[None]):
 
 
 class ValueDetails(CursorView, can_focus=False):
-    """The two lines under the table. `lines_of` returns them for a width."""
+    """The two lines under the table, which `lines_of(width)` returns."""
 
     def __init__(self, lines_of: Callable[[int], list[Cells]]) -> None:
         super().__init__()
@@ -405,6 +412,6 @@ class ValueDetails(CursorView, can_focus=False):
 
 
 def _block_range(starts: tuple[int, ...], block: int) -> str:
-    """The rows or columns of a block: `3`, or `4:8` without the end. `starts` ends with the size of the tensor."""
+    """Returns the range of a block: `3` for one row or column, `4:8` for several. `starts` ends with the size."""
     first, end = starts[block], starts[block + 1]
     return str(first) if end == first + 1 else f"{first}:{end}"

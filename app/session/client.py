@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 FrameCallback = Callable[[Any], object]
+# How long the task that reads frames may take to end after its transport was closed, before it is cancelled.
+_READER_SECONDS = 0.5
 # The location of an engine: the command that starts it, or an ssh host.
 EngineLocation = Sequence[str] | RemoteHost
 
@@ -66,8 +68,11 @@ class EngineClient:
     """Connects to one engine at a time, by default to a process of this installation.
 
     Frames that answer a `request` go only to its caller; `frames` yields all others. `on_connection_change` is called
-    with the error of a lost connection to a `RemoteHost`, and with an empty string after the reconnect. If the client
-    `reopens`, its engine sends the program of an earlier session before it imports torch.
+    with the error of a lost connection to a `RemoteHost`, and with an empty string after the reconnect. With
+    `reopens_saved_graphs`, the engine sends the graphs of an earlier session before it imports torch.
+
+    `welcome` is the engine's answer to the greeting, `None` before it. `received_bytes` counts the bytes from engines,
+    and `last_data_time` is when the last ones arrived, by `time.monotonic`.
     """
 
     def __init__(
@@ -76,18 +81,19 @@ class EngineClient:
         log: LogOptions = NO_LOG,
         on_connection_change: Callable[[str], None] = lambda _error: None,
         *,
-        reopens: bool = False,
+        reopens_saved_graphs: bool = False,
     ) -> None:
         self._location: EngineLocation = location or default_command()
-        self._log, self._on_connection_change, self._reopens = log, on_connection_change, reopens
+        self._log, self._on_connection_change = log, on_connection_change
+        self._reopens_saved_graphs = reopens_saved_graphs
         self._last_request = 0
         self._transport: Transport | None = None
-        self._opening: asyncio.Future[None] | None = None
+        self._opening_task: asyncio.Future[None] | None = None
         self._closed_while_opening = False
-        self._reading: asyncio.Task[None] | None = None
+        self._reader_task: asyncio.Task[None] | None = None
         self._pending: dict[int, tuple[asyncio.Future[Any], type, FrameCallback]] = {}
         self._frames: asyncio.Queue[Any] = asyncio.Queue()
-        self._lost: EngineError | None = None
+        self._exit_error: EngineError | None = None
         self.welcome: Welcome | None = None
         self.received_bytes = 0
         self.last_data_time = time.monotonic()
@@ -99,13 +105,13 @@ class EngineClient:
 
         Raises `EngineError` if the engine does not start, exits before it answers, or has another protocol version.
         """
-        self._lost, self._frames, self.last_data_time = None, asyncio.Queue(), time.monotonic()
+        self._exit_error, self._frames, self.last_data_time = None, asyncio.Queue(), time.monotonic()
         transport = self._make_transport()
         await self._open(transport)
         self._transport = transport
         welcome: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
-        self._reading = asyncio.create_task(self._read_frames(transport, welcome))
-        self.send(Hello(log=self._log.level, reopens=self._reopens))
+        self._reader_task = asyncio.create_task(self._read_frames(transport, welcome))
+        self.send(Hello(log=self._log.level, reopens=self._reopens_saved_graphs))
         self.welcome = await welcome
         return self.welcome
 
@@ -117,15 +123,15 @@ class EngineClient:
     async def _open(self, transport: Transport) -> None:
         """Open `transport`. Raises `EngineError`, also if `close` is called before a remote engine is connected."""
         self._closed_while_opening = False
-        self._opening = asyncio.ensure_future(transport.open())
+        self._opening_task = asyncio.ensure_future(transport.open())
         try:
-            await self._opening
+            await self._opening_task
         except asyncio.CancelledError:
             if self._closed_while_opening:
                 raise EngineError("the engine was closed") from None
             raise
         finally:
-            self._opening = None
+            self._opening_task = None
 
     async def restart(self) -> Welcome:
         """Stop the engine, even if it is busy, and start another one."""
@@ -134,6 +140,7 @@ class EngineClient:
 
     @property
     def handshake_done(self) -> bool:
+        """Whether an engine has answered the greeting."""
         return self.welcome is not None
 
     def ping(self) -> None:
@@ -158,20 +165,20 @@ class EngineClient:
 
     async def close(self) -> None:
         """Stop the engine and its workers, with a signal if necessary. Returns when the process has exited."""
-        if self._opening is not None:
+        if self._opening_task is not None:
             self._closed_while_opening = True
-            self._opening.cancel()
+            self._opening_task.cancel()
         transport, self._transport = self._transport, None
         if transport is None:
             return
         await transport.close(encode(Shutdown()))
         await self._end_reading()
-        self._record_loss(EngineError("the engine was closed"))
+        self._record_exit(EngineError("the engine was closed"))
 
     async def _end_reading(self) -> None:
-        """Wait for the task that reads frames; cancel it if it does not end soon."""
-        if self._reading is not None:
-            _, unfinished = await asyncio.wait([self._reading], timeout=0.5)
+        """Wait for the task that reads frames, and cancel it if it does not end soon."""
+        if self._reader_task is not None:
+            _, unfinished = await asyncio.wait([self._reader_task], timeout=_READER_SECONDS)
             for task in unfinished:
                 task.cancel()
             await asyncio.gather(*unfinished, return_exceptions=True)
@@ -179,18 +186,18 @@ class EngineClient:
     # ---- requests ------------------------------------------------------------------------------------------------
 
     def new_request_id(self) -> int:
-        """A new request number."""
+        """Return a new request number."""
         self._last_request += 1
         return self._last_request
 
     def send(self, frame: Frame) -> None:
         """Send a frame. Raises `EngineError` if no engine is running."""
-        if self._lost is not None or self._transport is None:
-            raise self._lost or EngineError("the engine has not been started")
+        if self._exit_error is not None or self._transport is None:
+            raise self._exit_error or EngineError("the engine has not been started")
         self._transport.write(encode(frame))
 
     async def frames(self) -> AsyncIterator[Frame]:
-        """Yields the frames that no `request` waits for. Raises `EngineError` when the engine has exited."""
+        """Yield the frames that no `request` waits for. Raises `EngineError` when the engine has exited."""
         frames = self._frames
         while True:
             frame = await frames.get()
@@ -221,18 +228,18 @@ class EngineClient:
             raise RequestFailed(answer)
         return answer
 
-    async def fetch_lines(self, text: str, start: int, count: int) -> Lines:
-        """At most `count` lines of the text with the hash `text` from line `start` (starting at 0)."""
-        return await self.request(FetchLines(0, text, start, count))
+    async def fetch_lines(self, text_hash: str, start: int, count: int) -> Lines:
+        """Return at most `count` lines of a text from line `start` (from 0). Raises like `request`."""
+        return await self.request(FetchLines(0, text_hash, start, count))
 
-    async def fetch_text(self, text: str) -> str:
-        """The text with the hash `text`."""
-        return (await self.request(FetchText(0, text))).content
+    async def fetch_text(self, text_hash: str) -> str:
+        """Return a whole text. Raises like `request`."""
+        return (await self.request(FetchText(0, text_hash))).content
 
     # ---- frames --------------------------------------------------------------------------------------------------
 
     async def _read_frames(self, transport: Transport, welcome: asyncio.Future[Welcome]) -> None:
-        """Dispatch frames to the end of the stream, then report why it ended. The first frame sets `welcome`."""
+        """Dispatch frames until the stream ends, then report why it ended. The first frame sets `welcome`."""
         buffer, decoder, reason = FrameBuffer(), FrameDecoder(EngineFrame), ""
         try:
             while data := await transport.read():
@@ -243,20 +250,20 @@ class EngineClient:
                         _check_version(body)
                     reason = self._dispatch(decoder.decode(body), welcome) or reason
             buffer.finish()
-        except OtherVersion as error:
-            reason = str(error)
+        except OtherVersion as mismatch:
+            reason = str(mismatch)
             transport.kill()
-        except (WireError, FrameError) as error:
-            reason = reason or f"the engine's output is not a valid frame: {error}{self._ssh_hint()}"
+        except (WireError, FrameError) as invalid:
+            reason = reason or f"the engine's output is not a valid frame: {invalid}{self._ssh_hint()}"
             transport.kill()
-        lost = await transport.ended()
+        error = await transport.exit_error()
         # An engine that rejects the handshake would reject it again.
-        is_permanent = lost.is_permanent or (bool(reason) and not welcome.done())
-        lost = EngineError(reason or lost.reason, lost.detail, is_permanent=is_permanent)
+        is_permanent = error.is_permanent or (bool(reason) and not welcome.done())
+        error = EngineError(reason or error.reason, error.detail, is_permanent=is_permanent)
         if transport is self._transport or not welcome.done():
-            self._record_loss(lost)
+            self._record_exit(error)
         if not welcome.done():
-            welcome.set_exception(lost)
+            welcome.set_exception(error)
 
     def _dispatch(self, frame: Frame, welcome: asyncio.Future[Welcome]) -> str:
         """Dispatch a frame. Returns an error if the engine rejects the handshake; otherwise an empty string."""
@@ -285,35 +292,35 @@ class EngineClient:
         welcome.set_result(frame)
         return ""
 
-    def _record_loss(self, lost: EngineError) -> None:
-        """End `frames` and all pending requests with `lost`."""
-        self._lost = lost
-        self._frames.put_nowait(lost)
+    def _record_exit(self, error: EngineError) -> None:
+        """End `frames` and all pending requests with `error`."""
+        self._exit_error = error
+        self._frames.put_nowait(error)
         for future, _, _ in self._pending.values():
             if not future.done():
-                future.set_exception(lost)
+                future.set_exception(error)
 
     def _ssh_hint(self) -> str:
-        """What to do if a command such as ssh writes something other than frames; empty for other commands."""
+        """Return what to do if the command is ssh and its output is not a frame; empty for other commands."""
         if isinstance(self._location, RemoteHost) or Path(self._location[0]).name not in ("ssh", "mosh"):
             return ""
         return " · remove output from the remote shell's startup files: a non-interactive login must print nothing"
 
 
 def _check_version(body: bytes) -> None:
-    """Raises `OtherVersion` if the first frame of an engine is a greeting of another version of the protocol."""
+    """Raise `OtherVersion` if the first frame of an engine is a greeting of another version of the protocol."""
     version = version_of_peer(body, Welcome.__name__)
     if version not in (0, PROTOCOL_VERSION):
-        what = f"the engine speaks protocol {version}, this client {PROTOCOL_VERSION}"
-        raise OtherVersion(what, todo="install the same version of buddy-tui on both sides")
+        reason = f"the engine speaks protocol {version}, this client {PROTOCOL_VERSION}"
+        raise OtherVersion(reason, todo="install the same version of buddy-tui on both sides")
 
 
 def default_command() -> list[str]:
-    """The command that starts the engine of this installation."""
+    """Return the command that starts the engine of this installation."""
     return module_command("buddy.compiler.engine")
 
 
 def module_command(module: str) -> list[str]:
-    """The command that runs a module of this installation, without the current folder on its import path."""
-    safe = ["-P"] if sys.version_info >= (3, 11) else []
-    return [sys.executable, *safe, "-m", module]
+    """Return the command that runs a module of this installation, without the current folder on its import path."""
+    safe_path_option = ["-P"] if sys.version_info >= (3, 11) else []
+    return [sys.executable, *safe_path_option, "-m", module]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class FileStates:
-    """The stamps of files at the last call of `record`.
+    """Remembers the stamps of files, to find those that have changed.
 
     Files that do not exist on this machine, for example those of a remote host, are ignored.
     """
@@ -27,11 +27,11 @@ class FileStates:
         self._recorded: dict[str, FileStamp | None] = {}
 
     def record(self, files: Iterable[str]) -> None:
-        """Record the current state of `files`, instead of the files recorded before."""
+        """Record the current stamps of `files`, instead of the files recorded before."""
         self._recorded = {file: read_stamp(file) for file in files}
 
     def changed_names(self) -> list[str]:
-        """The names, without folders, of the files that were changed or deleted since `record`."""
+        """Return the names, without folders, of the files that were changed or deleted since `record`."""
         return [
             Path(file).name
             for file, recorded in self._recorded.items()
@@ -44,7 +44,7 @@ _CHECK_SECONDS = 1.0
 
 
 class Watcher:
-    """Watches the program's files in the background, as long as an engine runs.
+    """Watches the program's files in the background while an engine runs.
 
     `reload` is called with the changed files, `say` with messages about deleted files and errors.
     """
@@ -71,8 +71,8 @@ class Watcher:
             self._task.cancel()
             self._task = None
 
-    def files(self) -> tuple[str, ...]:
-        """The script, the files that it imported, the plug-ins, and the Python files in which the program failed."""
+    def program_files(self) -> tuple[str, ...]:
+        """Return the script, the files that it imported, the plug-ins, and Python files in which the program failed."""
         source = split_source(self._workspace.source).target
         files = [source] if source.endswith(".py") else []
         files += [*self._state.files, *(plugin.path for plugin in self._workspace.plugins)]
@@ -83,30 +83,32 @@ class Watcher:
         return tuple(dict.fromkeys(files))
 
     async def _watch(self, client: EngineClient) -> None:
+        """Handle changes until the engine exits or the watch request fails, which is reported."""
         from buddy.app.session.client import EngineError, RequestFailed
 
         while True:
-            files = self.files()
+            files = self.program_files()
             try:
-                self._report(await self._next_change(client, files))
+                self._handle_change(await self._next_change(client, files))
             except RequestFailed as failed:
                 if not failed.cancelled:
                     self._say(f"file watching is off: {failed}")
                     return
-                if self.files() == files:
+                if self.program_files() == files:
                     await asyncio.sleep(_CHECK_SECONDS)
             except EngineError:
                 return
 
     async def _next_change(self, client: EngineClient, files: tuple[str, ...]) -> FilesChanged:
-        """Wait for the next change of `files`.
+        """Request the next change of `files`, and wait for it.
 
-        The request is cancelled when the program has other files. Raises `RequestFailed` and `EngineError`.
+        The request is cancelled, and then fails, when the program consists of other files. Raises `RequestFailed` and
+        `EngineError`.
         """
         watch = WatchFiles(client.new_request_id(), files, self._directory)
         change = asyncio.ensure_future(client.request(watch))
         try:
-            while not change.done() and self.files() == files:
+            while not change.done() and self.program_files() == files:
                 await asyncio.wait([change], timeout=_CHECK_SECONDS)
             if not change.done():
                 # A change may have been sent already: the engine answers with the change or with the cancellation.
@@ -115,7 +117,8 @@ class Watcher:
         finally:
             change.cancel()
 
-    def _report(self, change: FilesChanged) -> None:
+    def _handle_change(self, change: FilesChanged) -> None:
+        """Reload the changed files, and report deleted ones."""
         if change.deleted:
             self._say(f"{_names(change.deleted)} was deleted: showing the last loaded version")
         if change.changed:
@@ -127,5 +130,5 @@ def _names(files: tuple[str, ...]) -> str:
 
 
 def change_text(files: tuple[str, ...]) -> str:
-    """The status message for a change of `files`."""
+    """Return the status message for a change of `files`."""
     return f"{_names(files)} changed: reloading"

@@ -1,9 +1,9 @@
-"""The state of one graph: its stages, its results and its problems, and the recipes that they are of."""
+"""The state of one graph: its stages, results and problems, each with the recipe that produced it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from buddy.app.session.stages import StageBoard
 from buddy.app.workspace.session_file import RunRecord
@@ -16,16 +16,31 @@ from buddy.compiler.protocol.tuning import NodePrecision
 Job = Literal["open", "compile", "run"]
 
 
+class NodeComparison(NamedTuple):
+    """A comparison of every node of `recipe` with its reference."""
+
+    recipe: Recipe
+    report: NumericsReport
+
+
 @dataclass
 class GraphState:
-    """The state of one graph.
+    """The state of one graph. Fields of results that do not exist yet are empty or `None`.
 
-    `compiled_recipe`, `run_recipe` and `profiled_recipe` are the recipes of the last complete compilation, of
-    `report` and of `profile`; `None` without one, or if the program has changed since. `notes` are those of the
-    compilation. `f32_seconds` are the times of nodes in the last profile in which they multiplied f32, and
-    `precisions` the nodes of the last search for precisions, by stable name. `newest_request` is the number of the
-    last request that compiles or runs the graph. `restored_run` is the run of an earlier session that `report` is
-    from.
+    `compiled_recipe`, `run_recipe` and `profiled_recipe` are the recipes of the last complete compilation, of `report`
+    and of `profile`; they become `None` if the program has changed since.
+
+    Of the last complete compilation: `remarks` are tuples (pass, node, text), `notes` say how the steps of a dump were
+    run again, `compile_seconds` is its duration, and `n_reused_stages` of its stages came from the cache.
+    `assignments` are the lowerings of the nodes, by stable name.
+
+    `report` is the last run, on `inputs`, and `previous_report` the last run of another recipe. `restored_run` is the
+    run of an earlier session that `report` is from, if it is. `problems` has the error of each kind of job that failed.
+    `newest_request` is the number of the last request that compiles or runs the graph.
+
+    By stable name of a node: `node_numbers` are its errors in `comparison`, the last comparison of every node;
+    `f32_seconds` its time in the last profile in which it multiplied in f32; `precisions` the result for it of the last
+    search for precisions.
     """
 
     board: StageBoard = field(default_factory=StageBoard)
@@ -42,15 +57,15 @@ class GraphState:
     inputs: InputChoice = OWN_INPUTS
     problems: dict[Job, p.Diagnostic] = field(default_factory=dict)
     newest_request: int = 0
-    numerics: tuple[Recipe, NumericsReport] | None = None
-    numbers: dict[str, NodeNumbers] = field(default_factory=dict)
+    comparison: NodeComparison | None = None
+    node_numbers: dict[str, NodeNumbers] = field(default_factory=dict)
     profile: p.ProfileReport | None = None
     profiled_recipe: Recipe | None = None
     f32_seconds: dict[str, float] = field(default_factory=dict)
     precisions: dict[str, NodePrecision] = field(default_factory=dict)
 
     def record_start(self, job: Job, request: int, recipe: Recipe) -> None:
-        """Record that a request for `recipe` was sent."""
+        """Record that the request number `request` for `recipe` was sent: the last error of the same job is dropped."""
         self.newest_request = request
         self.problems.pop(job, None)
         if recipe != self.compiled_recipe:
@@ -73,4 +88,4 @@ class GraphState:
 
     def record_comparison(self, recipe: Recipe, report: NumericsReport) -> None:
         """Record a comparison of every node of `recipe` with the reference."""
-        self.numerics, self.numbers = (recipe, report), report.by_node()
+        self.comparison, self.node_numbers = NodeComparison(recipe, report), report.by_node()

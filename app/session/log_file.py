@@ -11,6 +11,7 @@ from typing import BinaryIO, NamedTuple
 
 from buddy.compiler.protocol import LogLevel
 
+# The size at which the file is rotated, 8 MiB.
 MAX_BYTES = 8 << 20
 # The number of old files that are kept: FILE.1, the newest, to FILE.3.
 MAX_OLD_FILES = 3
@@ -37,6 +38,7 @@ class LogFile:
         self._file: BinaryIO = self._open_file()
 
     def _open_file(self) -> BinaryIO:
+        """Open the file at the path to append to it. Raises `OSError`."""
         # Readable only by the user, because errors quote lines of programs.
         return open(self._path, "ab", buffering=0, opener=lambda path, flags: os.open(path, flags, 0o600))
 
@@ -49,7 +51,7 @@ class LogFile:
             self._file.write(data)
 
     def _current_size(self) -> int | None:
-        """The size of the file in bytes; `None` for a device or another special file.
+        """Return the size of the file in bytes; `None` for a device or another special file.
 
         If another process has rotated or deleted the file, this reopens the file at the path, or creates it.
         """
@@ -73,11 +75,13 @@ class LogFile:
         self._reopen()
 
     def _reopen(self) -> None:
+        """Open the file that is at the path now, instead of the open one. Raises `OSError`."""
         reopened = self._open_file()
         self._file.close()
         self._file = reopened
 
     def _numbered(self, number: int) -> Path:
+        """Return the path of old file `number`, 1 for the newest."""
         return self._path.with_name(f"{self._path.name}.{number}")
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Panes by plug-ins: what they are given, where they are found, and a thread that calls them with a time limit.
+"""Panes of plug-ins: the interface that they implement, how they are found, and a thread that limits their time.
 
-A package names its panes in the entry point group `buddy.panes`, a user names a file by `--pane`. The workbench imports
-the module of a pane when the pane is shown, and nothing else of the plug-in. Does not import Textual.
+A package names its panes in the entry point group `buddy.panes`; a user names a file by `--pane`. When a pane is shown,
+the workbench imports its module, and nothing else of the plug-in. This module does not import Textual.
 """
 
 from __future__ import annotations
@@ -19,29 +19,36 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, TypeVar
 
-from buddy.app.session.stages import UnavailableError
+from buddy.app.session.requests import UnavailableError
 from buddy.compiler.protocol import Assignment, Diagnostic, NodeRow, RunReport, Stage
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.profile import ProfileReport
 from buddy.compiler.protocol.recipe import PluginFile, Recipe
 
+# The group of the entry points of panes.
 PANE_GROUP = "buddy.panes"
-# The processor time that a call of a pane may take, and its duration, without the time in which it waits for lines.
-CALL_SECONDS, MAX_WAIT_SECONDS = 1.0, 10.0
+# The processor time that a call of a pane may take.
+CALL_SECONDS = 1.0
+# The duration that a call may take, without the time in which it waits for lines from the engine.
+MAX_CALL_DURATION = 10.0
 # The processor time, and the duration, that the import of a pane's module may take.
 LOAD_SECONDS = 10.0
+# The most lines of a pane that are shown.
 MAX_LINES = 20_000
-_POLL_SECONDS = 0.05
+# How often the time of a call is checked.
+_CHECK_SECONDS = 0.05
+# A call that catches every exception is interrupted this many times, once a second, before its thread is given up.
+_MAX_INTERRUPTS = 60
 # Keys that leave, move in, or search every pane. A pane cannot have them.
 RESERVED_KEYS = frozenset("jkGgnNyq/?:123456789+") | {
     "0", "enter", "escape", "tab", "shift+tab", "up", "down", "home", "end", "pageup", "pagedown", "f1",
 }  # fmt: skip
 
-Result = TypeVar("Result")
+CallResult = TypeVar("CallResult")
 
 
 class PaneCallError(BuddyError):
-    """The code of a pane has raised `error`, or was stopped."""
+    """The code of a pane has raised `error`, or was interrupted at its time limit (`TimeIsUp`)."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(str(error))
@@ -117,12 +124,15 @@ class Pane:
         """Called after a click on a line; the pane is drawn again afterwards."""
 
 
-# ---- where panes are found -------------------------------------------------------------------------------------------
+# ---- finding panes -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class PaneSource:
-    """A pane that can be shown: its name, the package or file that has it, and `MODULE:CLASS` or `FILE.py:CLASS`."""
+    """A pane that can be shown, whose code is not imported yet.
+
+    `origin` is the package or the file that has it, and `target` is `MODULE:CLASS` or `FILE.py:CLASS`.
+    """
 
     name: str
     origin: str
@@ -130,12 +140,13 @@ class PaneSource:
 
     @property
     def is_file(self) -> bool:
+        """Whether the pane is a class of a file, not of an installed package."""
         return self.target.rpartition(":")[0].endswith(".py")
 
     def load(self) -> Pane:
-        """Imports the module or executes the file, and returns a new object of the class. Raises what the code raises.
+        """Imports the module or executes the file, and returns a new object of the class.
 
-        Raises `BuddyError` for a class that is not a pane.
+        Raises the errors of the code, and `BuddyError` if the class is not a pane or uses a reserved key.
         """
         from buddy.compiler.protocol.plugin_code import execute_file
 
@@ -150,12 +161,12 @@ class PaneSource:
             )
         reserved = sorted(RESERVED_KEYS.intersection(cls.keys) | {key for key in cls.keys if key.startswith("ctrl+")})
         if reserved:
-            what = f"a pane cannot have the {'key' if len(reserved) == 1 else 'keys'} {', '.join(reserved)}"
-            raise BuddyError(what, self.origin, "give it other keys: these work in every pane")
+            problem = f"a pane cannot have the {'key' if len(reserved) == 1 else 'keys'} {', '.join(reserved)}"
+            raise BuddyError(problem, self.origin, "give it other keys: these work in every pane")
         return cls()
 
-    def problem(self, error: BaseException) -> Diagnostic:
-        """Returns the diagnostic of what the pane's code has raised."""
+    def diagnose(self, error: BaseException) -> Diagnostic:
+        """Returns the diagnostic of an error that the pane's code has raised."""
         from buddy.compiler.protocol.plugin_code import location_of, plugin_problem
 
         module = self.target.rpartition(":")[0]
@@ -165,24 +176,29 @@ class PaneSource:
 
 
 def find_panes(files: Sequence[str] = ()) -> tuple[tuple[PaneSource, ...], tuple[Diagnostic, ...]]:
-    """Returns the panes of installed packages and those of `files`, and why others are left out. Imports none."""
+    """Returns the panes of installed packages and of `files` (`FILE.py:CLASS`), and why others are left out.
+
+    Of panes with the same name, the first one is returned. Imports no code of a plug-in.
+    """
     from buddy.compiler.protocol.plugin_code import label_of
 
     points = sorted(metadata.entry_points(group=PANE_GROUP), key=lambda point: (point.name, point.value))
-    found = [PaneSource(point.name, label_of(point), point.value) for point in points]
-    found += [PaneSource(text.rpartition(":")[2], Path(text.rpartition(":")[0]).name, text) for text in files]
+    candidates = [PaneSource(point.name, label_of(point), point.value) for point in points]
+    candidates += [PaneSource(text.rpartition(":")[2], Path(text.rpartition(":")[0]).name, text) for text in files]
     sources: dict[str, PaneSource] = {}
     problems = []
-    for source in found:
+    for source in candidates:
         other = sources.setdefault(source.name, source)
         if other is not source:
-            what = f"two plug-ins have a pane {source.name!r}; that of {source.origin} is left out"
-            problems.append(Diagnostic(what, f"{other.origin} and {source.origin}", "rename or uninstall one of them"))
+            problem = f"two plug-ins have a pane {source.name!r}; that of {source.origin} is left out"
+            problems.append(
+                Diagnostic(problem, f"{other.origin} and {source.origin}", "rename or uninstall one of them")
+            )
     return tuple(sources.values()), tuple(problems)
 
 
-def file_error(text: str) -> str:
-    """Returns why `text` is not `FILE.py:CLASS`, or an empty string."""
+def pane_file_error(text: str) -> str:
+    """Returns why `text` is not `FILE.py:CLASS` with an existing file, or an empty string."""
     file, colon, name = text.rpartition(":")
     if not (colon and file.endswith(".py") and name.isidentifier()):
         return f"{text!r} is not of the form FILE.py:CLASS, such as panes.py:Sizes"
@@ -193,7 +209,7 @@ def file_error(text: str) -> str:
 
 
 class PaneThread:
-    """Calls the code of one pane in a thread, one call at a time. It is stopped for good by the first call that fails.
+    """Calls the code of one pane in a thread, one call at a time. A call that takes too long ends the thread.
 
     A call is interrupted before its next Python instruction. Code in C that keeps the interpreter lock, such as a long
     match of a regular expression, cannot be interrupted, and stops the workbench until it returns.
@@ -202,57 +218,61 @@ class PaneThread:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._calls: queue.SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]] | None] = queue.SimpleQueue()
-        self._waited, self._waits_since = 0.0, 0.0
+        self._waited_seconds, self._waits_since = 0.0, 0.0
         self._thread = threading.Thread(target=self._serve, name="pane of a plug-in", daemon=True)
         self._thread.start()
 
-    async def call(self, work: Callable[[], Result], seconds: float = CALL_SECONDS) -> Result:
-        """Returns the result of `work`. Raises `PaneCallError` if it raises, or takes too long.
+    async def call(self, work: Callable[[], CallResult], seconds: float = CALL_SECONDS) -> CallResult:
+        """Calls `work` in the thread and returns its result. Raises `PaneCallError` if it raises, or takes too long.
 
-        It may take `seconds` of processor time, and the longer of these and `MAX_WAIT_SECONDS` besides waiting.
+        It may take `seconds` of processor time. Its duration, without waiting in `wait_for`, may be the longer one of
+        `seconds` and `MAX_CALL_DURATION`.
         """
         from buddy.compiler.protocol.plugin_code import TimeIsUp
 
-        answer: asyncio.Future[Result] = self._loop.create_future()
-        self._waited, started, used = 0.0, time.monotonic(), self._processor_seconds()
+        answer: asyncio.Future[CallResult] = self._loop.create_future()
+        self._waited_seconds, start_time, start_cpu_seconds = 0.0, time.monotonic(), self._cpu_seconds()
         self._calls.put((work, answer))
-        while not (await asyncio.wait({answer}, timeout=_POLL_SECONDS))[0]:
-            waits = time.monotonic() - self._waits_since if self._waits_since else 0.0
-            elapsed = time.monotonic() - started - self._waited - waits
-            if self._processor_seconds() - used > seconds or elapsed > max(MAX_WAIT_SECONDS, seconds):
+        while not (await asyncio.wait({answer}, timeout=_CHECK_SECONDS))[0]:
+            current_wait = time.monotonic() - self._waits_since if self._waits_since else 0.0
+            duration = time.monotonic() - start_time - self._waited_seconds - current_wait
+            if self._cpu_seconds() - start_cpu_seconds > seconds or duration > max(MAX_CALL_DURATION, seconds):
                 error = TimeIsUp().with_traceback(self._traceback())
                 self.stop()
                 raise PaneCallError(error)
         return answer.result()
 
-    def wait_for(self, request: Coroutine[object, object, Result]) -> Result:
-        """Returns the result of a coroutine of the workbench to the thread of the pane."""
+    def wait_for(self, request: Coroutine[object, object, CallResult]) -> CallResult:
+        """Runs a coroutine in the workbench's event loop, and returns its result. Called in the thread of the pane."""
         self._waits_since = time.monotonic()
         try:
             return asyncio.run_coroutine_threadsafe(request, self._loop).result()
         finally:
-            self._waited += time.monotonic() - self._waits_since
+            self._waited_seconds += time.monotonic() - self._waits_since
             self._waits_since = 0.0
 
     def stop(self, attempt: int = 0) -> None:
-        """Ends the thread, now or after its call. A call that catches everything is interrupted again later."""
+        """Ends the thread: interrupts its call, again after a second if the call catches the exception.
+
+        `attempt` is the number of interrupts so far.
+        """
         from buddy.compiler.protocol.plugin_code import TimeIsUp, raise_in_thread
 
         self._calls.put(None)
-        if self._thread.ident is not None and self._thread.is_alive() and attempt < 60:
+        if self._thread.ident is not None and self._thread.is_alive() and attempt < _MAX_INTERRUPTS:
             raise_in_thread(self._thread.ident, TimeIsUp)
             self._loop.call_later(1.0, self.stop, attempt + 1)
 
     def _traceback(self) -> TracebackType | None:
-        """Where the thread is now."""
+        """Returns the current stack of the thread as a traceback, `None` if it has ended."""
         frame, traceback = sys._current_frames().get(self._thread.ident or 0), None
         while frame is not None:
             traceback = TracebackType(traceback, frame, frame.f_lasti, frame.f_lineno)
             frame = frame.f_back
         return traceback
 
-    def _processor_seconds(self) -> float:
-        """The processor time of the thread; 0 where it cannot be measured."""
+    def _cpu_seconds(self) -> float:
+        """Returns the processor time of the thread; 0 where it cannot be measured."""
         clock = getattr(time, "pthread_getcpuclockid", None)
         with contextlib.suppress(OSError):
             if clock is not None and self._thread.ident is not None and self._thread.is_alive():
@@ -260,7 +280,8 @@ class PaneThread:
         return 0.0
 
     def _serve(self) -> None:
-        with contextlib.suppress(BaseException):  # what `stop` raises between two calls
+        """Executes the queued calls until `stop`. Runs in the thread."""
+        with contextlib.suppress(BaseException):  # the exception of `stop`, if it arrives between two calls
             while (entry := self._calls.get()) is not None:
                 work, answer = entry
                 result, error = None, None
@@ -272,6 +293,7 @@ class PaneThread:
 
 
 def _settle(answer: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
+    """Set the answer of a call to its result or its error, unless it is settled."""
     if answer.done():
         return
     if error is not None:
@@ -280,8 +302,11 @@ def _settle(answer: asyncio.Future[Any], result: object, error: BaseException | 
         answer.set_result(result)
 
 
-def checked_lines(lines: object, roles: frozenset[str]) -> list[PaneLine]:
-    """Returns the lines of a pane, at most `MAX_LINES`. Raises `BuddyError` for something else, or an unknown role."""
+def check_lines(lines: object, roles: frozenset[str]) -> list[PaneLine]:
+    """Returns the result of `Pane.lines` as `PaneLine` objects, at most `MAX_LINES`.
+
+    Raises `BuddyError` if it is not a list of lines, or a cell has a role that is not one of `roles`.
+    """
     todo = "return a list of strings and of buddy.api.PaneLine"
     if isinstance(lines, str) or not isinstance(lines, Sequence):
         raise BuddyError(f"Pane.lines returned {type(lines).__name__}", todo=todo)
@@ -292,22 +317,26 @@ def checked_lines(lines: object, roles: frozenset[str]) -> list[PaneLine]:
             raise BuddyError(f"Pane.lines returned a line of type {type(line).__name__}", todo=todo)
         for text, role in line.cells:
             if not isinstance(text, str) or role not in roles:
-                known = ", ".join(sorted(role for role in roles if ":" not in role))
-                raise BuddyError(f"a line has the cell {(text, role)!r}", todo=f"use a text and one of {known}")
+                known_roles = ", ".join(sorted(role for role in roles if ":" not in role))
+                raise BuddyError(f"a line has the cell {(text, role)!r}", todo=f"use a text and one of {known_roles}")
         checked.append(line)
     if len(lines) > MAX_LINES:
         checked.append(PaneLine(((f"{len(lines) - MAX_LINES} more lines are left out", "dim"),)))
     return checked
 
 
-def fetch_lines(
+def line_fetcher(
     thread: PaneThread, request: Callable[[str, int, int], Coroutine[Any, Any, Any]]
 ) -> Callable[[str, int, int], Sequence[str]]:
-    """Returns the function by which the code of a pane reads lines of a text; none if the engine cannot answer."""
+    """Returns a function that requests lines of a text for the code of a pane in `thread`.
 
-    def fetch(text: str, first: int, count: int) -> Sequence[str]:
+    Its parameters are the hash of the text, the first line (from 0), and the number of lines. It returns no lines if
+    the engine cannot answer.
+    """
+
+    def fetch(text_hash: str, first: int, count: int) -> Sequence[str]:
         try:
-            return tuple(thread.wait_for(request(text, max(0, first), max(0, count))).lines)
+            return tuple(thread.wait_for(request(text_hash, max(0, first), max(0, count))).lines)
         except UnavailableError:
             return ()
 

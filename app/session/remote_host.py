@@ -1,4 +1,4 @@
-"""An engine on another host that ssh reaches: its commands, and the reasons for ssh's errors."""
+"""A remote engine: the ssh commands that start, reach and stop it, and the explanation of ssh's errors."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from buddy.compiler.protocol.resumable_stream import EXIT_UNANSWERED
 
 # How long a remote engine waits for a reconnect: a long network outage, but not so long that a forgotten engine stays.
 RECONNECT_SECONDS = 600.0
+# The command of buddy-tui on the remote host, unless its path is given.
 PROGRAM = "buddy-tui"
 
 
@@ -31,36 +32,36 @@ class RemoteHost:
 
     @property
     def key(self) -> str:
-        """A text that distinguishes programs with the same path on different hosts or in different folders."""
+        """A text by which session files of equal paths on different hosts or in different folders are distinguished."""
         return f"{self.host} {self.folder}"
 
     def start_command(self, name: str) -> list[str]:
-        """The command that starts an engine called `name` on the host, and connects to it."""
+        """Return the command that starts an engine called `name` on the host, and connects to it."""
         return self._command("--keep", name, "--wait", f"{self.reconnect_seconds:g}")
 
     def reconnect_command(self, name: str) -> list[str]:
-        """The command that reconnects to the engine called `name`."""
+        """Return the command that reconnects to the engine called `name`."""
         return self._command("--back", name)
 
     def stop_command(self, name: str) -> list[str]:
-        """The command that stops the engine called `name`, even if it is busy."""
+        """Return the command that stops the engine called `name`, even if it is busy."""
         return self._command("--end", name)
 
     def _command(self, *words: str) -> list[str]:
-        """The ssh command that runs `buddy-tui engine` with `words` on the host."""
-        # ssh uses the first value of an option, so the user's options are first. BatchMode: the user cannot answer
-        # prompts while the workbench is drawn.
-        ours = ("BatchMode=yes", "ConnectTimeout=15")
-        options = [word for option in (*self.options, *ours) for word in ("-o", option)]
+        """Return the ssh command that runs `buddy-tui engine` with `words` on the host."""
+        # ssh uses the first value of an option, so the user's options come first. BatchMode disables prompts, which
+        # the user cannot answer while the workbench is drawn.
+        default_options = ("BatchMode=yes", "ConnectTimeout=15")
+        options = [word for option in (*self.options, *default_options) for word in ("-o", option)]
         return [*self.ssh, "-T", *options, "--", self.host, shlex.join([self.program, "engine", *words])]
 
-    def explain(self, code: int, stderr: str) -> tuple[str, bool]:
-        """The cause of ssh's exit with `code`, what to do, and whether the error is permanent."""
+    def explain_exit(self, code: int, stderr: str) -> tuple[str, bool]:
+        """Return the cause of ssh's exit with `code` and what to do, and whether a new attempt would fail too."""
         if code == EXIT_UNANSWERED:
             return f"the engine on {self.host} does not answer", False
-        for phrase, what, todo in _SSH_ERRORS:
+        for phrase, problem, todo in _SSH_ERRORS:
             if phrase in stderr:
-                return f"{what.format(self=self)} · {todo.format(self=self)}", True
+                return f"{problem.format(self=self)} · {todo.format(self=self)}", True
         if code == 127 or "not found" in stderr.rpartition("\n")[2]:
             return f"{self.program} not found on {self.host} · {_INSTALL.format(self=self)}", True
         last_line = stderr.rpartition("\n")[2].strip() or f"exit code {code}"
@@ -68,7 +69,7 @@ class RemoteHost:
 
 
 def check_host(text: str) -> str:
-    """`text`, if it is a valid host argument for ssh. Raises `ValueError` for an option or an invalid host.
+    """Return `text` if it is a valid host argument for ssh. Raises `ValueError` for an option or an invalid host.
 
     ssh inserts the name into the shell commands of `ProxyCommand` and `Match exec`, and older versions do not check it.
     So shell metacharacters and parts that start with a dash are rejected.
@@ -80,11 +81,13 @@ def check_host(text: str) -> str:
     return text
 
 
-# A user, or a host: names, addresses, `[::1]`, `%eth0`, `:PORT`; letters of any script.
+# A user name or a host, which may be a name with letters of any script, an IPv4 or IPv6 address (`[::1]`, with a zone
+# such as `%eth0`), and may end with `:PORT`.
 _HOST_PART = r"(?!-)[\w.+~%,=:\[\]][\w.+~%,=:\[\]-]*"
 _HOST = re.compile(rf"(ssh://)?({_HOST_PART}@)*{_HOST_PART}")
+# What to do if the host has no buddy-tui.
 _INSTALL = "install it there, or give its path: --remote-program venv/bin/buddy-tui"
-# A phrase in ssh's or buddy-tui's error output, what happened, and what to do.
+# For each phrase in the error output of ssh or buddy-tui: what happened, and what to do.
 _SSH_ERRORS = (
     (
         "REMOTE HOST IDENTIFICATION HAS CHANGED",

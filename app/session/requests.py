@@ -1,77 +1,53 @@
-"""Edits of the recipe that are reported and compiled, and requests to the engine that show a message if they fail."""
+"""Requests to the engine that show a message if the engine has no answer."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from buddy.app.session.stages import UnavailableError
-from buddy.app.session.state import ALL
+from buddy.compiler.protocol.errors import BuddyError
 
 if TYPE_CHECKING:
     from buddy.app.session.session import Session
     from buddy.compiler.protocol import Request
-    from buddy.compiler.protocol.recipe import Recipe
-
-
-class RecipeEditor:
-    """Changes the recipe of the graph on the screen, reports the change, and compiles the new recipe."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    def edit(self, recipe: Recipe, title: str, merge: str = "") -> None:
-        """Make `recipe` the current one and compile it, unless it is the current one already.
-
-        Edits with the same non-empty `merge` in quick succession are undone together.
-        """
-        if self._session.workspace.edit(recipe, title, merge):
-            self._report_and_compile(title)
-
-    def undo(self) -> None:
-        self._report_and_compile(f"undone: {self._session.workspace.undo()}")
-
-    def redo(self) -> None:
-        self._report_and_compile(f"redone: {self._session.workspace.redo()}")
-
-    def go(self, steps: int) -> None:
-        """Redo `steps` edits, or undo them if the number is negative."""
-        self._session.workspace.go(steps)
-        self._report_and_compile(f"{abs(steps)} edit{'s' * (abs(steps) > 1)} {'redone' if steps > 0 else 'undone'}")
-
-    def _report_and_compile(self, message: str) -> None:
-        """Show `message`, or the error of saving the recipe, and compile the recipe."""
-        session, workspace = self._session, self._session.workspace
-        session.say(workspace.problem or (f"{message} · {workspace.notice}" if workspace.notice else message))
-        session.compile_edit()
-        session.notify(ALL)
-
 
 Answer = TypeVar("Answer")
 
 
-class Requester:
-    """Sends requests of the session, and calls `show` with the reason of each request that fails."""
+class UnavailableError(BuddyError):
+    """A request has no answer. The message is the reason; `cancelled` says that the request was cancelled."""
 
-    def __init__(self, session: Session, show: Callable[[str], object]) -> None:
-        self._session, self._show = session, show
+    def __init__(self, reason: str, cancelled: bool = False) -> None:
+        super().__init__(reason)
+        self.cancelled = cancelled
+
+
+class Requester:
+    """Sends requests of `session`. If one fails, it calls `show_error` with the reason instead of raising an error."""
+
+    def __init__(self, session: Session, show_error: Callable[[str], object]) -> None:
+        self._session, self._show_error = session, show_error
 
     async def request(
         self, frame: Request[Answer], on_frame: Callable[[Any], object] = lambda _frame: None, failed: str = ""
     ) -> Answer | None:
-        """Like `Session.request`, but shows the reason and returns `None` if there is no answer."""
+        """Send a request and return its answer, or `None` if it failed.
+
+        The parameters are those of `Session.request` and `await_answer`.
+        """
         return await self.await_answer(self._session.request(frame, on_frame), failed)
 
     async def await_answer(self, request: Awaitable[Answer], failed: str = "", stopped: str = "") -> Answer | None:
-        """Await a request of the session. Returns its answer, or `None` if it failed.
+        """Await a request that was sent. Returns its answer, or `None` if it failed.
 
-        A failure is shown as "`failed`: reason". A cancelled request is shown as `stopped`, if that is not empty.
+        A failure is shown as "`failed`: reason", or as the reason alone if `failed` is empty. If `stopped` is not
+        empty, it is shown instead when the request was cancelled.
         """
         try:
             return await request
         except UnavailableError as error:
             if stopped and error.cancelled:
-                self._show(stopped)
+                self._show_error(stopped)
             else:
-                self._show(f"{failed}: {error}" if failed else str(error))
+                self._show_error(f"{failed}: {error}" if failed else str(error))
             return None

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from buddy.app.actions import key_of
 from buddy.app.session.file_watch import FileStates, Watcher, change_text
+from buddy.app.session.heartbeat import Heartbeat
+from buddy.app.session.line_cache import PAGE_LINES, PREFETCH_LINES, LineCache
 from buddy.app.session.log_file import NO_LOG, LogOptions
-from buddy.app.session.progress import Heartbeat
 from buddy.app.session.remote_host import RemoteHost
-from buddy.app.session.stages import PAGE_LINES, PREFETCH_LINES, LineCache, UnavailableError
-from buddy.app.session.state import ALL, STATUS, State, Topic
+from buddy.app.session.requests import UnavailableError
+from buddy.app.session.state import STATE_TOPICS, STATUS, State, Topic
 from buddy.app.workspace.frontends import apply_overrides
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler import protocol as p
@@ -27,11 +28,11 @@ from buddy.compiler.protocol.run_report import InputChoice, Mark
 if TYPE_CHECKING:
     from buddy.app.session.client import EngineClient, EngineLocation
 
-# Edits less than this apart are compiled once.
+# Edits that follow each other faster than this are compiled together.
 COALESCE_SECONDS = 0.15
-# An engine that exits is restarted, unless it has been started more often than this in the time window.
-MAX_STARTS = 3
-START_WINDOW_SECONDS = 20.0
+# An engine that exits is restarted, unless it has been restarted `MAX_RESTARTS` times within the time window.
+MAX_RESTARTS = 3
+RESTART_WINDOW_SECONDS = 20.0
 # The time limit of a comparison of every node, which compiles each node separately, as a multiple of that of a run.
 _COMPARISON_TIME_FACTOR = 5
 
@@ -40,11 +41,21 @@ FrameCallback = Callable[[Any], object]
 
 
 class Session:
-    """One program in one engine. After every frame, `notify` is called with the changed topics of `state`.
+    """One program in one engine: opens it, compiles and runs its recipes, and restarts an engine that exits.
 
-    `location` is the command that starts the engine, or its host; `directory` is the folder that the source is relative
-    to. `overrides` are the fields of the recipe that the command line sets. If it `reopens`, it shows the graphs of an
-    earlier session until the script has run. If it `follows`, a log of another compiler is read on when it has grown.
+    `location` is the command that starts the engine, or the host that it runs on; `None` means a process of this
+    installation. `directory` is the folder that the source is relative to. After every frame, `notify` is called with
+    the topics of `state` that have changed. `say` is called with messages to the user.
+
+    For opening the program: `shapes` replace those of the model's arguments, such as `x=4x128`. `is_trusted` allows
+    pickles in the file to run code. With `reopens_saved_graphs`, the graphs of an earlier session are shown until the
+    script has run. With `follows_file`, a log of another compiler is read on when it has grown. `overrides` are the
+    fields of the recipe that the command line sets. While it is `watching`, changed files are loaded again.
+
+    For runs: `timeout` is in seconds. With `equal_nan`, NaN counts as equal to NaN. `runtimes` are the other runtimes
+    to compare with, and `mark` says which of their intermediate values are compared (`run_report.Mark`). With
+    `auto_run`, a graph that has been run is run again after each edit. `file_states` are the program's files when it
+    was opened.
     """
 
     def __init__(
@@ -53,9 +64,9 @@ class Session:
     ) -> None:  # fmt: skip
         self.workspace = workspace
         self.state = State()
-        # The files of a remote engine are not here: its dumps are recognised when they have been opened.
+        # The files of a remote engine are on another machine: its dumps are recognised when they have been opened.
         self.state.opens_dump = location is None and is_dump(Path(directory, workspace.source))
-        self.cache = LineCache(self._fetch_lines, lambda text: self.notify(frozenset({"lines"})), self._find_lines)
+        self.cache = LineCache(self._fetch_lines, lambda _hash: self.notify(frozenset({"lines"})), self._search_text)
         self.notify = notify
         self.auto_run = False
         self.timeout = p.Run(0, Recipe()).timeout
@@ -67,7 +78,7 @@ class Session:
         self.mark: Mark = "auto"
         self.shapes: tuple[str, ...] = ()
         self.is_trusted = False
-        self.reopens = False
+        self.reopens_saved_graphs = False
         self.follows_file = False
         self.overrides: Mapping[str, Any] = {}
         self._opened_with: Frontend = "dynamo"
@@ -77,9 +88,9 @@ class Session:
         self._client: EngineClient | None = None
         self._start_times: list[float] = []
         self._restart_requested = asyncio.Event()
-        self._build_timer: asyncio.TimerHandle | None = None
-        self._last_build_time = 0.0
-        self._permanent_failure = False
+        self._compile_timer: asyncio.TimerHandle | None = None
+        self._last_compile_time = 0.0
+        self._failed_permanently = False
         self._closing = False
         self._closing_tasks: dict[EngineClient, asyncio.Future[None]] = {}
 
@@ -107,7 +118,7 @@ class Session:
     async def keep_running(self) -> None:
         """Keep an engine running until `close`. Restarts an engine that exits, unless this happens repeatedly."""
         while not self._closing:
-            self._start_times = [*self._start_times[-MAX_STARTS:], time.monotonic()]
+            self._start_times = [*self._start_times[-MAX_RESTARTS:], time.monotonic()]
             await self._run_engine()
             await self._wait_for_restart()
             self._restart_requested.clear()
@@ -115,14 +126,17 @@ class Session:
     async def _wait_for_restart(self) -> None:
         """Wait for the user to restart the engine if it exits repeatedly or cannot start."""
         if self._needs_user and not self._restart_requested.is_set() and not self._closing:
-            self.notify(ALL)
+            self.notify(STATE_TOPICS)
             await self._restart_requested.wait()
 
     async def _run_engine(self) -> None:
+        """Start an engine, open the program, and handle the frames of the engine until it exits."""
         from buddy.app.session.client import EngineClient, EngineError
 
-        client = self._client = EngineClient(self._location, self._log, self._handle_connection, reopens=self.reopens)
-        self._permanent_failure = False
+        client = self._client = EngineClient(
+            self._location, self._log, self._handle_connection, reopens_saved_graphs=self.reopens_saved_graphs
+        )
+        self._failed_permanently = False
         if not isinstance(self._location, RemoteHost):
             # The transport of a remote engine has its own heartbeat, with longer limits.
             self._heartbeat.start(client)
@@ -133,7 +147,7 @@ class Session:
                 self._handle_frame(frame)
             self._report_exit("the engine closed the connection")
         except (EngineError, OSError) as error:
-            self._permanent_failure = getattr(error, "is_permanent", False)
+            self._failed_permanently = getattr(error, "is_permanent", False)
             self._report_exit(str(error))
         finally:
             self._watcher.stop()
@@ -154,23 +168,24 @@ class Session:
         )
         self.state.record_engine_exit(p.Diagnostic(f"the engine exited: {reason}", todo=todo))
         self.cache.clear()
-        self.notify(ALL)
+        self.notify(STATE_TOPICS)
 
     def _reset_state(self) -> None:
         """Reset the state for another engine. The current one may still be exiting."""
         self.state.record_restart()
         self.cache.clear()
-        self.notify(ALL)
+        self.notify(STATE_TOPICS)
 
     @property
     def _needs_user(self) -> bool:
         """Whether the engine is not restarted until the user requests it."""
-        return self._permanent_failure or self._exits_often()
+        return self._failed_permanently or self._exits_often()
 
     def _exits_often(self) -> bool:
+        """Whether the engine was restarted `MAX_RESTARTS` times in the last `RESTART_WINDOW_SECONDS`."""
         return (
-            len(self._start_times) > MAX_STARTS
-            and time.monotonic() - self._start_times[-MAX_STARTS] < START_WINDOW_SECONDS
+            len(self._start_times) > MAX_RESTARTS
+            and time.monotonic() - self._start_times[-MAX_RESTARTS] < RESTART_WINDOW_SECONDS
         )
 
     def _initialize(self, client: EngineClient) -> None:
@@ -181,7 +196,7 @@ class Session:
         self._request_catalogues(client)
         if self.watching:
             self._watcher.start(client)
-        self.notify(ALL)
+        self.notify(STATE_TOPICS)
 
     def _request_catalogues(self, client: EngineClient) -> None:
         """Request the lists of passes and ops, which plug-ins may extend."""
@@ -189,14 +204,14 @@ class Session:
             _post(client, frame(client.new_request_id(), self.directory, self.workspace.plugins))
 
     def _open(self, client: EngineClient) -> int:
-        """Open the program. Returns the number of the request."""
+        """Request to open the program. Returns the number of the request."""
         request, workspace = client.new_request_id(), self.workspace
         frontend = workspace.recipe.frontend if workspace.ready else self.overrides.get("frontend", "dynamo")
         self._opened_with = frontend
         source, arguments, plugins = workspace.source, workspace.arguments, workspace.plugins
         frame = p.Open(
-            request, source, arguments, self.directory, plugins, self.shapes, frontend, self.is_trusted, self.reopens,
-            self.follows_file,
+            request, source, arguments, self.directory, plugins, self.shapes, frontend, self.is_trusted,
+            self.reopens_saved_graphs, self.follows_file,
         )  # fmt: skip
         _post(client, frame)
         return request
@@ -219,24 +234,25 @@ class Session:
         for request in [number for number, job in self.state.jobs.items() if job == "open"]:
             _post(client, p.Cancel(request))
         if any(plugin.path in files for plugin in workspace.plugins):
-            # Without the hashes of their contents, which are those before the change.
+            # Drop the hashes of the contents: they are those before the change.
             workspace.plugins = tuple(PluginFile(plugin.path, passes=plugin.passes) for plugin in workspace.plugins)
             self._request_catalogues(client)
         self.say(change_text(files))
         self._reopen(client)
 
-    def capture_with(self, shapes: tuple[str, ...]) -> None:
-        """Capture the program with other argument shapes; an empty tuple restores those of the file."""
+    def capture_with_shapes(self, shapes: tuple[str, ...]) -> None:
+        """Capture the program again with other argument shapes; an empty tuple restores those of the file."""
         self.shapes = shapes
         if self._client is not None and self.state.engine == "ready":
             self._reopen(self._client)
 
     def _reopen(self, client: EngineClient) -> None:
+        """Open the program again. The results stay, but are outdated."""
         self.state.record_reload(self._open(client))
-        self.notify(ALL)
+        self.notify(STATE_TOPICS)
 
     def _handle_connection(self, error: str) -> None:
-        """Handle a lost connection to a remote engine, or with an empty `error`, a restored one.
+        """Handle a lost connection to a remote engine; with an empty `error`, a restored one.
 
         Requests stay valid: they are answered after the reconnect.
         """
@@ -245,7 +261,7 @@ class Session:
         self.notify(STATUS)
 
     def _handle_silence(self, seconds: int) -> None:
-        """Handle an engine that has not answered for `seconds`, or with 0, answers again. Only the user can kill it."""
+        """Show for how many seconds the engine has not answered; 0 if it answers again. Only the user kills it."""
         self.state.silent_seconds = seconds
         self.notify(STATUS)
 
@@ -283,13 +299,14 @@ class Session:
     # ---- frames --------------------------------------------------------------------------------------------------
 
     def _handle_frame(self, frame: p.Frame) -> None:
+        """Apply a frame that no request waits for to the state, and update the workspace and the panes after it."""
         if self._restart_requested.is_set():
             return  # from an engine that has been replaced
         restored_graphs = self.state.graphs if self.state.restored_at else None
         has_failed_to_open = isinstance(frame, p.Failed) and self.state.jobs.get(frame.request) == "open"
         topics = self.state.apply(frame)
         if has_failed_to_open:
-            self._record_files(self._watcher.files())
+            self._record_files(self._watcher.program_files())
         if isinstance(frame, p.Presets):
             self._begin_workspace(frame)
         if isinstance(frame, p.Captured):
@@ -305,17 +322,20 @@ class Session:
                 self.state.restore_report(graph)
         if isinstance(frame, p.Captured | p.Reopened | p.Presets):
             self._show_saved_graph()
-            self.build()
+            self.compile_current()
         if topics:
             self.notify(topics)
 
     def _record_files(self, files: Sequence[str]) -> None:
-        """Record the states of the program's files. A remote path may name a different file on this machine."""
-        # A log that is followed is read on by the engine.
+        """Record the current states of the program's files, to detect later changes.
+
+        Ignores files of a remote engine, whose paths may name other files on this machine, and a followed log, which
+        the engine watches.
+        """
         self.file_states.record(() if self.is_remote or self.follows_file else files)
 
     def _begin_workspace(self, frame: p.Presets) -> None:
-        """Load the saved recipes, once. Open the program again if they need another frontend."""
+        """Load the saved recipes, unless they are loaded. Open the program again if they need another frontend."""
         if not self.workspace.ready and frame.presets:
             default = next((preset for preset in frame.presets if preset.name == "default"), frame.presets[0])
             self.workspace.load(default.recipe)
@@ -345,34 +365,34 @@ class Session:
 
     def show_graph(self, graph: int) -> None:
         """Show another graph of the program, and compile it unless its recipe is compiled or being compiled."""
-        if self._build_timer is not None:
+        if self._compile_timer is not None:
             # An edit of the previous graph waits: compile it now.
-            self._build_timer.cancel()
-            self.build()
+            self._compile_timer.cancel()
+            self.compile_current()
         self.workspace.show(graph)
         self.state.graph = graph
         if self.state.compiled_recipe != self.workspace.recipe and "compile" not in self.state.running_jobs(graph):
-            self.build()
-        self.notify(ALL)
+            self.compile_current()
+        self.notify(STATE_TOPICS)
 
     def run_all(self) -> None:
         """Run every graph of the program, each with its own recipe."""
-        if self._can_build:
+        if self._can_compile:
             for graph in range(len(self.state.graphs)):
                 self._send("run", self.workspace.recipe_of(graph))
 
     def compile_edit(self) -> None:
         """Compile the edited recipe, at most once in `COALESCE_SECONDS`. Opens the program again if necessary."""
-        if self._build_timer is not None:
-            self._build_timer.cancel()
+        if self._compile_timer is not None:
+            self._compile_timer.cancel()
         if self._client is not None and self._needs_reopening and self.state.engine == "ready":
             self._reopen(self._client)
             return
-        wait = self._last_build_time + COALESCE_SECONDS - time.monotonic()
+        wait = self._last_compile_time + COALESCE_SECONDS - time.monotonic()
         if wait <= 0:
-            self.build()
+            self.compile_current()
         else:
-            self._build_timer = asyncio.get_running_loop().call_later(wait, self.build)
+            self._compile_timer = asyncio.get_running_loop().call_later(wait, self.compile_current)
 
     @property
     def _needs_reopening(self) -> bool:
@@ -384,30 +404,35 @@ class Session:
         frontend, has_failed = self.workspace.recipe.frontend, "open" in self.state.problems
         return frontend != self._opened_with and (has_failed or (frontend, self._opened_with) != ("dynamo", TORCH_MLIR))
 
-    def build(self) -> None:
-        """Compile the current recipe. With `auto_run`, also run it, if the graph has been run before."""
-        self._build_timer = None
+    def compile_current(self) -> None:
+        """Compile the current recipe. With `auto_run`, also run it, if this session has run the graph before."""
+        self._compile_timer = None
         if self.auto_run and self.state.report is not None and self.state.graph_state.restored_run is None:
-            if self._can_build:
+            if self._can_compile:
                 self._send("run", self.workspace.recipe)
-        elif self._can_build:
+        elif self._can_compile:
             self._send("compile", self.workspace.recipe)
 
     def run(self) -> None:
-        """Run the recipe, also by the other runtimes that were chosen; runs after edits leave them out."""
-        if self._can_build:
+        """Run the current recipe, also by the other `runtimes`, which automatic runs after edits leave out."""
+        if self._can_compile:
             self._send("run", self.workspace.recipe, self.runtimes)
 
     @property
-    def _can_build(self) -> bool:
+    def _can_compile(self) -> bool:
+        """Whether there are a recipe, a graph and an engine for it."""
         return self.workspace.ready and self.state.captured and bool(self.state.graphs) and self.state.engine == "ready"
 
     def _send(self, job: Literal["compile", "run"], recipe: Recipe, runtimes: tuple[str, ...] = ()) -> None:
+        """Request to compile or run `recipe`.
+
+        `runtimes` are other runtimes for a run, besides this compiler and eager.
+        """
         client = self._client
         if client is None:
             return
         request = client.new_request_id()
-        self._last_build_time = time.monotonic()
+        self._last_compile_time = time.monotonic()
         self.state.record_start(job, request, recipe, self.inputs)
         run = p.Run(
             request,
@@ -420,7 +445,7 @@ class Session:
             mark=self.mark,
         )
         _post(client, run if job == "run" else p.Compile(request, recipe))
-        self.notify(ALL)
+        self.notify(STATE_TOPICS)
 
     def cancel(self) -> None:
         """Cancel all running requests."""
@@ -430,9 +455,9 @@ class Session:
 
     # ---- requests with an answer ---------------------------------------------------------------------------------
 
-    def add_extract(self, extracted: p.Extracted, recipe: Recipe) -> None:
-        """Add an extracted graph to the program, with `recipe`."""
-        self.state.add_extract(extracted)
+    def add_extracted_graph(self, extracted: p.Extracted, recipe: Recipe) -> None:
+        """Add an extracted graph, which is compiled by `recipe`, to the graphs of the program."""
+        self.state.add_extracted_graph(extracted)
         self.workspace.add_graph(recipe)
 
     async def request(self, frame: p.Request[Answer], on_frame: FrameCallback = lambda _frame: None) -> Answer:
@@ -449,32 +474,32 @@ class Session:
         except (EngineError, RequestFailed) as error:
             raise UnavailableError(str(error), getattr(error, "cancelled", False)) from error
 
-    async def _fetch_lines(self, text: str, start: int, count: int) -> p.Lines:
-        return await self.request(p.FetchLines(0, text, start, count))
+    async def _fetch_lines(self, text_hash: str, start: int, count: int) -> p.Lines:
+        return await self.request(p.FetchLines(0, text_hash, start, count))
 
-    async def _find_lines(self, text: str, pattern: str, regex: bool, ignore_case: bool) -> p.SearchResult:
-        return await self.request(p.Search(0, text, pattern, regex, ignore_case))
+    async def _search_text(self, text_hash: str, pattern: str, regex: bool, ignore_case: bool) -> p.SearchResult:
+        return await self.request(p.Search(0, text_hash, pattern, regex, ignore_case))
 
-    async def fetch_text(self, text: str) -> str:
-        """The text with the hash `text`."""
-        return (await self.request(p.FetchText(0, text))).content
+    async def fetch_text(self, text_hash: str) -> str:
+        """Return a whole text."""
+        return (await self.request(p.FetchText(0, text_hash))).content
 
     async def open_python(self, path: str) -> p.PythonOpened:
-        """The Python code with that path that nodes of the graph on the screen come from, as it was captured."""
+        """Return the Python file `path` that nodes of the graph on the screen come from, as it was when captured."""
         workspace = self.workspace
         return await self.request(p.OpenPython(0, workspace.source, workspace.arguments, self.state.graph, path))
 
-    async def find_main_line(self, text: str, node: str, otherwise: tuple[str, ...] = ()) -> int:
-        """The line of a text that represents `node`, or the first of `otherwise` that has one, or -1.
+    async def find_main_line(self, text_hash: str, node: str, fallback_nodes: tuple[str, ...] = ()) -> int:
+        """Return the number (from 0) of the line that represents `node` in a text, and cache the lines around it.
 
-        Also caches the lines around it.
+        Without such a line, return that of the first of `fallback_nodes` that has one, or -1.
         """
-        frame = p.FindMainLine(0, text, node, PAGE_LINES, PREFETCH_LINES, otherwise)
+        frame = p.FindMainLine(0, text_hash, node, PAGE_LINES, PREFETCH_LINES, fallback_nodes)
         answer = await self.request(frame, self.cache.add)
         return answer.lines[0] if answer.lines else -1
 
     async def compile_for_comparison(self, recipe: Recipe, on_frame: FrameCallback = lambda _frame: None) -> p.Compiled:
-        """Compile a recipe without showing it; `on_frame` is called with each stage."""
+        """Compile a recipe without showing it; `on_frame` is called with each frame before the answer."""
         return await self.request(p.Compile(0, recipe, for_comparison=True), on_frame)
 
     async def run_for_comparison(self, recipe: Recipe) -> p.RunReport:
@@ -482,8 +507,11 @@ class Session:
         frame = p.Run(0, recipe, for_comparison=True, inputs=self.inputs, equal_nan=self.equal_nan)
         return (await self.request(frame)).report
 
-    async def run_values(self, recipe: Recipe) -> p.Ran:
-        """Run a recipe once without showing it. The answer has the inputs and outputs as a file."""
+    async def run_with_values(self, recipe: Recipe) -> p.Ran:
+        """Run a recipe once without showing it.
+
+        The answer contains the inputs and outputs as the content of a `.npz`.
+        """
         frame = p.Run(0, recipe, 1, for_comparison=True, inputs=self.inputs, values=True, equal_nan=self.equal_nan)
         return await self.request(frame)
 
@@ -495,7 +523,7 @@ class Session:
         timeout = _COMPARISON_TIME_FACTOR * self.timeout
         frame = p.CompareNodes(0, recipe, reference, timeout=timeout, inputs=self.inputs)
         report = (await self.request(frame, on_frame)).report
-        self.state.of(recipe.graph).record_comparison(recipe, report)
+        self.state.graph_state_of(recipe.graph).record_comparison(recipe, report)
         self.notify(frozenset({"graph", "outputs"}))
         return report
 
@@ -504,7 +532,7 @@ class Session:
         return (await self.request(p.Profile(0, recipe, timeout=self.timeout, inputs=self.inputs), on_frame)).report
 
     def display_path(self, path: str) -> str:
-        """A path on the engine's machine, relative to the folder that the source is relative to, if it is inside."""
+        """Return a path on the engine's machine relative to `directory` if the file is in it, or else unchanged."""
         return path.removeprefix(f"{self.directory.rstrip('/')}/") if self.directory else path
 
 

@@ -1,4 +1,4 @@
-"""Transports to an engine: the pipes of a process, ssh, and reconnection after a lost connection."""
+"""Transports of bytes to and from an engine: the pipes of a local process, and an ssh connection that is resumed."""
 
 from __future__ import annotations
 
@@ -26,8 +26,12 @@ from buddy.compiler.protocol.resumable_stream import (
     encode_greeting,
 )
 
+# The most bytes that one read returns.
 _READ_BYTES = 1 << 18
+# The end of the output on stderr that is kept for error messages.
 _TAIL_BYTES = 4000
+# How long the rest of stderr is read after a process has exited. A child of the process may keep stderr open.
+_LOG_SECONDS = 0.5
 # How long an engine may take to exit after the goodbye, before it is killed.
 _EXIT_SECONDS = 3.0
 
@@ -50,33 +54,33 @@ class Transport(Protocol):
         """Open the connection. Raises `EngineError`."""
 
     async def read(self) -> bytes:
-        """The next bytes; empty at the end."""
+        """Return the next bytes, or an empty result at the end."""
 
     def write(self, data: bytes) -> None:
         """Send bytes without waiting."""
 
     def kill(self) -> None:
-        """Close the connection at once, after invalid data."""
+        """Close the connection at once, because the engine does not answer or has sent invalid data."""
 
-    async def ended(self) -> EngineError:
-        """The reason why `read` reached the end."""
+    async def exit_error(self) -> EngineError:
+        """Return the reason why `read` reached the end."""
 
     async def close(self, goodbye: bytes) -> None:
         """Send `goodbye`, and stop the engine, with a signal if necessary. Returns when no local process is left."""
 
 
 class ProcessTransport:
-    """A transport over stdin and stdout of a command. Its stderr goes to the file of `log`, if any."""
+    """A transport over stdin and stdout of a local command. Its stderr goes to the file of `log`, if any."""
 
     def __init__(self, command: Sequence[str], log: LogOptions = NO_LOG) -> None:
         self._command, self._log_path = list(command), log.path
-        self._tail = bytearray()
+        self._stderr_tail = bytearray()
         self._started = False
 
     async def open(self) -> None:
         self._process = await self._spawn()
         self._started = True
-        self._errors = asyncio.create_task(self._read_log(self._process, self._open_log()))
+        self._log_task = asyncio.create_task(self._read_log(self._process, self._open_log()))
 
     async def read(self) -> bytes:
         assert self._process.stdout is not None
@@ -94,20 +98,20 @@ class ProcessTransport:
             os.killpg(self._process.pid, signal.SIGKILL)
 
     async def exit_code(self) -> int:
-        """Wait for the exit code (negative for a signal), and up to half a second for the rest of stderr."""
-        await asyncio.wait([self._errors], timeout=0.5)
+        """Wait for the exit code (negative for a signal), and for the rest of stderr."""
+        await asyncio.wait([self._log_task], timeout=_LOG_SECONDS)
         return await self._process.wait()
 
     @property
-    def tail(self) -> str:
+    def stderr_tail(self) -> str:
         """The end of the output on stderr."""
-        return self._tail.decode(errors="replace").strip()
+        return self._stderr_tail.decode(errors="replace").strip()
 
-    async def ended(self) -> EngineError:
+    async def exit_error(self) -> EngineError:
         code = await self.exit_code()
         cause = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
-        last_line = self.tail.rpartition("\n")[2]
-        return EngineError(f"the engine exited ({cause})" + (f": {last_line}" if last_line else ""), self.tail)
+        last_line = self.stderr_tail.rpartition("\n")[2]
+        return EngineError(f"the engine exited ({cause})" + (f": {last_line}" if last_line else ""), self.stderr_tail)
 
     async def close(self, goodbye: bytes = b"") -> None:
         if goodbye:
@@ -119,10 +123,11 @@ class ProcessTransport:
         except asyncio.TimeoutError:
             self.kill()
             await self._process.wait()
-        await asyncio.wait([self._errors], timeout=0.5)
-        self._errors.cancel()
+        await asyncio.wait([self._log_task], timeout=_LOG_SECONDS)
+        self._log_task.cancel()
 
     async def _spawn(self) -> asyncio.subprocess.Process:
+        """Start the command. Raises `EngineError`."""
         pipe = asyncio.subprocess.PIPE
         try:
             return await asyncio.create_subprocess_exec(
@@ -133,6 +138,7 @@ class ProcessTransport:
             raise EngineError(reason, is_permanent=True) from error
 
     def _open_log(self) -> LogFile | None:
+        """Open the file of the log, `None` without one. Raises `EngineError` after killing the process."""
         try:
             return LogFile(self._log_path) if self._log_path else None
         except OSError as error:
@@ -140,9 +146,10 @@ class ProcessTransport:
             raise EngineError(f"the log cannot be written: {self._log_path}: {error.strerror or error}") from error
 
     async def _read_log(self, process: asyncio.subprocess.Process, log: LogFile | None) -> None:
+        """Read stderr to its end: keep its tail, and append it to the log."""
         assert process.stderr is not None
         while data := await process.stderr.read(_READ_BYTES):
-            self._tail = (self._tail + data)[-_TAIL_BYTES:]
+            self._stderr_tail = (self._stderr_tail + data)[-_TAIL_BYTES:]
             if log is not None:
                 log.write(data)
         if log is not None:
@@ -158,7 +165,7 @@ _RECONNECT_DELAYS = (0.3, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 
 
 class ResumingTransport:
-    """A transport to one engine on `remote`, over a connection that is replaced when it is lost.
+    """A transport to one engine on the host `remote`. A lost connection is replaced, without loss of data.
 
     `on_connection_change` is called with the error of a lost connection, and with an empty string after the reconnect.
     """
@@ -173,7 +180,7 @@ class ResumingTransport:
         self._retry_now = asyncio.Event()
         self._closing = False
         self._heartbeat: asyncio.Task[None] | None = None
-        self._end = EngineError("the connection was closed")
+        self._exit_error = EngineError("the connection was closed")
         self._last_data_time = time.monotonic()
         self._engine_is_silent = self._engine_has_exited = False
 
@@ -186,7 +193,10 @@ class ResumingTransport:
         self._heartbeat = asyncio.create_task(self._send_heartbeats())
 
     async def read(self) -> bytes:
-        """Read like any transport. A lost connection is replaced here, which may take long."""
+        """Return the next bytes, or an empty result at the end.
+
+        Reconnects if the connection is lost, which may take long.
+        """
         while not self._closing:
             try:
                 payload = self._decode_received()
@@ -200,7 +210,7 @@ class ResumingTransport:
         return b""
 
     def _decode_received(self) -> bytes:
-        """The engine's bytes in the data that the connection has received. Raises `StreamError`."""
+        """Return the engine's bytes in the data that the connection has received. Raises `StreamError`."""
         data, self._received = self._received, b""
         if data:
             self._last_data_time = time.monotonic()
@@ -220,13 +230,13 @@ class ResumingTransport:
         return "" if self._received or self._closing else (await self._exit_reason(connection))[0]
 
     async def _exit_reason(self, connection: ProcessTransport, noise: str = "") -> tuple[str, bool]:
-        """The reason why a connection has ended, and whether it is permanent.
+        """Return the reason why a connection has ended, and whether a new attempt would fail too.
 
-        `noise` is what the host has printed to stdout; it is used if stderr is empty.
+        `noise` is what the host has printed to stdout instead of frames; it is used if stderr is empty.
         """
         code = await connection.exit_code()
         self._engine_is_silent = code == EXIT_UNANSWERED
-        return self._remote.explain(code, connection.tail or noise)
+        return self._remote.explain_exit(code, connection.stderr_tail or noise)
 
     @property
     def silent_seconds(self) -> int:
@@ -249,9 +259,9 @@ class ResumingTransport:
         """If the connection is lost, try to reconnect now."""
         self._retry_now.set()
 
-    async def ended(self) -> EngineError:
+    async def exit_error(self) -> EngineError:
         await self._close_connection()
-        return self._end
+        return self._exit_error
 
     async def close(self, goodbye: bytes) -> None:
         self._closing = True
@@ -304,10 +314,10 @@ class ResumingTransport:
                     return True
             except ResumeError as error:
                 self._engine_has_exited = True
-                self._end = EngineError(f"the engine on {self._remote.host} has exited: {error}")
+                self._exit_error = EngineError(f"the engine on {self._remote.host} has exited: {error}")
                 return False
             except EngineError as error:
-                reason, attempt, self._end = error.reason, attempt + 1, error
+                reason, attempt, self._exit_error = error.reason, attempt + 1, error
                 if error.is_permanent:
                     return False
         return False
@@ -326,7 +336,7 @@ class ResumingTransport:
             if self._closing:
                 raise EngineError("cancelled while connecting")
             connection.write(encode_greeting(self._stream.received))
-            engine_received, rest = await asyncio.wait_for(self._handshake(connection), _CONNECT_SECONDS)
+            engine_received, early_data = await asyncio.wait_for(self._handshake(connection), _CONNECT_SECONDS)
             connection.write(self._stream.resume(engine_received))
         except BaseException as error:
             connection.kill()
@@ -334,17 +344,17 @@ class ResumingTransport:
             if isinstance(error, asyncio.TimeoutError):
                 raise EngineError(f"no answer from {self._remote.host} for {_CONNECT_SECONDS:g} s") from error
             if isinstance(error, StreamError):
-                raise EngineError(str(error), connection.tail, is_permanent=True) from error
+                raise EngineError(str(error), connection.stderr_tail, is_permanent=True) from error
             raise
         finally:
             self._new_connection = None
         self._connection = connection
-        return rest
+        return early_data
 
     async def _handshake(self, connection: ProcessTransport) -> tuple[int, bytes]:
-        """The number of bytes that the engine has received so far, and the data after its greeting.
+        """Return the number of bytes that the engine has received so far, and the data after its greeting.
 
-        Raises `EngineError` if the connection ends before.
+        Raises `EngineError` if the connection ends before the greeting.
         """
         greeting_reader = GreetingReader()
         while data := await connection.read():
@@ -352,7 +362,7 @@ class ResumingTransport:
             if result is not None:
                 return result
         reason, is_permanent = await self._exit_reason(connection, greeting_reader.noise)
-        raise EngineError(reason, connection.tail, is_permanent=is_permanent)
+        raise EngineError(reason, connection.stderr_tail, is_permanent=is_permanent)
 
     async def _close_connection(self) -> None:
         """Close a failed connection."""

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from buddy.app.reports.text.search_hits import Pattern
-from buddy.app.session.stages import AnnotatedLine, LineCache, UnavailableError
+from buddy.app.session.line_cache import AnnotatedLine, LineCache
+from buddy.app.session.requests import UnavailableError
 from buddy.app.session.state import keep_newest
 from buddy.app.widgets.cursor_view import CursorView
-from buddy.app.widgets.look import Cells, cut_cells, length
-from buddy.app.widgets.search import Found
-from buddy.app.workspace.inputs import relative_to_current
+from buddy.app.widgets.look import Cells, cells_length, cut_cells
+from buddy.app.widgets.search import FoundLines
+from buddy.app.workspace.inputs import relative_to_working_directory
 
 # Seconds after which the view is drawn again if a line on the screen was not cached.
 REDRAW_SECONDS = 0.05
@@ -27,22 +28,26 @@ _FILE_PREFIX = "# File: "
 
 
 class CodeView(CursorView):
-    """The lines of one text. Drawing a line that is not cached fetches it. `left` is the first column on the screen."""
+    """Shows the text with the name `text` in `cache`, which has `line_count` lines. The cursor starts at `line`.
 
-    def __init__(self, cache: LineCache, text: str = "", lines: int = 0, line: int = 0) -> None:
+    Drawing a line that is not cached fetches it. `left` is the first column on the screen.
+    """
+
+    def __init__(self, cache: LineCache, text: str = "", line_count: int = 0, line: int = 0) -> None:
         super().__init__()
-        self._cache, self._text, self._lines = cache, text, lines
+        self._cache, self._text, self._line_count = cache, text, line_count
         self.cursor = line
         self.left = 0
         self._redraw_scheduled = False
-        self._drawn: dict[tuple[str, int, int, int, str], Cells] = {}
+        # The drawn code of lines, by what the drawing depends on: text, row, first column, columns, open quotes.
+        self._drawn_cells: dict[tuple[str, int, int, int, str], Cells] = {}
         # For each line of `_quoted_text`, as far as they are cached, the quotes of the string that the line starts in.
         self._quotes: list[str] = []
         self._quoted_text = ""
 
     @property
     def row_count(self) -> int:
-        return self._lines
+        return self._line_count
 
     @property
     def line(self) -> AnnotatedLine | None:
@@ -58,7 +63,7 @@ class CodeView(CursorView):
             self._schedule_redraw()
             return []
         gutter = self.gutter_cells(row)
-        return [*gutter, *self._code_cells(row, line.text, max(width - length(gutter), 0))]
+        return [*gutter, *self._code_cells(row, line.text, max(width - cells_length(gutter), 0))]
 
     def gutter_cells(self, row: int) -> Cells:
         """The cells before the code of a line."""
@@ -70,13 +75,15 @@ class CodeView(CursorView):
         from buddy.themes.lexers import python_spans
 
         key = (self._text, row, self.left, columns, self._quotes_before(row))
-        if key not in self._drawn:
+        if key not in self._drawn_cells:
             code, prefix, path = line.partition(_FILE_PREFIX)
-            text = (code + prefix + relative_to_current(path)).expandtabs()[: self.left + columns + LEXED_BEYOND_EDGE]
+            text = (code + prefix + relative_to_working_directory(path)).expandtabs()[
+                : self.left + columns + LEXED_BEYOND_EDGE
+            ]
             cells: Cells = [(part, f"syntax:{name}") for name, part in python_spans(text, key[-1])]
-            self._drawn[key] = cut_cells(cells, columns, self.left)
-            keep_newest(self._drawn, MAX_CACHED_LINES)
-        return self._drawn[key]
+            self._drawn_cells[key] = cut_cells(cells, columns, self.left)
+            keep_newest(self._drawn_cells, MAX_CACHED_LINES)
+        return self._drawn_cells[key]
 
     def _quotes_before(self, row: int) -> str:
         """The quotes of the string that is open before a line; "" while the lines above are not known."""
@@ -105,23 +112,24 @@ class CodeView(CursorView):
         self._redraw_scheduled = False
         self.refresh()
 
-    def find_lines(self, pattern: Pattern) -> Found | None:
-        return None if self._text else Found(())
+    def find_lines(self, pattern: Pattern) -> FoundLines | None:
+        return None if self._text else FoundLines(())
 
-    async def request_lines(self, pattern: Pattern) -> Found | None:
+    async def request_lines(self, pattern: Pattern) -> FoundLines | None:
         try:
             result = await self._cache.find(self._text, pattern.source, pattern.regex, pattern.ignore_case)
         except UnavailableError as error:
             self.report_search(str(error))
             return None
-        return Found(result.lines, result.more)
+        return FoundLines(result.lines, result.more)
 
-    def sideways(self, by: int) -> None:
-        """Scroll by `by` columns to the right."""
-        self.left = max(0, self.left + by)
+    def scroll_sideways(self, columns: int) -> None:
+        """Scroll by `columns` to the right; negative numbers scroll to the left."""
+        self.left = max(0, self.left + columns)
         self.refresh()
 
 
+# The language of the lines of `NodeLines`.
 IR_LANGUAGE = "mlir"
 # The maximum number of lines for an error below the IR.
 MAX_PROBLEM_LINES = 6
@@ -154,6 +162,7 @@ class NodeLines(CursorView):
 
     @property
     def current(self) -> NodeLine | None:
+        """The line under the cursor, `None` without lines."""
         return self.lines[self.cursor] if self.cursor < len(self.lines) else None
 
     def head(self, width: int) -> list[Cells]:
@@ -195,7 +204,7 @@ class NodeLines(CursorView):
         self.cursor = next((row for row, node_line in enumerate(self.lines) if node_line.number == line), 0)
         self.rows_changed()
 
-    def sideways(self, by: int) -> None:
-        """Scroll by `by` columns to the right."""
-        self.left = max(0, self.left + by)
+    def scroll_sideways(self, columns: int) -> None:
+        """Scroll by `columns` to the right; negative numbers scroll to the left."""
+        self.left = max(0, self.left + columns)
         self.refresh()

@@ -29,7 +29,7 @@ from buddy.app.widgets.drawn_lines import (
 )
 from buddy.app.widgets.look import Cells, Look, look_of
 from buddy.app.widgets.scroll_bar import WholeCellScrollBar
-from buddy.app.widgets.search import Found, ViewSearch
+from buddy.app.widgets.search import FoundLines, ViewSearch
 
 # The width at which a row is drawn to search its text, so that the text is not cut.
 SEARCHED_WIDTH = 1000
@@ -94,8 +94,9 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
     selects_rows: ClassVar[bool] = False
     # The row at which the selection of several rows starts, -1 without one. It ends at the cursor.
     _anchor: int = -1
-    # The row at which the mouse button was pressed, -1 if it is not pressed; and whether the mouse was dragged then.
+    # The row at which the mouse button was pressed, -1 if it is not pressed.
     _pressed_row: int = -1
+    # Whether the mouse was dragged after the button was pressed last.
     _was_dragged: bool = False
     # Whether the rows are lines of text, which can be searched.
     searchable: ClassVar[bool] = True
@@ -106,15 +107,19 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
 
     @property
     def row_count(self) -> int:
+        """The number of rows."""
         raise NotImplementedError
 
     def row_cells(self, row: int, width: int) -> Cells:
+        """The cells of a row, at most `width` characters. The first cell is the gutter, which searches ignore."""
         raise NotImplementedError
 
     def head(self, width: int) -> list[Cells]:
+        """The lines above the rows."""
         return []
 
     def foot(self, width: int) -> list[Cells]:
+        """The lines below the rows."""
         return []
 
     def empty(self, width: int) -> list[Cells]:
@@ -122,7 +127,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         return []
 
     def row_text(self, row: int) -> str:
-        """The text of a row for searches, also what is not on the screen."""
+        """The text of a row for searches, also the part that is not on the screen."""
         return "".join(text for text, _ in self.row_cells(row, SEARCHED_WIDTH)[1:])
 
     def head_clicked(self, x: int) -> None:
@@ -132,18 +137,22 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
 
     @property
     def look(self) -> Look:
+        """The styles of the current theme."""
         return look_of(self.app.theme)
 
     @property
     def glyphs(self) -> formatting.Glyphs:
+        """The characters that marks and bars are drawn with."""
         return formatting.ASCII if self.ascii_mode else formatting.UNICODE
 
     @property
     def width(self) -> int:
+        """The number of columns for rows, without border and scrollbar."""
         return self.scrollable_content_region.width
 
     @property
     def first_row(self) -> int:
+        """The row at the top of the screen."""
         return self.scroll_offset.y
 
     @property
@@ -174,6 +183,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         return self._visible_lines[1]
 
     def rows_on_screen(self) -> range:
+        """The rows of which at least one line is on the screen."""
         lines = self.visible_lines()
         return range(lines[0].row, lines[-1].row + 1) if lines else range(0)
 
@@ -192,33 +202,34 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         self._update_layout()
         self.refresh()
 
-    def rows_updated(self) -> None:
+    def redraw_changed_lines(self) -> None:
         """Like `rows_changed`, but draw only the lines that differ from those drawn last, for frequent changes."""
-        before = self._layout()
+        before = self._layout_facts()
         self._drawn_rows.forget()
         self._update_layout()
-        if self._layout() != before:
+        if self._layout_facts() != before:
             self.refresh()
             return
         width, height = self.width, self.size.height
         for y in range(height):
-            if self._line(y, width, height) != self._drawn_lines.get(y):
+            if self._draw_line(y, width, height) != self._drawn_lines.get(y):
                 self.refresh(Region(0, y, width, 1))
 
-    def _layout(self) -> tuple[object, ...]:
+    def _layout_facts(self) -> tuple[object, ...]:
         """The facts that decide which row is on which line."""
         return (self._head_height, self._foot_height, self.top, self.page, self.virtual_size, self.size)
 
     def _update_layout(self) -> None:
+        """Measure head, foot and rows, move the cursor to a row that exists, and scroll to it."""
         width = self.width
         self._head_height, self._foot_height = len(self.head(width)), len(self.foot(width))
         if self._head_height + MIN_ROWS + self._foot_height > self.size.height:
             self._foot_height = 0
         self.cursor = max(0, min(self.cursor, self.row_count - 1))
-        fixed = self._head_height + self._foot_height
+        fixed_height = self._head_height + self._foot_height
         # With wrapping, the scrolled area is longer than the rows, so that the last row can be scrolled to the top.
         rows = self.row_count + self.page - 1 if self.wrapped else self.row_count
-        self.virtual_size = Size(width, rows + fixed)
+        self.virtual_size = Size(width, rows + fixed_height)
         self._visible_lines = None
         self.search.text_replaced()
         self._scroll_to_cursor()
@@ -230,7 +241,8 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         self.rows_changed()
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        self._drawn_rows.keep(range(self.first_row, self.first_row + self.page))
+        """Called by Textual after scrolling: keep the drawn rows that are still on the screen."""
+        self._drawn_rows.keep_only(range(self.first_row, self.first_row + self.page))
         bar = self.vertical_scrollbar
         if WholeCellScrollBar.first_cell(bar, new_value) == WholeCellScrollBar.first_cell(bar, bar.position):
             # In a long list, most steps leave the thumb where it is: do not draw it again.
@@ -264,11 +276,11 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         return super().render_lines(crop)
 
     def render_line(self, y: int) -> Strip:
-        self._drawn_lines[y] = strip = self._line(y, *self._rendered_size)
+        self._drawn_lines[y] = strip = self._draw_line(y, *self._rendered_size)
         return strip
 
-    def _line(self, y: int, width: int, height: int) -> Strip:
-        """The line at position `y` of the widget, which has this size."""
+    def _draw_line(self, y: int, width: int, height: int) -> Strip:
+        """Draw the line at position `y` of the widget, which has this size."""
         if y < self._head_height:
             return self.look.strip(self.head(width)[y], width)
         if y >= height - self._foot_height:
@@ -278,6 +290,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         return self._body_line(y - self._head_height, width)
 
     def _body_line(self, y: int, width: int) -> Strip:
+        """Draw the line at position `y` below the head."""
         if not self.row_count:
             lines = self.empty(width)
             return self.look.strip(lines[y] if y < len(lines) else [], width)
@@ -301,7 +314,8 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         return strip
 
     def row_strip(self, row: int, width: int) -> Strip:
-        cells = self.search.marked(self.line_of(row), self.row_cells(row, width))
+        """The cells of a row as a strip, with the matches of the search highlighted."""
+        cells = self.search.highlighted_cells(self.line_of(row), self.row_cells(row, width))
         return self.look.strip(cells, width, self.background(row))
 
     def row_strips(self, row: int, width: int) -> list[Strip]:
@@ -325,7 +339,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
             self.refresh(Region(0, y + self._head_height, self.width, height))
 
     def refresh_rows(self, rows: Sequence[int]) -> None:
-        """Draw rows on the screen, in increasing order, again; adjacent ones together, which is faster."""
+        """Draw again rows on the screen, which are given in increasing order. Adjacent ones are drawn together."""
         if self.wrapped:
             for row in rows:
                 self.refresh_row(row)
@@ -365,6 +379,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         self.post_message(self.Moved(self, self.cursor))
 
     def _scroll_to_cursor(self) -> None:
+        """Scroll as little as possible so that the cursor's row is on the screen."""
         first, page = self.first_row, self.page
         if self.wrapped and self.row_count:
             self._scroll_top(top_to_show(self.cursor, self.top, page, self.row_height))
@@ -404,15 +419,15 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         if not self._scroll_inside_row(-1):
             self.move_to(self.cursor - 1)
 
-    def _scroll_inside_row(self, by: int) -> bool:
-        """Scroll by one line inside the cursor's row if the row is longer than the screen. Returns whether it scrolled.
+    def _scroll_inside_row(self, lines: int) -> bool:
+        """Scroll by `lines` (1 or -1) inside the cursor's row if the screen is shorter. Returns whether it scrolled.
 
         At the end of such a row, it does not scroll.
         """
         top = self.top
         if not self.wrapped or top.row != self.cursor or not self.row_count:
             return False
-        line, last_top = top.line + by, self.row_height(self.cursor) - self.page
+        line, last_top = top.line + lines, self.row_height(self.cursor) - self.page
         if not 0 <= line <= last_top:
             return False
         self._scroll_top(RowLine(self.cursor, line))
@@ -531,12 +546,12 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
     def search(self) -> ViewSearch:
         return ViewSearch(self, self)
 
-    def find_lines(self, pattern: Pattern) -> Found | None:
+    def find_lines(self, pattern: Pattern) -> FoundLines | None:
         texts = [self.row_text(row) for row in range(self.row_count)]
-        return Found(matching_lines(texts, pattern, joined=self.has_broken_lines))
+        return FoundLines(matching_lines(texts, pattern, joined=self.has_broken_lines))
 
-    async def request_lines(self, pattern: Pattern) -> Found | None:
-        raise NotImplementedError  # `find_lines` finds them
+    async def request_lines(self, pattern: Pattern) -> FoundLines | None:
+        raise NotImplementedError  # Not called, because `find_lines` returns the lines.
 
     def line_of(self, row: int) -> int:
         """The line of a row, as a search counts lines. A subclass that folds rows has more lines than rows."""

@@ -1,4 +1,4 @@
-"""The screen lines of a list: which row is on which line, and the lines that are drawn already."""
+"""The screen lines of a list: which row is on which line, and caches of drawn rows and lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from textual.geometry import Region, Size
 from textual.strip import Strip
 from textual.widget import Widget
 
-# How many times the height of a widget its cache has framed lines at most: a strip with its caches takes kilobytes.
+# The maximum number of framed lines in the cache of a widget, as a multiple of its height: each takes kilobytes.
 FRAMED_HEIGHTS = 2
 # Returns the number of screen lines of a row, at least one.
 RowHeight = Callable[[int], int]
@@ -24,40 +24,40 @@ class RowLine(NamedTuple):
     line: int = 0
 
 
-def lines_below(top: RowLine, lines: int, count: int, height: RowHeight) -> list[RowLine]:
-    """The row lines on `lines` screen lines, from `top` on; fewer if the `count` rows end before."""
+def lines_below(top: RowLine, lines: int, count: int, height_of: RowHeight) -> list[RowLine]:
+    """Returns the row lines on `lines` screen lines, from `top` on; fewer if the `count` rows end before."""
     row_lines: list[RowLine] = []
     row, line = top
     while row < count and len(row_lines) < lines:
-        row_lines += [RowLine(row, k) for k in range(line, height(row))][: lines - len(row_lines)]
+        row_lines += [RowLine(row, k) for k in range(line, height_of(row))][: lines - len(row_lines)]
         row, line = row + 1, 0
     return row_lines
 
 
-def line_above(start: RowLine, lines: int, height: RowHeight) -> RowLine:
-    """The row line `lines` screen lines above `start`, or the first row line if there are fewer."""
+def line_above(start: RowLine, lines: int, height_of: RowHeight) -> RowLine:
+    """Returns the row line `lines` screen lines above `start`, or the first row line if there are fewer."""
     row, line = start
     while lines > line and row > 0:
         lines -= line + 1
         row -= 1
-        line = height(row) - 1
+        line = height_of(row) - 1
     return RowLine(row, max(0, line - lines))
 
 
-def top_to_show(row: int, top: RowLine, page: int, height: RowHeight) -> RowLine:
-    """The scroll position nearest to `top` that shows the whole `row`, or as much of it as fits."""
-    row_height = height(row)
+def top_to_show(row: int, top: RowLine, page: int, height_of: RowHeight) -> RowLine:
+    """Returns the scroll position nearest to `top` that shows the whole `row`, or as much of it as fits."""
+    row_height = height_of(row)
     if row_height > page:
         return RowLine(row, min(top.line, row_height - page) if top.row == row else 0)
-    return max(line_above(RowLine(row, row_height - 1), page - 1, height), min(top, RowLine(row)))
+    return max(line_above(RowLine(row, row_height - 1), page - 1, height_of), min(top, RowLine(row)))
 
 
-def scroll_top(top: RowLine, lines: int, page: int, count: int, height: RowHeight) -> RowLine:
-    """The scroll position `lines` screen lines further down (up if negative), at most at the first or last page."""
+def scroll_top(top: RowLine, lines: int, page: int, count: int, height_of: RowHeight) -> RowLine:
+    """Returns the scroll position `lines` screen lines further down, within the first and the last page."""
     if lines <= 0:
-        return line_above(top, -lines, height)
-    last_top = line_above(RowLine(count - 1, height(count - 1) - 1), page - 1, height)
-    new_top = lines_below(top, lines + 1, count, height)[-1]
+        return line_above(top, -lines, height_of)
+    last_top = line_above(RowLine(count - 1, height_of(count - 1) - 1), page - 1, height_of)
+    new_top = lines_below(top, lines + 1, count, height_of)[-1]
     return max(top, min(last_top, new_top))
 
 
@@ -68,9 +68,11 @@ class DrawnRows:
         self._strips: dict[int, Strip] = {}
 
     def get(self, row: int) -> Strip | None:
+        """Return the strip of a row, `None` if it must be drawn."""
         return self._strips.get(row)
 
     def put(self, row: int, strip: Strip) -> None:
+        """Store the strip of a row."""
         self._strips[row] = strip
 
     def forget(self, rows: range | None = None) -> None:
@@ -81,7 +83,7 @@ class DrawnRows:
             for row in rows:
                 self._strips.pop(row, None)
 
-    def keep(self, rows: range) -> None:
+    def keep_only(self, rows: range) -> None:
         """Forget the strips of all other rows: a row that is out of sight may change without being drawn again."""
         self._strips = {row: strip for row, strip in self._strips.items() if row in rows}
 
@@ -124,10 +126,10 @@ class FramedLines(StylesCache):
         if not self._top <= y < min(size.height - self._bottom, self._top + content_size.height):
             return super().render_line(styles, y, *settings, render_content_line, *rest)
         strip = render_content_line(y - self._top)
-        known = self._framed.get(id(strip))
-        if known is None:
+        cached = self._framed.get(id(strip))
+        if cached is None:
             framed = super().render_line(styles, y, *settings, lambda _: strip, *rest)
-            known = self._framed[id(strip)] = (strip, framed)
+            cached = self._framed[id(strip)] = (strip, framed)
             if len(self._framed) > FRAMED_HEIGHTS * size.height:
                 del self._framed[next(iter(self._framed))]
-        return known[1]
+        return cached[1]

@@ -42,10 +42,10 @@ class Look:
 
     def strip(self, cells: Iterable[Cell], width: int, background: str = "") -> Strip:
         """Converts `cells` to a strip of exactly `width` columns, on the background with the given name."""
-        strip = Strip([Segment(visible(text), self.style(role)) for text, role in cells if text])
-        return self.over(strip.adjust_cell_length(width), background)
+        strip = Strip([Segment(printable_text(text), self.style(role)) for text, role in cells if text])
+        return self.on_background(strip.adjust_cell_length(width), background)
 
-    def over(self, strip: Strip, background: str = "") -> Strip:
+    def on_background(self, strip: Strip, background: str = "") -> Strip:
         """Puts `strip` on a background. It is always explicit, because the default differs between terminals.
 
         A background with a text colour of its own replaces those of the strip, which may be invisible on it.
@@ -58,47 +58,48 @@ class Look:
 
 @lru_cache(maxsize=8)
 def look_of(theme: str) -> Look:
-    """The look of the theme with that name; the default look for an unknown theme."""
+    """Returns the look of the theme with that name, or that of the default theme for an unknown name."""
     return Look(theme)
 
 
-# Control characters, which a terminal would obey, and the directions of text, which would reorder a line.
+# Control characters, which would change the state of the terminal, and marks of writing direction and separators of
+# lines, which would reorder or break a line.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
-def visible(text: str) -> str:
-    """`text` with each control character replaced by one character that is printed: `^[` becomes `\u241b`."""
+def printable_text(text: str) -> str:
+    """Returns `text` with each control character replaced by one that is printed: escape becomes `\u241b`."""
     return text if text.isprintable() else _CONTROL.sub(_picture_of, text)
 
 
 def _picture_of(match: re.Match[str]) -> str:
-    """The picture of an ASCII control character, and a replacement character for others."""
+    """Returns the Unicode picture of an ASCII control character, and U+FFFD for other characters."""
     code = ord(match[0])
     return chr(0x2400 + code) if code < 0x20 else "\u2421" if code == 0x7F else "\ufffd"
 
 
-def length(cells: Sequence[Cell]) -> int:
-    """The number of characters of `cells`."""
+def cells_length(cells: Sequence[Cell]) -> int:
+    """Returns the number of characters of `cells`."""
     return sum(len(text) for text, _ in cells)
 
 
 def align_both_ends(left: Cells, right: Cells, width: int) -> Cells:
-    """A line with `left` and `right` at its ends. `left` is truncated if they do not fit."""
-    columns = width - length(right) - 1
-    gap = width - min(length(left), columns) - length(right)
+    """Returns a line with `left` and `right` at its ends. `left` is truncated if they do not fit."""
+    columns = width - cells_length(right) - 1
+    gap = width - min(cells_length(left), columns) - cells_length(right)
     return [*cut_cells(left, columns), (" " * max(gap, 0), "text"), *right]
 
 
 def cut_cells(cells: Cells, width: int, start: int = 0) -> Cells:
-    """The `width` characters of `cells` from character `start` on."""
-    visible: Cells = []
+    """Returns the `width` characters of `cells` from character `start` on."""
+    kept: Cells = []
     for text, role in cells:
         if width <= 0:
             break
         part = text[start : start + width]
         start, width = max(start - len(text), 0), width - len(part)
-        visible += [(part, role)] if part else []
-    return visible
+        kept += [(part, role)] if part else []
+    return kept
 
 
 def underlined(strip: Strip, pattern: re.Pattern[str], style: Style) -> Strip:
@@ -129,19 +130,20 @@ class CellLine(Widget):
         self._background = background
         self._on_column_clicked = on_column_clicked
         self._cells = cells
-        self._last: Cells = []
+        # The cells that were drawn last.
+        self._drawn_cells: Cells = []
 
     def render_line(self, y: int) -> Strip:
-        self._last = self._cells(self.size.width) if y == 0 else []
-        return look_of(self.app.theme).strip(self._last, self.size.width, self._background)
+        self._drawn_cells = self._cells(self.size.width) if y == 0 else []
+        return look_of(self.app.theme).strip(self._drawn_cells, self.size.width, self._background)
 
     async def on_click(self, event: events.Click) -> None:
         if self._on_column_clicked is not None:
-            answer = self._on_column_clicked(event.x, self.size.width)
-            if answer is not None:
-                await answer
+            awaitable = self._on_column_clicked(event.x, self.size.width)
+            if awaitable is not None:
+                await awaitable
 
     def update(self) -> None:
         """Draw the line again if it is displayed and its cells have changed."""
-        if self.display and self._cells(self.size.width) != self._last:
+        if self.display and self._cells(self.size.width) != self._drawn_cells:
             self.refresh()

@@ -23,7 +23,7 @@ from buddy.app.reports.formatting import Glyphs
 from buddy.app.reports.plots import Plot, PlotPoint, PlotScale, Series, scales, thin_points, visible_points
 from buddy.app.reports.text.search_hits import Pattern, matching_lines
 from buddy.app.widgets.look import look_of
-from buddy.app.widgets.search import Found, ViewSearch
+from buddy.app.widgets.search import FoundLines, ViewSearch
 
 # The colour of each series, as a role or syntax name of the theme. Series also differ in their marks.
 SERIES_ROLES = ("accent", "warn", "ok", "syntax:keyword", "removed", "syntax:type")
@@ -86,11 +86,12 @@ class PlotView(PlotWidget, can_focus=False):
         self.search = ViewSearch(self, self)
 
     def _set_plot(self, plot: Plot) -> None:
+        """Set the plot with its full range visible, and the cursor on the first point of a series that has points."""
         self.plot_data = plot
         self._x_scale, self._y_scale = scales(plot)
         self._points = [visible_points(series, self._x_scale, self._y_scale) for series in plot.series]
         self._cursor = 0
-        self._window: tuple[float, float] | None = None
+        self._visible_range: tuple[float, float] | None = None
         if not self._current_points and any(self._points):
             self.series = next(number for number, points in enumerate(self._points) if points)
 
@@ -162,30 +163,30 @@ class PlotView(PlotWidget, can_focus=False):
         middle = self.point.x if self.point else (low + high) / 2
         full_low, full_high = self._full_x_range()
         width = (high - low) * factor
-        self._window = None if width >= full_high - full_low else (middle - width / 2, middle + width / 2)
+        self._visible_range = None if width >= full_high - full_low else (middle - width / 2, middle + width / 2)
         self._draw()
 
     def reset_zoom(self) -> None:
         """Show the full horizontal axis."""
-        self._window = None
+        self._visible_range = None
         self._draw()
 
     def _update_after_move(self) -> None:
         """Draw again, and post `Moved`. If the cursor has left the visible range, center the range at the cursor."""
         low, high = self._x_range()
-        if self._window is not None and self.point is not None and not low <= self.point.x <= high:
+        if self._visible_range is not None and self.point is not None and not low <= self.point.x <= high:
             half = (high - low) / 2
-            self._window = (self.point.x - half, self.point.x + half)
+            self._visible_range = (self.point.x - half, self.point.x + half)
         self._draw()
         self.post_message(self.Moved())
 
     # ---- search: see `SearchedView`; its lines are the points of all series -----------------------------------------
 
-    def find_lines(self, pattern: Pattern) -> Found | None:
-        return Found(matching_lines([self._point_text(*point) for point in self._point_indices], pattern))
+    def find_lines(self, pattern: Pattern) -> FoundLines | None:
+        return FoundLines(matching_lines([self._point_text(*point) for point in self._point_indices], pattern))
 
-    async def request_lines(self, pattern: Pattern) -> Found | None:
-        raise NotImplementedError  # `find_lines` finds them
+    async def request_lines(self, pattern: Pattern) -> FoundLines | None:
+        raise NotImplementedError  # Not called, because `find_lines` returns the lines.
 
     @property
     def _point_indices(self) -> list[tuple[int, int]]:
@@ -213,10 +214,10 @@ class PlotView(PlotWidget, can_focus=False):
         self._update_after_move()
 
     def reading_position(self) -> object:
-        return self.series, self._cursor, self._window
+        return self.series, self._cursor, self._visible_range
 
     def restore_reading_position(self, position: Any) -> None:
-        series, index, self._window = position
+        series, index, self._visible_range = position
         self._go_to(series, index)
 
     def redraw_matches(self) -> None:
@@ -235,34 +236,41 @@ class PlotView(PlotWidget, can_focus=False):
         yield Static(id="legend")
 
     def on_mount(self) -> None:
-        self.margin_bottom = 3 if self.plot_data.x.label else 1
+        self._set_bottom_margin()
         self.call_after_refresh(self._draw)
 
     def on_resize(self) -> None:
         self.call_after_refresh(self._draw)
 
+    def _set_bottom_margin(self) -> None:
+        """Reserve a line below the plot for tick labels, and two more for the label of the axis if it has one."""
+        self.margin_bottom = 3 if self.plot_data.x.label else 1
+
     @property
     def columns(self) -> int:
+        """The width of the plot without axes and frame, in cells."""
         return max(8, self.size.width - self.margin_left - 2)
 
     @property
     def _rows(self) -> int:
+        """The height of the plot without axes and frame, in cells."""
         return max(4, self.size.height - self.margin_bottom - 2)
 
     def _full_x_range(self) -> tuple[float, float]:
         """The horizontal range, wide enough for bars and for marks at its ends."""
         xs = [point.x for points in self._points for point in points] or [0.0, 1.0]
-        margin = 0.5 if self.plot_data.bars or min(xs) == max(xs) else (max(xs) - min(xs)) * _X_MARGIN
+        margin = 0.5 if self.plot_data.has_bars or min(xs) == max(xs) else (max(xs) - min(xs)) * _X_MARGIN
         return min(xs) - margin, max(xs) + margin
 
     def _x_range(self) -> tuple[float, float]:
-        return self._window or self._full_x_range()
+        """The visible horizontal range."""
+        return self._visible_range or self._full_x_range()
 
     def _y_range(self, low: float, high: float) -> tuple[float, float]:
         """The vertical range of the visible points, with a margin that does not extend beyond 0."""
         ys = [point.y for points in self._points for point in points if low <= point.x <= high] or [0.0, 1.0]
         bottom, top = min(ys), max(ys)
-        if self.plot_data.bars:
+        if self.plot_data.has_bars:
             bottom, top = min(bottom, 0.0), max(top, 0.0)
         margin = (top - bottom) * _Y_MARGIN or abs(top) * _Y_MARGIN or 1.0
         bound = 0.0 if bottom >= 0 and not self.plot_data.y.log else -math.inf
@@ -272,7 +280,7 @@ class PlotView(PlotWidget, can_focus=False):
         """Pass the visible points to textual-plot."""
         if not self.is_mounted or not self.size.area:
             return
-        self.margin_bottom = 3 if self.plot_data.x.label else 1
+        self._set_bottom_margin()
         low, high = self._x_range()
         self.clear()
         self.set_xlimits(low, high)
@@ -291,11 +299,12 @@ class PlotView(PlotWidget, can_focus=False):
         if (point := self.point) is not None:
             pixel = self.get_pixel_from_coordinate(point.x, point.y)
             mark, style = self._mark(self.series), f"{self._style(self.series)} reverse"
-            # Not outside of the frame: textual-plot draws ticks by changing the characters of the frame.
+            # A point on the frame is not drawn: textual-plot draws ticks by changing the characters of the frame.
             if self._scale_rectangle.contains(*pixel):
                 self.query_one("#plot", Canvas).set_pixel(*pixel, mark, style)
 
     def _draw_series(self, number: int, points: list[PlotPoint]) -> None:
+        """Draw the points of series `number` as bars, as a line, or as marks; a line of few points also has marks."""
         kind, style = self.plot_data.series[number].kind, self._style(number)
         xs, ys = [point.x for point in points], [point.y for point in points]
         if not points:
@@ -324,9 +333,11 @@ class PlotView(PlotWidget, can_focus=False):
         return path
 
     def _mark(self, number: int) -> str:
+        """The character that marks the points of series `number`."""
         return self._glyphs.marks[number % len(self._glyphs.marks)]
 
     def _style(self, number: int) -> str:
+        """The style of series `number` in the current theme."""
         return str(look_of(self.app.theme).style(SERIES_ROLES[number % len(SERIES_ROLES)]))
 
     # ---- the mouse -----------------------------------------------------------------------------------------------
@@ -354,11 +365,12 @@ class PlotView(PlotWidget, can_focus=False):
 
 
 def _to_ascii(text: str) -> str:
+    """Returns `text` with an ASCII character for each other character."""
     return "".join(character if character.isascii() else _ascii_character(character) for character in text)
 
 
 def _ascii_character(character: str) -> str:
-    """The ASCII replacement of a box-drawing or block character: a line, a crossing or a full cell."""
+    """Returns the ASCII replacement of a box-drawing or block character: a line, a crossing or a full cell."""
     if not "\u2500" <= character <= "\u257f":
         return "#"
     return {"━": "-", "─": "-", "═": "-", "┃": "|", "│": "|", "║": "|"}.get(character, "+")

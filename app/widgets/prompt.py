@@ -15,9 +15,7 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 # The minimum width of the input next to its title, in columns.
-MIN_INPUT = 48
-
-
+MIN_INPUT_WIDTH = 48
 # The keys that end a prompt, and what they do.
 KEYS = (("enter", "accepts"), ("escape", "cancels"))
 
@@ -46,7 +44,7 @@ class PromptWatcher(Protocol):
 
 
 class Prompt(Horizontal):
-    """Hidden until `ask`. When the user accepts or cancels, it hides again and restores the focus."""
+    """The input line, hidden until `ask`. When the user accepts or cancels, it hides again and restores the focus."""
 
     class Toggled(Message):
         """The prompt has been shown or hidden."""
@@ -62,7 +60,7 @@ class Prompt(Horizontal):
         self.title = ""
         self._use_answer: Callable[[str], object] | None = None
         self._watcher: PromptWatcher | None = None
-        # The text of which the watcher knows.
+        # The initial text, or the one that the watcher was called with last.
         self._watched_text = ""
         self._previous_focus: Widget | None = None
 
@@ -74,7 +72,10 @@ class Prompt(Horizontal):
     def ask(
         self, title: str, initial: str, use_answer: Callable[[str], object], watcher: PromptWatcher | None = None
     ) -> None:
-        """Ask for a text, and call `use_answer` with it unless the user cancels."""
+        """Show the prompt, and call `use_answer` with the text of the user unless the user cancels.
+
+        `watcher` is called while the user types; a note can then be shown at the right end.
+        """
         self._use_answer, self._watcher, self._watched_text = use_answer, watcher, initial
         # The width of the note is reserved from the start: an input that becomes narrower does not scroll to its
         # cursor.
@@ -83,7 +84,7 @@ class Prompt(Horizontal):
             self._previous_focus = self.screen.focused
         self.title = title
         self.query(Static).first().update(f" {title}: ")
-        self._fit()
+        self._place_title()
         self.show_note("")
         field = self.query_one(Input)
         field.value = initial
@@ -93,15 +94,15 @@ class Prompt(Horizontal):
         self.screen.set_focus(field)
         self.post_message(self.Toggled())
 
-    def _fit(self) -> None:
-        """Put the title above the input if it would leave less than `MIN_INPUT` columns for it."""
-        self.set_class(len(self.title) + 3 + MIN_INPUT > self.app.size.width, "-stacked")
+    def _place_title(self) -> None:
+        """Put the title above the input if it would leave less than `MIN_INPUT_WIDTH` columns for it."""
+        self.set_class(len(self.title) + 3 + MIN_INPUT_WIDTH > self.app.size.width, "-stacked")
 
     def on_resize(self) -> None:
-        self._fit()
+        self._place_title()
 
     def show_note(self, text: str) -> None:
-        """Show `text` at the right end."""
+        """Show `text` at the right end of the prompt; "" removes it."""
         self.query_one("#prompt-note", Static).update(f" {text} " if text else "")
 
     def on_input_changed(self, event: Input.Changed) -> None:
@@ -136,7 +137,7 @@ class Prompt(Horizontal):
         self.post_message(self.Toggled())
 
     async def press(self, key: str) -> None:
-        """Do what one of the `KEYS` does."""
+        """Accept or cancel, as `key` does, which is one of `KEYS`."""
         if key == "escape":
             self.action_cancel()
         else:

@@ -14,7 +14,7 @@ class WholeCellScrollBar(ScrollBarRender):
 
     @staticmethod
     def first_cell(bar: ScrollBar, position: float) -> int:
-        """The first cell of the thumb of `bar` at a position."""
+        """Returns the first cell of the thumb of `bar` if the view is scrolled to `position`."""
         hidden, size = bar.window_virtual_size - bar.window_size, bar.size.height
         thumb = max(1, bar.window_size * size / max(bar.window_virtual_size, 1))
         return int((size - thumb) * position / hidden) if hidden > 0 else 0

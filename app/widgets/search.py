@@ -20,14 +20,14 @@ from buddy.app.widgets.background import start_worker
 from buddy.app.widgets.look import Cells
 from buddy.app.widgets.prompt import Prompt
 
-# The processor time for a search in this process, and for the matches in one line on the screen. The engine searches in
-# a process that it can end; a search here blocks the screen.
+# The processor time in seconds that a search may take in this process, where it blocks the screen, and that the matches
+# in one line on the screen may take. The engine searches in a process that it can end.
 SEARCH_SECONDS, LINE_SECONDS = 0.3, 0.05
 TOO_SLOW = "too slow: simplify the pattern, or start with \\V to search for plain text"
 
 
-class Found(NamedTuple):
-    """The numbers of the lines that match, in order. `more` is true if the search has stopped at its limit."""
+class FoundLines(NamedTuple):
+    """The numbers of the lines that match, in order. `more` is true if the search stopped at its limit of lines."""
 
     lines: Sequence[int]
     more: bool = False
@@ -67,7 +67,7 @@ class Matches:
         return self.lines[bisect_left(self.lines, line) - 1] if self.lines else None
 
     def position_text(self, line: int) -> str:
-        """The position of a line among the matches: `2/7`; `2/7+` if there are more than 7."""
+        """The position of a line among the matches: `2/7`, or `2/7+` if the search stopped at its limit of 7."""
         number = bisect_left(self.lines, line) + 1
         return f"{number}/{len(self.lines)}{'+' if self._is_incomplete else ''}"
 
@@ -90,7 +90,7 @@ class Matches:
         return highlighted
 
     def _matching(self, text: str) -> set[int]:
-        """The characters of a line that are in a match; none if the pattern is too slow."""
+        """The offsets of the characters in `text` that are in a match; none if the pattern is too slow."""
         if self._is_slow:
             return set()
         try:
@@ -104,10 +104,10 @@ class Matches:
 class SearchedView(Protocol):
     """A view whose lines can be searched. Every `CursorView` is one; its lines are its rows."""
 
-    def find_lines(self, pattern: Pattern) -> Found | None:
+    def find_lines(self, pattern: Pattern) -> FoundLines | None:
         """The lines that match a valid pattern; `None` if only `request_lines` can find them."""
 
-    async def request_lines(self, pattern: Pattern) -> Found | None:
+    async def request_lines(self, pattern: Pattern) -> FoundLines | None:
         """The lines that match, found by the engine; `None` if the request has failed."""
 
     @property
@@ -121,10 +121,10 @@ class SearchedView(Protocol):
         """Move the cursor to a line."""
 
     def reading_position(self) -> object:
-        """What is on the screen, for `restore_reading_position`."""
+        """The cursor and the scroll position, for `restore_reading_position`."""
 
     def restore_reading_position(self, position: object) -> None:
-        """Show what was on the screen."""
+        """Restore the cursor and the scroll position that `reading_position` returned."""
 
     def redraw_matches(self) -> None:
         """Draw again after the matches have changed."""
@@ -143,14 +143,16 @@ class ViewSearch:
     def __init__(self, view: SearchedView, node: DOMNode) -> None:
         self._view, self._node = view, node
         self.matches = Matches()
-        # The line of the match that is shown, and the line at the cursor since then. They differ at the end of a view
+        # The line of the match that was shown last, and the line at the cursor then. They differ near the end of a view
         # without a visible cursor, which cannot scroll so far that the match is its first line.
         self._shown_line = self._cursor_line = -1
-        # Whether the lines of `matches` are those of its pattern, and what to do once they are.
+        # Whether the lines of `matches` are those of its pattern; if not, a search is running.
         self._is_loaded = True
+        # The actions to perform when they are.
         self._after_loading: list[Callable[[], object]] = []
         self._prompt: Prompt | None = None
-        self._origin: tuple[object, Pattern] = (None, NO_PATTERN)
+        # The reading position and the pattern before the prompt was opened.
+        self._state_before_prompt: tuple[object, Pattern] = (None, NO_PATTERN)
 
     @property
     def is_active(self) -> bool:
@@ -168,7 +170,7 @@ class ViewSearch:
     def ask(self, prompt: Prompt) -> None:
         """Ask for a pattern in `prompt`."""
         self._prompt = prompt
-        self._origin = (self._view.reading_position(), self.matches.pattern)
+        self._state_before_prompt = (self._view.reading_position(), self.matches.pattern)
         prompt.ask("search", self.matches.pattern.typed, self._accept, watcher=self)
 
     def text_changed(self, text: str) -> None:
@@ -177,17 +179,17 @@ class ViewSearch:
 
     def step_requested(self, by: int) -> None:
         """Show the next match (the previous one if `by` is negative) while the prompt is open."""
-        self._after_loading_do(lambda: self._show_in_prompt(self._line_after_step(by)))
+        self._when_loaded(lambda: self._show_in_prompt(self._line_after_step(by)))
 
     def cancelled(self) -> None:
         """Restore the search and the position from before the prompt was opened."""
         self._prompt = None
-        position, pattern = self._origin
+        position, pattern = self._state_before_prompt
         self._view.restore_reading_position(position)
         self._load(pattern, self._view.redraw_matches)
 
     def _preview(self) -> None:
-        self._view.restore_reading_position(self._origin[0])
+        self._view.restore_reading_position(self._state_before_prompt[0])
         self._show_in_prompt(self.matches.first_from(self._view.search_line))
 
     def _show_in_prompt(self, line: int | None) -> None:
@@ -203,11 +205,12 @@ class ViewSearch:
         self._view.redraw_matches()
 
     def _accept(self, typed: str) -> None:
+        """Go to the match that is shown or, for another pattern, to the first match from the cursor on."""
         pattern = read_pattern(typed)
         self._prompt = None
         # The user may have gone on to another match in the prompt.
         line = self.shown_line if pattern == self.matches.pattern and self._is_loaded else -1
-        self._view.restore_reading_position(self._origin[0])
+        self._view.restore_reading_position(self._state_before_prompt[0])
         if line >= 0:
             self.go_to(line)
         else:
@@ -229,8 +232,8 @@ class ViewSearch:
 
         self._load(pattern, show)
 
-    def use(self, pattern: Pattern, lines: Sequence[int], more: bool) -> None:
-        """Set the pattern and the lines of the next steps, found by another search."""
+    def set_matches(self, pattern: Pattern, lines: Sequence[int], more: bool) -> None:
+        """Set the pattern and the matching lines, which another search has found. Later steps go to them."""
         self.matches.clear(pattern)
         self.matches.set_lines(lines, more)
         self._shown_line, self._is_loaded, self._after_loading = -1, True, []
@@ -238,9 +241,9 @@ class ViewSearch:
     def repeat(self) -> None:
         """Search for the same pattern in the text that the view shows now."""
         if self.is_active:
-            self.mark(self.matches.pattern)
+            self.highlight(self.matches.pattern)
 
-    def mark(self, pattern: Pattern) -> None:
+    def highlight(self, pattern: Pattern) -> None:
         """Find and highlight the matches in the text that the view shows now, without going to one."""
         self._is_loaded = False
         self._load(pattern, self._view.redraw_matches)
@@ -253,7 +256,7 @@ class ViewSearch:
     def step(self, by: int) -> None:
         """Go to the next match, or to the previous one if `by` is negative."""
         if self.is_active:
-            self._after_loading_do(lambda: self.go_to(self._line_after_step(by)))
+            self._when_loaded(lambda: self.go_to(self._line_after_step(by)))
         else:
             self._view.report_search("no search yet")
 
@@ -273,13 +276,15 @@ class ViewSearch:
         self._view.report_search(f"/{typed}  {self.matches.position_text(line)}")
 
     def _note_shown(self, line: int) -> None:
+        """Remember the match that the view shows now."""
         self._shown_line, self._cursor_line = line, self._view.search_line
 
-    def _after_loading_do(self, act: Callable[[], object]) -> None:
+    def _when_loaded(self, action: Callable[[], object]) -> None:
+        """Perform an action when the matches of the pattern are known, which may be now."""
         if self._is_loaded:
-            act()
+            action()
         else:
-            self._after_loading.append(act)
+            self._after_loading.append(action)
 
     def _load(self, pattern: Pattern, then: Callable[[], object]) -> None:
         """Find the lines that match `pattern`, then call `then`. Replaces the search that waits for the engine."""
@@ -291,7 +296,7 @@ class ViewSearch:
         self.matches.clear(pattern)
         self._is_loaded = False
         if not pattern.source:
-            self._set_found(Found(()))
+            self._set_lines(FoundLines(()))
         elif reason := pattern_error(pattern):
             self._fail(reason)
         else:
@@ -306,28 +311,29 @@ class ViewSearch:
             self._fail(TOO_SLOW)
             return
         if found is not None:
-            self._set_found(found)
+            self._set_lines(found)
         else:
             start_worker(self._node, "search", self._request, pattern)
 
     async def _request(self, pattern: Pattern) -> None:
+        """Request the lines from the engine, unless another search has started when they arrive."""
         found = await self._view.request_lines(pattern)
         if pattern != self.matches.pattern or self._is_loaded:
             return
         if found is not None:
-            self._set_found(found)
+            self._set_lines(found)
         else:
             self._fail("not searched" if self._prompt is not None else "")  # the request has shown the reason
 
-    def _set_found(self, found: Found) -> None:
+    def _set_lines(self, found: FoundLines) -> None:
         self.matches.set_lines(*found)
         self._is_loaded = True
         actions, self._after_loading = self._after_loading, []
-        for act in actions:
-            act()
+        for action in actions:
+            action()
 
     def _fail(self, reason: str) -> None:
-        """Drop the pattern, and show the reason unless it is empty."""
+        """Remove the pattern, and show the reason unless it is empty."""
         self.matches.clear(NO_PATTERN)
         self._is_loaded, self._after_loading = True, []
         self._view.redraw_matches()
@@ -338,7 +344,7 @@ class ViewSearch:
     # ---- drawing -------------------------------------------------------------------------------------------------
 
     def text_replaced(self) -> None:
-        """Find the lines again before the next use, after the rows of the view have changed."""
+        """Find the matches again, after the rows of the view have changed; a search by the engine is not repeated."""
         if not self.is_active or not self._is_loaded:
             return
         try:
@@ -352,6 +358,6 @@ class ViewSearch:
                 self._shown_line = -1
             self.matches.set_lines(*found)
 
-    def marked(self, row: int, cells: Cells) -> Cells:
+    def highlighted_cells(self, row: int, cells: Cells) -> Cells:
         """The cells of a row, with the matches highlighted except in the first cell, which is the gutter."""
         return [*cells[:1], *self.matches.highlight(cells[1:])] if row in self.matches else cells

@@ -58,43 +58,38 @@ from buddy.app.screens.modal import ConfirmScreen
 from buddy.app.screens.results import Results
 from buddy.app.session.client import EngineLocation
 from buddy.app.session.log_file import NO_LOG, LogOptions
-from buddy.app.session.progress import LongJobs
+from buddy.app.session.progress import BusyPeriod
+from buddy.app.session.recipe_editor import RecipeEditor
 from buddy.app.session.remote_host import RemoteHost
-from buddy.app.session.requests import RecipeEditor
 from buddy.app.session.session import Session
 from buddy.app.session.state import State, Topic
-from buddy.app.widgets.background import screen_bindings
+from buddy.app.widgets.bindings import screen_bindings
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.workbench import status_lines
 from buddy.app.workbench.border_lines import BorderLines
-from buddy.app.workbench.changed_cells import DirtyLines, TerminalCells
+from buddy.app.workbench.changed_cells import DirtyLinesCompositor, TerminalCells
+from buddy.app.workbench.crash_log import save_crash_log
 from buddy.app.workbench.dispatch import Method, resolve
-from buddy.app.workbench.key_sequences import ActionCommands, KeyQueue, KeySequences, Palette
-from buddy.app.workbench.terminal import (
-    ResizeLimiter,
-    clear_region_caches,
-    clear_style_caches,
-    clear_widget_cache,
-    copy_to_tmux,
-    exit_with_server,
-    read_pastes_as_text,
-    save_crash_log,
-)
+from buddy.app.workbench.key_queue import KeyQueue
+from buddy.app.workbench.key_sequences import KeySequences
+from buddy.app.workbench.palette import ActionCommands, Palette
+from buddy.app.workbench.terminal import ResizeLimiter, copy_to_tmux, exit_with_server, read_pastes_as_text
+from buddy.app.workbench.textual_caches import clear_region_caches, clear_style_caches, clear_widget_cache
 from buddy.app.workbench.tour import Tour
-from buddy.app.workspace.session_file import FIRST_SCRIPT_NOTICE, Bookmarks, is_first_script
+from buddy.app.workspace.session_file import FIRST_SCRIPT_NOTICE, Bookmarks, record_first_script
 from buddy.app.workspace.settings import Settings
 from buddy.app.workspace.workspace import Workspace, default_store
 from buddy.compiler.protocol.recipe import PluginFile
 from buddy.themes.palette import DEFAULT, themes
 from buddy.themes.textual_themes import textual_themes
 
-# Changes of these topics are frequent while jobs run, so they are drawn together, at most this often.
+# Changes of these topics are frequent while jobs run, so they are drawn together, at most every `DRAW_SECONDS`.
 FREQUENT_TOPICS: frozenset[Topic] = frozenset({"stages", "passes", "status", "outputs"})
 DRAW_SECONDS = 0.1
 # How often the files of the program are checked for changes, unless they are watched.
 FILE_CHECK_SECONDS = 3.0
 # The exit code after an internal error (EX_SOFTWARE of sysexits.h).
-INTERNAL_ERROR = 70
+INTERNAL_ERROR_EXIT_CODE = 70
 
 
 class MainScreen(Screen[None]):
@@ -104,7 +99,7 @@ class MainScreen(Screen[None]):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._compositor = DirtyLines()
+        self._compositor = DirtyLinesCompositor()
 
 
 class Workbench(App[int]):
@@ -127,10 +122,16 @@ class Workbench(App[int]):
         store: Path | None = None,
         plugins: tuple[PluginFile, ...] = (),
         watch: bool = False,
-        reopens: bool = False,
+        reopens_saved_graphs: bool = False,
         pane_files: tuple[str, ...] = (),
     ) -> None:
-        """Make the workbench of a program. If `shows_tour` is set before it runs, it starts with the tour."""
+        """Make the workbench of the program `source`.
+
+        `engine`, `directory`, `log` and `reopens_saved_graphs` are those of `Session`. `store` is the folder of the
+        session files, by default that of the user. `pane_files` are panes of plug-ins, as `FILE.py:CLASS`. With
+        `watch`, the program is loaded again when its files change. If `shows_tour` is set before the workbench runs, it
+        starts with the tour.
+        """
         super().__init__()
         self.animation_level = "none"
         self.settings = settings or Settings()
@@ -144,7 +145,7 @@ class Workbench(App[int]):
         self._engine = engine
         self._store = store or default_store(engine.key if isinstance(engine, RemoteHost) else "")
         self._directory = os.getcwd() if directory is None else directory
-        self._reopens, self._pane_files = reopens, pane_files
+        self._reopens_saved_graphs, self._pane_files = reopens_saved_graphs, pane_files
         self._make_program(source, arguments, plugins, watch)
         self.key_sequences = KeySequences(self)
         self.tour = Tour(lambda: self.context.layout, lambda message: self.context.say(message))
@@ -153,7 +154,7 @@ class Workbench(App[int]):
         self._terminal_cells = TerminalCells()
         self._key_queue = KeyQueue(self, self.context.jobs, self._deliver, self.context.say)
         self._methods: dict[str, Method] = {}
-        self._long_jobs = LongJobs()
+        self._busy_period = BusyPeriod()
         CursorView.ascii_mode = ascii_mode
 
     def _make_program(
@@ -165,7 +166,7 @@ class Workbench(App[int]):
         self.session = Session(self.workspace, self.session_changed, self._engine, self._log_options, self._directory)
         self.session.auto_run, self.session.equal_nan = self.settings.auto_run, self.settings.equal_nan
         self.session.timeout = self.settings.timeout
-        self.session.watching, self.session.reopens = watch, self._reopens
+        self.session.watching, self.session.reopens_saved_graphs = watch, self._reopens_saved_graphs
         self.context = context = self._make_context()
         self.graph, self.passes, self.ir = GraphPane(context), PassesPane(context), IrPane(context)
         self.source, self.outputs = SourcePane(context, self.graph), OutputsPane(context)
@@ -180,7 +181,7 @@ class Workbench(App[int]):
         self._last_draw_time = 0.0
 
     def _make_context(self) -> WorkbenchContext:
-        """Create the parts that panes and commands share."""
+        """Create the objects that panes and commands share."""
         session, glyphs = self.session, self.glyphs
         status = Status(self, self.update_border_lines)
         session.say = lambda message: status.say(message)
@@ -195,7 +196,7 @@ class Workbench(App[int]):
             status=status,
             dialogs=dialogs,
             files=FileWriter(dialogs, session.say),
-            results=Results(self, session.say, lambda node: selection.go_to_node((node,)), lambda: dialogs.is_open),
+            results=Results(self, session.say, lambda node: selection.go_to_one_of((node,)), lambda: dialogs.is_open),
             jobs=jobs,
             layout=layout,
             selection=selection,
@@ -226,7 +227,7 @@ class Workbench(App[int]):
         self.screen_commands = ScreenCommands(context, self, graph, ir, self.log_path, self.situation)
 
     def targets(self) -> list[tuple[str, object]]:
-        """The objects other than panes that perform actions, by the names that actions use for them."""
+        """Return the objects other than panes that perform actions, by the names that `Action.target` uses for them."""
         return [
             ("app", self),
             ("engine", self.engine_commands),
@@ -296,29 +297,29 @@ class Workbench(App[int]):
     def _start_program(self) -> None:
         """Restore the last session of the program, and show it in the panes, which are mounted."""
         self._methods = resolve(actions.ACTIONS, self.targets(), self.panes, lambda: self.context.layout.pane_id)
-        self.program_commands.record()
+        self.program_commands.add_to_recent()
         if self.state.opens_dump:
-            self.context.layout.pane_id = "ir"  # its stages are what a dump has
+            self.context.layout.pane_id = "ir"  # a dump consists of stages
         self.session_commands.restore()
         self.context.layout.arrange()
         self.pane.focus()
 
     def open_program(self, source: str, arguments: tuple[str, ...]) -> None:
-        """Replace the program by another one. The edits of both are saved; what runs is cancelled."""
+        """Replace the program by another one. The edits of both are saved; running jobs are cancelled."""
         self.call_later(self._open_program, source, arguments)
 
     async def _open_program(self, source: str, arguments: tuple[str, ...]) -> None:
-        before, plugins = self.session, self.workspace.plugins
+        previous_session, plugins = self.session, self.workspace.plugins
         self.session_commands.save()
         self.workers.cancel_all()
-        self._make_program(source, arguments, plugins, before.watching)
+        self._make_program(source, arguments, plugins, previous_session.watching)
         self._key_queue.use(self.context.jobs, self.context.say)
-        if is_first_script(source, self._store):
+        if record_first_script(source, self._store):
             self.session_commands.startup_messages = (FIRST_SCRIPT_NOTICE,)
         await self.recompose()
         self._start_program()
         self.update_border_lines()
-        self._run_session(before)
+        self._run_session(previous_session)
 
     async def _check_files(self) -> None:
         await self.program_commands.check_files()
@@ -327,12 +328,12 @@ class Workbench(App[int]):
         await self._check_files()
 
     @work(group="session")
-    async def _run_session(self, before: Session | None = None) -> None:
-        """Run the session, after the engine of the session `before` has exited."""
+    async def _run_session(self, previous_session: Session | None = None) -> None:
+        """Run the session, after the engine of the previous one has exited."""
         session = self.session
         try:
-            if before is not None:
-                await before.close()
+            if previous_session is not None:
+                await previous_session.close()
             await session.keep_running()
         except Exception as error:
             # Without a session nothing compiles, so this error must end the workbench.
@@ -365,11 +366,11 @@ class Workbench(App[int]):
     @property
     def busy(self) -> bool:
         """Whether anything runs that the user can cancel."""
-        jobs_wait = self.context.jobs.is_busy or self.ir.comparison.running or self.ir.stage_search.running
-        return self.state.busy or jobs_wait
+        is_job_running = self.context.jobs.is_busy or self.ir.comparison.running or self.ir.stage_search.running
+        return self.state.busy or is_job_running
 
     def situation(self) -> actions.Situation:
-        """The state that decides which actions are enabled."""
+        """Return the state that decides which actions are enabled."""
         state, workspace = self.state, self.workspace
         node, row = self.graph.current, self.passes.current
         return actions.Situation(
@@ -382,7 +383,7 @@ class Workbench(App[int]):
             can_redo=workspace.can_redo,
             has_edits_of_others=workspace.has_edits_of_others,
             node=node,
-            assignment=self.graph.assignment(node) if node else None,
+            assignment=self.graph.assignment_of(node) if node else None,
             step=row.step if row else None,
             is_folded=bool(row and row.folded),
             stage=self.ir.chosen_stage,
@@ -426,13 +427,14 @@ class Workbench(App[int]):
             self.call_later(self._draw_changes)
 
     def _draw_changes(self) -> None:
+        """Update the panes and the lines around them after changes of the topics that are not drawn yet."""
         topics = self._undrawn_topics
         self._undrawn_topics = frozenset()
         if not self.is_running or not topics:
             return
         self._last_draw_time = time.monotonic()
         if "graph" in topics and self.state.info is not None:
-            self.context.selection.name_nodes(self.state.info)
+            self.context.selection.set_graph(self.state.info)
         if "lines" in topics:
             self.ir.draw_fetched_lines()
         self.screen_stack[0].set_class(len(self.state.graphs) > 1, "-several")
@@ -452,7 +454,7 @@ class Workbench(App[int]):
         else:
             self._ticker.pause()
             self.engine_commands.report_cancelled()
-        if self._long_jobs.has_ended(busy, self.settings.bell_after):
+        if self._busy_period.update(busy, self.settings.bell_after):
             self.bell()
 
     def update_border_lines(self) -> None:
@@ -464,9 +466,10 @@ class Workbench(App[int]):
         """Draw the progress again in panes that wait for their content."""
         for pane in (self.graph, self.ir):
             if not pane.row_count:
-                pane.rows_updated()
+                pane.redraw_changed_lines()
 
     def _update_time(self) -> None:
+        """Draw the times of running jobs again. Called every second while a job runs."""
         self._update_busy()
         self._draw_empty_panes()
         self.update_border_lines()
@@ -510,9 +513,11 @@ class Workbench(App[int]):
         return await self._check_bindings(key, priority=True) or await self._check_bindings(key)
 
     def action_begin_sequence(self, key: str) -> None:
+        """Handle the binding of the first key of a sequence."""
         self.key_sequences.begin(key)
 
     async def action_act(self, action_id: str, *arguments: object) -> None:
+        """Perform the action of a key binding."""
         await self.perform(actions.BY_ID[action_id], *arguments)
 
     async def perform(self, action: actions.Action, *arguments: object) -> None:
@@ -520,9 +525,9 @@ class Workbench(App[int]):
         self.context.status.message = ""
         situation = self.situation()
         reason = action.blocked(situation)
-        other = actions.BY_ID.get(action.instead.get(self.pane.pane_id, ""))
-        if reason and other is not None and not other.blocked(situation):
-            action, reason = other, ""
+        replacement = actions.BY_ID.get(action.instead.get(self.pane.pane_id, ""))
+        if reason and replacement is not None and not replacement.blocked(situation):
+            action, reason = replacement, ""
         if reason:
             self.context.say(f"{action.title}: {reason}")
             return
@@ -531,17 +536,18 @@ class Workbench(App[int]):
         pane_id = self.context.layout.pane_id
         self._methods[action.id](*arguments)
         if situation.captured:
-            self.tour.note(action.id, pane_id)
+            self.tour.advance_after(action.id, pane_id)
         self.update_border_lines()
 
     def on_click(self, event: events.Click) -> None:
         if event.widget is self.graph and self.state.captured:
-            self.tour.note("move.down", "graph")
+            self.tour.advance_after("move.down", "graph")
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
         if isinstance(event.widget, Pane):
+            # A key changes the layout first, and a click the focus.
             by_key = self.context.layout.pane_id == event.widget.pane_id
-            self.context.layout.take_focus(event.widget.pane_id)
+            self.context.layout.note_focus(event.widget.pane_id)
             stages = self.ir.stages
             # After a click, the cursor goes to the row that was clicked.
             if event.widget is self.passes and by_key and (stages.is_default or stages.expected_key is None):
@@ -557,7 +563,7 @@ class Workbench(App[int]):
     # ---- helpers -----------------------------------------------------------------------------------------------------
 
     def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
-        """Write only the cells that have changed."""
+        """Write an update of the screen to the terminal: only the cells that have changed."""
         super()._display(screen, self._terminal_cells.as_changes(renderable))
 
     def redraw_screen(self) -> None:
@@ -575,7 +581,7 @@ class Workbench(App[int]):
         """Show or hide the source pane, which follows the selection."""
         layout, selection = self.context.layout, self.context.selection
         layout.toggle_source()
-        if layout.with_source and not selection.node:
+        if layout.shows_source and not selection.node:
             selection.select_row(self.graph.current)
         self.source.redraw_links()
         self.source.go_to_selected_node()
@@ -589,12 +595,14 @@ class Workbench(App[int]):
     def _show_pass_stage(self) -> None:
         """Show the stage of the selected pass in the IR pane, if the pass has run."""
         row = self.passes.current
-        if row is not None and row.stage is not None and row.stage.key != self.ir.key:
+        if row is not None and row.stage is not None and row.stage.key != self.ir.chosen_key:
             self.ir.choose(row.stage, notify=False)
 
     def on_cursor_view_double_clicked(self, event: CursorView.DoubleClicked) -> None:
-        if isinstance(event.view, GraphPane | PassesPane):
-            event.view.toggle()
+        if isinstance(event.view, GraphPane):
+            event.view.toggle_eager()
+        elif isinstance(event.view, PassesPane):
+            event.view.toggle_pass()
 
     def on_ir_pane_stage_shown(self, event: IrPane.StageShown) -> None:
         if not self.ir.stages.is_default:
@@ -603,7 +611,7 @@ class Workbench(App[int]):
         self.plugin.stage_shown()
 
     def pane_commands(self) -> list[tuple[str, str, Callable[[], None]]]:
-        """An entry of the palette for each pane of a plug-in: the title, the help and what it does."""
+        """Return the title, the help and the function of the palette entry of each pane of a plug-in."""
         return [
             (
                 f"Pane of a plug-in: {source.name}",
@@ -663,4 +671,4 @@ class Workbench(App[int]):
             self.context.say(str(diagnostic))
             return
         diagnostic = save_crash_log(error, path)
-        self.exit(INTERNAL_ERROR, return_code=INTERNAL_ERROR, message=str(diagnostic))
+        self.exit(INTERNAL_ERROR_EXIT_CODE, return_code=INTERNAL_ERROR_EXIT_CODE, message=str(diagnostic))

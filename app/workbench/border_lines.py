@@ -1,4 +1,4 @@
-"""The lines above and below the panes: header, graphs, status and keys, and what a click on them does."""
+"""Draws the lines above and below the panes (header, graphs, status and keys), and handles clicks on them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class BorderLines:
-    """Draws the lines of one program around the panes, with the prompt of the main screen between them."""
+    """The lines around the panes of one program, and the prompt of the main screen, which is between them."""
 
     def __init__(self, workbench: Workbench) -> None:
         self._workbench = workbench
         self.prompt = Prompt()
-        # Those above the panes and those below. Empty until the screen is composed.
+        # The lines above the panes and those below. Empty until the screen is composed.
         self.above: tuple[CellLine, ...] = ()
         self.below: tuple[CellLine, ...] = ()
 
@@ -47,9 +47,9 @@ class BorderLines:
     def status_cells(self, width: int) -> Cells:
         app, layout = self._workbench, self._workbench.context.layout
         message = app.context.status.message
-        only_pane = layout.pane_id if layout.folded else None
+        only_pane = layout.pane_id if layout.shows_one_pane else None
         return status_lines.status_cells(
-            app.state, message, app.key_sequences.hint, app.busy, layout.order, only_pane, width, app.glyphs
+            app.state, message, app.key_sequences.hint, app.busy, layout.visible_order, only_pane, width, app.glyphs
         )
 
     def _graph_cells(self, width: int) -> Cells:
@@ -69,14 +69,14 @@ class BorderLines:
         return status_lines.key_cells(app.context.layout.pane_id, app.situation(), width)
 
     async def _press_clicked_key(self, x: int, width: int) -> None:
-        """Do what a key of the key line does: perform its action, or list the second keys of a sequence."""
+        """Handle a click on the key line like the key: perform its action, or list the second keys of a sequence."""
         if self.prompt.display:
             if key := status_lines.prompt_key_at(PROMPT_KEYS, x):
                 await self.prompt.press(key)
             return
         app = self._workbench
-        found = status_lines.key_at(app.context.layout.pane_id, app.situation(), width, x)
-        if isinstance(found, str):
-            app.key_sequences.begin(found)
-        elif found is not None:
-            await app.perform(found)
+        action_or_key = status_lines.key_at(app.context.layout.pane_id, app.situation(), width, x)
+        if isinstance(action_or_key, str):
+            app.key_sequences.begin(action_or_key)
+        elif action_or_key is not None:
+            await app.perform(action_or_key)

@@ -1,7 +1,7 @@
 """Writes to the terminal only the cells that differ from what it shows, with as few escape sequences as possible.
 
 Textual repaints whole regions, and sets and resets the colours of each piece of text. Most of the repainted cells are
-the same as before, and two of three bytes are colours. Over a slow connection these bytes are seconds.
+the same as before, and two of three bytes are colours. Over a slow connection, sending these bytes takes seconds.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from textual._compositor import ChopsUpdate, Compositor, CompositorUpdate, Layou
 from textual.geometry import Region
 from textual.strip import Strip
 
-# Unchanged cells between changed ones are written again if they are at most this many, since moving costs as much.
+# At most this many unchanged cells between changed ones are written again: a sequence that moves the cursor past them
+# has about as many bytes.
 MAX_GAP = 4
-# The second and later cells of a text that is wider than one cell.
+# The text of the second and later cells of a text that is wider than one cell.
 CONTINUATION = ""
 # The attributes that show on a space: underline, blink, reverse, strike, and lines around and above the text.
 ATTRIBUTES_OF_SPACES = frozenset(("4", "5", "6", "7", "9", "21", "51", "52", "53"))
-# The parts of a line: its column, and the text from there on.
-Parts = Iterable[tuple[int, Strip]]
+# The strips of a line, each with the column of its first cell.
+PlacedStrips = Iterable[tuple[int, Strip]]
 
 
 class Pen(NamedTuple):
@@ -37,12 +38,13 @@ class Pen(NamedTuple):
 
 
 PLAIN = Pen()
+# All pens that were made, so that equal pens are the same object and can be compared by `is`.
 _PENS: dict[Pen, Pen] = {PLAIN: PLAIN}
 
 
 @lru_cache(maxsize=4096)
-def codes_between(before: Pen | None, pen: Pen) -> str:
-    """The sequence that changes the pen from `before` to `pen`. `None` means that the pen is unknown."""
+def _codes_between(before: Pen | None, pen: Pen) -> str:
+    """Return the escape sequence that changes the pen from `before` to `pen`. `None` means that the pen is unknown."""
     if before is None or not set(before.attributes) <= set(pen.attributes):
         codes = ["0", *pen.attributes, *pen.foreground, *pen.background]
     else:
@@ -53,20 +55,21 @@ def codes_between(before: Pen | None, pen: Pen) -> str:
 
 
 @lru_cache(maxsize=4096)
-def pen_of(style: Style | None, colors: ColorSystem) -> Pen:
-    """The pen of a style, in a terminal with these colours. Equal pens are the same object."""
+def _pen_of(style: Style | None, colors: ColorSystem) -> Pen:
+    """Return the pen of a style, in a terminal with these colours. Equal pens are the same object."""
     return _PENS.setdefault(pen := _make_pen(style, colors), pen)
 
 
 @lru_cache(maxsize=4096)
-def pen_of_space(pen: Pen) -> Pen:
-    """A pen that draws a space as `pen` does: without the colour of text, which a space does not show."""
+def _pen_of_space(pen: Pen) -> Pen:
+    """Return the pen that draws a space as `pen` does: without the colour of text, which a space does not show."""
     if not ATTRIBUTES_OF_SPACES.isdisjoint(pen.attributes):
         return pen
     return _PENS.setdefault(space := Pen(background=pen.background), space)
 
 
 def _make_pen(style: Style | None, colors: ColorSystem) -> Pen:
+    """Return a new pen for a style."""
     if style is None:
         return PLAIN
     without_colors = Strip.render_ansi(style.without_color, colors)
@@ -78,7 +81,7 @@ def _make_pen(style: Style | None, colors: ColorSystem) -> Pen:
 
 
 class TerminalLine:
-    """The cells of a line: their texts and pens. A text of `None` is unknown."""
+    """The cells that one line of the terminal shows: their texts and pens. A text of `None` is unknown."""
 
     def __init__(self) -> None:
         self.texts: list[str | None] = []
@@ -87,10 +90,13 @@ class TerminalLine:
         self._strips: dict[int, Strip] = {}
 
     def shows(self, x: int, strip: Strip) -> bool:
-        """Whether `strip` is known to be at column `x`. Saves the comparison of cells, and is not always found."""
+        """Whether `strip` was written at column `x` and is still there. If false, the cells may nevertheless be equal.
+
+        Saves the comparison of cells.
+        """
         return self._strips.get(x) == strip
 
-    def put(self, x: int, strip: Strip, texts: Sequence[str], pens: Sequence[Pen]) -> None:
+    def record(self, x: int, strip: Strip, texts: Sequence[str], pens: Sequence[Pen]) -> None:
         """Record that `strip`, with these cells, is at column `x`."""
         end = x + len(texts)
         self.texts[x:end], self.pens[x:end] = texts, pens
@@ -105,9 +111,9 @@ class TerminalLine:
 
 
 class TerminalCells:
-    """What the terminal shows. `changes` returns the text that makes it show an update.
+    """Remembers what each cell of the terminal shows, to write only the changes of an update.
 
-    After anything else has written to the terminal, or has changed its size, `forget` must be called.
+    `forget` must be called when anything else has written to the terminal or has changed its size.
     """
 
     def __init__(self) -> None:
@@ -118,67 +124,68 @@ class TerminalCells:
         self._lines = {}
 
     def as_changes(self, update: RenderableType | None) -> RenderableType | None:
-        """An update of the screen as one that writes only the changes; any other object unchanged."""
+        """Return an update of the screen as one that writes only the changes, and any other object unchanged."""
         if not isinstance(update, LayoutUpdate | ChopsUpdate):
             return update
         # Of a `CompositorUpdate`, Textual calls `render_segments` alone.
-        return cast(RenderableType, Changes(self, update))
+        return cast(RenderableType, ChangedCellsUpdate(self, update))
 
     def changes(self, update: LayoutUpdate | ChopsUpdate, console: Console) -> str:
-        """The text that changes the terminal to `update`, which is then what it shows."""
+        """Return the text that makes the terminal show `update`, and record that it shows it."""
         colors = ColorSystem(console._color_system or ColorSystem.TRUECOLOR)
         sequences: list[str] = []
         pen: Pen | None = None
-        for y, parts in lines_of(update):
+        for y, strips in _lines_of_update(update):
             line = self._lines.setdefault(y, TerminalLine())
-            for x, strip in parts:
+            for x, strip in strips:
                 if line.shows(x, strip):
                     continue
-                texts, pens = cells_of(strip, colors)
+                texts, pens = _cells_of(strip, colors)
                 line.widen(x + len(texts))
-                for start, end in changed_runs(line, x, texts, pens):
+                for start, end in _changed_runs(line, x, texts, pens):
                     sequences.append(f"\x1b[{y + 1};{x + start + 1}H")
                     for text, new_pen in zip(texts[start:end], pens[start:end], strict=True):
-                        if new_pen is not pen and (text != " " or pen is None or pen_of_space(pen) is not new_pen):
-                            sequences.append(codes_between(pen, new_pen))
+                        if new_pen is not pen and (text != " " or pen is None or _pen_of_space(pen) is not new_pen):
+                            sequences.append(_codes_between(pen, new_pen))
                             pen = new_pen
                         sequences.append(text)
-                line.put(x, strip, texts, pens)
+                line.record(x, strip, texts, pens)
         return "".join([*sequences, "\x1b[0m"]) if sequences else ""
 
 
-class DirtyLines(Compositor):
-    """Composes the lines that have changed. Textual composes all lines of all widgets between the first and the last.
+class DirtyLinesCompositor(Compositor):
+    """A compositor that composes only the lines that have changed.
 
-    A step of the cursor changes a few lines at the top and at the bottom of the screen.
+    Textual's compositor composes all lines between the first and the last changed one. A step of the cursor changes a
+    few lines at the top and at the bottom of the screen.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        # The regions that have changed, while an update of them is composed.
-        self._changed: list[Region] | None = None
+        # The regions that have changed; `None` unless an update of them is composed.
+        self._changed_regions: list[Region] | None = None
 
     def render_partial_update(self) -> ChopsUpdate | None:
-        self._changed = list(self._dirty_regions)
+        self._changed_regions = list(self._dirty_regions)
         try:
             return super().render_partial_update()
         finally:
-            self._changed = None
+            self._changed_regions = None
 
     def _get_renders(self, crop: Region | None = None) -> Iterable[tuple[Region, Region, list[Strip]]]:
-        if self._changed is None:
+        if self._changed_regions is None:
             yield from super()._get_renders(crop)
             return
         for widget, (region, clip) in self.visible_widgets.items():
             visible = region.intersection(clip)
-            changed = [part for other in self._changed if (part := visible.intersection(other))]
+            changed = [part for other in self._changed_regions if (part := visible.intersection(other))]
             if changed:
                 first, end = min(part.y for part in changed), max(part.bottom for part in changed)
                 lines = Region(visible.x, first, visible.width, end - first)
                 yield region, lines, widget.render_lines(lines.translate(-region.offset))
 
 
-class Changes(CompositorUpdate):
+class ChangedCellsUpdate(CompositorUpdate):
     """An update that writes only the cells that differ from what the terminal shows."""
 
     def __init__(self, cells: TerminalCells, update: LayoutUpdate | ChopsUpdate) -> None:
@@ -189,8 +196,11 @@ class Changes(CompositorUpdate):
         return self._cells.changes(self._update, console)
 
 
-def lines_of(update: LayoutUpdate | ChopsUpdate) -> Iterator[tuple[int, Parts]]:
-    """The lines of an update with their numbers, from 0 on. A line may appear more than once."""
+def _lines_of_update(update: LayoutUpdate | ChopsUpdate) -> Iterator[tuple[int, PlacedStrips]]:
+    """Yield the strips of each line of an update, with the number of the line (from 0).
+
+    A line may appear repeatedly.
+    """
     if isinstance(update, LayoutUpdate):
         for y, strips in enumerate(update.strips, update.region.y):
             yield y, _placed(strips, update.region.x)
@@ -201,29 +211,30 @@ def lines_of(update: LayoutUpdate | ChopsUpdate) -> Iterator[tuple[int, Parts]]:
 
 
 def _placed(strips: Iterable[Strip], x: int) -> Iterator[tuple[int, Strip]]:
+    """Yield the strips, which follow each other from column `x` on, with their columns."""
     for strip in strips:
         yield x, strip
         x += strip.cell_length
 
 
-def cells_of(strip: Strip, colors: ColorSystem) -> tuple[list[str], list[Pen]]:
-    """The text and the pen of each cell of `strip`. Spaces of the same look have the same pen."""
+def _cells_of(strip: Strip, colors: ColorSystem) -> tuple[list[str], list[Pen]]:
+    """Return the text and the pen of each cell of `strip`. Spaces that look the same have the same pen."""
     texts: list[str] = []
     pens: list[Pen] = []
     for text, style, control in strip:
         if control or not text:
             continue
-        cells, pen = split_cells(text), pen_of(style, colors)
+        cells, pen = _split_cells(text), _pen_of(style, colors)
         texts += cells
-        if " " in text and (space := pen_of_space(pen)) is not pen:
+        if " " in text and (space := _pen_of_space(pen)) is not pen:
             pens += [space if cell == " " else pen for cell in cells]
         else:
             pens += [pen] * len(cells)
     return texts, pens
 
 
-def split_cells(text: str) -> Sequence[str]:
-    """The text of each cell.
+def _split_cells(text: str) -> Sequence[str]:
+    """Return the text of each cell of `text`.
 
     A text with characters that are not one cell wide stays in one piece, because terminals differ in how they combine
     characters.
@@ -233,6 +244,7 @@ def split_cells(text: str) -> Sequence[str]:
 
 @lru_cache(maxsize=1024)
 def _split_wide_text(text: str) -> Sequence[str]:
+    """Return the text of each cell of a text that is not ASCII."""
     width = cell_len(text)
     if not width:
         return ()
@@ -241,8 +253,11 @@ def _split_wide_text(text: str) -> Sequence[str]:
     return (text, *[CONTINUATION] * (width - 1))
 
 
-def changed_runs(line: TerminalLine, x: int, texts: Sequence[str], pens: Sequence[Pen]) -> list[tuple[int, int]]:
-    """The runs of these cells, start and end, that differ from what `line` shows from column `x` on."""
+def _changed_runs(line: TerminalLine, x: int, texts: Sequence[str], pens: Sequence[Pen]) -> list[tuple[int, int]]:
+    """Return the runs of cells, as (start, end), that differ from what `line` shows from column `x` on.
+
+    The cells have these texts and pens. Start and end are relative to `x`. Small gaps between changes are included.
+    """
     old_texts, old_pens = line.texts[x : x + len(texts)], line.pens[x : x + len(texts)]
     if old_texts == texts and old_pens == pens:
         return []
@@ -263,12 +278,12 @@ def changed_runs(line: TerminalLine, x: int, texts: Sequence[str], pens: Sequenc
 
 def _is_uniform(pens: Sequence[Pen]) -> bool:
     """Whether cells with these pens are written without a change of the pen, except that of spaces."""
-    pen = next((pen for pen in pens if pen_of_space(pen) is not pen), pens[0])
-    return all(other is pen or other is pen_of_space(pen) for other in pens)
+    pen = next((pen for pen in pens if _pen_of_space(pen) is not pen), pens[0])
+    return all(other is pen or other is _pen_of_space(pen) for other in pens)
 
 
 def _with_whole_texts(runs: Iterable[tuple[int, int]], texts: Sequence[str]) -> list[tuple[int, int]]:
-    """The runs, extended so that each text that is wider than one cell is written whole or not at all."""
+    """Return the runs, extended so that each text that is wider than one cell is written whole or not at all."""
     whole: list[tuple[int, int]] = []
     for start, end in runs:
         while texts[start] == CONTINUATION:

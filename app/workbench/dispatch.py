@@ -19,12 +19,12 @@ def resolve(
     actions: Iterable[Action],
     targets: Iterable[tuple[str, object]],
     panes: Mapping[Pane, object],
-    focused: Callable[[], Pane],
+    focused_pane: Callable[[], Pane],
 ) -> dict[str, Method]:
-    """The method of each action, by the id of the action.
+    """Return the method of each action, by the id of the action.
 
-    `Action.target` is a name in `targets`, the id of a pane, or `pane` for the pane that has focus; `focused` returns
-    the id of that pane. Raises `DispatchError` unless each action has exactly one method; an action with the target
+    `Action.target` is a name in `targets`, the id of a pane, or `pane` for the pane that has focus, whose id
+    `focused_pane` returns. Raises `DispatchError` unless each action has exactly one method; an action with the target
     `pane` needs one in every pane.
     """
     objects = [*targets, *panes.items()]
@@ -32,7 +32,7 @@ def resolve(
     problems: list[str] = []
     for action in actions:
         if action.target == "pane":
-            pane_method = FocusedPaneMethod(action.method, panes, focused)
+            pane_method = FocusedPaneMethod(action.method, panes, focused_pane)
             candidates: list[Method] = [pane_method] if pane_method.is_in_all_panes else []
         else:
             members = [getattr(target, action.method, None) for name, target in objects if name == action.target]
@@ -49,13 +49,14 @@ def resolve(
 class FocusedPaneMethod:
     """Calls the method called `name` of the pane that has focus."""
 
-    def __init__(self, name: str, panes: Mapping[Pane, object], focused: Callable[[], Pane]) -> None:
+    def __init__(self, name: str, panes: Mapping[Pane, object], focused_pane: Callable[[], Pane]) -> None:
         self._methods: dict[Pane, Any] = {pane_id: getattr(pane, name, None) for pane_id, pane in panes.items()}
-        self._focused = focused
+        self._focused_pane = focused_pane
 
     @property
     def is_in_all_panes(self) -> bool:
+        """Whether each pane has the method."""
         return all(map(callable, self._methods.values()))
 
     def __call__(self, *arguments: object) -> object:
-        return self._methods[self._focused()](*arguments)
+        return self._methods[self._focused_pane()](*arguments)

@@ -1,168 +1,25 @@
-"""Delivers keys, and starts actions from key sequences, from the list of their second keys and from the palette."""
+"""Key sequences: starts actions from sequences of two keys, and lists the second keys after the first one."""
 
 from __future__ import annotations
 
-import asyncio
-import re
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
-from typing import Any, ClassVar, NamedTuple, Protocol, cast
+from typing import Protocol
 
 from textual import events
-from textual.app import App
-from textual.binding import Binding, BindingType
-from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
-from textual.message_pump import MessagePump
 from textual.strip import Strip
 from textual.timer import Timer
 from textual.widget import Widget
-from textual.widgets import Input, TextArea
 
 from buddy.app import actions
-from buddy.app.actions import ACTIONS, PANE_TITLES, Action, Situation
+from buddy.app.actions import Action, Situation
 from buddy.app.actions.key_map import Keymap
 from buddy.app.panes.pane import Pane
 from buddy.app.reports.formatting import Glyphs
-from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells, look_of
-
-# Seconds between checks whether a job has opened its screen, until a message says what the keys wait for, and until
-# a key counts as delivered although a widget is still busy with it.
-OPENING_CHECK_SECONDS = 0.02
-OPENING_MESSAGE_SECONDS = 0.5
-DELIVERY_SECONDS = 2.0
-# Passes through the queues after a key. A binding may post a message, so two are the minimum.
-_MIN_PASSES, _MAX_PASSES = 2, 10
-_CANCEL_KEYS = ("ctrl+c", "escape")
-
-
-class OpeningJobs(Protocol):
-    """The jobs that open a screen when they have an answer of the engine."""
-
-    @property
-    def opening(self) -> bool: ...
-    def cancel_opening(self) -> None: ...
-
-
-class _Passage(NamedTuple):
-    """A key on its way through the queues. `rest` are left. Textual inspects the signature of a method only once."""
-
-    rest: list[MessagePump]
-    generation: int
-    pass_through: Callable[[list[MessagePump], int], Awaitable[None]]
-
-    async def go_on(self) -> None:
-        await self.pass_through(self.rest, self.generation)
-
-
-class KeyQueue:
-    """Delivers keys and pasted text one at a time: each after all effects of the previous one.
-
-    Textual passes a key through the queue of the widget that has focus and of all its parents before it looks up the
-    binding, and moves the focus and mounts a screen later still. Without this queue, keys that arrive in one burst
-    would all go to the widget that had focus at the first of them.
-    """
-
-    def __init__(
-        self,
-        app: App[Any],
-        jobs: OpeningJobs,
-        deliver: Callable[[events.Event], Awaitable[None]],
-        say: Callable[[str], object],
-    ) -> None:
-        self._app, self._jobs, self._deliver, self._say = app, jobs, deliver, say
-        self._waiting: deque[events.Event] = deque()
-        self._delivering = False
-        self._generation = self._passes = 0
-        self._focus: tuple[object, object] = (None, None)
-        self._time_limit: asyncio.TimerHandle | None = None
-
-    def use(self, jobs: OpeningJobs, say: Callable[[str], object]) -> None:
-        """Wait for other jobs, and show messages by `say`, after another program was opened."""
-        self._jobs, self._say = jobs, say
-
-    async def take(self, event: events.Key | events.Paste) -> None:
-        """Deliver a key or a paste now, or after the ones before it."""
-        if self._jobs.opening and isinstance(event, events.Key) and event.key in _CANCEL_KEYS:
-            self._waiting.clear()
-            self._jobs.cancel_opening()
-        self._waiting.append(event)
-        if not self._delivering:
-            self._delivering = True
-            await self._deliver_next()
-
-    async def _deliver_next(self, waited: float = 0.0) -> None:
-        """Deliver the first event that waits, unless a job is about to open the screen that it is meant for."""
-        if not self._waiting:
-            self._delivering = False
-            return
-        if self._jobs.opening:
-            if waited < OPENING_MESSAGE_SECONDS <= waited + OPENING_CHECK_SECONDS:
-                self._say("Keys wait until the screen opens. Press ctrl+c to cancel")
-            self._app.set_timer(OPENING_CHECK_SECONDS, partial(self._deliver_next, waited + OPENING_CHECK_SECONDS))
-            return
-        path = self._path()
-        self._passes = 0
-        self._generation += 1
-        self._limit_time()
-        event = self._waiting.popleft()
-        await self._deliver(event)
-        while self._waiting and self._can_deliver_next(event):
-            event = self._waiting.popleft()
-            await self._deliver(event)
-        await self._pass_through(path, self._generation)
-
-    def _can_deliver_next(self, event: events.Event) -> bool:
-        """Whether the next event need not wait: the focus stays, and what is in the queues changes at most a text."""
-        app = self._app
-        if (app.screen, app.focused) != self._focus or self._jobs.opening or app._exit:
-            return False
-        if isinstance(app.focused, CursorView):
-            return True
-        typed = isinstance(event, events.Paste) or (isinstance(event, events.Key) and event.is_printable)
-        return typed and isinstance(app.focused, Input | TextArea)
-
-    def _limit_time(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._time_limit = loop.call_later(DELIVERY_SECONDS, self._give_up, self._generation)
-
-    def _path(self) -> list[MessagePump]:
-        """The widget that has focus, its parents, the screen and the application: the way of a key."""
-        screen, focused = self._app.screen, self._app.focused
-        self._focus = (screen, focused)
-        return [*(node for node in (focused or screen).ancestors_with_self if node is not self._app), self._app]
-
-    async def _pass_through(self, path: list[MessagePump], generation: int) -> None:
-        """Wait for what is in the queues of `path`, one after the other. A screen handles its queue once mounted."""
-        if generation != self._generation:
-            return  # given up
-        for index, pump in enumerate(path):
-            passage = _Passage(path[index + 1 :], generation, self._pass_through)
-            if pump.post_message(events.Callback(callback=passage.go_on)):
-                return
-        self._passes += 1
-        now = (self._app.screen, self._app.focused)
-        if self._passes < _MIN_PASSES or (now != self._focus and self._passes < _MAX_PASSES):
-            await self._pass_through(self._path(), generation)
-            return
-        if self._time_limit is not None:
-            self._time_limit.cancel()
-        await self._deliver_next()
-
-    def _give_up(self, generation: int) -> None:
-        """Deliver the next key although a widget has not finished with this one, unless a screen is being mounted."""
-        if generation != self._generation or not self._app.is_running:
-            return
-        if self._app.screen.is_mounted:
-            self._generation += 1
-            self._app.call_later(self._deliver_next)
-        else:
-            self._limit_time()
 
 
 class ActionHost(Protocol):
-    """The members of the workbench that start an action."""
+    """The members of the workbench that key sequences and the palette use."""
 
     glyphs: Glyphs
     keymap: Keymap
@@ -179,9 +36,9 @@ class ActionHost(Protocol):
     def set_timer(self, delay: float, callback: Callable[[], None]) -> Timer: ...
 
 
-# A second key with its action.
+# A second key of a sequence, with the action of the sequence.
 Continuation = tuple[str, Action]
-# Seconds from the first key of a sequence until the second keys are listed. A user who knows the sequence is faster.
+# How long after the first key of a sequence the second keys are listed. A user who knows the sequence is faster.
 WHICH_KEY_SECONDS = 0.4
 # The keys that turn the pages of the list, unless the sequence has them as second keys.
 PAGE_KEYS = {"down": 1, "pagedown": 1, "right": 1, "up": -1, "pageup": -1, "left": -1}
@@ -190,39 +47,57 @@ _MIN_COLUMN, _MIN_GAP = 20, 1
 
 
 class WhichKey(Widget):
-    """Lists the second keys of a key sequence in columns, over the bottom of the panes. A click on one chooses it."""
+    """Lists the second keys of a key sequence in columns, over the bottom of the panes.
 
-    def __init__(self, choose: Callable[[Action], Awaitable[None]]) -> None:
+    A click on a key calls `choose` with its action. `on_resized` is called when the number of pages may have changed,
+    because the terminal has another size.
+    """
+
+    def __init__(self, choose: Callable[[Action], Awaitable[None]], on_resized: Callable[[], None]) -> None:
         super().__init__(id="which-key")
-        self._choose = choose
+        self._choose, self._on_resized = choose, on_resized
         self._continuations: list[Continuation] = []
         self._page = 0
 
     def open(self, prefix: str, continuations: Sequence[Continuation]) -> None:
         """List the second keys after `prefix`, sorted by key."""
-        self._continuations = sorted(continuations, key=lambda each: (each[0].lower(), each[0].isupper()))
+        self._continuations = sorted(
+            continuations, key=lambda continuation: (continuation[0].lower(), continuation[0].isupper())
+        )
         self._page = 0
         self.border_title = prefix
-        self.styles.height = self._row_count + 1  # and the border
+        self._fit()
         self.display = True
+
+    def _fit(self) -> None:
+        """Set the height for the size of the terminal, and show the last page if the current one no longer exists."""
+        self.styles.height = self._row_count + 1  # and the border
+        self._page = min(self._page, max(0, self.page_count - 1))
         self.refresh()
+
+    def on_resize(self, event: events.Resize) -> None:
+        if self.display:
+            self._fit()
+            self._on_resized()
 
     def close(self) -> None:
         if self.display:
             self.display = False
 
     @property
-    def pages(self) -> int:
+    def page_count(self) -> int:
+        """The number of pages of the list."""
         return -(-len(self._continuations) // max(1, self._row_count * self._column_count))
 
     def turn_page(self, by: int) -> None:
-        self._page = (self._page + by) % max(1, self.pages)
+        """Show the page `by` pages after this one, wrapping around at the ends."""
+        self._page = (self._page + by) % max(1, self.page_count)
         self.refresh()
 
     @property
     def page_text(self) -> str:
-        """The number of the page and of the pages; empty if one page has all keys."""
-        return f"{self._page + 1}/{self.pages}" if self.pages > 1 else ""
+        """The number of the page and the number of pages, as `1/2`; empty if one page has all keys."""
+        return f"{self._page + 1}/{self.page_count}" if self.page_count > 1 else ""
 
     # ---- the grid ------------------------------------------------------------------------------------------------
 
@@ -237,11 +112,11 @@ class WhichKey(Widget):
 
     @property
     def _row_count(self) -> int:
-        """The lines of a page: as few as all keys need, at most those of half the screen."""
+        """The number of lines of a page: as few as all keys need, but at most half of the screen."""
         return max(1, min(-(-len(self._continuations) // self._column_count), self.app.size.height // 2 - 1))
 
     def _at(self, row: int, column: int) -> Continuation | None:
-        """The second key in a row and a column of the page, which is filled column by column."""
+        """Return the second key in a row and a column of the page, which is filled column by column, or `None`."""
         if not (0 <= row < self._row_count and 0 <= column < self._column_count):
             return None
         index = self._page * self._row_count * self._column_count + column * self._row_count + row
@@ -258,15 +133,15 @@ class WhichKey(Widget):
 
     async def on_click(self, event: events.Click) -> None:
         offset = event.get_content_offset(self)
-        found = self._at(offset.y, (offset.x - 1) // self._column_width) if offset is not None else None
-        if found is not None:
-            await self._choose(found[1])
+        continuation = self._at(offset.y, (offset.x - 1) // self._column_width) if offset is not None else None
+        if continuation is not None:
+            await self._choose(continuation[1])
 
 
 class KeySequences:
     """Handles keys before Textual's bindings. After the first key of a sequence, `which_key` lists the second keys.
 
-    Until it does, `hint` lists as many of them as fit.
+    `hint` is the text of the status line during a sequence: the second keys, or how to use the list of them.
     """
 
     def __init__(self, workbench: ActionHost) -> None:
@@ -277,8 +152,8 @@ class KeySequences:
         self.which_key = self.make_which_key()
 
     def make_which_key(self) -> WhichKey:
-        """The list of second keys, for the screen that is composed next."""
-        self.which_key = WhichKey(self._choose)
+        """Return a new list of second keys for the screen that is composed next."""
+        self.which_key = WhichKey(self._choose, self._show_page)
         return self.which_key
 
     @property
@@ -294,7 +169,7 @@ class KeySequences:
         if self._prefix:
             await self._handle_second(event)
             return True
-        return await self._handle_first(key_name(event))
+        return await self._handle_first(_key_name(event))
 
     async def _handle_first(self, key: str) -> bool:
         """Handle the first key of a sequence, or a key of the settings. Returns whether it was consumed."""
@@ -314,25 +189,28 @@ class KeySequences:
         """Handle the first key of a sequence, and show the possible second keys."""
         self._prefix = key
         glyphs = self._workbench.glyphs
-        texts = (f"{key}{second} {action.title.lower()}" for second, action in self._enabled())
+        texts = (f"{key}{second} {action.title.lower()}" for second, action in self._enabled_continuations())
         self.hint = f"{key}{glyphs.ellipsis}  " + f" {glyphs.dot} ".join(texts)
-        self._timer = self._workbench.set_timer(WHICH_KEY_SECONDS, self._list)
+        self._timer = self._workbench.set_timer(WHICH_KEY_SECONDS, self._open_list)
         self._workbench.update_border_lines()
 
-    def _enabled(self) -> list[Continuation]:
-        """The second keys of the actions that are enabled in the pane that has focus."""
+    def _enabled_continuations(self) -> list[Continuation]:
+        """Return the second keys whose actions are enabled in the pane that has focus."""
         situation = self._workbench.situation()
         continuations = actions.sequence_continuations(self._prefix, self._workbench.pane.pane_id)
         return [(second, action) for second, action in continuations if not action.blocked(situation)]
 
-    def _list(self) -> None:
-        """List the second keys, unless the second key was pressed."""
+    def _open_list(self) -> None:
+        """List the second keys, unless the second key has been pressed."""
         if not self._prefix or not isinstance(self._workbench.focused, Pane):
             return
-        self.which_key.open(self._prefix, self._enabled())
+        self.which_key.open(self._prefix, self._enabled_continuations())
         self._show_page()
 
     def _show_page(self) -> None:
+        """Show in the hint which page of the list is open, if a sequence was started."""
+        if not self._prefix:
+            return
         page, glyphs = self.which_key.page_text, self._workbench.glyphs
         more = f"{page} {glyphs.dot} down shows more {glyphs.dot} " if page else ""
         self.hint = f"{self._prefix}{glyphs.ellipsis}  {more}escape closes the list"
@@ -350,103 +228,23 @@ class KeySequences:
         self._workbench.update_border_lines()
 
     async def _handle_second(self, event: events.Key) -> None:
-        key = key_name(event)
+        """Handle the key after the first key of a sequence: perform its action, or turn a page of the list."""
+        key = _key_name(event)
         action = dict(actions.sequence_continuations(self._prefix, self._workbench.pane.pane_id)).get(key)
-        if action is None and key in PAGE_KEYS and self.which_key.display and self.which_key.pages > 1:
+        if action is None and key in PAGE_KEYS and self.which_key.display and self.which_key.page_count > 1:
             self.which_key.turn_page(PAGE_KEYS[key])
             self._show_page()
             return
         await self._choose(action)
 
     async def _choose(self, action: Action | None) -> None:
-        """Perform the action of a second key; `None` stands for another key, which only ends the sequence."""
+        """End the sequence, and perform the action of the second key. `None` means that the key has no action."""
         self.end()
         if action is not None:
             await self._workbench.perform(action)
             self._workbench.update_border_lines()
 
 
-def key_name(event: events.Key) -> str:
-    """A key in the notation of the action registry: its character, or its name if the character is not visible."""
+def _key_name(event: events.Key) -> str:
+    """Return a key in the notation of the action registry: its character, or its name if that is not visible."""
     return event.character if event.character and event.is_printable and event.character != " " else event.key
-
-
-class Palette(CommandPalette):
-    """The command palette, which ctrl+c closes like every other screen."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+c", "escape", show=False, priority=True)]
-
-
-# The palette does not list itself, nor an action that needs the number of a phase.
-UNLISTED_ACTIONS = {"palette", "phase.number"}
-
-
-class ActionCommands(Provider):
-    """The entries of the command palette: enabled actions, then disabled ones with the reason, then plug-ins' panes."""
-
-    @property
-    def _workbench(self) -> ActionHost:
-        return cast(ActionHost, self.app)
-
-    async def discover(self) -> Hits:
-        for action in self._sorted_actions():
-            yield DiscoveryHit(command_title(action), partial(self._workbench.perform, action), help=self._help(action))
-        for title, text, show in self._workbench.pane_commands():
-            yield DiscoveryHit(title, show, help=text)
-
-    async def search(self, query: str) -> Hits:
-        matcher = self.matcher(query)
-        for action in self._sorted_actions():
-            title = command_title(action)
-            score = command_score(action, query) or matcher.match(title) / _FUZZY_DIVISOR
-            if score > 0:
-                command = partial(self._workbench.perform, action)
-                yield Hit(score, matcher.highlight(title), command, text=title, help=self._help(action))
-        for title, text, show in self._workbench.pane_commands():
-            if matcher.match(title) > 0:
-                yield Hit(matcher.match(title), matcher.highlight(title), show, text=title, help=text)
-
-    def _sorted_actions(self) -> list[Action]:
-        situation = self._workbench.situation()
-        return sorted(filter(is_listed, ACTIONS), key=lambda action: bool(action.blocked(situation)))
-
-    def _help(self, action: Action) -> str:
-        reason = action.blocked(self._workbench.situation())
-        keys = f"  ({', '.join(action.keys)})" if action.keys else ""
-        return f"{action.tooltip}{keys}" + (f". Disabled: {reason}" if reason else "")
-
-
-def is_listed(action: Action) -> bool:
-    """Whether the palette lists an action. Cursor movements are not listed either."""
-    return action.id not in UNLISTED_ACTIONS and not action.id.startswith("move.")
-
-
-# Textual's scores for similar titles are below 1000; divided by this, below any score of `command_score`.
-_FUZZY_DIVISOR = 1000.0
-
-
-def command_score(action: Action, query: str) -> float:
-    """How well the words of a query match an action, 0 if a word matches nothing.
-
-    The key of an action counts most, then words at the start of a word of the title, of a synonym, of the description.
-    """
-    typed = query.strip()
-    if typed and any(typed in (key, key.replace(" ", "")) for key in action.keys):
-        return 5.0
-    texts = (command_title(action), " ".join(action.synonyms), action.tooltip)
-    scored_words = [(4.0 - index, word) for index, text in enumerate(texts) for word in _words(text)]
-    best: list[float] = []
-    for part in dict.fromkeys(_words(typed)):
-        best.append(max((score for score, word in scored_words if word.startswith(part)), default=0.0))
-        if not best[-1]:
-            return 0.0
-    return sum(best) / len(best) if best else 0.0
-
-
-def _words(text: str) -> list[str]:
-    return re.findall(r"[^\s,:;()`]+", text.lower())
-
-
-def command_title(action: Action) -> str:
-    pane = PANE_TITLES.get(action.pane)
-    return f"{pane}: {action.title}" if pane else action.title

@@ -13,13 +13,13 @@ from buddy.app.session.client import EngineLocation
 from buddy.app.session.log_file import NO_LOG, LogOptions
 from buddy.app.workbench.app import Workbench
 from buddy.app.workbench.terminal import exit_on_disconnect
-from buddy.app.workspace.session_file import FIRST_SCRIPT_NOTICE, is_first_script
+from buddy.app.workspace.session_file import FIRST_SCRIPT_NOTICE, record_first_script
 from buddy.app.workspace.settings import load_settings, settings_path
 from buddy.app.workspace.workspace import default_store
 from buddy.compiler.protocol.recipe import PluginFile
 from buddy.themes.palette import theme_error
 
-# Seconds after startup until garbage collection is enabled: later than the first paint.
+# How long after the start garbage collection is enabled. The first paint, which it would delay, is earlier.
 GC_DELAY_SECONDS = 2.0
 
 
@@ -55,22 +55,22 @@ def run_workbench(
     if settings.memory is not None:
         # The engine, which inherits the environment, reads this variable. A value that the user has set wins.
         os.environ.setdefault("BUDDY_MEMORY", str(settings.memory))
-    bench = _workbench_type(plain)(
+    workbench = _workbench_type(plain)(
         source, arguments, engine=engine, directory=directory, ascii_mode=ascii_mode, settings=settings, log=log,
-        plugins=plugins, watch=watch, reopens=settings.reopen, pane_files=panes,
+        plugins=plugins, watch=watch, reopens_saved_graphs=settings.reopen, pane_files=panes,
     )  # fmt: skip
-    bench.session.overrides = overrides or {}
-    bench.session.shapes, bench.session.is_trusted, bench.session.follows_file = shapes, trusts, follows
-    if is_first_script(source, default_store()):
+    workbench.session.overrides = overrides or {}
+    workbench.session.shapes, workbench.session.is_trusted, workbench.session.follows_file = shapes, trusts, follows
+    if record_first_script(source, default_store()):
         problems = [*problems, FIRST_SCRIPT_NOTICE]
-        bench.shows_tour = True
-    bench.session_commands.startup_messages = problems
-    code = asyncio.run(_run(bench, mouse))
-    return code if code is not None else bench.return_code or 0
+        workbench.shows_tour = True
+    workbench.session_commands.startup_messages = problems
+    code = asyncio.run(_run_until_quit(workbench, mouse))
+    return code if code is not None else workbench.return_code or 0
 
 
 def _workbench_type(plain: bool) -> type[Workbench]:
-    """The application with a screen or without one, which is imported only if it is needed."""
+    """Return the application with a screen, or the one without it, which is imported only if it is needed."""
     if not plain:
         return Workbench
     from buddy.app.workbench.plain import PlainWorkbench
@@ -78,18 +78,21 @@ def _workbench_type(plain: bool) -> type[Workbench]:
     return PlainWorkbench
 
 
-async def _run(bench: Workbench, mouse: bool) -> int | None:
-    """Run until the user quits and the engine has exited."""
+async def _run_until_quit(workbench: Workbench, mouse: bool) -> int | None:
+    """Run until the user quits or the terminal disconnects, and then stop the engine. Returns the exit code, if any."""
     asyncio.get_running_loop().call_later(GC_DELAY_SECONDS, _collect_garbage)
-    disconnect_watch = asyncio.ensure_future(exit_on_disconnect(bench))
+    disconnect_watch = asyncio.ensure_future(exit_on_disconnect(workbench))
     try:
-        return await bench.run_to_exit(mouse)
+        return await workbench.run_to_exit(mouse)
     finally:
         disconnect_watch.cancel()
-        await bench.session.close()
+        await workbench.session.close()
 
 
 def _collect_garbage() -> None:
-    """Enable garbage collection, but exclude all objects that exist now, which are those of the startup."""
+    """Enable garbage collection, which the command line disables.
+
+    Exclude all objects that exist now: most of them stay.
+    """
     gc.freeze()
     gc.enable()

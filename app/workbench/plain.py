@@ -1,4 +1,4 @@
-"""The workbench as lines of text, for screen readers, logs and pipes: reads commands, and prints what changes.
+"""The workbench as lines of text, for screen readers, logs and pipes: reads commands, and prints changes.
 
 The application, its panes, its commands and its session are those of the screen, which is not drawn. A command performs
 an action of the registry; a question that the action asks is answered by the next line, or by the rest of the same one.
@@ -27,14 +27,22 @@ from buddy.app.panes.ir import IrPane
 from buddy.app.screens.detail import DetailScreen
 from buddy.app.screens.editor import EditorScreen
 from buddy.app.screens.modal import AnsweringScreen, ConfirmScreen
-from buddy.app.screens.picker import ChoiceList, OptionScreen, PickerScreen
+from buddy.app.screens.pass_options import OptionScreen
+from buddy.app.screens.picker import ChoiceList, PickerScreen
 from buddy.app.screens.plot import PlotScreen
 from buddy.app.screens.programs import ProgramScreen
 from buddy.app.session.state import Topic
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.prompt import Prompt
 from buddy.app.workbench.app import Workbench
-from buddy.app.workbench.plain_input import COMMANDS, Candidates, find_action, find_node, read_lines, similar_actions
+from buddy.app.workbench.plain_input import (
+    COMMANDS_HELP,
+    Candidates,
+    find_action,
+    find_node,
+    read_lines,
+    similar_actions,
+)
 from buddy.app.workbench.plain_output import (
     MAX_ROWS,
     ChangePrinter,
@@ -54,26 +62,30 @@ if TYPE_CHECKING:
 
 
 _STDIN = 0
-# The size of the screen that is not drawn, which decides how many columns tables have.
-SIZE = (200, 60)
-# Nothing may run for this long before the next command is performed: longer than edits are collected for.
+# The columns and rows of the screen that is not drawn. They decide how many columns tables have.
+SCREEN_SIZE = (200, 60)
+# The next command is performed when no job has run for this long: longer than `session.COALESCE_SECONDS`, after which
+# an edit starts a compilation.
 QUIET_SECONDS = 0.25
+# How often it is checked whether a job has ended or a line has arrived.
+_POLL_SECONDS = 0.02
 # How long to wait for lines of a stage from the engine.
 LINE_SECONDS = 10.0
-# Actions that change only the screen.
+# Actions that change only the screen, so that they do nothing here.
 SCREEN_ACTIONS = frozenset({"palette", "zoom", "redraw", "theme", "next-pane", "previous-pane"})
+# A row number, or the first and the last one.
 _RANGE = re.compile(r"(\d+)(?:\s*-\s*(\d+))?")
 
 
 class PlainWorkbench(Workbench):
-    """The workbench without a screen."""
+    """The workbench without a screen: performs the commands on standard input, and prints the results."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._printer = Printer(sys.stdout)
         self._changes = ChangePrinter(self._printer)
         self._typed_lines: asyncio.Queue[str | None] = asyncio.Queue()
         self._pilot: Pilot[Any] | None = None
-        # What was printed last: the open screen or question, and the row of the pane that has focus.
+        # The open screen or question, and the row of the pane that has focus, that were printed last.
         self._printed_screen: object = None
         self._printed_row = ""
         super().__init__(*arguments, **{**options, "ascii_mode": True})
@@ -86,10 +98,10 @@ class PlainWorkbench(Workbench):
             loop.add_signal_handler(signal.SIGINT, self._interrupt)
         self._printer.say(f"{self.title}: type a command, or help")
         return await self.run_async(
-            headless=True, mouse=False, size=SIZE, auto_pilot=lambda pilot: self._perform_lines(pilot, reader)
+            headless=True, mouse=False, size=SCREEN_SIZE, auto_pilot=lambda pilot: self._perform_lines(pilot, reader)
         )
 
-    # ---- what the application does differently -----------------------------------------------------------------------
+    # ---- overridden methods of the workbench -----------------------------------------------------------------------
 
     @property
     def raises_errors(self) -> bool:
@@ -121,55 +133,56 @@ class PlainWorkbench(Workbench):
     # ---- lines -------------------------------------------------------------------------------------------------------
 
     async def _perform_lines(self, pilot: Pilot[Any], reader: threading.Thread) -> None:
+        """Start the thread that reads lines, and perform each line when the workbench is idle, up to the end."""
         self._pilot = pilot
         reader.start()
         while (line := await self._typed_lines.get()) is not None and not self._exit:
-            await self._settle()
+            await self._wait_until_idle()
             await self._perform_line(line)
-            await self._settle()
-            await self._describe()
+            await self._wait_until_idle()
+            await self._print_position()
         if not self._exit:
             if not os.isatty(_STDIN):
-                await self._settle()
+                await self._wait_until_idle()
             self.exit(0)
 
     def _interrupt(self) -> None:
-        """Handle ctrl+c: leave the question that is open, or else cancel what runs."""
-        if self._asks:
+        """Handle ctrl+c: close the open question, or without one, cancel the running jobs."""
+        if self._is_question_open:
             self._printer.say("Nothing was chosen")
             self.call_later(self._leave_question)
-        elif self.busy or self.state.engine == "starting" or self.context.jobs.opening:
+        elif self.busy or self.state.engine == "starting" or self.context.jobs.is_opening:
             self.context.jobs.cancel_opening()
             self.engine_commands.cancel_jobs()
         else:
             self._printer.say("Nothing is running. Type quit, or press ctrl+d, to leave")
 
-    async def _settle(self) -> None:
+    async def _wait_until_idle(self) -> None:
         """Wait until no job runs, and the panes show its result."""
         assert self._pilot is not None
         quiet_since: float | None = None
         while not self._exit:
             await self._pilot.pause()
             is_starting = self.state.engine == "starting" or not (self.workspace.ready or self.state.problem)
-            if self.busy or self._screen_works() or (is_starting and self.state.engine != "lost"):
+            if self.busy or self._is_screen_loading() or (is_starting and self.state.engine != "lost"):
                 quiet_since = None
             elif quiet_since is None:
                 quiet_since = time.monotonic()
             elif time.monotonic() - quiet_since >= QUIET_SECONDS:
                 return
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(_POLL_SECONDS)
 
-    def _screen_works(self) -> bool:
-        """Whether a job is about to open a screen, or the open one waits for its content. Prints the progress of it."""
+    def _is_screen_loading(self) -> bool:
+        """Whether a job is about to open a screen, or the open screen waits for its content. Prints its progress."""
         workers = [worker for worker in self.workers if worker.node is self.screen and not worker.is_finished]
         if workers and len(self.screen_stack) > 1:
             for box in self.screen.query("#box"):
                 self._printer.say_progress(str(box.border_title or ""))
-        return self.context.jobs.opening or (bool(workers) and len(self.screen_stack) > 1)
+        return self.context.jobs.is_opening or (bool(workers) and len(self.screen_stack) > 1)
 
     async def _perform_line(self, line: str) -> None:
         """Perform a command, or use the line as the answer to the open question."""
-        if self._asks:
+        if self._is_question_open:
             if await self._answer(line.strip()):
                 return
             await self._leave_question()
@@ -186,18 +199,18 @@ class PlainWorkbench(Workbench):
             await self._perform_words(words)
 
     async def _perform_words(self, words: Sequence[str]) -> None:
-        """Perform the action that the first words name. The words after them answer its question."""
+        """Perform the action that the longest possible start of `words` names. The other words answer its question."""
         for count in range(len(words), 0, -1):
             action = find_action(" ".join(words[:count]), self.pane.pane_id)
             if action is not None:
-                await self._act(action, words[count:])
+                await self._perform_action(action, words[count:])
                 return
         similar = similar_actions(" ".join(words))
         suggestions = ", ".join(f"{action.id} ({action.title.lower()})" for action in similar)
         todo = f"did you mean {suggestions}?" if suggestions else "`actions` lists them"
         self._printer.say(f"unknown command {words[0]!r}: {todo}")
 
-    async def _act(self, action: Action, answer: Sequence[str] = ()) -> None:
+    async def _perform_action(self, action: Action, answer: Sequence[str] = ()) -> None:
         """Perform an action in its pane, and give `answer` to its question."""
         if action.id in SCREEN_ACTIONS:
             self._printer.say(f"{action.title} changes only the screen, which is not drawn")
@@ -213,14 +226,14 @@ class PlainWorkbench(Workbench):
         await self.perform(action, *arguments)
         if not answer:
             return
-        await self._settle()
-        if self._asks:
+        await self._wait_until_idle()
+        if self._is_question_open:
             await self._answer(" ".join(answer))
         else:
             self._printer.say(f"{action.title} asked for nothing: {' '.join(answer)!r} is ignored")
 
     def _go_to_pane(self, pane: Pane) -> None:
-        if pane == "source" and not self.context.layout.with_source:
+        if pane == "source" and not self.context.layout.shows_source:
             self.context.layout.toggle_source()
         self.show_pane(pane)
 
@@ -232,13 +245,13 @@ class PlainWorkbench(Workbench):
         return next((prompt for prompt in self.screen.query(Prompt) if prompt.display), None)
 
     @property
-    def _asks(self) -> bool:
+    def _is_question_open(self) -> bool:
         """Whether a screen over the panes or a prompt is open."""
         return len(self.screen_stack) > 1 or self._prompt is not None
 
     async def _leave_question(self) -> None:
-        """Close the prompt, and all screens over the panes."""
-        while self._asks and not self._exit:
+        """Close the prompt and all screens over the panes without an answer."""
+        while self._is_question_open and not self._exit:
             prompt, screen = self._prompt, self.screen
             if prompt is not None:
                 prompt.action_cancel()
@@ -272,7 +285,7 @@ class PlainWorkbench(Workbench):
         return True
 
     async def _submit(self, field: Input, text: str) -> None:
-        """Type a text in a field and accept it. An empty text accepts what is in the field."""
+        """Type a text in a field and accept it. An empty text accepts the content of the field."""
         if text:
             field.value = text
             await self._pause()
@@ -305,11 +318,11 @@ class PlainWorkbench(Workbench):
     async def _set_option(self, screen: OptionScreen, text: str) -> None:
         """Set an option of a pass, as `name=value`. An empty line accepts all of them."""
         name, equals, value = text.partition("=")
-        numbers = [k for k, option in enumerate(screen.options) if option.name == name.strip()]
+        indices = [index for index, option in enumerate(screen.options) if option.name == name.strip()]
         if not text:
             screen.action_accept()
-        elif equals and numbers:
-            screen.query_one(f"#option-{numbers[0]}", Input).value = value.strip()
+        elif equals and indices:
+            screen.query_one(f"#option-{indices[0]}", Input).value = value.strip()
             await self._pause()
             self._printer.say(f"{name.strip()} = {value.strip()}: an empty line accepts, cancel leaves")
             self._printed_screen = screen
@@ -338,24 +351,27 @@ class PlainWorkbench(Workbench):
     # ---- commands that only this workbench has -----------------------------------------------------------------------
 
     async def _help(self, words: Sequence[str]) -> None:
+        """Print the list of commands, or what the action named by `words` or similar ones do."""
         if not words:
-            self._printer.say(COMMANDS)
+            self._printer.say(COMMANDS_HELP)
             return
         text = " ".join(words)
         action = find_action(text, self.pane.pane_id)
-        for found in [action] if action is not None else similar_actions(text):
-            keys = f", key {' or '.join(found.keys)}" if found.keys else ""
-            reason = found.blocked(self.situation())
+        for described in [action] if action is not None else similar_actions(text):
+            keys = f", key {' or '.join(described.keys)}" if described.keys else ""
+            reason = described.blocked(self.situation())
             disabled = f" (disabled: {reason})" if reason else ""
-            self._printer.say(f"{found.id}{keys}: {found.tooltip}{disabled}")
+            self._printer.say(f"{described.id}{keys}: {described.tooltip}{disabled}")
 
     async def _actions(self, _words: Sequence[str]) -> None:
+        """Print the actions of the pane that has focus, and those that work everywhere."""
         for action in (*actions_of_pane(self.pane.pane_id), *actions_of_pane("any"), *actions_of_pane("app")):
             keys = f", key {' or '.join(action.keys[:3])}" if action.keys else ""
             self._printer.say(f"{action.id}{keys}: {action.tooltip}")
 
     async def _where(self, _words: Sequence[str]) -> None:
-        self._printer.say(cells_line(self.border_lines.header_cells(SIZE[0])))
+        """Print the header and the pane that has focus; its row follows."""
+        self._printer.say(cells_line(self.border_lines.header_cells(SCREEN_SIZE[0])))
         view = self.pane
         self._printer.say(f"{PANE_TITLES[view.pane_id]}, {view.row_count} rows")
         self._printed_row = ""
@@ -376,13 +392,15 @@ class PlainWorkbench(Workbench):
         await self._print_view(view, row, max(last - first + 1, 1))
 
     async def _node(self, words: Sequence[str]) -> None:
-        found = self._find_node(" ".join(words))
-        if isinstance(found, Candidates):
-            self._printer.say(ambiguity_text("node", words, found))
+        """Select the node with that name, or print why there is no such node."""
+        node = self._find_node(" ".join(words))
+        if isinstance(node, Candidates):
+            self._printer.say(ambiguity_text("node", words, node))
         else:
-            self.context.selection.go_to_node((found.stable,))
+            self.context.selection.go_to_one_of((node.stable,))
 
     async def _stages(self, _words: Sequence[str]) -> None:
+        """Print the stages with their numbers."""
         for number, row in enumerate(self.ir.rows, 1):
             stage = row.stage
             facts = [stage.language, f"{stage.lines} lines", "" if stage.changed else "unchanged", row.outdated_reason]
@@ -391,65 +409,72 @@ class PlainWorkbench(Workbench):
             self._printer.say("no IR yet: the recipe has not been compiled")
 
     async def _stage(self, words: Sequence[str]) -> None:
+        """Show the stage with that number or name, or the last one of that phase, and print its lines."""
         name, rows = " ".join(words), self.ir.rows
         by_number = [row for number, row in enumerate(rows, 1) if str(number) == name]
-        found = by_number or [row for row in rows if row.stage.name == name]
-        found = found or [row for row in rows if row.stage.phase == name][-1:]
-        if len(found) == 1:
-            self.ir.choose(found[0])
+        matching = by_number or [row for row in rows if row.stage.name == name]
+        matching = matching or [row for row in rows if row.stage.phase == name][-1:]
+        if len(matching) == 1:
+            self.ir.choose(matching[0])
             await self._print_pane("ir")
             return
-        candidates = found or [row for row in rows if name.lower() in row.stage.name.lower()]
+        candidates = matching or [row for row in rows if name.lower() in row.stage.name.lower()]
         names = tuple(f"{rows.index(row) + 1} {row.stage.name}" for row in candidates)
         self._printer.say(ambiguity_text("stage", words, Candidates(names)))
 
     async def _toggle(self, words: Sequence[str]) -> None:
-        """Toggle a pass or a node by its name; without a name, what is selected in the pane."""
+        """Toggle the pass or the node with that name; without a name, the selected row of the pane."""
         if not words:
             pane = "passes" if self.pane.pane_id == "passes" else "graph"
-            await self._act(BY_ID[f"{pane}.toggle"])
+            await self._perform_action(BY_ID[f"{pane}.toggle"])
             return
         name = " ".join(words)
         if any(name in row.folded for row in self.passes.rows):
             self.passes.toggle_disabled()
-        rows = [k for k, row in enumerate(self.passes.rows) if row.step is not None and name in (row.name, str(k + 1))]
-        found = self._find_node(name)
+        rows = [
+            index
+            for index, row in enumerate(self.passes.rows)
+            if row.step is not None and name in (row.name, str(index + 1))
+        ]
+        node = self._find_node(name)
         if len(rows) == 1:
             self._go_to_pane("passes")
             self.passes.move_to(rows[0])
-            await self._act(BY_ID["passes.toggle"])
+            await self._perform_action(BY_ID["passes.toggle"])
         elif rows:
             self._printer.say(
-                ambiguity_text("pass", words, Candidates(tuple(f"{k + 1} {self.passes.rows[k].name}" for k in rows)))
+                ambiguity_text(
+                    "pass", words, Candidates(tuple(f"{row + 1} {self.passes.rows[row].name}" for row in rows))
+                )
             )
-        elif isinstance(found, Candidates):
-            self._printer.say(ambiguity_text("pass or node", words, found))
+        elif isinstance(node, Candidates):
+            self._printer.say(ambiguity_text("pass or node", words, node))
         else:
-            self.context.selection.go_to_node((found.stable,))
+            self.context.selection.go_to_one_of((node.stable,))
             await self._pause()
-            await self._act(BY_ID["graph.toggle"])
+            await self._perform_action(BY_ID["graph.toggle"])
 
     def _find_node(self, name: str) -> NodeRow | Candidates:
-        """The node of the graph on the screen with that name, or that matches the pattern."""
+        """Return the only node of the graph that `find_node` finds by `name`, or the candidates."""
         rows = self.state.info.rows if self.state.info is not None and name else ()
         return find_node(name, [(self.context.selection.name_of(row.stable), row) for row in rows])
 
     # ---- printing ----------------------------------------------------------------------------------------------------
 
-    async def _describe(self) -> None:
+    async def _print_position(self) -> None:
         """Print the question that is open, or the row of the pane that has focus, if it has changed."""
         if self._exit:
             return
         screen, prompt = self.screen, self._prompt
-        asked = prompt if prompt is not None else screen if len(self.screen_stack) > 1 else None
-        if asked is not None and asked is not self._printed_screen:
+        question = prompt if prompt is not None else screen if len(self.screen_stack) > 1 else None
+        if question is not None and question is not self._printed_screen:
             self._print_question(screen, prompt)
             if isinstance(screen, DetailScreen | EditorScreen | PlotScreen):
                 await self._leave_question()
-                asked = None
-        self._printed_screen = asked
+                question = None
+        self._printed_screen = question
         view = self.pane
-        if asked is None and view.row_count:
+        if question is None and view.row_count:
             await self._load_rows(view, view.cursor, 1)
             text = f"{PANE_TITLES[view.pane_id]} {view.cursor + 1} of {view.row_count}: {row_line(view, view.cursor)}"
             if text != self._printed_row:
@@ -457,6 +482,7 @@ class PlainWorkbench(Workbench):
                 self._printer.say(text)
 
     def _print_question(self, screen: Screen[Any], prompt: Prompt | None) -> None:
+        """Print the open prompt, or the texts of the open screen, and how to answer."""
         if prompt is not None:
             self._printer.say(f"{prompt.title}? {prompt_hint(prompt)}")
             return
@@ -466,8 +492,9 @@ class PlainWorkbench(Workbench):
             self._printer.say(hint)
 
     async def _print_pane(self, pane: Any) -> None:
+        """Go to a pane and print its rows; of a long pane, those from the cursor on."""
         self._go_to_pane(pane)
-        await self._settle()
+        await self._wait_until_idle()
         view = self.pane
         first = 0 if view.row_count <= MAX_ROWS else view.cursor
         await self._print_view(view, first, MAX_ROWS)
@@ -478,13 +505,13 @@ class PlainWorkbench(Workbench):
             self._printer.say(line)
 
     async def _load_rows(self, view: CursorView, first: int, count: int) -> None:
-        """Wait for the lines of a stage that these rows show."""
+        """Wait until the lines that these rows of the IR pane show are fetched, or `LINE_SECONDS` have passed."""
         if not isinstance(view, IrPane):
             return
-        end = time.monotonic() + LINE_SECONDS
+        deadline = time.monotonic() + LINE_SECONDS
         rows = range(first, min(first + count, view.row_count))
-        while any(view.line_at(row) is None for row in rows) and time.monotonic() < end:
-            await asyncio.sleep(0.02)
+        while any(view.line_at(row) is None for row in rows) and time.monotonic() < deadline:
+            await asyncio.sleep(_POLL_SECONDS)
 
     async def _pause(self) -> None:
         """Wait until the messages of the widgets are handled."""
@@ -492,6 +519,7 @@ class PlainWorkbench(Workbench):
         await self._pilot.pause()
 
 
+# The commands that are not actions, by their first word.
 _BUILT_IN: dict[str, Callable[[PlainWorkbench, Sequence[str]], Any]] = {
     "help": PlainWorkbench._help,
     "actions": PlainWorkbench._actions,

@@ -1,4 +1,4 @@
-"""The input of the workbench without a screen: lines of a file descriptor, and the actions that they name."""
+"""The input of the workbench without a screen: reads lines, and finds the actions and nodes that they name."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from buddy.app.actions import ACTIONS, BY_ID, Action
-from buddy.app.workbench.key_sequences import command_score
+from buddy.app.workbench.palette import command_score
 from buddy.compiler.protocol import NodeRow
 
 # The number of actions that an unknown command suggests.
 _MAX_SUGGESTIONS = 5
-# The help on commands.
-COMMANDS = """Commands:
+# The text that `help` prints.
+COMMANDS_HELP = """Commands:
   graph, passes, ir, outputs   go to a pane and print its rows
   show [FROM-TO]               print rows of the pane, or of the open list
   node NAME                    go to a node of the graph
@@ -33,57 +33,67 @@ Ctrl+c cancels what runs, ctrl+d or quit ends the workbench."""
 
 
 def find_action(text: str, pane: str) -> Action | None:
-    """The action with that id, key or title, or with that part of its id after the dot; those of `pane` come first."""
+    """Return the action with that id, key or title, or whose id after the dot is `text`; `None` without one.
+
+    If several match, those of `pane` take precedence.
+    """
     if text in BY_ID:
         return BY_ID[text]
     ordered = sorted(ACTIONS, key=lambda action: _pane_rank(action, pane))
-    active = [action for action in ordered if _pane_rank(action, pane) < 3]
-    tests: Iterable[tuple[Iterable[Action], Callable[[Action], bool]]] = (
+    active = [action for action in ordered if _pane_rank(action, pane) < _NOT_IN_PANE]
+    criteria: Iterable[tuple[Iterable[Action], Callable[[Action], bool]]] = (
         (active, lambda action: any(text in (key, key.replace(" ", "")) for key in action.keys)),
         (ordered, lambda action: action.title.lower() == text.lower()),
         (ordered, lambda action: action.id.rpartition(".")[2] == text.lower()),
     )
-    return next((action for actions, test in tests for action in actions if test(action)), None)
+    return next((action for actions, matches in criteria for action in actions if matches(action)), None)
+
+
+# The rank of an action that does not work in the pane.
+_NOT_IN_PANE = 3
 
 
 def _pane_rank(action: Action, pane: str) -> int:
-    """How near an action is to a pane; from 3 on, it does not work there."""
+    """Return the precedence of an action in a pane: 0 is the highest."""
     if action.pane == pane:
         return 0
-    return 1 if action.pane in ("any", "app") else 2 if action.anywhere else 3
+    return 1 if action.pane in ("any", "app") else 2 if action.anywhere else _NOT_IN_PANE
 
 
 def similar_actions(text: str) -> list[Action]:
-    """The actions that resemble a command, best first."""
+    """Return the actions that are most similar to a command, best first, at most `_MAX_SUGGESTIONS`."""
     scored = [(command_score(action, text), action) for action in ACTIONS]
     best = sorted((pair for pair in scored if pair[0] > 0), key=lambda pair: -pair[0])
     return [action for _, action in best[:_MAX_SUGGESTIONS]]
 
 
 class Candidates(NamedTuple):
-    """The names that a word may stand for: none, or several."""
+    """The names that match a user's words, if there is not exactly one: no name, or several."""
 
     names: tuple[str, ...]
 
 
-def find_node(name: str, named: Sequence[tuple[str, NodeRow]]) -> NodeRow | Candidates:
-    """Returns the node called `name`, else the only one that matches it as a pattern, or whose name contains it.
+def find_node(name: str, named_rows: Sequence[tuple[str, NodeRow]]) -> NodeRow | Candidates:
+    """Return the node called `name`, else the only one that matches it as a pattern, or whose name contains it.
 
-    `named` has each node with its displayed name.
+    `named_rows` has each node with its displayed name. Returns the candidates if no node or several nodes match.
     """
     for matches in (
         lambda shown, row: name in (shown, row.stable, row.name),
         lambda shown, row: fnmatchcase(shown, name),
         lambda shown, row: name.lower() in shown.lower(),
     ):
-        found = [(shown, row) for shown, row in named if matches(shown, row)]
-        if found:
-            return found[0][1] if len(found) == 1 else Candidates(tuple(shown for shown, _ in found))
+        matching = [(shown, row) for shown, row in named_rows if matches(shown, row)]
+        if matching:
+            return matching[0][1] if len(matching) == 1 else Candidates(tuple(shown for shown, _ in matching))
     return Candidates(())
 
 
 def read_lines(descriptor: int, loop: asyncio.AbstractEventLoop, put: Callable[[str | None], None]) -> None:
-    """Put the lines of a file descriptor, and `None` at its end. Runs in a thread, without the lock of `sys.stdin`."""
+    """Call `put` in `loop` with each line of a file descriptor, and with `None` at its end.
+
+    Runs in a thread. It does not use `sys.stdin`, whose lock would block the exit of the process.
+    """
     for line in _lines_of(descriptor):
         _put(loop, put, line)
     _put(loop, put, None)
@@ -95,6 +105,7 @@ def _put(loop: asyncio.AbstractEventLoop, put: Callable[[str | None], None], lin
 
 
 def _lines_of(descriptor: int) -> Iterator[str]:
+    """Yield the lines of a file descriptor, decoded from UTF-8, up to its end."""
     decoder, text = codecs.getincrementaldecoder("utf-8")("replace"), ""
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What the workbench without a screen prints: changes of the state, and screens and panes as lines of text."""
+"""The output of the workbench without a screen: prints changes of the state, and screens and panes as lines."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from textual.widgets import Input, Static, TextArea
 
 from buddy.app.panes.ir import IrPane
 from buddy.app.reports import formatting
-from buddy.app.reports.run_report import as_text, in_eager
+from buddy.app.reports.run_report import eager_assignments, run_report_text
 from buddy.app.screens.detail import DetailScreen
 from buddy.app.screens.editor import EditorScreen
 from buddy.app.screens.modal import ConfirmScreen
-from buddy.app.screens.picker import ChoiceList, OptionScreen, PickerScreen
+from buddy.app.screens.pass_options import OptionScreen
+from buddy.app.screens.picker import ChoiceList, PickerScreen
 from buddy.app.screens.plot import PlotScreen
 from buddy.app.screens.programs import ProgramScreen
 from buddy.app.session.state import State
 from buddy.app.widgets.code_view import CodeView
 from buddy.app.widgets.cursor_view import SEARCHED_WIDTH, CursorView
-from buddy.app.widgets.look import visible
+from buddy.app.widgets.look import printable_text
 from buddy.app.widgets.prompt import Prompt
 from buddy.app.workbench.plain_input import Candidates
 from buddy.compiler.protocol import Diagnostic
@@ -33,12 +34,12 @@ from buddy.compiler.protocol.errors import diagnostic_text
 PROGRESS_SECONDS = 2.0
 # The number of rows that are printed without a range.
 MAX_ROWS = 40
-# Padding between the columns of a table, and bars, which repeat a number.
+# Text that is not printed: the padding between the columns of a table, and bars, which only draw a number.
 _PADDING = re.compile(r" {3,}|(?<= ) *#+(?= |$)")
-# The marks at the start of a row, in words.
+# The words for the marks at the start of a row.
 _MARKS = {"[x]": "on", "[ ]": "off", "[=]": "unchanged", "[!]": "failed", "[~]": "out of date"}
 _MARK = re.compile(r"\[[x =!~]\]")
-# What IR and code have before the number of a line: the cursor, and the mark of a selected node.
+# The characters before the number of a line of IR or code: the cursor, and the mark of a selected node.
 _GUTTER = re.compile(r"^[>| ]+(?=\d)")
 
 
@@ -51,7 +52,7 @@ class Printer:
 
     def say(self, text: str) -> None:
         """Print a text, which may have several lines."""
-        lines = [visible(line.expandtabs()).rstrip() for line in text.split("\n")]
+        lines = [printable_text(line.expandtabs()).rstrip() for line in text.split("\n")]
         with contextlib.suppress(BrokenPipeError, ValueError):
             self._stream.write("".join(f"{line}\n" for line in lines))
             self._stream.flush()
@@ -83,7 +84,7 @@ class ChangePrinter:
         self._problem: Diagnostic | None = None
 
     def print_changes(self, state: State) -> None:
-        """Print what differs from the last call."""
+        """Print what has changed since the last call."""
         self._print_printout(state)
         for entry in state.log[self._log_length :]:
             self._printer.say_problem(entry)
@@ -107,16 +108,17 @@ class ChangePrinter:
         self._printed = lines
 
     def _print_graphs(self, state: State) -> None:
+        """Print the graphs after a capture, or that those of the last session were captured again."""
         is_restored = bool(state.restored_at)
         if not state.captured or (state.graphs is self._graphs and is_restored == self._is_restored):
             return
-        was_restored, before = self._is_restored, self._graphs
+        was_restored, previous_graphs = self._is_restored, self._graphs
         self._graphs, self._is_restored = state.graphs, is_restored
         for note in state.notes:
             if note not in self._notes:
                 self._printer.say(f"note: {note}")
         self._notes = state.notes
-        if was_restored and before == state.graphs:
+        if was_restored and previous_graphs == state.graphs:
             self._printer.say("the script has run again: the graphs are the same")
             return
         origin = "from the last session" if is_restored else "captured"
@@ -124,6 +126,7 @@ class ChangePrinter:
             self._printer.say(f"{origin}: graph {number}, {info.name}, {len(info.rows)} nodes")
 
     def _print_compilation(self, state: State) -> None:
+        """Print the duration and the stages of a new compilation, and how many nodes fall back to eager."""
         compiled = (state.compiled_recipe, state.compile_seconds)
         if state.info is None or compiled[0] is None or compiled == self._compiled:
             return
@@ -131,16 +134,17 @@ class ChangePrinter:
         rows = state.board.rows()
         changed = sum(row.stage.changed for row in rows)
         reused = f", {state.n_reused_stages} from cache" if state.n_reused_stages else ""
-        in_graph = state.assignments.values()
-        fallbacks = len(in_eager(tuple(in_graph)))
+        assignments = tuple(state.assignments.values())
+        fallbacks = len(eager_assignments(assignments))
         self._printer.say(
             f"compiled in {state.compile_seconds:.2f} s: {len(rows)} stages{reused}, {changed} changed the program"
         )
-        if in_graph:
+        if assignments:
             in_eager_text = f"{fallbacks} fall back to eager" if fallbacks else "no fallback"
-            self._printer.say(f"{len(in_graph) - fallbacks}/{len(in_graph)} nodes compiled, {in_eager_text}")
+            self._printer.say(f"{len(assignments) - fallbacks}/{len(assignments)} nodes compiled, {in_eager_text}")
 
     def _print_run(self, state: State) -> None:
+        """Print the report of a new run."""
         if state.report is self._report:
             return
         self._report = state.report
@@ -149,14 +153,14 @@ class ChangePrinter:
         if state.graph_state.restored_run is not None:
             self._printer.say("the results of the last session are in Outputs")
             return
-        self._printer.say(as_text(state.info, state.report, tuple(state.assignments.values())))
+        self._printer.say(run_report_text(state.info, state.report, tuple(state.assignments.values())))
 
 
 # ---- panes and screens ---------------------------------------------------------------------------------------------
 
 
 def row_line(view: CursorView, row: int) -> str:
-    """A row of a view as one line, without the padding of its columns."""
+    """Return a row of a view as one line, without the padding of its columns."""
     if isinstance(view, IrPane | CodeView):
         return _GUTTER.sub("", view.row_strip(row, SEARCHED_WIDTH).text.rstrip())
     if isinstance(view, ChoiceList):
@@ -167,7 +171,7 @@ def row_line(view: CursorView, row: int) -> str:
 
 
 def view_lines(view: CursorView, first: int = 0, count: int = MAX_ROWS) -> Iterator[str]:
-    """The head of a view, and `count` rows from row `first` on, each with its number, which counts from 1."""
+    """Yield the head of a view, and `count` rows from row `first` (from 0) on, each with its number (from 1)."""
     for cells in view.head(SEARCHED_WIDTH):
         text = _PADDING.sub("  ", "".join(text for text, _ in cells)).strip()
         if text:
@@ -178,13 +182,13 @@ def view_lines(view: CursorView, first: int = 0, count: int = MAX_ROWS) -> Itera
     numbered = not isinstance(view, IrPane | CodeView)  # whose lines have their own numbers
     for row in range(first, min(first + count, view.row_count)):
         yield f"{row + 1} {row_line(view, row)}" if numbered else row_line(view, row)
-    rest = view.row_count - first - count
-    if rest > 0:
-        yield f"{formatting.count(rest)} more: show {first + count + 1}-{min(first + 2 * count, view.row_count)}"
+    remaining = view.row_count - first - count
+    if remaining > 0:
+        yield f"{formatting.count(remaining)} more: show {first + count + 1}-{min(first + 2 * count, view.row_count)}"
 
 
 def screen_lines(screen: Screen[object]) -> Iterator[str]:
-    """The texts of a screen over the panes, in order: title, texts, fields and rows."""
+    """Yield the texts of a screen over the panes, in order: title, texts, fields and rows."""
     for box in screen.query("#box"):
         yield str(box.border_title or "")
     for widget in screen.query("CursorView, Static, Input, TextArea").results():
@@ -202,14 +206,14 @@ def screen_lines(screen: Screen[object]) -> Iterator[str]:
 
 
 def prompt_hint(prompt: Prompt) -> str:
-    """How the question of a prompt can be answered."""
+    """Return how the question of a prompt can be answered."""
     value = prompt.query_one(Input).value
     empty = f"an empty line accepts {value!r}" if value else "an empty line leaves it empty"
     return f"{empty}, cancel leaves"
 
 
 def answer_hint(screen: Screen[Any]) -> str:
-    """How an open screen can be answered, or why it cannot; empty for a text to read."""
+    """Return how an open screen can be answered, or why it cannot; empty for a screen that only shows a text."""
     if isinstance(screen, ConfirmScreen):
         return "answer y or n"
     if isinstance(screen, PickerScreen | ProgramScreen):
@@ -225,17 +229,17 @@ def answer_hint(screen: Screen[Any]) -> str:
     return "a number chooses the row, show FROM-TO prints others, any other command closes the list"
 
 
-def ambiguity_text(what: str, words: Sequence[str], found: Candidates) -> str:
-    """Why `words` name no single `what`, such as a node: there are none, or several `found`."""
+def ambiguity_text(noun: str, words: Sequence[str], candidates: Candidates) -> str:
+    """Return why `words` do not name exactly one object, whose kind is `noun`, such as "node"."""
     if not words:
-        return f"give the name of a {what}"
-    if not found.names:
-        return f"unknown {what} {' '.join(words)!r}"
-    rest = len(found.names) - MAX_ROWS
-    more = f" and {rest} more" if rest > 0 else ""
-    return f"{' '.join(words)!r} matches several: {', '.join(found.names[:MAX_ROWS])}{more}"
+        return f"give the name of a {noun}"
+    if not candidates.names:
+        return f"unknown {noun} {' '.join(words)!r}"
+    remaining = len(candidates.names) - MAX_ROWS
+    more = f" and {remaining} more" if remaining > 0 else ""
+    return f"{' '.join(words)!r} matches several: {', '.join(candidates.names[:MAX_ROWS])}{more}"
 
 
 def cells_line(cells: list[tuple[str, str]]) -> str:
-    """Cells as one line, without padding."""
+    """Return the text of cells as one line, without padding."""
     return _PADDING.sub("  ", "".join(text for text, _ in cells)).strip()

@@ -1,4 +1,4 @@
-"""The first screen of `buddy-tui` without arguments: recent programs, samples, files, and verbs for a first look."""
+"""The first screen of `buddy-tui` without arguments, where the user chooses a program, a sample, a page or a verb."""
 
 from __future__ import annotations
 
@@ -30,23 +30,27 @@ class Verb(NamedTuple):
 
 
 class Documentation(NamedTuple):
-    """The value of the entry that lists the pages of the documentation."""
+    """The value of the entry that opens the list of the pages of the documentation."""
 
 
+# The entries for verbs of the command line.
 VERBS = (
     PickerChoice("doctor", "check the installation with a small program", Verb("doctor")),
     PickerChoice("help", "list the options and the verbs that need no screen", Verb("--help")),
 )
 
 
-def choose(*, ascii_mode: bool = False, mouse: bool = True) -> Program | Verb | None:
-    """Shows the first screen, and returns what the user chooses. Without `mouse`, the mouse is not captured."""
+def choose_program(*, ascii_mode: bool = False, mouse: bool = True) -> Program | Verb | None:
+    """Show the first screen, and return what the user chooses, or `None`.
+
+    Without `mouse`, the mouse is not captured.
+    """
     settings, _ = load_settings(settings_path())
     return StartApp(settings, default_store(), ascii_mode=ascii_mode).run(mouse=mouse)
 
 
 class StartApp(App[Program | Verb]):
-    """Returns what the user chooses to open, or `None`."""
+    """The application with the first screen. Its result is the program or the verb that the user chooses, or `None`."""
 
     CSS_PATH = "workbench.tcss"
     ENABLE_COMMAND_PALETTE = False
@@ -101,7 +105,7 @@ class StartScreen(ProgramScreen):
 
 
 def sample_choices() -> list[PickerChoice]:
-    """The samples of a checkout, each with the first line of its docstring; an installed package has none."""
+    """Return the samples of a checkout, each with the first line of its docstring. An installed package has none."""
     folder = Path(buddy.app.__file__).resolve().parent.parent / "samples"
     return [
         PickerChoice(f"samples/{path.name}", _first_line(path), Program(str(path)))
@@ -110,6 +114,7 @@ def sample_choices() -> list[PickerChoice]:
 
 
 def _first_line(path: Path) -> str:
+    """Return the first line of the docstring of a Python file, or "" if the file cannot be read or parsed."""
     try:
         docstring = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
     except (OSError, ValueError, SyntaxError):

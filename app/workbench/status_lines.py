@@ -1,4 +1,7 @@
-"""The content of the header, the status line and the key line, as texts with roles. Does not import Textual."""
+"""The content of the header, the status line and the key line, as texts with roles.
+
+Does not import Textual.
+"""
 
 from __future__ import annotations
 
@@ -8,28 +11,31 @@ from pathlib import Path
 from buddy.app.actions import ACTIONS, BY_ID, PANE_TITLES, Action, Pane, Situation, key_of, sequence_prefixes
 from buddy.app.actions.situation import PIPELINE_ACTIONS
 from buddy.app.reports import formatting
-from buddy.app.reports.formatting import cancelled_text, progress_text
+from buddy.app.reports.progress_texts import cancelled_text, progress_text
 from buddy.app.session.progress import MIN_SHOWN_SECONDS, PART_NAMES
 from buddy.app.session.state import State
-from buddy.app.widgets.look import Cells, align_both_ends, cut_cells, length
+from buddy.app.widgets.look import Cells, align_both_ends, cells_length, cut_cells
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol import COMPILER_NAMES, Diagnostic
 from buddy.compiler.protocol.recipe import NATIVE
 
+# The texts of the header for `Workspace.origin`, which says where the current recipe comes from.
 ORIGINS = {"none": "", "preset": "recipe: preset", "restored": "recipe: restored", "edited": "recipe: edited (saved)"}
+# A longer source is shortened in the header.
 _MAX_SOURCE_WIDTH = 32
 # From this width in columns, the header has the long texts of `ORIGINS`.
 _WIDE_COLUMNS = 100
 # By action of the key line: the actions whose keys its entry shows.
 _BOTH_DIRECTIONS = {"ir.next": ("ir.previous", "ir.next"), "passes.down": ("passes.down", "passes.up")}
-# Actions of the key line in every pane. The last two are shown even if nothing else fits.
+# Actions of the key line in every pane. The last `_ALWAYS_SHOWN` are shown even if nothing else fits.
 COMMON_ACTIONS = ("search", "run", "undo", "next-pane", "zoom", "palette", "help")
+_ALWAYS_SHOWN = 2
 
 
 def header_cells(state: State, workspace: Workspace, busy: bool, width: int, glyphs: formatting.Glyphs) -> Cells:
-    """The header: program, graph and target at the left, engine and recipe at the right.
+    """Return the header: program, graph and target at the left, engine and recipe at the right.
 
-    `busy` is whether anything runs that the user can cancel.
+    `busy` says whether anything runs that the user can cancel.
     """
     dot = f" {glyphs.dot} "
     left: Cells = [(" buddy ", "key"), (_short_source(workspace.source), "title")]
@@ -43,13 +49,14 @@ def header_cells(state: State, workspace: Workspace, busy: bool, width: int, gly
         right = [*right[:-1], ("   " if is_wide else dot, "dim"), (origin + " ", "dim")]
     if state.info is not None:
         left += [(f" {glyphs.arrow} ", "dim"), (state.info.name, "title")]
-        free_width = width - length(left) - length(right) - 3
+        free_width = width - cells_length(left) - cells_length(right) - 3
         facts = [fact for fact in _graph_facts(state, workspace) if fact]
         left.append(("  " + formatting.join_fitting(facts, dot, free_width), "dim"))
     return align_both_ends(left, right, width)
 
 
 def _graph_facts(state: State, workspace: Workspace) -> list[str]:
+    """Return the facts on the graph on the screen in the header, the most important ones first."""
     info, recipe = state.info, workspace.recipe
     assert info is not None
     if info.is_dump:
@@ -62,6 +69,7 @@ def _graph_facts(state: State, workspace: Workspace) -> list[str]:
 
 
 def _engine_cells(state: State, busy: bool) -> Cells:
+    """Return the state of the engine, of the connection to it, or of the worker that has a problem."""
     if state.connection_error:
         return [("engine not responding" if state.silent_seconds else "disconnected", "bad")]
     if state.engine == "lost":
@@ -76,7 +84,7 @@ def _engine_cells(state: State, busy: bool) -> Cells:
     if stopped := _stopped_workers(state):
         return [(f"{stopped[0]} suspended", "bad")]
     if busy:
-        part = state.times.part
+        part = state.part_times.running_part
         return [(PART_NAMES[part] if part else "engine busy", "accent")]
     return [("engine ready", "ok")]
 
@@ -91,22 +99,26 @@ def status_cells(
     width: int,
     glyphs: formatting.Glyphs,
 ) -> Cells:
-    """The status line: a hint for a key sequence, a message, the progress or the problem.
+    """Return the status line: the hint for a key sequence, the message, the progress or the problem.
 
     If the layout shows one pane at a time, `only_pane`, the right end lists the panes; otherwise, it says how to cancel
     the running job, if the workbench is `busy`.
     """
     left = _status_text(state, message, hint, glyphs, shows_outputs=only_pane in (None, "outputs"))
     right: Cells = [] if hint else _pane_cells(panes, only_pane) if only_pane else _job_cells(state) if busy else []
-    if only_pane and length(left) + length(right) >= width:
+    if only_pane and cells_length(left) + cells_length(right) >= width:
         # The text at the left takes precedence over the names of hidden panes.
         right = _pane_cells((only_pane,), only_pane)
-    if message and length(left) + length(right) >= width:
+    if message and cells_length(left) + cells_length(right) >= width:
         right = []
     return align_both_ends(left, right, width)
 
 
 def _status_text(state: State, message: str, hint: str, glyphs: formatting.Glyphs, *, shows_outputs: bool) -> Cells:
+    """Return the left part of the status line: the most urgent of the possible texts.
+
+    `shows_outputs` says that the outputs pane is visible, which already shows the result of the last run.
+    """
     if hint:
         return [(" " + hint, "key")]
     if message:
@@ -148,7 +160,7 @@ def _status_text(state: State, message: str, hint: str, glyphs: formatting.Glyph
 
 
 def _run_summary(state: State) -> str:
-    """The verdict of the last run and its speed; empty if the last run was not of the compiled recipe."""
+    """Return the verdict and the speed of the last run; empty if the last run was not of the compiled recipe."""
     report = state.report
     if report is None or state.run_recipe != state.compiled_recipe:
         return ""
@@ -159,25 +171,25 @@ def _run_summary(state: State) -> str:
 
 
 def _changed_text(files: Sequence[str]) -> str:
-    """`model.py changed`; names at most two files, and counts the others."""
-    rest = f" and {len(files) - 2} more" * (len(files) > 2)
-    return f"{', '.join(files[:2])}{rest} changed"
+    """Return a text such as `model.py changed`, which names at most two files, and counts the others."""
+    more = f" and {len(files) - 2} more" * (len(files) > 2)
+    return f"{', '.join(files[:2])}{more} changed"
 
 
 def quit_question(state: State, workspace: Workspace, busy: bool, glyphs: formatting.Glyphs) -> str:
-    """What the user would lose by quitting now, as a question; an empty string for nothing."""
+    """Return a question that names what the user would lose by quitting now; empty if nothing would be lost."""
     losses = []
     if workspace.problem:
         losses.append(workspace.problem)
     if busy:
         job = progress_text(state, glyphs)
         losses.append(f"a job is running ({job})" if job else "a job is running")
-    text = "; ".join(losses)
-    return f"{text[0].upper()}{text[1:]}. Quit?" if text else ""
+    reasons = "; ".join(losses)
+    return f"{reasons[0].upper()}{reasons[1:]}. Quit?" if reasons else ""
 
 
 def _stopped_workers(state: State) -> list[str]:
-    """The workers that a signal, such as SIGSTOP, has suspended."""
+    """Return the names of the workers that a signal, such as SIGSTOP, has suspended."""
     return [name for name, worker in state.workers.items() if worker.state == "stopped"]
 
 
@@ -190,6 +202,7 @@ def _problem_text(problem: Diagnostic) -> str:
 
 
 def _compile_summary(state: State) -> str:
+    """Return the duration of the last compilation, or for a dump, its first note."""
     if state.compiled_recipe is None:
         return ""
     if state.compiled_recipe.is_dump:
@@ -201,11 +214,13 @@ def _compile_summary(state: State) -> str:
 
 
 def _job_cells(state: State) -> Cells:
+    """Return how to cancel the running job, more urgently if it makes no progress."""
     is_slow = state.seconds_since_progress >= MIN_SHOWN_SECONDS
     return [(key_of("cancel"), "key"), (" stops the job " if is_slow else " cancels ", "dim")]
 
 
 def _pane_cells(panes: Sequence[Pane], only_pane: Pane) -> Cells:
+    """Return the titles of `panes`, with brackets around that of the pane that is shown."""
     cells: Cells = []
     for pane in panes:
         title = PANE_TITLES[pane]
@@ -218,19 +233,19 @@ KeyEntry = tuple[Cells, "Action | str"]
 
 
 def key_cells(pane: Pane, situation: Situation, width: int) -> Cells:
-    """The most important keys of a pane, as many as fit. Keys of disabled actions are faint.
+    """Return the key line: the most important keys of a pane, as many as fit. Keys of disabled actions are faint.
 
-    Those of actions that a dump never has are left out for a dump.
+    For a dump, keys of actions on the pipeline, which a dump does not have, are left out.
     """
     entries = _key_entries(pane, situation, width)
     return cut_cells([(" ", "dim"), *(cell for cells, _ in entries for cell in cells)], width)
 
 
 def key_at(pane: Pane, situation: Situation, width: int, x: int) -> Action | str | None:
-    """The action at column `x` of the key line, the first key of its key sequences, or `None`."""
+    """Return the action at column `x` of the key line, or the first key of the key sequences there, or `None`."""
     start = 1
     for cells, target in _key_entries(pane, situation, width):
-        end = start + length(cells)
+        end = start + cells_length(cells)
         if start <= x < min(end, width):
             return target
         start = end
@@ -238,7 +253,7 @@ def key_at(pane: Pane, situation: Situation, width: int, x: int) -> Action | str
 
 
 def prompt_cells(keys: Sequence[tuple[str, str]], width: int) -> Cells:
-    """The key line while a prompt is open: its `keys`, each with what it does."""
+    """Return the key line while a prompt is open: its `keys`, each with its effect."""
     cells: Cells = [(" ", "dim")]
     for key, effect in keys:
         cells += [(key, "key"), (f" {effect}  ", "dim")]
@@ -246,7 +261,7 @@ def prompt_cells(keys: Sequence[tuple[str, str]], width: int) -> Cells:
 
 
 def prompt_key_at(keys: Sequence[tuple[str, str]], x: int) -> str:
-    """The key at column `x` of the line of `prompt_cells`, or ""."""
+    """Return the key at column `x` of the line of `prompt_cells`, or ""."""
     start = 1
     for key, effect in keys:
         end = start + len(f"{key} {effect}  ")
@@ -257,25 +272,29 @@ def prompt_key_at(keys: Sequence[tuple[str, str]], x: int) -> str:
 
 
 def _key_entries(pane: Pane, situation: Situation, width: int) -> list[KeyEntry]:
+    """Return the entries of the key line that fit into `width` columns, in the order of the line."""
     actions = [action for action in ACTIONS if not (situation.is_dump and action.id in PIPELINE_ACTIONS)]
     pane_actions = [action for action in actions if action.pane == pane and action.footer]
     common = {action.id: action for action in actions if action.id in COMMON_ACTIONS}
-    of_other_panes = [action for action in actions if action.footer and action.anywhere and action.pane != pane]
+    other_pane_actions = [action for action in actions if action.footer and action.anywhere and action.pane != pane]
     sequences: list[KeyEntry] = [([(key, "key"), (" more  ", "dim")], key) for key in sequence_prefixes(pane)]
-    last = [*sequences, *((_action_cells(action, situation), action) for action in list(common.values())[-2:])]
+    last = [
+        *sequences,
+        *((_action_cells(action, situation), action) for action in list(common.values())[-_ALWAYS_SHOWN:]),
+    ]
     entries: list[KeyEntry] = []
     # The last entry needs no space after it.
-    free_width = width + 1 - sum(length(cells) for cells, _ in last)
+    free_width = width + 1 - sum(cells_length(cells) for cells, _ in last)
     # In order of importance; an action that does not fit is skipped.
     early = [common[name] for name in ("run", "next-pane") if name in common]
     later = [common[name] for name in ("search", "undo") if name in common]
-    others = [action for action in list(common.values())[:-2] if action not in (*early, *later)]
-    order = (*pane_actions[:3], *early, *pane_actions[3:4], *later, *pane_actions[4:], *of_other_panes, *others)
+    others = [action for action in list(common.values())[:-_ALWAYS_SHOWN] if action not in (*early, *later)]
+    order = (*pane_actions[:3], *early, *pane_actions[3:4], *later, *pane_actions[4:], *other_pane_actions, *others)
     for action in order:
         cells = _action_cells(action, situation)
-        if length(cells) <= free_width:
+        if cells_length(cells) <= free_width:
             entries.append((cells, action))
-            free_width -= length(cells)
+            free_width -= cells_length(cells)
     return [*entries, *last]
 
 
@@ -286,5 +305,5 @@ def _action_cells(action: Action, situation: Situation) -> Cells:
 
 
 def _short_source(source: str) -> str:
-    """The source, or its file name if it is longer than `_MAX_SOURCE_WIDTH`."""
+    """Return the source, or its file name if it is longer than `_MAX_SOURCE_WIDTH`."""
     return source if len(source) <= _MAX_SOURCE_WIDTH else Path(source).name

@@ -1,4 +1,4 @@
-"""Handles terminals where Textual does not: copying in tmux, pastes, sizes, lost terminals, crash logs, full caches."""
+"""Extends Textual's handling of terminals: copying in tmux, pasted text, many changes of size, and disconnects."""
 
 from __future__ import annotations
 
@@ -10,26 +10,15 @@ import signal
 import subprocess
 import sys
 import threading
-import traceback
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from functools import _lru_cache_wrapper
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
-import rich.color
-import rich.segment
-import rich.style
-from textual import _segment_tools, color, events, filter, strip, style
-from textual._styles_cache import StylesCache
+from textual import events
 from textual._xterm_parser import XTermParser
 from textual.app import App
-from textual.css.scalar import Scalar
 from textual.driver import Driver
-from textual.geometry import Region
 from textual.message import Message
 from textual.messages import ExitApp
-
-from buddy.compiler.protocol import Diagnostic
 
 _TMUX_TIMEOUT_SECONDS = 5.0
 
@@ -41,28 +30,13 @@ def copy_to_tmux(text: str) -> None:
 
 
 def _load_buffer(text: str) -> None:
-    """Load a buffer of tmux, with `-w` if tmux has this option (3.2), which also copies to the terminal."""
+    """Load `text` into a buffer of tmux, and with `-w` into the terminal's clipboard, if tmux has this option (3.2)."""
     for option in (["-w"], []):
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             words = ["tmux", "load-buffer", *option, "-"]
             process = subprocess.run(words, input=text.encode(), capture_output=True, timeout=_TMUX_TIMEOUT_SECONDS)
             if process.returncode == 0:
                 return
-
-
-def save_crash_log(error: BaseException, path: Path, what: str = "the workbench stopped") -> Diagnostic:
-    """Append the traceback of `error` to the file at `path`, if possible. Returns the message for the user.
-
-    `what` says what the error has caused.
-    """
-    what = f"{what}: {type(error).__name__}: {error}"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as file:
-            file.write("".join(traceback.format_exception(error)))
-    except OSError:
-        return Diagnostic(what)
-    return Diagnostic(what, todo=f"the traceback is in {path}")
 
 
 # What terminals send before and after pasted text (bracketed paste mode).
@@ -77,12 +51,14 @@ class PasteParser(XTermParser):
 
     def __init__(self, debug: bool = False) -> None:
         super().__init__(debug)
-        self._last_characters = ""  # outside of a paste
-        self._pending = ""  # in a paste: characters that may be the start of `PASTE_END`
+        # Outside of a paste: the last characters, which may be the start of `PASTE_START`.
+        self._last_characters = ""
+        # In a paste: characters that may be the start of `PASTE_END`.
+        self._pending = ""
         self._in_paste = False
 
     def feed(self, data: str) -> Iterable[Message]:
-        """The events of `data`; an empty string is the end of the input."""
+        """Return the events of `data`; an empty string is the end of the input."""
         text = "".join(map(self._parsable_text, data))
         return super().feed(text) if text or not data else ()
 
@@ -116,14 +92,14 @@ def read_pastes_as_text(driver: type[Driver]) -> None:
         module.XTermParser = PasteParser  # type: ignore[attr-defined]
 
 
-# Seconds between two changes of size that are drawn.
+# The least time between two changes of size that are drawn.
 RESIZE_SECONDS = 0.1
 
 
 class ResizeLimiter:
-    """Delivers changes of the terminal's size: the newest one when the previous one has been drawn.
+    """Delivers only the newest change of the terminal's size, when the previous one has been drawn.
 
-    A client that changes its size all the time would otherwise fill the queues faster than the screen is laid out.
+    A terminal that changes its size continuously would otherwise fill the queues faster than the screen is laid out.
     """
 
     def __init__(self, app: App[Any], deliver: Callable[[events.Event], Awaitable[None]]) -> None:
@@ -138,6 +114,7 @@ class ResizeLimiter:
             await self._deliver_latest()
 
     async def _deliver_latest(self) -> None:
+        """Deliver the newest change of size, if any, and then wait until it has been drawn."""
         event, self._latest = self._latest, None
         self._delivering = event is not None
         if event is not None:
@@ -152,12 +129,12 @@ class ResizeLimiter:
             await self._deliver_latest()
 
 
-# Seconds that the application has to exit after its web server did.
+# How long the application may take to exit after its web server has exited, before it is killed.
 EXIT_SECONDS = 5.0
 
 
 def exit_with_server(driver: type[Driver]) -> type[Driver]:
-    """A web driver whose application exits when the server does. Returns other drivers unchanged."""
+    """Return a web driver whose application exits when the server does. Other drivers are returned unchanged."""
     if driver.__module__ != "textual.drivers.web_driver":
         return driver
 
@@ -182,7 +159,7 @@ def exit_with_server(driver: type[Driver]) -> type[Driver]:
     return ServedDriver
 
 
-# Seconds between checks of the terminal.
+# How often it is checked whether the terminal is disconnected.
 POLL_SECONDS = 1.0
 # The exit code that a shell reports for SIGHUP.
 SIGHUP_EXIT_CODE = 129
@@ -205,33 +182,3 @@ async def exit_on_disconnect(app: App[int]) -> None:
     while not is_disconnected(descriptor):
         await asyncio.sleep(POLL_SECONDS)
     app.exit(SIGHUP_EXIT_CODE, return_code=SIGHUP_EXIT_CODE)
-
-
-def clear_widget_cache() -> None:
-    """Clear Textual's style cache, which keeps the last 1,024 widgets with everything that they have drawn."""
-    StylesCache.get_inner_outer.cache_clear()
-
-
-def clear_region_caches() -> None:
-    """Clear Textual's caches of regions: about 20,000 results, for all sizes that the terminal has had."""
-    _clear_caches(Region, Scalar)
-
-
-def clear_style_caches() -> None:
-    """Clear the styles of another theme. Textual and Rich cache tens of thousands of styles and line segments."""
-    _clear_caches(rich.color.Color, rich.style.Style, rich.segment.Segment)
-    _clear_caches(color.Color, style.Style, filter, filter.ANSIToTruecolor, strip.Strip, _segment_tools)
-
-
-def _clear_caches(*owners: Any) -> None:
-    for owner in owners:
-        for cache in caches(owner):
-            cache.cache_clear()
-
-
-def caches(owner: Any) -> Iterator[_lru_cache_wrapper[Any]]:
-    """The caches of the functions of a module, or of the methods of a class."""
-    for member in vars(owner).values():
-        function = member.__func__ if isinstance(member, classmethod | staticmethod) else member
-        if isinstance(function, _lru_cache_wrapper):
-            yield function

@@ -12,18 +12,22 @@ from textual.widget import Widget
 
 from buddy.app.actions import PANE_TITLES, Pane, key_of
 from buddy.app.panes.layout import Layout
-from buddy.app.screens.detail import wrap_line
 from buddy.app.widgets.look import Cells, look_of
+from buddy.app.widgets.wrapping import wrap_line
 
 
 class TourStep(NamedTuple):
-    """A step about `pane`. An action of `ends` ends it. In `text`, an id of an action in braces stands for its key."""
+    """A step about `pane`, which ends when one of `ending_actions` is performed.
+
+    In `text`, the id of an action in braces stands for its key.
+    """
 
     pane: Pane
     text: str
-    ends: tuple[str, ...]
+    ending_actions: tuple[str, ...]
 
 
+# The steps of the tour, in order.
 STEPS = (
     TourStep(
         "graph",
@@ -92,15 +96,18 @@ class TourLines(Widget):
 
 
 class Tour:
-    """Shows the steps in `lines`, one after the other. The pane of the step is marked."""
+    """Shows the steps in `lines`, one after the other, and marks the pane of the step.
 
-    def __init__(self, layout: Callable[[], Layout], say: Callable[[str], None]) -> None:
-        self._layout, self._say = layout, say
+    `say` is called with a message when the tour ends.
+    """
+
+    def __init__(self, get_layout: Callable[[], Layout], say: Callable[[str], None]) -> None:
+        self._get_layout, self._say = get_layout, say
         self._index = -1
         self.lines = self.make_lines()
 
     def make_lines(self) -> TourLines:
-        """The lines, for the screen that is composed next. Ends the tour of the screen before."""
+        """Return new lines for the screen that is composed next. Ends the tour of the previous screen."""
         self._index = -1
         self.lines = TourLines(self.skip)
         return self.lines
@@ -112,7 +119,7 @@ class Tour:
 
     def start(self) -> None:
         """Start the tour, or start it again."""
-        self._layout().show_pane(STEPS[0].pane)
+        self._get_layout().show_pane(STEPS[0].pane)
         self._go_to(0)
 
     def skip(self) -> None:
@@ -121,19 +128,24 @@ class Tour:
             self._go_to(len(STEPS))
             self._say(f"Tour skipped: {key_of('tour')} starts it again")
 
-    def note(self, action_id: str, pane: Pane) -> None:
-        """Go to the next step if the action, which was performed in `pane`, ends this one."""
+    def advance_after(self, action_id: str, pane: Pane) -> None:
+        """Go to the next step if the action, which was performed in `pane`, ends the current one."""
         step = self.step
-        if step is None or action_id not in step.ends or (action_id.startswith("move.") and pane != step.pane):
+        if (
+            step is None
+            or action_id not in step.ending_actions
+            or (action_id.startswith("move.") and pane != step.pane)
+        ):
             return
         self._go_to(self._index + 1)
         if self.step is None:
             self._say(f"End of the tour: {key_of('tour')} starts it again")
 
     def _go_to(self, index: int) -> None:
+        """Show the step with this index, or hide the lines if no step has it."""
         self._index = index
         step = self.step
-        for pane_id, pane in self._layout().panes.items():
+        for pane_id, pane in self._get_layout().panes.items():
             pane.set_class(step is not None and pane_id == step.pane, "-toured")
         if step is None:
             self.lines.hide()
@@ -143,7 +155,8 @@ class Tour:
 
 
 def _cells_of(text: str) -> Cells:
-    """A text with the keys of the actions whose ids it has in braces."""
+    """Return the text of a step with each id of an action in braces replaced by the key of the action."""
+    # `re.split` with a group returns texts at even indices, and ids at odd ones.
     parts = re.split(r"\{([\w.-]+)\}", text)
-    cells = [(key_of(part), "key") if k % 2 else (part, "text") for k, part in enumerate(parts)]
+    cells = [(key_of(part), "key") if index % 2 else (part, "text") for index, part in enumerate(parts)]
     return [cell for cell in cells if cell[0]]

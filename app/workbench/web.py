@@ -25,6 +25,7 @@ from aiohttp import WSCloseCode, web
 from textual_serve.app_service import AppService
 from textual_serve.server import Server, to_int
 
+# The headers of every response.
 _HEADERS = {
     # The address contains the token: do not send it to other sites, and do not let other sites embed the page.
     "Referrer-Policy": "no-referrer",
@@ -33,13 +34,16 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
+# How often it is checked whether the server accepts connections.
 _POLL_SECONDS = 0.02
-# Seconds between two changes of size that are sent to a workbench, and until one that should exit is killed.
+# The least time between two changes of size that are sent to a workbench.
 _RESIZE_SECONDS = 0.05
+# How long a workbench may take to exit before it is killed.
 _EXIT_SECONDS = 10.0
 # Seconds between two pings of the browser.
 _HEARTBEAT_SECONDS = 15
-# Gives the terminal the focus. The page tells the workbench only about a focus that comes after its first output.
+# Focuses the terminal when the page is loaded, and again after the first output: the page reports only a focus after
+# its first output to the workbench.
 _FOCUS_SCRIPT = """<script>
   const waiting = setInterval(() => {
     const input = document.querySelector(".xterm-helper-textarea");
@@ -59,10 +63,10 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class WorkbenchService(AppService):
-    """The workbench of one page: its process gets the newest size only, and ends with the page."""
+    """The workbench of one page. Its process gets only the newest size, and exits when the page is closed."""
 
     _size = _sent_size = (0, 0)
-    _sizes: asyncio.Task[None] | None = None
+    _size_task: asyncio.Task[None] | None = None
 
     async def _open_app_process(self, width: int = 80, height: int = 24) -> asyncio.subprocess.Process:
         """Start the process without a shell, and in a group that can be killed."""
@@ -78,10 +82,11 @@ class WorkbenchService(AppService):
     async def set_terminal_size(self, width: int, height: int) -> None:
         """Send a size soon. If more sizes arrive until then, only the last one is sent."""
         self._size = (width, height)
-        if self._sizes is None or self._sizes.done():
-            self._sizes = asyncio.create_task(self._send_sizes())
+        if self._size_task is None or self._size_task.done():
+            self._size_task = asyncio.create_task(self._send_sizes())
 
     async def _send_sizes(self) -> None:
+        """Send the newest size until no newer one has arrived, at most every `_RESIZE_SECONDS`."""
         while self._size != self._sent_size:
             self._sent_size = self._size
             await super().set_terminal_size(*self._sent_size)
@@ -93,10 +98,10 @@ class WorkbenchService(AppService):
         if task is None or process is None:
             return
         await self._download_manager.cancel_app_downloads(app_service_id=self.app_service_id)
-        running = [each for each in (task, self._sizes) if each is not None]
-        for each in running:
-            each.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        running_tasks = [task, *([self._size_task] if self._size_task is not None else [])]
+        for running_task in running_tasks:
+            running_task.cancel()
+        await asyncio.gather(*running_tasks, return_exceptions=True)
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._quit(process), _EXIT_SECONDS)
         if process.returncode is None:
@@ -119,11 +124,12 @@ class TokenServer(Server):
 
     @property
     def address(self) -> str:
+        """The address of the page, with the token."""
         name = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{name}:{self.port}/{self.token}/"
 
     async def _make_app(self) -> web.Application:
-        """An application that serves textual-serve's pages under the token, and nothing else."""
+        """Return an application that serves only textual-serve's pages, under the token."""
         inner = await super()._make_app()
         outer = web.Application(middlewares=[self._guard])
         outer.add_subapp(f"/{self.token}", inner)
@@ -136,18 +142,18 @@ class TokenServer(Server):
         token = request.path.removeprefix("/").partition("/")[0]
         if not hmac.compare_digest(token.encode(), self.token.encode()):
             return web.Response(status=403, text=_BAD_TOKEN)
-        if not is_own_host(request.host, self.host) or not is_own_origin(request.headers.get("Origin"), request.host):
+        if not _is_own_host(request.host, self.host) or not _is_own_origin(request.headers.get("Origin"), request.host):
             return web.Response(status=403, text=_WRONG_HOST_OR_SITE)
         return await handler(request)
 
     async def handle_index(self, request: web.Request) -> web.Response:
-        """The page of textual-serve, whose terminal has the focus."""
+        """Return the page of textual-serve, extended by a script that focuses its terminal."""
         page = aiohttp_jinja2.render_template("app_index.html", request, self._page_values(request))
         page.text = str(page.text).replace("</body>", f"{_FOCUS_SCRIPT}</body>")
         return page
 
     def _page_values(self, request: web.Request) -> dict[str, object]:
-        """The values of the page's template. Its addresses have the host name of the request.
+        """Return the values of the page's template. Its addresses have the host name of the request.
 
         This machine may have several names, and the browser allows only connections to the one that it has used.
         """
@@ -203,7 +209,7 @@ class TokenServer(Server):
         logging.basicConfig(level=logging.WARNING, format="%(message)s")
 
 
-def is_own_host(host: str, bound_host: str) -> bool:
+def _is_own_host(host: str, bound_host: str) -> bool:
     """Whether a `Host` header is an IP address, which cannot be rebound, or a name of this machine.
 
     `bound_host` is the name that the server listens on. The port is ignored, because a tunnel may use another one.
@@ -218,8 +224,8 @@ def is_own_host(host: str, bound_host: str) -> bool:
     return bool(name) and (name == "localhost" or name.endswith(".localhost") or name in own_names)
 
 
-def is_own_origin(origin: str | None, host: str) -> bool:
-    """Whether a request comes from a page served under `host`; also true without an origin, which browsers send."""
+def _is_own_origin(origin: str | None, host: str) -> bool:
+    """Whether a request comes from a page served under `host`, or has no origin, so that it comes from no page."""
     if origin is None:
         return True
     try:
@@ -230,6 +236,7 @@ def is_own_origin(origin: str | None, host: str) -> bool:
 
 
 async def _is_listening(host: str, port: int) -> bool:
+    """Whether a server accepts connections at this address."""
     try:
         _, writer = await asyncio.open_connection(host, port)
     except OSError:

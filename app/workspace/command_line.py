@@ -1,4 +1,4 @@
-"""Builds the headless command that prints what the screen shows, and writes a graph as a Python script."""
+"""Builds the headless command that prints what the screen shows."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from buddy.app.workspace.files import write_whole, write_whole_bytes
-from buddy.compiler.protocol import Script
 from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR, PassStep, Recipe, preset_of
 
 
@@ -29,10 +27,13 @@ class ScreenState(NamedTuple):
     export_words: tuple[str, ...] = ()
 
 
-def command(recipe: Recipe, preset: Recipe | None, recipe_file: Path, screen: ScreenState) -> str:
-    """The command line. It refers to `recipe_file` if options cannot express how the recipe differs from the preset."""
+def headless_command(recipe: Recipe, preset: Recipe | None, recipe_file: Path, screen: ScreenState) -> str:
+    """The command line that prints what `screen` describes under `recipe`.
+
+    It refers to `recipe_file` if options cannot express how the recipe differs from `preset`, or if `preset` is `None`.
+    """
     nodes = ["dump", "--nodes"]
-    # No verb prints the pane of a plug-in: the graph is what it has read.
+    # No verb prints the pane of a plug-in, so print the graph that the plug-in's pane is about.
     verbs = {"graph": nodes, "source": nodes, "plugin": nodes, "passes": ["stages"], "outputs": ["run"], "ir": ["dump"]}
     verb = {**verbs, "export": ["export", *screen.export_words]}[screen.pane]
     if screen.pane == "ir" and screen.stage:
@@ -85,14 +86,3 @@ def _pass_switches(steps: Sequence[PassStep], preset_steps: Sequence[PassStep]) 
             name = f"{step.name}#{number}" if names.count(step.name) > 1 else step.name
             words += ["--enable" if step.enabled else "--disable", name]
     return words
-
-
-def write_script(path: Path, script: Script) -> tuple[Path, Path]:
-    """Write `script` to `path`, and its tensors to a `.npz` with the same name. Returns both paths.
-
-    Raises `OSError`.
-    """
-    values = path.with_suffix(".npz")
-    write_whole_bytes(values, script.values)
-    write_whole(path, script.text.replace(f"{script.name}.npz", values.name))
-    return path, values

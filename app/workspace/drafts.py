@@ -1,4 +1,4 @@
-"""Drafts of unsaved input.
+"""Saves drafts of unsaved input, and restores them.
 
 Each open editor has a draft file of its own, and a lock file while it is open. So a workbench never overwrites the
 draft of another running workbench, and the next workbench can restore the draft of one that has exited.
@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from buddy.app.workspace.files import FileLock, is_held, write_whole
+from buddy.app.workspace.files import FileLock, is_held, write_text_atomically
 from buddy.compiler.protocol.recipe import digest
 
 _DRAFT_SUFFIX = ".unsaved"
@@ -26,24 +26,24 @@ class SavedDraft(NamedTuple):
 
 
 class Drafts(NamedTuple):
-    """The editors of a program with drafts: those of exited workbenches, and those that a workbench has open."""
+    """The titles of the editors of a program that have drafts: of exited workbenches, and open in a workbench now."""
 
     unsaved: list[str]
     open: list[str]
 
 
 class EditorDraft:
-    """The draft of one editor, in a file next to the saved recipe `recipe`; `title` identifies the editor.
+    """The draft of one editor, in a file next to the saved recipe at `recipe_path`; `title` identifies the editor.
 
     The first line of the file is the hash of the editor's initial text. `open_elsewhere` is true if another
     workbench has the same editor open.
     """
 
-    def __init__(self, recipe: Path, title: str) -> None:
+    def __init__(self, recipe_path: Path, title: str) -> None:
         self.title = title
         self.open_elsewhere = False
         self._path, self._lock = self._lock_file(
-            f"{recipe.stem}.{re.sub(r'[^0-9A-Za-z-]+', '_', title)}", recipe.parent
+            f"{recipe_path.stem}.{re.sub(r'[^0-9A-Za-z-]+', '_', title)}", recipe_path.parent
         )
 
     def _lock_file(self, stem: str, folder: Path) -> tuple[Path, FileLock | None]:
@@ -53,9 +53,9 @@ class EditorDraft:
         """
         numbered = (folder / f"{stem}{f'~{number}' * (number > 1)}{_DRAFT_SUFFIX}" for number in itertools.count(1))
         drafts = sorted(folder.glob(f"{stem}*{_DRAFT_SUFFIX}"))
-        existing = [path for path in drafts if _name(path).partition("~")[0] == stem]
+        existing = [path for path in drafts if _draft_name(path).partition("~")[0] == stem]
         for path in itertools.chain(existing, numbered):
-            lock = FileLock(_lock_of(path))
+            lock = FileLock(_lock_path(path))
             try:
                 if lock.take():
                     return path, lock
@@ -75,7 +75,7 @@ class EditorDraft:
     def save(self, text: str, initial_text: str) -> str:
         """Save the draft `text` of an editor with this initial text. Returns an error message, empty if it is saved."""
         try:
-            write_whole(self._path, f"{digest(initial_text)}\n{text}")
+            write_text_atomically(self._path, f"{digest(initial_text)}\n{text}")
         except OSError as error:
             return f"the draft could not be saved: {error.strerror or error}"
         return ""
@@ -91,22 +91,23 @@ class EditorDraft:
             self._lock.release()
 
 
-def saved_drafts(recipe: Path) -> Drafts:
-    """The drafts of the program whose first graph has its recipe in the file `recipe`."""
-    name_pattern = re.compile(rf"{re.escape(recipe.stem)}(?:-(?P<graph>\d+))?\.(?P<title>[^~]*)(?:~\d+)?")
+def saved_drafts(recipe_path: Path) -> Drafts:
+    """The drafts of the program whose first graph has its recipe in the file `recipe_path`."""
+    name_pattern = re.compile(rf"{re.escape(recipe_path.stem)}(?:-(?P<graph>\d+))?\.(?P<title>[^~]*)(?:~\d+)?")
     drafts = Drafts([], [])
-    for path in sorted(recipe.parent.glob(f"{recipe.stem}*{_DRAFT_SUFFIX}")) if recipe.parent.is_dir() else []:
-        match = name_pattern.fullmatch(_name(path))
+    folder = recipe_path.parent
+    for path in sorted(folder.glob(f"{recipe_path.stem}*{_DRAFT_SUFFIX}")) if folder.is_dir() else []:
+        match = name_pattern.fullmatch(_draft_name(path))
         if match is None:
             continue
         title = match["title"].replace("_", " ") + (f" of graph {match['graph']}" if match["graph"] else "")
-        (drafts.open if is_held(_lock_of(path)) else drafts.unsaved).append(title)
+        (drafts.open if is_held(_lock_path(path)) else drafts.unsaved).append(title)
     return drafts
 
 
-def _name(path: Path) -> str:
+def _draft_name(path: Path) -> str:
     return path.name.removesuffix(_DRAFT_SUFFIX)
 
 
-def _lock_of(path: Path) -> Path:
+def _lock_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.lock")

@@ -1,4 +1,4 @@
-"""Atomic writes of files, and locks between workbenches."""
+"""Writes files atomically, and locks files between workbenches."""
 
 from __future__ import annotations
 
@@ -9,17 +9,21 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from buddy.compiler.protocol import Script
 
 # The inode, modification time in nanoseconds and size of a file. It changes if the file is written or replaced.
 FileStamp = tuple[int, int, int]
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_text_atomically(path: Path, text: str) -> None:
     """Write `text` to `path` atomically."""
-    write_whole_bytes(path, text.encode("utf-8"))
+    write_bytes_atomically(path, text.encode("utf-8"))
 
 
-def write_whole_bytes(path: Path, data: bytes, sync: bool = False) -> None:
+def write_bytes_atomically(path: Path, data: bytes, *, sync: bool = False) -> None:
     """Write bytes to `path` atomically; with `sync`, also to disk, so that the file survives a power loss."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -35,6 +39,17 @@ def write_whole_bytes(path: Path, data: bytes, sync: bool = False) -> None:
         raise
 
 
+def write_script(path: Path, script: Script) -> tuple[Path, Path]:
+    """Write `script` to `path`, and its tensors to a `.npz` with the same name. Returns both paths.
+
+    Raises `OSError`.
+    """
+    values = path.with_suffix(".npz")
+    write_bytes_atomically(values, script.values)
+    write_text_atomically(path, script.text.replace(f"{script.name}.npz", values.name))
+    return path, values
+
+
 def read_stamp(path: str | Path) -> FileStamp | None:
     """The stamp of a file; `None` if it does not exist."""
     try:
@@ -44,7 +59,7 @@ def read_stamp(path: str | Path) -> FileStamp | None:
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-# A write holds its lock for milliseconds. A process that holds it longer is suspended: the write goes on without it.
+# A write holds its lock for milliseconds. A process that holds it longer is suspended, so another write does not wait.
 _MAX_WAIT_SECONDS = 0.1
 _RETRY_SECONDS = 0.005
 
@@ -61,19 +76,19 @@ class FileLock:
 
     def take(self) -> bool:
         """Take the exclusive lock. Returns whether it succeeded. Raises `OSError` if the file cannot be created."""
-        return self._try_lock(fcntl.LOCK_EX)
+        return self._try_operation(fcntl.LOCK_EX)
 
-    def share(self) -> bool:
-        """Take a shared lock. Returns whether another holder has it too. Raises `OSError` like `take`."""
+    def take_shared(self) -> bool:
+        """Take a shared lock. Returns whether another `FileLock` of any process holds it too. Raises like `take`."""
         is_shared = not self.take()
-        self._try_lock(fcntl.LOCK_SH)
+        self._try_operation(fcntl.LOCK_SH)
         return is_shared
 
-    def _try_lock(self, operation: int) -> bool:
+    def _try_operation(self, operation: int) -> bool:
         """Try `operation` of `flock`. Returns whether it succeeded."""
         while True:
             fd = self._fd if self._fd >= 0 else self._open_file()
-            if not _lock(fd, operation):
+            if not _try_flock(fd, operation):
                 if fd != self._fd:
                     os.close(fd)
                 return False
@@ -90,7 +105,7 @@ class FileLock:
     def release(self) -> None:
         """Release the lock. The last holder deletes the file."""
         if self._fd >= 0:
-            if _lock(self._fd, fcntl.LOCK_EX):
+            if _try_flock(self._fd, fcntl.LOCK_EX):
                 with contextlib.suppress(OSError):
                     self._path.unlink()
             os.close(self._fd)
@@ -112,7 +127,7 @@ def is_held(path: Path) -> bool:
 
 @contextlib.contextmanager
 def exclusive_lock(path: Path) -> Iterator[None]:
-    """Hold the exclusive lock for one write; after `_MAX_WAIT_SECONDS` without it, continue nevertheless.
+    """Hold the exclusive lock `path` for one write. If it is not free after `_MAX_WAIT_SECONDS`, continue without it.
 
     Raises `OSError` if the lock file cannot be created.
     """
@@ -125,7 +140,7 @@ def exclusive_lock(path: Path) -> Iterator[None]:
         lock.release()
 
 
-def _lock(fd: int, operation: int) -> bool:
+def _try_flock(fd: int, operation: int) -> bool:
     """Try to lock without waiting. Returns whether it succeeded; true on a file system without locks."""
     try:
         fcntl.flock(fd, operation | fcntl.LOCK_NB)

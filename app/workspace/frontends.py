@@ -12,7 +12,7 @@ from buddy.compiler.protocol.recipe import NATIVE, TORCH_MLIR, Dialect, Frontend
 from buddy.compiler.protocol.recipe import dialects_of as dialects_of
 
 # A description of each frontend.
-SUMMARIES: Mapping[Frontend, str] = {
+FRONTEND_SUMMARIES: Mapping[Frontend, str] = {
     "dynamo": "captured by TorchDynamo, lowered node by node",
     "export": "captured by torch.export, lowered node by node",
     "torch-mlir": "captured by TorchDynamo, imported and lowered by torch-mlir",

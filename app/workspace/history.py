@@ -9,6 +9,7 @@ import msgspec
 
 from buddy.compiler.protocol.recipe import Recipe
 
+# Edits that may be merged become one if they are less than this apart.
 MERGE_SECONDS = 1.0
 MAX_UNDO_EDITS = 500
 # Limits of a saved history: edits in each direction, and the size of all, because edited IR is long.
@@ -19,17 +20,17 @@ MAX_SAVED_BYTES = 8 << 20
 class Edit(msgspec.Struct, frozen=True):
     """A point in the history: the recipe, and the title of the edit that led to it.
 
-    Edits with the same non-empty `merge` less than `MERGE_SECONDS` apart become one. `at` is the time of the edit in
-    seconds, on the clock of the history.
+    Edits with the same non-empty `merge` less than `MERGE_SECONDS` apart become one. `clock_seconds` is the time of the
+    edit on the clock of its `History`, 0 in a saved history.
     """
 
     recipe: Recipe
     title: str = ""
     merge: str = ""
-    at: float = 0.0
+    clock_seconds: float = msgspec.field(default=0.0, name="at")
 
 
-class Edits(msgspec.Struct, frozen=True):
+class SavedHistory(msgspec.Struct, frozen=True):
     """A saved history: edits to undo, the current recipe, edits to redo. The edits nearest to the current one are last.
 
     `session` identifies the workbench that saved it; `others` are the last histories of other workbenches, by session.
@@ -39,9 +40,9 @@ class Edits(msgspec.Struct, frozen=True):
     now: Edit
     future: list[Edit]
     session: str = ""
-    others: dict[str, Edits] = {}
+    others: dict[str, SavedHistory] = {}
 
-    def map_recipes(self, change: Callable[[Recipe], Recipe]) -> Edits:
+    def map_recipes(self, change: Callable[[Recipe], Recipe]) -> SavedHistory:
         """The history with `change` applied to each recipe, also in `others`."""
         past, (now,), future = (
             [msgspec.structs.replace(edit, recipe=change(edit.recipe)) for edit in edits]
@@ -51,29 +52,29 @@ class Edits(msgspec.Struct, frozen=True):
             session: msgspec.structs.replace(edits, others={}).map_recipes(change)
             for session, edits in self.others.items()
         }
-        return Edits(past, now, future, self.session, others)
+        return SavedHistory(past, now, future, self.session, others)
 
-    def with_current(self, recipe: Recipe) -> Edits:
+    def with_current(self, recipe: Recipe) -> SavedHistory:
         """The history with `recipe` as the current one.
 
         `recipe` is added as an edit if it differs, because a workbench crashed between the writes of the two files.
         """
         if self.now.recipe == recipe:
             return self
-        return Edits([*self.past, self.now], Edit(recipe, "the saved recipe"), [])
+        return SavedHistory([*self.past, self.now], Edit(recipe, "the saved recipe"), [])
 
 
 class History:
     """A recipe with its history, which starts with the saved recipe, if there is one, or with `preset`.
 
-    `restored` is true until the first edit if the saved recipe differs from the preset.
+    `is_restored` is true until the first edit if the saved recipe differs from the preset.
     """
 
     def __init__(
         self, preset: Recipe, saved: Recipe | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.preset = preset
-        self.restored = saved is not None and saved != preset
+        self.is_restored = saved is not None and saved != preset
         self._past: list[Edit] = []
         self._future: list[Edit] = []
         self._now = Edit(saved or preset)
@@ -89,12 +90,12 @@ class History:
         return list(reversed(self._past))
 
     @property
-    def journal(self) -> list[tuple[int, Edit]]:
+    def all_edits(self) -> list[tuple[int, Edit]]:
         """Every edit, the latest first, with its distance from the current one: positive for undone edits."""
         done = list(enumerate([*self._past, self._now], -len(self._past)))
         return [*reversed(list(enumerate(reversed(self._future), 1))), *reversed(done)]
 
-    def go(self, steps: int) -> None:
+    def undo_or_redo(self, steps: int) -> None:
         """Redo that many edits, or, for a negative number, undo them."""
         for _ in range(abs(steps)):
             (self.redo if steps > 0 else self.undo)()
@@ -118,21 +119,21 @@ class History:
             self._past = [*self._past[-MAX_UNDO_EDITS:], self._now]
         self._future.clear()
         self._now = Edit(recipe, title, merge, self._clock())
-        self.restored = False
+        self.is_restored = False
         return True
 
-    def edits_to_save(self) -> Edits:
+    def history_to_save(self) -> SavedHistory:
         """The edits nearest to the current one, as many as the limits allow."""
         past, future = (
             [_without_merge_state(edit) for edit in edits[-MAX_SAVED_EDITS:]] for edits in (self._past, self._future)
         )
         now = _without_merge_state(self._now)
-        while (past or future) and _encoded_bytes(Edits(past, now, future)) > MAX_SAVED_BYTES:
+        while (past or future) and _encoded_bytes(SavedHistory(past, now, future)) > MAX_SAVED_BYTES:
             # Drop the farthest half of the edits: the nearest edits are last in both lists.
             past, future = past[len(past) // 2 + 1 :], future[len(future) // 2 + 1 :]
-        return Edits(past, now, future)
+        return SavedHistory(past, now, future)
 
-    def continue_from(self, edits: Edits) -> None:
+    def continue_from(self, edits: SavedHistory) -> None:
         """Take over the saved edits of another session. The current recipe stays."""
         self._past, self._future = edits.past, edits.future
         self._now = msgspec.structs.replace(edits.now, recipe=self.recipe)
@@ -143,7 +144,7 @@ class History:
             return ""
         title = self._now.title
         self._future.append(self._now)
-        self._now, self.restored = self._past.pop(), False
+        self._now, self.is_restored = self._past.pop(), False
         return title
 
     def redo(self) -> str:
@@ -151,17 +152,17 @@ class History:
         if not self._future:
             return ""
         self._past.append(self._now)
-        self._now, self.restored = self._future.pop(), False
+        self._now, self.is_restored = self._future.pop(), False
         return self._now.title
 
     def _merges_with_current(self, merge: str) -> bool:
-        is_recent = self._clock() - self._now.at < MERGE_SECONDS
+        is_recent = self._clock() - self._now.clock_seconds < MERGE_SECONDS
         return bool(merge) and merge == self._now.merge and is_recent
 
 
 def _without_merge_state(edit: Edit) -> Edit:
-    return msgspec.structs.replace(edit, merge="", at=0.0)
+    return msgspec.structs.replace(edit, merge="", clock_seconds=0.0)
 
 
-def _encoded_bytes(edits: Edits) -> int:
+def _encoded_bytes(edits: SavedHistory) -> int:
     return len(msgspec.msgpack.encode(edits))

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from buddy.compiler.protocol.run_report import InputChoice
 
-# An input file must fit into a frame.
-MAX_FILE_BYTES = 512 << 20
+# An input file must fit into one message to the engine: half of `MAX_FRAME`, which leaves space for all else in it.
+MAX_INPUT_BYTES = 512 << 20
 
 
-def file_choice(path: Path) -> InputChoice:
+def inputs_from_file(path: Path) -> InputChoice:
     """The file at `path` as inputs of a run. Raises `ValueError` if it is unreadable, too large or of another format.
 
     Special files are rejected: reading a pipe without a writer would block.
@@ -23,8 +23,8 @@ def file_choice(path: Path) -> InputChoice:
         size = path.stat().st_size
         if not path.is_file():
             raise ValueError("not a regular file: give a .npy, .npz or .pt file")
-        if size > MAX_FILE_BYTES:
-            raise ValueError(f"larger than the limit of {MAX_FILE_BYTES >> 20} MiB")
+        if size > MAX_INPUT_BYTES:
+            raise ValueError(f"larger than the limit of {MAX_INPUT_BYTES >> 20} MiB")
         return InputChoice("file", title=str(path), content=path.read_bytes())
     except OSError as error:
         raise ValueError(error.strerror or str(error)) from error
@@ -79,8 +79,8 @@ def parse_seconds(text: str) -> float:
     return seconds
 
 
-def relative_to_current(location: str) -> str:
-    """`location`, a path that may end in a line number, relative to the current folder if it is inside."""
+def relative_to_working_directory(location: str) -> str:
+    """`location`, a path that may end in a line number, relative to the working directory if it is inside."""
     try:
         return location.removeprefix(os.path.join(os.getcwd(), ""))
     except OSError:  # the current folder was deleted

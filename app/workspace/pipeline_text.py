@@ -82,16 +82,16 @@ def option_value(text: str) -> OptionValue:
     return number if is_plain_number(number) else text
 
 
-def option_error(text: str, default: str, words: Sequence[str] = ()) -> str:
+def option_error(text: str, default: str, allowed: Sequence[str] = ()) -> str:
     """The error message if `text` is not a valid value for an option with the default `default`; otherwise "".
 
-    `words` are the allowed values, if there is a fixed list. Without such a list, a default that is a boolean, a whole
-    number or a list of whole numbers defines the type of the option. Options with other defaults are not checked here.
+    `allowed` are the values of the option, if there is a fixed list. Without it, a default that is a boolean, a whole
+    number or a list of whole numbers defines the type of the option. Options with other defaults are not checked.
     """
     if not text:
         return ""
-    if words:
-        return "" if text in words else f"{text} is not one of {', '.join(words)}"
+    if allowed:
+        return "" if text in allowed else f"{text} is not one of {', '.join(allowed)}"
     if "," in default and all(map(_WHOLE_NUMBER.fullmatch, default.split(","))):
         errors = (_whole_number_error(part.strip()) for part in text.split(","))
         return next((error for error in errors if error), "")
@@ -165,7 +165,7 @@ def _nested_text(anchor: str, entries: Sequence[tuple[PassStep | None, str]], de
 # ---- reading ---------------------------------------------------------------------------------------------------------
 
 
-def parse(text: str) -> list[PipelineItem]:
+def parse_pipeline(text: str) -> list[PipelineItem]:
     """Parse the passes in `text`, in order. Raises `PipelineError`."""
     return _Parser(text).parse_pipeline()
 
@@ -329,8 +329,8 @@ def _suggestion(name: str, known: Sequence[str]) -> str:
     return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
-def steps_of(items: Sequence[PipelineItem], old_steps: Sequence[PassStep]) -> tuple[PassStep, ...]:
-    """The items as steps, graph passes first.
+def to_steps(items: Sequence[PipelineItem], old_steps: Sequence[PassStep]) -> tuple[PassStep, ...]:
+    """Convert the items to steps, graph passes first.
 
     A step that is also in `old_steps` keeps its phase, a new one gets that of the step before it on the same level.
     Hashes in the text become the values of `old_steps` that they stand for.

@@ -14,8 +14,14 @@ from typing import TypeVar
 
 import msgspec
 
-from buddy.app.workspace.files import FileStamp, exclusive_lock, read_stamp, write_whole, write_whole_bytes
-from buddy.app.workspace.history import MAX_SAVED_BYTES, Edit, Edits
+from buddy.app.workspace.files import (
+    FileStamp,
+    exclusive_lock,
+    read_stamp,
+    write_bytes_atomically,
+    write_text_atomically,
+)
+from buddy.app.workspace.history import MAX_SAVED_BYTES, Edit, SavedHistory
 from buddy.compiler.protocol.recipe import Recipe, from_toml, to_toml
 from buddy.compiler.protocol.renamed import decode_recipes
 
@@ -41,10 +47,10 @@ class RecipeFile:
         self._session = secrets.token_hex(4)
         self._last_stamps = _NOT_READ_YET
         self._changed_by_others = False
-        self._others: dict[str, Edits] = {}
+        self._others: dict[str, SavedHistory] = {}
         self._unreadable: list[Path] = []
 
-    def read(self) -> tuple[Recipe | None, Edits | None, str]:
+    def read(self) -> tuple[Recipe | None, SavedHistory | None, str]:
         """The saved recipe, the saved edits, and an error message, empty if both files are readable or missing.
 
         The next save renames an unreadable file.
@@ -65,7 +71,7 @@ class RecipeFile:
         self._others = dict(edits.others) if edits is not None else {}
         return recipe, edits, "; ".join(problems)
 
-    def save(self, recipe: Recipe | None, edits: Edits) -> bool:
+    def save(self, recipe: Recipe | None, edits: SavedHistory) -> bool:
         """Save a recipe (`None` deletes the recipe file) and its edits.
 
         Returns whether another workbench has saved since this one last read or wrote the files. Raises `OSError`.
@@ -81,10 +87,10 @@ class RecipeFile:
                     path = self._unreadable.pop()
                     path.replace(path.with_name(f"{path.name}.unread"))
                 if text:
-                    write_whole(self.path, text)
+                    write_text_atomically(self.path, text)
                 else:
                     self.path.unlink(missing_ok=True)
-                write_whole_bytes(self.edits_path, encoded)
+                write_bytes_atomically(self.edits_path, encoded)
             finally:
                 self._last_stamps = self._stamps()
         return others_saved
@@ -107,7 +113,7 @@ class RecipeFile:
         self._last_stamps = stamps
         recipe, edits = _value_or_none(self._read_recipe), _value_or_none(self._read_edits)
         if recipe is not None:
-            edits = edits.with_current(recipe) if edits is not None else Edits([], Edit(recipe), [])
+            edits = edits.with_current(recipe) if edits is not None else SavedHistory([], Edit(recipe), [])
         if edits is None:
             return
         for session, history in [*edits.others.items(), (edits.session, edits)]:
@@ -116,7 +122,7 @@ class RecipeFile:
                 self._others[session] = msgspec.structs.replace(history, others={})
         self._changed_by_others |= not is_first_read and edits.session != self._session
 
-    def _encode(self, edits: Edits) -> bytes:
+    def _encode(self, edits: SavedHistory) -> bytes:
         """The content of the edits file: `edits`, the current recipe of each other workbench, and their histories.
 
         If that is too long, the histories of the workbenches that saved the longest ago are dropped first.
@@ -127,7 +133,7 @@ class RecipeFile:
         for session in [*others]:
             if len(data) <= 2 * MAX_SAVED_BYTES:
                 break
-            others[session] = Edits([], others[session].now, [], session)
+            others[session] = SavedHistory([], others[session].now, [], session)
             data = msgspec.msgpack.encode(edits)
         return data
 
@@ -145,13 +151,13 @@ class RecipeFile:
         except FileNotFoundError:
             return None
 
-    def _read_edits(self) -> Edits | None:
+    def _read_edits(self) -> SavedHistory | None:
         """The saved edits, `None` without a file. Raises `OSError`, `ValueError` and `RecursionError`."""
         try:
             data = self.edits_path.read_bytes()
         except FileNotFoundError:
             return None
-        return decode_recipes(data, Edits).map_recipes(self._for_graph)
+        return decode_recipes(data, SavedHistory).map_recipes(self._for_graph)
 
 
 def _value_or_none(read: Callable[[], T | None]) -> T | None:

@@ -17,22 +17,23 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from buddy.app.workspace.files import FileStamp, exclusive_lock, read_stamp, write_whole_bytes
+from buddy.app.workspace.files import FileStamp, exclusive_lock, read_stamp, write_bytes_atomically
 from buddy.compiler.protocol import OutputReport, RunReport, file_formats
 from buddy.compiler.protocol.recipe import EAGER, F32, Recipe
 from buddy.compiler.protocol.renamed import decode_recipes
 from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
 from buddy.compiler.protocol.source_locations import split_source
 
-# A stage by its pass and the number of earlier stages of that pass. Unlike an index, it survives that steps are moved.
-Key = tuple[str, int]
+# Identifies a stage: its pass, and the number of earlier stages of that pass. Unlike an index, it stays when other
+# passes are moved.
+StageKey = tuple[str, int]
 
 
 class Bookmark(msgspec.Struct, frozen=True):
     """Line `line` of stage `key` of a graph. Its text is stored too, to find the line again after the stage changed."""
 
     graph: int
-    key: Key
+    key: StageKey
     line: int
     text: str
 
@@ -53,7 +54,7 @@ class Bookmarks:
         self.marks.append(mark)
         return True
 
-    def lines_of(self, graph: int, key: Key | None) -> set[int]:
+    def lines_of(self, graph: int, key: StageKey | None) -> set[int]:
         """The lines of a stage that have bookmarks."""
         return {mark.line for mark in self.marks if (mark.graph, mark.key) == (graph, key)}
 
@@ -76,13 +77,13 @@ MAX_RUNS = 50
 
 
 class RunRecord(msgspec.Struct, frozen=True):
-    """One run: the time of its end in seconds since the epoch (`at`), its recipe, inputs and report.
+    """One run: the time of its end in seconds since the epoch (`ended_at`), its recipe, inputs and report.
 
     To keep records small, the content of an input file is stored only as its hash `inputs_hash`, and the report has no
     images of values.
     """
 
-    at: float
+    ended_at: float = msgspec.field(name="at")
     recipe: Recipe
     report: RunReport
     inputs: InputChoice = InputChoice()
@@ -91,17 +92,17 @@ class RunRecord(msgspec.Struct, frozen=True):
     @property
     def end_time(self) -> str:
         """The time of day when the run ended, as 17:30:59."""
-        return time.strftime("%H:%M:%S", time.localtime(self.at))
+        return time.strftime("%H:%M:%S", time.localtime(self.ended_at))
 
     @property
     def end_date(self) -> str:
         """The date and the time when the run ended, as 2026-11-26 17:30."""
-        return time.strftime("%Y-%m-%d %H:%M", time.localtime(self.at))
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(self.ended_at))
 
 
-def make_record(at: float, recipe: Recipe, report: RunReport, inputs: InputChoice) -> RunRecord:
-    """The record of a run on `inputs` that ended at `at`, in seconds since the epoch."""
-    return RunRecord(at, recipe, _without_images(report), without_content(inputs), content_hash(inputs))
+def make_record(ended_at: float, recipe: Recipe, report: RunReport, inputs: InputChoice) -> RunRecord:
+    """The record of a run on `inputs` that ended at `ended_at`, in seconds since the epoch."""
+    return RunRecord(ended_at, recipe, _without_images(report), without_content(inputs), content_hash(inputs))
 
 
 def _without_images(report: RunReport) -> RunReport:
@@ -208,7 +209,7 @@ def write_session(path: Path, saved: SavedScreen) -> None:
     """Save `saved` to `path` atomically and durably. Raises `OSError`, and `ValueError` if it cannot be encoded."""
     names = zip(saved.__struct_fields__, saved.__struct_encode_fields__, strict=True)
     fields = {encoded: getattr(saved, name) for name, encoded in names}
-    write_whole_bytes(path, msgspec.msgpack.encode({**file_formats.SESSION.stamp(), **fields}), sync=True)
+    write_bytes_atomically(path, msgspec.msgpack.encode({**file_formats.SESSION.stamp(), **fields}), sync=True)
 
 
 class SessionFile:
@@ -276,7 +277,7 @@ class SessionFile:
 
 def merge_sessions(base: SavedScreen, theirs: SavedScreen, mine: SavedScreen) -> SavedScreen:
     """`mine` with the runs and bookmarks that another workbench has added or removed since `base`."""
-    runs = sorted(_merge_lists(base.runs, theirs.runs, mine.runs), key=lambda run: run.at)[-MAX_RUNS:]
+    runs = sorted(_merge_lists(base.runs, theirs.runs, mine.runs), key=lambda run: run.ended_at)[-MAX_RUNS:]
     marks = [saved.bookmarks if isinstance(saved.bookmarks, list) else [] for saved in (base, theirs, mine)]
     return msgspec.structs.replace(mine, runs=tuple(runs), bookmarks=_merge_lists(*marks))
 
@@ -286,8 +287,8 @@ def _merge_lists(base: Sequence[T], theirs: Sequence[T], mine: Sequence[T]) -> l
     return [item for item in theirs if item in mine or item not in base] + added
 
 
-def is_first_script(source: str, store: Path) -> bool:
-    """Whether `source` is the first script that is opened with this `store`, which is recorded there."""
+def record_first_script(source: str, store: Path) -> bool:
+    """Record in `store` that a script was opened, if `source` is one. Returns whether it is the first one."""
     path = split_source(source).target
     if os.path.exists(path) and not path.endswith(".py"):
         return False

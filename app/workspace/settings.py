@@ -25,7 +25,7 @@ _PATH_SUFFIX = re.compile(r" - at `\$\.?(.*?)`$")
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The fields of `config.toml`; `FIELDS` describes them.
+    """The fields of `config.toml`; `FIELD_SUMMARIES` describes them.
 
     `keys` maps the id of an action to the keys that replace its default keys; an empty value removes the keys.
     """
@@ -40,7 +40,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reopen: bool = True
 
 
-FIELDS = {
+FIELD_SUMMARIES = {
     "theme": "name of the colour theme",
     "auto_run": "run the program after each edit, not only on request",
     "bell_after": "ring the terminal bell when a job of at least this many seconds ends; 0: never",
@@ -115,7 +115,9 @@ def _as_toml_error(message: str, text: str, data: Mapping[str, Any]) -> TomlErro
     path = [part for part in (path_match[1] if path_match else "").split(".") if part]
     unknown = re.search(r"unknown field `(.*)`", problem)
     if unknown:
-        return TomlError(f"unknown setting {unknown[1]!r}; known: {', '.join(FIELDS)}", line_of(text, [unknown[1]]))
+        return TomlError(
+            f"unknown setting {unknown[1]!r}; known: {', '.join(FIELD_SUMMARIES)}", line_of(text, [unknown[1]])
+        )
     if path and path[0].startswith("keys["):
         # msgspec does not name the key of an invalid value.
         invalid = [key for key, value in data["keys"].items() if not _is_key_binding(value)]

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 # The numbers of recent programs that are saved, and of completions of a path that are listed.
-MAX_RECENT = 30
-MAX_PATHS = 200
+MAX_RECENT_PROGRAMS = 30
+MAX_COMPLETIONS = 200
 
 
-def missing_source(source: str) -> str:
+def missing_source_error(source: str) -> str:
     """The error for a source on this machine that is not a file and cannot be an object in a module, else empty."""
     if os.path.lexists(source):
         return ""
@@ -28,10 +28,10 @@ def missing_source(source: str) -> str:
 
     parts = split_source(source)
     is_module = parts.is_module and all(part.isidentifier() for part in parts.target.split("."))
-    return "" if is_module or os.path.lexists(parts.target) else _no_file(parts.target)
+    return "" if is_module or os.path.lexists(parts.target) else _no_file_error(parts.target)
 
 
-def _no_file(path: str) -> str:
+def _no_file_error(path: str) -> str:
     # Imported on demand: it takes longer than to find that a file exists.
     from buddy.compiler.protocol.source_locations import similar_file
 
@@ -40,11 +40,14 @@ def _no_file(path: str) -> str:
 
 
 class Program(NamedTuple):
-    """A source with the arguments of the script. `at` is when it was opened last, in seconds since the epoch."""
+    """A source with the arguments of the script.
+
+    `opened_at` is when the program was opened last, in seconds since the epoch.
+    """
 
     source: str
     arguments: tuple[str, ...] = ()
-    at: float = 0.0
+    opened_at: float = 0.0
 
     @property
     def text(self) -> str:
@@ -52,10 +55,10 @@ class Program(NamedTuple):
         return shlex.join((self.source, *self.arguments))
 
 
-def read_program(typed: str, local: bool = True) -> Program:
+def parse_typed_program(typed: str, *, is_local: bool = True) -> Program:
     """The program that the user has typed: a source, then arguments of the script.
 
-    Raises `ValueError` with the reason if a source on this machine (`local`) cannot be opened.
+    Raises `ValueError` with the reason if a source on this machine (`is_local`) cannot be opened.
     """
     try:
         words = shlex.split(typed)
@@ -63,19 +66,19 @@ def read_program(typed: str, local: bool = True) -> Program:
         raise ValueError(f"{typed.strip()}: {error}") from error
     if not words:
         raise ValueError("give the path of a script or of a model file")
-    source = os.path.expanduser(words[0]) if local else words[0]
-    if local:
-        _check(source)
+    source = os.path.expanduser(words[0]) if is_local else words[0]
+    if is_local:
+        _check_source(source)
     return Program(source, tuple(words[1:]))
 
 
-def _check(source: str) -> None:
-    """Raises `ValueError` with the reason if a source on this machine cannot be opened."""
+def _check_source(source: str) -> None:
+    """Raise `ValueError` with the reason if a source on this machine cannot be opened."""
     if "\0" in source:
         raise ValueError("a path cannot contain a null character")
     if source.isidentifier() and not os.path.lexists(source):
-        raise ValueError(_no_file(source))
-    if error := missing_source(source):
+        raise ValueError(_no_file_error(source))
+    if error := missing_source_error(source):
         raise ValueError(error)
     path = source
     if not os.path.lexists(source):
@@ -95,18 +98,18 @@ def _check(source: str) -> None:
 
 
 def path_completions(typed: str) -> list[str]:
-    """The paths that continue `typed`, quoted for `read_program`; folders end with a slash and come first."""
+    """The paths that continue `typed`, quoted for `parse_typed_program`; folders end with a slash and come first."""
     folder, prefix = os.path.split(_unquoted(typed))
     try:
         with os.scandir(os.path.expanduser(folder) or ".") as entries:
-            found = [
+            matches = [
                 (not entry.is_dir(), entry.name + "/" * entry.is_dir())
                 for entry in entries
                 if entry.name.startswith(prefix) and (prefix.startswith(".") or not entry.name.startswith("."))
             ]
     except (OSError, ValueError):
         return []
-    return [_quoted(os.path.join(folder, name)) for _, name in sorted(found)[:MAX_PATHS]]
+    return [_quoted(os.path.join(folder, name)) for _, name in sorted(matches)[:MAX_COMPLETIONS]]
 
 
 def _unquoted(typed: str) -> str:
@@ -145,7 +148,7 @@ class RecentPrograms:
         """Put a program first. A file is saved with its absolute path. Does nothing if the folder is not writable."""
         import msgspec
 
-        from buddy.app.workspace.files import exclusive_lock, write_whole_bytes
+        from buddy.app.workspace.files import exclusive_lock, write_bytes_atomically
         from buddy.compiler.protocol.source_locations import split_source
 
         parts = split_source(source)
@@ -154,6 +157,6 @@ class RecentPrograms:
         try:
             with exclusive_lock(self._path.with_name(".recent.lock")):
                 others = [other for other in self.read() if other[:2] != program[:2]]
-                write_whole_bytes(self._path, msgspec.json.encode([program, *others][:MAX_RECENT]))
+                write_bytes_atomically(self._path, msgspec.json.encode([program, *others][:MAX_RECENT_PROGRAMS]))
         except OSError:
             return

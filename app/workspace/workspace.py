@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from buddy.app.actions import key_of
-from buddy.app.workspace.files import write_whole
+from buddy.app.workspace.files import write_text_atomically
 from buddy.app.workspace.frontends import with_steps_of
 from buddy.app.workspace.history import Edit, History
 from buddy.app.workspace.recipe_files import RecipeFile
@@ -30,7 +30,8 @@ class Workspace:
 
     Every edit and the number of the shown graph are saved at once under `store`. `plugins` are the plug-ins of every
     recipe: paths from the command line, until the engine has loaded them and reported their hashes. `ready` is true
-    after `begin`. `problem` is the error of the last save, `notice` tells that another workbench has saved too.
+    after `load`. `problem` is the error of the last save. `notice` is the message that another workbench has saved the
+    recipe too, or empty.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Workspace:
     def path_of(self, graph: int) -> Path:
         return recipe_path(self.source, self.arguments, self.store, graph)
 
-    def same_program(self, source: str, arguments: tuple[str, ...]) -> bool:
+    def is_same_program(self, source: str, arguments: tuple[str, ...]) -> bool:
         """Whether `source` with `arguments` is the program of this workspace."""
         return recipe_path(source, arguments, self.store) == self.path_of(0)
 
@@ -85,7 +86,7 @@ class Workspace:
         """Where the recipe of the graph on the screen comes from."""
         if not self.ready:
             return "none"
-        if self._history.restored:
+        if self._history.is_restored:
             return "restored"
         return "preset" if self.recipe == self.preset else "edited"
 
@@ -124,7 +125,7 @@ class Workspace:
     def show(self, graph: int) -> None:
         """Switch to the recipe of another graph, and save its number as the shown graph."""
         self.graph = graph
-        self._try_to_save(lambda: write_whole(self._shown_graph_path, f"{graph}\n"))
+        self._try_to_save(lambda: write_text_atomically(self._shown_graph_path, f"{graph}\n"))
 
     def add_graph(self, recipe: Recipe) -> None:
         """Add the graph of `recipe`, with `recipe` as its preset. A saved recipe with its number is ignored."""
@@ -156,13 +157,13 @@ class Workspace:
         return title
 
     @property
-    def journal(self) -> list[tuple[int, Edit]]:
+    def all_edits(self) -> list[tuple[int, Edit]]:
         """Every edit of the graph on the screen, the latest first, with its distance from the current one."""
-        return self._history.journal
+        return self._history.all_edits
 
-    def go(self, steps: int) -> None:
+    def undo_or_redo(self, steps: int) -> None:
         """Redo that many edits, or, for a negative number, undo them."""
-        self._history.go(steps)
+        self._history.undo_or_redo(steps)
         self._save_recipe()
 
     @property
@@ -171,11 +172,11 @@ class Workspace:
         return self._history.past_edits
 
     def edits_of_others(self) -> list[Edit]:
-        """The edits of other workbenches for the graph on the screen, except those whose recipe is in `journal`.
+        """The edits of other workbenches for the graph on the screen, except those whose recipe is in `all_edits`.
 
-        The edits of the most recent workbench are first. Of edits with equal recipes, only the first one is returned.
+        The edits of the workbench that saved last come first. Of edits with equal recipes, only the first is returned.
         """
-        own_recipes = {edit.recipe for _, edit in self.journal}
+        own_recipes = {edit.recipe for _, edit in self.all_edits}
         others: dict[Recipe, Edit] = {}
         for edit in self._file_of(self.graph).edits_of_others():
             if edit.recipe not in own_recipes:
@@ -247,7 +248,7 @@ class Workspace:
 
     def _write_recipe(self) -> None:
         recipe = None if self.recipe == self.preset else self.recipe
-        if self._file_of(self.graph).save(recipe, self._history.edits_to_save()):
+        if self._file_of(self.graph).save(recipe, self._history.history_to_save()):
             self.notice = f"another workbench edited this recipe too: press {key_of('edits')} to see its edits"
 
     def _file_of(self, graph: int) -> RecipeFile:
@@ -266,12 +267,12 @@ class Workspace:
             return 0
 
 
-def default_store(machine: str = "") -> Path:
-    """The folder of saved recipes; `BUDDY_TUI_STATE` overrides it. Each remote host, `machine`, has a folder inside."""
+def default_store(host: str = "") -> Path:
+    """The folder of saved recipes; `BUDDY_TUI_STATE` overrides it. Each remote host, `host`, has a folder inside."""
     import platformdirs
 
     folder = Path(os.environ.get("BUDDY_TUI_STATE") or platformdirs.user_state_dir("buddy-tui"))
-    return folder / "machines" / digest(machine) if machine else folder
+    return folder / "machines" / digest(host) if host else folder
 
 
 def recipe_path(source: str, arguments: tuple[str, ...], store: Path, graph: int = 0) -> Path:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from rich.cells import get_character_cell_size
 
-from buddy.app.workspace.session_file import is_first_script
+from buddy.app.workspace.session_file import record_first_script
 
 QUIET = 0.08
 # The terminal itself reports its capabilities and size; Textual would prefer these variables. Without bytecode, each
@@ -253,7 +253,7 @@ class Terminal:
 
 def skip_tour(state: Path) -> None:
     """Makes a workbench with its state in this folder start as after its first script, without the tour."""
-    is_first_script("any.py", state)
+    record_first_script("any.py", state)
 
 
 def environment(colors: str, state: Path) -> dict[str, str]:

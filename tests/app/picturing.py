@@ -100,7 +100,7 @@ def mask(app: Any) -> None:
     app.state.welcome = msgspec.structs.replace(app.state.welcome, target="cpu", packages={}, pid=1, engine="1")
     app.state.workers.clear()
     app.state.runs = [
-        msgspec.structs.replace(run, at=NOON, report=msgspec.structs.replace(run.report, load=None))
+        msgspec.structs.replace(run, ended_at=NOON, report=msgspec.structs.replace(run.report, load=None))
         for run in app.state.runs
     ]
     if app.state.report is not None:

@@ -25,29 +25,33 @@ from buddy.app import screens
 from buddy.app.reports.compile_times import PipelineFacts
 from buddy.app.reports.fallbacks import GraphFacts
 from buddy.app.reports.node_history import NodeRemark
+from buddy.app.reports.pass_previews import PassPreview
 from buddy.app.reports.plots import Plot, PlotAxis, Series
 from buddy.app.reports.profile import FlameNode
 from buddy.app.reports.results import bisection_result, precisions_result, profile_result, tuning_result
-from buddy.app.reports.searches import PassPreview
 from buddy.app.reports.text.search_hits import read_pattern
 from buddy.app.screens.detail import CodeScreen, DetailScreen, TextScreen
 from buddy.app.screens.documentation import PageScreen
 from buddy.app.screens.editor import EditorScreen, IrEditor, PipelineScreen
-from buddy.app.screens.follow import FollowScreen, FrontendComparisonScreen, NodeHistoryScreen, ProvenanceStep
+from buddy.app.screens.follow import FollowScreen, NodeHistoryScreen, ProvenanceStep
+from buddy.app.screens.frontend_comparison import FrontendComparisonScreen
+from buddy.app.screens.log import LogScreen
 from buddy.app.screens.modal import AnsweringScreen, ConfirmScreen, ListScreen, ReadOnlyScreen
 from buddy.app.screens.numerics import NumericsScreen
-from buddy.app.screens.picker import OptionScreen, PickerScreen
+from buddy.app.screens.pass_options import OptionScreen
+from buddy.app.screens.picker import PickerScreen
 from buddy.app.screens.plot import PlotScreen
 from buddy.app.screens.presets import PresetsScreen
 from buddy.app.screens.profile import FlameScreen, HotSpotScreen
 from buddy.app.screens.programs import ProgramScreen
-from buddy.app.screens.results import LoggedResult, LogScreen, ResultScreen
+from buddy.app.screens.results import LoggedResult, ResultScreen
 from buddy.app.screens.search_results import SearchResultsScreen
-from buddy.app.screens.tables import FallbacksScreen, RecompilationsScreen, RunsScreen, TableScreen, TrialsScreen
+from buddy.app.screens.table_screen import TableScreen
+from buddy.app.screens.tables import FallbacksScreen, RecompilationsScreen, RunsScreen, TrialsScreen
 from buddy.app.screens.values import ValuesScreen
 from buddy.app.session.stages import StageRow
 from buddy.app.workbench.app import MainScreen
-from buddy.app.workbench.key_sequences import Palette
+from buddy.app.workbench.palette import Palette
 from buddy.app.workbench.start import StartScreen
 from buddy.app.workspace.sources import Program
 from buddy.compiler.protocol import (
@@ -103,9 +107,9 @@ class Shown:
     filled: Callable[[Any], None] = lambda _screen: None
 
 
-FLAME = FlameNode("model", 1.0, inside={
+FLAME = FlameNode("model", 1.0, children={
     "encoder": FlameNode(
-        "encoder", 0.75, inside={"mm": FlameNode("mm", 0.5, "mm.0"), "add": FlameNode("add", 0.25, "add.0")}
+        "encoder", 0.75, children={"mm": FlameNode("mm", 0.5, "mm.0"), "add": FlameNode("add", 0.25, "add.0")}
     ),
     "head": FlameNode("head", 0.25, "mm.1"),
 })  # fmt: skip
@@ -259,7 +263,7 @@ SCREENS = {
     "fate": Shown(NodeHistoryScreen, made=lambda app: NodeHistoryScreen("add", SAID)),
     "confirm": Shown(ConfirmScreen, made=lambda app: ConfirmScreen("add.toml already exists. Overwrite?")),
     "hot": Shown(HotSpotScreen, made=lambda app: HotSpotScreen(SAMPLING, {"add": "add"})),
-    "plot": Shown(PlotScreen, made=lambda app: PlotScreen([PLOT], app.glyphs, chooses="goes to the node")),
+    "plot": Shown(PlotScreen, made=lambda app: PlotScreen([PLOT], app.glyphs, choose_hint="goes to the node")),
     "presets-beside": Shown(
         PresetsScreen, made=lambda app: PresetsScreen(app.session, ()), filled=lambda screen: screen.show(PRESETS)
     ),

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from buddy.app.cli.doctor import EXTRAS, abbreviate_home
-from buddy.app.cli.new import files_of
+from buddy.app.cli.new import plugin_files
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -54,7 +54,7 @@ def test_a_whole_installation_is_told_of_and_tried() -> None:
 
 @pytest.mark.slow
 def test_installed_plugins_are_listed_and_a_broken_one_stops_nothing(tmp_path: Path) -> None:
-    written = files_of("plugin", "one-of-each")
+    written = plugin_files("plugin", "one-of-each")
     (tmp_path / "one_of_each_pane.py").write_text(written["one_of_each_pane.py"])
     texts = {
         "one-of-each": written["one_of_each.py"],

@@ -19,9 +19,10 @@ import msgspec
 import pytest
 
 from buddy.app.cli.agent import Folder
+from buddy.app.cli.mcp_tools import Tools
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.presets import default_recipe
-from buddy.compiler.protocol.recipe import from_toml, to_toml
+from buddy.compiler.protocol.recipe import MAX_THREADS, from_toml, to_toml
 from tests.conftest import RunPython, WarmPython
 from tests.support.engine_processes import everything_below
 from tests.tools.bisect.planted import PLANTS, Plant
@@ -354,3 +355,42 @@ def test_a_path_that_cannot_be_resolved_is_refused(tmp_path: Path, path: str) ->
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(BuddyError):
         Folder(tmp_path).existing_file(path)
+
+
+class RecordingProgram:
+    """A program whose engine records requests instead of answering them."""
+
+    def __init__(self, timeout: float) -> None:
+        self.timeout, self.recipe = timeout, default_recipe()
+        self.requests: list[Any] = []
+        self.engine = self.client = self
+
+    def new_request_id(self) -> int:
+        return 1
+
+    async def request(self, frame: Any) -> Any:
+        self.requests.append(frame)
+        raise BuddyError("recorded")
+
+    def with_settings(self, settings: dict[str, Any]) -> Any:
+        return msgspec.structs.replace(self.recipe, threads=settings["threads"])
+
+    def edit(self, recipe: Any) -> bool:
+        self.recipe = recipe
+        return True
+
+
+async def test_the_comparison_of_nodes_has_the_time_limit_of_the_server() -> None:
+    program: Any = RecordingProgram(timeout=7.0)
+    with pytest.raises(BuddyError, match="recorded"):
+        await Tools(program).numerics()
+    assert program.requests[0].timeout == 7.0
+
+
+async def test_a_recipe_may_have_as_many_threads_as_the_compiler_allows() -> None:
+    program: Any = RecordingProgram(timeout=1.0)
+    assert (await Tools(program).set_recipe(threads=MAX_THREADS))["of"] == ["threads"]
+    assert program.recipe.threads == MAX_THREADS
+    for threads in (0, MAX_THREADS + 1):
+        with pytest.raises(BuddyError, match=f"threads is {threads}"):
+            await Tools(program).set_recipe(threads=threads)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from buddy.app.cli.new import KINDS, files_of, main
+from buddy.app.cli.new import KINDS, main, plugin_files
 
 ROOT = Path(__file__).resolve().parents[2]
 MAX_LINES = 150
@@ -29,7 +29,7 @@ def plugin(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_plugin_is_short_and_imports_the_public_interface_alone(kind: str) -> None:
-    files = files_of(kind, "my-part")
+    files = plugin_files(kind, "my-part")
     modules = {"pane": ["my_part_pane.py"], "plugin": ["my_part.py", "my_part_pane.py"]}.get(kind, ["my_part.py"])
     assert set(files) == {"README.md", *modules, "pyproject.toml", "test_my_part.py"}
     assert sum(len(files[name].splitlines()) for name in modules) <= MAX_LINES

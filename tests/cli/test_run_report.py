@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from buddy.app.reports.run_report import as_json, as_text, part_seconds, times_text
+from buddy.app.reports.run_report import part_seconds, part_times_text, run_report_json, run_report_text
 from buddy.app.session.progress import PartTimes
 from buddy.compiler.protocol import (
     Assignment,
@@ -19,7 +19,7 @@ from buddy.compiler.protocol.run_report import ErrorCheck
 
 def text_of(*outputs: OutputReport) -> str:
     timing = Timing(2e-3, 2e-3, 2e-3, 5)
-    return as_text(GraphInfo("model", ()), RunReport(0, outputs, timing, timing, 3, 0, 1.0, ratio=1.0))
+    return run_report_text(GraphInfo("model", ()), RunReport(0, outputs, timing, timing, 3, 0, 1.0, ratio=1.0))
 
 
 CHECKS = (
@@ -72,14 +72,14 @@ def test_slow_and_error_paths_are_counted_and_listed_with_their_conditions() -> 
         Assignment("svd.0", "linalg", slow_path="a matrix has an infinity or NaN"),
         Assignment("embedding.0", "linalg", error_path="an index is out of range"),
     )
-    lines = as_text(GraphInfo("model", ()), report, assignments).splitlines()
+    lines = run_report_text(GraphInfo("model", ()), report, assignments).splitlines()
     assert lines[0] == (
         "graph 0, model: 2 nodes compiled, 0 in eager, 1 with a slow path in eager, 1 with an error path in eager, "
         "compiled in 1.00 s"
     )
     assert "slow path in eager: svd.0: if a matrix has an infinity or NaN" in lines
     assert "error path in eager: embedding.0: if an index is out of range" in lines
-    found = as_json(GraphInfo("model", ()), report, assignments)
+    found = run_report_json(GraphInfo("model", ()), report, assignments)
     assert found["nodes"] == {"compiled": 2, "eager": 0, "with_slow_path": 1, "with_error_path": 1}
     assert found["slow_paths"] == [{"node": "svd.0", "condition": "a matrix has an infinity or NaN"}]
     assert found["error_paths"] == [{"node": "embedding.0", "condition": "an index is out of range"}]
@@ -93,7 +93,7 @@ def test_the_time_of_the_command_is_listed_by_its_parts() -> None:
     times.stop()
     assert part_seconds(times) == {"torch": 2.5, "script": 0.5, "run": 4.0}
     expected = "time 7.0 s: importing torch 2.5 s, running the script 0.5 s, running 4.0 s"
-    assert times_text(part_seconds(times)) == expected
+    assert part_times_text(part_seconds(times)) == expected
 
 
 def _beside(divergence: Divergence | None, note: str = "") -> str:
@@ -115,7 +115,7 @@ def _beside(divergence: Divergence | None, note: str = "") -> str:
     )
     timing = Timing(1e-3, 1e-3, 1e-3, 5)
     report = RunReport(0, (), timing, Timing(4e-3, 4e-3, 4e-3, 5), 2, 0, 0.1, sides=(side,))
-    return as_text(GraphInfo("net", rows), report)
+    return run_report_text(GraphInfo("net", rows), report)
 
 
 def test_the_first_node_that_differs_in_a_runtime_is_named_with_its_line() -> None:

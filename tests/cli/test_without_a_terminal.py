@@ -75,7 +75,7 @@ def test_options_of_the_terminal_apply_to_the_first_screen_and_to_the_program_th
     streams(monkeypatch)
     looks: list[dict[str, object]] = []
     monkeypatch.setattr(workbench.gc, "disable", lambda: None)
-    monkeypatch.setattr(start, "choose", lambda **given: looks.append(given) or Program(SAMPLE, ("--one",)))
+    monkeypatch.setattr(start, "choose_program", lambda **given: looks.append(given) or Program(SAMPLE, ("--one",)))
     monkeypatch.setattr(buddy.app.workbench.launch, "run_workbench", lambda *_, **given: looks.append(given) or 0)
     assert cli.main(["--no-mouse", "--ascii"]) == 0
     first, opened = looks

@@ -16,7 +16,7 @@ import pytest
 from buddy.app.actions import ACTIONS, BY_ID, PANE_TITLES, Action
 from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.catalogue import make_catalogue_parser
-from buddy.app.workspace.settings import FIELDS, read_settings
+from buddy.app.workspace.settings import FIELD_SUMMARIES, read_settings
 from buddy.themes.palette import FILES, FOLDER, read_theme, themes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -179,7 +179,7 @@ def test_the_settings_on_the_page_are_settings(tmp_path: Path) -> None:
     assert settings.keys
     assert set(settings.keys) <= set(BY_ID)
     rows = re.findall(r"^\| `(\[?\w+\]?)` \|", WORKBENCH.read_text("utf-8"), re.M)
-    assert {f"[{name}]" if name == "keys" else name for name in FIELDS} <= set(rows)
+    assert {f"[{name}]" if name == "keys" else name for name in FIELD_SUMMARIES} <= set(rows)
     mine = tmp_path / "mine.toml"
     mine.write_text(theme)
     assert read_theme(mine, themes()).roles["added"] == "bold #5fafff"

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from buddy.app.reports.training_memory import Share, TrainingMemory, training_memory
+from buddy.app.reports.training_memory import RoleMemory, TrainingMemory, training_memory
 from buddy.compiler.frontend.capture import GraphRecorder, capture
 from buddy.compiler.runtime.captured import CapturedGraph
 
@@ -41,8 +41,8 @@ def memories(graphs: list[CapturedGraph]) -> list[TrainingMemory]:
     return [memory for memory in found if memory is not None]
 
 
-def share_of_tensors(tensors: list[torch.Tensor]) -> Share:
-    return Share(len(tensors), sum(t.numel() * t.element_size() for t in tensors), 0, 0)
+def share_of_tensors(tensors: list[torch.Tensor]) -> RoleMemory:
+    return RoleMemory(len(tensors), sum(t.numel() * t.element_size() for t in tensors), 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -86,8 +86,8 @@ def test_checkpointed_ops_are_recomputed() -> None:
     for graph, memory in zip(graphs, memories(graphs), strict=True):
         names = [row.target for row in graph.info.rows if row.training == "recomputed"]
         assert names == ["aten.sin.default", "aten.addmm.default", "aten.gelu.default"]
-        assert memory.saved == Share(0, 0, 0, 0)
-        assert memory.recomputed == Share(3, 4 * (3 * 8 + 3 * 16 + 3 * 16), 0, 0)
+        assert memory.saved == RoleMemory(0, 0, 0, 0)
+        assert memory.recomputed == RoleMemory(3, 4 * (3 * 8 + 3 * 16 + 3 * 16), 0, 0)
 
 
 def test_numbers_that_a_checkpoint_draws_again_are_recomputed_from_the_saved_seed() -> None:
@@ -97,7 +97,7 @@ def test_numbers_that_a_checkpoint_draws_again_are_recomputed_from_the_saved_see
         return checkpoint(model, x, use_reentrant=False)
 
     for memory in memories(capture(recomputed, (torch.randn(3, 8, requires_grad=True),), grad=True)):
-        assert memory.saved == Share(1, 8, 0, 0)  # one int64
+        assert memory.saved == RoleMemory(1, 8, 0, 0)  # one int64
         assert memory.recomputed.count == 5  # addmm, gelu, the mask, its scale and their product
         assert memory.recomputed.bytes == 5 * 4 * 3 * 16
 
@@ -113,7 +113,7 @@ def test_sizes_that_vary_are_those_of_the_captured_call() -> None:
     recorder = GraphRecorder()
     torch.compile(model, backend=recorder)(x).sum().backward()
     for memory in memories(recorder.graphs):
-        assert memory.saved == Share(2, 2 * 4 * 5 * 16, 2, 0)
+        assert memory.saved == RoleMemory(2, 2 * 4 * 5 * 16, 2, 0)
         assert memory.saved.text == "~640 B"
     torch._dynamo.reset()
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from buddy.app.reports.reproducer import (
-    DESCRIPTION,
+    DESCRIPTION_FILE,
     ReproducerDescription,
     StageFile,
     external_python,
@@ -160,7 +160,7 @@ def described(folder: Path, script: str, source: str = "model.py") -> Path:
     folder.mkdir(exist_ok=True)
     stages = (StageFile("fx", "stages/00-fx.txt", "0" * 64),)
     found = ReproducerDescription(file_formats.REPRODUCER.latest, source, (), script, 0, "", "", {}, "", stages)
-    (folder / DESCRIPTION).write_text(json.dumps({name: getattr(found, name) for name in found.__struct_fields__
+    (folder / DESCRIPTION_FILE).write_text(json.dumps({name: getattr(found, name) for name in found.__struct_fields__
                                                   if name != "stages"} | {"stages": []}))  # fmt: skip
     return folder
 

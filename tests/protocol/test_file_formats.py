@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from buddy.app.reports.reproducer import DESCRIPTION, read_description
+from buddy.app.reports.reproducer import DESCRIPTION_FILE, read_description
 from buddy.app.workspace.recipe_files import RecipeFile
 from buddy.app.workspace.session_file import SavedScreen, SessionFile, read_session, write_session
 from buddy.app.workspace.settings import read_settings
@@ -107,7 +107,7 @@ def test_what_was_written_by_this_version_says_so() -> None:
         assert f"format = {kind.latest}\n" in (CURRENT / name).read_text("utf-8")
     session = msgspec.msgpack.decode((CURRENT / "mlp.session").read_bytes())
     assert session["format"] == file_formats.SESSION.latest
-    reproducer = json.loads((CURRENT / "reproducer" / DESCRIPTION).read_text("utf-8"))
+    reproducer = json.loads((CURRENT / "reproducer" / DESCRIPTION_FILE).read_text("utf-8"))
     assert reproducer["format"] == file_formats.REPRODUCER.latest
 
 
@@ -150,7 +150,7 @@ def test_later_settings_are_refused_with_the_line(tmp_path: Path) -> None:
 
 
 def test_a_later_reproducer_is_refused_even_with_other_fields(tmp_path: Path) -> None:
-    (tmp_path / DESCRIPTION).write_text(json.dumps({"format": 3, "written_by": "buddy-tui 0.9"}))
+    (tmp_path / DESCRIPTION_FILE).write_text(json.dumps({"format": 3, "written_by": "buddy-tui 0.9"}))
     with pytest.raises(LaterFormatError, match=r"a reproducer of a later version: it was written by buddy-tui 0\.9"):
         read_description(tmp_path)
 

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from buddy.app.cli import arguments
-from buddy.app.reports.searches import read_variation
-from buddy.app.workspace.history import Edit, Edits
+from buddy.app.reports.tuning import read_variation
+from buddy.app.workspace.history import Edit, SavedHistory
 from buddy.app.workspace.recipe_files import RecipeFile
 from buddy.app.workspace.settings import load_settings
 from buddy.compiler.frontend.backend_settings import BackendSettings
@@ -38,7 +38,7 @@ def test_a_saved_recipe_and_its_history_load_silently(tmp_path: Path, recwarn: p
     linalg = default_recipe()
     path = tmp_path / "0.toml"
     path.write_bytes(old(to_toml(TOSA).encode()))
-    edits = Edits([Edit(linalg, "")], Edit(TOSA, "lowered by tosa"), [])
+    edits = SavedHistory([Edit(linalg, "")], Edit(TOSA, "lowered by tosa"), [])
     path.with_suffix(".edits").write_bytes(old(msgspec.msgpack.encode(edits)))
     recipe, found, problem = RecipeFile(path, lambda recipe: recipe).read()
     assert (recipe, problem) == (TOSA, "")

@@ -152,7 +152,7 @@ class Session:
 
     def _kept(self) -> tuple[Any, Any]:
         workspace = self._app.workspace
-        return workspace.recipe, [(steps, edit.title) for steps, edit in workspace.journal]
+        return workspace.recipe, [(steps, edit.title) for steps, edit in workspace.all_edits]
 
     def _intact(self, struck: list[Struck], unsaved: tuple[str, str], kept: tuple[Any, Any]) -> None:
         """The recipe, the history and the typed text are intact; on disk too, except for what a full disk rejected."""

@@ -13,13 +13,13 @@ from typing import Any
 
 import msgspec
 
-from buddy.app.panes import node_list
-from buddy.app.reports import searches
-from buddy.app.reports.reproducer import DESCRIPTION, ReproducerDescription, StageFile, read_description
+from buddy.app.panes import node_filter
+from buddy.app.reports import tuning
+from buddy.app.reports.reproducer import DESCRIPTION_FILE, ReproducerDescription, StageFile, read_description
 from buddy.app.reports.text import search_hits
 from buddy.app.session import remote_host
 from buddy.app.workspace import inputs, pipeline_text, session_file, settings
-from buddy.app.workspace.history import Edit, Edits
+from buddy.app.workspace.history import Edit, SavedHistory
 from buddy.app.workspace.session_file import RunRecord
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler import protocol
@@ -187,7 +187,7 @@ def _compared(text: str) -> None:
 
 
 def _parsed_pipeline(text: str) -> None:
-    pipeline_text.steps_of(pipeline_text.parse(text), STEPS)
+    pipeline_text.to_steps(pipeline_text.parse_pipeline(text), STEPS)
 
 
 def _completed(text: str) -> None:
@@ -196,7 +196,7 @@ def _completed(text: str) -> None:
 
 
 def _filtered(text: str) -> None:
-    node_list.read_filter(text)(FACTS)
+    node_filter.parse_filter(text)(FACTS)
 
 
 def _searched(text: str) -> None:
@@ -283,8 +283,8 @@ SMALL = recipe.Recipe(
     choices=(recipe.OpChoice("mm_3", "tosa"),),
     backend_flags=("--iree-opt-level=O2",),
 )
-FACTS = node_list.NodeFacts(one_of_each(protocol.NodeRow)[0])
-EDITS = Edits([Edit(SMALL)], Edit(SMALL, "tile"), [Edit(SMALL, "cse")])
+FACTS = node_filter.NodeFacts(one_of_each(protocol.NodeRow)[0])
+EDITS = SavedHistory([Edit(SMALL)], Edit(SMALL, "tile"), [Edit(SMALL, "cse")])
 KEPT = session_file.SavedScreen(
     stage=("a", 3), node="mm", runs=tuple(one_of_each(RunRecord)), bookmarks=[[0, ["cse", 3], 1, "x"]]
 )
@@ -349,7 +349,7 @@ READERS: dict[str, Reader] = {
         20,
     ),
     "reproducer": Reader(
-        _file(DESCRIPTION, lambda path: read_description(path.parent)),
+        _file(DESCRIPTION_FILE, lambda path: read_description(path.parent)),
         (ValueError,),
         (msgspec.json.encode(DESCRIBED),),
         "json",
@@ -360,13 +360,13 @@ READERS: dict[str, Reader] = {
     ),
     "pipeline": Reader(_text(_parsed_pipeline), (pipeline_text.PipelineError,), (_pipeline(),), weight=30),
     "completion": Reader(_text(_completed), (), (_pipeline(),)),
-    "filter": Reader(_text(_filtered), (node_list.FilterError,), (FILTER.encode(),), weight=40),
+    "filter": Reader(_text(_filtered), (node_filter.FilterError,), (FILTER.encode(),), weight=40),
     "search": Reader(
         _text(_searched), (ValueError,), (b"llvm\\.(load|store) .*f32", b"=a(b", b"\\V%0 = ["), longest=300
     ),
     "variation": Reader(
-        _text(searches.read_variation),
-        (searches.VariationError,),
+        _text(tuning.read_variation),
+        (tuning.VariationError,),
         (b"contractions-to-kernels.rows=4,8,on,default,1e3",),
         weight=20,
     ),
@@ -386,7 +386,7 @@ READERS: dict[str, Reader] = {
     ),
     "host": Reader(_text(remote_host.check_host), (ValueError,), (b"me@host", b"ssh://me@host:22", b"h"), weight=20),
     "ssh's complaint": Reader(
-        _text(lambda text: remote_host.RemoteHost("h").explain(len(text) % 256, text)),
+        _text(lambda text: remote_host.RemoteHost("h").explain_exit(len(text) % 256, text)),
         (),
         (b"ssh: Permission denied (publickey).\n", b"bash: buddy-tui: command not found"),
         weight=20,

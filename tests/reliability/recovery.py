@@ -158,7 +158,7 @@ class Recovery:
         self._tell(f"pressed {key}")
         if key == "r":
             self._ran = True
-            state.of(state.graph).run_recipe = None
+            state.graph_state_of(state.graph).run_recipe = None
         engine = app.engine_commands
         {"R": engine.start_over, "ctrl+c": engine.cancel_jobs, "u": app.context.edits.undo, "r": engine.run_program}[
             key

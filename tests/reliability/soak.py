@@ -157,7 +157,7 @@ class Day:
         await self._settled()
 
     async def _fill_screens(self) -> None:
-        for pane in self.app.context.layout.order:
+        for pane in self.app.context.layout.visible_order:
             for action in actions.ACTIONS:
                 self.app.context.layout.show_pane(pane)
                 if self._may(action, pane) and (action.pane == pane or action.id not in self.tried):
@@ -167,7 +167,7 @@ class Day:
         for size, theme in product(_SIZES, themes()):
             await self._pilot.resize_terminal(*size)
             self.app.theme = theme
-            for pane in self.app.context.layout.order:
+            for pane in self.app.context.layout.visible_order:
                 self.app.context.layout.show_pane(pane)
                 await self._settled()
 
@@ -273,7 +273,7 @@ class Day:
 
     async def _any(self) -> None:
         """Any available action in a pane."""
-        self.app.context.layout.show_pane(pane := self._chance.choice(self.app.context.layout.order))
+        self.app.context.layout.show_pane(pane := self._chance.choice(self.app.context.layout.visible_order))
         possible = [action for action in actions.ACTIONS if self._may(action, pane)]
         await self._do(self._chance.choice(possible))
 

@@ -21,12 +21,12 @@ from buddy.app.screens.editor import EditorScreen
 from buddy.app.screens.follow import NodeHistoryScreen
 from buddy.app.screens.picker import PickerChoice, PickerScreen
 from buddy.app.screens.values import ValuesScreen
-from buddy.app.session.stages import MAX_PAGES, LineCache
+from buddy.app.session.line_cache import MAX_PAGES, LineCache
 from buddy.app.session.state import MAX_CACHED_FORMS, MAX_LOG_ENTRIES, State, keep_newest
 from buddy.app.workbench import app
 from buddy.app.workbench.app import MainScreen, Workbench
 from buddy.app.workbench.terminal import is_disconnected
-from buddy.app.workspace.command_line import ScreenState, command
+from buddy.app.workspace.command_line import ScreenState, headless_command
 from buddy.app.workspace.settings import Settings
 from buddy.compiler.engine.ir_requests import MAX_FORMS, ReprintHandler
 from buddy.compiler.protocol import Diagnostic, Failed, Lines, RunTensor
@@ -95,7 +95,7 @@ async def test_an_editor_answers_once(tmp_path: Path) -> None:
 
 def test_every_pane_has_a_command_line(tmp_path: Path) -> None:
     for pane in PANES:
-        assert command(Recipe("a.py"), Recipe("a.py"), tmp_path, ScreenState(pane)).startswith("buddy-tui ")
+        assert headless_command(Recipe("a.py"), Recipe("a.py"), tmp_path, ScreenState(pane)).startswith("buddy-tui ")
 
 
 def test_a_terminal_that_hung_up_is_seen() -> None:
@@ -199,10 +199,10 @@ def test_lines_that_are_drawn_are_counted_as_they_are_on_the_screen(tmp_path: Pa
     """A row may be wrapped into hundreds."""
     lines = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings()).ir.line_painter
     for number in range(10):
-        lines.add((number,), [([], 0)] * (MAX_CACHED_LINES // 4))
-    assert lines.cached == [(6,), (7,), (8,), (9,)]
-    lines.add((10,), [([], 0)] * (2 * MAX_CACHED_LINES))
-    assert lines.cached == [(10,)]
+        lines.cache_lines((number,), [([], 0)] * (MAX_CACHED_LINES // 4))
+    assert lines.cached_keys == [(6,), (7,), (8,), (9,)]
+    lines.cache_lines((10,), [([], 0)] * (2 * MAX_CACHED_LINES))
+    assert lines.cached_keys == [(10,)]
 
 
 async def test_a_worker_that_another_replaces_before_it_begins_leaves_nothing(

@@ -35,10 +35,12 @@ from buddy.themes.lexers import SYNTAX, open_string, python_spans, spans
 Answer = TypeVar("Answer")
 # Sends a request and returns its answer.
 Send = Callable[[Request[Any]], Awaitable[Any]]
-Progress = Callable[[str], object]
+# Called with a description of the current step.
+OnProgress = Callable[[str], object]
 
 # The version of the format of the data, which the script of the page reads.
 FORMAT = 1
+# The number of lines that are fetched by one request.
 _WINDOW_LINES = 10_000
 # The number in a name such as `%12` or `%cst_3`.
 _VALUE_NUMBER = re.compile(r"(?<=[%_])\d+")
@@ -60,7 +62,7 @@ class SharedGraph(NamedTuple):
 
 
 class _Numbers(dict[Any, int]):
-    """Numbers values in order of first appearance."""
+    """Maps values to numbers, which a value gets in the order of first appearance."""
 
     def __missing__(self, value: object) -> int:
         self[value] = number = len(self)
@@ -68,7 +70,7 @@ class _Numbers(dict[Any, int]):
 
 
 def _line_runs(numbers: Iterable[int]) -> list[int]:
-    """Runs of consecutive numbers, as a flat list: first number, length, first number, length…"""
+    """Return runs of consecutive numbers, as a flat list: first number, length, first number, length…"""
     runs: list[int] = []
     expected = -1
     for number in numbers:
@@ -81,7 +83,7 @@ def _line_runs(numbers: Iterable[int]) -> list[int]:
 
 
 def _equal_runs(numbers: Iterable[int]) -> list[int]:
-    """Runs of equal numbers, as a flat list: number, length, number, length…"""
+    """Return runs of equal numbers, as a flat list: number, length, number, length…"""
     runs: list[int] = []
     for number in numbers:
         if runs and runs[-2] == number:
@@ -110,16 +112,16 @@ class _Texts:
         return len(self.texts) - 1
 
     def encode(self) -> dict[str, object]:
-        """The lines, the number of each line's colours in `colours`, and the colours: letters with lengths, `o12_1`."""
+        """Return the lines, the index of the colours of each line, and the colours as letters with lengths: `o12_1`."""
         colours = _Numbers()
-        known: dict[tuple[str, str, str], str] = {}
+        colours_by_key: dict[tuple[str, str, str], str] = {}
         numbers = []
         for language, quotes, line in self._lines:
             # Most lines of a stage differ from others only in the numbers of values, whose colour is the same.
             key = language, quotes, _VALUE_NUMBER.sub(_zeros, line)
-            if key not in known:
-                known[key] = _colours(*key)
-            numbers.append(colours[known[key]])
+            if key not in colours_by_key:
+                colours_by_key[key] = _colours(*key)
+            numbers.append(colours[colours_by_key[key]])
         return {
             "lines": "\n".join(line.replace("\r", "\u240d") for _, _, line in self._lines),
             "lineColours": numbers,
@@ -129,16 +131,21 @@ class _Texts:
 
 
 def _zeros(match: re.Match[str]) -> str:
+    """Return as many zeros as the match has characters."""
     return "0" * len(match[0])
 
 
 def _colours(language: str, quotes: str, line: str) -> str:
+    """Return the colours of a line as letters with lengths.
+
+    `quotes` are those of a string that is open at its start.
+    """
     runs = python_spans(line, quotes) if language == "python" else spans(language, line)
     return "".join(f"{SYNTAX_LETTERS[name]}{_length(text)}" for name, text in runs)
 
 
 def _length(text: str) -> int:
-    """The length of a text in JavaScript, which counts UTF-16 units."""
+    """Return the length of a text in JavaScript, which counts UTF-16 units."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
@@ -156,15 +163,16 @@ class _GraphTexts:
 
     @property
     def sets(self) -> list[list[int]]:
+        """The sets of nodes, by their numbers."""
         return [list(key) for key in self._sets]
 
-    async def add(self, text: str, language: str) -> int:
-        """Fetch the text with the hash `text`. Returns its number; equal texts have the same one."""
-        if (text, language) not in self._added:
+    async def add(self, text_hash: str, language: str) -> int:
+        """Fetch a text and add it. Returns its number; equal texts have the same one."""
+        if (text_hash, language) not in self._added:
             lines: list[str] = []
             sets: list[int] = []
             while True:
-                window = await self._send(FetchLines(0, text, len(lines), _WINDOW_LINES))
+                window = await self._send(FetchLines(0, text_hash, len(lines), _WINDOW_LINES))
                 derived = frozenset(window.derived)
                 numbers = [self._number(name, index in derived) for index, name in enumerate(window.names)]
                 by_nodes = {nodes: self._set_of(numbers[index] for index in nodes) for nodes in set(window.nodes)}
@@ -172,10 +180,11 @@ class _GraphTexts:
                 lines += window.lines
                 if len(lines) >= window.line_count or not window.lines:
                     break
-            self._added[text, language] = self._texts.add(language, lines, sets)
-        return self._added[text, language]
+            self._added[text_hash, language] = self._texts.add(language, lines, sets)
+        return self._added[text_hash, language]
 
     def _number(self, name: str, is_derived: bool) -> int | None:
+        """Return the index of a node in a set, `None` if it is not one of the graph."""
         row = self._rows.get(name)
         return row if row is None or not is_derived else -1 - row
 
@@ -183,8 +192,8 @@ class _GraphTexts:
         return self._sets[tuple(sorted(number for number in numbers if number is not None))]
 
 
-async def collect(
-    graphs: Sequence[SharedGraph], send: Send, welcome: Welcome | None, progress: Progress = lambda _text: None,
+async def collect_contents(
+    graphs: Sequence[SharedGraph], send: Send, welcome: Welcome | None, progress: OnProgress = lambda _text: None,
     is_shared: Callable[[str], bool] = lambda _path: True,
 ) -> Callable[[], dict[str, object]]:  # fmt: skip
     """Fetch the contents of a report on `graphs`. Returns a function that encodes them as plain values.
@@ -212,9 +221,10 @@ async def collect(
 
 
 async def _collect_graph(
-    graph: SharedGraph, texts: _Texts, send: Send, welcome: Welcome | None, progress: Progress,
+    graph: SharedGraph, texts: _Texts, send: Send, welcome: Welcome | None, progress: OnProgress,
     is_shared: Callable[[str], bool],
 ) -> dict[str, object]:  # fmt: skip
+    """Fetch the texts of a graph, and return its contents as plain values."""
     graph_texts = _GraphTexts(texts, send, graph.info)
     stages = []
     for number, stage in enumerate(graph.stages, 1):
@@ -239,7 +249,7 @@ async def _collect_graph(
 async def _collect_python(
     graph: SharedGraph, shared: Sequence[str], texts: _GraphTexts, send: Send
 ) -> tuple[list[str], list[dict[str, object]]]:
-    """The paths and the contents of Python files that nodes come from, without those that cannot be opened."""
+    """Return the paths and the contents of Python files that nodes come from, without those that cannot be opened."""
     paths, files = [], []
     for path in shared:
         try:
@@ -254,6 +264,7 @@ async def _collect_python(
 
 
 def _stage_values(stage: Stage, recipe: Recipe, text: int) -> dict[str, object]:
+    """Return a stage as plain values. `text` is the number of its text."""
     step = recipe.steps[stage.step] if 0 <= stage.step < len(recipe.steps) else None
     return {
         "name": stage.name,
@@ -271,7 +282,7 @@ def _stage_values(stage: Stage, recipe: Recipe, text: int) -> dict[str, object]:
 
 
 def _node_values(graph: SharedGraph, paths: Sequence[str]) -> dict[str, list[object]]:
-    """The columns of the graph table. A node's `file` is the index of its Python file, -1 without one."""
+    """Return the columns of the graph table. A node's `file` is the index of its Python file, -1 without one."""
     rows, assignments = graph.info.rows, {assignment.node: assignment for assignment in graph.assignments}
     lowered = [assignments.get(row.stable) for row in rows]
     locations = [row.location.rpartition(":") for row in rows]
@@ -297,12 +308,15 @@ def _node_values(graph: SharedGraph, paths: Sequence[str]) -> dict[str, list[obj
 
 
 def _time_of(time: Any) -> float | None:
-    """The milliseconds of a node that was timed separately."""
+    """Return the milliseconds of a node that was timed separately."""
     return None if time is None or time.into else round(time.seconds * 1e3, 6)
 
 
 def _error_of(numbers: Any) -> float | None:
-    """The largest difference of a node from its reference, as a multiple of the tolerance; 1e9 for NaN."""
+    """Return the largest difference of a node from its reference, as a multiple of the tolerance.
+
+    Differing NaNs and infinities count as 1e9, because JSON has no infinity.
+    """
     error = numbers.error if numbers is not None else None
     if error is None:
         return None

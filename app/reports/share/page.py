@@ -11,29 +11,32 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from buddy.app.reports.run_report import as_text
-from buddy.app.reports.share.contents import Progress, Send, SharedGraph, collect
-from buddy.app.workspace.files import write_whole_bytes
+from buddy.app.reports.run_report import run_report_text
+from buddy.app.reports.share.contents import OnProgress, Send, SharedGraph, collect_contents
+from buddy.app.workspace.files import write_bytes_atomically
 from buddy.compiler.protocol import Welcome
 from buddy.themes.palette import themes
 
 _FOLDER = Path(__file__).parent
 # The scripts of the page, in the order in which they run.
 _SCRIPTS = ("data.js", "rows.js", "views.js", "page.js")
+# The themes of the page.
 _LIGHT, _DARK = "buddy-light", "buddy-dark"
 # The roles of a theme that the style sheet uses, in addition to all colours of the syntax.
 _ROLES = (
     "text", "dim", "faint", "title", "accent", "ok", "warn", "bad", "added", "removed", "added-word", "removed-word",
     "cursor", "match", "linked-line", "bar", "number", "fold",
 )  # fmt: skip
+# The start of a file in which the title of a report is looked for.
 _HEAD_BYTES = 4096
 # The end of the title of each report.
 _TITLE_END = "· buddy-tui</title>".encode()
+# A colour of the text, or with `on`, of the background, in a style of a theme.
 _COLOUR = re.compile(r"(on )?(#[0-9a-fA-F]{6})")
 
 
 def make_page(contents: Mapping[str, object], summary: str) -> str:
-    """The page as HTML. `summary` is the text that a browser without JavaScript shows."""
+    """Return the page as HTML. `summary` is the text that a browser without JavaScript shows."""
     style = f"{_theme_rules()}\n{_read('page.css')}"
     script = "\n".join(map(_read, _SCRIPTS))
     data = json.dumps(contents, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
@@ -52,7 +55,7 @@ def make_page(contents: Mapping[str, object], summary: str) -> str:
     return re.sub(r"@([A-Z]+)@", lambda match: values[match[1]], _read("page.html"))
 
 
-def is_page(path: Path) -> bool:
+def may_be_replaced(path: Path) -> bool:
     """Whether `path` may be replaced by a report: it does not exist, or is one. Raises `OSError`."""
     if not path.exists():
         return True
@@ -65,12 +68,12 @@ def _read(name: str) -> str:
 
 
 def _hash_of(text: str) -> str:
-    """The source expression of a content security policy for an inline script or style sheet."""
+    """Return the source expression of a content security policy for an inline script or style sheet."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def _theme_rules() -> str:
-    """Rules that set the colours of the workbench's light theme, and of the dark one where the reader prefers it."""
+    """Return CSS rules with the colours of the light theme, and those of the dark theme for readers who prefer it."""
     light, dark = _variables(_LIGHT), _variables(_DARK)
     tokens = "\n".join(f".syntax-{name} {{ color: var(--syntax-{name}); }}" for name in themes()[_LIGHT].syntax)
     return (
@@ -81,7 +84,7 @@ def _theme_rules() -> str:
 
 
 def _variables(name: str) -> str:
-    """The colours of a theme as variables: `--ROLE` and `--ROLE-on` for a role, `--syntax-NAME` for a token."""
+    """Return the colours of a theme as variables: `--ROLE` and `--ROLE-on` for a role, `--syntax-NAME` for a token."""
     theme = themes()[name]
     styles = {role: theme.roles[role] for role in _ROLES}
     styles |= {f"syntax-{token}": style for token, style in theme.syntax.items()}
@@ -93,22 +96,22 @@ def _variables(name: str) -> str:
 
 
 async def encode_report(
-    graphs: Sequence[SharedGraph], send: Send, welcome: Welcome | None, progress: Progress,
+    graphs: Sequence[SharedGraph], send: Send, welcome: Welcome | None, progress: OnProgress,
     is_shared: Callable[[str], bool] = lambda _path: True,
 ) -> bytes:  # fmt: skip
-    """The file of a report on `graphs`.
+    """Return the file of a report on `graphs`.
 
     `is_shared` says whether the report has the Python code with that path. Raises what `send` raises.
     """
     import asyncio  # a verb that rejects its source does without it
 
-    encode = await collect(graphs, send, welcome, progress, is_shared)
+    encode = await collect_contents(graphs, send, welcome, progress, is_shared)
     progress("colouring the lines")
     return await asyncio.to_thread(lambda: make_page(encode(), _summary(graphs)).encode("utf-8", "replace"))
 
 
 async def write_report(
-    path: Path, graphs: Sequence[SharedGraph], send: Send, welcome: Welcome | None, progress: Progress,
+    path: Path, graphs: Sequence[SharedGraph], send: Send, welcome: Welcome | None, progress: OnProgress,
     is_shared: Callable[[str], bool] = lambda _path: True,
 ) -> int:  # fmt: skip
     """Write a report on `graphs` to `path`, atomically. Returns its size in bytes.
@@ -118,10 +121,13 @@ async def write_report(
     import asyncio
 
     page = await encode_report(graphs, send, welcome, progress, is_shared)
-    await asyncio.to_thread(write_whole_bytes, path, page)
+    await asyncio.to_thread(write_bytes_atomically, path, page)
     return len(page)
 
 
 def _summary(graphs: Sequence[SharedGraph]) -> str:
-    texts = [as_text(graph.info, graph.report, graph.assignments) for graph in graphs if graph.report is not None]
+    """Return the reports of the runs and the problems of the graphs as text."""
+    texts = [
+        run_report_text(graph.info, graph.report, graph.assignments) for graph in graphs if graph.report is not None
+    ]
     return "\n\n".join([*texts, *(str(graph.problem) for graph in graphs if graph.problem is not None)])

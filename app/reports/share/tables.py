@@ -9,15 +9,15 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from buddy.app.reports import formatting, numerics, profile
-from buddy.app.reports.run_report import in_eager, memory_parts
-from buddy.app.workspace.inputs import relative_to_current
+from buddy.app.reports.run_report import eager_assignments, memory_parts_text
+from buddy.app.workspace.inputs import relative_to_working_directory
 from buddy.compiler.protocol import Diagnostic, OutputReport, RunReport, Timing, Welcome
 from buddy.compiler.protocol.recipe import to_toml
 
 if TYPE_CHECKING:
     from buddy.app.reports.share.contents import SharedGraph
 
-# The number of nodes that a table of the slowest, or of the worst, lists.
+# The maximum number of nodes in the tables of the slowest nodes and of those with the largest errors.
 _TOP = 20
 Table = dict[str, Any]
 
@@ -25,22 +25,26 @@ Table = dict[str, Any]
 def shown_path(location: str) -> str:
     """`location` as it is shared: relative to the current folder if it is inside, with `~` for the home folder."""
     home = os.path.expanduser("~")
-    short = relative_to_current(location)
+    short = relative_to_working_directory(location)
     return f"~{short[len(home) :]}" if len(home) > 1 and short.startswith(f"{home}{os.sep}") else short
 
 
 def result_tables(graph: SharedGraph, welcome: Welcome | None) -> list[Table]:
-    """The tables of a graph, in the order in which the report shows them. A table has either `rows` or a `text`."""
+    """Return the tables of a graph, in the order in which the report shows them.
+
+    A table has either `rows` or a `text`.
+    """
     return [*_failure(graph.problem), *_results(graph), *_nodes(graph), *_conditions(graph, welcome)]
 
 
 def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[str] = ()) -> Table:
-    """A table whose columns with names in `right` are right-aligned."""
+    """Return a table whose columns with names in `right` are right-aligned."""
     cells = [[str(cell) for cell in row] for row in rows]
     return {"title": title, "columns": list(columns), "right": list(right), "rows": cells}
 
 
 def _failure(problem: Diagnostic | None) -> Iterator[Table]:
+    """Yield a table of the problem, if any."""
     if problem is None:
         return
     rows = [("what", problem.what), ("where", problem.where), ("to do", problem.todo), ("details", problem.detail)]
@@ -48,6 +52,7 @@ def _failure(problem: Diagnostic | None) -> Iterator[Table]:
 
 
 def _results(graph: SharedGraph) -> Iterator[Table]:
+    """Yield the tables of a run: outputs, measurements and notes."""
     report = graph.report
     if report is None:
         return
@@ -61,6 +66,7 @@ def _results(graph: SharedGraph) -> Iterator[Table]:
 
 
 def _output_row(output: OutputReport) -> tuple[object, ...]:
+    """Return the row of an output in the table of outputs."""
     shape = "x".join(map(str, output.shape)) or "scalar"
     texts = [*formatting.verdict_texts(output), formatting.nan_counts_text(output)]
     if output.verdict == "mismatch" and output.where:
@@ -70,6 +76,7 @@ def _output_row(output: OutputReport) -> tuple[object, ...]:
 
 
 def _measurements(report: RunReport) -> Iterator[tuple[str, str]]:
+    """Yield the rows of the table of measurements."""
     yield "result", f"not compared: {report.not_compared}" if report.not_compared else report.word
     counts = [f"{report.nodes_compiled} compiled", f"{report.nodes_eager} in eager"]
     yield "nodes", ", ".join([*counts, *formatting.eager_path_texts(report)])
@@ -83,7 +90,7 @@ def _measurements(report: RunReport) -> Iterator[tuple[str, str]]:
     yield "loaded in", formatting.seconds(report.load_seconds)
     if report.memory is not None:
         yield "peak memory", f"{formatting.size(report.memory.compiled)}, eager {formatting.size(report.memory.eager)}"
-        yield "memory", memory_parts(report.memory)
+        yield "memory", memory_parts_text(report.memory)
     if report.load is not None:
         yield "load", formatting.load_text(report.load).removeprefix("machine: ")
 
@@ -95,9 +102,9 @@ def _timing_text(timing: Timing) -> str:
 
 
 def _nodes(graph: SharedGraph) -> Iterator[Table]:
-    """Tables of nodes: those in eager, the slowest, and those with the largest errors."""
+    """Yield tables of nodes: those in eager, the slowest, and those with the largest errors."""
     rows = {row.stable: row for row in graph.info.rows}
-    fallbacks = [a for a in in_eager(graph.assignments) if a.node in rows]
+    fallbacks = [a for a in eager_assignments(graph.assignments) if a.node in rows]
     if fallbacks:
         cells = [(rows[a.node].display_name, rows[a.node].target, a.reason) for a in fallbacks]
         yield _table("Nodes in eager", ("node", "op", "reason"), cells)
@@ -105,7 +112,7 @@ def _nodes(graph: SharedGraph) -> Iterator[Table]:
         timed = profile.timed_nodes(graph.profile, graph.info)[:_TOP]
         whole = graph.profile.whole or 1.0
         times = [
-            (node.row.display_name, node.row.target, profile.milliseconds(node.time.seconds),
+            (node.row.display_name, node.row.target, profile.in_milliseconds(node.time.seconds),
              f"{node.time.seconds / whole:.1%}", profile.share_text(node))
             for node in timed
         ]  # fmt: skip
@@ -123,7 +130,7 @@ def _nodes(graph: SharedGraph) -> Iterator[Table]:
 
 
 def _conditions(graph: SharedGraph, welcome: Welcome | None) -> Iterator[Table]:
-    """The program, the machine, the versions, and the recipe."""
+    """Yield the program, the machine, the versions, and the recipe."""
     recipe = graph.recipe
     program = shlex.join((shown_path(recipe.source), *recipe.arguments))
     rows = [("program", program), ("graph", f"{recipe.graph}, {graph.info.name}"), ("preset", recipe.preset)]

@@ -32,18 +32,18 @@ class DiffPart(NamedTuple):
     `hidden` are the lines that are folded under the last line of the new text, `None` if it is not folded.
     """
 
-    equal: bool
+    is_equal: bool
     lines: Hunk
     hidden: HiddenLines | None = None
 
     def split(self, line: int) -> tuple[DiffPart, DiffPart]:
-        """The parts before a line of the new text, and from that line on."""
+        """Return the parts before a line of the new text, and from that line on."""
         before, removed, after, added = self.lines
         first_added = line - after
         first_removed = min(removed, first_added)
         return (
-            DiffPart(self.equal, (before, first_removed, after, first_added)),
-            DiffPart(self.equal, (before + first_removed, removed - first_removed, line, added - first_added)),
+            DiffPart(self.is_equal, (before, first_removed, after, first_added)),
+            DiffPart(self.is_equal, (before + first_removed, removed - first_removed, line, added - first_added)),
         )
 
 
@@ -55,7 +55,7 @@ class DiffSection(NamedTuple):
     end: tuple[int, int]
 
     def parts(self) -> list[DiffPart]:
-        """The equal and the changed parts in order, without empty ones."""
+        """Return the equal and the changed parts in order, without empty ones."""
         parts: list[DiffPart] = []
         old_line, new_line = self.begin
         for before, removed, after, added in (*self.hunks, (self.end[0], 0, self.end[1], 0)):
@@ -65,7 +65,7 @@ class DiffSection(NamedTuple):
         return [part for part in parts if part.lines[1] or part.lines[3]]
 
     def between(self, first: int, end: int) -> DiffSection:
-        """The section of lines `first` to `end` of the new text, without lines removed at its ends."""
+        """Return the section of lines `first` to `end` of the new text, without lines removed at its ends."""
         hunks: list[Hunk] = []
         # The position after the last hunk that ends before `first`.
         previous_end = (0, 0)
@@ -85,8 +85,8 @@ class DiffSection(NamedTuple):
         )
 
 
-def changed_folds(folds: Iterable[TextFold], hunks: Sequence[Hunk]) -> list[TextFold]:
-    """The outermost folds with changes after their first line, in order."""
+def _changed_folds(folds: Iterable[TextFold], hunks: Sequence[Hunk]) -> list[TextFold]:
+    """Return the outermost folds with changes after their first line, in order."""
     changed: list[TextFold] = []
     # The last line of the new text that each hunk touches; a pure removal touches the next line.
     last_lines = [after + max(added, 1) - 1 for _, _, after, added in hunks]
@@ -99,8 +99,11 @@ def changed_folds(folds: Iterable[TextFold], hunks: Sequence[Hunk]) -> list[Text
     return changed
 
 
-def hide_folded_parts(parts: Iterable[DiffPart], folds: Sequence[TextFold]) -> list[DiffPart]:
-    """Reduces each fold to its first line. The part with that line gets the numbers of hidden lines."""
+def _hide_folded_parts(parts: Iterable[DiffPart], folds: Sequence[TextFold]) -> list[DiffPart]:
+    """Return the parts without the lines that `folds` hide: all lines of a fold except the first one.
+
+    The part with the first line of a fold gets the numbers of its hidden lines.
+    """
     visible: list[DiffPart] = []
     # The parts that are still to be processed, the next one last.
     remaining = list(reversed(list(parts)))
@@ -129,7 +132,7 @@ def _hide_under(head: DiffPart, part: DiffPart) -> DiffPart:
     """`head` with the lines of `part` added to its hidden lines."""
     lines, added, removed = head.hidden or NO_LINES
     _, old_count, _, new_count = part.lines
-    if part.equal:
+    if part.is_equal:
         return head._replace(hidden=HiddenLines(lines + new_count, added, removed))
     return head._replace(hidden=HiddenLines(lines + new_count, added + new_count, removed + old_count))
 
@@ -142,7 +145,7 @@ DiffLayout = Literal["unified", "side-by-side"]
 
 
 class DiffRow(NamedTuple):
-    """A row: its line in the old text and in the new text, -1 for none.
+    """A row of a diff, with the numbers of its line in the old text (`before`) and in the new text (`after`), or -1.
 
     A row of kind `changed` has a line of both texts next to each other. A row of kind `fold` stands for `folded` equal
     lines, of which `before` and `after` are the first ones. Under a row of another kind, `folded` lines of the new text
@@ -231,17 +234,18 @@ class DiffRows:
         return DiffRow(run.kind, before, after, hidden.lines, -1, hidden.added, hidden.removed)
 
     def row_of(self, line: int) -> int:
-        """The row of a line of the new text, or of the fold that hides it; the nearest row for a line not shown."""
+        """Return the row of a line of the new text, of the fold that hides it, or of the nearest line that is shown."""
         (_, first), (_, end) = self._section.begin, self._section.end
         line = self._head_of(max(first, min(line, end - 1)))
-        index = next((k for k in self._runs_from(line) if line < self._runs[k].after + self._runs[k].added), None)
+        runs = self._runs
+        index = next((index for index in self._runs_from(line) if line < runs[index].after + runs[index].added), None)
         if index is None:
             return max(0, self.count - 1)
         run = self._runs[index]
         return self._starts[index] + (0 if run.kind == "fold" else line - run.after)
 
     def line_of(self, number: int) -> int:
-        """The line of the new text at row `number`; for a removed line, the line after it."""
+        """Return the line of the new text at row `number`; for a removed line, the line after it."""
         if not self.count:
             return 0
         row = self.row(min(number, self.count - 1))
@@ -262,7 +266,7 @@ class DiffRows:
         Those of `functions` that have changes are folded to their first line.
         """
         self._section = self._whole if window is None else self._whole.between(window[0], window[1] + 1)
-        self._functions = changed_folds(functions, self._section.hunks)
+        self._functions = _changed_folds(functions, self._section.hunks)
         self._update_runs()
 
     def widen(self) -> None:
@@ -297,7 +301,7 @@ class DiffRows:
         self._update_runs()
 
     def reveal(self, line: int) -> int:
-        """The row of a line of the new text. Unfolds the line if necessary."""
+        """Return the row of a line of the new text. Unfolds the line if necessary."""
         if self._head_of(line) != line:
             self._functions = [fold for fold in self._functions if not fold.first < line <= fold.last]
             self._update_runs()
@@ -321,13 +325,13 @@ class DiffRows:
         return self._changes
 
     def change_after(self, number: int) -> int | None:
-        """The row of the first change below row `number`, wrapping around at the end."""
+        """Return the row of the first change below row `number`, wrapping around at the end."""
         if not self._changes:
             return None
         return self._changes[bisect_right(self._changes, number) % len(self._changes)]
 
     def change_before(self, number: int) -> int | None:
-        """The row of the last change above row `number`, wrapping around at the start."""
+        """Return the row of the last change above row `number`, wrapping around at the start."""
         return self._changes[bisect_right(self._changes, number - 1) - 1] if self._changes else None
 
     # ---- runs ----------------------------------------------------------------------------------------------------
@@ -344,12 +348,13 @@ class DiffRows:
                 self._changes.append(start)
 
     def _make_runs(self) -> Iterator[_Run]:
-        parts = hide_folded_parts(self._section.parts(), self._functions)
-        for k, part in enumerate(parts):
-            if part.equal:
+        """Yield the runs of rows of the shown part. Some may be empty."""
+        parts = _hide_folded_parts(self._section.parts(), self._functions)
+        for index, part in enumerate(parts):
+            if part.is_equal:
                 # Show no context next to a folded function.
-                head = CONTEXT if k and parts[k - 1].hidden is None else 0
-                tail = CONTEXT if k + 1 < len(parts) and parts[k + 1].hidden is None else 0
+                head = CONTEXT if index and parts[index - 1].hidden is None else 0
+                tail = CONTEXT if index + 1 < len(parts) and parts[index + 1].hidden is None else 0
                 yield from self._equal_runs(part, head, tail)
             elif self.layout == "side-by-side":
                 yield _Run("changed", *part.lines, hidden=part.hidden)
@@ -358,7 +363,9 @@ class DiffRows:
                 yield _Run("added", *part.lines, hidden=part.hidden)
 
     def _equal_runs(self, part: DiffPart, head: int, tail: int) -> Iterator[_Run]:
-        """The runs of equal lines: the first `head`, a fold, the last `tail`; all lines if the fold would be short."""
+        """Yield the runs of equal lines: the first `head`, a fold, the last `tail`; all lines if the fold would
+        be short.
+        """
         before, count, after, _ = part.lines
         folded = count - head - tail
         if folded < MIN_FOLDED_LINES or after in self._unfolded:
@@ -370,7 +377,7 @@ class DiffRows:
         yield _Run("same", before + end, tail, after + end, tail, after)
 
     def _runs_from(self, line: int) -> range:
-        """The indices of the runs from the first one that ends after `line` of the new text."""
+        """Return the indices of the runs from the first one that ends after `line` of the new text."""
         low, high = 0, len(self._runs)
         while low < high:
             middle = (low + high) // 2

@@ -57,11 +57,14 @@ class JumpArrows:
         self._ends |= dict.fromkeys((arrow.target, *arrow.sources), arrow)
 
     def at(self, line: int) -> Arrow | None:
-        """The arrow that starts or ends at a line."""
+        """Return the arrow that starts or ends at a line."""
         return self._ends.get(line)
 
     def cells(self, line: int, cursor: int, lanes: int, glyphs: Glyphs) -> list[Cell]:
-        """The margin of `line`, of `lanes` + 1 columns. Arrows that start or end at line `cursor` are highlighted."""
+        """Return the margin of `line`, of `lanes` + 1 columns.
+
+        Arrows that start or end at line `cursor` are highlighted.
+        """
         # The arrow that starts or ends at `line`, and the one that starts or ends at the cursor.
         own_arrow, cursor_arrow = self._ends.get(line), self._ends.get(cursor)
         # The horizontal part of `own_arrow` crosses the lanes below this number.
@@ -81,13 +84,13 @@ class JumpArrows:
         return [*cells, (_tip(line, own_arrow, lanes, glyphs), tip_role)]
 
     def continuation_cells(self, line: int, lanes: int, glyphs: Glyphs) -> list[Cell]:
-        """The margin of the continuation lines of `line`, if `line` is wrapped."""
+        """Return the margin of the continuation lines of `line`, if `line` is wrapped."""
         arrows = [self._arrow_in(lane, line) for lane in reversed(range(lanes))]
         kinds = ["bar" if arrow is not None and line < arrow.last else "" for arrow in arrows]
         return [*((_glyph(kind, glyphs), "dim") for kind in kinds), (" ", "dim")]
 
     def _arrow_in(self, lane: int, line: int) -> Arrow | None:
-        """The arrow that covers `line` in `lane`."""
+        """Return the arrow that covers `line` in `lane`."""
         arrows = self._lanes[lane]
         index = bisect_right(arrows, line, key=lambda arrow: arrow.first) - 1
         return arrows[index] if index >= 0 and line <= arrows[index].last else None
@@ -100,7 +103,7 @@ def _overlaps(placed: list[Arrow], arrow: Arrow) -> bool:
 
 
 def _tip(line: int, own_arrow: Arrow | None, lanes: int, glyphs: Glyphs) -> str:
-    """The column next to the text: the tip or the shaft of an arrow, or the direction of an arrow without a lane."""
+    """Return the column next to the text: the tip or shaft of an arrow, or the direction of one without a lane."""
     if own_arrow is None:
         return " "
     if line == own_arrow.target:

@@ -22,7 +22,10 @@ PLAIN_PREFIX = "\\V"
 
 
 class Pattern(NamedTuple):
-    """`source` is a regular expression if `regex`, plain text otherwise; `typed` is the user's input."""
+    """A search pattern.
+
+    `source` is a regular expression if `regex`, otherwise plain text; `typed` is the user's input.
+    """
 
     typed: str
     source: str
@@ -35,7 +38,7 @@ class Pattern(NamedTuple):
         return self.source if self.regex else re.escape(self.source)
 
     def compile(self) -> re.Pattern[str]:
-        """The compiled pattern. Raises `PatternError` for an invalid regular expression."""
+        """Return the compiled pattern. Raises `PatternError` for an invalid regular expression."""
         return compile_pattern(self.expression, self.ignore_case)
 
 
@@ -44,14 +47,14 @@ NO_PATTERN = Pattern("", "")
 
 
 def read_pattern(typed: str) -> Pattern:
-    """Parses the user's input. The search ignores case unless the input has capitals (smartcase)."""
+    """Parse the user's input. The search ignores case unless the input has capitals (smartcase)."""
     is_plain = typed.startswith(PLAIN_PREFIX)
     source = typed.removeprefix(PLAIN_PREFIX) if is_plain else typed
     return Pattern(typed, source, regex=not is_plain, ignore_case=source == source.lower())
 
 
 def pattern_error(pattern: Pattern) -> str:
-    """Why a pattern cannot be used, and what to do; an empty string if it is valid."""
+    """Return why a pattern cannot be used, and what to do; an empty string if it is valid."""
     try:
         pattern.compile()
     except PatternError as error:
@@ -60,7 +63,7 @@ def pattern_error(pattern: Pattern) -> str:
 
 
 class SlowPatternError(BuddyError):
-    """A regular expression needs more time than it has: `(a+)+$` takes twice as long for each letter of a text."""
+    """A search has exceeded its time limit. The time of `(a+)+$`, for example, doubles with each letter of a text."""
 
 
 @contextlib.contextmanager
@@ -86,12 +89,12 @@ def _interrupt(*_: object) -> None:
 
 
 def case_sensitive_regex(expression: str) -> Pattern:
-    """A case-sensitive regular expression."""
+    """Return a case-sensitive regular expression."""
     return Pattern(expression, expression)
 
 
 def matching_lines(texts: Sequence[str], pattern: Pattern, *, joined: bool = False) -> list[int]:
-    """The numbers of the texts in which a valid pattern matches.
+    """Return the numbers of the texts in which a valid pattern matches.
 
     With `joined`, a text may continue the one before it: a space in the pattern also matches the end of a text with the
     indentation of the next. Such a match counts for the text in which it starts.
@@ -104,8 +107,8 @@ def matching_lines(texts: Sequence[str], pattern: Pattern, *, joined: bool = Fal
     with contextlib.suppress(PatternError):
         compiled = words.compile()
     starts = list(accumulate((len(text) + 1 for text in texts), initial=0))
-    found = (bisect_right(starts, match.start()) - 1 for match in compiled.finditer("\n".join(texts)))
-    return sorted({number for number in found if number < len(texts)})
+    matching = (bisect_right(starts, match.start()) - 1 for match in compiled.finditer("\n".join(texts)))
+    return sorted({number for number in matching if number < len(texts)})
 
 
 @dataclass(frozen=True)
@@ -118,11 +121,12 @@ class StageHits:
 
     @property
     def count(self) -> int:
+        """The number of lines that match."""
         return len(self.hits.lines)
 
 
 def stages_with_hits(rows: Sequence[StageRow], hits_of_texts: Sequence[Hits]) -> list[StageHits]:
-    """The stages with matches, in pipeline order. `hits_of_texts` are the matches in each text."""
+    """Return the stages with matches, in pipeline order. `hits_of_texts` are the matches in each text."""
     by_text = {hits.text: hits for hits in hits_of_texts}
     first_with_text: dict[str, str] = {}
     stages = []
@@ -135,7 +139,10 @@ def stages_with_hits(rows: Sequence[StageRow], hits_of_texts: Sequence[Hits]) ->
 
 
 def first_and_last_text(rows: Sequence[StageRow], stages: Sequence[StageHits]) -> str:
-    """A summary of the stages with matches: `first in A (3 lines), gone after B`. After pass B, no line matches."""
+    """Return a summary of the stages with matches: `first in A (3 lines), gone after B`.
+
+    After pass B, no line matches.
+    """
     if not stages:
         return "in no stage"
     last = next(index for index, row in enumerate(rows) if row.key == stages[-1].row.key)
@@ -150,7 +157,7 @@ def _line_count_text(stage: StageHits) -> str:
 
 
 def stage_note(stage: StageHits, is_first: bool) -> str:
-    """The text next to the name of a stage in the list of results."""
+    """Return the number of matches in a stage, and whether it is the first one or has the text of an earlier one."""
     same_text = f"same text as {stage.same_as}" if stage.same_as else ""
     facts = [_line_count_text(stage), same_text, "first" if is_first else ""]
     return ", ".join(fact for fact in facts if fact)

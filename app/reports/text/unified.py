@@ -14,7 +14,7 @@ Hunk = tuple[int, int, int, int]
 
 
 def unified_diff(before: str, after: str, hunks: Sequence[Hunk], title_before: str, title_after: str) -> str:
-    """The unified diff of the texts `before` and `after`.
+    """Return the unified diff of the texts `before` and `after`.
 
     Lines that differ outside of `hunks`, which a structural diff ignores, are printed as in `after`.
     """
@@ -26,7 +26,7 @@ def unified_diff(before: str, after: str, hunks: Sequence[Hunk], title_before: s
 
 
 def _groups(hunks: Sequence[Hunk]) -> Iterator[list[Hunk]]:
-    """Yields groups of consecutive hunks whose contexts touch or overlap."""
+    """Yield groups of consecutive hunks whose contexts touch or overlap."""
     group: list[Hunk] = []
     for hunk in hunks:
         if group and hunk[0] - (group[-1][0] + group[-1][1]) > 2 * CONTEXT:
@@ -38,7 +38,7 @@ def _groups(hunks: Sequence[Hunk]) -> Iterator[list[Hunk]]:
 
 
 def _group_lines(old: list[str], new: list[str], group: list[Hunk]) -> list[str]:
-    """The lines of a group: its header, and its changes with their context."""
+    """Return the lines of a group: its header, and its changes with their context."""
     first, last = group[0], group[-1]
     lead = min(CONTEXT, first[0], first[2])
     tail = min(CONTEXT, len(new) - (last[2] + last[3]), len(old) - (last[0] + last[1]))
@@ -55,7 +55,10 @@ def _group_lines(old: list[str], new: list[str], group: list[Hunk]) -> list[str]
 
 
 def _line_range(start: int, end: int) -> str:
-    """A range in unified format: the first line and the number of lines. An empty range has the line before it."""
+    """Return a range in unified format: the first line and the number of lines.
+
+    An empty range has the line before it.
+    """
     return f"{start + (end > start)},{end - start}"
 
 
@@ -63,6 +66,7 @@ def _line_range(start: int, end: int) -> str:
 MIN_EQUAL_SHARE = 0.4
 # Longer lines are not compared: difflib is quadratic in the number of words; 160 words take about a millisecond.
 MAX_WORDS = 160
+# A word of IR, a run of spaces, or another character.
 _WORD = re.compile(r"[\w.$%#@!^\-]+|\s+|.")
 
 # Ranges of characters, as (start, end).
@@ -73,7 +77,7 @@ Spans = tuple[tuple[int, int], ...]
 def changed_words(
     before: str, after: str, *, names: bool = True, aliases: tuple[tuple[str, str], ...] = ()
 ) -> tuple[Spans, Spans]:
-    """The spans of the words that differ between the lines `before` and `after`, in each of them.
+    """Return the spans of the words that differ between the lines `before` and `after`, in each of them.
 
     They are empty if the lines are unrelated or longer than `MAX_WORDS`.
 
@@ -94,7 +98,10 @@ def changed_words(
 
 
 def _differing_spans(old: list[str], new: list[str], old_keys: list[str], new_keys: list[str]) -> tuple[Spans, Spans]:
-    """The spans of the words of `old` and of `new` whose keys differ. Keys are what is compared of the words."""
+    """Return the spans of the words of `old` and of `new` whose keys differ.
+
+    The keys are compared instead of the words.
+    """
     start, end = _common_ends(old_keys, new_keys)
     old_middle, new_middle = old_keys[start : len(old_keys) - end], new_keys[start : len(new_keys) - end]
     required = MIN_EQUAL_SHARE * (len(old_keys) + len(new_keys))
@@ -110,15 +117,15 @@ def _differing_spans(old: list[str], new: list[str], old_keys: list[str], new_ke
 
 
 def _common_ends(old: list[str], new: list[str]) -> tuple[int, int]:
-    """The number of equal words at the start, and the number of equal words at the end among the others."""
+    """Return the number of equal words at the start, and the number of equal words at the end among the others."""
     shorter = min(len(old), len(new))
-    start = next((k for k in range(shorter) if old[k] != new[k]), shorter)
-    end = next((k for k in range(shorter - start) if old[-1 - k] != new[-1 - k]), shorter - start)
+    start = next((index for index in range(shorter) if old[index] != new[index]), shorter)
+    end = next((index for index in range(shorter - start) if old[-1 - index] != new[-1 - index]), shorter - start)
     return start, end
 
 
 def _spans(words: list[str], ranges: Iterable[tuple[int, int]]) -> Spans:
-    """The ranges of characters for ranges (start, end) of words, without empty ones."""
+    """Return the ranges of characters for ranges (start, end) of words, without empty ones."""
     starts = [0]
     for word in words:
         starts.append(starts[-1] + len(word))

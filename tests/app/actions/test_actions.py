@@ -12,13 +12,13 @@ import pytest
 from textual.binding import Binding
 
 from buddy.app.actions import ACTIONS, PANES, Action, Situation, replace_keys, sequence_continuations
-from buddy.app.reports.formatting import cancelled_text
-from buddy.app.screens.detail import help_screen
-from buddy.app.widgets.background import pane_bindings, screen_bindings
+from buddy.app.reports.progress_texts import cancelled_text
+from buddy.app.screens.help import help_screen
+from buddy.app.widgets.bindings import pane_bindings, screen_bindings
 from buddy.app.widgets.prompt import KEYS as PROMPT_KEYS
 from buddy.app.workbench.app import Workbench
 from buddy.app.workbench.dispatch import DispatchError, resolve
-from buddy.app.workbench.key_sequences import UNLISTED_ACTIONS, is_listed
+from buddy.app.workbench.palette import UNLISTED_ACTIONS, is_listed
 from buddy.app.workbench.status_lines import key_cells, prompt_cells, prompt_key_at
 from buddy.app.workspace.settings import Settings
 from buddy.compiler.protocol import Assignment, NodeRow
@@ -174,7 +174,7 @@ def test_the_keys_of_a_prompt_can_be_clicked() -> None:
 def test_no_message_names_a_default_key() -> None:
     root = Path(__file__).resolve().parents[3] / "app"
     # Keys that no setting changes: of the terminal's server, and while a screen opens.
-    fixed = {"web.py", "key_sequences.py", "editor.py"}
+    fixed = {"web.py", "key_queue.py", "editor.py"}
     key = re.compile(r"[Pp]ress (?:[^\W\d_]|[!/?]|g [^\W\d_]|space|enter|ctrl\+\w)[ \"]")
     found = [
         f"{path.name}: {line.strip()}"

@@ -26,7 +26,7 @@ async def test_a_stage_is_compared_with_the_same_stage_of_another_recipe(workben
         await bench.press("enter")
         await bench.until(lambda: ir.comparison.others is not None, "the other side")
         passes.move_to(next(k for k, row in enumerate(passes.rows) if row.name == "fold-transposes"))
-        passes.toggle()
+        passes.toggle_pass()
         await bench.settled()
         ir.choose(next(row for row in ir.rows if row.stage.name == "fuse-elementwise"))
         await bench.until(lambda: ir.document.diff is not None and ir.is_drawn, "the diff")
@@ -78,7 +78,7 @@ async def test_presets_are_compared_and_one_is_chosen(workbench: Open) -> None:
         rows = screen._table.rows
         assert [row.title for row in rows] == ["default", "upstream"], "those that suit a program from Dynamo"
         await bench.until(lambda: all(row.compiled for row in screen._table.rows), "all presets")
-        assert all(row.operations and row.assembly_lines and row.n_changing_passes for row in screen._table.rows)
+        assert all(row.n_ops and row.n_assembly_lines and row.n_changing_passes for row in screen._table.rows)
         await bench.press("r")
         await bench.until(lambda: all(row.report for row in screen._table.rows), "all runs")
         assert all(row.report.ok for row in screen._table.rows)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from buddy.app.screens.follow import FrontendComparisonScreen
+from buddy.app.screens.frontend_comparison import FrontendComparisonScreen
 from buddy.app.screens.picker import PickerScreen
 
 pytestmark = pytest.mark.slow

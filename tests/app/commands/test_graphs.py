@@ -15,7 +15,7 @@ from textual.app import App, ComposeResult
 from buddy.app.commands.graphs import graph_break_text, graph_cells, graph_of_tab_at, graph_status
 from buddy.app.reports import formatting
 from buddy.app.session.state import State
-from buddy.app.widgets.look import CellLine, length
+from buddy.app.widgets.look import CellLine, cells_length
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler import protocol as p
 from buddy.compiler.protocol.recipe import Recipe
@@ -101,7 +101,7 @@ def test_a_full_line_of_graphs_shows_the_neighbours_of_the_shown_one(
     state = program(*(p.GraphInfo(f"SomeRatherLongName #{number}", ()) for number in range(32)))
     state.graph = shown
     cells = graph_cells(state, workspace, width, formatting.UNICODE)
-    assert length(cells) <= width
+    assert cells_length(cells) <= width
     assert f"[{shown} SomeRatherLongName #{shown}]" in line(state, workspace, width)
 
 
@@ -258,13 +258,13 @@ async def test_the_shown_stage_stays_when_the_graph_changes(workbench: Open) -> 
     async with workbench("two_models.py") as bench:
         await bench.press("8")
         await bench.drawn()
-        key = bench.app.ir.key
+        key = bench.app.ir.chosen_key
         await bench.press("g", "t")
         await bench.settled()
-        assert bench.app.ir.key == key
+        assert bench.app.ir.chosen_key == key
         await bench.press("g", "T")
         await bench.settled()
-        assert bench.app.ir.key == key
+        assert bench.app.ir.chosen_key == key
 
 
 # A script that ends only if it is opened for its graphs, not if it is run like Python does.
@@ -347,8 +347,8 @@ async def test_closing_the_list_of_recompilations_stops_the_script(workbench: Op
 async def test_all_graphs_are_run_by_one_command(workbench: Open) -> None:
     async with workbench("two_models.py") as bench:
         bench.app.graph_commands.run_all()
-        await bench.until(lambda: all(bench.app.state.of(k).report for k in range(4)), "the reports")
-        assert all(bench.app.state.of(k).report.ok for k in range(4))
+        await bench.until(lambda: all(bench.app.state.graph_state_of(k).report for k in range(4)), "the reports")
+        assert all(bench.app.state.graph_state_of(k).report.ok for k in range(4))
         await bench.until(lambda: bench.shows("3 Head ok"), "the list of graphs")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from buddy.app.panes.node_list import NodeFacts, read_filter
+from buddy.app.panes.node_filter import NodeFacts, parse_filter
 from buddy.app.reports import numerics
 from buddy.app.reports.numerics import variants_without
 from buddy.app.reports.results import GoToNode
@@ -97,8 +97,8 @@ def test_the_plot_has_the_errors_in_the_order_of_the_graph() -> None:
 
 def test_a_filter_on_errors_excludes_nodes_not_compared() -> None:
     facts = [NodeFacts(row, err=err) for row, err in zip(ROWS, (float("nan"), 3e-2, 1e-7), strict=True)]
-    assert [f.row.name for f in facts if read_filter("err>1e-5")(f)] == ["gelu"]
-    assert [f.row.name for f in facts if read_filter("err<=1e-5")(f)] == ["exp"]
+    assert [f.row.name for f in facts if parse_filter("err>1e-5")(f)] == ["gelu"]
+    assert [f.row.name for f in facts if parse_filter("err<=1e-5")(f)] == ["exp"]
 
 
 def test_each_pass_that_changes_numerics_is_disabled_alone() -> None:
@@ -133,6 +133,6 @@ async def test_the_list_opens_a_page_by_op_module_and_line_and_the_log_keeps_it(
         for column in ("err", "own"):
             app.graph.order.sort_by(app.graph._columns, column)
             app.graph.sort_rows()
-            assert app.graph.order.by == column
+            assert app.graph.order.sorted_by == column
             assert len(app.graph.rows) == len(app.state.info.rows)
         assert [logged.result.title for logged in app.context.results.logged] == ["Every node compared with eager"]

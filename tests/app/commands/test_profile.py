@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from buddy.app.commands.profile import roofline
+from buddy.app.screens.log import LogScreen
 from buddy.app.screens.plot import PlotScreen
 from buddy.app.screens.profile import FlameScreen, FlameTree, HotSpotScreen
-from buddy.app.screens.results import LogScreen, ResultScreen
+from buddy.app.screens.results import ResultScreen
 from buddy.compiler.support.target import cycle_counter
 from tests.app.reports.test_profile import INFO, REPORT
 
@@ -43,7 +44,7 @@ async def test_the_table_is_filtered_and_sorted_by_time(workbench: Open) -> None
         await bench.press("f")
         await bench.type("time>1us")
         await bench.press("enter", *["right"] * 8, "s")
-        assert graph.order.by == "ms", "the last column that fits"
+        assert graph.order.sorted_by == "ms", "the last column that fits"
         times = [graph.seconds(row) for row in graph.rows]
         assert times == sorted(times, reverse=True)
         assert {row.name for row in graph.rows} >= {"addmm", "addmm_1"}

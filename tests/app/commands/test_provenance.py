@@ -62,7 +62,7 @@ async def test_assembly_has_arrows_machine_code_and_the_nodes_that_functions_ser
         await bench.drawn()
         ir.move_to(0)
         await bench.until(lambda: bench.shows("for norm/native_layer_norm.0, "), "the nodes of the function")
-        found = await bench.app.context.queries.jumps(ir.document.text, 0)
+        found = await bench.app.context.queries.find_jumps(ir.document.text, 0)
         targets = [to for _, to in found.jumps]
         back = [pair for pair in found.jumps if pair[0] > pair[1] and targets.count(pair[1]) == 1]
         jump, place = min(back, key=lambda pair: pair[0] - pair[1])
@@ -75,7 +75,7 @@ async def test_assembly_has_arrows_machine_code_and_the_nodes_that_functions_ser
         column = head.index("╭▸")
         assert tail[column : column + 2] == "╰─"
         assert tail.find(label.rstrip(":")) > column
-        text = ir.line_at(jump).machine
+        text = ir.line_at(jump).machine_code
         assert bytes.fromhex(text)
         assert not bench.shows(text)
         await bench.press("g", "h")

@@ -11,18 +11,19 @@ from buddy.app.commands.tune import parse_tune_request
 from buddy.app.panes.graph import GraphPane
 from buddy.app.reports.numerics import PrecisionGain, precision_gain
 from buddy.app.reports.results import precisions_result
-from buddy.app.reports.searches import (
+from buddy.app.reports.tuning import (
     VariationError,
     attempt_line,
-    front_plot,
-    front_rows,
-    node_rows,
+    error_time_plot,
+    error_time_rows,
+    precision_rows,
     tuning_json,
     tuning_lines,
     tuning_plot,
 )
 from buddy.app.screens.detail import DetailScreen
-from buddy.app.screens.results import LogScreen, ResultScreen
+from buddy.app.screens.log import LogScreen
+from buddy.app.screens.results import ResultScreen
 from buddy.compiler.protocol import Attempted, Tuned, Variation
 from buddy.compiler.protocol.numerics import Deviation, NodeNumbers
 from buddy.compiler.protocol.recipe import Recipe
@@ -89,8 +90,8 @@ OF_PRECISIONS = Tuned(
 
 
 def test_precisions_are_listed_by_the_time_that_they_save() -> None:
-    assert node_rows(OF_PRECISIONS, {"mm.0": "first"}) == [("first", "bf16", "1.000 ms", "2.0e-03")]
-    assert front_rows(PRECISION_TRIES) == [
+    assert precision_rows(OF_PRECISIONS, {"mm.0": "first"}) == [("first", "bf16", "1.000 ms", "2.0e-03")]
+    assert error_time_rows(PRECISION_TRIES) == [
         ("0", "0.800", "the first recipe"), ("2.0e-03", "0.700", "bf16 for 1 product")
     ]  # fmt: skip
     assert tuning_lines(OF_PRECISIONS)[0] == "tried 3 recipes in 9 s"
@@ -107,7 +108,7 @@ def test_precisions_are_listed_by_the_time_that_they_save() -> None:
 
 
 def test_the_front_is_plotted_as_estimated_and_as_measured() -> None:
-    estimated, measured = front_plot(OF_PRECISIONS, PRECISION_TRIES).series
+    estimated, measured = error_time_plot(OF_PRECISIONS, PRECISION_TRIES).series
     assert list(measured.x) == [0.0, 2e-3]
     assert list(measured.y) == [0.8, 0.7]
     assert list(estimated.x) == [0.0, 2e-3, 9.2e-3]
@@ -116,13 +117,13 @@ def test_the_front_is_plotted_as_estimated_and_as_measured() -> None:
 
 def test_the_gain_of_a_precision_is_from_profiles_and_comparisons_where_there_are_both() -> None:
     tuned, nothing = PRECISIONS[0], (None, None)
-    assert precision_gain("bf16", None, nothing, tuned) == PrecisionGain(2e-3, False, 1e-3)
+    assert precision_gain("bf16", None, *nothing, tuned) == PrecisionGain(2e-3, False, 1e-3)
     own = NodeNumbers("mm.0", "observed", own_error=Deviation(1.0, 3e-3, 0.5), precision="bf16")
-    assert precision_gain("bf16", own, (5e-3, 2e-3), tuned) == PrecisionGain(3e-3, True, pytest.approx(3e-3))
-    assert precision_gain("int8-dynamic", own, (5e-3, None), tuned) == PrecisionGain(None, False, 2e-3)
-    unknown = precision_gain("int8-weights", None, nothing, None)
+    assert precision_gain("bf16", own, 5e-3, 2e-3, tuned) == PrecisionGain(3e-3, True, pytest.approx(3e-3))
+    assert precision_gain("int8-dynamic", own, 5e-3, None, tuned) == PrecisionGain(None, False, 2e-3)
+    unknown = precision_gain("int8-weights", None, *nothing, None)
     assert (unknown.error_text, unknown.saved_text) == ("", "")
-    known = precision_gain("bf16", None, nothing, tuned)
+    known = precision_gain("bf16", None, *nothing, tuned)
     assert (known.error_text, known.saved_text) == ("2e-03", "1.000")
 
 

@@ -154,26 +154,26 @@ async def test_after_edits_undo_and_a_restart_the_cursor_is_at_the_same_node_sta
         ir, selection = bench.app.ir, bench.app.context.selection
         await _show(bench, "fuse-elementwise")
         line = await _go_to(bench, "math.erf")
-        text, node, key = ir.document.text, selection.node, ir.key
+        text, node, key = ir.document.text, selection.node, ir.chosen_key
         # The edit changes the text of the stage: the cursor is on the same op.
         await _toggle(bench, "fold-transposes")
-        assert ir.key == key
+        assert ir.chosen_key == key
         assert ir.document.text != text
         assert "math.erf" in _line(bench).text
         assert node in _line(bench).nodes
         await bench.press("u")
         await bench.settled()
-        assert (ir.document.text, ir.key, ir.line_number, selection.node) == (text, key, line, node)
+        assert (ir.document.text, ir.chosen_key, ir.line_number, selection.node) == (text, key, line, node)
         # The edit removes the stage: undo brings back the stage, and the line in it.
         await _toggle(bench, "fuse-elementwise")
-        assert ir.key != key
+        assert ir.chosen_key != key
         await bench.press("u")
         await bench.settled()
-        assert (ir.document.text, ir.key, ir.line_number, selection.node) == (text, key, line, node)
+        assert (ir.document.text, ir.chosen_key, ir.line_number, selection.node) == (text, key, line, node)
         await bench.press("R")
         await bench.until(lambda: bench.app.state.engine != "ready", "the end of the engine")
         await bench.settled()
-        assert (ir.document.text, ir.key, ir.line_number, selection.node) == (text, key, line, node)
+        assert (ir.document.text, ir.chosen_key, ir.line_number, selection.node) == (text, key, line, node)
         assert bench.app.graph.current.stable == node
 
 
@@ -181,7 +181,13 @@ async def test_after_edits_undo_and_a_restart_the_cursor_is_at_the_same_node_sta
 async def test_a_new_session_opens_at_the_line_of_the_last_one(workbench: Open) -> None:
     def place(bench: Any) -> tuple[object, ...]:
         ir = bench.app.ir
-        return ir.key, ir.document.text, ir.line_number, ir.cursor - ir.first_row, bench.app.context.selection.node
+        return (
+            ir.chosen_key,
+            ir.document.text,
+            ir.line_number,
+            ir.cursor - ir.first_row,
+            bench.app.context.selection.node,
+        )
 
     async with workbench("mlp.py", size=(160, 50)) as bench:
         await _show(bench, "fuse-elementwise")
@@ -195,7 +201,7 @@ async def test_a_new_session_opens_at_the_line_of_the_last_one(workbench: Open) 
         await _toggle(bench, "fold-transposes")
     async with workbench("mlp.py", size=(160, 50)) as bench:
         await bench.drawn()
-        assert bench.app.ir.key == before[0]
+        assert bench.app.ir.chosen_key == before[0]
         assert "math.erf" in _line(bench).text
 
 
@@ -213,7 +219,7 @@ async def test_a_comparison_opens_at_the_first_stage_that_differs(workbench: Ope
         others = dict(key_stages(ir.comparison.others.stages))
         earlier = ir.rows[: ir.stages.index]
         assert all(others[row.key].text == row.stage.text for row in earlier)
-        assert others[ir.key].text != ir.chosen_stage.text
+        assert others[ir.chosen_key].text != ir.chosen_stage.text
         assert ir.cursor == ir.document.diff.changes[0]
         await bench.press("B")
         await bench.type("the current recipe")

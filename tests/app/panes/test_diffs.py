@@ -60,7 +60,7 @@ async def test_stepping_compares_each_stage_with_the_one_before(workbench: Open)
         await press(bench, "d", "d")
         for key in ("right_curly_bracket", "left_square_bracket", "left_square_bracket", "right_square_bracket"):
             await press(bench, key)
-            place = next(k for k, row in enumerate(ir.rows) if row.key == ir.key)
+            place = next(k for k, row in enumerate(ir.rows) if row.key == ir.chosen_key)
             assert ir.rows[place - 1].stage.language == ir.chosen_stage.language == "mlir"
             assert ir.document.other.text == ir.rows[place - 1].stage.text
             assert bool(ir.document.diff.hunks) <= ir.chosen_stage.changed
@@ -97,10 +97,10 @@ async def test_a_marked_stage_is_compared_with_any_other(workbench: Open) -> Non
         marked = ir.chosen_stage
         await show(bench, "lower")
         await press(bench, "D")
-        assert (ir.comparison.against, ir.document.other) == ("marked", marked)
+        assert (ir.comparison.baseline, ir.document.other) == ("marked", marked)
         await show(bench, "fuse-elementwise")
         await press(bench, "D")
-        assert ir.comparison.against == "previous", "there has been no edit yet"
+        assert ir.comparison.baseline == "previous", "there has been no edit yet"
 
 
 async def test_after_an_edit_a_stage_is_compared_with_what_it_was(workbench: Open) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from buddy.app.actions import replace_keys
 from buddy.app.panes.ir_document import IrDocument
 from buddy.app.panes.ir_loader import IrRows
 from buddy.app.reports.text.differences import DiffRows
 from buddy.app.reports.text.folds import Folds, TextFold
-from buddy.app.session.stages import PAGE_LINES, LineCache, UnavailableError
+from buddy.app.session.line_cache import PAGE_LINES, LineCache
+from buddy.app.session.requests import UnavailableError
 from buddy.app.workbench.app import Workbench
 from buddy.app.workspace.settings import Settings
 from buddy.compiler.protocol import Lines, Stage, Symbol
@@ -72,15 +75,15 @@ def test_functions_are_folded_when_a_text_is_first_shown_and_folds_of_a_text_are
 
 
 def test_a_line_outside_the_function_that_alone_is_shown_ends_that(document: IrDocument) -> None:
-    document.only = "two"
+    document.only_function = "two"
     document.show(STAGE, None, None, document.folds_of(STAGE, FUNCTIONS))
     assert lines(document) == list(range(10, 20))
     document.refold([TextFold(12, 15)])
     assert lines(document) == [10, 11, 12, *range(16, 20)]
     assert not document.reveal(14)
-    assert document.only == "two"
+    assert document.only_function == "two"
     assert document.reveal(1)
-    assert document.only == ""
+    assert document.only_function == ""
     assert lines(document) == list(range(30))
 
 
@@ -88,7 +91,7 @@ def test_a_row_of_a_diff_is_of_one_text_or_the_other(document: IrDocument) -> No
     diff = DiffRows([(3, 2, 3, 1)], 31, 30, "unified")
     document.show(STAGE, diff, BEFORE, document.folds)
     assert document.row_count == diff.count
-    assert document.digits == 4, "as many as the longer text needs"
+    assert document.line_number_width == 4, "as many as the longer text needs"
     sources = [document.source_of(row) for row in range(document.row_count)]
     assert ("before", 3) in sources
     assert ("after", 3) in sources
@@ -101,13 +104,13 @@ def test_a_row_of_a_diff_is_of_one_text_or_the_other(document: IrDocument) -> No
 
 def test_a_diff_is_narrowed_to_a_function_until_a_line_outside_is_wanted(document: IrDocument) -> None:
     diff = DiffRows([(12, 1, 12, 1)], 30, 30, "unified")
-    document.only = "two"
+    document.only_function = "two"
     document.narrow(diff, FUNCTIONS)
     document.show(STAGE, diff, BEFORE, document.folds)
     assert document.is_narrowed
     assert {line for line in lines(document) if line >= 0} <= set(range(10, 20))
     row, outside = document.reveal_in_diff(diff, 0)
-    assert (document.own_line(row), outside, document.only) == (0, True, "")
+    assert (document.own_line(row), outside, document.only_function) == (0, True, "")
     assert not document.is_narrowed
 
 
@@ -141,13 +144,13 @@ def app(tmp_path: Path) -> Workbench:
     app.state.board.finish([Stage(0, "lower", "toplevel", "t-0", 1)])
     app.state.board.finish([Stage(0, "lower", "toplevel", "t-0", 1), Stage(1, "cse", "fused", "t-1", 1, step=0)])
     app.ir.stages.rows = app.state.board.rows()
-    app.ir.stages.key = ("cse", 0)
+    app.ir.stages.chosen_key = ("cse", 0)
     return app
 
 
 def test_a_stage_that_the_last_edit_added_has_no_stage_before_it(app: Workbench) -> None:
-    app.ir.comparison.against = "edit"
-    assert app.ir.comparison._missing_text(app.ir.stages.chosen_row) == "the last edit added this stage"
+    app.ir.comparison.baseline = "edit"
+    assert app.ir.comparison._unavailable_reason(app.ir.stages.chosen_row) == "the last edit added this stage"
 
 
 async def test_a_failed_request_for_types_is_the_only_message(app: Workbench) -> None:
@@ -156,3 +159,21 @@ async def test_a_failed_request_for_types_is_the_only_message(app: Workbench) ->
     await app.ir.types._list_types()
     assert len(said) == 1
     assert "the engine is not running" in said[0]
+
+
+@pytest.fixture
+def other_keys(app: Workbench) -> Iterator[None]:
+    """Assigns other keys to some actions after the workbench has assigned those of its settings."""
+    replace_keys({"ir.bookmark": ("w",), "ir.bookmarks": ("W",), "ir.fold": ("x",), "ir.fold-all": ("X",)})
+    yield
+    replace_keys({})
+
+
+@pytest.mark.usefixtures("other_keys")
+def test_messages_about_folds_and_bookmarks_name_the_keys_of_the_settings(app: Workbench) -> None:
+    said: list[str] = []
+    app.context.status.say = said.append  # type: ignore[method-assign]
+    app.ir.jumps.open_bookmarks()
+    app.ir.document.all_folded = True
+    app.ir.folds._report_folds("functions are folded")
+    assert said == ["no bookmarks: w sets one", "functions are folded: x unfolds one, X all"]

@@ -208,7 +208,7 @@ async def test_the_integers_of_a_quantised_program_are_named(workbench: Open, tm
         graph = bench.app.graph
         (product,) = nodes(bench, "aten.mm.default")
         assert "precision" in [column.title for column in graph._columns]
-        assert graph._precision(product) == ("int8", "accent")
+        assert graph._precision_cell(product) == ("int8", "accent")
         graph.show_node(product.stable)
         await bench.press("o")
         await bench.sees("int8: the program is quantised, and its integers are multiplied")

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from buddy.app.actions import PANES, Situation
 from buddy.app.panes.outputs import outputs_lines
 from buddy.app.reports import formatting
-from buddy.app.screens.detail import wrap_line
 from buddy.app.screens.tables import RunsScreen
 from buddy.app.session.file_watch import FileStates
 from buddy.app.session.state import State
-from buddy.app.widgets.look import Cells, length
+from buddy.app.widgets.look import Cells, cells_length
+from buddy.app.widgets.wrapping import wrap_line
 from buddy.app.workbench import status_lines
 from buddy.app.workspace.session_file import RunRecord
 from buddy.app.workspace.workspace import Workspace
@@ -175,7 +175,7 @@ def test_in_ascii_mode_nothing_beyond_ascii_is_drawn(state: State, recipe: Recip
 @pytest.mark.parametrize("pane", PANES)
 def test_the_keys_fit_their_line_and_end_with_help(pane: str, width: int) -> None:
     cells = status_lines.key_cells(pane, Situation(), width)  # type: ignore[arg-type]
-    assert length(cells) <= width
+    assert cells_length(cells) <= width
     assert "help" in text_of([cells])
     assert "commands" in text_of([cells])
 

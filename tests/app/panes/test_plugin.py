@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from buddy.app.cli.new import files_of
+from buddy.app.cli.new import plugin_files
 from buddy.app.cli.workbench import make_parser
 from buddy.app.screens.picker import PickerScreen
 from buddy.app.session.pane_plugins import (
@@ -22,10 +22,11 @@ from buddy.app.session.pane_plugins import (
     PaneLine,
     PaneSource,
     PaneThread,
-    checked_lines,
-    file_error,
+    check_lines,
     find_panes,
+    pane_file_error,
 )
+from buddy.app.workbench.palette import ActionCommands
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.plugin_code import TimeIsUp
 from buddy.compiler.protocol.recipe import PluginFile
@@ -116,6 +117,20 @@ async def test_a_pane_draws_the_state_and_answers_keys_and_clicks(workbench: Ope
 
 
 @pytest.mark.slow
+async def test_the_palette_ranks_panes_of_plugins_by_words_like_actions(workbench: Open, file: Path) -> None:
+    async with workbench("mlp.py", size=(160, 50), pane_files=(f"{file}:Sizes",)) as bench:
+        provider = ActionCommands(bench.app.screen)
+
+        async def first(query: str) -> str:
+            hits = [hit async for hit in provider.search(query)]
+            return str(max(hits, key=lambda hit: hit.score).text)
+
+        # A key, the start of a word of a title, and a synonym. The letters are also in the title of the pane.
+        assert [await first(query) for query in ("p", "in", "page")] == ["Phases", "Passes: Insert pass", "Report"]
+        assert await first("sizes") == "Pane of a plug-in: Sizes"
+
+
+@pytest.mark.slow
 async def test_a_pane_that_raises_or_loops_is_switched_off_and_others_go_on(workbench: Open, file: Path) -> None:
     panes = tuple(f"{file}:{name}" for name in ("Raises", "Loops", "Sizes"))
     async with workbench("mlp.py", size=(160, 50), pane_files=panes) as bench:
@@ -155,7 +170,7 @@ async def test_a_narrow_screen_shows_the_pane_alone_and_without_panes_a_message_
         assert not bench.app.ir.display
         await bench.press("tab")
         assert bench.app.pane.pane_id == "outputs"
-        bench.app.plugin._found = ((), ())
+        bench.app.plugin._sources = ()
         await bench.press("g", "A")
         await bench.sees("No plug-in has a pane")
 
@@ -176,7 +191,7 @@ model, example_inputs = lambda x: apply(x) - 3.0, (torch.ones(3),)
 
 @pytest.mark.slow
 async def test_a_plugin_has_an_op_a_pass_a_backend_and_a_pane(workbench: Open, tmp_path: Path) -> None:
-    for name, text in files_of("plugin", "one-of-each").items():
+    for name, text in plugin_files("plugin", "one-of-each").items():
         (tmp_path / name).write_text(text)
     (tmp_path / "program.py").write_text(PROGRAM)
     options = {
@@ -231,7 +246,7 @@ def test_panes_of_packages_and_files_are_found_without_an_import(
     assert "first_panes" not in sys.modules
     with pytest.raises(RuntimeError, match="imported") as raised:
         sources[0].load()
-    problem = sources[0].problem(raised.value)
+    problem = sources[0].diagnose(raised.value)
     assert problem.what == "the pane One of first-panes 1.0 raised RuntimeError: imported"
     assert problem.where == f"{tmp_path / 'first_panes.py'}:1"
 
@@ -260,15 +275,15 @@ def test_a_pane_that_cannot_be_loaded_says_why(text: str, what: str, todo: str, 
     source = PaneSource("Mine", "mine.py", f"{tmp_path / 'mine.py'}:Mine")
     with pytest.raises((BuddyError, ImportError, SyntaxError, AttributeError)) as raised:
         source.load()
-    problem = source.problem(raised.value)
+    problem = source.diagnose(raised.value)
     assert what in problem.what
     assert todo in problem.todo
 
 
 def test_the_option_names_a_file_and_a_class(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert file_error(f"{file}:Sizes") == ""
-    assert "no such file" in file_error(f"{file.parent}/none.py:Sizes")
-    assert "not of the form FILE.py:CLASS" in file_error(str(file))
+    assert pane_file_error(f"{file}:Sizes") == ""
+    assert "no such file" in pane_file_error(f"{file.parent}/none.py:Sizes")
+    assert "not of the form FILE.py:CLASS" in pane_file_error(str(file))
     assert make_parser().parse_args(["model.py", "--pane", f"{file}:Sizes"]).pane == [f"{file}:Sizes"]
     with pytest.raises(SystemExit):
         make_parser().parse_args(["model.py", "--pane", "Sizes"])
@@ -316,10 +331,10 @@ async def test_a_thread_without_a_call_ends() -> None:
 
 def test_lines_are_checked() -> None:
     roles = frozenset({"text", "bad"})
-    lines = checked_lines(["a", PaneLine((("b", "bad"),), "n")], roles)
+    lines = check_lines(["a", PaneLine((("b", "bad"),), "n")], roles)
     assert lines == [PaneLine((("a", "text"),)), PaneLine((("b", "bad"),), "n")]
-    assert len(checked_lines(["a"] * 30_000, roles)) == 20_001
+    assert len(check_lines(["a"] * 30_000, roles)) == 20_001
     for wrong in ("text", None, [1], [PaneLine((("a", "red"),))], [PaneLine(((1, "text"),))]):  # type: ignore[arg-type]
         with pytest.raises(BuddyError):
-            checked_lines(wrong, roles)
+            check_lines(wrong, roles)
     assert Pane.keys == {}

@@ -72,7 +72,7 @@ async def test_the_first_stage_where_something_appears(workbench: Open) -> None:
         await bench.press("enter")
         await bench.until(lambda: "llvm." in text_at(bench), "the line")
         await bench.drawn()
-        place = next(k for k, row in enumerate(ir.rows) if row.key == ir.key)
+        place = next(k for k, row in enumerate(ir.rows) if row.key == ir.chosen_key)
         earlier = [await bench.app.session.fetch_text(row.stage.text) for row in ir.rows[:place]]
         assert not any("llvm.load" in text or "llvm.store" in text for text in earlier)
         await bench.press("g", "f")

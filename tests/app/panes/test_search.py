@@ -24,7 +24,7 @@ from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells
 from buddy.app.widgets.prompt import Prompt
 from buddy.app.widgets.search import LINE_SECONDS, SEARCH_SECONDS, TOO_SLOW, Matches
-from buddy.app.workbench.key_sequences import Palette, command_score, is_listed
+from buddy.app.workbench.palette import Palette, command_score, is_listed
 
 Open = Callable[..., Any]
 
@@ -178,7 +178,7 @@ async def test_the_arrows_in_the_prompt_go_from_match_to_match(workbench: Open) 
         stage = passes.current.stage
         await bench.settled()
         assert stage is not None
-        assert bench.app.ir.key == stage.key, "the accepted match is selected"
+        assert bench.app.ir.chosen_key == stage.key, "the accepted match is selected"
 
 
 @pytest.mark.slow

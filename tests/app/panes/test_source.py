@@ -98,7 +98,7 @@ async def test_the_source_pane_follows_the_others_and_leads_them(workbench: Open
         await bench.press("enter")
         assert app.pane is app.graph
         await bench.press("g", "P")
-        assert "source" not in app.context.layout.order
+        assert "source" not in app.context.layout.visible_order
 
 
 @pytest.mark.slow
@@ -134,7 +134,7 @@ async def test_a_line_and_its_ops_are_linked_in_all_panes(workbench: Open, tmp_p
         app.context.layout.show_pane("source")
         call = line_of(CALLS, "return helper(x)")
         source.move_to(call)
-        assert app.context.selection.linked == {graph.rows[exp].stable, graph.rows[row_of(bench, "neg")].stable}
+        assert app.context.selection.linked_nodes == {graph.rows[exp].stable, graph.rows[row_of(bench, "neg")].stable}
         assert graph.background(exp) == "linked-line" or graph.cursor == exp
         assert any(text_of(graph.row_cells(row, 60)).startswith("=") for row in (exp, row_of(bench, "neg")))
         await bench.press("enter")
@@ -144,7 +144,7 @@ async def test_a_line_and_its_ops_are_linked_in_all_panes(workbench: Open, tmp_p
         # What was drawn before is drawn again when the link moves on.
         source.move_to(line_of(CALLS, "# Two nodes."))
         await bench.passed_on()
-        assert not app.context.selection.linked
+        assert not app.context.selection.linked_nodes
         assert not any(line.lstrip("│").startswith("=") for line in bench.screen)
 
 
@@ -256,7 +256,7 @@ async def test_the_code_on_the_screen_is_the_code_that_was_captured(
         app.session.reload((str(file),))
         await bench.until(lambda: source.row_count == TWO_LINES.count("\n") + 1, "the new file")
         assert source.cursor == 4, "the cursor stays on its line while the pane has focus"
-        app.session.build()
+        app.session.compile_current()
         await bench.settled()
         assert source.cursor == 4, "a compilation moves nothing"
         app.context.layout.show_pane("graph")

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from buddy.app.reports.fallbacks import BREAK_FIX, CHOICE_FIX, GraphFacts, as_json, as_text, fallbacks, summary
+from buddy.app.reports.fallbacks import (
+    BREAK_FIX,
+    CHOICE_FIX,
+    GraphFacts,
+    fallback_rows,
+    fallbacks_json,
+    fallbacks_summary,
+    fallbacks_text,
+)
 from buddy.compiler import protocol as p
 
 TIMING = p.Timing(0.1, 0.09, 0.11, 10)
@@ -27,7 +35,7 @@ PROGRAM = [GraphFacts(0, INFO, ASSIGNMENTS), GraphFacts(1, REST, None)]
 
 
 def test_rows_are_by_kind_and_then_by_cost() -> None:
-    rows = [(row.kind, row.graph, row.title, row.cost) for row in fallbacks(PROGRAM)]
+    rows = [(row.kind, row.graph, row.title, row.cost) for row in fallback_rows(PROGRAM)]
     assert rows == [
         ("not compiled", 1, "Net #2", ""),
         ("eager", 0, "enc/svd.1", "4 kB"),
@@ -44,7 +52,7 @@ def test_rows_are_by_kind_and_then_by_cost() -> None:
 def test_a_profile_gives_the_share_of_the_time() -> None:
     times = (p.NodeTime("enc/svd.0", 0.03), p.NodeTime("enc/svd.1", 0.01), p.NodeTime("add.0", into="enc/svd.1"))
     profile = p.ProfileReport(0, times, (), TIMING, TIMING, 0.0, whole=0.1, inside=0.04)
-    rows = fallbacks([GraphFacts(0, INFO, ASSIGNMENTS, profile)])
+    rows = fallback_rows([GraphFacts(0, INFO, ASSIGNMENTS, profile)])
     costs = {row.node: row.cost for row in rows if row.node}
     assert costs == {
         "enc/svd.0": "30.0% of time",
@@ -56,7 +64,7 @@ def test_a_profile_gives_the_share_of_the_time() -> None:
 
 
 def test_each_row_says_what_to_do() -> None:
-    fixes = {(row.kind, row.title): row.fix for row in fallbacks(PROGRAM)}
+    fixes = {(row.kind, row.title): row.fix for row in fallback_rows(PROGRAM)}
     assert fixes["break", "Failed to trace"] == "use logging"
     assert fixes["break", "a branch"] == BREAK_FIX
     assert fixes["eager", "enc/svd.0"] == CHOICE_FIX
@@ -64,19 +72,21 @@ def test_each_row_says_what_to_do() -> None:
 
 
 def test_the_summary_counts_what_is_known() -> None:
-    assert summary(PROGRAM) == ("2 graphs, 2 nodes compiled, 2 in eager (svd x2), 2 graph breaks, 1 not compiled yet")
-    assert summary([GraphFacts(0, p.GraphInfo("f", ROWS[:1]), (p.Assignment("add.0", "linalg"),))]) == (
+    assert fallbacks_summary(PROGRAM) == (
+        "2 graphs, 2 nodes compiled, 2 in eager (svd x2), 2 graph breaks, 1 not compiled yet"
+    )
+    assert fallbacks_summary([GraphFacts(0, p.GraphInfo("f", ROWS[:1]), (p.Assignment("add.0", "linalg"),))]) == (
         "1 graph, 1 node compiled, none in eager, 0 graph breaks"
     )
 
 
 def test_text_and_json_have_every_row() -> None:
-    rows = fallbacks(PROGRAM)
-    text = as_text(rows, summary(PROGRAM))
+    rows = fallback_rows(PROGRAM)
+    text = fallbacks_text(rows, fallbacks_summary(PROGRAM))
     for row in rows:
         assert row.title in text
         assert row.fix in text
-    values = as_json(rows)
+    values = fallbacks_json(rows)
     assert len(values) == len(rows)
     assert values[1] == {
         "kind": "eager", "graph": 0, "name": "enc/svd.1", "node": "enc/svd.1", "line": "/m/net.py:1",

@@ -73,16 +73,16 @@ class Bare(App[None]):
 
     CSS_PATH = "../../../app/workbench/workbench.tcss"
 
-    def __init__(self, *plots: Plot, glyphs: formatting.Glyphs = formatting.UNICODE, chooses: str = "") -> None:
+    def __init__(self, *plots: Plot, glyphs: formatting.Glyphs = formatting.UNICODE, choose_hint: str = "") -> None:
         super().__init__()
-        self._plots, self._glyphs, self._chooses = plots, glyphs, chooses
+        self._plots, self._glyphs, self._choose_hint = plots, glyphs, choose_hint
         self.chosen: str | None = None
 
     def on_mount(self) -> None:
         for theme in textual_themes():
             self.register_theme(theme)
         self.theme = DEFAULT
-        self.push_screen(PlotScreen(self._plots, self._glyphs, chooses=self._chooses), self._choose)
+        self.push_screen(PlotScreen(self._plots, self._glyphs, choose_hint=self._choose_hint), self._choose)
 
     def _choose(self, name: str | None) -> None:
         self.chosen = name
@@ -92,7 +92,7 @@ class Bare(App[None]):
 
 
 async def test_the_cursor_goes_along_a_series_and_to_the_nearest_point_of_another() -> None:
-    app = Bare(GROWTH, BARS, chooses="goes to the node")
+    app = Bare(GROWTH, BARS, choose_hint="goes to the node")
     async with app.run_test(size=(100, 30)) as pilot:
         await passed_on(pilot)
         text = "\n".join(app.text())
@@ -130,7 +130,7 @@ async def test_zoom_follows_the_cursor_and_0_resets_it() -> None:
 
 
 async def test_points_are_found_by_their_names_and_values() -> None:
-    app = Bare(GROWTH, BARS, chooses="goes to the node")
+    app = Bare(GROWTH, BARS, choose_hint="goes to the node")
     async with app.run_test(size=(100, 30)) as pilot:
         await passed_on(pilot)
         screen, view = app.screen, app.screen.query_one(PlotView)

@@ -51,7 +51,7 @@ def test_each_element_type_has_its_own_peak() -> None:
 
 def test_rates_above_memory_bandwidth_are_marked_as_cached() -> None:
     each = profile.TimedNode(ROWS[0], NodeTime("mm.0", 1e-4, operations=1e6, bytes=1e7, regions=1), Peak(4.0, 20.0))
-    assert each.from_caches
+    assert each.is_from_caches
     assert profile.share_text(each) == "500% c"
     near = msgspec.structs.replace(REPORT, nodes=(each.time,))
     assert any("was in caches" in line for line in profile.summary_lines(near))
@@ -69,7 +69,7 @@ def test_the_summary_of_samples_names_other_code() -> None:
 def test_the_tree_of_modules_adds_up_to_a_run() -> None:
     root = profile.flame_tree(REPORT, INFO)
     assert root.seconds == pytest.approx(REPORT.whole)
-    assert [(flame.name, flame.seconds) for flame in root.by_time()] == [
+    assert [(flame.name, flame.seconds) for flame in root.children_by_time()] == [
         ("down", 3e-3), ("up", 2e-3), (profile.AROUND, pytest.approx(1.5e-3)), ("exp.0", 1e-3),
         (profile.CALLS, pytest.approx(0.5e-3)),
     ]  # fmt: skip
@@ -98,7 +98,7 @@ def test_a_module_and_a_node_of_the_same_name_stay_separate() -> None:
     ("seconds", "told"), [(0.0123456, "12.3"), (0.001234, "1.234"), (0.00001234, "0.0123"), (1.5, "1500.0")]
 )
 def test_times_have_three_significant_digits(seconds: float, told: str) -> None:
-    assert profile.milliseconds(seconds) == told
+    assert profile.in_milliseconds(seconds) == told
 
 
 def test_the_time_column_names_the_node_that_includes_a_fused_node() -> None:

@@ -51,10 +51,10 @@ def test_rows_are_in_the_order_of_the_run_and_guards_by_their_failures() -> None
 
 def test_a_row_says_what_to_do() -> None:
     rows = dynamo_rows(REPORT)
-    assert rows[0].about == "fix: log · called from net.py:20 in <module> · why"
-    assert rows[1].about == ("compilation 2 of forward · called at net.py:20 · fix: mark it · also changed: n 1 -> 2")
-    assert rows[2].about == "Dynamo skips the function: all of it runs in eager"
-    assert "checked 6 times" in rows[-2].about
+    assert rows[0].details == "fix: log · called from net.py:20 in <module> · why"
+    assert rows[1].details == ("compilation 2 of forward · called at net.py:20 · fix: mark it · also changed: n 1 -> 2")
+    assert rows[2].details == "Dynamo skips the function: all of it runs in eager"
+    assert "checked 6 times" in rows[-2].details
 
 
 def test_a_guard_of_several_compilations_is_one_row() -> None:

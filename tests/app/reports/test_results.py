@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from buddy.app.actions import BY_ID
 from buddy.app.reports.results import (
     AGAIN,
+    MAX_ENTRIES,
     PLOT,
     SAVE,
-    TOP,
     USE,
     GoToNode,
     PerformAction,
@@ -57,11 +57,11 @@ def test_only_the_ten_largest_are_listed() -> None:
     rows = tuple(NodeRow(k, f"n.{k}", "call_function", f"n{k}", f"aten.op{k}", "", "") for k in range(30))
     nodes = tuple(NodeTime(f"n.{k}", 1e-4 * (k + 1), regions=1) for k in range(30))
     kinds = profile_result(replace(REPORT, nodes=nodes), None, GraphInfo("many", rows)).sections[0]
-    assert [entry.name for entry in kinds.entries] == [f"aten.op{k}" for k in range(29, 29 - TOP, -1)]
+    assert [entry.name for entry in kinds.entries] == [f"aten.op{k}" for k in range(29, 29 - MAX_ENTRIES, -1)]
 
 
 def test_a_profile_says_which_keys_show_more() -> None:
-    following = profile_result(REPORT, None, INFO).next
+    following = profile_result(REPORT, None, INFO).next_steps
     assert [entry.answer for entry in following] == [
         PerformAction(name) for name in ("profile.modules", "profile.roofline", "profile.hot")
     ]
@@ -98,14 +98,14 @@ def test_tuning_lists_the_fastest_recipes_and_the_best_time_of_each_choice() -> 
     assert [(entry.name, entry.value) for entry in choices.entries] == [
         ("fuse-rows=on", "0.500 x"), ("fuse-rows=off", "0.900 x"),
     ]  # fmt: skip
-    assert [entry.answer for entry in result.next] == [USE, PLOT]
-    assert [entry.answer for entry in tuning_result(tuned, TRIES[2:3], is_better=False).next] == []
+    assert [entry.answer for entry in result.next_steps] == [USE, PLOT]
+    assert [entry.answer for entry in tuning_result(tuned, TRIES[2:3], is_better=False).next_steps] == []
 
 
 def test_a_bisection_offers_its_recipe_only_if_it_has_one() -> None:
     nothing = BisectionResult("the program is right: nothing to search for", Recipe())
-    assert [entry.answer for entry in bisection_result(nothing).next] == [SAVE, AGAIN]
+    assert [entry.answer for entry in bisection_result(nothing).next_steps] == [SAVE, AGAIN]
     found = replace(nothing, in_eager=("add.0",), before="func.func @f()", after="func.func @g()")
     result = bisection_result(found)
-    assert [entry.answer for entry in result.next] == [USE, SAVE, AGAIN]
+    assert [entry.answer for entry in result.next_steps] == [USE, SAVE, AGAIN]
     assert result.texts == (("before the pass", "func.func @f()"), ("after the pass", "func.func @g()"))

@@ -16,8 +16,8 @@ import pytest
 from buddy.app.cli import USAGE_ERROR, share
 from buddy.app.cli.headless import CollectedCompilation
 from buddy.app.cli.recipes import UsageError
-from buddy.app.reports.share.contents import SYNTAX_LETTERS, SharedGraph, _Texts, collect
-from buddy.app.reports.share.page import is_page, make_page
+from buddy.app.reports.share.contents import SYNTAX_LETTERS, SharedGraph, _Texts, collect_contents
+from buddy.app.reports.share.page import make_page, may_be_replaced
 from buddy.compiler.protocol import GraphInfo, Lines, NodeRow, PythonOpened, Stage
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.themes.lexers import spans
@@ -95,7 +95,7 @@ async def page_of(texts: dict[str, tuple[str, ...]], languages: dict[str, str] |
 
     info = GraphInfo(HOSTILE, rows)
     graph = SharedGraph(info, Recipe(source="a.py", arguments=(HOSTILE,)), stages)
-    encode = await collect([graph], send, None)
+    encode = await collect_contents([graph], send, None)
     return make_page(encode(), HOSTILE)
 
 
@@ -141,9 +141,9 @@ def test_a_report_is_recognised_and_other_files_are_not(tmp_path: Path) -> None:
     report, other = tmp_path / "r.html", tmp_path / "o.html"
     report.write_text(make_page({"source": "a.py"}, ""))
     other.write_text("<title>mine</title>")
-    assert is_page(report)
-    assert is_page(tmp_path / "absent.html")
-    assert not is_page(other)
+    assert may_be_replaced(report)
+    assert may_be_replaced(tmp_path / "absent.html")
+    assert not may_be_replaced(other)
 
 
 @pytest.mark.parametrize("error", [BrokenPipeError, None])

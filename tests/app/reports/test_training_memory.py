@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from buddy.app.reports.run_report import nodes_text
+from buddy.app.reports.run_report import lowering_table
 from buddy.app.reports.training_memory import role_text, training_memory, training_summary
 from buddy.compiler.protocol import Assignment, GraphInfo, NodeRow
 
@@ -60,8 +60,8 @@ def test_the_details_of_a_node_name_its_role_and_bytes() -> None:
 def test_tables_of_other_graphs_have_no_roles() -> None:
     assignments = [Assignment("sum.0", "linalg")]
     assert training_memory(GraphInfo("f", ROWS[5:])) is None
-    assert "training" not in nodes_text(GraphInfo("f", ROWS[5:]), assignments)
-    text = nodes_text(GraphInfo("f", ROWS), [Assignment("mm.0", "linalg"), *assignments])
+    assert "training" not in lowering_table(GraphInfo("f", ROWS[5:]), assignments)
+    text = lowering_table(GraphInfo("f", ROWS), [Assignment("mm.0", "linalg"), *assignments])
     assert text.startswith("# 2 tensors saved for backward")
     assert ["mm.0", "aten.mm.default", "linalg", "saved", "192", "B"] in [line.split() for line in text.splitlines()]
 

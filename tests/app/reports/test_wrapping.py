@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from buddy.app.reports.text.folds import Expansions, find_gaps, wrap_segments
-from buddy.app.session.stages import AnnotatedLine
+from buddy.app.reports.text.abbreviations import Expansions, find_gaps
+from buddy.app.reports.text.wrapping import wrap_segments
+from buddy.app.session.line_cache import AnnotatedLine
 from buddy.app.widgets.drawn_lines import RowLine, line_above, lines_below, scroll_top, top_to_show
 
 LINE = "    %12 = linalg.matmul ins(%9, %11 : tensor<128x768xf32>, tensor<768x768xf32>) outs(%10 : tensor<128x768xf32>)"
@@ -112,9 +113,10 @@ async def test_cursor_search_and_folds_work_with_wrapped_lines(workbench: Callab
         ir = bench.app.ir
         await bench.press("tab", "tab", "4")
         await bench.drawn()
-        await bench.app.context.session.cache.load(ir.document.text, 0, ir.document.lines)
+        await bench.app.context.session.cache.load(ir.document.text, 0, ir.document.line_count)
         text = [
-            bench.app.context.session.cache.get(ir.document.text, number).text for number in range(ir.document.lines)
+            bench.app.context.session.cache.get(ir.document.text, number).text
+            for number in range(ir.document.line_count)
         ]
         long = next(number for number, line in enumerate(text) if len(line) > 150)
         await bench.press("greater_than_sign", "W")
@@ -126,7 +128,7 @@ async def test_cursor_search_and_folds_work_with_wrapped_lines(workbench: Callab
         assert ir.line_number == long
         shown = [spot for spot in ir.visible_lines() if spot.row == ir.cursor]
         assert len(shown) == ir.row_height(ir.cursor) > 1
-        room = ir.width - ir.document.digits - 2
+        room = ir.width - ir.document.line_number_width - 2
         drawn = "".join(piece_of(ir, spot.row, spot.line) for spot in shown)
         assert text[long].split() == drawn.split() or text[long].replace(" ", "") in drawn.replace(" ", "")
         assert all(strip.cell_length == ir.width for strip in ir.row_strips(ir.cursor, ir.width))
@@ -139,7 +141,7 @@ async def test_cursor_search_and_folds_work_with_wrapped_lines(workbench: Callab
         await bench.press("ctrl+b", "ctrl+b", "ctrl+f", "n")
         assert ir.cursor in ir.rows_on_screen()
         await bench.press("z")
-        await bench.until(lambda: ir.row_count < ir.document.lines, "the fold")
+        await bench.until(lambda: ir.row_count < ir.document.line_count, "the fold")
         assert ir.cursor in ir.rows_on_screen()
         await bench.pilot.resize_terminal(40, 10)
         await bench.passed_on()
@@ -151,7 +153,7 @@ async def test_cursor_search_and_folds_work_with_wrapped_lines(workbench: Callab
 
 
 def piece_of(ir: Any, row: int, line: int) -> str:
-    return "".join(segment.text for segment in ir.row_strips(row, ir.width)[line])[ir.document.digits + 2 :]
+    return "".join(segment.text for segment in ir.row_strips(row, ir.width)[line])[ir.document.line_number_width + 2 :]
 
 
 @pytest.mark.slow
@@ -202,6 +204,6 @@ async def test_one_function_of_a_diff_and_functions_folded(workbench: Callable[.
         await bench.until(lambda: ir.is_drawn, "the structural diff")
         assert ir.document.diff.is_narrowed
         await bench.press(":")
-        await bench.type(str(ir.document.lines))  # the brace that closes the module, which is in no function
+        await bench.type(str(ir.document.line_count))  # the brace that closes the module, which is in no function
         await bench.press("enter")
         assert not ir.document.diff.is_narrowed, "a jump out of the part shows the whole"

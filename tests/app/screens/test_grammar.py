@@ -8,16 +8,16 @@ import pytest
 from textual.screen import Screen
 from textual.widgets import Input, TextArea
 
-from buddy.app.panes.pane import Column, ColumnSort, column_at, table_head
 from buddy.app.reports import formatting
 from buddy.app.screens.editor import EditorScreen
-from buddy.app.screens.follow import FrontendComparisonScreen
+from buddy.app.screens.frontend_comparison import FrontendComparisonScreen
 from buddy.app.screens.modal import AnsweringScreen, ConfirmScreen, ListScreen, ReadOnlyScreen
 from buddy.app.screens.picker import ChoiceList, PickerScreen
-from buddy.app.screens.tables import TableScreen
+from buddy.app.screens.table_screen import TableScreen
 from buddy.app.widgets.prompt import Prompt
+from buddy.app.widgets.table import Column, ColumnSort, column_at, table_head
 from buddy.app.workbench.app import MainScreen
-from buddy.app.workbench.key_sequences import Palette
+from buddy.app.workbench.palette import Palette
 from tests.app.picturing import compiled, passed_on, until
 from tests.app.test_pictures import SCREENS, Shown, every_screen, show
 
@@ -153,11 +153,11 @@ async def sorting(pilot: Any, screen: type[Screen[Any]]) -> None:
 
     assert not arrows & set(head())
     await press(pilot, "right", "s")
-    assert order.by == order.chosen == next(column.name for column in table._columns if column.name), screen
+    assert order.sorted_by == order.chosen == next(column.name for column in table._columns if column.name), screen
     assert arrows & set(head()), screen
     once = list(table.rows)
     await press(pilot, "s")
-    assert order.by == order.chosen
+    assert order.sorted_by == order.chosen
     # Rows without a value stay at the end, and equal rows in their order.
     assert sorted(map(id, table.rows)) == sorted(map(id, once))
     await press(pilot, "s")
@@ -165,7 +165,7 @@ async def sorting(pilot: Any, screen: type[Screen[Any]]) -> None:
     assert not arrows & set(head())
     await pilot.click(table, offset=(2, 0))
     await passed_on(pilot)
-    assert order.by, screen
+    assert order.sorted_by, screen
     assert table.rows == once
     await is_closed_by(pilot, "escape")
 
@@ -178,7 +178,7 @@ def test_a_question_is_answered_by_its_own_keys() -> None:
 # ---- sorting ---------------------------------------------------------------------------------------------------------
 
 NUMBERS = Column[dict[str, Any]](
-    "ms?", 6, lambda row: (str(row["ms"] or ""), "text"), right=True, key=lambda row: row["ms"]
+    "ms?", 6, lambda row: (str(row["ms"] or ""), "text"), right_aligned=True, key=lambda row: row["ms"]
 )
 NAMES = Column[dict[str, Any]]("name", 0, lambda row: (row["name"], "text"))
 MARKS = Column[dict[str, Any]]("", 3, lambda row: ("[x]", "text"))
@@ -210,9 +210,9 @@ def test_texts_are_sorted_by_their_numbers_and_numbers_from_the_greatest() -> No
 
 def test_the_head_shows_the_order_and_its_columns_can_be_clicked() -> None:
     order = ColumnSort[dict[str, Any]]()
-    order.choose(COLUMNS, 1)
+    order.move_choice(COLUMNS, 1)
     assert order.chosen == "name", "columns without a title cannot be chosen"
-    order.choose(COLUMNS, 5)
+    order.move_choice(COLUMNS, 5)
     assert order.chosen == "ms"
     order.sort_by(COLUMNS, "ms")
     cells = table_head(COLUMNS, 24, formatting.UNICODE, order)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from buddy.app.reports.value_pages import BLOCK_COLUMNS, BLOCK_ROWS, ValuePages, role_of, value_text, viewed_tensors
+from buddy.app.reports.value_pages import BLOCK_COLUMNS, BLOCK_ROWS, ValuePages, value_role, value_text, viewed_tensors
 from buddy.app.screens.values import ValuesScreen
 from buddy.compiler.protocol import RunTensor, Values
 
@@ -45,17 +45,17 @@ def test_an_output_of_another_shape_has_no_difference_and_inputs_come_last() -> 
 
 def test_only_missing_blocks_are_requested() -> None:
     pages = ValuePages()
-    assert pages.missing(0, 10, 0, 5) == [(0, 0)]
+    assert pages.missing_blocks(0, 10, 0, 5) == [(0, 0)]
     cells, row_names = ((1.0,) * BLOCK_COLUMNS,) * BLOCK_ROWS, tuple(map(str, range(BLOCK_ROWS)))
     pages.add(Values(1, 70, 40, 0, 0, cells, row_names, tuple(range(BLOCK_COLUMNS))))
-    assert pages.missing(0, 10, 0, 5) == []
-    assert pages.missing(60, 10, 30, 5) == [(0, BLOCK_COLUMNS), (BLOCK_ROWS, 0), (BLOCK_ROWS, BLOCK_COLUMNS)]
-    assert pages.missing(60, 500, 0, 5) == [(BLOCK_ROWS, 0)]
+    assert pages.missing_blocks(0, 10, 0, 5) == []
+    assert pages.missing_blocks(60, 10, 30, 5) == [(0, BLOCK_COLUMNS), (BLOCK_ROWS, 0), (BLOCK_ROWS, BLOCK_COLUMNS)]
+    assert pages.missing_blocks(60, 500, 0, 5) == [(BLOCK_ROWS, 0)]
     assert (pages.cell(3, 4), pages.cell(65, 0)) == (1.0, None)
 
 
 def test_differences_are_coloured_relative_to_the_largest() -> None:
-    roles = [role_of(value, "difference", 1.0) for value in (0.0, 0.1, -0.6, math.inf, math.nan)]
+    roles = [value_role(value, "difference", 1.0) for value in (0.0, 0.1, -0.6, math.inf, math.nan)]
     assert roles == ["faint", "warn", "bad", "bad", "bad"]
 
 

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from buddy.app.session.stages import MAX_PAGES, PAGE_LINES, AnnotatedLine, LineCache, UnavailableError
+from buddy.app.session.line_cache import MAX_PAGES, PAGE_LINES, AnnotatedLine, LineCache
+from buddy.app.session.requests import UnavailableError
 from buddy.compiler.protocol import Lines
 
 TOTAL = PAGE_LINES * (MAX_PAGES + 10)

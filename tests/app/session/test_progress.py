@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from buddy.app.reports import formatting
-from buddy.app.session.progress import LongJobs, PartTimes, ProgressRate, remaining_text
+from buddy.app.reports.progress_texts import waiting_texts
+from buddy.app.session.progress import BusyPeriod, PartTimes, ProgressRate, remaining_text
 from buddy.app.session.stages import StageBoard
 from buddy.app.session.state import State
 from buddy.app.workbench.status_lines import progress_text, status_cells
@@ -45,7 +46,7 @@ def test_parts_are_timed_and_start_again_with_the_first_one() -> None:
         clock.now = now
         times.record(part)
     clock.now = 8.5
-    assert (times.part, times.seconds("compile")) == ("compile", 0.5)
+    assert (times.running_part, times.seconds("compile")) == ("compile", 0.5)
     times.stop()
     clock.now = 20.0
     assert [times.seconds(part) for part in ("torch", "script", "capture", "compile", "run")] == [4, 2, 1, 0.5, 0]
@@ -53,14 +54,14 @@ def test_parts_are_timed_and_start_again_with_the_first_one() -> None:
     clock.now = 21.0
     assert times.seconds("compile") == 1.5, "of two graphs"
     times.record("torch")
-    assert (times.part, times.seconds("script")) == ("torch", 0.0)
+    assert (times.running_part, times.seconds("script")) == ("torch", 0.0)
 
 
 def test_an_empty_pane_says_what_appears_and_how_far_the_parts_are() -> None:
     clock, state = Clock(), State()
-    state.times = PartTimes(clock)
+    state.part_times = PartTimes(clock)
     state.record_start("open", 1)
-    assert formatting.waiting_texts(state, "graph", "capture", formatting.UNICODE) == [
+    assert waiting_texts(state, "graph", "capture", formatting.UNICODE) == [
         "The graph appears after capturing:",
         "",
         "  1/4 importing torch     some seconds",
@@ -72,7 +73,7 @@ def test_an_empty_pane_says_what_appears_and_how_far_the_parts_are() -> None:
     state.apply(Progress(1, "running the script", part="script"))
     clock.now = 2.5
     assert progress_text(state, formatting.UNICODE) == "2/4 running the script…"
-    assert formatting.waiting_texts(state, "IR", "compile", formatting.UNICODE)[2:] == [
+    assert waiting_texts(state, "IR", "compile", formatting.UNICODE)[2:] == [
         "  1/4 importing torch     2.00 s",
         "> 2/4 running the script  500 ms…",
         "  3/4 capturing           about 1 s/100 ops",
@@ -95,16 +96,16 @@ def test_the_steps_are_numbered_up_to_the_first_compilation() -> None:
 
 def test_the_bell_rings_once_at_the_end_of_a_long_job() -> None:
     clock = Clock()
-    jobs = LongJobs(clock)
+    jobs = BusyPeriod(clock)
     rang = []
     for now, busy in ((0, True), (5, True), (12, False), (13, False), (20, True), (22, False)):
         clock.now = now
-        rang.append(jobs.has_ended(busy, 10.0))
+        rang.append(jobs.update(busy, 10.0))
     assert rang == [False, False, True, False, False, False]
     clock.now = 100
-    assert not jobs.has_ended(True, 0.0)
+    assert not jobs.update(True, 0.0)
     clock.now = 200
-    assert not jobs.has_ended(False, 0.0)
+    assert not jobs.update(False, 0.0)
 
 
 def test_missing_stages_are_expected_to_take_their_last_time(stages: list[Stage]) -> None:

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from buddy.app.session.requests import Requester
+from buddy.app.session.requests import Requester, UnavailableError
 from buddy.app.session.session import Session
-from buddy.app.session.stages import UnavailableError
 from buddy.app.workbench.app import Workbench
 from buddy.app.workspace.settings import Settings
 from buddy.app.workspace.workspace import Workspace

@@ -47,7 +47,7 @@ def test_after_a_failure_later_stages_stay_under_the_failing_pass_name(stages: l
     failed = Stage(3, "one-shot-bufferize", "buffers", "t-half", 25, step=1, state="failed")
     board.fail((stages[2], failed), "one-shot-bufferize failed")
     assert names(board) == ["fx", "lower", "canonicalize", "one-shot-bufferize", "convert-linalg-to-loops~"]
-    assert board.failed == failed
+    assert board.failed_stage == failed
     assert board.rows()[-1].outdated_reason == "one-shot-bufferize failed"
 
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from buddy.app.session.line_cache import PAGE_LINES
 from buddy.app.session.log_file import NO_LOG
 from buddy.app.session.remote_host import RemoteHost
 from buddy.app.session.session import Session
-from buddy.app.session.stages import PAGE_LINES
 from buddy.app.session.transport import EngineError, ResumingTransport
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol import ListPresets
@@ -98,7 +98,7 @@ async def test_a_lost_connection_is_reported_and_loses_no_edits(workbench: Calla
         await bench.until(lambda: "reconnecting in" in app.state.connection_error, "the next try")
         await bench.until(lambda: bench.shows("press R to reconnect"), "what to do")
         assert app.state.engine == "ready"
-        assert app.ir.document.lines
+        assert app.ir.document.line_count
         await bench.press("space")
         assert app.workspace.can_undo
         await bench.press("u")

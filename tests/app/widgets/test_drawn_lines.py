@@ -99,7 +99,7 @@ def _change(view: Numbered, chance: random.Random) -> None:
         view.refresh_row(row)
     elif action == "texts":
         view.texts[max(row - 3, 0) : row] = [f"text {chance.random():.3f}"] * min(row, 3)
-        view.rows_updated()
+        view.redraw_changed_lines()
     elif action == "fewer":
         del view.texts[row]
         view.rows_changed()

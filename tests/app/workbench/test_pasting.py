@@ -264,7 +264,7 @@ async def test_keys_wait_for_a_screen_that_needs_an_answer(workbench: Open) -> N
 
         for keys, moves in (((), 3), (("ctrl+c",), 0)):
             answer, cursor = asyncio.Event(), graph.cursor
-            app.context.jobs.open_after("test", work, answer)
+            app.context.jobs.begin_opening("test", work, answer)
             send(bench, *"jjj", *keys)
             await bench.pilot.pause(0.1)
             assert graph.cursor == cursor, "the keys wait"

@@ -12,7 +12,13 @@ from textual.widgets import Input
 
 from buddy.app.screens.modal import ConfirmScreen
 from buddy.app.screens.programs import ProgramScreen
-from buddy.app.workspace.sources import MAX_RECENT, Program, RecentPrograms, path_completions, read_program
+from buddy.app.workspace.sources import (
+    MAX_RECENT_PROGRAMS,
+    Program,
+    RecentPrograms,
+    parse_typed_program,
+    path_completions,
+)
 
 SAMPLES = Path(__file__).resolve().parent.parent.parent.parent / "samples"
 Open = Callable[..., Any]
@@ -24,11 +30,11 @@ Open = Callable[..., Any]
 def test_a_typed_program_is_a_path_and_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a model.py").touch()
-    assert read_program("'a model.py' --batch 4") == Program("a model.py", ("--batch", "4"))
-    assert read_program("'a model.py:net'").source == "a model.py:net"
-    assert read_program("/on/another/host.py", local=False).source == "/on/another/host.py"
+    assert parse_typed_program("'a model.py' --batch 4") == Program("a model.py", ("--batch", "4"))
+    assert parse_typed_program("'a model.py:net'").source == "a model.py:net"
+    assert parse_typed_program("/on/another/host.py", is_local=False).source == "/on/another/host.py"
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert read_program("~/'a model.py'").source == str(tmp_path / "a model.py")
+    assert parse_typed_program("~/'a model.py'").source == str(tmp_path / "a model.py")
 
 
 @pytest.mark.parametrize(
@@ -52,7 +58,7 @@ def test_a_path_that_cannot_be_opened_is_refused(
     (tmp_path / "model.py").touch()
     (tmp_path / "dangling.py").symlink_to(tmp_path / "gone.py")
     with pytest.raises(ValueError, match=reason):
-        read_program(typed)
+        parse_typed_program(typed)
 
 
 def test_paths_are_completed_folders_first_and_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,19 +70,19 @@ def test_paths_are_completed_folders_first_and_quoted(tmp_path: Path, monkeypatc
     assert path_completions("'my m") == ["'my model.py'"]
     assert path_completions(".h") == [".hidden.py"]
     assert path_completions("nowhere/x") == []
-    assert all(read_program(path) for path in path_completions("") if not path.endswith("/"))
+    assert all(parse_typed_program(path) for path in path_completions("") if not path.endswith("/"))
 
 
 def test_recent_programs_are_saved_the_latest_first_without_repeats(tmp_path: Path) -> None:
     recent = RecentPrograms(tmp_path)
     assert recent.read() == []
-    for number in range(MAX_RECENT + 3):
+    for number in range(MAX_RECENT_PROGRAMS + 3):
         recent.add(f"m.{number}:net", ("--x",), now=number)
     recent.add("m.20:net", ("--x",), now=99)
     recent.add("m.20:net", (), now=100)
     programs = RecentPrograms(tmp_path).read()
-    assert len(programs) == MAX_RECENT
-    assert [program.source for program in programs[:3]] == ["m.20:net", "m.20:net", f"m.{MAX_RECENT + 2}:net"]
+    assert len(programs) == MAX_RECENT_PROGRAMS
+    assert [program.source for program in programs[:3]] == ["m.20:net", "m.20:net", f"m.{MAX_RECENT_PROGRAMS + 2}:net"]
     assert programs[0].arguments == ()
 
 
@@ -107,7 +113,7 @@ async def _type_path(bench: Any, text: str) -> Any:
 async def test_another_program_is_opened_and_the_first_one_again(workbench: Open, tmp_path: Path) -> None:
     async with workbench("arith_add.py", size=(120, 40)) as bench:
         app, first = bench.app, bench.app.session
-        app.graph.toggle()
+        app.graph.toggle_eager()
         await bench.settled()
         edited = app.workspace.recipe
         assert edited != app.workspace.preset

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from buddy.app.workspace.command_line import ScreenState, command
-from buddy.app.workspace.session_file import is_first_script, read_session, recipe_summary
+from buddy.app.workspace.command_line import ScreenState, headless_command
+from buddy.app.workspace.session_file import read_session, recipe_summary, record_first_script
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol.recipe import OpChoice, PassStep, Recipe
 
@@ -76,11 +76,11 @@ async def test_the_last_session_is_shown_until_the_script_has_run(
     data.write_text("5")
     script.write_text(WIDTH_FROM_FILE.format(data=str(data)))
     os.utime(script, (1e9, 1e9))
-    async with workbench(script, size=(160, 50), reopens=True) as bench:
+    async with workbench(script, size=(160, 50), reopens_saved_graphs=True) as bench:
         await bench.press("r")
         await bench.until(lambda: len(bench.app.state.runs) == 1, "the run")
     data.write_text("7")
-    async with workbench(script, size=(160, 50), wait=False, reopens=True) as bench:
+    async with workbench(script, size=(160, 50), wait=False, reopens_saved_graphs=True) as bench:
         await bench.sees("from the last session")
         await bench.until(lambda: bench.app.state.compiled_recipe is not None, "the compilation of the last session")
         await bench.drawn()
@@ -113,7 +113,7 @@ async def test_other_runtimes_run_beside_and_edits_leave_them_out(workbench: Ope
         assert (side.name, side.problem, side.verdict) == ("onnxruntime", "", "ok")
         await bench.sees("ORT")
         bench.app.session.auto_run = True
-        bench.app.session.build()
+        bench.app.session.compile_current()
         await bench.until(lambda: len(bench.app.state.runs) == 2, "the run after an edit")
         assert bench.app.state.report.sides == ()
         await bench.press("g", "V")
@@ -214,7 +214,7 @@ async def _is_asked_before_anything_is_replaced(bench: Any, folder: Path, mine: 
 async def _leaves_the_folder_when_cancelled(bench: Any, folder: Path) -> None:
     """The run is cancelled after all earlier files have been written."""
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    other, run = folder.with_name("other"), bench.app.session.run_values
+    other, run = folder.with_name("other"), bench.app.session.run_with_values
 
     async def cancelled(recipe: Recipe) -> Any:
         asked = asyncio.ensure_future(run(recipe))
@@ -222,7 +222,7 @@ async def _leaves_the_folder_when_cancelled(bench: Any, folder: Path) -> None:
         bench.app.session.cancel()
         return await asked
 
-    bench.app.session.run_values = cancelled
+    bench.app.session.run_with_values = cancelled
     for target in (folder, other):
         bench.app.session_commands.write_reproducer(str(target))
         await bench.press(*(["y"] if target is folder else []))
@@ -266,19 +266,19 @@ def test_undo_and_redo_survive_the_session(tmp_path: Path, recipe: Recipe) -> No
 def test_the_command_line_uses_options_or_the_recipe_file(recipe: Recipe) -> None:
     preset = replace(recipe, source="m.py")
     kept = Path("/kept.toml")
-    assert command(preset, preset, kept, ScreenState("outputs")) == "buddy-tui run m.py"
+    assert headless_command(preset, preset, kept, ScreenState("outputs")) == "buddy-tui run m.py"
     edited = replace(preset.toggled(1), threads=2, choices=(OpChoice("mm.0", "eager"),), arguments=("--size", "3"))
-    assert command(edited, preset, kept, ScreenState("ir", "lower", n_graphs=2)) == (
+    assert headless_command(edited, preset, kept, ScreenState("ir", "lower", n_graphs=2)) == (
         "buddy-tui dump m.py --stage lower --threads 2 --disable one-shot-bufferize --eager mm.0 --graph 0 -- --size 3"
     )
     shown = ScreenState("ir", "canonicalize#2", "lower", structural=True)
-    assert command(preset, preset, kept, shown) == (
+    assert headless_command(preset, preset, kept, shown) == (
         "buddy-tui diff m.py --stage lower --stage 'canonicalize#2' --structural"
     )
     unchecked = replace(preset, checks="none")
-    assert command(unchecked, preset, kept, ScreenState("outputs")) == "buddy-tui run m.py --checks none"
+    assert headless_command(unchecked, preset, kept, ScreenState("outputs")) == "buddy-tui run m.py --checks none"
     longer = replace(preset, steps=(*preset.steps, PassStep("cse")))
-    assert command(longer, preset, kept, ScreenState("passes")) == "buddy-tui stages m.py --recipe /kept.toml"
+    assert headless_command(longer, preset, kept, ScreenState("passes")) == "buddy-tui stages m.py --recipe /kept.toml"
 
 
 def test_a_recipe_is_summarized_by_its_differences_from_the_preset(recipe: Recipe) -> None:
@@ -308,6 +308,6 @@ async def test_a_reproducer_has_the_modules_that_its_script_imports(workbench: O
 def test_only_the_first_script_is_announced(tmp_path: Path) -> None:
     store = tmp_path / "state"
     (tmp_path / "module.mlir").write_text("module {}")
-    assert not is_first_script(str(tmp_path / "module.mlir"), store)
-    assert is_first_script("model.py:net", store)
-    assert not is_first_script("package.module:net", store)
+    assert not record_first_script(str(tmp_path / "module.mlir"), store)
+    assert record_first_script("model.py:net", store)
+    assert not record_first_script("package.module:net", store)

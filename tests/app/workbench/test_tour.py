@@ -21,8 +21,8 @@ Open = Callable[..., Any]
 def test_each_step_names_the_keys_of_actions_that_end_it() -> None:
     assert len(STEPS) == 5
     for step in STEPS:
-        assert set(step.ends) <= set(BY_ID)
-        assert all(f"{{{action}}}" in step.text for action in step.ends)
+        assert set(step.ending_actions) <= set(BY_ID)
+        assert all(f"{{{action}}}" in step.text for action in step.ending_actions)
 
 
 @pytest.mark.slow
@@ -88,7 +88,7 @@ def test_only_the_first_script_starts_the_tour(tmp_path: Path, monkeypatch: pyte
         started.append(bench.shows_tour)
         return 0
 
-    monkeypatch.setattr(buddy.app.workbench.launch, "_run", note)
+    monkeypatch.setattr(buddy.app.workbench.launch, "_run_until_quit", note)
     for source in ("module.mlir", "model.py", "model.py"):
         (tmp_path / source).touch()
         assert buddy.app.workbench.launch.run_workbench(str(tmp_path / source), ()) == 0

@@ -122,7 +122,7 @@ def test_the_recipe_edited_last_is_restored_and_the_others_are_among_the_edits(t
     assert [edit.title for edit in one.edits_of_others()][:2] == ["second of two", "first of two"]
     again = opened(tmp_path, recipe)
     assert again.recipe == two.recipe
-    assert [edit.title for _, edit in again.journal] == ["second of two", "first of two", ""]
+    assert [edit.title for _, edit in again.all_edits] == ["second of two", "first of two", ""]
     assert [(edit.recipe, edit.title) for edit in again.edits_of_others()] == [
         (one.recipe, "second of one"),
         (recipe_of(one, 1), "first of one"),
@@ -150,7 +150,7 @@ def test_a_single_session_has_no_edits_of_others(tmp_path: Path, recipe: Recipe)
         workspace = opened(tmp_path, recipe)
         workspace.edit(workspace.recipe.toggled(number), f"pass {number}")
         assert (workspace.notice, workspace.has_edits_of_others) == ("", False)
-    assert [edit.title for _, edit in workspace.journal] == ["pass 2", "pass 1", "pass 0", ""]
+    assert [edit.title for _, edit in workspace.all_edits] == ["pass 2", "pass 1", "pass 0", ""]
 
 
 def test_a_workbench_that_dies_between_recipe_and_edits_loses_neither(tmp_path: Path, recipe: Recipe) -> None:
@@ -246,7 +246,7 @@ def test_a_lock_has_one_holder_and_leaves_no_file(tmp_path: Path) -> None:
     with exclusive_lock(path):
         """A process that is stopped during a write does not block the others."""
     one.release()
-    assert (path.exists(), two.share(), one.share(), is_held(path)) == (False, False, True, True)
+    assert (path.exists(), two.take_shared(), one.take_shared(), is_held(path)) == (False, False, True, True)
     two.release()
     assert path.exists(), "one has it still"
     one.release()

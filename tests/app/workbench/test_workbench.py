@@ -79,7 +79,7 @@ async def test_switching_a_pass_off_leaves_earlier_stages_and_changes_later_ones
         assert bench.app.state.n_reused_stages > 0
         await bench.press("space")
         await bench.settled()
-        assert bench.app.ir.key == (name, 0), "the IR of the pass that has the cursor is shown"
+        assert bench.app.ir.chosen_key == (name, 0), "the IR of the pass that has the cursor is shown"
 
 
 async def test_a_failing_pass_is_marked_and_its_tab_has_the_ir_before_and_at_the_failure(workbench: Open) -> None:
@@ -115,7 +115,7 @@ async def test_phases_and_stages_have_keys(workbench: Open) -> None:
         await bench.press("{")
         await bench.drawn()
         assert ir.chosen_stage.changed
-        key = ir.key
+        key = ir.chosen_key
         assert bench.app.passes.current.stage.key == key, "the passes pane follows"
 
 
@@ -147,7 +147,9 @@ async def test_selecting_a_node_goes_to_its_line_and_a_line_to_its_node(workbenc
         ir.focus()
         await bench.press("g", "g")
         row = next(
-            k for k in range(ir.document.lines) if (line := ir.line_at(k)) and line.nodes and stable not in line.nodes
+            k
+            for k in range(ir.document.line_count)
+            if (line := ir.line_at(k)) and line.nodes and stable not in line.nodes
         )
         ir.move_to(row)
         await bench.passed_on()
@@ -175,7 +177,7 @@ async def test_the_second_keys_are_listed_after_a_pause_in_pages_and_by_mouse(wo
         assert which_key.region.bottom == app.size.height - 2, "the status line and the keys are visible"
         first_page = bench.screen
         await bench.press("down")
-        assert bench.screen != first_page or which_key.pages == 1
+        assert bench.screen != first_page or which_key.page_count == 1
         await bench.press("escape")
         assert not which_key.display
         assert not app.key_sequences.pending
@@ -186,6 +188,23 @@ async def test_the_second_keys_are_listed_after_a_pause_in_pages_and_by_mouse(wo
         await bench.pilot.click(offset=(line.index("i Backend"), y))
         await bench.opened(PickerScreen)
         assert not which_key.display
+
+
+async def test_the_list_of_second_keys_fits_a_terminal_whose_size_changes(workbench: Open) -> None:
+    async with workbench("arith_add.py", size=(200, 50)) as bench:
+        which_key = bench.app.key_sequences.which_key
+        await bench.press("g")
+        await bench.until(lambda: which_key.display, "the list")
+        await bench.sees("B Compare with torch-mlir")
+        await bench.pilot.resize_terminal(40, 12)
+        await bench.until(lambda: which_key.size.width == 40, "the narrow list")
+        assert which_key.size.height == 5, "half of the screen, without the border"
+        await bench.sees("down shows more")
+        for _ in range(which_key.page_count - 1):
+            await bench.press("down")
+        await bench.pilot.resize_terminal(200, 50)
+        await bench.until(lambda: which_key.size.width == 200, "the wide list")
+        await bench.sees("B Compare with torch-mlir")
 
 
 async def test_a_fast_second_key_lists_nothing_and_a_click_elsewhere_ends_the_sequence(

@@ -132,7 +132,7 @@ async def test_a_draft_is_restored_and_deleted_after_the_answer(workbench: Open)
         assert app.screen.area.text != typed
         await bench.press(*"cse,", "ctrl+s")
         await bench.until(lambda: not _opened(app), "the end of the editor")
-        await bench.until(lambda: app.workspace.journal[0][1].title == "the pipeline edited as text", "the edit")
+        await bench.until(lambda: app.workspace.all_edits[0][1].title == "the pipeline edited as text", "the edit")
         assert saved_drafts(app.workspace.path) == ([], [])
 
 

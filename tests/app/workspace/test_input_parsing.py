@@ -11,7 +11,7 @@ from buddy.app.cli.arguments import Parser, add_engine_options, add_input_option
 from buddy.app.panes.jobs import Status
 from buddy.app.screens.picker import ChoiceList, PickerChoice
 from buddy.app.workbench.app import Workbench
-from buddy.app.workspace.inputs import parse_path, parse_seconds, parse_seed, read_file, relative_to_current
+from buddy.app.workspace.inputs import parse_path, parse_seconds, parse_seed, read_file, relative_to_working_directory
 from buddy.app.workspace.settings import Settings
 
 NOBODY = "~nobodyofthatname/x.toml"
@@ -96,13 +96,13 @@ def test_a_command_with_an_unclosed_quote_is_rejected(capsys: pytest.CaptureFixt
 
 def test_paths_in_the_current_folder_are_shortened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert relative_to_current(f"{tmp_path}/samples/bert.py:7") == "samples/bert.py:7"
-    assert relative_to_current(f"{tmp_path}2/bert.py:7") == f"{tmp_path}2/bert.py:7"
-    assert relative_to_current("<string>:3") == "<string>:3"
+    assert relative_to_working_directory(f"{tmp_path}/samples/bert.py:7") == "samples/bert.py:7"
+    assert relative_to_working_directory(f"{tmp_path}2/bert.py:7") == f"{tmp_path}2/bert.py:7"
+    assert relative_to_working_directory("<string>:3") == "<string>:3"
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    assert relative_to_current("/a.py:3") == "/a.py:3"
+    assert relative_to_working_directory("/a.py:3") == "/a.py:3"
     monkeypatch.chdir(tmp_path)
 
 

@@ -14,9 +14,9 @@ from buddy.app.workspace.pipeline_text import (
     mlir_pipeline,
     option_error,
     option_value,
-    parse,
+    parse_pipeline,
     pipeline_text,
-    steps_of,
+    to_steps,
 )
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol import OptionInfo, PassInfo
@@ -37,31 +37,33 @@ def test_every_preset_survives_printing_and_parsing(name: str) -> None:
     steps = presets()[name].recipe.steps
     graph = tuple(step for step in steps if step.level == "graph")
     rest = tuple(step for step in steps if step.level != "graph")
-    assert steps_of(parse(pipeline_text(steps)), steps) == graph + rest
+    assert to_steps(parse_pipeline(pipeline_text(steps)), steps) == graph + rest
 
 
 def test_ir_is_represented_by_a_hash() -> None:
     steps = (PassStep("replace-ir", options=(("text", "module {\n}\n"),), phase="fused"), PassStep("cse"))
     text = pipeline_text(steps)
     assert "module {" not in text
-    assert steps_of(parse(text), steps) == steps
+    assert to_steps(parse_pipeline(text), steps) == steps
 
 
 def test_the_syntax_of_mlir_opt_parses() -> None:
     text = "builtin.module(func.func(convert-linalg-to-loops),canonicalize{  max-iterations=10 top-down=true},cse)"
-    items = parse(text)
+    items = parse_pipeline(text)
     assert [(item.name, item.anchor) for item in items] == [
         ("convert-linalg-to-loops", "func.func"),
         ("canonicalize", "builtin.module"),
         ("cse", "builtin.module"),
     ]
     assert items[1].options == (("max-iterations", 10), ("top-down", True))
-    steps = steps_of(items, ())
+    steps = to_steps(items, ())
     assert mlir_pipeline(steps) == text.replace("{  ", "{")
 
 
 def test_comments_contain_disabled_passes() -> None:
-    items = parse("builtin.module(\n  cse,\n  // canonicalize{top-down=false}\n  // a remark of mine\n  fuse-rows\n)")
+    items = parse_pipeline(
+        "builtin.module(\n  cse,\n  // canonicalize{top-down=false}\n  // a remark of mine\n  fuse-rows\n)"
+    )
     assert [(item.name, item.enabled) for item in items] == [
         ("cse", True),
         ("canonicalize", False),
@@ -89,7 +91,7 @@ def test_comments_contain_disabled_passes() -> None:
 )
 def test_errors_have_a_position(text: str, place: int, message: str) -> None:
     with pytest.raises(PipelineError) as caught:
-        check_pipeline(parse(text), CATALOGUE)
+        check_pipeline(parse_pipeline(text), CATALOGUE)
     assert caught.value.offset == place
     assert message in caught.value.message
 
@@ -104,12 +106,12 @@ def test_a_value_with_a_quote_and_one_that_looks_like_a_number_are_kept() -> Non
         PassStep("canonicalize", "mlir", MODULE, (("patterns", 'a "b'), ("top", "8"))),
         PassStep("cse", "mlir", MODULE, (("count", 8),)),
     )
-    assert steps_of(parse(pipeline_text(steps)), steps) == steps
+    assert to_steps(parse_pipeline(pipeline_text(steps)), steps) == steps
 
 
 def test_a_new_pass_gets_the_phase_of_its_neighbour() -> None:
     before = (PassStep("cse", phase="fused"), PassStep("fuse-rows", phase="vector"))
-    steps = steps_of(parse("builtin.module(cse, canonicalize, fuse-rows)"), before)
+    steps = to_steps(parse_pipeline("builtin.module(cse, canonicalize, fuse-rows)"), before)
     assert [step.phase for step in steps] == ["fused", "fused", "vector"]
 
 
@@ -128,7 +130,7 @@ def test_completions_depend_on_the_position() -> None:
 def test_a_number_beyond_the_range_of_a_recipe_stays_text_and_can_be_saved(text: str, tmp_path: Path) -> None:
     workspace = Workspace("x.py", (), tmp_path)
     workspace.load(Recipe())
-    workspace.edit(Recipe(steps=steps_of(parse(f"canonicalize{{max-iterations={text}}},"), ())), "by hand")
+    workspace.edit(Recipe(steps=to_steps(parse_pipeline(f"canonicalize{{max-iterations={text}}},"), ())), "by hand")
     assert workspace.recipe.steps[0].options == (("max-iterations", text),)
     assert workspace.problem == ""
     again = Workspace("x.py", (), tmp_path)

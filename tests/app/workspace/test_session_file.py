@@ -222,7 +222,7 @@ async def test_saved_state_that_is_not_restored_yet_stays_saved(
 ) -> None:
     """The saved stage is shown after it is compiled, and the inputs are restored after their file is read."""
     go_on = threading.Event()
-    monkeypatch.setattr(run, "file_choice", lambda path: go_on.wait(PATIENCE) and InputChoice("file", title="x"))
+    monkeypatch.setattr(run, "inputs_from_file", lambda path: go_on.wait(PATIENCE) and InputChoice("file", title="x"))
     path = opened(tmp_path).session_commands._path
     chosen = InputChoice("file", title=str(tmp_path / "x.npz"))
     _, file = of_file(path)

@@ -12,7 +12,7 @@ from buddy.app.actions.key_map import Keymap, describe_clashes
 from buddy.app.cli import main
 from buddy.app.cli.config import settings_template
 from buddy.app.workbench.app import Workbench
-from buddy.app.workspace.settings import FIELDS, Settings, load_settings, read_settings
+from buddy.app.workspace.settings import FIELD_SUMMARIES, Settings, load_settings, read_settings
 from tests.app.picturing import passed_on
 
 
@@ -38,12 +38,12 @@ def test_settings_are_read(path: Path) -> None:
 
 
 def test_every_field_is_explained_and_in_the_template(path: Path) -> None:
-    assert set(FIELDS) == set(Settings.__struct_fields__)
+    assert set(FIELD_SUMMARIES) == set(Settings.__struct_fields__)
     path.write_text(settings_template())
     found, problem = read_settings(path)
     assert problem == ""
     assert (found.auto_run, found.keys) == (False, {})
-    assert all(name in settings_template() for name in FIELDS)
+    assert all(name in settings_template() for name in FIELD_SUMMARIES)
 
 
 @pytest.mark.parametrize(
@@ -150,10 +150,10 @@ async def test_remapped_keys_work_and_the_default_keys_do_not(tmp_path: Path, mo
         assert "zoom" in app.key_sequences.hint
         await pilot.press("w")
         await passed_on(pilot)
-        assert app.context.layout.folded
+        assert app.context.layout.shows_one_pane
         await pilot.press("plus")
         await passed_on(pilot)
-        assert app.context.layout.folded
+        assert app.context.layout.shows_one_pane
         await pilot.press("down")
         await pilot.press("f1")
         await passed_on(pilot)

@@ -10,8 +10,8 @@ import pytest
 
 from buddy.app.commands.recipe_edits import thread_choices
 from buddy.app.workspace import history
-from buddy.app.workspace.files import write_whole_bytes
-from buddy.app.workspace.inputs import file_choice
+from buddy.app.workspace.files import write_bytes_atomically
+from buddy.app.workspace.inputs import inputs_from_file
 from buddy.app.workspace.workspace import Workspace, recipe_path
 from buddy.compiler.protocol.recipe import PassStep, PluginFile, Recipe, to_toml
 
@@ -42,12 +42,12 @@ def test_any_edit_can_be_restored_at_once(workspace: Workspace, recipe: Recipe) 
         recipes.append(workspace.recipe.toggled(number))
         workspace.edit(recipes[-1], f"toggled {number}")
     workspace.undo()
-    told = [(steps, edit.title) for steps, edit in workspace.journal]
+    told = [(steps, edit.title) for steps, edit in workspace.all_edits]
     assert told == [(1, "toggled 2"), (0, "toggled 1"), (-1, "toggled 0"), (-2, "")]
-    workspace.go(-2)
+    workspace.undo_or_redo(-2)
     assert workspace.recipe == recipes[0]
-    assert [steps for steps, _ in workspace.journal] == [3, 2, 1, 0]
-    workspace.go(3)
+    assert [steps for steps, _ in workspace.all_edits] == [3, 2, 1, 0]
+    workspace.undo_or_redo(3)
     assert workspace.recipe == recipes[3]
     assert not workspace.can_redo
 
@@ -215,16 +215,16 @@ def test_recipes_name_the_plugins_as_the_engine_has_loaded_them(tmp_path: Path) 
 def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "taken").mkdir()
     with pytest.raises(IsADirectoryError):
-        write_whole_bytes(tmp_path / "taken", b"text")
+        write_bytes_atomically(tmp_path / "taken", b"text")
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]
 
 
 def test_inputs_are_read_from_regular_files_alone(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.npy")
     with pytest.raises(ValueError, match=r"^not a regular file"):
-        file_choice(tmp_path / "pipe.npy")
+        inputs_from_file(tmp_path / "pipe.npy")
     with pytest.raises(ValueError, match=r"^No such file or directory$"):
-        file_choice(tmp_path / "nosuch.npy")
+        inputs_from_file(tmp_path / "nosuch.npy")
 
 
 def test_saved_edits_are_bounded_in_both_directions(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,10 +239,10 @@ def test_saved_edits_are_bounded_in_both_directions(recipe: Recipe, monkeypatch:
         edit(number, 3000)
     for _ in range(4):
         made.undo()
-    kept = made.edits_to_save()
+    kept = made.history_to_save()
     assert len(msgspec.msgpack.encode(kept)) <= 20_000
     assert kept.past[-1].title == "edit 3"
     assert kept.future[-1].title == "edit 5"
     edit(9, 30_000)
-    kept = made.edits_to_save()
+    kept = made.history_to_save()
     assert (kept.past, kept.now.title, kept.future) == ([], "edit 9", [])

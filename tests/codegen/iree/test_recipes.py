@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from buddy.app.reports.run_report import as_json, as_text
+from buddy.app.reports.run_report import run_report_json, run_report_text
 from buddy.compiler.codegen.iree import installed
 from buddy.compiler.codegen.iree.compiler import parse_help
 from buddy.compiler.codegen.iree.options import (
@@ -84,20 +84,20 @@ def test_a_report_of_three_sides_tells_of_each() -> None:
     side = SideReport(NATIVE, (wrong,), theirs, compile_seconds=2.5)
     report = RunReport(0, (output,), ours, eager, 3, 0, 1.0, ratio=0.5, backend=IREE, sides=(side,))
     assert report.ok
-    told = as_json(GraphInfo("model", ()), report)
+    told = run_report_json(GraphInfo("model", ()), report)
     assert told["backend"] == IREE
     assert (told["beside"][0]["name"], told["beside"][0]["ratio"]) == (NATIVE, 0.25)
-    text = as_text(GraphInfo("model", ()), report)
+    text = run_report_text(GraphInfo("model", ()), report)
     assert "IREE's code takes 0.50 x" in text
     assert "compiled code takes 0.25 x the time of eager; MISMATCH in y, max abs 5.00e-01" in text
     for verdict, words in (("nan", "; NaN where eager has NaN,"), ("unchecked", "; not compared,")):
         other = replace(side, outputs=(output, replace(wrong, verdict=verdict)) if verdict == "nan" else ())
         assert other.verdict == verdict
-        assert words in as_text(GraphInfo("model", ()), replace(report, sides=(other,)))
+        assert words in run_report_text(GraphInfo("model", ()), replace(report, sides=(other,)))
     assert replace(side, outputs=(replace(wrong, verdict="nan"), wrong)).verdict == "mismatch"
     failed = replace(report, sides=(SideReport(NATIVE, problem="a pass failed"),))
-    assert "not run: a pass failed" in as_text(GraphInfo("model", ()), failed)
-    assert as_json(GraphInfo("model", ()), failed)["beside"] == [{"name": NATIVE, "problem": "a pass failed"}]
+    assert "not run: a pass failed" in run_report_text(GraphInfo("model", ()), failed)
+    assert run_report_json(GraphInfo("model", ()), failed)["beside"] == [{"name": NATIVE, "problem": "a pass failed"}]
 
 
 def test_passes_for_our_own_kernels_are_off_for_another_backend_alone() -> None:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from buddy.app.reports.text.folds import abbreviate_types
+from buddy.app.reports.text.abbreviations import abbreviate_types
 from buddy.compiler.protocol import LongType
 from buddy.compiler.protocol.text.lines import MAX_TYPES, IndexedText, long_types
 

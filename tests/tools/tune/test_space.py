@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from buddy.app.reports.searches import VariationError, read_variation
+from buddy.app.reports.tuning import VariationError, read_variation
 from buddy.compiler.protocol import Variation
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.tuning import SpaceError, space_of
@@ -66,7 +66,7 @@ def test_variations_are_read_as_they_are_written() -> None:
     assert read_variation("fuse-rows=on,off") == Variation("fuse-rows", (True, False))
     assert read_variation("a.b = 1, 2.5, default, auto") == Variation("a.b", (1, 2.5, "", "auto"))
     for text in ("fuse-rows", "=1", "a="):
-        with pytest.raises(VariationError, match="WHAT=VALUE"):
+        with pytest.raises(VariationError, match="SETTING=VALUE"):
             read_variation(text)
 
 

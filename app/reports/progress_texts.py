@@ -1,0 +1,78 @@
+"""The progress of the running job as text, and the text of a pane that waits for its content."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from buddy.app.actions import key_of
+from buddy.app.reports import formatting
+from buddy.app.reports.formatting import Glyphs
+from buddy.app.session.progress import N_OPENING_PARTS, PART_NAMES, elapsed_text, remaining_text
+from buddy.compiler.protocol import Part
+
+if TYPE_CHECKING:
+    from buddy.app.session.state import State
+
+# The width of the progress bar of a request.
+_PROGRESS_CELLS = 12
+
+
+def progress_text(state: State, glyphs: Glyphs) -> str:
+    """Return the activity of the running job, with a bar if its progress is known, and the time; empty without a job.
+
+    The time is the estimate of the remaining time, or the time since the last progress if that is long.
+    """
+    progress = state.progress
+    if progress is None:
+        return ""
+    time = f"  {elapsed_text(state.seconds_since_progress) or remaining_text(state.seconds_left)}".rstrip()
+    part_number = state.part_times.part_number
+    activity = f"{part_number}/{N_OPENING_PARTS} {progress.activity}" if part_number else progress.activity
+    if progress.done < 0:
+        return f"{activity}{glyphs.ellipsis}{time}"
+    bar = formatting.progress_bar(progress.done, _PROGRESS_CELLS, glyphs).ljust(_PROGRESS_CELLS)
+    return f"{activity} {bar} {progress.done:.0%}{time}"
+
+
+def cancelled_text() -> str:
+    """Return the message after the user has cancelled the opening of the program."""
+    return f"Cancelled. Press {key_of('rerun')} to run the script again"
+
+
+# How long each part usually takes: shown until it has run.
+_PART_HINTS: dict[Part, str] = {
+    "torch": "some seconds",
+    "script": "as in Python",
+    "capture": "about 1 s/100 ops",
+    "compile": "about 1 s/200 ops",
+}
+
+
+_NO_SOURCE_LINES = "the dump names no source lines (MLIR prints them with --mlir-print-debuginfo)"
+
+
+def waiting_texts(state: State, content: str, last: Part, glyphs: Glyphs) -> list[str]:
+    """Return the text of a pane that waits for its content: the parts up to `last`, after which it appears, with times.
+
+    `content` names the content, such as "graph". If it will not appear, return the reason.
+    """
+    if state.problem is not None:
+        return [f"no {content}: see Outputs"]
+    if state.opening_cancelled:
+        return [cancelled_text()]
+    if state.opens_dump:
+        has_no_lines = state.info is not None and content == "graph"
+        return [_NO_SOURCE_LINES] if has_no_lines else [f"The {content} appears when its first stage has been found"]
+    parts = list(PART_NAMES)[: list(PART_NAMES).index(last) + 1]
+    numbered = (_part_text(state, number, part, glyphs) for number, part in enumerate(parts, 1))
+    return [f"The {content} appears after {PART_NAMES[last]}:", "", *numbered]
+
+
+def _part_text(state: State, number: int, part: Part, glyphs: Glyphs) -> str:
+    """Return a part of opening a program: whether it is running, its number and name, and its time or usual time."""
+    times = state.part_times
+    seconds, is_running = times.seconds(part), part == times.running_part
+    time = f"{formatting.seconds(seconds)}{glyphs.ellipsis * is_running}" if seconds else _PART_HINTS[part]
+    if number < times.part_number and not seconds:
+        time = "done"
+    return f"{'>' if is_running else ' '} {number}/{N_OPENING_PARTS} {PART_NAMES[part]:<20}{time}"

@@ -1,0 +1,152 @@
+"""The result of tuning as text, tables, JSON and plots, and the variations of recipes that the user chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+
+import msgspec
+
+from buddy.app.reports.plots import Plot, PlotAxis, Series
+from buddy.app.workspace.pipeline_text import option_value
+from buddy.compiler.protocol import Attempted, Tuned, Variation
+from buddy.compiler.protocol.errors import BuddyError
+from buddy.compiler.protocol.recipe import OptionValue
+from buddy.compiler.protocol.renamed import RECIPE_FIELDS, warn_renamed
+from buddy.compiler.protocol.tuning import NodePrecision, PrecisionEffect
+
+
+class VariationError(BuddyError, ValueError):
+    """A text is not a variation of a recipe."""
+
+
+def read_variation(text: str) -> Variation:
+    """Parse a variation of the form `SETTING=VALUE,VALUE…`. Raises `VariationError` for a text of another form.
+
+    A parameter that is an old name of a field of the recipe gets the new name, with a warning.
+    """
+    parameter, equals, values = (part.strip() for part in text.partition("="))
+    if not equals or not parameter or not values:
+        raise VariationError(f"{text!r} is not of the form SETTING=VALUE,VALUE")
+    if parameter in RECIPE_FIELDS:
+        warn_renamed(repr(parameter), repr(RECIPE_FIELDS[parameter]))
+    return Variation(
+        RECIPE_FIELDS.get(parameter, parameter), tuple(_parse_value(part.strip()) for part in values.split(","))
+    )
+
+
+def _parse_value(text: str) -> OptionValue:
+    """Parse a value of a variation. "default" stands for the default of the option, which is the empty text."""
+    words: dict[str, OptionValue] = {"on": True, "off": False, "default": ""}
+    return words[text] if text in words else option_value(text)
+
+
+def attempt_line(attempt: Attempted) -> str:
+    """Return the result of one attempt as a line of text. `Attempted.number` counts from 0, the text from 1."""
+    if attempt.problem:
+        return f"{attempt.number + 1}: {attempt.problem} ({' '.join(attempt.choices)})"
+    mark = ", best so far" if attempt.best else ""
+    error = f", error {attempt.error:.1e}" if attempt.error >= 0 else ""
+    return f"{attempt.number + 1}: {attempt.ratio:.3f} x the time of eager{error}{mark}"
+
+
+def tuning_lines(tuned: Tuned, initial: Sequence[str] = ()) -> list[str]:
+    """Return the result of tuning as lines of text. Lists the choices that are not in `initial`, the first recipe."""
+    changed = [choice for choice in tuned.choices if choice not in initial]
+    total = "" if tuned.nodes else f" of {tuned.size:,}"
+    recipes = "recipe" if tuned.nodes and tuned.tried == 1 else "recipes"
+    lines = [f"tried {tuned.tried}{total} {recipes} in {tuned.seconds:.0f} s"]
+    if not changed:
+        lines.append("no faster recipe was found")
+    elif tuned.gain:
+        interval = f"{tuned.gain_low:.3f} to {tuned.gain_high:.3f}"
+        lines.append(f"{tuned.gain:.3f} x speedup (95 % interval: {interval}), {tuned.ratio:.3f} x the time of eager")
+    else:
+        lines.append(f"{tuned.ratio:.3f} x the time of eager")
+    return [*lines, *(f"  {choice}" for choice in changed), *(f"note: {note}" for note in tuned.notes)]
+
+
+def saving_text(seconds: float) -> str:
+    """Return the time that a precision saves in a run, in milliseconds; negative if the node takes longer."""
+    return f"{1e3 * seconds:.3f} ms"
+
+
+def ranked_nodes(tuned: Tuned) -> list[NodePrecision]:
+    """Return the products of a search for precisions, those that save the most time first, those in f32 last."""
+    return sorted(tuned.nodes, key=lambda node: -(node.effect.saved if node.effect is not None else 0.0))
+
+
+def error_time_rows(attempts: Sequence[Attempted]) -> list[tuple[str, str, str]]:
+    """Return the error, the relative time and the precisions of each recipe that was timed, sorted by error."""
+    timed = sorted((attempt for attempt in attempts if not attempt.problem), key=lambda attempt: attempt.error)
+    return [
+        (f"{attempt.error:.1e}" if attempt.error > 0 else "0", f"{attempt.ratio:.3f}", ", ".join(attempt.choices))
+        for attempt in timed
+    ]
+
+
+def precision_rows(tuned: Tuned, names: Mapping[str, str]) -> list[tuple[str, str, str, str]]:
+    """Return the name, precision, time saved and error of each product that is not in f32.
+
+    `names` are the names of nodes to show, by stable name.
+    """
+    return [
+        (names.get(node.node, node.node), node.precision, saving_text(node.effect.saved), _effect_error(node.effect))
+        for node in ranked_nodes(tuned)
+        if node.effect is not None
+    ]
+
+
+def _effect_error(effect: PrecisionEffect) -> str:
+    return f"{effect.error:.1e}" if effect.error >= 0 else "not measured"
+
+
+def error_time_plot(tuned: Tuned, attempts: Sequence[Attempted]) -> Plot:
+    """Plot the time of each recipe over its error, and the estimates of the greedy search along its Pareto front."""
+    timed = sorted((attempt for attempt in attempts if not attempt.problem), key=lambda attempt: attempt.error)
+    measured = Series(
+        "measured", [max(attempt.error, 0.0) for attempt in timed], [attempt.ratio for attempt in timed], "points",
+        [", ".join(attempt.choices) for attempt in timed],
+    )  # fmt: skip
+    f32_attempt = next((attempt for attempt in timed if attempt.error <= 0 and attempt.median), None)
+    series = [measured]
+    if f32_attempt is not None and tuned.front:
+        xs = [point.error for point in tuned.front]
+        ys = [f32_attempt.ratio * max(0.0, 1 - point.saved / f32_attempt.median) for point in tuned.front]
+        series.insert(0, Series("estimated", xs, ys, "line"))
+    note = "root mean square of the difference of an output from eager, relative to that of eager"
+    return Plot("Time over error", tuple(series), PlotAxis("error"), PlotAxis("compiled over eager"), note)
+
+
+def tuning_json(tuned: Tuned, attempts: Sequence[Attempted]) -> dict[str, object]:
+    """Return the result of tuning and its attempts as plain values."""
+    attempts_json = [
+        {
+            "choices": list(attempt.choices), "ratio": attempt.ratio, "seconds": attempt.median,
+            "eager_seconds": attempt.eager, "compile_seconds": attempt.compile_seconds, "problem": attempt.problem,
+            "elapsed": attempt.elapsed, "error": attempt.error,
+        }
+        for attempt in attempts
+    ]  # fmt: skip
+    gain = {"median": tuned.gain, "low": tuned.gain_low, "high": tuned.gain_high}
+    return {
+        "choices": list(tuned.choices), "ratio": tuned.ratio, "gain": gain, "tried": tuned.tried, "size": tuned.size,
+        "seconds": tuned.seconds, "notes": list(tuned.notes), "tries": attempts_json,
+        **({"nodes": msgspec.to_builtins(tuned.nodes)} if tuned.nodes else {}),
+        **({"front": msgspec.to_builtins(tuned.front)} if tuned.front else {}),
+    }  # fmt: skip
+
+
+def tuning_plot(attempts: Sequence[Attempted]) -> Plot:
+    """Plot the time of each recipe relative to eager, and the lowest one so far, over the time of the search."""
+    measured = [attempt for attempt in attempts if not attempt.problem]
+    elapsed = [attempt.elapsed for attempt in measured]
+    ratios = [attempt.ratio for attempt in measured]
+    names = [" ".join(attempt.choices) for attempt in measured]
+    series = (
+        Series("tried", elapsed, ratios, "points", names),
+        Series("best so far", elapsed, list(accumulate(ratios, min)), "line", names),
+    )
+    failed = len(attempts) - len(measured)
+    note = f"{failed} more had a mismatch, failed or timed out" if failed else ""
+    return Plot("compiled over eager", series, PlotAxis("s"), PlotAxis("ratio", log=True), note)

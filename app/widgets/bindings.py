@@ -1,0 +1,43 @@
+"""Converts the registry of actions to Textual bindings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from textual.binding import Binding, BindingType
+
+from buddy.app.actions import ACTIONS, Action, Pane
+
+
+def pane_bindings(pane: Pane) -> list[BindingType]:
+    """Returns the bindings of a pane: its own actions, and the actions of every pane."""
+    return _bindings(action for action in ACTIONS if action.pane in (pane, "any") and not action.anywhere)
+
+
+def screen_bindings() -> list[BindingType]:
+    """Returns the bindings that work in every pane."""
+    return _bindings(action for action in ACTIONS if action.pane == "app" or action.anywhere)
+
+
+def _bindings(actions: Iterable[Action]) -> list[BindingType]:
+    """Returns the bindings of actions; the first key of a key sequence such as `g c` is bound to `begin_sequence`."""
+    bindings: list[BindingType] = []
+    first_keys: dict[str, None] = {}
+    for action in actions:
+        first_keys |= dict.fromkeys(key.split()[0] for key in action.default_keys if " " in key)
+        bindings += _bindings_of(action, [key for key in action.default_keys if " " not in key])
+    return bindings + [Binding(key, f"app.begin_sequence('{key}')", show=False) for key in first_keys]
+
+
+def _bindings_of(action: Action, keys: list[str]) -> list[BindingType]:
+    """Returns the bindings of an action to `keys`, none of which is a sequence."""
+    # `phase.number` has the keys 1 to 9 and 0, each of which passes the number of a phase; 0 is the tenth.
+    if action.id == "phase.number":
+        return [_binding(action, key, f", {int(key) or 10}", f".{key}") for key in keys]
+    return [_binding(action, ",".join(keys))] if keys else []
+
+
+def _binding(action: Action, keys: str, argument: str = "", suffix: str = "") -> Binding:
+    """Returns the binding that performs an action, with an argument such as `, 3`. `suffix` makes its id unique."""
+    call = f"app.act('{action.id}'{argument})"
+    return Binding(keys, call, action.title, show=False, tooltip=action.tooltip, id=action.id + suffix)
