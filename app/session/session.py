@@ -191,7 +191,7 @@ class Session:
     def _open(self, client: EngineClient) -> int:
         """Open the program. Returns the number of the request."""
         request, workspace = client.new_request_id(), self.workspace
-        frontend = workspace.recipe.frontend if workspace.ready else self.overrides.get("frontend", "dynamo")
+        frontend = workspace.recipe.frontend if workspace.is_loaded else self.overrides.get("frontend", "dynamo")
         self._opened_with = frontend
         source, arguments, plugins = workspace.source, workspace.arguments, workspace.plugins
         frame = p.Open(
@@ -316,7 +316,7 @@ class Session:
 
     def _begin_workspace(self, frame: p.Presets) -> None:
         """Load the saved recipes, once. Open the program again if they need another frontend."""
-        if not self.workspace.ready and frame.presets:
+        if not self.workspace.is_loaded and frame.presets:
             default = next((preset for preset in frame.presets if preset.name == "default"), frame.presets[0])
             self.workspace.load(default.recipe)
             self._apply_overrides(frame.presets)
@@ -338,7 +338,7 @@ class Session:
     def _show_saved_graph(self) -> None:
         """Show the graph that was shown last, or the first graph if it no longer exists."""
         if self.state.captured and self.workspace.graph >= len(self.state.graphs):
-            self.workspace.show(0)
+            self.workspace.show_graph(0)
         self.state.graph = self.workspace.graph
 
     # ---- user actions --------------------------------------------------------------------------------------------
@@ -349,7 +349,7 @@ class Session:
             # An edit of the previous graph waits: compile it now.
             self._build_timer.cancel()
             self.build()
-        self.workspace.show(graph)
+        self.workspace.show_graph(graph)
         self.state.graph = graph
         if self.state.compiled_recipe != self.workspace.recipe and "compile" not in self.state.running_jobs(graph):
             self.build()
@@ -400,7 +400,8 @@ class Session:
 
     @property
     def _can_build(self) -> bool:
-        return self.workspace.ready and self.state.captured and bool(self.state.graphs) and self.state.engine == "ready"
+        state = self.state
+        return self.workspace.is_loaded and state.captured and bool(state.graphs) and state.engine == "ready"
 
     def _send(self, job: Literal["compile", "run"], recipe: Recipe, runtimes: tuple[str, ...] = ()) -> None:
         client = self._client

@@ -19,7 +19,7 @@ from buddy.app.reports.reproducer import DESCRIPTION, ReproducerDescription, Sta
 from buddy.app.reports.text import search_hits
 from buddy.app.session import remote_host
 from buddy.app.workspace import inputs, pipeline_text, session_file, settings
-from buddy.app.workspace.history import Edit, Edits
+from buddy.app.workspace.history import Edit, SavedHistory
 from buddy.app.workspace.session_file import RunRecord
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler import protocol
@@ -284,7 +284,7 @@ SMALL = recipe.Recipe(
     backend_flags=("--iree-opt-level=O2",),
 )
 FACTS = node_list.NodeFacts(one_of_each(protocol.NodeRow)[0])
-EDITS = Edits([Edit(SMALL)], Edit(SMALL, "tile"), [Edit(SMALL, "cse")])
+EDITS = SavedHistory([Edit(SMALL)], Edit(SMALL, "tile"), [Edit(SMALL, "cse")])
 KEPT = session_file.SavedScreen(
     stage=("a", 3), node="mm", runs=tuple(one_of_each(RunRecord)), bookmarks=[[0, ["cse", 3], 1, "x"]]
 )
