@@ -187,7 +187,7 @@ def _compared(text: str) -> None:
 
 
 def _parsed_pipeline(text: str) -> None:
-    pipeline_text.steps_of(pipeline_text.parse(text), STEPS)
+    pipeline_text.to_steps(pipeline_text.parse_pipeline(text), STEPS)
 
 
 def _completed(text: str) -> None:
