@@ -207,7 +207,7 @@ class PassesPane(TablePane[PassRow]):
         """Update the rows from the recipe and its stages, and draw the table."""
         recipe, current = self.workspace.recipe, self.current
         self._columns = self._make_columns()
-        rows = pass_rows(recipe, self.state.board.rows()) if self.workspace.ready else []
+        rows = pass_rows(recipe, self.state.board.rows()) if self.workspace.is_loaded else []
         self._unfolded_rows = self.rows = rows
         self._has_function_stages = len({row.stage.stage.anchor for row in rows if row.stage is not None}) > 1
         if not self._shows_disabled:
@@ -389,7 +389,7 @@ class PassesPane(TablePane[PassRow]):
             self.say(f"{row.name} cannot move further: graph passes stay before `lower`, and the other passes after it")
             return
         steps[row.number], steps[target] = steps[target], steps[row.number]
-        self._edit_steps(steps, f"{row.name} moved", merge=f"move {row.name}")
+        self._edit_steps(steps, f"{row.name} moved", merge_key=f"move {row.name}")
         self._show_step(target)
 
     def insert(self) -> None:
@@ -439,8 +439,8 @@ class PassesPane(TablePane[PassRow]):
         if preset is not None:
             self.context.edits.edit(self.workspace.with_steps_of(preset), f"preset {preset.preset}")
 
-    def _edit_steps(self, steps: list[PassStep], title: str, merge: str = "") -> None:
-        self.context.edits.edit(msgspec.structs.replace(self.workspace.recipe, steps=tuple(steps)), title, merge)
+    def _edit_steps(self, steps: list[PassStep], title: str, merge_key: str = "") -> None:
+        self.context.edits.edit(msgspec.structs.replace(self.workspace.recipe, steps=tuple(steps)), title, merge_key)
 
     def _show_step(self, index: int) -> None:
         """Move the cursor to the row of pass `index` of the recipe."""

@@ -17,13 +17,13 @@ class RecipeEditor:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def edit(self, recipe: Recipe, title: str, merge: str = "") -> None:
+    def edit(self, recipe: Recipe, title: str, merge_key: str = "") -> None:
         """Make `recipe` the current one and compile it, unless it is the current one already.
 
         `title` describes the edit in messages and in the history. Edits in quick succession that have the same
-        non-empty `merge` are undone together.
+        non-empty `merge_key` are undone together.
         """
-        if self._session.workspace.edit(recipe, title, merge):
+        if self._session.workspace.edit(recipe, title, merge_key):
             self._report_and_compile(title)
 
     def undo(self) -> None:

@@ -206,7 +206,7 @@ class Session:
     def _open(self, client: EngineClient) -> int:
         """Request to open the program. Returns the number of the request."""
         request, workspace = client.new_request_id(), self.workspace
-        frontend = workspace.recipe.frontend if workspace.ready else self.overrides.get("frontend", "dynamo")
+        frontend = workspace.recipe.frontend if workspace.is_loaded else self.overrides.get("frontend", "dynamo")
         self._opened_with = frontend
         source, arguments, plugins = workspace.source, workspace.arguments, workspace.plugins
         frame = p.Open(
@@ -336,7 +336,7 @@ class Session:
 
     def _begin_workspace(self, frame: p.Presets) -> None:
         """Load the saved recipes, unless they are loaded. Open the program again if they need another frontend."""
-        if not self.workspace.ready and frame.presets:
+        if not self.workspace.is_loaded and frame.presets:
             default = next((preset for preset in frame.presets if preset.name == "default"), frame.presets[0])
             self.workspace.load(default.recipe)
             self._apply_overrides(frame.presets)
@@ -358,7 +358,7 @@ class Session:
     def _show_saved_graph(self) -> None:
         """Show the graph that was shown last, or the first graph if it no longer exists."""
         if self.state.captured and self.workspace.graph >= len(self.state.graphs):
-            self.workspace.show(0)
+            self.workspace.show_graph(0)
         self.state.graph = self.workspace.graph
 
     # ---- user actions --------------------------------------------------------------------------------------------
@@ -369,7 +369,7 @@ class Session:
             # An edit of the previous graph waits: compile it now.
             self._compile_timer.cancel()
             self.compile_current()
-        self.workspace.show(graph)
+        self.workspace.show_graph(graph)
         self.state.graph = graph
         if self.state.compiled_recipe != self.workspace.recipe and "compile" not in self.state.running_jobs(graph):
             self.compile_current()
@@ -421,7 +421,12 @@ class Session:
     @property
     def _can_compile(self) -> bool:
         """Whether there are a recipe, a graph and an engine for it."""
-        return self.workspace.ready and self.state.captured and bool(self.state.graphs) and self.state.engine == "ready"
+        return (
+            self.workspace.is_loaded
+            and self.state.captured
+            and bool(self.state.graphs)
+            and self.state.engine == "ready"
+        )
 
     def _send(self, job: Literal["compile", "run"], recipe: Recipe, runtimes: tuple[str, ...] = ()) -> None:
         """Request to compile or run `recipe`.

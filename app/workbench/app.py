@@ -377,7 +377,7 @@ class Workbench(App[int]):
             engine=state.engine,
             busy=self.busy,
             captured=state.captured,
-            has_recipe=workspace.ready,
+            has_recipe=workspace.is_loaded,
             n_graphs=len(state.graphs),
             can_undo=workspace.can_undo,
             can_redo=workspace.can_redo,

@@ -163,7 +163,7 @@ class PlainWorkbench(Workbench):
         quiet_since: float | None = None
         while not self._exit:
             await self._pilot.pause()
-            is_starting = self.state.engine == "starting" or not (self.workspace.ready or self.state.problem)
+            is_starting = self.state.engine == "starting" or not (self.workspace.is_loaded or self.state.problem)
             if self.busy or self._is_screen_loading() or (is_starting and self.state.engine != "lost"):
                 quiet_since = None
             elif quiet_since is None:

@@ -20,13 +20,13 @@ MAX_SAVED_BYTES = 8 << 20
 class Edit(msgspec.Struct, frozen=True):
     """A point in the history: the recipe, and the title of the edit that led to it.
 
-    Edits with the same non-empty `merge` less than `MERGE_SECONDS` apart become one. `clock_seconds` is the time of the
-    edit on the clock of its `History`, 0 in a saved history.
+    Edits with the same non-empty `merge_key` less than `MERGE_SECONDS` apart become one. `clock_seconds` is the time of
+    the edit on the clock of its `History`, 0 in a saved history.
     """
 
     recipe: Recipe
     title: str = ""
-    merge: str = ""
+    merge_key: str = msgspec.field(default="", name="merge")
     clock_seconds: float = msgspec.field(default=0.0, name="at")
 
 
@@ -108,17 +108,17 @@ class History:
     def can_redo(self) -> bool:
         return bool(self._future)
 
-    def edit(self, recipe: Recipe, title: str, merge: str = "") -> bool:
+    def edit(self, recipe: Recipe, title: str, merge_key: str = "") -> bool:
         """Make `recipe` the current one. Returns false if it is already.
 
-        Edits with the same non-empty `merge` in quick succession are undone together.
+        Edits with the same non-empty `merge_key` in quick succession are undone together.
         """
         if recipe == self.recipe:
             return False
-        if not self._merges_with_current(merge):
+        if not self._merges_with_current(merge_key):
             self._past = [*self._past[-MAX_UNDO_EDITS:], self._now]
         self._future.clear()
-        self._now = Edit(recipe, title, merge, self._clock())
+        self._now = Edit(recipe, title, merge_key, self._clock())
         self.is_restored = False
         return True
 
@@ -155,13 +155,13 @@ class History:
         self._now, self.is_restored = self._future.pop(), False
         return self._now.title
 
-    def _merges_with_current(self, merge: str) -> bool:
+    def _merges_with_current(self, merge_key: str) -> bool:
         is_recent = self._clock() - self._now.clock_seconds < MERGE_SECONDS
-        return bool(merge) and merge == self._now.merge and is_recent
+        return bool(merge_key) and merge_key == self._now.merge_key and is_recent
 
 
 def _without_merge_state(edit: Edit) -> Edit:
-    return msgspec.structs.replace(edit, merge="", clock_seconds=0.0)
+    return msgspec.structs.replace(edit, merge_key="", clock_seconds=0.0)
 
 
 def _encoded_bytes(edits: SavedHistory) -> int:

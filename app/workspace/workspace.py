@@ -29,7 +29,7 @@ class Workspace:
     """The recipes of one program. `graph` is the graph on the screen, which `recipe`, edits and undo refer to.
 
     Every edit and the number of the shown graph are saved at once under `store`. `plugins` are the plug-ins of every
-    recipe: paths from the command line, until the engine has loaded them and reported their hashes. `ready` is true
+    recipe: paths from the command line, until the engine has loaded them and reported their hashes. `is_loaded` is true
     after `load`. `problem` is the error of the last save. `notice` is the message that another workbench has saved the
     recipe too, or empty.
     """
@@ -46,7 +46,7 @@ class Workspace:
         self.arguments = arguments
         self.plugins = plugins
         self.graph = 0
-        self.ready = False
+        self.is_loaded = False
         self.problem = ""
         self.notice = ""
         self.store = store or default_store()
@@ -84,7 +84,7 @@ class Workspace:
     @property
     def origin(self) -> Origin:
         """Where the recipe of the graph on the screen comes from."""
-        if not self.ready:
+        if not self.is_loaded:
             return "none"
         if self._history.is_restored:
             return "restored"
@@ -92,7 +92,7 @@ class Workspace:
 
     def load(self, preset: Recipe) -> None:
         """Start with the saved recipe of each graph, or with `preset`, and with the graph that was shown last."""
-        self._preset, self.ready = preset, True
+        self._preset, self.is_loaded = preset, True
         self._histories.clear()
         self.graph = self._read_shown_graph()
         self._history_of(self.graph)
@@ -122,7 +122,7 @@ class Workspace:
             return recipe
         return adapt_to_phase(recipe, *self._entry_phases[graph])
 
-    def show(self, graph: int) -> None:
+    def show_graph(self, graph: int) -> None:
         """Switch to the recipe of another graph, and save its number as the shown graph."""
         self.graph = graph
         self._try_to_save(lambda: write_text_atomically(self._shown_graph_path, f"{graph}\n"))
@@ -132,12 +132,12 @@ class Workspace:
         self._files.pop(recipe.graph, None)
         self._histories[recipe.graph] = History(self._for_graph(recipe, recipe.graph), None, self._clock)
 
-    def edit(self, recipe: Recipe, title: str, merge: str = "") -> bool:
+    def edit(self, recipe: Recipe, title: str, merge_key: str = "") -> bool:
         """Make `recipe` the current one, and save it. Returns false if it is already the current one.
 
-        Edits with the same non-empty `merge` in quick succession are undone together.
+        Edits with the same non-empty `merge_key` in quick succession are undone together.
         """
-        if not self._history.edit(self._for_graph(recipe, self.graph), title, merge):
+        if not self._history.edit(self._for_graph(recipe, self.graph), title, merge_key):
             return False
         self._save_recipe()
         return True
@@ -204,7 +204,7 @@ class Workspace:
 
     def _history_of(self, graph: int) -> History:
         if graph not in self._histories:
-            may_read_saved = self.ready and not self._is_dump(graph)
+            may_read_saved = self.is_loaded and not self._is_dump(graph)
             saved, edits, problem = self._file_of(graph).read() if may_read_saved else (None, None, "")
             self.problem = problem or self.problem
             preset = self._disable_earlier_phases(self._for_graph(self._preset, graph), graph)

@@ -164,7 +164,7 @@ class Session:
             return
         workspace = Workspace(self._app.workspace.source, (), self._store, plugins=self._app.workspace.plugins)
         workspace.load(self._app.workspace._preset)
-        workspace.show(self._app.workspace.graph)
+        workspace.show_graph(self._app.workspace.graph)
         if workspace.recipe != self._app.workspace.recipe:
             self._fault("lost", "the recipe on disk is another than that on the screen")
 

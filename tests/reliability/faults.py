@@ -77,7 +77,7 @@ def _edit(kind: str, bench: Any, step: str) -> Struck | None:
     from msgspec.structs import replace
 
     recipe = bench.workspace.recipe
-    if not bench.workspace.ready or not recipe.steps:
+    if not bench.workspace.is_loaded or not recipe.steps:
         return None
     added = PassStep(kind, phase=recipe.steps[-1].phase)
     bench.context.edits.edit(replace(recipe, steps=(*recipe.steps, added)), f"with {kind}")

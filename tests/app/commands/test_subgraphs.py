@@ -120,7 +120,7 @@ def test_a_result_that_is_shown_again_from_the_log_is_used_itself(
     edited: list[Recipe] = []
     bisections, results, info = app.bisect_commands, app.context.results, app.state.graphs[1]
     monkeypatch.setattr(results, "show", results.add)
-    app.context.edits.edit = lambda recipe, title, merge="": edited.append(recipe)  # type: ignore[method-assign]
+    app.context.edits.edit = lambda recipe, title, merge_key="": edited.append(recipe)  # type: ignore[method-assign]
     recipes = [replace(FOUND.recipe, graph=1, threads=threads) for threads in (1, 2)]
     for recipe in recipes:
         bisections._latest = _Bisection(replace(FOUND, recipe=recipe), info)

@@ -127,7 +127,7 @@ async def test_another_program_is_opened_and_the_first_one_again(workbench: Open
         await bench.press("tab")
         assert screen.query_one(Input).value == str(SAMPLES / "mlp.py")
         await bench.press("enter")
-        await bench.until(lambda: app.session is not first and app.workspace.ready, "the other program")
+        await bench.until(lambda: app.session is not first and app.workspace.is_loaded, "the other program")
         await bench.settled()
         assert app.title == f"buddy-tui {SAMPLES / 'mlp.py'}"
         assert app.state.info.name == "MLP"

@@ -85,7 +85,7 @@ def test_an_edit_without_a_change_is_not_recorded(workspace: Workspace) -> None:
 def test_quick_edits_of_one_kind_are_undone_together(workspace: Workspace, clock: Clock) -> None:
     first = workspace.recipe
     for lowering in ("tosa", "linalg", "math"):
-        workspace.edit(workspace.recipe.with_choice("mm", lowering), lowering, merge="lower mm")
+        workspace.edit(workspace.recipe.with_choice("mm", lowering), lowering, merge_key="lower mm")
         clock.now += 0.2
     workspace.undo()
     assert workspace.recipe == first
@@ -93,7 +93,7 @@ def test_quick_edits_of_one_kind_are_undone_together(workspace: Workspace, clock
 
 def test_slow_edits_of_one_kind_are_undone_one_by_one(workspace: Workspace, clock: Clock) -> None:
     for lowering in ("tosa", "linalg"):
-        workspace.edit(workspace.recipe.with_choice("mm", lowering), lowering, merge="lower mm")
+        workspace.edit(workspace.recipe.with_choice("mm", lowering), lowering, merge_key="lower mm")
         clock.now += 5
     workspace.undo()
     assert workspace.recipe.choice_map() == {"mm": "tosa"}
@@ -169,7 +169,7 @@ def test_the_saved_recipe_is_toml(workspace: Workspace) -> None:
 def test_each_graph_has_its_own_recipe_history_and_file(workspace: Workspace, tmp_path: Path, recipe: Recipe) -> None:
     workspace.edit(workspace.recipe.toggled(1), "off")
     first = workspace.recipe
-    workspace.show(2)
+    workspace.show_graph(2)
     assert (workspace.recipe.graph, workspace.recipe.steps, workspace.origin) == (2, recipe.steps, "preset")
     assert not workspace.can_undo
     workspace.edit(workspace.recipe.with_choice("mm", "eager"), "eager")
@@ -178,13 +178,13 @@ def test_each_graph_has_its_own_recipe_history_and_file(workspace: Workspace, tm
     assert later.graph == 2
     assert [later.recipe_of(number) for number in (0, 2)] == [first, workspace.recipe]
     assert later.recipe_of(1).steps == recipe.steps
-    workspace.show(0)
+    workspace.show_graph(0)
     assert workspace.undo() == "off"
     assert workspace.recipe_of(2).choice_map() == {"mm": "eager"}
 
 
 def test_an_invalid_number_of_the_last_graph_is_ignored(workspace: Workspace, recipe: Recipe) -> None:
-    workspace.show(1)
+    workspace.show_graph(1)
     workspace.path_of(0).with_suffix(".graph").write_text("first")
     later = Workspace("model.py", ("--tiny",), workspace.path.parent.parent)
     later.load(recipe)
