@@ -90,8 +90,8 @@ def main(words: Sequence[str]) -> int:
         watch=options.watch,
         overrides=arguments.recipe_overrides(options),
         shapes=arguments.shapes_of(options),
-        trusts=options.trust,
-        follows=options.follow,
+        is_trusted=options.trust,
+        follows_file=options.follow,
         plain=options.plain,
         panes=tuple(options.pane),
     )

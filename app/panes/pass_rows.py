@@ -1,4 +1,4 @@
-"""The rows of the passes pane, and the position of a new pass in a recipe, as plain data."""
+"""Computes the rows of the passes pane, and where a new pass is inserted in a recipe."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ MIN_FOLDED_PASSES = 2
 
 
 def pass_rows(recipe: Recipe, stages: list[StageRow]) -> list[PassRow]:
-    """Returns the rows of the built-in steps and of the recipe's passes, each with its newest stage.
+    """Returns the rows of the built-in steps and of the recipe's passes, each enabled one with its newest stage.
 
-    A dump has a row for each stage.
+    The recipe of a dump, which another compiler printed, has a row for each stage.
     """
     if recipe.is_dump:
         return [PassRow(row.stage.name, row.stage.step, _dump_step(row.stage), row) for row in stages]
-    # `stages` has outdated stages after current ones, so the first one with a key is the newest.
+    # Outdated stages come after current ones: in reverse order, a current one replaces the outdated one of its step.
     by_step = {(row.stage.step, row.stage.name): row for row in reversed(stages) if row.stage.step >= 0}
     built_in = {row.stage.name: row for row in reversed(stages) if row.stage.step < 0}
 
@@ -39,40 +39,42 @@ def pass_rows(recipe: Recipe, stages: list[StageRow]) -> list[PassRow]:
     if not recipe.runs_passes:
         phases = PHASES_OF_COMPILERS[recipe.backend]
         # A compiler whose first phase is not MLIR takes the captured graph.
-        earlier_rows = rows if phases[0][1] == "mlir" else built_in_rows("fx")
+        _, first_language = phases[0]
+        earlier_rows = rows if first_language == "mlir" else built_in_rows("fx")
         return [*earlier_rows, *built_in_rows(*(name for name, _ in phases))]
     code_steps: tuple[str, ...] = ("translate", "codegen")
     if recipe.backend != NATIVE:
-        # The stages of a plug-in's backend are known only after a compilation.
+        # The stages of code of a plug-in's backend are known only after a compilation; `built_in` has them in reverse.
         names = [name for name in reversed(built_in) if built_in[name].stage.language not in ("fx", "buddy", "mlir")]
         code_steps = tuple(names) or code_steps
     return [*rows, *step_rows(of_graph=False), *built_in_rows(*code_steps)]
 
 
 def _dump_step(stage: Stage) -> PassStep | None:
-    """Returns the pass of a dump's stage; `None` if the dump does not name it, so that it cannot be run again."""
+    """Returns the pass that made a dump's stage; `None` if the dump does not name it: it cannot be run again then."""
     if stage.step < 0:
         return None
     return PassStep(stage.name, anchor=stage.anchor, enabled=stage.state != "skipped")
 
 
-def fold_disabled(
+def fold_rows(
     rows: list[PassRow], preset: Recipe | None, is_dump: bool = False, shown_passes: Collection[StageKey] = ()
 ) -> list[PassRow]:
-    """Returns the rows, with consecutive passes that are disabled, also in `preset`, folded to one row.
+    """Returns the rows, with consecutive passes that are disabled in both the recipe and `preset` folded to one row.
 
     A pass that only the user has disabled keeps its row. In a dump, consecutive passes that changed nothing are folded.
     Passes are not folded if one of them is in `shown_passes`.
     """
     steps = preset.steps if preset else ()
-    disabled = {step.name for step in steps if not step.enabled} - {step.name for step in steps if step.enabled}
-    folded: list[PassRow] = []
+    enabled_in_preset = {step.name for step in steps if step.enabled}
+    disabled_in_preset = {step.name for step in steps if not step.enabled} - enabled_in_preset
+    result: list[PassRow] = []
 
     def is_foldable(row: PassRow) -> bool:
         step = row.step
         if is_dump:
             return row.stage is not None and not row.stage.stage.changed and row.stage.stage.state == "done"
-        return step is not None and not step.enabled and step.name in disabled
+        return step is not None and not step.enabled and step.name in disabled_in_preset
 
     keys = row_keys(rows) if shown_passes else []
     first = 0
@@ -83,14 +85,14 @@ def fold_disabled(
         if foldable and len(members) >= MIN_FOLDED_PASSES and not is_shown:
             names = tuple(row.name for row in members)
             state = "changed nothing" if is_dump else "off"
-            folded.append(PassRow(f"{len(names)} passes {state}", -1, None, None, names))
+            result.append(PassRow(f"{len(names)} passes {state}", -1, None, None, names))
         else:
-            folded += members
-    return folded
+            result += members
+    return result
 
 
 def row_keys(rows: Sequence[PassRow]) -> list[StageKey]:
-    """Returns a key for each row: its name, and the number of earlier rows with that name."""
+    """Returns a key for each row: its name, and the number of earlier rows with it. Its stage may have another key."""
     counts: Counter[str] = Counter()
     keys = []
     for row in rows:
@@ -108,7 +110,7 @@ def insertion_index(steps: list[PassStep], after: int, level: str) -> int:
 def new_step(info: PassInfo, steps: list[PassStep], index: int) -> PassStep:
     """Creates a step for the pass `info` of the catalogue, to be inserted into `steps` at `index`.
 
-    Its phase is that of the nearest step above with a phase, else that of the nearest step below. Graph passes and
+    Its phase is that of the nearest earlier step with a phase, else that of the nearest later one. Graph passes and
     other passes do not share phases.
     """
     level = info.level if info.level in ("graph", "mlir", "llvm") else "mlir"

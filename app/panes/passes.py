@@ -14,7 +14,7 @@ from buddy.app.actions import Pane as PaneId
 from buddy.app.actions import key_of
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.pane import TablePane
-from buddy.app.panes.pass_rows import fold_disabled, insertion_index, new_step, pass_rows, row_keys
+from buddy.app.panes.pass_rows import fold_rows, insertion_index, new_step, pass_rows, row_keys
 from buddy.app.reports import formatting
 from buddy.app.reports.pass_previews import candidate_passes
 from buddy.app.reports.text.search_hits import Pattern, matching_lines
@@ -212,7 +212,7 @@ class PassesPane(TablePane[PassRow]):
         self._has_function_stages = len({row.stage.stage.anchor for row in rows if row.stage is not None}) > 1
         if not self._shows_disabled:
             preset = next((preset.recipe for preset in self.state.presets if preset.name == recipe.preset), None)
-            self.rows = fold_disabled(rows, preset, self._is_dump, self._shown_passes)
+            self.rows = fold_rows(rows, preset, self._is_dump, self._shown_passes)
         self._first_lines = [0, *accumulate(max(1, len(row.folded)) for row in self.rows)][: len(self.rows)]
         if self._is_dump and current is not None and current.step is not None:
             # A re-run may have other stages before the one under the cursor.

@@ -69,7 +69,7 @@ from buddy.app.workbench import status_lines
 from buddy.app.workbench.border_lines import BorderLines
 from buddy.app.workbench.changed_cells import DirtyLinesCompositor, TerminalCells
 from buddy.app.workbench.crash_log import save_crash_log
-from buddy.app.workbench.dispatch import Method, resolve
+from buddy.app.workbench.dispatch import Method, methods_of_actions
 from buddy.app.workbench.key_queue import KeyQueue
 from buddy.app.workbench.key_sequences import KeySequences
 from buddy.app.workbench.palette import ActionCommands, Palette
@@ -296,7 +296,9 @@ class Workbench(App[int]):
 
     def _start_program(self) -> None:
         """Restore the last session of the program, and show it in the panes, which are mounted."""
-        self._methods = resolve(actions.ACTIONS, self.targets(), self.panes, lambda: self.context.layout.pane_id)
+        self._methods = methods_of_actions(
+            actions.ACTIONS, self.targets(), self.panes, lambda: self.context.layout.pane_id
+        )
         self.program_commands.add_to_recent()
         if self.state.opens_dump:
             self.context.layout.pane_id = "ir"  # a dump consists of stages

@@ -1,4 +1,4 @@
-"""Draws the lines above and below the panes (header, graphs, status and keys), and handles clicks on them."""
+"""Draws the lines above and below the panes (header, graph tabs, status and keys), and handles clicks on them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class BorderLines:
-    """The lines around the panes of one program, and the prompt of the main screen, which is between them."""
+    """The lines above and below the panes, and the prompt of the main screen, which is mounted above the lower ones."""
 
     def __init__(self, workbench: Workbench) -> None:
         self._workbench = workbench
@@ -32,7 +32,7 @@ class BorderLines:
         self.below = (CellLine(self.status_cells, "status"), keys)
 
     def update(self) -> None:
-        """Draw the lines again that have changed."""
+        """Draw the lines whose content has changed."""
         for line in (*self.above, *self.below):
             line.update()
 
@@ -56,9 +56,9 @@ class BorderLines:
         app = self._workbench
         return graph_cells(app.state, app.workspace, width, app.glyphs)
 
-    def _show_clicked_graph(self, x: int, width: int) -> None:
+    def _show_clicked_graph(self, column: int, width: int) -> None:
         app = self._workbench
-        number = graph_of_tab_at(app.state, app.workspace, width, app.glyphs, x)
+        number = graph_of_tab_at(app.state, app.workspace, width, app.glyphs, column)
         if number is not None:
             app.graph_commands.show(number)
 
@@ -68,14 +68,14 @@ class BorderLines:
         app = self._workbench
         return status_lines.key_cells(app.context.layout.pane_id, app.situation(), width)
 
-    async def _press_clicked_key(self, x: int, width: int) -> None:
+    async def _press_clicked_key(self, column: int, width: int) -> None:
         """Handle a click on the key line like the key: perform its action, or list the second keys of a sequence."""
         if self.prompt.display:
-            if key := status_lines.prompt_key_at(PROMPT_KEYS, x):
+            if key := status_lines.prompt_key_at(PROMPT_KEYS, column):
                 await self.prompt.press(key)
             return
         app = self._workbench
-        action_or_key = status_lines.key_at(app.context.layout.pane_id, app.situation(), width, x)
+        action_or_key = status_lines.key_at(app.context.layout.pane_id, app.situation(), width, column)
         if isinstance(action_or_key, str):
             app.key_sequences.begin(action_or_key)
         elif action_or_key is not None:

@@ -15,7 +15,7 @@ class DispatchError(BuddyError):
     """Some actions do not have exactly one method. The message names these actions."""
 
 
-def resolve(
+def methods_of_actions(
     actions: Iterable[Action],
     targets: Iterable[tuple[str, object]],
     panes: Mapping[Pane, object],
@@ -23,9 +23,9 @@ def resolve(
 ) -> dict[str, Method]:
     """Return the method of each action, by the id of the action.
 
-    `Action.target` is a name in `targets`, the id of a pane, or `pane` for the pane that has focus, whose id
-    `focused_pane` returns. Raises `DispatchError` unless each action has exactly one method; an action with the target
-    `pane` needs one in every pane.
+    `Action.target` is a name in `targets`, the id of a pane, or `pane`, which stands for the pane that has focus:
+    `focused_pane` returns its id. A name may have several objects in `targets`. Raises `DispatchError`
+    unless each action has an id of its own and exactly one method; one with the target `pane` needs one in every pane.
     """
     objects = [*targets, *panes.items()]
     methods: dict[str, Method] = {}
@@ -35,14 +35,14 @@ def resolve(
             pane_method = FocusedPaneMethod(action.method, panes, focused_pane)
             candidates: list[Method] = [pane_method] if pane_method.is_in_all_panes else []
         else:
-            members = [getattr(target, action.method, None) for name, target in objects if name == action.target]
-            candidates = [member for member in members if callable(member)]
+            attributes = [getattr(target, action.method, None) for name, target in objects if name == action.target]
+            candidates = [attribute for attribute in attributes if callable(attribute)]
         if len(candidates) == 1 and action.id not in methods:
             methods[action.id] = candidates[0]
         else:
             problems.append(f"{action.id} ({action.handler})")
     if problems:
-        raise DispatchError(f"these actions do not have exactly one method: {', '.join(problems)}")
+        raise DispatchError(f"these actions do not have an id of their own and one method: {', '.join(problems)}")
     return methods
 
 

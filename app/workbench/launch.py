@@ -37,20 +37,21 @@ def run_workbench(
     watch: bool = False,
     overrides: Mapping[str, object] | None = None,
     shapes: tuple[str, ...] = (),
-    trusts: bool = False,
-    follows: bool = False,
+    is_trusted: bool = False,
+    follows_file: bool = False,
     plain: bool = False,
     panes: tuple[str, ...] = (),
 ) -> int:
     """Open the workbench on a program, and run until the user quits. Returns the exit code of the process.
 
-    `overrides` are recipe fields from the command line, `shapes`, `trusts` and `follows` are the options `--shape`,
-    `--trust` and `--follow`, `panes` the values of `--pane`. A `plain` workbench reads commands from stdin and prints
-    lines.
+    `directory` is the working directory of the engine, and with `watch`, changed source files are opened again.
+    `overrides` are recipe fields from the command line, `shapes`, `is_trusted` and `follows_file` are the options
+    `--shape`, `--trust` and `--follow`, `panes` the values of `--pane`. A `plain` workbench reads commands from stdin
+    and prints lines.
     """
-    settings, problems = load_settings(settings_path())
+    settings, startup_messages = load_settings(settings_path())
     if theme:
-        problems += filter(None, [theme_error(theme)])
+        startup_messages += filter(None, [theme_error(theme)])
         settings = msgspec.structs.replace(settings, theme=theme)
     if settings.memory is not None:
         # The engine, which inherits the environment, reads this variable. A value that the user has set wins.
@@ -60,11 +61,12 @@ def run_workbench(
         plugins=plugins, watch=watch, reopens_saved_graphs=settings.reopen, pane_files=panes,
     )  # fmt: skip
     workbench.session.overrides = overrides or {}
-    workbench.session.shapes, workbench.session.is_trusted, workbench.session.follows_file = shapes, trusts, follows
+    workbench.session.shapes = shapes
+    workbench.session.is_trusted, workbench.session.follows_file = is_trusted, follows_file
     if record_first_script(source, default_store()):
-        problems = [*problems, FIRST_SCRIPT_NOTICE]
+        startup_messages = [*startup_messages, FIRST_SCRIPT_NOTICE]
         workbench.shows_tour = True
-    workbench.session_commands.startup_messages = problems
+    workbench.session_commands.startup_messages = startup_messages
     code = asyncio.run(_run_until_quit(workbench, mouse))
     return code if code is not None else workbench.return_code or 0
 
@@ -79,8 +81,11 @@ def _workbench_type(plain: bool) -> type[Workbench]:
 
 
 async def _run_until_quit(workbench: Workbench, mouse: bool) -> int | None:
-    """Run until the user quits or the terminal disconnects, and then stop the engine. Returns the exit code, if any."""
-    asyncio.get_running_loop().call_later(GC_DELAY_SECONDS, _collect_garbage)
+    """Run until the user quits or the terminal disconnects, and then stop the engine.
+
+    Returns the code with which the app was exited, or `None`.
+    """
+    asyncio.get_running_loop().call_later(GC_DELAY_SECONDS, _enable_garbage_collection)
     disconnect_watch = asyncio.ensure_future(exit_on_disconnect(workbench))
     try:
         return await workbench.run_to_exit(mouse)
@@ -89,10 +94,10 @@ async def _run_until_quit(workbench: Workbench, mouse: bool) -> int | None:
         await workbench.session.close()
 
 
-def _collect_garbage() -> None:
+def _enable_garbage_collection() -> None:
     """Enable garbage collection, which the command line disables.
 
-    Exclude all objects that exist now: most of them stay.
+    The objects that exist now are excluded, because most of them live until exit.
     """
     gc.freeze()
     gc.enable()

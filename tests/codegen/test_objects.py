@@ -158,7 +158,7 @@ def test_two_threads_do_not_take_each_others_answers(beside: list[ObjectWorker],
     with ThreadPoolExecutor(2) as threads:
         found = list(threads.map(images, [MODULES * 3, [*MODULES, *MODULES[::-1]] * 2]))
     assert found == [alone * 3, [*alone, *alone[::-1]] * 2]
-    assert [worker.taken.locked() for worker in beside] == [False, False]
+    assert [worker.in_use_lock.locked() for worker in beside] == [False, False]
 
 
 def test_a_fork_knows_no_processes(beside: list[ObjectWorker]) -> None:

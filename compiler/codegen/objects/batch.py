@@ -92,7 +92,7 @@ class _Batch:
             for worker in reserved:
                 if worker.pending:
                     worker.discard()
-                worker.taken.release()
+                worker.in_use_lock.release()
         return [self._objects[number] for number in range(len(self._modules))]
 
     def _step(self, selector: selectors.BaseSelector) -> None:
@@ -127,7 +127,7 @@ class _Batch:
 
     def _read_answers(self, worker: ObjectWorker, selector: selectors.BaseSelector) -> None:
         try:
-            for number, seconds in worker.answers():
+            for number, seconds in worker.take_answers():
                 self._read_object(number, seconds)
         except OSError:
             self._discard(worker, selector, _EXIT_SECONDS)

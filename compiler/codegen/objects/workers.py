@@ -1,7 +1,8 @@
-"""The worker processes that compile objects. They are not threads, because the bindings hold the GIL while LLVM runs.
+"""The worker processes that compile modules to objects.
 
-A module that cannot be compiled ends the worker. The requester then compiles the module to get the error, unless a
-signal such as SIGABRT ended the worker. A worker also ends after `IDLE_SECONDS` without requests, to free its memory.
+They are not threads, because the bindings hold the GIL while LLVM runs. A module that cannot be compiled ends the
+worker. The requester then compiles the module to get the error, unless a signal such as SIGABRT ended the worker. A
+worker also ends after `IDLE_SECONDS` without requests, to free its memory.
 """
 
 from __future__ import annotations
@@ -23,58 +24,64 @@ MAX_WORKERS = 3
 
 
 class CompileObject(Message, frozen=True):
-    """Requests to compile the module in the file `path` to the object `path.o`; answered by `ObjectCompiled`."""
+    """Requests to compile the module in the file `path`; answered by `ObjectCompiled`.
 
-    number: int
-    level: int
+    The object is written to the file `path` with `.o` appended.
+    """
+
+    module_number: int
+    opt_level: int
     path: str
 
 
 class ObjectCompiled(Message, frozen=True):
-    """Answers request `number`: its object has been written, in `seconds`."""
+    """Answers the request for module `module_number`: its object has been written, in `seconds`."""
 
-    number: int
+    module_number: int
     seconds: float
 
 
 class ObjectWorker(BlockingWorker):
     """The connection to one worker. `pending` has the numbers of the modules that it has not compiled yet, in order.
 
-    The lock `taken` is held by the thread that uses the worker, since several threads may compile.
+    `in_use_lock` is held by the thread that uses the worker, since several threads may compile.
     """
 
     def __init__(self) -> None:
         self.pending: list[int] = []
-        self.taken = threading.Lock()
+        self.in_use_lock = threading.Lock()
         super().__init__("buddy.compiler.codegen.objects.workers:serve", ObjectCompiled)
 
-    def ask(self, number: int, level: int, path: str) -> bool:
+    def ask(self, module_number: int, opt_level: int, path: str) -> bool:
         """Sends a request; returns whether the process was still running."""
         try:
             # A request is far shorter than a pipe's buffer, so this never blocks.
-            self.send(CompileObject(number, level, path))
+            self.send(CompileObject(module_number, opt_level, path))
         except OSError:
             return False
-        self.pending.append(number)
+        self.pending.append(module_number)
         return True
 
-    def answers(self) -> list[tuple[int, float]]:
-        """Removes finished modules from `pending`; returns their numbers, with the seconds of each.
+    def take_answers(self) -> list[tuple[int, float]]:
+        """Reads answers, and removes their modules from `pending`; returns the number and the seconds of each.
 
-        Call it when the pipe is readable. Raises `BrokenPipeError` if the process has ended.
+        Call it when the pipe is readable. Raises `BrokenPipeError` if there is no answer because the process has ended.
         """
         self.pipe.read_available()
         finished = {}
         while self.pipe.holds_message:
             answer = self.receive()
-            finished[answer.number] = answer.seconds
+            finished[answer.module_number] = answer.seconds
         if not finished and self.pipe.at_end:
             raise BrokenPipeError("the process has ended")
         self.pending = [number for number in self.pending if number not in finished]
         return list(finished.items())
 
     def discard(self, patience: float = 0.0) -> int:
-        """Drops pending requests, and ends the process after `patience` seconds; returns its exit status."""
+        """Drops pending requests, waits up to `patience` seconds until the process exits, and then kills it.
+
+        Returns its exit status.
+        """
         self.pending = []
         return self.end(patience)
 
@@ -84,7 +91,7 @@ _start_lock = threading.Lock()
 
 
 def start_workers() -> None:
-    """Starts the missing workers: one less than the number of cores, but at most `MAX_WORKERS`."""
+    """Starts workers until there is one for each core but one, or `MAX_WORKERS` of them."""
     with _start_lock:
         _workers[:] = running_workers()
         with contextlib.suppress(OSError):
@@ -98,8 +105,8 @@ def running_workers() -> list[ObjectWorker]:
 
 
 def take_idle_workers() -> list[ObjectWorker]:
-    """Returns the free workers, reserved for the caller until it releases `taken`."""
-    return [worker for worker in running_workers() if worker.taken.acquire(blocking=False)]
+    """Returns the free workers, reserved for the caller until it releases `in_use_lock`."""
+    return [worker for worker in running_workers() if worker.in_use_lock.acquire(blocking=False)]
 
 
 def _drop_workers() -> None:
@@ -122,12 +129,13 @@ IDLE_SECONDS = 60.0
 def serve(channel: Channel) -> None:
     """Compiles requested modules until the channel is closed, or until no request has come for `IDLE_SECONDS`."""
     context = new_context()
+    # The imported modules are not garbage: collections need not look at them.
     gc.freeze()
     exit_timer = _start_exit_timer()
     while (request := channel.receive()) is not None:
         exit_timer.cancel()
-        seconds = emit_object(Path(request.path).read_bytes(), request.level, Path(request.path + ".o"), context)
-        channel.send(ObjectCompiled(request.number, seconds))
+        seconds = emit_object(Path(request.path).read_bytes(), request.opt_level, Path(request.path + ".o"), context)
+        channel.send(ObjectCompiled(request.module_number, seconds))
         exit_timer = _start_exit_timer()
     exit_timer.cancel()
 

@@ -17,7 +17,7 @@ from buddy.app.screens.help import help_screen
 from buddy.app.widgets.bindings import pane_bindings, screen_bindings
 from buddy.app.widgets.prompt import KEYS as PROMPT_KEYS
 from buddy.app.workbench.app import Workbench
-from buddy.app.workbench.dispatch import DispatchError, resolve
+from buddy.app.workbench.dispatch import DispatchError, methods_of_actions
 from buddy.app.workbench.palette import UNLISTED_ACTIONS, is_listed
 from buddy.app.workbench.status_lines import key_cells, prompt_cells, prompt_key_at
 from buddy.app.workspace.settings import Settings
@@ -32,7 +32,7 @@ def app(tmp_path: Path) -> Workbench:
 
 
 def test_every_action_has_exactly_one_method(app: Workbench) -> None:
-    methods = resolve(ACTIONS, app.targets(), app.panes, lambda: "ir")
+    methods = methods_of_actions(ACTIONS, app.targets(), app.panes, lambda: "ir")
     assert list(methods) == [action.id for action in ACTIONS]
     objects = dict([*app.targets(), *app.panes.items()])
     for action in ACTIONS:
@@ -48,7 +48,7 @@ def test_names_of_targets_are_unique_and_each_is_the_target_of_an_action(app: Wo
 
 def test_an_action_of_every_pane_runs_in_the_focused_pane(app: Workbench) -> None:
     focused = "graph"
-    methods = resolve(ACTIONS, app.targets(), app.panes, lambda: focused)
+    methods = methods_of_actions(ACTIONS, app.targets(), app.panes, lambda: focused)
     copied: list[str] = []
     for pane_id, pane in app.panes.items():
         pane.text_to_copy = partial(str, pane_id)  # type: ignore[method-assign]
@@ -62,16 +62,16 @@ def test_an_action_of_every_pane_runs_in_the_focused_pane(app: Workbench) -> Non
 def test_an_action_without_a_method_fails_at_start(app: Workbench, handler: str) -> None:
     action = Action("some", (), "Some", "Does it", handler)
     with pytest.raises(DispatchError, match=r"some \("):
-        resolve([action], app.targets(), app.panes, lambda: "ir")
+        methods_of_actions([action], app.targets(), app.panes, lambda: "ir")
 
 
 def test_an_action_with_two_methods_fails_at_start(app: Workbench) -> None:
     undo = Action("some", (), "Some", "Does it", "recipe.undo")
     twice = [*app.targets(), ("recipe", app.context.edits)]
     with pytest.raises(DispatchError, match="some"):
-        resolve([undo], twice, app.panes, lambda: "ir")
+        methods_of_actions([undo], twice, app.panes, lambda: "ir")
     with pytest.raises(DispatchError, match="some"):
-        resolve([undo, undo], app.targets(), app.panes, lambda: "ir")
+        methods_of_actions([undo, undo], app.targets(), app.panes, lambda: "ir")
 
 
 @pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.id)
@@ -172,7 +172,7 @@ def test_the_keys_of_a_prompt_can_be_clicked() -> None:
 
 
 def test_no_message_names_a_default_key() -> None:
-    root = Path(__file__).resolve().parents[3] / "app"
+    root = Path(__file__).methods_of_actions().parents[3] / "app"
     # Keys that no setting changes: of the terminal's server, and while a screen opens.
     fixed = {"web.py", "key_queue.py", "editor.py"}
     key = re.compile(r"[Pp]ress (?:[^\W\d_]|[!/?]|g [^\W\d_]|space|enter|ctrl\+\w)[ \"]")

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from buddy.app.panes.pass_rows import fold_disabled, pass_rows
+from buddy.app.panes.pass_rows import fold_rows, pass_rows
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import Recipe
 
@@ -17,7 +17,7 @@ PRESET = default_recipe()
 
 
 def shown(recipe: Recipe) -> list[str]:
-    return [row.name for row in fold_disabled(pass_rows(recipe, []), PRESET)]
+    return [row.name for row in fold_rows(pass_rows(recipe, []), PRESET)]
 
 
 def number_of(recipe: Recipe, name: str) -> int:
@@ -25,7 +25,7 @@ def number_of(recipe: Recipe, name: str) -> int:
 
 
 def test_neighbouring_passes_that_the_preset_leaves_off_are_one_row() -> None:
-    rows = fold_disabled(pass_rows(PRESET, []), PRESET)
+    rows = fold_rows(pass_rows(PRESET, []), PRESET)
     folded = [row for row in rows if row.folded]
     assert folded
     assert all(len(row.folded) > 1 for row in folded)
@@ -41,7 +41,7 @@ def test_a_pass_that_the_user_switched_off_keeps_its_row() -> None:
 
 
 def test_a_pass_that_the_user_switched_on_has_a_row() -> None:
-    name = next(row.folded[1] for row in fold_disabled(pass_rows(PRESET, []), PRESET) if row.folded)
+    name = next(row.folded[1] for row in fold_rows(pass_rows(PRESET, []), PRESET) if row.folded)
     assert name not in shown(PRESET)
     assert name in shown(PRESET.toggled(number_of(PRESET, name)))
 
@@ -49,7 +49,7 @@ def test_a_pass_that_the_user_switched_on_has_a_row() -> None:
 def test_an_unknown_preset_folds_nothing() -> None:
     steps = tuple(msgspec.structs.replace(step, enabled=False) for step in PRESET.steps)
     rows = pass_rows(msgspec.structs.replace(PRESET, steps=steps), [])
-    assert fold_disabled(rows, None) == rows
+    assert fold_rows(rows, None) == rows
 
 
 @pytest.mark.slow
