@@ -15,7 +15,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from buddy.compiler.runtime.native_calls import NativeFunction
+from buddy.compiler.runtime.native_calls import BuiltinCall
 
 Call = Callable[..., Sequence[torch.Tensor]]
 _DOUBLE_BACKWARD = "torch.compile does not support double backward: the gradients of a compiled graph have no gradients"
@@ -28,7 +28,7 @@ class NativeGraph:
     `places` has for each result its index in the computed tensors followed by the inputs, or `None` for no tensor.
     """
 
-    function: NativeFunction
+    function: BuiltinCall
     n_computed: int
     places: tuple[int | None, ...]
 
@@ -146,7 +146,7 @@ class _Once(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(_: object, run: NativeFunction, __: torch.Tensor, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(_: object, run: BuiltinCall, __: torch.Tensor, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return tuple(run(*inputs))
 
     @staticmethod

@@ -51,7 +51,7 @@ def measured(captured: CapturedGraph) -> tuple[Spread, ...]:
 
 
 def ran_in_double(captured: CapturedGraph) -> bool:
-    return bool(captured.exact)
+    return bool(captured.exact_results)
 
 
 def same(one: Spread, other: Spread) -> bool:
