@@ -39,7 +39,7 @@ from buddy.compiler.protocol.worker_messages import (
     StepNote,
     StoreGraph,
 )
-from buddy.compiler.support.processes.channel import Channel, serves, text_data, traceback_of
+from buddy.compiler.support.processes.channel import Channel, make_text_data, serves, traceback_of
 
 if TYPE_CHECKING:
     from buddy.compiler.driver.compilation import Compiler
@@ -200,7 +200,7 @@ class TextPacker:
 
     def pack(self, stage: Stage, text: StageText) -> StageData:
         line_sets = array("I", text.line_sets).tobytes()
-        packed, lines = text_data(text.content, line_sets, text.sets, text.derived, text.machine)
+        packed, lines = make_text_data(text.content, line_sets, text.sets, text.derived, text.machine)
         named = msgspec.structs.replace(stage, text=packed.name, lines=lines)
         if packed.name in self._known_texts:
             return StageData(named)

@@ -44,7 +44,12 @@ def test_a_call_takes_what_it_takes(timing: Any) -> None:
 
 def test_ratios_are_taken_pair_by_pair(timing: Any) -> None:
     """A slow minute doubles both times of a pair and leaves their ratio."""
-    assert timing.summarize_ratios([1.0, 2.0, 10.0], [2.0, 4.0, 20.0]) == {"median": 0.5, "low": 0.5, "high": 0.5, "runs": 3}
+    assert timing.summarize_ratios([1.0, 2.0, 10.0], [2.0, 4.0, 20.0]) == {
+        "median": 0.5,
+        "low": 0.5,
+        "high": 0.5,
+        "runs": 3,
+    }
 
 
 def test_one_value_is_its_own_spread(timing: Any) -> None:

@@ -173,7 +173,7 @@ class RecipeTrials:
             return _run_trial(channel, subject, recipe, self.overrides(), self.criterion.tolerance, until)
 
         limit = self._step_limit(subject)
-        task = Task(work, _error_result, TrialStep | TrialResult | LogText, on_message, limit, renewed=True)
+        task = Task(work, _error_result, TrialStep | TrialResult | LogText, on_message, limit, is_renewed=True)
         end = run_in_child(self.requester, task)
         if end.how == "stopped":
             raise BisectionStopped

@@ -26,7 +26,7 @@ PAIRS = tuple(
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(disk_cache.VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(disk_cache.ENVIRONMENT_VARIABLE, str(tmp_path / "cache"))
 
 
 def program(scale: float = 1.0) -> CapturedGraph:
