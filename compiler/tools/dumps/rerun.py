@@ -234,7 +234,13 @@ async def execute_steps(
     path.mkdir()
     texts = await asyncio.to_thread(_texts_at, dump, start)
     (path / "input.mlir").write_text("".join(texts), encoding="utf-8")
-    command = [mlir_opt.path, "input.mlir", f"--pass-pipeline={pipeline.text(start.step, skipped)}", "-o", os.devnull]
+    command = [
+        mlir_opt.path,
+        "input.mlir",
+        f"--pass-pipeline={pipeline.to_text(start.step, skipped)}",
+        "-o",
+        os.devnull,
+    ]
     command += _printing_flags(dump.stages, pipeline, texts[0], whole)
     raw = path / "stderr"
     with raw.open("wb") as stream:
