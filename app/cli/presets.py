@@ -11,7 +11,6 @@ from buddy.app.cli.headless import Failure, Headless, run_verb_on_program
 from buddy.app.cli.recipes import find_preset
 from buddy.app.reports.compile_times import PipelineFacts
 from buddy.app.reports.formatting import table
-from buddy.compiler.protocol import ListPresets
 from buddy.compiler.protocol.recipe import Recipe
 
 
@@ -37,38 +36,41 @@ def main(words: Sequence[str]) -> int:
 
 async def _compare_presets(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
     recipes = await engine.open_program(options, script)
-    presets = (
-        await engine.client.request(ListPresets(0, arguments.working_folder(options), arguments.plugins_of(options)))
-    ).presets
-    selected = [find_preset(presets, name) for name in options.only] or [
+    presets = engine.presets
+    # All graphs of a program have the same frontend, on which the choice depends.
+    selected = [find_preset(presets, name) for name in dict.fromkeys(options.only)] or [
         preset for preset in presets if preset.suits(recipes[0])
     ]
-    graphs = []
+    rows_by_graph = []
     for recipe in recipes:
         rows = []
         for preset in selected:
             with_preset = engine.with_steps_of(preset.recipe, recipe)
             rows.append(await _measure(engine, options, preset.name, with_preset))
-        graphs.append((recipe.graph, rows))
+        rows_by_graph.append((recipe.graph, rows))
         if not options.json:
             print(f"graph {recipe.graph}\n{_table(rows)}")
     if options.json:
-        results = [{"graph": number, "presets": [row.as_json() for row in rows]} for number, rows in graphs]
+        results = [{"graph": number, "presets": [row.as_json() for row in rows]} for number, rows in rows_by_graph]
         print(json.dumps({"source": options.source, "graphs": results}, indent=2))
-    return FAILURE if any(row.problem or (row.report and row.report.wrong) for _, rows in graphs for row in rows) else 0
+    all_rows = [row for _, rows in rows_by_graph for row in rows]
+    return FAILURE if any(row.problem or (row.report and row.report.wrong) for row in all_rows) else 0
 
 
 async def _measure(engine: Headless, options: argparse.Namespace, name: str, recipe: Recipe) -> PipelineFacts:
-    """Compile `recipe` of the preset `name`, and run it with `--run`. Returns the measurements, or the error."""
+    """Compile `recipe`, which has the steps of preset `name`, and run it with `--run`.
+
+    Returns the measurements, and the error if one of both fails.
+    """
+    compiled = report = None
     try:
+        compiled = (await engine.compile(recipe)).compiled
         if options.run:
-            compilation = await engine.run(recipe, options.repeats, options.timeout)
-        else:
-            compilation = await engine.compile(recipe)
+            report = (await engine.run(recipe, options.repeats, options.timeout)).report
     except Failure as failure:
         engine.console.error(failure.diagnostic, f"preset {name}")
-        return PipelineFacts(name, recipe, problem=str(failure.diagnostic))
-    return PipelineFacts(name, recipe, compilation.compiled, compilation.report)
+        return PipelineFacts(name, recipe, compiled, problem=str(failure.diagnostic))
+    return PipelineFacts(name, recipe, compiled, report)
 
 
 def _table(rows: Sequence[PipelineFacts]) -> str:
@@ -80,5 +82,6 @@ def _row(row: PipelineFacts) -> list[object]:
     report = row.report
     times = [f"{report.compiled.median * 1e3:.3g}", f"{report.eager.median * 1e3:.3g}"] if report else ["", ""]
     verdict = "failed" if row.problem else "" if report is None else report.word
-    sizes = [row.n_passes, row.n_changing_passes, f"{row.milliseconds:.0f}", row.n_ops, row.n_assembly_lines]
+    sizes: list[object] = [row.n_passes, row.n_changing_passes]
+    sizes += [f"{row.milliseconds:.0f}", row.n_ops, row.n_assembly_lines] if row.compiled else ["", "", ""]
     return [row.title, *sizes, *times, verdict]

@@ -48,14 +48,15 @@ def make_parser() -> arguments.Parser:
     arguments.add_failure_options(parser, required=True)
     text = "time limit of each run of the command (default: 30)"
     parser.add_argument("--timeout", type=arguments.positive_seconds, default=30.0, metavar="SECONDS", help=text)
-    text = "a run that exceeds the time limit is interesting too"
+    text = "a run that exceeds the time limit counts as the failure, too"
     parser.add_argument("--timeout-is-interesting", action="store_true", help=text)
     text = "number of processes that try modules in parallel (default: one per core)"
     parser.add_argument("-j", "--jobs", type=arguments.positive_number, metavar="N", help=text)
     text = (
-        "write the reduced module to FILE, and a script that shows the failure to FILE.sh (default: NAME.reduced.mlir)"
+        "write the reduced module to OUTPUT, and a script that shows the failure to OUTPUT.sh"
+        " (default: the name of FILE with .reduced.mlir)"
     )
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=text)
+    parser.add_argument("-o", "--output", type=Path, metavar="OUTPUT", help=text)
     arguments.add_output_options(parser)
     return parser
 
@@ -82,18 +83,23 @@ def _reduce(options: argparse.Namespace, flags: Sequence[str], console: Console)
     output = options.output or options.source.with_name(f"{options.source.stem}.reduced.mlir")
     if output.resolve() == options.source.resolve():
         raise UsageError(f"{output} is the module itself: give another file with -o")
-    if not output.parent.is_dir():  # a reduction may take long
+    # A reduction may take long: it should not end with an error that was foreseeable.
+    if output.is_dir():
+        raise UsageError(f"cannot write to {output}: it is a folder. Give the name of a file with -o")
+    if not output.parent.is_dir():
         raise UsageError(f"cannot write to {output}: {output.parent} is not a folder")
+    if not os.access(output if output.exists() else output.parent, os.W_OK):
+        raise UsageError(f"cannot write to {output}: permission denied")
     with tempfile.TemporaryDirectory(prefix="buddy-reduce-") as folder:
         try:
-            original = original_execution(text, failure, folder, str(options.source))
+            unreduced_run = original_execution(text, failure, folder, str(options.source))
         except OSError as error:
             raise UsageError(f"cannot run {failure.command[0]}: {error.strerror or error}") from error
         reduction = Reduction(
             text, failure, options.jobs or 0, lambda: _generic_form(failure, text, folder), _progress_reporter(console)
         )
         with reduction:
-            reduction.start(original)
+            reduction.start(unreduced_run)
             console.note(f"{describe(reduction.failure)}; {_form_text(reduction.progress)}")
             code = _run_to_end(reduction)
         console.clear_progress()

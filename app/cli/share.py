@@ -16,6 +16,7 @@ from buddy.app.reports.share.page import encode_report, may_be_replaced
 from buddy.app.workspace.files import write_bytes_atomically
 from buddy.compiler.protocol import CompareNodes, Diagnostic, NodesCompared, Profile, Profiled
 from buddy.compiler.protocol.recipe import Recipe
+from buddy.compiler.protocol.run_report import InputChoice
 
 _EPILOG = """
 The file contains the IR of every stage, the Python code that nodes come from, and the results. It
@@ -32,7 +33,7 @@ def make_parser() -> arguments.Parser:
     group = parser.add_argument_group("contents")
     group.add_argument("--no-run", action="store_true", help="do not run the compiled graphs: no outputs, no timings")
     group.add_argument("--profile", action="store_true", help="add the time of each node")
-    group.add_argument("--numerics", action="store_true", help="add the error of each node")
+    group.add_argument("--numerics", action="store_true", help="add the error of each node, compared with eager")
     arguments.add_repeats_option(group)
     arguments.add_comparison_options(group)
     arguments.add_input_options(parser)
@@ -59,10 +60,11 @@ def main(words: Sequence[str]) -> int:
 async def _share(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
     """Write the report on the selected graphs.
 
-    If one fails, the report contains its error and the exit code is FAILURE.
+    If a graph fails, the report contains its error and the exit code is FAILURE.
     """
+    inputs = inputs_of(options)
     recipes = await engine.open_program(options, script)
-    graphs = [await _collect_graph(engine, options, recipe) for recipe in recipes]
+    graphs = [await _collect_graph(engine, options, recipe, inputs) for recipe in recipes]
     page = await encode_report(graphs, engine.client.request, engine.client.welcome, engine.console.progress)
     with reporting_write_errors(options.output):
         write_bytes_atomically(options.output, page)
@@ -72,10 +74,11 @@ async def _share(engine: Headless, options: argparse.Namespace, script: tuple[st
     return FAILURE if any(graph.problem for graph in graphs) else 0
 
 
-async def _collect_graph(engine: Headless, options: argparse.Namespace, recipe: Recipe) -> SharedGraph:
-    """Compile a graph, run it, and measure what the options ask for."""
+async def _collect_graph(
+    engine: Headless, options: argparse.Namespace, recipe: Recipe, inputs: InputChoice
+) -> SharedGraph:
+    """Compile a graph, run it on `inputs`, and measure what the options ask for."""
     problem: Diagnostic | None = None
-    inputs = inputs_of(options)
     try:
         compilation = await engine.compile(recipe)
     except Failure as failure:
@@ -87,12 +90,12 @@ async def _collect_graph(engine: Headless, options: argparse.Namespace, recipe: 
         if not options.no_run:
             ran = await engine.run(recipe, options.repeats, options.timeout, inputs, options.equal_nan)
         if options.profile:
-            profiled = await engine.request(
-                Profile(engine.client.new_request_id(), recipe, timeout=options.timeout, inputs=inputs)
-            )
+            frame = Profile(engine.client.new_request_id(), recipe, options.repeats, options.timeout, inputs)
+            profiled = await engine.request(frame)
         if options.numerics:
-            frame = CompareNodes(engine.client.new_request_id(), recipe, timeout=options.timeout, inputs=inputs)
-            compared = await engine.request(frame)
+            compared = await engine.request(
+                CompareNodes(engine.client.new_request_id(), recipe, timeout=options.timeout, inputs=inputs)
+            )
     except Failure as failure:
         engine.console.error(failure.diagnostic, f"graph {recipe.graph}")
         problem = failure.diagnostic

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len
+
 from buddy.app.panes.phase_tabs import PhaseTab, tab_labels, tab_role
 from buddy.app.reports import formatting
 from buddy.app.reports.fallbacks import Fallback, GraphFacts
@@ -69,7 +71,7 @@ def graph_cells(state: State, workspace: Workspace, width: int, glyphs: formatti
 def graph_of_tab_at(state: State, workspace: Workspace, width: int, glyphs: formatting.Glyphs, x: int) -> int | None:
     """The number of the graph whose tab is at column `x`, `None` if no tab is there."""
     for label, _, graph in _tab_parts(state, workspace, width, glyphs):
-        x -= len(label)
+        x -= cell_len(label)
         if x < 0:
             return graph
     return None
@@ -89,7 +91,7 @@ def _tab_parts(
     active = tabs[state.graph].name
     head = " graphs "
     texts = tab_labels(tabs, active, width - len(head))
-    start, stop = _visible_range([len(text) for text in texts], state.graph, width - len(head) - 2)
+    start, stop = _visible_range([cell_len(text) for text in texts], state.graph, width - len(head) - 2)
     parts: list[tuple[str, str, int | None]] = [(head, "dim", None)]
     parts += [(glyphs.ellipsis, "dim", None)] if start else []
     parts += [(texts[k], tab_role(tabs[k], active=k == state.graph), k) for k in range(start, stop)]

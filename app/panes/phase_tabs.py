@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rich.cells import cell_len
+
 from buddy.app.widgets.look import Cells
 
 
@@ -28,7 +30,7 @@ class PhaseTab:
 
 
 def tab_labels(tabs: Sequence[PhaseTab], active: str, width: int) -> list[str]:
-    """Returns one label per tab, at most `width` characters in total if possible.
+    """Returns one label per tab, at most `width` columns in total if possible.
 
     If necessary, tabs lose their names, first those that are farthest from the active tab.
     """
@@ -36,7 +38,7 @@ def tab_labels(tabs: Sequence[PhaseTab], active: str, width: int) -> list[str]:
     farthest_first = sorted(range(len(tabs)), key=lambda k: abs(k - active_index), reverse=True)
     labels = [_label(tab, active=k == active_index) for k, tab in enumerate(tabs)]
     for k in farthest_first[:-1]:
-        if sum(map(len, labels)) <= width:
+        if sum(map(cell_len, labels)) <= width:
             break
         labels[k] = _label(tabs[k], with_name=False)
     return labels
@@ -53,7 +55,7 @@ def tab_cells(tabs: Sequence[PhaseTab], active: str, width: int) -> Cells:
 def tab_at(tabs: Sequence[PhaseTab], active: str, width: int, x: int) -> PhaseTab | None:
     """Returns the tab that is drawn at column `x`, `None` beyond the last tab."""
     for tab, label in zip(tabs, tab_labels(tabs, active, width), strict=True):
-        x -= len(label)
+        x -= cell_len(label)
         if x < 0:
             return tab
     return None

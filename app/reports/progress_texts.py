@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from buddy.app.actions import key_of
 from buddy.app.reports import formatting
 from buddy.app.reports.formatting import Glyphs
-from buddy.app.session.progress import N_OPENING_PARTS, PART_NAMES, elapsed_text, remaining_text
+from buddy.app.session.progress import N_PARTS_BEFORE_RUN, PART_DESCRIPTIONS, elapsed_text, remaining_text
 from buddy.compiler.protocol import Part
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ def progress_text(state: State, glyphs: Glyphs) -> str:
     progress = state.progress
     if progress is None:
         return ""
-    time = f"  {elapsed_text(state.seconds_since_progress) or remaining_text(state.seconds_left)}".rstrip()
+    time = f"  {elapsed_text(state.seconds_since_update) or remaining_text(state.seconds_left)}".rstrip()
     part_number = state.part_times.part_number
-    activity = f"{part_number}/{N_OPENING_PARTS} {progress.activity}" if part_number else progress.activity
+    activity = f"{part_number}/{N_PARTS_BEFORE_RUN} {progress.activity}" if part_number else progress.activity
     if progress.done < 0:
         return f"{activity}{glyphs.ellipsis}{time}"
     bar = formatting.progress_bar(progress.done, _PROGRESS_CELLS, glyphs).ljust(_PROGRESS_CELLS)
@@ -63,9 +63,9 @@ def waiting_texts(state: State, content: str, last: Part, glyphs: Glyphs) -> lis
     if state.opens_dump:
         has_no_lines = state.info is not None and content == "graph"
         return [_NO_SOURCE_LINES] if has_no_lines else [f"The {content} appears when its first stage has been found"]
-    parts = list(PART_NAMES)[: list(PART_NAMES).index(last) + 1]
+    parts = list(PART_DESCRIPTIONS)[: list(PART_DESCRIPTIONS).index(last) + 1]
     numbered = (_part_text(state, number, part, glyphs) for number, part in enumerate(parts, 1))
-    return [f"The {content} appears after {PART_NAMES[last]}:", "", *numbered]
+    return [f"The {content} appears after {PART_DESCRIPTIONS[last]}:", "", *numbered]
 
 
 def _part_text(state: State, number: int, part: Part, glyphs: Glyphs) -> str:
@@ -75,4 +75,4 @@ def _part_text(state: State, number: int, part: Part, glyphs: Glyphs) -> str:
     time = f"{formatting.seconds(seconds)}{glyphs.ellipsis * is_running}" if seconds else _PART_HINTS[part]
     if number < times.part_number and not seconds:
         time = "done"
-    return f"{'>' if is_running else ' '} {number}/{N_OPENING_PARTS} {PART_NAMES[part]:<20}{time}"
+    return f"{'>' if is_running else ' '} {number}/{N_PARTS_BEFORE_RUN} {PART_DESCRIPTIONS[part]:<20}{time}"

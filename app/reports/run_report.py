@@ -12,7 +12,7 @@ import msgspec
 from buddy.app.reports import formatting
 from buddy.app.reports.formatting import table
 from buddy.app.reports.training_memory import bytes_text, training_memory, training_summary
-from buddy.app.session.progress import PART_NAMES, PartTimes
+from buddy.app.session.progress import PART_DESCRIPTIONS, PartTimes
 from buddy.compiler.protocol import (
     COMPILER_NAMES,
     FOLDED,
@@ -87,12 +87,12 @@ def run_report_json(info: GraphInfo, report: RunReport, assignments: Sequence[As
 
 def part_seconds(times: PartTimes) -> dict[Part, float]:
     """Return the seconds of each part that has run, in order."""
-    return {part: seconds for part in PART_NAMES if (seconds := round(times.seconds(part), 3)) > 0}
+    return {part: seconds for part in PART_DESCRIPTIONS if (seconds := round(times.seconds(part), 3)) > 0}
 
 
 def part_times_text(seconds: Mapping[Part, float]) -> str:
     """Return the time of a command and of its parts: `time 9.1 s: importing torch 5.0 s, running the script 4.1 s`."""
-    parts = ", ".join(f"{PART_NAMES[part]} {value:.1f} s" for part, value in seconds.items())
+    parts = ", ".join(f"{PART_DESCRIPTIONS[part]} {value:.1f} s" for part, value in seconds.items())
     return f"time {sum(seconds.values()):.1f} s: {parts}"
 
 

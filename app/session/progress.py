@@ -15,36 +15,38 @@ MIN_SHOWN_SECONDS = 10.0
 _MIN_ESTIMATE_SECONDS, _MIN_ESTIMATE_SHARE = 2.0, 0.02
 
 
-class ProgressRate:
+class RemainingTimeEstimate:
     """Estimates the remaining seconds of a request from its progress so far."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
         self._request = 0
-        self._start_time, self._start_done = 0.0, 0.0
-        self._progress_time, self._done = 0.0, -1.0
+        self._start_time, self._start_share = 0.0, 0.0
+        self._update_time, self._share, self._is_share_known = 0.0, 0.0, False
 
     def record(self, request: int, done: float) -> None:
         """Record that the share `done` of request number `request` is done: 0 to 1, or negative if unknown."""
         now = self._clock()
-        if request != self._request or done < self._done:
-            self._request, self._start_time, self._start_done = request, now, max(done, 0.0)
-        self._progress_time, self._done = now, done
+        self._is_share_known = done >= 0
+        share = done if self._is_share_known else self._share if request == self._request else 0.0
+        if request != self._request or share < self._share:
+            self._request, self._start_time, self._start_share = request, now, share
+        self._update_time, self._share = now, share
 
-    def seconds_since_progress(self) -> float:
+    def seconds_since_update(self) -> float:
         """Return the seconds since the last call of `record`."""
-        return self._clock() - self._progress_time
+        return self._clock() - self._update_time
 
     def seconds_left(self) -> float | None:
         """Estimate the remaining seconds. Returns `None` if there is too little progress for an estimate."""
-        seconds, share = self._progress_time - self._start_time, self._done - self._start_done
-        if self._done < 0 or seconds < _MIN_ESTIMATE_SECONDS or share < _MIN_ESTIMATE_SHARE:
+        seconds, share = self._update_time - self._start_time, self._share - self._start_share
+        if not self._is_share_known or seconds < _MIN_ESTIMATE_SECONDS or share < _MIN_ESTIMATE_SHARE:
             return None
-        return max(0.0, seconds * (1.0 - self._done) / share - self.seconds_since_progress())
+        return max(0.0, seconds * (1.0 - self._share) / share - self.seconds_since_update())
 
 
 # The descriptions of the parts of opening, compiling and running a program, in order.
-PART_NAMES: dict[Part, str] = {
+PART_DESCRIPTIONS: dict[Part, str] = {
     "torch": "importing torch",
     "script": "running the script",
     "capture": "capturing",
@@ -52,7 +54,7 @@ PART_NAMES: dict[Part, str] = {
     "run": "running",
 }
 # The number of parts until a program has been opened and compiled: all except the run.
-N_OPENING_PARTS = len(PART_NAMES) - 1
+N_PARTS_BEFORE_RUN = len(PART_DESCRIPTIONS) - 1
 
 
 class PartTimes:
@@ -70,7 +72,8 @@ class PartTimes:
     def record(self, part: Part | Literal[""]) -> None:
         """Record that `part` is running, as a `Progress` frame says. An empty `part` changes nothing.
 
-        When the program is opened again, which starts with the first part, the earlier times are dropped.
+        When the program is opened again, the earlier times are dropped: opening starts with "torch", or with "script"
+        if torch was imported before.
         """
         if part in ("", self.running_part):
             return
@@ -89,12 +92,12 @@ class PartTimes:
     def part_number(self) -> int:
         """The number (from 1) of the running part while a program is opened and compiled for the first time; else 0.
 
-        It is 0 for a later compilation, which has no parts before it, and for a run.
+        It is 0 for a run, and for a later compilation, whose times are recorded by a new object.
         """
         was_opened = not {"torch", "script"}.isdisjoint((*self._seconds, self.running_part))
         if not self.running_part or self.running_part == "run" or not was_opened:
             return 0
-        return list(PART_NAMES).index(self.running_part) + 1
+        return list(PART_DESCRIPTIONS).index(self.running_part) + 1
 
     def seconds(self, part: Part) -> float:
         """Return the seconds that a part has taken so far; 0 if it has not started."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from buddy.app.session.graph_state import GraphState, Job
-from buddy.app.session.progress import PartTimes, ProgressRate
+from buddy.app.session.progress import PartTimes, RemainingTimeEstimate
 from buddy.app.session.stages import StageBoard
 from buddy.app.workspace.session_file import RunRecord, make_record, with_run, without_content
 from buddy.compiler import protocol as p
@@ -95,7 +95,7 @@ class State:
     part_times: PartTimes = field(default_factory=PartTimes)
     opens_dump: bool = False
     _open_problem: p.Diagnostic | None = None
-    _rate: ProgressRate = field(default_factory=ProgressRate)
+    _remaining: RemainingTimeEstimate = field(default_factory=RemainingTimeEstimate)
     _graph_states: dict[int, GraphState] = field(default_factory=dict)
     _recipes: dict[int, Recipe] = field(default_factory=dict)
     _inputs: dict[int, InputChoice] = field(default_factory=dict)
@@ -191,12 +191,12 @@ class State:
             return None
         recipe = self._recipes.get(self.progress.request)
         stage_seconds = self.graph_state_of(recipe.graph).board.seconds_left() if recipe is not None else None
-        return stage_seconds if stage_seconds is not None else self._rate.seconds_left()
+        return stage_seconds if stage_seconds is not None else self._remaining.seconds_left()
 
     @property
-    def seconds_since_progress(self) -> float:
+    def seconds_since_update(self) -> float:
         """The seconds since the last progress of a running job; 0 without one."""
-        return self._rate.seconds_since_progress() if self.progress is not None else 0.0
+        return self._remaining.seconds_since_update() if self.progress is not None else 0.0
 
     def running_jobs(self, graph: int) -> set[Job]:
         """Return the kinds of jobs, "compile" or "run", that are running for graph number `graph`."""
@@ -325,7 +325,7 @@ class State:
         if frame.request in self.jobs:
             self.progress = frame
             self.part_times.record(frame.part)
-            self._rate.record(frame.request, frame.done)
+            self._remaining.record(frame.request, frame.done)
         return STATUS
 
     def _apply_printout(self, frame: p.Printout) -> frozenset[Topic]:

@@ -12,7 +12,7 @@ from buddy.app.actions import ACTIONS, BY_ID, PANE_TITLES, Action, Pane, Situati
 from buddy.app.actions.situation import PIPELINE_ACTIONS
 from buddy.app.reports import formatting
 from buddy.app.reports.progress_texts import cancelled_text, progress_text
-from buddy.app.session.progress import MIN_SHOWN_SECONDS, PART_NAMES
+from buddy.app.session.progress import MIN_SHOWN_SECONDS, PART_DESCRIPTIONS
 from buddy.app.session.state import State
 from buddy.app.widgets.look import Cells, align_both_ends, cells_length, cut_cells
 from buddy.app.workspace.workspace import Workspace
@@ -85,7 +85,7 @@ def _engine_cells(state: State, busy: bool) -> Cells:
         return [(f"{stopped[0]} suspended", "bad")]
     if busy:
         part = state.part_times.running_part
-        return [(PART_NAMES[part] if part else "engine busy", "accent")]
+        return [(PART_DESCRIPTIONS[part] if part else "engine busy", "accent")]
     return [("engine ready", "ok")]
 
 
@@ -215,7 +215,7 @@ def _compile_summary(state: State) -> str:
 
 def _job_cells(state: State) -> Cells:
     """Return how to cancel the running job, more urgently if it makes no progress."""
-    is_slow = state.seconds_since_progress >= MIN_SHOWN_SECONDS
+    is_slow = state.seconds_since_update >= MIN_SHOWN_SECONDS
     return [(key_of("cancel"), "key"), (" stops the job " if is_slow else " cancels ", "dim")]
 
 

@@ -97,7 +97,7 @@ class RunValues:
         try:
             entries: list[dict[str, Any]] = json.loads((folder / _INDEX_FILE).read_text("utf-8"))
         except (OSError, ValueError) as error:
-            raise JobFailed(Diagnostic(f"the values were deleted: {error}", str(folder), "run it again")) from error
+            raise JobFailed(Diagnostic(f"cannot read the values: {error}", str(folder), "run it again")) from error
         return entries
 
     def _file(self, graph: int, kind: str, name: str) -> Path:
@@ -137,6 +137,8 @@ async def _in_thread(compute: Callable[[list[Any], Any], Any], files: list[Path]
         return await asyncio.to_thread(work)
     except ValueError as error:
         raise JobFailed(Diagnostic(str(error), f"a slice of {name}", "as in Python: 0, :, 3:8")) from error
+    except _ShapeMismatchError as error:
+        raise JobFailed(Diagnostic(str(error), f"the difference of {name}", "look at each of the two")) from error
     except OSError as error:
         raise JobFailed(Diagnostic(f"the values of {name} were deleted: {error}", todo="run again")) from error
 
@@ -166,9 +168,15 @@ def _parse_part(word: str, dim: int, size: int) -> int | slice:
         if not -size <= numbers[0] < size:
             raise ValueError(f"index {numbers[0]} is out of range for dim {dim} of size {size}")
         return numbers[0] % size
-    if len(numbers) > 3 or numbers[2:] == [0]:
+    if numbers[2:] == [0]:
+        raise ValueError(f"the step of {word!r} is 0")
+    if len(numbers) > 3:
         raise ValueError(f"{word!r} is not a slice of dim {dim}")
     return slice(*numbers)
+
+
+class _ShapeMismatchError(Exception):
+    """Two arrays cannot be subtracted, because their shapes differ."""
 
 
 class _Matrix:
@@ -177,7 +185,7 @@ class _Matrix:
     def __init__(self, arrays: list[np.ndarray], slices: str) -> None:
         shape = arrays[0].shape
         if any(array.shape != shape for array in arrays):
-            raise ValueError("output and eager have different shapes")
+            raise _ShapeMismatchError("the output and eager's have different shapes")
         index = index_of(slices, shape)
         self.views = [array[index] for array in arrays]
         ranges = [
@@ -225,10 +233,15 @@ def _element(value: Any) -> bool | int | float | str:
     return f"{value:.6g}" if isinstance(value, complex) else value
 
 
-def _to_double(array: np.ndarray) -> np.ndarray:
-    """Returns `array` in double precision, so that differences are accurate and integers do not wrap around."""
+def _to_wide(array: np.ndarray) -> np.ndarray:
+    """Returns `array` in a type in which differences are accurate, and integers do not wrap around.
+
+    On x86-64, the wide float of integers has 64 bits for the fraction, as many as the widest integers.
+    """
     import numpy as np
 
+    if array.dtype.kind in "iu":
+        return array.astype(np.longdouble)
     return array.astype(np.complex128 if np.iscomplexobj(array) else np.float64)
 
 
@@ -236,9 +249,10 @@ def _subtract(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
     """Returns the difference; 0 where both are equal, also if both are the same infinity or both are NaN."""
     import numpy as np
 
-    one, other = _to_double(ours), _to_double(theirs)
+    one, other = _to_wide(ours), _to_wide(theirs)
     with np.errstate(invalid="ignore"):
-        return np.where((one == other) | (np.isnan(one) & np.isnan(other)), 0.0, one - other)
+        difference = np.where((one == other) | (np.isnan(one) & np.isnan(other)), 0.0, one - other)
+    return difference if np.iscomplexobj(difference) else difference.astype(np.float64)
 
 
 def _difference_map(arrays: list[np.ndarray], frame: MapDifferences) -> DifferenceMap:

@@ -293,7 +293,8 @@ def _set_strides(tensor: torch.Tensor, strides: Strides, symbols: Mapping[str, i
         return tensor
     # All positions of an expanded dim are one element.
     unexpanded = tensor[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in target_strides)]
-    copied = torch.empty_strided(unexpanded.shape, target_strides, dtype=tensor.dtype).copy_(unexpanded)
+    copied = torch.empty_strided(unexpanded.shape, target_strides, dtype=tensor.dtype, device=tensor.device)
+    copied.copy_(unexpanded)
     # No `expand` to the same shape: it returns a view, and autograd forbids writes to a view from a compiled function.
     return copied if copied.shape == tensor.shape else copied.expand(tensor.shape)
 

@@ -24,18 +24,24 @@ from buddy.compiler.graph.types import NodeType, TensorMeta
 from buddy.compiler.protocol.recipe import digest
 
 
-def split_nodes(nodes: Sequence[Op], readers: Mapping[str, set[str]], length: int) -> list[tuple[Op, ...]]:
-    """Splits consecutive `nodes` into parts of about `length` nodes, at most `3 * length / 2`.
+def split_nodes(nodes: Sequence[Op], readers: Mapping[str, set[str]], part_length: int) -> list[tuple[Op, ...]]:
+    """Splits consecutive `nodes` into parts of about `part_length` nodes.
 
-    `readers` maps a node's name to the names of its readers. A cut is made where the fewest values are live, of these
-    where they have the fewest bytes (a quantised tensor rather than the floats before it, to which the next op would
-    have to be applied in a loop of its own), and never between a node with several results and its `GetItemOp`s.
+    A part has at most `3 * part_length / 2` nodes, unless all cuts there are impossible: a value that is not a single
+    tensor is not passed from one part to another. `readers` maps a node's name to the names of its readers. A cut is
+    made where the fewest values are live, and of these where they have the fewest bytes: before a quantised tensor is
+    converted to floats, for instance, so that the next part converts it in the loops of its own ops.
     """
     live = _live_values(nodes, readers)
     parts, start = [], 0
-    while len(nodes) - start > length + length // 2:
-        window = range(start + length // 2, start + length + length // 2)
-        cut = min(window, key=lambda position: (live[position], abs(position - start - length)))
+    while len(nodes) - start > part_length + part_length // 2:
+        window = range(start + part_length // 2, start + part_length + part_length // 2)
+        cut = min(window, key=lambda position: (live[position], abs(position - start - part_length)))
+        if math.isinf(live[cut][0]):
+            possible = (position for position in range(window.stop, len(nodes)) if math.isfinite(live[position][0]))
+            cut = next(possible, len(nodes))
+            if cut == len(nodes):
+                break
         parts.append(tuple(nodes[start:cut]))
         start = cut
     parts.append(tuple(nodes[start:]))
@@ -43,13 +49,13 @@ def split_nodes(nodes: Sequence[Op], readers: Mapping[str, set[str]], length: in
 
 
 def _live_values(nodes: Sequence[Op], readers: Mapping[str, set[str]]) -> list[tuple[float, int]]:
-    """Returns, for each node, how many values are live just before it, and their bytes.
+    """Returns, for each node, how many results of `nodes` that later ones read are live before it, and their bytes.
 
     The number is infinite if no cut is possible there. A size that is symbolic counts as 1.
     """
     positions = {op.name: i for i, op in enumerate(nodes)}
     change = [(0, 0)] * (len(nodes) + 1)
-    has_no_cut = [False] * (len(nodes) + 1)
+    is_cut_forbidden = [False] * (len(nodes) + 1)
     for i, op in enumerate(nodes):
         reader_positions = [positions[name] for name in readers.get(op.name, ()) if name in positions]
         last = max(reader_positions, default=i)
@@ -58,11 +64,11 @@ def _live_values(nodes: Sequence[Op], readers: Mapping[str, set[str]]) -> list[t
         change[last + 1] = (change[last + 1][0] - 1, change[last + 1][1] - size)
         has_one_tensor = not op.multiple and bool(op.metas) and op.metas[0] is not None
         if not has_one_tensor or any(isinstance(nodes[r], GetItemOp) for r in reader_positions):
-            has_no_cut[i + 1 : last + 1] = [True] * (last - i)
+            is_cut_forbidden[i + 1 : last + 1] = [True] * (last - i)
     live, count, size = list[tuple[float, int]](), 0, 0
     for i in range(len(nodes)):
         count, size = count + change[i][0], size + change[i][1]
-        live.append((float("inf") if has_no_cut[i] else count, size))
+        live.append((float("inf") if is_cut_forbidden[i] else count, size))
     return live
 
 
@@ -85,7 +91,7 @@ PART = "part"
 # The shortest module path that ends in a number: `encoder.layer.3`, or `3` if the model itself is a list.
 _LIST_ITEM = re.compile(r"^(?:[^.]*\.)*?\d+(?=\.|$)")
 
-# A node and the index of one of its results.
+# A node and the index of its result, which is always 0: only single tensors are passed to functions.
 Value = tuple[Op, int]
 
 
@@ -159,7 +165,7 @@ def outline_layers(graph: Graph, choices: Mapping[str, str]) -> Partition:
     for run, key in zip(runs, keys, strict=True):
         if key:
             groups.setdefault(key, []).append(run)
-    functions = _make_functions(groups, kinds)
+    functions = _make_functions(groups, kinds, graph._func_name)
     body: list[Op | PartitionCall] = []
     for run, key in zip(runs, keys, strict=True):
         if key:
@@ -172,7 +178,7 @@ def outline_layers(graph: Graph, choices: Mapping[str, str]) -> Partition:
 def _move_constants_to_readers(
     ops: Sequence[Op], readers: Mapping[str, set[str]], kinds: Mapping[str, NodeType]
 ) -> tuple[list[Op], dict[str, Op]]:
-    """Returns `ops` with each op that reads only parameters and has one reader moved directly before that reader.
+    """Returns `ops`, with each op that depends only on parameters and has one reader directly before that reader.
 
     A weight that is transposed or converted first is then a parameter of the function that multiplies it, and is packed
     before the calls. Otherwise the first function would compute all of these ops and pass their results to the other
@@ -194,15 +200,14 @@ def _move_constants_to_readers(
         if op.name in reader_of:
             sources.setdefault(reader_of[op.name].name, []).append(op)
     ordered: list[Op] = []
-
-    def append(op: Op) -> None:
-        for source in sources.get(op.name, ()):
-            append(source)
-        ordered.append(op)
-
     for op in ops:
-        if op.name not in reader_of:
-            append(op)
+        if op.name in reader_of:
+            continue
+        pending, reversed_order = [op], list[Op]()
+        while pending:
+            reversed_order.append(pending.pop())
+            pending.extend(sources.get(reversed_order[-1].name, ()))
+        ordered.extend(reversed(reversed_order))
     return ordered, reader_of
 
 
@@ -258,7 +263,10 @@ def _unlabel_single(runs: Sequence[_Run], kinds: Mapping[str, NodeType]) -> list
 
 
 def _split_long_runs(runs: Sequence[_Run], readers: Mapping[str, set[str]]) -> list[_Run]:
-    """Splits the runs without a label into parts, if these runs have more than `MAX_MAIN_NODES` nodes in total."""
+    """Joins adjacent runs without a label, and splits them into parts that become functions.
+
+    Returns the runs as they are if those without a label have at most `MAX_MAIN_NODES` nodes in total.
+    """
     if sum(len(run.nodes) for run in runs if not run.label) <= MAX_MAIN_NODES:
         return list(runs)
     result: list[_Run] = []
@@ -329,15 +337,16 @@ def _meta_texts(metas: Sequence[TensorMeta | None]) -> list[str]:
 
 
 def _make_functions(
-    groups: Mapping[str, Sequence[_Run]], kinds: Mapping[str, NodeType]
+    groups: Mapping[str, Sequence[_Run]], kinds: Mapping[str, NodeType], main_name: str
 ) -> dict[str, PartitionFunction]:
+    """Returns a function for each group of equal runs, with a name of its own that is not `main_name`."""
     functions: dict[str, PartitionFunction] = {}
-    counts: Counter[str] = Counter()
+    names = {main_name}
     for key, runs in groups.items():
         sample = runs[0]
         base = re.sub(r"\W", "_", sample.label.rpartition(".")[0]) or "layer"
-        counts[base] += 1
-        name = base if counts[base] == 1 else f"{base}_v{counts[base]}"
+        name = next(name for name in (base, *(f"{base}_v{n}" for n in range(2, len(names) + 3))) if name not in names)
+        names.add(name)
         is_parameter = tuple(kinds.get(op.name) is NodeType.FakeNode for op, _ in sample.inputs)
         sites = tuple(run.nodes for run in runs)
         functions[key] = PartitionFunction(name, sample.nodes, sample.inputs, sample.outputs, sites, is_parameter)

@@ -56,6 +56,7 @@ def test_the_smallest_module_and_its_script_are_written(module: Path, capsys: py
         (["--crash", "--command", ""], 2, "the command is empty"),
         (["--contains", "", "--command", "cat"], 2, "--contains needs a text"),
         (["--test", "true", "-o", "missing/small.mlir"], 2, "missing is not a folder"),
+        (["--test", "true", "-o", "."], 2, "cannot write to .: it is a folder"),
         (["--crash", "--mlir-opt", "./absent"], 2, "./absent is neither a program on the path"),
     ],
 )

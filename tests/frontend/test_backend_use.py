@@ -160,6 +160,14 @@ def test_what_is_wrong_is_told_by_the_first_call(given: dict[str, Any], message:
         compiled(lambda x: x + 1, **given)(torch.ones(2))
 
 
+def test_results_are_on_the_device_of_the_inputs_whatever_the_default_device() -> None:
+    x = torch.randn(3, 4)
+    with torch.device("meta"):
+        transposed = compiled(lambda x: x.t() + 1)(x)
+    assert (transposed.device, transposed.stride()) == (x.device, (1, 4))
+    agree(transposed, x.t() + 1)
+
+
 def test_the_default_mode_is_no_mode() -> None:
     assert BackendSettings.of(None, "default") == BackendSettings.of(None) == BackendSettings.of({})
     assert BackendSettings.of(None, "max-autotune").tune > 0

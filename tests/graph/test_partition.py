@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -68,6 +70,42 @@ def test_layers_of_other_shapes_are_other_functions() -> None:
     model.head = nn.Linear(6, 2)
     parts = outline_layers(captured(model, torch.randn(5, 4)).graph, {})
     assert [call.function for call in calls(parts)] == ["layers"] * 3 + ["layers_v2"] * 2
+
+
+def test_functions_of_different_lists_have_different_names() -> None:
+    class Lists(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList([*(Block(4) for _ in range(2)), nn.Linear(4, 6), *(Block(6) for _ in range(2))])
+            self.layers_v2 = nn.ModuleList([nn.Linear(6, 8), *(Block(8) for _ in range(2))])
+            self.forward_ = nn.Linear(8, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in (*self.layers, *self.layers_v2):
+                x = layer(x)
+            return self.forward_(x)
+
+    model, x = Lists(), torch.randn(5, 4)
+    names = [function.name for function in outline_layers(captured(model, x).graph, {}).functions]
+    assert len(names) == len(set(names)) == 3
+    with torch.no_grad():
+        assert_same(Line(model, x).run(), [model(x)])
+
+
+def test_a_chain_of_ops_on_a_parameter_may_be_longer_than_the_recursion_limit() -> None:
+    class Decayed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            weight = self.weight
+            for _ in range(sys.getrecursionlimit()):
+                weight = torch.sin(weight)
+            return x * weight
+
+    graph = captured(Decayed(), torch.randn(4)).graph
+    assert [op for part in outline_layers(graph, {}).functions for op in part.nodes]
 
 
 def test_items_of_a_model_that_is_a_list_are_layers() -> None:

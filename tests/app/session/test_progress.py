@@ -6,7 +6,7 @@ import pytest
 
 from buddy.app.reports import formatting
 from buddy.app.reports.progress_texts import waiting_texts
-from buddy.app.session.progress import BusyPeriod, PartTimes, ProgressRate, remaining_text
+from buddy.app.session.progress import BusyPeriod, PartTimes, RemainingTimeEstimate, remaining_text
 from buddy.app.session.stages import StageBoard
 from buddy.app.session.state import State
 from buddy.app.workbench.status_lines import progress_text, status_cells
@@ -24,7 +24,7 @@ class Clock:
 
 def test_the_remaining_time_is_extrapolated_from_steady_progress() -> None:
     clock = Clock()
-    pace = ProgressRate(clock)
+    pace = RemainingTimeEstimate(clock)
     pace.record(7, 0.0)
     assert pace.seconds_left() is None
     clock.now = 10.0
@@ -37,6 +37,19 @@ def test_the_remaining_time_is_extrapolated_from_steady_progress() -> None:
     clock.now = 30.0
     pace.record(8, -1.0)
     assert pace.seconds_left() is None
+
+
+def test_an_unknown_share_in_between_does_not_restart_the_estimate() -> None:
+    clock = Clock()
+    estimate = RemainingTimeEstimate(clock)
+    estimate.record(7, 0.0)
+    clock.now = 60.0
+    estimate.record(7, 0.5)
+    estimate.record(7, -1.0)
+    assert estimate.seconds_left() is None
+    clock.now = 63.0
+    estimate.record(7, 0.525)
+    assert estimate.seconds_left() == pytest.approx(63 / 0.525 - 63)
 
 
 def test_parts_are_timed_and_start_again_with_the_first_one() -> None:
@@ -125,7 +138,7 @@ def test_missing_stages_are_expected_to_take_their_last_time(stages: list[Stage]
 
 def test_a_stalled_job_shows_its_time_and_how_to_end_it() -> None:
     clock, state = Clock(), State()
-    state._rate = ProgressRate(clock)
+    state._remaining = RemainingTimeEstimate(clock)
     state.record_start("compile", 7, Recipe())
     state.apply(Progress(7, "pass 3/60 tile", 0.04))
     clock.now = 3.0

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.mlir.walk import VIEW_OPS, element_bytes, is_unaliased
+from buddy.compiler.mlir.walk import VIEW_OPS, element_bytes, is_unaliased, root_of
 from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, layout_of
 from buddy.compiler.passes.kernels.structured import Structured
 
@@ -116,15 +116,15 @@ def _access(op: Structured, number: int, rows: Sequence[Loop], inner: Sequence[L
 def _buffer_and_offset(value: ir.Value) -> tuple[ir.Value, int]:
     """Returns the buffer of `value`, and the offset of `value` in it, in elements.
 
-    Raises `UnsupportedError` if the buffer is a part of an arena, or if the offset is dynamic.
+    Raises `UnsupportedError` if the buffer is a part of an arena, or if the buffer or the offset is not known.
     """
     layout = layout_of(value.type)
     while isinstance(value, ir.OpResult) and value.owner.name in VIEW_OPS:
         if value.owner.name == "memref.view":
             raise UnsupportedError("its buffers already share an arena")
         value = value.owner.operands[0]
-    if layout.offset is None or layout_of(value.type).offset != 0:
-        raise UnsupportedError("an operand has a dynamic offset")
+    if layout.offset is None or layout_of(value.type).offset != 0 or root_of(value) != value:
+        raise UnsupportedError("the offset of an operand in its buffer is not known")
     return value, layout.offset
 
 
