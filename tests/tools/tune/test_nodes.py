@@ -41,7 +41,7 @@ def request(pairs: tuple[MeasuredError, ...] = PAIRS, seconds: float = 60.0) -> 
 @pytest.mark.parametrize("kept_bytes", [1 << 30, 0])
 def test_errors_are_those_of_the_whole_program(kept_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether the values of all nodes are kept or not."""
-    monkeypatch.setattr(nodes, "_MAX_KEPT_BYTES", kept_bytes)
+    monkeypatch.setattr(nodes, "_MAX_STORED_BYTES", kept_bytes)
     graph = program()
     measured = nodes.ErrorMeter(graph).measure(request()).errors
     assert [(one.node, one.precision) for one in measured] == [(one.node, one.precision) for one in PAIRS]
