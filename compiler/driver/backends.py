@@ -31,6 +31,7 @@ from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.plugins import is_built_in, origin
 from buddy.compiler.graph.sizes import plain_size
 from buddy.compiler.graph.transform.rewriting import observed_nodes
+from buddy.compiler.graph.types import TensorMeta
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.printing import print_llvm, to_llvm_ir
 from buddy.compiler.mlir.provenance import LocationSets
@@ -62,9 +63,9 @@ def lower_graph(
     dialect, and for an invalid imported module.
     """
     try:
-        given = imported_ir_of(graph, recipe)
-        if given is not None:
-            return lower_imported(graph, given, context, locations)
+        imported = imported_ir_of(graph, recipe)
+        if imported is not None:
+            return lower_imported(graph, imported, context, locations)
         if recipe.dialect not in OWN_DIALECTS:
             raise CompilationError(diagnosis.no_lowerings(recipe.dialect))
         return lower(graph, recipe, context, locations, overrides)
@@ -118,7 +119,12 @@ def artifact_of(
 
 def spec_of(op: Op) -> TensorSpec:
     """Returns the shape and element type of the first result of `op`, with symbolic sizes as text."""
-    return TensorSpec(tuple(map(plain_size, op.tensor_meta.shape)), op.tensor_meta.dtype.value)
+    return spec_of_meta(op.tensor_meta)
+
+
+def spec_of_meta(meta: TensorMeta) -> TensorSpec:
+    """Returns a shape and element type as in an artifact, with symbolic sizes as text."""
+    return TensorSpec(tuple(map(plain_size, meta.shape)), meta.dtype.value)
 
 
 # The IR that a backend compiles: the captured graph, top-level IR, or the LLVM dialect.
@@ -226,7 +232,7 @@ class _Native:
         seconds = time.perf_counter() - start
         if on_phase is not None:
             text = assembly.assembly_text(objects, code.locations)
-            generated = tuple((item.name, 1e3 * item.seconds) for item in objects if not item.reused)
+            generated = tuple((made.name, 1e3 * made.seconds) for made in objects if not made.reused)
             on_phase(snapshots.of_text("codegen", "asm", text, seconds, "asm", generated))
         assert code.entry is not None
         return artifact_of(code.graph, code.recipe, code.module, code.entry, code.calls, objects)

@@ -1,4 +1,4 @@
-"""Compiles graphs in separate processes, one at a time and at low priority, while the caller goes on."""
+"""Compiles graphs in separate processes, one at a time and at low priority, while the caller continues."""
 
 from __future__ import annotations
 
@@ -63,6 +63,7 @@ class _CompileQueue:
         self._thread: threading.Thread | None = None
 
     def submit(self, job: _Job) -> None:
+        """Adds a job, and starts the thread with the first one."""
         with self._idle:
             self._unfinished += 1
             if self._thread is None:
@@ -72,6 +73,7 @@ class _CompileQueue:
         self._jobs.put(job)
 
     def wait(self, timeout: float) -> bool:
+        """Waits until no job is left; returns false after `timeout` seconds."""
         with self._idle:
             return self._idle.wait_for(lambda: not self._unfinished, timeout)
 

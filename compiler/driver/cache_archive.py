@@ -30,6 +30,7 @@ from buddy.compiler.support.disk_cache import COMPILATIONS, OBJECTS, PROGRAMS, T
 _MAGIC, FORMAT = "buddy-tui-cache", 1
 _FIRST_LINE = re.compile(rf"{_MAGIC} (\d{{1,6}}) (\d{{1,12}}) ([0-9a-f]{{64}})")
 _MAX_LINE_BYTES = 128
+# What the key of this user's cache is derived for.
 _PURPOSE = "archives of the cache"
 # The keys of entries are digests (`recipe.digest`). As file names, they cannot leave the folder of the cache.
 _ENTRY_KEY = re.compile(r"[0-9a-f]{24}")
@@ -44,6 +45,7 @@ _DEPENDENCIES: dict[str, tuple[str, ...]] = {
     COMPILATIONS.name: Installation.__struct_fields__,
 }
 PORTABLE = {cache.name: cache for cache in (OBJECTS, PROGRAMS, TUNED, COMPILATIONS)}
+# The largest archive, compressed or not: all that the caches may hold, and the index.
 _MAX_BYTES = sum(cache.limit for cache in PORTABLE.values()) + (1 << 20)
 
 
@@ -120,9 +122,9 @@ def collect() -> ArchiveContents:
 
     Reading checks the seal of each file, so a file that another user put into the folder is left out.
     """
-    found = [(cache, key, cache.read(key)) for cache in PORTABLE.values() for key in cache.list_keys()]
+    candidates = [(cache, key, cache.read(key)) for cache in PORTABLE.values() for key in cache.list_keys()]
     entries = tuple(
-        ArchiveEntry(cache.name, key, data) for cache, key, data in found if data and _ENTRY_KEY.fullmatch(key)
+        ArchiveEntry(cache.name, key, data) for cache, key, data in candidates if data and _ENTRY_KEY.fullmatch(key)
     )
     return ArchiveContents(installation(), entries)
 
@@ -150,6 +152,7 @@ def write(path: Path, contents: ArchiveContents, key: bytes | None = None) -> st
 
 
 def _seal(first_line: str, key: bytes) -> str:
+    """Returns the keyed hash of the first line, which has the hash of the payload."""
     return hmac.new(key, first_line.encode(), "sha256").hexdigest()
 
 
@@ -238,6 +241,7 @@ def mismatch_reason(made_by: Installation, here: Installation, cache: str) -> st
 
 
 def _cpu_difference(theirs: str, ours: str) -> str:
+    """Returns how two CPUs differ; both are an architecture, followed by the features of the CPU."""
     their_machine, *their_flags = theirs.split() or [""]
     our_machine, *our_flags = ours.split() or [""]
     if their_machine != our_machine:
@@ -271,9 +275,9 @@ def store(contents: ArchiveContents) -> ImportResult:
     here = installation()
     names = dict.fromkeys(entry.cache for entry in contents.entries)
     rejected = {
-        name: why
+        name: reason
         for name in names
-        if (why := mismatch_reason(contents.made_by, here, name) or _too_large(contents, name))
+        if (reason := mismatch_reason(contents.made_by, here, name) or _size_problem(contents, name))
     }
     fitting = [entry for entry in contents.entries if entry.cache not in rejected]
     problem = disk_cache.find_problem()
@@ -302,12 +306,14 @@ def store(contents: ArchiveContents) -> ImportResult:
     return ImportResult(stored, rejected)
 
 
-def _too_large(contents: ArchiveContents, name: str) -> str:
+def _size_problem(contents: ArchiveContents, name: str) -> str:
+    """Returns why the entries of a cache are too large to be stored, "" if they are not."""
     size, limit = sum(len(entry.data) for entry in contents.entries if entry.cache == name), PORTABLE[name].limit
     return f"{size >> 20} MiB are more than the limit of {limit >> 20} MiB" if size > limit else ""
 
 
 def _remove(entries: Iterable[tuple[DiskCache, str]]) -> None:
+    """Removes entries, by cache and key, as far as possible."""
     for cache, key in entries:
         try:
             cache.remove(key)

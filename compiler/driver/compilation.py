@@ -51,6 +51,7 @@ MAX_SNAPSHOTS = 400
 MAX_ARTIFACTS = 64
 _MAX_LOWERED = 16
 
+# Called with each finished stage and its text.
 OnStage = Callable[[Stage, StageText], None]
 
 
@@ -100,6 +101,7 @@ class _Progress:
     reused: int = 0
 
     def add(self, snapshot: Snapshot, reused: bool) -> None:
+        """Adds the stage of a snapshot, numbered after the others, and reports it; `reused` says it was cached."""
         stage = msgspec.structs.replace(snapshot.stage, index=len(self.stages))
         self.stages.append(stage)
         self.texts.append(snapshot.text)
@@ -163,7 +165,7 @@ class Compiler:
         on_assignments: Callable[[tuple[Assignment, ...]], None] = lambda _assignments: None,
         on_step: OnStep = lambda _step: None,
     ) -> Compilation:
-        """Compiles `recipe` in half the time, without its stages, the remarks of passes, or use of the caches.
+        """Compiles `recipe` faster than `compile`: without its stages, the remarks of passes, or use of the caches.
 
         `on_assignments` is called with the lowerings of nodes before the MLIR passes run. Raises `CompilationError`,
         without the IR at the failure.
@@ -224,6 +226,7 @@ class Compiler:
     # ---- graph and top-level IR --------------------------------------------------------------------------------------
 
     def _lower(self, recipe: Recipe, progress: _Progress) -> tuple[Graph, LoweredModule]:
+        """Returns the graph after graph passes and its top-level module, which is cached. Raises `CompilationError`."""
         key = self._keys(recipe).top
         graph = self._graphs.after(recipe, progress.add, progress.on_step)
         if key not in self._lowered:
@@ -236,6 +239,7 @@ class Compiler:
     # ---- passes ------------------------------------------------------------------------------------------------------
 
     def _run_passes(self, recipe: Recipe, lowered: LoweredModule, progress: _Progress) -> tuple[Snapshot, str]:
+        """Returns the snapshot after all MLIR passes, and its key. Raises `CompilationError` if a pass fails."""
         keys = self._keys(recipe)
         top = self._top_snapshot(keys.top, lowered, progress)
         observer = _StageObserver(self, recipe, keys, top, progress)
@@ -243,14 +247,15 @@ class Compiler:
         return observer.snapshot, keys.after_step[-1] if keys.after_step else keys.top
 
     def _top_snapshot(self, key: str, lowered: LoweredModule, progress: _Progress) -> Snapshot:
+        """Returns the snapshot of the top-level module, from the cache if possible."""
         cached = self._snapshots.get(key)
         name = "import" if lowered.is_imported else "lower"
         snapshot = cached or snapshots.of_top_level(lowered.module.operation, self._locations, lowered.phase, name)
-        self._remember(key, snapshot)
+        self._store_snapshot(key, snapshot)
         progress.add(snapshot, reused=cached is not None)
         return snapshot
 
-    def _remember(self, key: str, snapshot: Snapshot) -> None:
+    def _store_snapshot(self, key: str, snapshot: Snapshot) -> None:
         self._snapshots[key] = snapshot
         self._snapshots.move_to_end(key)
         _trim(self._snapshots, MAX_SNAPSHOTS)
@@ -260,6 +265,10 @@ class Compiler:
     def _finish(
         self, recipe: Recipe, graph: Graph, lowered: LoweredModule, last: Snapshot, key: str, progress: _Progress
     ) -> Artifact:
+        """Returns the artifact that the backend makes of the snapshot `last`, whose key is `key`, and adds its stages.
+
+        Both are cached. Raises `CompilationError`.
+        """
         backend = select_backend(recipe, last.operation)
         llvm = (recipe.llvm_stages, recipe.llvm_disabled)
         key = digest(key, recipe.opt_level, recipe.target, backend.name, recipe.backend_flags, llvm)
@@ -273,12 +282,12 @@ class Compiler:
                 artifact, phases = _run_backend(backend, code)
             snapshot_keys = [f"{key}{number}" for number in range(len(phases))]
             for snapshot_key, snapshot in zip(snapshot_keys, phases, strict=True):
-                self._remember(snapshot_key, snapshot)
+                self._store_snapshot(snapshot_key, snapshot)
             self._artifacts[key] = artifact, snapshot_keys
             _trim(self._artifacts, MAX_ARTIFACTS)
         artifact, snapshot_keys = self._artifacts[key]
         for snapshot_key in snapshot_keys:
-            self._remember(snapshot_key, self._snapshots[snapshot_key])
+            self._store_snapshot(snapshot_key, self._snapshots[snapshot_key])
             progress.add(self._snapshots[snapshot_key], reused=is_cached)
         return artifact
 
@@ -304,7 +313,7 @@ class _StageObserver(Observer[Any]):
         self.snapshot = top
         self._compiler, self._recipe, self._keys, self._progress = compiler, recipe, keys, progress
         self._context, self._locations = compiler._context, compiler._locations
-        self._trail = [(top.stage, top.text)]
+        self._history = [(top.stage, top.text)]
         self._start = 0.0
 
     def cached_state(self, numbered: NumberedStep) -> ir.Operation | None:
@@ -334,14 +343,14 @@ class _StageObserver(Observer[Any]):
         with self._context, self._locations.unmapped_location(self._context):
             failed = [snapshots.at_failure(state, self._locations, numbered.step, numbered.number)]
             converters = diagnosis.converters_of(error, self.snapshot.operation, self._recipe, self._locations)
-        rewriter = diagnosis.last_rewriter(error.node_set, self._trail) if error.node_set else ""
+        rewriter = diagnosis.last_rewriter(error.node_set, self._history) if error.node_set else ""
         return CompilationError(diagnosis.of_step(error, numbered.step, numbered.number, converters, rewriter), failed)
 
     def _store(self, numbered: NumberedStep, snapshot: Snapshot, reused: bool) -> None:
         self.snapshot = snapshot
-        self._compiler._remember(self._keys.after_step[numbered.number], snapshot)
+        self._compiler._store_snapshot(self._keys.after_step[numbered.number], snapshot)
         self._progress.add(snapshot, reused)
-        self._trail.append((snapshot.stage, snapshot.text))
+        self._history.append((snapshot.stage, snapshot.text))
 
 
 def _remarks(
@@ -361,5 +370,6 @@ def _unapplied_remarks(
 
 
 def _trim(cache: OrderedDict[str, Any], limit: int) -> None:
+    """Evicts the oldest entries of a cache that has more than `limit`."""
     while len(cache) > limit:
         cache.popitem(last=False)

@@ -120,6 +120,8 @@ def pause_garbage_collector() -> Iterator[None]:
 
 
 class _LoweredToLlvm(NamedTuple):
+    """A module after all MLIR passes, with its calling convention (`None` without one) and its calls of eager."""
+
     module: Any
     locations: LocationSets
     entry: EntryConvention | None

@@ -35,6 +35,7 @@ _DEVICE_KERNELS = Diagnostic(
     "after the last pass",
     "run it with `buddy-tui run`, or choose a preset for the CPU",
 )
+# What to do about an op for which no pass was found, by whether it is a cast between types.
 _HINT_WITHOUT_CONVERTER = {
     False: "add a pass that converts {} to the LLVM dialect",
     True: "give the conversions to the LLVM dialect the same options, such as index-bitwidth: their types must match",
@@ -98,6 +99,7 @@ def last_rewriter(location_set: int, stages: Sequence[tuple[Stage, StageText]]) 
 
 
 def _lines_of(location_set: int, text: StageText) -> Counter[str]:
+    """Returns the lines of a location set, without the numbers of SSA values, and how often each occurs."""
     numbered = zip(text.content.splitlines(), text.line_sets, strict=True)
     lines = (line for line, number in numbered if number == location_set)
     return Counter(line.key for line in line_keys(lines, "mlir"))
@@ -212,6 +214,7 @@ def leftover_ops(module: ir.Operation, recipe: Recipe, locations: LocationSets) 
 
 
 def _conversion_hint(module: ir.Operation, name: str, recipe: Recipe, locations: LocationSets) -> str:
+    """Returns what to do about ops called `name` that are left after the last pass."""
     if disabled := _converters(module, name, recipe, locations):
         return f"switch on {' or '.join(disabled)}"
     if name != _CAST and (too_early := _converters(module, name, recipe, locations, enabled=True)):
@@ -259,10 +262,12 @@ def _converters(
 
 
 def _is_late_conversion(step: PassStep) -> bool:
+    """True for a conversion of the last phases, which may have run before the ops that it converts were created."""
     return step.phase in _LOWERING_PHASES and not facts(step.name).simplifies
 
 
 def _count_after(module: ir.Operation, name: str, step: PassStep, locations: LocationSets) -> int:
+    """Returns the number of ops called `name` in a clone of `module` after a pass, or in `module` if the pass fails."""
     with module.context, ir.Location.unknown():
         clone = module.clone()
         try:

@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from buddy.compiler.codegen import calling_convention
 from buddy.compiler.driver import diagnosis
-from buddy.compiler.driver.backends import compile_objects
+from buddy.compiler.driver.backends import compile_objects, spec_of, spec_of_meta
 from buddy.compiler.driver.compile_graph import run_passes_in_place
 from buddy.compiler.driver.diagnosis import CompilationError
 from buddy.compiler.graph.graph import Graph, symbols_of
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.partition import Partition
-from buddy.compiler.graph.sizes import plain_size
 from buddy.compiler.graph.types import DeviceType, NodeType, TensorMeta
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.ops.func import eager_calls
 from buddy.compiler.ops.lowering import NodeError, lower, new_context
 from buddy.compiler.ops.parameter_packing import pack_parameters
-from buddy.compiler.protocol.artifact import ArtifactSymbol, TensorSpec
+from buddy.compiler.protocol.artifact import ArtifactSymbol
 from buddy.compiler.protocol.presets import default_recipe, without_packing
 from buddy.compiler.protocol.recipe import Recipe
 
@@ -102,8 +101,8 @@ def runnable(lowered: TopLevelModule, graph: Graph) -> Run:
     if entry is None:
         raise CompilationError(diagnosis.no_entry(name))
     objects = compile_objects(module.operation, graph._locations, recipe.opt_level)
-    arguments = [_spec(meta) for meta in lowered.arguments]
-    results = [_spec(op.tensor_meta) for op in graph.results if isinstance(op, Op)]
+    arguments = [spec_of_meta(meta) for meta in lowered.arguments]
+    results = [spec_of(op) for op in graph.results if isinstance(op, Op)]
     images = [image.data for image in objects]
     program = LoadedProgram(
         calling_convention.make_artifact(
@@ -126,7 +125,3 @@ def _symbols(lowered: TopLevelModule, graph: Graph) -> list[ArtifactSymbol]:
         ArtifactSymbol(symbol.name, sources[symbol.source] if symbol.source >= 0 else -1, symbol.index)
         for symbol in symbols_of(graph)
     ]
-
-
-def _spec(meta: TensorMeta) -> TensorSpec:
-    return TensorSpec(tuple(map(plain_size, meta.shape)), meta.dtype.value)

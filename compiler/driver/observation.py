@@ -1,4 +1,4 @@
-"""Programs for comparing every node with eager: one that records the values of nodes, and one for each node alone.
+"""Compiles programs to compare every node with eager: one that records values of nodes, and one for each node alone.
 
 Fusion is determined from the compiled program: if one loop computes two nodes, both are in its location set, and the
 value of the first one is in memory only if another loop reads it too. The instrumented program is compared with the
@@ -39,7 +39,8 @@ _MAX_ATTEMPTS = 3
 
 # Sets of nodes, by stable name; each set is computed by one loop.
 Groups = frozenset[frozenset[str]]
-OnStep = Callable[[str], None]
+# Called with a description of what is done next.
+OnActivity = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Observation:
 
 
 def make_observation(
-    graph: Graph, recipe: Recipe, overrides: Registry | None, every: bool, report: OnStep = lambda _what: None
+    graph: Graph, recipe: Recipe, overrides: Registry | None, every: bool, report: OnActivity = lambda _what: None
 ) -> Observation:
     """Instruments `recipe` for `graph` to record the values that are in memory anyway, or with `every` all values.
 
@@ -61,9 +62,9 @@ def make_observation(
     """
     report("determining what is fused")
     program = compile_graph.run_passes(graph, _until_loops(recipe), overrides)
-    plain, groups = program.graph, _find_fused_groups(program)
-    storage = _ValueStorage(plain, program.lowered.partition, groups)
-    in_memory = [op for op in plain.operations if storage.is_in_memory(op)]
+    rewritten, groups = program.graph, _find_fused_groups(program)
+    storage = _ValueStorage(rewritten, program.lowered.partition, groups)
+    in_memory = [op for op in rewritten.operations if storage.is_in_memory(op)]
     if every:
         return _observe_all(graph, recipe, program, {op.stable for op in in_memory})
     recorded = {op.stable: storage.last_fused(op).stable for op in in_memory}
@@ -75,10 +76,10 @@ def make_observation(
             new_groups = _find_fused_groups(compile_graph.run_passes(graph, _until_loops(instrumented), overrides))
         changed = {name for group in new_groups ^ groups for name in group} & recorded.keys()
         if not changed:
-            return Observation(instrumented, program, _value_states(graph, plain, {*recorded}, set()))
+            return Observation(instrumented, program, _value_states(graph, rewritten, {*recorded}, set()))
         recorded = {name: end for name, end in recorded.items() if name not in changed}
     note = "recording some values has changed what is fused: these values are marked materialised"
-    return Observation(instrumented, program, _value_states(graph, plain, {*recorded}, changed), (note,))
+    return Observation(instrumented, program, _value_states(graph, rewritten, {*recorded}, changed), (note,))
 
 
 def _observe_all(
@@ -93,11 +94,15 @@ def _observe_all(
     return Observation(_with_observations(recipe, recorded), program, value_states, (note,) if materialised else ())
 
 
-def _value_states(captured: Graph, plain: Graph, recorded: set[str], materialised: set[str]) -> dict[str, ValueState]:
-    """Returns where the value of each node of `captured` is; `plain` is the graph after graph passes."""
-    remaining = {op.stable for op in plain.operations}
+def _value_states(
+    captured: Graph, rewritten: Graph, recorded: set[str], materialised: set[str]
+) -> dict[str, ValueState]:
+    """Returns where the value of each node of `captured` is; `rewritten` is the graph after graph passes."""
+    remaining = {op.stable for op in rewritten.operations}
     # A node with several results is observed if its results are.
-    recorded |= {op.args[0].stable for op in plain.operations if isinstance(op, GetItemOp) and op.stable in recorded}
+    recorded |= {
+        op.args[0].stable for op in rewritten.operations if isinstance(op, GetItemOp) and op.stable in recorded
+    }
 
     def of(name: str) -> ValueState:
         if name in materialised:
@@ -142,9 +147,9 @@ def _find_fused_groups(program: compile_graph.GraphAfterPasses) -> Groups:
 class _ValueStorage:
     """Determines which values of a compiled graph are in memory, and after which node each of them is complete."""
 
-    def __init__(self, graph: Graph, parts: Partition, groups: Groups) -> None:
-        self._call = {
-            op.name: i for i, item in enumerate(parts.body) if isinstance(item, PartitionCall) for op in item.nodes
+    def __init__(self, graph: Graph, partition: Partition, groups: Groups) -> None:
+        self._call_number = {
+            op.name: i for i, item in enumerate(partition.body) if isinstance(item, PartitionCall) for op in item.nodes
         }
         self._order = {op.stable: i for i, op in enumerate(graph.operations)}
         self._by_stable = {op.stable: op for op in graph.operations}
@@ -166,7 +171,7 @@ class _ValueStorage:
 
     def _are_fused(self, op: Op, reader: Op) -> bool:
         """True if one loop computes `op` and `reader`, or the only reader of `reader` if that is a view."""
-        if self._call.get(op.name) != self._call.get(reader.name):
+        if self._call_number.get(op.name) != self._call_number.get(reader.name):
             return False
         readers = [reader]
         while (
@@ -180,10 +185,15 @@ class _ValueStorage:
     def last_fused(self, op: Op) -> Op:
         """Returns the last node that the loops of `op` compute in the same call: then the value of `op` is complete."""
         names = {name for group in self._groups_of.get(op.stable, ()) for name in group} & self._by_stable.keys()
-        in_call = [name for name in names if self._call.get(self._by_stable[name].name) == self._call.get(op.name)]
+        in_call = [
+            name
+            for name in names
+            if self._call_number.get(self._by_stable[name].name) == self._call_number.get(op.name)
+        ]
         return self._by_stable[max([op.stable, *in_call], key=self._order.__getitem__)]
 
 
+# Called with a description of what is done next, and the fraction that is done, or -1 if it is unknown.
 OnProgress = Callable[[str, float], None]
 
 
@@ -202,24 +212,24 @@ def compile_single_nodes(
 ) -> tuple[list[NodeProgram], dict[str, str]]:  # fmt: skip
     """Compiles the nodes of `captured` one by one, as they are after the graph passes of `program`.
 
-    `symbols` are the sizes of the observed call. Returns the programs, and by stable name the reasons why other nodes
-    have none.
+    `symbols` are the sizes of the observed call. Returns the programs, and by stable name the reasons why other
+    nodes have none.
     """
     graph, assignments = program.graph, program.lowered.assignments
     to_compile: dict[str, _SingleNodeProgram] = {}
-    why = {a.node: "PyTorch runs it" for a in assignments if a.lowering == EAGER}
+    reasons = {a.node: "PyTorch runs it" for a in assignments if a.lowering == EAGER}
     captured_names = {op.name for op in captured.body} & {op.name for op in graph.body}
     for op in graph.operations:
-        if isinstance(op, GetItemOp) or op.stable in why or op.name not in captured_names:
+        if isinstance(op, GetItemOp) or op.stable in reasons or op.name not in captured_names:
             continue
         if op.has_effect:
-            why[op.stable] = op.only_eager or "it has an effect"
+            reasons[op.stable] = op.only_eager or "it has an effect"
             continue
         try:
             _add_program(to_compile, graph, op, captured_names, recipe, symbols)
         except ExtractionError as error:
-            why[op.stable] = str(error)
-    return _compile(list(to_compile.values()), overrides, why, report), why
+            reasons[op.stable] = str(error)
+    return _compile(list(to_compile.values()), overrides, reasons, report), reasons
 
 
 def _add_program(
@@ -263,6 +273,7 @@ def _with_added_nodes(op: Op, captured_names: set[str]) -> list[Op]:
 
 
 def _views_weight(op: Op) -> bool:
+    """True for a view of weights that only one node reads."""
     weights = all(isinstance(p, PlaceholderOp) and p.kind is NodeType.FakeNode for p in op.parents)
     return isinstance(op, ReshapeFamilyOp) and weights and len(op._children) == 1
 
@@ -307,9 +318,9 @@ def _single_node_recipe(
 
 
 def _compile(
-    programs: Sequence[_SingleNodeProgram], overrides: Registry | None, why: dict[str, str], report: OnProgress
+    programs: Sequence[_SingleNodeProgram], overrides: Registry | None, reasons: dict[str, str], report: OnProgress
 ) -> list[NodeProgram]:
-    """Compiles the programs; adds to `why` the nodes of those that cannot be compiled."""
+    """Compiles the programs; adds to `reasons` the nodes of those that cannot be compiled, each with the reason."""
     compiled = []
     if len(programs) > 1:
         objects.start_workers()
@@ -318,13 +329,13 @@ def _compile(
         try:
             artifact = compile_graph.compile_graph(program.graph, program.recipe, overrides)
         except CompilationError as error:
-            why |= {node: str(error.diagnostic) for _, results in program.uses for node, _ in results}
+            reasons |= {node: str(error.diagnostic) for _, results in program.uses for node, _ in results}
             continue
         if artifact.results_of_eager:
-            why |= {node: "PyTorch runs it" for _, results in program.uses for node, _ in results}
+            reasons |= {node: "PyTorch runs it" for _, results in program.uses for node, _ in results}
             continue
-        moves = all(isinstance(op, ReshapeFamilyOp) for op in program.graph.operations)
-        compiled.append(NodeProgram(to_bytes(artifact), tuple(program.uses), moves))
+        only_moves = all(isinstance(op, ReshapeFamilyOp) for op in program.graph.operations)
+        compiled.append(NodeProgram(to_bytes(artifact), tuple(program.uses), only_moves))
     return compiled
 
 
@@ -342,11 +353,11 @@ def compile_observed(
     report("compiling the instrumented program", -1.0)
     artifact = compile_graph.compile_graph(graph, observation.recipe, overrides)
     programs: list[NodeProgram] = []
-    why: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     if own_errors:
-        programs, why = compile_single_nodes(graph, observation.plain, recipe, overrides, symbols or {}, report)
+        programs, reasons = compile_single_nodes(graph, observation.plain, recipe, overrides, symbols or {}, report)
     precisions = {a.node: a.precision for a in observation.plain.lowered.assignments if a.precision}
     return ObservedProgram(
-        observation.recipe, to_bytes(artifact), observation.value_states, tuple(programs), why,
+        observation.recipe, to_bytes(artifact), observation.value_states, tuple(programs), reasons,
         time.perf_counter() - start, observation.notes, precisions,
     )  # fmt: skip

@@ -32,11 +32,12 @@ def parse_step(spelling: str, anchor: str) -> PassStep:
 
 
 def _parse_value(text: str) -> OptionValue:
+    """Returns the value of an option: a bool, an int or a float if `text` is one, else `text`."""
     if text in ("true", "false"):
         return text == "true"
-    for kind in (int, float):
+    for number_type in (int, float):
         try:
-            return kind(text)
+            return number_type(text)
         except ValueError:
             continue
     return text

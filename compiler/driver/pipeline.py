@@ -1,4 +1,4 @@
-"""The pass loop: runs the enabled passes of a recipe on a graph or a module, and notifies an observer."""
+"""Runs the enabled passes of a recipe on a graph or a module, and notifies an observer of each."""
 
 from __future__ import annotations
 

@@ -81,6 +81,7 @@ _PACKAGES = ("torch", "torch-mlir", "llvmlite", "iree-base-compiler", "iree-base
 
 @lru_cache(maxsize=1)
 def _packages() -> str:
+    """Returns the versions of Python and of the packages that are installed, as one text."""
     versions = [f"Python {sys.version_info.major}.{sys.version_info.minor}"]
     for name in _PACKAGES:
         try:

@@ -1,4 +1,4 @@
-"""Snapshots: the stages of a graph and of a module, each with its text and the module that the next pass clones."""
+"""Makes snapshots: stages of a graph or a module, each with its text and the module that the next pass clones."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 class Snapshot:
     """A stage with its text, the numbers of ops by name (`counts`), and the remarks of the pass.
 
-    `operation` is the module (`None` for stages that are not MLIR), `entry` the last known calling convention. `mark`
-    is a hash of the module's text with its location marks: if it is unchanged, so is `text`.
+    `operation` is the module (`None` for stages that are not MLIR), `entry` the last known calling convention.
+    `marked_hash` is a hash of the module's text with its location marks: if it is unchanged, so is `text`.
     """
 
     stage: Stage
@@ -45,7 +45,7 @@ class Snapshot:
     operation: Any = None
     entry: EntryConvention | None = None
     remarks: tuple[Remark, ...] = ()
-    mark: str = ""
+    marked_hash: str = ""
 
     def for_step(self, step: PassStep, index: int) -> Snapshot:
         """Returns this snapshot as the result of step number `index` of another recipe."""
@@ -116,7 +116,7 @@ def of_top_level(
     text = print_mlir(marked, locations)
     counts = op_counts(text.content)
     stage = Stage(0, name, phase, "", 0, ops=counts.total(), origins=text.origins, lost=lost)
-    return Snapshot(stage, text, counts, operation, mark=digest(marked))
+    return Snapshot(stage, text, counts, operation, marked_hash=digest(marked))
 
 
 def after_step(
@@ -125,8 +125,8 @@ def after_step(
 ) -> Snapshot:  # fmt: skip
     """Returns the snapshot after a pass; if the pass changed nothing, its text is that of `before`."""
     marked, lost = print_with_locations(operation, locations)
-    mark = digest(marked)
-    text = before.text if mark == before.mark else print_mlir(marked, locations)
+    marked_hash = digest(marked)
+    text = before.text if marked_hash == before.marked_hash else print_mlir(marked, locations)
     changed = text.content != before.text.content
     counts = op_counts(text.content) if changed else before.counts
     added, removed = _difference(before.counts, counts)
@@ -136,7 +136,7 @@ def after_step(
         origins=text.origins, lost=lost,
     )  # fmt: skip
     entry = read_entry_convention(operation) or before.entry
-    return Snapshot(stage, text, counts, operation, entry, remarks, mark)
+    return Snapshot(stage, text, counts, operation, entry, remarks, marked_hash)
 
 
 def at_failure(operation: ir.Operation, locations: LocationSets, step: PassStep, index: int) -> tuple[Stage, StageText]:

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] = ()) -> int:
-    """Serves a client; the first argument, if any, is the log file to use instead of stderr."""
+    """Serves a client and returns the exit code; the first argument, if any, is the log file to use instead of
+    stderr."""
     frames_in, frames_out = _take_standard_streams(arguments[0] if arguments else "")
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     from buddy.compiler.engine.connection import Connection
@@ -34,9 +35,9 @@ def _take_standard_streams(log: str) -> tuple[int, int]:
         target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(target, 2)
         os.close(target)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+    null_device = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null_device, 0)
+    os.close(null_device)
     os.dup2(2, 1)
     return frames_in, frames_out
 

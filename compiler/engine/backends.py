@@ -81,6 +81,7 @@ class IreeCompilation(CompilationRequest):
             self._report_phase(self._top_level)
 
     def _report_phase(self, top_level: CompileResult) -> None:
+        """Sends which of IREE's phases runs now: the one after the stages that have been added so far."""
         number = len(self._stages) - len(top_level.stages)
         name = IREE_PHASES[number] if number < len(IREE_PHASES) else "the module"
         self._send(
@@ -259,6 +260,8 @@ class BackendWorkers:
         self._send(FlagsChecked(job.request, problem))
 
     def _compiler_named(self, name: str) -> OtherCompiler:
+        """Returns the compiler called `name`. Raises `JobFailed` if it is unknown, or cannot be used on this
+        machine."""
         compiler = self._compilers.get(name)
         if compiler is None:
             todo = f"choose {NATIVE} or {' or '.join(OTHER_COMPILERS)}"

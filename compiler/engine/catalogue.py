@@ -37,6 +37,7 @@ class PassDiscovery:
         self._task: asyncio.Task[RegisteredNames] | None = None
 
     async def registered_passes(self) -> RegisteredNames:
+        """Returns the passes and dialects; `problem` says why if they could not be found."""
         if self._task is None:
             self._task = asyncio.create_task(_load_or_discover())
         return await asyncio.shield(self._task)
@@ -47,6 +48,7 @@ class PassDiscovery:
 
 
 async def _load_or_discover() -> RegisteredNames:
+    """Returns the cached passes, else those that a separate process finds, or the reason why it found none."""
     if (cached := discovery.cached_passes()) is not None:
         return cached
     try:

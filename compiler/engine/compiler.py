@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from buddy.compiler.protocol.text.lines import StageText
 
 
+# Maximum number of graphs whose `Compiler` is kept; the least recently used one is evicted.
 MAX_GRAPHS = 8
 
 
@@ -123,17 +124,17 @@ def compile_recipe(channel: Channel, compiler: Compiler, recipe: Recipe, known_t
     from buddy.compiler.driver.backends import backend_named
     from buddy.compiler.driver.diagnosis import CompilationError
 
-    packer, recipe = TextPacker(channel, known_texts), recipe.for_backend()
+    sender, recipe = StageSender(channel, known_texts), recipe.for_backend()
     try:
         compile_stages = (
             _compile_to_top_level if backend_named(recipe.backend).takes == "toplevel" else _compile_to_objects
         )
-        channel.send(Assignments(compiler.assignments(recipe, packer.send_step)))
-        result, artifact = compile_stages(compiler, recipe, packer)
+        channel.send(Assignments(compiler.assignments(recipe, sender.send_step)))
+        result, artifact = compile_stages(compiler, recipe, sender)
     except CompilationError as error:
-        return FailureReply(error.diagnostic, tuple(packer.pack(stage, text) for stage, text in error.stages))
+        return FailureReply(error.diagnostic, tuple(sender.to_data(stage, text) for stage, text in error.stages))
     return CompileDone(
-        packer.stages(result.stages),
+        sender.stages(result.stages),
         artifact,
         tuple(result.assignments),
         tuple(result.remarks),
@@ -145,18 +146,18 @@ def compile_recipe(channel: Channel, compiler: Compiler, recipe: Recipe, known_t
 def _compile_without_stages(channel: Channel, compiler: Compiler, recipe: Recipe) -> Reply | None:
     """Compiles `recipe` without its stages; returns the reply.
 
-    Returns `None` if the backend takes top-level IR, or if the compilation fails: with its stages, it tells more.
+    Returns `None` if the backend takes top-level IR, or if the compilation fails: one with stages shows where.
     """
     from buddy.compiler.driver.backends import backend_named
     from buddy.compiler.driver.diagnosis import CompilationError
     from buddy.compiler.protocol.artifact import to_bytes
 
-    packer, recipe = TextPacker(channel, ()), recipe.for_backend()
+    sender, recipe = StageSender(channel, ()), recipe.for_backend()
     if backend_named(recipe.backend).takes == "toplevel":
         return None
     try:
         result = compiler.compile_without_stages(
-            recipe, lambda assignments: channel.send(Assignments(assignments)), packer.send_step
+            recipe, lambda assignments: channel.send(Assignments(assignments)), sender.send_step
         )
     except CompilationError:
         return None
@@ -164,26 +165,26 @@ def _compile_without_stages(channel: Channel, compiler: Compiler, recipe: Recipe
     return CompileDone((), artifact, result.assignments, result.remarks, result.seconds, result.reused)
 
 
-def _compile_to_objects(compiler: Compiler, recipe: Recipe, packer: TextPacker) -> tuple[Any, bytes]:
+def _compile_to_objects(compiler: Compiler, recipe: Recipe, sender: StageSender) -> tuple[Any, bytes]:
     """Returns all stages of the recipe, and the artifact with the objects. Raises `CompilationError`."""
     from buddy.compiler.protocol.artifact import to_bytes
 
-    result = compiler.compile(recipe, packer.send_stage, packer.send_step)
+    result = compiler.compile(recipe, sender.send_stage, sender.send_step)
     return result, to_bytes(result.artifact)
 
 
-def _compile_to_top_level(compiler: Compiler, recipe: Recipe, packer: TextPacker) -> tuple[Any, bytes]:
+def _compile_to_top_level(compiler: Compiler, recipe: Recipe, sender: StageSender) -> tuple[Any, bytes]:
     """Returns the stages up to top-level IR, and the backend's artifact. Raises `CompilationError`."""
     from buddy.compiler.driver.backends import Code, backend_named
 
-    result = compiler.top_level(recipe, packer.send_stage, packer.send_step)
+    result = compiler.top_level(recipe, sender.send_stage, sender.send_step)
     code = Code(result.graph, recipe, result.module, result.locations)
     backend = backend_named(recipe.backend)
     backend.check(code)
     return result, msgspec.msgpack.encode(backend.compile(code))
 
 
-class TextPacker:
+class StageSender:
     """Sends stages to the engine, with their texts unless the engine has these, which `known_texts` names."""
 
     def __init__(self, channel: Channel, known_texts: tuple[str, ...]) -> None:
@@ -194,18 +195,19 @@ class TextPacker:
         self._channel.send(StepNote(step))
 
     def send_stage(self, stage: Stage, text: StageText) -> None:
-        data = self.pack(stage, text)
+        data = self.to_data(stage, text)
         self._sent[stage.index] = data.stage
         self._channel.send(StageNote(data))
 
-    def pack(self, stage: Stage, text: StageText) -> StageData:
+    def to_data(self, stage: Stage, text: StageText) -> StageData:
+        """Returns a stage with the name and line count of its text, and with the text unless the engine has it."""
         line_sets = array("I", text.line_sets).tobytes()
-        packed, lines = make_text_data(text.content, line_sets, text.sets, text.derived, text.machine)
-        named = msgspec.structs.replace(stage, text=packed.name, lines=lines)
-        if packed.name in self._known_texts:
+        data, lines = make_text_data(text.content, line_sets, text.sets, text.derived, text.machine)
+        named = msgspec.structs.replace(stage, text=data.name, lines=lines)
+        if data.name in self._known_texts:
             return StageData(named)
-        self._known_texts.add(packed.name)
-        return StageData(named, packed)
+        self._known_texts.add(data.name)
+        return StageData(named, data)
 
     def stages(self, final: tuple[Stage, ...]) -> tuple[StageData, ...]:
         """Returns the final stages of the compilation, with the text names and line counts of those sent before."""

@@ -1,4 +1,4 @@
-"""One compilation in the compiler worker: collects stages, texts and the result from its notes."""
+"""Follows a compilation in a worker: collects its stages, texts and result from the worker's notes and reply."""
 
 from __future__ import annotations
 
@@ -42,6 +42,10 @@ def store_text(store: TextStore, text: TextData | None) -> None:
 
 # Sends a message to a worker and returns its reply; the notes before it go to the second argument.
 Call = Callable[[Message, Callable[[Message], None]], Awaitable[Any]]
+
+
+# The purposes of compilations under which texts of a graph are pinned, and "failed" for stages before a failure.
+PIN_KINDS = ("main", "comparison", "native", "failed", "profile", "export")
 
 
 class CompilationRequest:
@@ -139,6 +143,7 @@ class CompilationRequest:
         self._send(Progress(self._request, self._step_text(step), done, "compile"))
 
     def _step_text(self, step: int) -> str:
+        """Returns the text of the progress, such as "pass 2/7 canonicalize"."""
         if step == LOWERING_STEP:
             return "lowering"
         if step == CODE_STEP:
@@ -147,6 +152,7 @@ class CompilationRequest:
         return f"pass {1 + passes.index(step)}/{len(passes)} {self._recipe.steps[step].name}"
 
     def _describe_crash(self, died: WorkerDied) -> Diagnostic:
+        """Returns the diagnostic of a crash of the worker, with the step at which it occurred."""
         step = self._step
         if step is None:
             where = "before the first pass"

@@ -24,7 +24,10 @@ _READ_BYTES = 1 << 18
 
 
 class ClientConnection(Protocol):
-    """The interface of a server's connection to its client, for any transport. `lost` is set when it has ended."""
+    """The interface of a server's connection to its client, for any transport; see `Connection`.
+
+    `lost` is set when it has ended.
+    """
 
     lost: asyncio.Event
 
@@ -136,7 +139,7 @@ class Peer:
             os.kill(self._pid, 0)
         except ProcessLookupError:
             return False
-        return self._pid > 0
+        return self._pid > 0  # signal 0 to process 0 never fails, and 0 means that the id is unknown
 
 
 class ListeningSocket:

@@ -60,7 +60,7 @@ _TEXT_BYTES = 96 << 20
 _ROW_STAGES, _ROW_SECONDS, _ROW_BYTES, _MAX_ROWS = 4, 1.0, 4 << 20, 5000
 
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 class _OpenedDump:
@@ -109,8 +109,11 @@ class DumpHandler:
         self._following: asyncio.Task[None] | None = None
         store.add_reader(TEXT_PREFIX, self)
 
-    def format_of(self, frame: Open) -> DumpFormat | None:
-        """Returns the format of the dump that `frame` opens; `None` if it opens something else."""
+    def detect_format(self, frame: Open) -> DumpFormat | None:
+        """Returns the format of the dump that `frame` opens; `None` if it opens something else.
+
+        Called for each `Open`: sets `is_dump`, and stops following the log that was opened before.
+        """
         path = Path(frame.directory, frame.source)
         try:
             detected = dump_format(path)
@@ -172,6 +175,7 @@ class DumpHandler:
             self._following = asyncio.create_task(self._follow(opened, job.request))
 
     async def _send_graphs(self, dump: Dump, request: int, start: float) -> None:
+        """Sends the graphs of a dump with their rows, unless no IR has been found in it."""
         graphs = await asyncio.to_thread(_graphs_with_rows, dump)
         files = tuple(str(file.absolute()) for file in dump.files)
         notes = (DESCRIPTIONS[dump.format], *dump.notes, *_limit_notes(dump))
@@ -223,17 +227,17 @@ class DumpHandler:
         if frame.recipe.skipped_steps:
             await self._send_rerun(opened, frame.recipe, job, start)
             return
-        dump, stages, listed, numbers = opened.dump, list[Stage](), 0, StepNumbers()
+        dump, stages, n_listed, numbers = opened.dump, list[Stage](), 0, StepNumbers()
         while True:
             has_ended = opened.has_ended.is_set()
-            known = len(dump.stages)
+            n_known = len(dump.stages)
             name = dump.graph_name(graph)
-            for record in dump.stages[listed:known]:
+            for record in dump.stages[n_listed:n_known]:
                 record.step = numbers.add(record)
                 if len(stages) < MAX_STAGES and record.is_of(name):
                     stages.append(client_stage(record, len(stages)))
                     self._send(StageDone(job.request, graph, stages[-1]))
-            listed = known
+            n_listed = n_known
             if has_ended:
                 break
             wait = _UPDATE_SECONDS + len(stages) * _SECONDS_PER_STAGE
@@ -271,7 +275,8 @@ class DumpHandler:
         """Like `read`, without the source lines."""
         return self._from_file(name, read_text)
 
-    def _from_file(self, name: str, read: Callable[[Dump, DumpStage], T]) -> T | None:
+    def _from_file(self, name: str, read: Callable[[Dump, DumpStage], _T]) -> _T | None:
+        """Returns the result of `read` for the stage whose text has this name, or `None`. Raises `JobFailed`."""
         for opened in reversed(self._opened.values()):
             for dump in (opened.dump, *(rerun.dump for rerun in opened.reruns.values())):
                 record = dump.by_text.get(name)
@@ -293,6 +298,7 @@ def _advance(chunks: Iterator[None]) -> bool:
 
 
 def _graphs(dump: Dump, rows: tuple[NodeRow, ...] = ()) -> tuple[GraphInfo, ...]:
+    """Returns the graphs of a dump, each with `rows`."""
     return tuple(GraphInfo(name, rows, entry_phase=DUMP, compared=False) for name in dump.graph_names)
 
 
@@ -301,18 +307,19 @@ def _graphs_with_rows(dump: Dump) -> tuple[GraphInfo, ...]:
     graphs = []
     end = time.monotonic() + _ROW_SECONDS
     for number, name in enumerate(dump.graph_names):
-        places: set[str] = set()
-        read = 0
+        source_lines: set[str] = set()
+        n_read = 0
         texts: set[str] = set()
         for record in dump.stages_of(number):
-            if read >= _ROW_STAGES or time.monotonic() > end:
+            if n_read >= _ROW_STAGES or time.monotonic() > end:
                 break
             if record.text not in texts:
                 texts.add(record.text)
-                read += 1
+                n_read += 1
                 if record.length < _ROW_BYTES:
-                    places |= all_source_lines(find_source_lines(read_text(dump, record), record.language))
-        graphs.append(GraphInfo(name, source_line_rows(sorted(places)[:_MAX_ROWS]), entry_phase=DUMP, compared=False))
+                    source_lines |= all_source_lines(find_source_lines(read_text(dump, record), record.language))
+        rows = source_line_rows(sorted(source_lines)[:_MAX_ROWS])
+        graphs.append(GraphInfo(name, rows, entry_phase=DUMP, compared=False))
     return tuple(graphs)
 
 

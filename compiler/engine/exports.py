@@ -113,8 +113,8 @@ class SubgraphHandler:
         """Bisects in a separate process, which exits when this job ends."""
         self._send(Progress(job.request, "preparing"))
         async with ListeningSocket(BisectionMessage) as listening:
-            begin = StartBisection(frame.recipe.graph, frame.recipe, frame.criterion, listening.address)
-            await self._session.call_host_for(frame.recipe, begin, job)
+            request = StartBisection(frame.recipe.graph, frame.recipe, frame.criterion, listening.address)
+            await self._session.call_host_for(frame.recipe, request, job)
             try:
                 limit = frame.criterion.seconds + frame.criterion.step_seconds + _EXTRA_SECONDS
                 await asyncio.wait_for(self._follow(listening, job), limit)
@@ -123,6 +123,7 @@ class SubgraphHandler:
                 raise JobFailed(Diagnostic(what, "a forked process", "allow more time")) from error
 
     async def _follow(self, listening: ListeningSocket, job: Job) -> None:
+        """Passes on the messages of the process that bisects, until it has finished. Raises `JobFailed`."""
         async for message in (await listening.peer()).messages():
             if isinstance(message, Activity):
                 self._send(Progress(job.request, message.activity, message.done))

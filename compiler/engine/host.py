@@ -116,7 +116,7 @@ class Host:
             problems, before = _load_plugins(request), registrations.plugin_registrations()
             self._program = _load_program(request, self._progress)
             if request.frontend not in OWN_FRONTENDS:
-                self._import(request.frontend)
+                self._import_graphs(request.frontend)
             graphs = tuple(_graph_data(captured) for captured in self._program.graphs)
             notes = (*map(str, problems), *self._program.notes)
             registration_hash = _hash_registrations(self._program, before)
@@ -133,7 +133,7 @@ class Host:
         finally:
             _flush()
 
-    def _import(self, frontend: str) -> None:
+    def _import_graphs(self, frontend: str) -> None:
         """Imports each graph with `frontend`; adds a note for each that is rejected.
 
         Raises `ImportFailed` if all graphs are rejected.
@@ -173,14 +173,15 @@ class Host:
             self._channel.send(LogText(traceback_of(error)))
             return FailureReply(Diagnostic(str(error), captured.info.name, "choose other nodes"))
 
-    def _in_child(self, request: Any, act: Callable[[Channel, Any, Any], Reply]) -> Reply:
-        """Handles a request about a graph by `act`, which forks a child process for it."""
+    def _in_child(self, request: Any, handle: Callable[[Channel, Any, Any], Reply]) -> Reply:
+        """Handles a request about a graph by `handle`, which forks a child process for it."""
         if self._program is None or request.graph >= len(self._program.graphs):
             return _not_loaded(request.graph)
         captured = self._program.graphs[request.graph]
-        return _rejection(captured, request) or act(self._channel, captured, request)
+        return _rejection(captured, request) or handle(self._channel, captured, request)
 
     def _progress(self, what: str) -> None:
+        """Reports an activity. Importers name the run of a script "running …"; all others are part of the capture."""
         self._channel.send(Activity(what, part="script" if what.startswith("running ") else "capture"))
 
 
@@ -291,6 +292,7 @@ def _fx_stage(captured: CapturedGraph) -> StageData:
 
 
 def _flush() -> None:
+    """Flushes the output of the script, which may have closed or replaced its streams."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
@@ -329,7 +331,7 @@ def _capture_small_program() -> None:
     capture(program, (torch.ones(2, 2),))
 
 
-# Python 3.11 collects after 700, 10 and 10.
+# The thresholds of the garbage collector for its three generations; those of Python 3.11 are 700, 10 and 10.
 _COLLECTOR_THRESHOLDS = (10_000, 20, 20)
 
 

@@ -48,7 +48,7 @@ _DOCUMENTATION = "buddy.compiler.mlir.op_documentation:op_documentation"
 _TRIALS = "buddy.compiler.driver.pass_trials:serve"
 
 
-class CheckHandler:
+class IrCheckHandler:
     """Answers `CheckIr`, by a one-shot process that loads MLIR."""
 
     def __init__(self, send: Callable[[Frame], None]) -> None:
@@ -112,10 +112,11 @@ class ReprintHandler:
         self._send(OpSummary(job.request, frame.name, self._documentation[frame.name]))
 
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
-async def _call_process(function: str, request: object, answer: type[T]) -> T:
+async def _call_process(function: str, request: object, answer: type[_T]) -> _T:
+    """Returns the answer of `function`, called in a separate process. Raises `JobFailed`."""
     module = function.partition(":")[0]
     try:
         return await call_in_process(function, request, answer, _CALL_SECONDS)
@@ -165,21 +166,22 @@ class PassTrialHandler:
     async def _listen(
         self, process: OneShotProcess, count: int, frame: TryPasses, job: Job, first: int, deadline: float
     ) -> int:
+        """Reports the outcomes of `count` candidates; returns like `_try_in_one_process`."""
         call_later, messages = asyncio.get_running_loop().call_later, process.messages
         started, reported = False, 0
         while reported < count:
-            patience, time_left = frame.candidate_seconds if started else _IMPORT_SECONDS, deadline - time.monotonic()
+            limit, time_left = frame.candidate_seconds if started else _IMPORT_SECONDS, deadline - time.monotonic()
             # Times are messages too: `wait_for` would lose a cancellation that arrives with a message.
             timed_out = _TimedOut()
-            timer = call_later(max(0.0, min(patience, time_left)), messages.put_nowait, timed_out)
+            timer = call_later(max(0.0, min(limit, time_left)), messages.put_nowait, timed_out)
             try:
                 outcome = await messages.get()
             finally:
                 timer.cancel()
             if outcome is timed_out:
-                if time_left <= patience:
+                if time_left <= limit:
                     return reported
-                self._report_failure(job, first + reported, f"not done in {patience:g} s")
+                self._report_failure(job, first + reported, f"not done in {limit:g} s")
                 return reported + 1
             if isinstance(outcome, _TimedOut):
                 continue  # the message of an earlier wait arrived in the same moment

@@ -16,7 +16,7 @@ import msgspec
 from buddy.compiler.codegen.iree import options as iree_flags
 from buddy.compiler.codegen.iree.installed import INSTALL_COMMAND, IreeMissingError, versions
 from buddy.compiler.codegen.iree.options import IreeArtifact, program_from, to_bytes
-from buddy.compiler.engine.compiler import TextPacker
+from buddy.compiler.engine.compiler import StageSender
 from buddy.compiler.engine.iree_messages import (
     CheckIreeFlags,
     CompileByIree,
@@ -66,11 +66,11 @@ class IreeWorker:
             return FailureReply(Diagnostic(what, todo=REPORT_BUG))
 
     def _compile(self, request: CompileByIree) -> Reply:
-        packer = TextPacker(self._channel, request.known_texts)
+        sender = StageSender(self._channel, request.known_texts)
         key, started = digest(request.program, request.flags), time.perf_counter()
         result = self._results.get(key)
         if result is None:
-            compiled = self._run_phases(request, packer)
+            compiled = self._run_phases(request, sender)
             if isinstance(compiled, FailureReply):
                 return compiled
             self._results[key] = result = (*compiled, time.perf_counter() - started)
@@ -80,14 +80,14 @@ class IreeWorker:
         else:
             reused = len(result[0])
             for stage, text in result[0]:
-                packer.send_stage(_renumber(stage, request.first), text)
+                sender.send_stage(_renumber(stage, request.first), text)
         self._results.move_to_end(key)
         stages_and_texts, artifact, seconds = result
-        stages = packer.stages(tuple(_renumber(stage, request.first) for stage, _ in stages_and_texts))
+        stages = sender.stages(tuple(_renumber(stage, request.first) for stage, _ in stages_and_texts))
         return CompileDone(stages, artifact, (), (), 0.0 if reused else seconds, reused)
 
     def _run_phases(
-        self, request: CompileByIree, packer: TextPacker
+        self, request: CompileByIree, sender: StageSender
     ) -> tuple[list[tuple[Stage, Any]], bytes] | FailureReply:
         """Returns the stages, numbered from 0, with their texts, and the artifact."""
         from buddy.compiler.codegen.iree.compiler import IreeError, IreePhase, compile_phases
@@ -106,7 +106,7 @@ class IreeWorker:
             counts = snapshot.counts
             stage = _renumber(snapshot.stage, len(stages))
             stages.append((stage, snapshot.text))
-            packer.send_stage(_renumber(stage, request.first), snapshot.text)
+            sender.send_stage(_renumber(stage, request.first), snapshot.text)
 
         try:
             module = compile_phases(program.text, request.flags, report_phase)
@@ -120,6 +120,7 @@ class IreeWorker:
 
 
 def _renumber(stage: Stage, first: int) -> Stage:
+    """Returns a stage with its index increased by `first`."""
     return msgspec.structs.replace(stage, index=stage.index + first)
 
 

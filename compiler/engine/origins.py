@@ -102,6 +102,7 @@ def split_location(location: str) -> tuple[str, int]:
 
 
 def _trace(name: str, text: IndexedText, frame: FollowNode) -> NodeTrace:
+    """Returns the lines of a text that come from a node, at most `frame.limit`, direct ones before derived ones."""
     lines_from_node = list(text.lines_from_node(frame.node))
     derived_count = sum(is_derived for _, is_derived in lines_from_node)
     first_lines = list(islice(sorted(lines_from_node, key=lambda pair: pair[1]), frame.limit))

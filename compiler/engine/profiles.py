@@ -45,8 +45,10 @@ def locate_instructions(sampling: Sampling, text: IndexedText) -> Sampling:
             key = function, int(instruction[1], 16)
             if key in spots_by_address:
                 nodes = tuple(text.nodes_of_lines(number, number))
-                words = " ".join(instruction[2].split())
-                located[key] = msgspec.structs.replace(spots_by_address[key], text=words, line=number, nodes=nodes)
+                instruction_text = " ".join(instruction[2].split())
+                located[key] = msgspec.structs.replace(
+                    spots_by_address[key], text=instruction_text, line=number, nodes=nodes
+                )
     spots = tuple(located.get(key, spot) for key, spot in spots_by_address.items())
     return msgspec.structs.replace(sampling, spots=spots)
 
@@ -144,5 +146,5 @@ class NumericsHandler:
             frame.timeout,
             frame.inputs,
         )
-        watched = await self._session.call_host_for(frame.recipe, request, job, StopRunner())
-        self._send(NodesCompared(job.request, watched.report))
+        reply = await self._session.call_host_for(frame.recipe, request, job, StopRunner())
+        self._send(NodesCompared(job.request, reply.report))

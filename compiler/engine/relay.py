@@ -181,15 +181,16 @@ def _exit_reason(path: Path) -> str:
     return "it had no connection for too long, or the machine was restarted"
 
 
-def _relay(engine: socket.socket, patience: float) -> bool:
+def _relay(engine: socket.socket, first_beat_seconds: float) -> bool:
     """Relays bytes in both directions until either side ends. Returns false if the engine ended without sending any.
 
-    Raises `TimeoutError` if the engine sends nothing for `patience` seconds after the client's first bytes, or later
+    Raises `TimeoutError` if the engine sends nothing for `first_beat_seconds` after the client's first bytes, or later
     for `_LATER_BEAT_SECONDS`.
     """
     # The file descriptor to write to, for each that is read: stdin to the engine, the engine to stdout.
     targets = {0: engine.fileno(), engine.fileno(): 1}
-    has_sent, silent_since = False, math.inf
+    has_sent, limit = False, first_beat_seconds
+    silent_since = math.inf  # until the client has sent something
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         while True:
             ready, _, _ = select.select(list(targets), [], [], 1.0)
@@ -201,10 +202,10 @@ def _relay(engine: socket.socket, patience: float) -> bool:
                     return has_sent
                 _write(targets[source], data)
                 if source != 0:
-                    has_sent, patience = True, _LATER_BEAT_SECONDS
+                    has_sent, limit = True, _LATER_BEAT_SECONDS
             if engine.fileno() in ready or (0 in ready and silent_since == math.inf):
                 silent_since = time.monotonic()
-            if time.monotonic() - silent_since > patience:
+            if time.monotonic() - silent_since > limit:
                 raise TimeoutError
     return has_sent
 
@@ -224,6 +225,7 @@ def _wait_until_closed(engine: socket.socket) -> bool:
 
 
 def _write(target: int, data: bytes) -> None:
+    """Writes all of `data` to a file descriptor."""
     view = memoryview(data)
     while view:
         view = view[os.write(target, view) :]

@@ -15,7 +15,6 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -48,52 +47,6 @@ _COMPILER_VARIABLES = re.compile(r"BUDDY_(?!CACHE|MEMORY|TUI_).*|(IREE|LLVM|MLIR
 # The delay in seconds before a compilation is saved; a new compilation of the graph within it replaces the old one.
 SAVE_SECONDS = 1.0
 Saved = TypeVar("Saved")
-
-
-# The delay of the host's start, in seconds, in which the client may connect and ask to open a program.
-_START_SECONDS = 0.3
-
-
-class HostStart:
-    """Decides when the host starts: it imports torch, which takes seconds on all cores.
-
-    The start waits while the client draws a program of an earlier session. The compiler worker starts with the first
-    request that needs it or that opens a new program: the results of an earlier session need no compiler.
-    """
-
-    def __init__(self, start_host: Callable[[], None]) -> None:
-        self._start_host = start_host
-        self._timer: asyncio.TimerHandle | None = None
-        self._may_start = asyncio.Event()
-        self._may_start.set()
-
-    def schedule(self) -> None:
-        """Starts the host after `_START_SECONDS`, so that it is ready when the client needs it."""
-        self._timer = asyncio.get_running_loop().call_later(_START_SECONDS, self.start_now)
-
-    def start_now(self) -> None:
-        """Starts the host, unless it runs."""
-        self._stop_timer()
-        self._start_host()
-
-    @contextmanager
-    def postponed(self) -> Iterator[None]:
-        """Cancels a scheduled start; while active, `wait_until_allowed` waits."""
-        self._stop_timer()
-        self._may_start.clear()
-        try:
-            yield
-        finally:
-            self._may_start.set()
-
-    async def wait_until_allowed(self) -> None:
-        """Waits until no `postponed` block is active."""
-        await self._may_start.wait()
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = None
 
 
 class SavedProgram(msgspec.Struct, frozen=True):
@@ -148,7 +101,7 @@ class SavedPrograms:
 
     # ---- compilations -------------------------------------------------------------------------------------------
 
-    async def result(
+    async def find_result(
         self, program: OpenedProgram, graph: GraphRecord, recipe: Recipe, has_stages: bool = True
     ) -> CompileResult | None:
         """Returns the saved compilation of `graph`, with stages or without, and adds its texts to the store.
@@ -197,6 +150,7 @@ class SavedPrograms:
         self._waiting[graph.key] = (lambda: _write_compilation(*key, saved)), timer
 
     def _write_waiting(self, graph: str) -> None:
+        """Writes the waiting compilation of a graph in a thread."""
         write, timer = self._waiting.pop(graph)
         timer.cancel()
         self._write_in_thread(write)
@@ -221,6 +175,7 @@ async def _in_thread(write: Callable[[], None]) -> None:
 
 
 def _write_program(key: ProgramKey, loaded: ProgramLoaded, started_at: float) -> None:
+    """Writes a program, unless plug-ins are installed or a file has changed since `started_at`; see `save`."""
     if _has_installed_plugins():
         return
     try:
@@ -233,6 +188,7 @@ def _write_program(key: ProgramKey, loaded: ProgramLoaded, started_at: float) ->
 
 
 def _read_program(key: ProgramKey) -> SavedProgram | None:
+    """Returns the program saved under `key`, or `None` if one of its files has changed."""
     saved = _read(OPENED, _program_key(key), SavedProgram)
     try:
         is_unchanged = saved is not None and all(_file_hash(path) == file_hash for path, file_hash in saved.hashes)
@@ -247,16 +203,17 @@ def _write_compilation(graph: GraphRecord, recipe: Recipe, has_stages: bool, sav
 
 
 def _write(cache: DiskCache, key: str, value: object) -> None:
+    """Writes a value, compressed, unless it has more than `MAX_BYTES`."""
     data = msgspec.msgpack.encode(value)
     if len(data) <= MAX_BYTES:
         cache.write(key, zlib.compress(data, 1))
 
 
-def _read(cache: DiskCache, key: str, kind: type[Saved]) -> Saved | None:
+def _read(cache: DiskCache, key: str, saved_type: type[Saved]) -> Saved | None:
     """Returns the value of `key`; a file that cannot be decoded counts as missing."""
     compressed = cache.read(key)
     try:
-        return None if compressed is None else msgspec.msgpack.decode(zlib.decompress(compressed), type=kind)
+        return None if compressed is None else msgspec.msgpack.decode(zlib.decompress(compressed), type=saved_type)
     except (zlib.error, msgspec.MsgspecError):
         return None
 
@@ -274,6 +231,7 @@ def _file_hash(path: str) -> str:
 
 
 def _program_key(key: ProgramKey) -> str:
+    """Returns a key of a program on this installation, in the current environment."""
     return digest(key, _installation(), _environment())
 
 

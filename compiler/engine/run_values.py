@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 
 Index = tuple[int | slice, ...]
 _INDEX_FILE = "index.json"
-# The limits of one answer; no screen shows more.
+# The largest window of one answer; no screen shows more.
 _MAX_ROWS, _MAX_COLUMNS = 1000, 1000
+# Smaller files are read instead of mapped: a page.
 _MIN_MAPPED_BYTES = 4096
 
 
@@ -91,6 +92,7 @@ class RunValues:
         self._send(await _in_thread(_difference_map, files, frame, frame.name))
 
     def _entries(self, graph: int) -> list[dict[str, Any]]:
+        """Returns the index of the tensors of a graph's latest run. Raises `JobFailed`."""
         folder = self._runs.get(graph)
         if folder is None:
             raise JobFailed(Diagnostic(f"graph {graph} has not been run", "its values", "run it first"))
@@ -143,7 +145,7 @@ async def _in_thread(compute: Callable[[list[Any], Any], Any], files: list[Path]
         raise JobFailed(Diagnostic(f"the values of {name} were deleted: {error}", todo="run again")) from error
 
 
-def index_of(text: str, shape: Sequence[int]) -> Index:
+def parse_index(text: str, shape: Sequence[int]) -> Index:
     """Parses an index of a tensor, as in `tensor[...]`. Raises `ValueError` for an index that does not fit `shape`."""
     words = [word.strip() for word in text.strip().removeprefix("[").removesuffix("]").split(",") if word.strip()]
     if words.count("...") > 1:
@@ -186,7 +188,7 @@ class _Matrix:
         shape = arrays[0].shape
         if any(array.shape != shape for array in arrays):
             raise _ShapeMismatchError("the output and eager's have different shapes")
-        index = index_of(slices, shape)
+        index = parse_index(slices, shape)
         self.views = [array[index] for array in arrays]
         ranges = [
             range(*part.indices(size)) for part, size in zip(index, shape, strict=True) if isinstance(part, slice)
@@ -215,6 +217,7 @@ class _Matrix:
 
 
 def _window(arrays: list[np.ndarray], frame: FetchValues) -> Values:
+    """Returns the window of elements that `frame` requests, of one array or of the difference of two."""
     matrix = _Matrix(arrays, frame.slices)
     row, column = max(frame.row, 0), max(frame.column, 0)
     end = min(row + min(frame.rows, _MAX_ROWS), matrix.height)
@@ -230,6 +233,7 @@ def _window(arrays: list[np.ndarray], frame: FetchValues) -> Values:
 
 
 def _element(value: Any) -> bool | int | float | str:
+    """Returns an element in a form that MessagePack has: complex numbers become texts."""
     return f"{value:.6g}" if isinstance(value, complex) else value
 
 
@@ -256,6 +260,7 @@ def _subtract(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
 
 
 def _difference_map(arrays: list[np.ndarray], frame: MapDifferences) -> DifferenceMap:
+    """Returns the largest absolute difference of two arrays in each block of a grid; NaN counts as infinity."""
     import numpy as np
 
     matrix = _Matrix(arrays, frame.slices)

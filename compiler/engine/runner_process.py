@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from buddy.compiler.engine.compiler import TextPacker, collect_code_remarks, compile_recipe
+from buddy.compiler.engine.compiler import StageSender, collect_code_remarks, compile_recipe
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.protocol.errors import BuddyError, diagnostic_of
 from buddy.compiler.protocol.recipe import INDUCTOR
@@ -51,6 +51,11 @@ if TYPE_CHECKING:
     from buddy.compiler.runtime.captured import CapturedGraph
 
 
+def _progress_to(channel: Channel) -> Callable[[str, float], None]:
+    """Returns a function that reports an activity, and the fraction of it that is done."""
+    return lambda what, done: channel.send(Activity(what, done))
+
+
 def start_bisection(captured: CapturedGraph, request: StartBisection) -> Reply:
     """Forks a process that bisects, and exits when it is done or its socket is closed."""
     fork_to(request.address, FailureReply, lambda channel: channel.send(_bisect(channel, captured, request)))
@@ -61,8 +66,7 @@ def _bisect(channel: Channel, captured: CapturedGraph, request: StartBisection) 
     from buddy.compiler.tools.bisect import BisectionStopped, bisect
 
     try:
-        on_progress = lambda what, done: channel.send(Activity(what, done))  # noqa: E731
-        return BisectionDone(bisect(channel, captured, request.recipe, request.criterion, on_progress))
+        return BisectionDone(bisect(channel, captured, request.recipe, request.criterion, _progress_to(channel)))
     except BisectionStopped:
         os._exit(0)
     except Exception as error:
@@ -150,7 +154,7 @@ def _compile(channel: Channel, captured: CapturedGraph, request: CompileInHost) 
     if request.recipe.backend == INDUCTOR:
         from buddy.compiler.runtime.inductor.stages import compile_captured
 
-        return compile_captured(channel, captured, request.recipe, TextPacker(channel, request.known_texts))
+        return compile_captured(channel, captured, request.recipe, StageSender(channel, request.known_texts))
     from buddy.compiler.driver.compilation import Compiler
 
     return compile_recipe(
@@ -176,6 +180,7 @@ def _export(channel: Channel, captured: CapturedGraph, request: ExportProgram) -
 
 
 def _folder(request: ExportProgram) -> Path:
+    """Returns the absolute path of the folder to export to."""
     return Path(request.directory, Path(request.folder).expanduser()).absolute()
 
 
@@ -190,7 +195,7 @@ def _run(channel: Channel, captured: CapturedGraph, request: Execute) -> Reply:
 
     captured = replace(captured, tensors=choose_tensors(captured, request.inputs))
     writer = ResultWriter(captured, request.values, request.values_folder)
-    on_progress = lambda what, done: channel.send(Activity(what, done))  # noqa: E731
+    on_progress = _progress_to(channel)
     run = partial(
         _run_function(captured, request),
         repeats=request.repeats,
@@ -264,7 +269,7 @@ def _profile(channel: Channel, captured: CapturedGraph, request: ProfileGraph) -
         repeats=request.repeats,
         threads=request.threads,
         graph=request.graph,
-        on_progress=lambda what, done: channel.send(Activity(what, done)),
+        on_progress=_progress_to(channel),
     )
     return GraphProfiled(report)
 
@@ -278,7 +283,7 @@ def _compare_nodes_by_inductor(channel: Channel, captured: CapturedGraph, reques
         reference=request.reference,
         every=request.every,
         graph=request.graph,
-        on_progress=lambda what, done: channel.send(Activity(what, done)),
+        on_progress=_progress_to(channel),
     )
     return GraphNodesCompared(report)
 
@@ -289,9 +294,7 @@ def _compare_nodes(channel: Channel, captured: CapturedGraph, request: CompareGr
     from buddy.compiler.runtime.node_comparison import compare_nodes
     from buddy.compiler.runtime.values import choose_tensors
 
-    def on_progress(what: str, done: float) -> None:
-        channel.send(Activity(what, done))
-
+    on_progress = _progress_to(channel)
     captured = replace(captured, tensors=choose_tensors(captured, request.inputs))
     if request.recipe.backend == INDUCTOR:
         return _compare_nodes_by_inductor(channel, captured, request)

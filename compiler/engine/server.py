@@ -22,7 +22,7 @@ from buddy.compiler.engine.dumps import DumpHandler
 from buddy.compiler.engine.explanations import DynamoHandler
 from buddy.compiler.engine.exports import ExportHandler, SubgraphHandler
 from buddy.compiler.engine.file_watching import WatchHandler
-from buddy.compiler.engine.ir_requests import CheckHandler, PassTrialHandler, ReprintHandler
+from buddy.compiler.engine.ir_requests import IrCheckHandler, PassTrialHandler, ReprintHandler
 from buddy.compiler.engine.origins import ProvenanceHandler
 from buddy.compiler.engine.plugin_files import resolve_plugins
 from buddy.compiler.engine.profiles import NumericsHandler, ProfileHandler
@@ -99,6 +99,7 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger("buddy.engine")
+# While the client has more unread bytes than this, the output of workers is not read.
 _MAX_BACKLOG_BYTES = 4 << 20
 Stream = Literal["stdout", "stderr"]
 # The exceptions raised by decoding bytes that are not MessagePack, or not of the expected type. `TypeError` is raised
@@ -136,7 +137,7 @@ class Server:
         self._subgraphs = SubgraphHandler(self._session, self._send)
         self._exports = ExportHandler(self._session, self._store, self._send)
         self._numerics = NumericsHandler(self._session, self._send)
-        self._checks, self._trials = CheckHandler(self._send), PassTrialHandler(self._store, self._send)
+        self._checks, self._trials = IrCheckHandler(self._send), PassTrialHandler(self._store, self._send)
         self._profiles = ProfileHandler(self._session, self._send, self._store)
         self._tuning = TuneHandler(self._session, self._send)
         self._catalogue = CatalogueHandler(self._session, self._send)
@@ -193,6 +194,7 @@ class Server:
             self._answer(frame)
 
     def _greet(self, body: bytes) -> None:
+        """Answers the client's greeting with the engine's, and the states of its workers. Raises `ClientRejected`."""
         greeting = greeting_of(body)
         log.setLevel(greeting.log.upper())
         if not greeting.reopens:
@@ -297,7 +299,7 @@ class Server:
 
     async def _open(self, frame: Open, job: Job) -> None:
         self._watching.record_opening()
-        if (dump_format := self._dumps.format_of(frame)) is not None:
+        if (dump_format := self._dumps.detect_format(frame)) is not None:
             with self._session.host_start.postponed():
                 await self._dumps.open(frame, dump_format, job)
             return
@@ -390,6 +392,7 @@ def request_of(body: bytes) -> int:
 
 
 def _packages() -> dict[str, str]:
+    """Returns the versions of the packages that results may depend on."""
     return {name: _version(name) for name in ("torch", "torch-mlir", "llvmlite", "numpy")}
 
 

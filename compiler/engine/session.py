@@ -13,7 +13,8 @@ import msgspec
 
 from buddy.compiler.engine.backends import BackendWorkers
 from buddy.compiler.engine.compiler_client import CompilerClient
-from buddy.compiler.engine.compiling import CompilationRequest, store_text
+from buddy.compiler.engine.compiling import PIN_KINDS, CompilationRequest, store_text
+from buddy.compiler.engine.host_start import HostStart
 from buddy.compiler.engine.plugin_files import resolve_plugins
 from buddy.compiler.engine.programs import (
     CompileResult,
@@ -25,7 +26,7 @@ from buddy.compiler.engine.programs import (
     program_of,
     record_of,
 )
-from buddy.compiler.engine.reopening import HostStart, SavedPrograms
+from buddy.compiler.engine.reopening import SavedPrograms
 from buddy.compiler.engine.run_values import RunValues, drop_values
 from buddy.compiler.engine.worker import (
     EngineWorker,
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
     from buddy.compiler.protocol.connection import Frame
 
 
+# Sends a frame to the client.
 Send = Callable[[Any], None]
 
 
@@ -117,6 +119,7 @@ class EngineSession:
     # ---- opening ------------------------------------------------------------------------------------------------
 
     async def open(self, frame: Open, job: Job) -> None:
+        """Loads a program, and sends its graphs; before that, those of an earlier session if they are saved."""
         plugins, changed = resolve_plugins(frame.plugins, frame.directory)
         shapes, frontend, trusts = frame.shapes, frame.frontend, frame.trusts
         key = ProgramKey(frame.source, frame.arguments, frame.directory, plugins, shapes, frontend, trusts)
@@ -165,7 +168,7 @@ class EngineSession:
         for record in old.graphs if old else ():
             if record.key not in new_keys:
                 imported = self.programs.imports.pop(record.key, record)
-                for kind in ("main", "comparison", "native", "failed", "profile", "export"):
+                for kind in PIN_KINDS:
                     self._store.unpin((kind, record.key))
                     self._store.unpin((kind, imported.key))
 
@@ -225,37 +228,38 @@ class EngineSession:
     # ---- compiling ----------------------------------------------------------------------------------------------
 
     async def compile(self, frame: Compile, job: Job) -> None:
+        """Compiles a graph, and sends its stages."""
         program = self.programs.opened(frame.recipe)
         kind = "comparison" if frame.for_comparison else "main"
-        await self._compile(program, frame.recipe, job, repeat=True, kind=kind)
+        await self._compile(program, frame.recipe, job, resend=True, kind=kind)
 
     async def result_of(self, recipe: Recipe, job: Job, kind: str) -> CompileResult:
         """Compiles `recipe`; its texts are stored until the next compilation of that `kind`."""
         return await self._compile(await self._running_program(recipe), recipe, job, kind=kind)
 
     async def _compile(
-        self, program: OpenedProgram, recipe: Recipe, job: Job, repeat: bool = False, kind: str = "main",
-        send: Send | None = None, stages: bool = True, meanwhile: Callable[[], Awaitable[None]] | None = None,
+        self, program: OpenedProgram, recipe: Recipe, job: Job, resend: bool = False, kind: str = "main",
+        send: Send | None = None, needs_stages: bool = True, meanwhile: Callable[[], Awaitable[None]] | None = None,
     ) -> CompileResult:  # fmt: skip
         """Returns the result of compiling `recipe`, from the cache if possible.
 
         Stages and progress are sent to `send`, by default the client; the stages of a cached result are sent only if
-        `repeat` is set. The texts are stored until the next compilation of that `kind`. Without `stages`, the result
-        may have none. `meanwhile` is called if the compiler worker compiles, and has ended when this returns.
+        `resend` is set. The texts are stored until the next compilation of that `kind`. Without `needs_stages`, the
+        result may have none. `meanwhile` is called if the compiler worker compiles, and has ended when this returns.
         """
         other = self.backends.compiler_of(recipe)
         if other is not None and other.needs_program:
             program = await self._running_program(recipe)
         program = await self._with_import(program, recipe, job)
         graph = program.graph_of(recipe)
-        make = other.compilation if other is not None else CompilationRequest
-        compilation = make(send or self._send, self._store, graph, recipe, job.request, kind)
+        compilation_class = other.compilation if other is not None else CompilationRequest
+        compilation = compilation_class(send or self._send, self._store, graph, recipe, job.request, kind)
         async with self._compiling:
-            cached, is_saved = await self._known_result(program, graph, recipe, stages)
-            repeat |= is_saved and send is None
+            cached, is_saved = await self._known_result(program, graph, recipe, needs_stages)
+            resend |= is_saved and send is None
             if cached is not None:
                 job.started = True
-                if repeat:
+                if resend:
                     self._send_cached(cached, recipe, job)
                     self._store.pin((kind, graph.key), [stage.text for stage in cached.stages])
                 return cached
@@ -268,8 +272,8 @@ class EngineSession:
                     if graph.registrations:
                         result = await self._compile_in_host(compilation, program, recipe, job)
                     else:
-                        stages |= other is not None
-                        compiling = self._compile_in_worker(compilation, program, recipe, job, stages)
+                        needs_stages |= other is not None
+                        compiling = self._compile_in_worker(compilation, program, recipe, job, needs_stages)
                         result = await _alongside(compiling, meanwhile if other is None else None)
         if other is not None:
             result = await other.finish(compilation, result, job)
@@ -279,17 +283,17 @@ class EngineSession:
         return result
 
     async def _known_result(
-        self, program: OpenedProgram, graph: GraphRecord, recipe: Recipe, stages: bool
+        self, program: OpenedProgram, graph: GraphRecord, recipe: Recipe, needs_stages: bool
     ) -> tuple[CompileResult | None, bool]:
         """Returns the result of an earlier compilation, or `None`, and whether it was read from disk.
 
-        Its texts are stored. It has stages if `stages` are needed.
+        Its texts are stored. With `needs_stages`, it has stages.
         """
-        for has_stages in (True,) if stages else (False, True):
+        for has_stages in (True,) if needs_stages else (False, True):
             if (result := self._cached_result(graph, recipe, has_stages)) is not None:
                 return result, False
-        for has_stages in (True,) if stages else (False, True):
-            if (result := await self._saved.result(program, graph, recipe, has_stages)) is not None:
+        for has_stages in (True,) if needs_stages else (False, True):
+            if (result := await self._saved.find_result(program, graph, recipe, has_stages)) is not None:
                 self._results.put(graph.key, recipe, result)
                 return result, True
         return None, False
@@ -316,13 +320,13 @@ class EngineSession:
         return program.with_import(recipe.graph, imports[graph.key])
 
     async def _compile_in_worker(
-        self, compilation: CompilationRequest, program: OpenedProgram, recipe: Recipe, job: Job, stages: bool
+        self, compilation: CompilationRequest, program: OpenedProgram, recipe: Recipe, job: Job, needs_stages: bool
     ) -> CompileResult:
         graph = program.graph_of(recipe)
         await self.compiler.send_graph(graph, program.key.plugins, job)
 
         def make_request(known_texts: tuple[str, ...]) -> Message:
-            return CompileGraph(graph.key, recipe, known_texts, stages)
+            return CompileGraph(graph.key, recipe, known_texts, needs_stages)
 
         return await compilation.result(make_request, self.compiler.worker.call)
 
@@ -373,10 +377,11 @@ class EngineSession:
     # ---- running ------------------------------------------------------------------------------------------------
 
     async def run(self, frame: Run, job: Job) -> None:
+        """Compiles a graph and runs it in a fork of the host, which compares it with eager; sends the report."""
         recipe = frame.recipe
         program = await self._running_program(recipe)
         result = await self._compile(
-            program, recipe, job, kind="comparison" if frame.for_comparison else "main", stages=frame.stages,
+            program, recipe, job, kind="comparison" if frame.for_comparison else "main", needs_stages=frame.stages,
             meanwhile=lambda: self._prepare_run(program, frame),
         )  # fmt: skip
         native = None if recipe.runs_passes else await self._compile_native(program, recipe, job)

@@ -1,4 +1,4 @@
-"""Differences of stage texts, and searches in them, in separate processes that can be killed.
+"""Compares stage texts, and searches in them, in separate processes that can be killed.
 
 Python's `re` holds the GIL during a match, and some patterns take arbitrarily long.
 """
@@ -14,8 +14,9 @@ from buddy.compiler.protocol.text.diff import Difference, DiffMode, difference
 from buddy.compiler.protocol.text.store import SearchHits, search_each
 from buddy.compiler.support.processes.interpreters import TookTooLong, call_in_process
 
-# In seconds.
-DIFF_TIMEOUT = 60.0
+# The time limits of a comparison and of a search, in seconds.
+DIFF_TIMEOUT, SEARCH_TIMEOUT = 60.0, 10.0
+# Maximum number of cached differences.
 _MAX_DIFFERENCES = 32
 # Two texts of this many characters together are compared in a few milliseconds: a process takes longer to start.
 _MAX_CHARACTERS_IN_THREAD = 1 << 16
@@ -67,10 +68,6 @@ async def _difference(request: DiffRequest) -> Difference:
 def compute_difference(request: DiffRequest) -> Difference:
     """Computes the difference; runs in the separate process."""
     return difference(request.before, request.after, request.how, request.language)
-
-
-# In seconds.
-SEARCH_TIMEOUT = 10.0
 
 
 class SearchTooLong(BuddyError):

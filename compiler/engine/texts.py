@@ -39,9 +39,15 @@ from buddy.compiler.protocol import (
     Types,
 )
 from buddy.compiler.protocol.text import regions
-from buddy.compiler.protocol.text import store as searching
 from buddy.compiler.protocol.text.lines import IndexedText, elide, long_types
-from buddy.compiler.protocol.text.store import PatternError, TextStore, check, is_literal
+from buddy.compiler.protocol.text.store import (
+    PatternError,
+    SearchHits,
+    TextStore,
+    check_pattern,
+    is_literal,
+    search_each,
+)
 from buddy.compiler.protocol.texts import BOUNDARY_LINE
 from buddy.compiler.support.processes.jobs import Job, JobFailed
 
@@ -51,6 +57,7 @@ if TYPE_CHECKING:
 
 # Longer texts are indexed in a thread.
 _MAX_UNINDEXED_CHARACTERS = 1 << 18
+# The largest window of lines, and of the characters of one line, in one answer; the length of an excerpt of a line.
 _MAX_WINDOW_LINES = 10_000
 _MAX_CHARACTERS = 1 << 20
 _EXCERPT_CHARACTERS = 240
@@ -190,19 +197,20 @@ def _own_line(text: IndexedText, nodes: Sequence[str]) -> int:
 
 
 def _window(job: Job, name: str, text: IndexedText, start: int, count: int) -> Lines:
+    """Returns the answer with `count` lines of a text from `start`, with the nodes that they come from."""
     window = text.window(start, count)
     origins = (window.nodes, window.names, window.derived)
     return Lines(job.request, name, window.start, window.lines, text.line_count, *origins, window.machine)
 
 
-async def _search_contents(contents: list[str], frame: Search | SearchEach) -> list[searching.SearchHits]:
+async def _search_contents(contents: list[str], frame: Search | SearchEach) -> list[SearchHits]:
     """Returns the matches in each text. A search for a regular expression may never end, so it runs in a process."""
     try:
         if not frame.regex or is_literal(frame.pattern):
             return await asyncio.to_thread(
-                searching.search_each, contents, frame.pattern, ignore_case=frame.ignore_case, limit=frame.limit
+                search_each, contents, frame.pattern, ignore_case=frame.ignore_case, limit=frame.limit
             )
-        check(frame.pattern)
+        check_pattern(frame.pattern)
         return await search_in_process(SearchRequest(frame.pattern, frame.ignore_case, frame.limit, tuple(contents)))
     except (PatternError, SearchTooLong) as error:
         todo = "change the pattern, or search for plain text"
@@ -210,7 +218,7 @@ async def _search_contents(contents: list[str], frame: Search | SearchEach) -> l
 
 
 def _add_excerpts(
-    stored_texts: list[tuple[str, IndexedText]], matches: list[searching.SearchHits], count: int
+    stored_texts: list[tuple[str, IndexedText]], matches: list[SearchHits], count: int
 ) -> tuple[Hits, ...]:
     """Returns the texts with matches, with the first `count` matching lines of each."""
     hits = []

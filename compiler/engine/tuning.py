@@ -45,6 +45,7 @@ class TuneHandler:
 
     @asynccontextmanager
     async def _start_workers(self, frame: Tune, job: Job) -> AsyncIterator[Sequence[TuneWorker]]:
+        """Yields workers that try recipes, on the cluster if `frame` names one; they end with the `with` block."""
         if frame.cluster:
             from buddy.compiler.tools.tune.cluster import cluster_tune_workers
 
@@ -56,8 +57,8 @@ class TuneHandler:
             yield [await self._fork_worker(listening, frame, job) for _ in range(max(1, min(frame.jobs, _MAX_JOBS)))]
 
     async def _fork_worker(self, listening: ListeningSocket, frame: Tune, job: Job) -> TuneWorker:
-        begin = StartTuning(frame.recipe.graph, listening.address)
-        await self._session.call_host_for(frame.recipe, begin, job)
+        request = StartTuning(frame.recipe.graph, listening.address)
+        await self._session.call_host_for(frame.recipe, request, job)
         return _ForkedTuneWorker(await listening.peer())
 
 

@@ -18,6 +18,7 @@ from buddy.compiler.support.machine_load import main_thread_wait_seconds
 from buddy.compiler.support.processes.jobs import JobFailed
 from buddy.compiler.support.processes.worker_process import ProcessEvents, WorkerProcess
 
+# After this number of processes in sequence that exit before they are ready, no other one is started.
 _MAX_FALSE_STARTS = 3
 # The time in seconds in which a process has to reply to a request to stop.
 _STOP_SECONDS = 3.0
@@ -118,6 +119,7 @@ class EngineWorker:
             self.kill("it did not start in time")
 
     def _seconds_to_start(self) -> float:
+        """Returns the time since the process was created, without that in which it waited for a core."""
         pid = self._process.pid if self._process is not None else 0
         return time.monotonic() - self._start_time - main_thread_wait_seconds(pid)
 
@@ -241,27 +243,28 @@ class EngineWorker:
         tail, self._process = self._process.tail, None
         had_started = self._ready is not None and self._ready.done()
         self._false_starts += not had_started
-        again = self._false_starts < _MAX_FALSE_STARTS and not self._closing
+        restarts = self._false_starts < _MAX_FALSE_STARTS and not self._closing
         died = WorkerDied(self.name, self._why_killed or how, tail)
-        self._set_state("dead", died.how, self._end_kind(had_started), again)
+        self._set_state("dead", died.how, self._end_kind(had_started), restarts)
         for future in (self._ready, self._reply):
             if future is not None and not future.done():
                 future.set_exception(died)
                 future.exception()  # marks the exception as retrieved; asyncio logs others
-        if again:
+        if restarts:
             self.start()
         else:
             self._false_starts = 0
 
     def _end_kind(self, had_started: bool) -> WorkerEnd:
+        """Returns why or when the process exited: when asked to, in a request, without one, or while it started."""
         if self._kill_requested:
             return "asked"
         if self._reply is not None and not self._reply.done():
             return "request"
         return "idle" if had_started else "start"
 
-    def _set_state(self, state: Any, reason: str = "", end: WorkerEnd = "", again: bool = False) -> None:
-        self.state = WorkerState(self.name, state, reason, end, again)
+    def _set_state(self, state: Any, reason: str = "", end: WorkerEnd = "", restarts: bool = False) -> None:
+        self.state = WorkerState(self.name, state, reason, end, restarts)
         log.info("%s worker: %s %s", self.name, state, reason)
         self._listener.on_state(self.state)
 

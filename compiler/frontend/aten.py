@@ -26,6 +26,7 @@ import buddy.compiler.graph.operations  # noqa: F401  (defines the op classes)
 from buddy.compiler.frontend import (
     chunked_losses,
     counted_sizes,
+    eager_dispatch,
     formulas,
     fractional_pools,
     grid_sampling,
@@ -41,7 +42,13 @@ from buddy.compiler.frontend import (
 )
 from buddy.compiler.frontend.direct_gradients import DirectGradients
 from buddy.compiler.frontend.names import source_name
-from buddy.compiler.frontend.strided_views import copy_graph, fall_back_for_offsets, rebase_strided, required_offsets
+from buddy.compiler.frontend.strided_views import (
+    Runner,
+    copy_graph,
+    fall_back_for_offsets,
+    rebase_strided,
+    required_offsets,
+)
 from buddy.compiler.graph import plugins
 from buddy.compiler.graph.node import Op, default_ops_map
 from buddy.compiler.protocol.environment import torch_warning
@@ -84,8 +91,9 @@ def remove_effect_tokens(module: GraphModule) -> None:
 
 
 def _unwrap(module: GraphModule, node: Node) -> None:
+    """Replaces one `with_effects` node, whose results are a token and the results of its op."""
     token, op, *arguments = node.args
-    has_side_effect(op)  # otherwise unused calls are removed as dead code
+    has_side_effect(op)  # registers the op, so that FX does not remove unused calls as dead code
     with module.graph.inserting_before(node):
         call = module.graph.call_function(op, tuple(arguments), dict(node.kwargs))
     returns_several, (_, *values) = len(op._schema.returns) > 1, node.meta["val"]
@@ -112,16 +120,16 @@ def copy_strided(x: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
     return torch.ops.aten.copy.default(destination, x)
 
 
-def normal(shape: Sequence[int], *, mean: float, std: float, **form: object) -> torch.Tensor:
-    """Returns normally distributed numbers; `form` has the dtype, the device and the generator."""
-    generator = form.pop("generator", None)
-    return torch.ops.aten.normal_functional.default(torch.empty(shape, **form), mean, std, generator=generator)
+def normal(shape: Sequence[int], *, mean: float, std: float, **options: object) -> torch.Tensor:
+    """Returns normally distributed numbers; `options` has the dtype, the device and the generator."""
+    generator = options.pop("generator", None)
+    return torch.ops.aten.normal_functional.default(torch.empty(shape, **options), mean, std, generator=generator)
 
 
-def uniform(shape: Sequence[int], *, low: float, high: float, **form: object) -> torch.Tensor:
-    """Returns uniform numbers in [`low`, `high`); `form` has the dtype, the device and the generator."""
-    generator = form.pop("generator", None)
-    return torch.ops.aten.uniform.default(torch.empty(shape, **form), low, high, generator=generator)
+def uniform(shape: Sequence[int], *, low: float, high: float, **options: object) -> torch.Tensor:
+    """Returns uniform numbers in [`low`, `high`); `options` has the dtype, the device and the generator."""
+    generator = options.pop("generator", None)
+    return torch.ops.aten.uniform.default(torch.empty(shape, **options), low, high, generator=generator)
 
 
 def prims_decompositions() -> dict[torch._ops.OpOverload, Callable[..., object]]:
@@ -200,14 +208,13 @@ def _guard_rule(overload: torch._ops.OpOverload, rule: Callable[..., object]) ->
 
 
 def _location_of(rule: Callable[..., object]) -> str:
-    """Returns the location of a function; for any other callable, such as a `partial`, its repr."""
+    """Returns "at FILE:LINE" for a function; for any other callable, such as a `partial`, its repr."""
     code = getattr(rule, "__code__", None)
     return f"at {code.co_filename}:{code.co_firstlineno}" if code else repr(rule)
 
 
 GraphKind = Literal["inference", "forward", "backward"]
 OpsMap = Mapping[str, type[Op]]
-Runner = Callable[..., Sequence[torch.Tensor]]
 
 # Ops outside core ATen for which torch has decompositions; AOTAutograd generates the first two for batch norm in
 # training.
@@ -221,7 +228,7 @@ _NON_CORE_OPS = [
 class InputOrigin:
     """Dynamo's information on one input: its name, and whether it is state (a parameter or buffer) of a module.
 
-    `is_zero` says that it is state whose elements are integers, and now all 0, such as zero points of weights.
+    `is_zero` says that it is state whose elements are integers, all 0 at capture, such as zero points of weights.
     """
 
     name: str
@@ -234,11 +241,12 @@ class AtenGraph:
     """An ATen graph and the Dynamo graph it comes from.
 
     `origins[i]` describes placeholder `i` of `module` (None if AOTAutograd added it: saved activations, tangents), and
-    `input_of[i]` is the index of its Dynamo input. A piece of a graph has its number in `part` (from 1), and the reason
-    for the cut with its Python line in `cut_reason` and `cut_line`. A branch or body of control flow has its name in
-    `body`. `autocast` is the dtype of the autocast context in which Dynamo captured the graph, because the graph's
-    calls do not record it. If the last input of `module` is a seed, `unseeded` is the graph without the seed, with
-    PyTorch's own random ops. `scratch` is the memory in which the compiled graph works, if other graphs use it too.
+    `input_of[i]` is the index of its Dynamo input. A piece of a graph has its number in `piece` (from 1; 0 for a whole
+    graph), and the reason for the cut with its Python line in `cut_reason` and `cut_line`. A branch or body of control
+    flow has its name in `body`. `autocast` is the dtype of the autocast context in which Dynamo captured the graph,
+    because the graph's calls do not record it. If the last input of `module` is a seed, `unseeded` is the graph without
+    the seed, with PyTorch's own random ops. `scratch` is the memory in which the compiled graph works, if other graphs
+    use it too.
     """
 
     module: GraphModule
@@ -246,7 +254,7 @@ class AtenGraph:
     dynamo: GraphModule
     origins: tuple[InputOrigin | None, ...]
     input_of: tuple[int | None, ...]
-    part: int = 0
+    piece: int = 0
     cut_reason: str = ""
     cut_line: str = ""
     autocast: torch.dtype | None = None
@@ -288,7 +296,7 @@ def run_aot(
     dynamo_origins = input_origins(module, inputs) if origins is None else origins
     autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
 
-    def compiler(kind: GraphKind) -> Callable[[GraphModule, object], Runner]:
+    def compiler_of(kind: GraphKind) -> Callable[[GraphModule, object], Runner]:
         def compile_one(aten: GraphModule, _: object) -> Runner:
             if check is not None and kind != "backward":
                 check(aten)
@@ -297,7 +305,8 @@ def run_aot(
             counted_sizes.keep_numbers_in_tensors(aten)
             symbolic_sizes.compute_floats_as_tensors(aten)
             offsets = required_offsets(aten)
-            read_in_eager = copy_graph(aten) if offsets else aten
+            # Inputs at other storage offsets run in eager, in the graph as it is before `rebase_strided`.
+            graph_in_eager = copy_graph(aten) if offsets else aten
             rebase_strided(aten)
             unseeded = None if fallback_random else random_numbers.decompose_random(aten, table)
             if kind == "inference" and not fallback_random:
@@ -308,7 +317,7 @@ def run_aot(
             if not (unseeded or offsets or autocast):
                 use_native_calls(aten_graph, run)
             run = random_numbers.with_seed(run) if unseeded else run
-            return make_boxed_func(fall_back_for_offsets(run, read_in_eager, offsets) if offsets else run)
+            return make_boxed_func(fall_back_for_offsets(run, graph_in_eager, offsets) if offsets else run)
 
         return compile_one
 
@@ -329,9 +338,9 @@ def run_aot(
             direct.append(getattr(run, "direct_call", lambda _: None)(aten.input_of))
 
     backend = aot_autograd(
-        fw_compiler=compiler("forward"),
-        bw_compiler=compiler("backward"),
-        inference_compiler=compiler("inference"),
+        fw_compiler=compiler_of("forward"),
+        bw_compiler=compiler_of("backward"),
+        inference_compiler=compiler_of("inference"),
         decompositions=dict(table),
         partition_fn=functools.partial(joint_graphs.partition, fallback_random),
     )
@@ -339,7 +348,7 @@ def run_aot(
     # of ops with effects would be inputs.
     with (
         torch._inductor.config.patch(fallback_random=True),
-        resampling.dispatch_like_eager(),
+        eager_dispatch.dispatch_like_eager(),
         torch._functorch.config.patch(unlift_effect_tokens=True),
     ):
         compiled = backend(module, inputs)

@@ -105,8 +105,8 @@ def buddy_backend(
     mode: str | None = None,
     compile_graph: Callable[[AtenGraph, BackendSettings], Runner] | None = None,
     decompositions: Mapping[torch._ops.OpOverload, Callable[..., object]] | None = None,
-    on_static: Callable[[torch.fx.GraphModule, Sequence[torch.Tensor]], None] | None = None,
-    show_faults: bool = False,
+    on_static_graph: Callable[[torch.fx.GraphModule, Sequence[torch.Tensor]], None] | None = None,
+    propagate_errors: bool = False,
     **_: object,
 ) -> Callable[..., Sequence[torch.Tensor]]:
     """Compiles a Dynamo graph; PyTorch finds this backend as "buddy".
@@ -114,19 +114,19 @@ def buddy_backend(
     Example: `torch.compile(f, backend="buddy", options={"fallback": "error"})`.
 
     `options` and `mode` are parsed by `BackendSettings.of`, which raises `ValueError` for invalid ones. `compile_graph`
-    replaces `compile_aten`, and `decompositions` replaces the default ones. `on_static` is called with each Dynamo
-    graph of static sizes before it is compiled, with its real inputs. With `fallback="eager"`, a graph runs in eager if
-    its compilation raises; exceptions propagate if `compile_graph` is given or `show_faults` is true. `OptionError`,
-    `FallbackError` and TorchDynamo's own exceptions always propagate.
+    replaces `compile_aten`, and `decompositions` replaces the default ones. `on_static_graph` is called with each
+    Dynamo graph of static sizes before it is compiled, with its real inputs. With `fallback="eager"`, a graph runs in
+    eager if its compilation raises; exceptions propagate if `compile_graph` is given or `propagate_errors` is true.
+    `OptionError`, `FallbackError` and TorchDynamo's own exceptions always propagate.
     """
     load_plugins()
     replacement = replacement_backend()
     if replacement is not None:
         return replacement(module, inputs)
     settings = BackendSettings.of(options, mode)
-    with counting_graph(settings.summary and compile_graph is None and on_static is None) as counting:
+    with counting_graph(settings.summary and compile_graph is None and on_static_graph is None) as counting:
         return _compile_dynamo_graph(
-            module, inputs, settings, compile_graph, decompositions, on_static, show_faults, counting
+            module, inputs, settings, compile_graph, decompositions, on_static_graph, propagate_errors, counting
         )
 
 
@@ -136,12 +136,12 @@ def _compile_dynamo_graph(
     settings: BackendSettings,
     compile_graph: Callable[[AtenGraph, BackendSettings], Runner] | None,
     decompositions: Mapping[torch._ops.OpOverload, Callable[..., object]] | None,
-    on_static: Callable[[torch.fx.GraphModule, Sequence[torch.Tensor]], None] | None,
-    show_faults: bool,
+    on_static_graph: Callable[[torch.fx.GraphModule, Sequence[torch.Tensor]], None] | None,
+    propagate_errors: bool,
     counting: Counting,
 ) -> Callable[..., Sequence[torch.Tensor]]:
     """Compiles a Dynamo graph. `counting` is the context for versions that are compiled at later calls."""
-    may_fall_back = compile_graph is None and settings.fallback == "eager" and not show_faults
+    may_fall_back = compile_graph is None and settings.fallback == "eager" and not propagate_errors
     compile_aten_graph = compile_graph or (compile_or_fall_back if may_fall_back else compile_aten)
     try:
         check_inputs(module, inputs)
@@ -154,7 +154,7 @@ def _compile_dynamo_graph(
     def make_or_fall_back(
         graph: torch.fx.GraphModule, make: Callable[[], Callable[..., Sequence[torch.Tensor]]]
     ) -> Callable[..., Sequence[torch.Tensor]]:
-        """Returns the result of `make`, or the graph in eager if `make` raises and fallback is allowed."""
+        """Returns the result of `make`, or `graph` itself, for eager, if `make` raises and fallback is allowed."""
         try:
             return make()
         except _PROPAGATED:
@@ -167,8 +167,8 @@ def _compile_dynamo_graph(
     def compile_static(
         static: torch.fx.GraphModule, tensors: Sequence[torch.Tensor]
     ) -> Callable[..., Sequence[torch.Tensor]]:
-        if on_static is not None:
-            on_static(static, tensors)
+        if on_static_graph is not None:
+            on_static_graph(static, tensors)
 
         def trace(
             table: Mapping[torch._ops.OpOverload, Callable[..., object]], check: Callable[..., None] | None = None
@@ -194,7 +194,7 @@ def _compile_dynamo_graph(
             raise
         except Exception as error:
             failure = error
-            return SuspectedGraph(static, lambda: make_or_fall_back(static, partial(_fail, failure)))
+            return SuspectedGraph(static, lambda: make_or_fall_back(static, partial(_raise, failure)))
         return SuspectedGraph(static, lambda: compiled)
 
     if not _is_dynamic(module):
@@ -207,7 +207,7 @@ def _compile_dynamo_graph(
             return make_or_fall_back(static, lambda: compile_static(static, tensors))
 
     specialised = torch._dynamo.disable(SpecialisedGraph(module, compile_version), reason="compiled code is not traced")
-    if compile_graph is not None or on_static is not None:
+    if compile_graph is not None or on_static_graph is not None:
         return specialised
     return make_or_fall_back(
         module, lambda: compile_for_all_sizes(module, inputs, settings, decompositions, may_fall_back) or specialised
@@ -242,22 +242,22 @@ def compile_aten(aten: AtenGraph, settings: BackendSettings, overrides: Compiler
 
     overrides = overrides or CompilerOverrides()
 
-    def compile_part(part: AtenGraph) -> Runner:
-        return _compile_conversion(convert_with_view_bases(part, overrides.ops_map), settings, part, overrides)
+    def compile_or_raise(piece: AtenGraph) -> Runner:
+        return _compile_conversion(convert_with_view_bases(piece, overrides.ops_map), settings, piece, overrides)
 
-    def compile_or_warn(part: AtenGraph) -> Runner:
+    def compile_or_warn(piece: AtenGraph) -> Runner:
         try:
-            return compile_part(part)
+            return compile_or_raise(piece)
         except CompilationError as error:
-            warnings.warn(f"a graph of {len(part.module.graph.nodes)} nodes runs in eager: {error}", stacklevel=2)
-            count_eager(part, part.module.graph.nodes)
-            return part.module
+            warnings.warn(f"a graph of {len(piece.module.graph.nodes)} nodes runs in eager: {error}", stacklevel=2)
+            count_eager(piece, piece.module.graph.nodes)
+            return piece.module
 
-    compile_piece = compile_part if settings.fallback == "error" else compile_or_warn
+    compile_piece = compile_or_raise if settings.fallback == "error" else compile_or_warn
     try:
         return compile_piece(aten)
     except UnsupportedGraphError as error:
-        cut = cut_around(aten, error, lambda part: GraphResults(convert_with_view_bases(part, overrides.ops_map)))
+        cut = cut_around(aten, error, lambda piece: GraphResults(convert_with_view_bases(piece, overrides.ops_map)))
         compile_body = partial(compile_aten, settings=settings, overrides=overrides)
         return _compile_pieces(cut, compile_piece, compile_body, error if settings.fallback == "error" else None)
 
@@ -270,10 +270,6 @@ def compile_or_fall_back(aten: AtenGraph, settings: BackendSettings) -> Runner:
         raise
     except Exception as error:
         return _fall_back(aten.module, error, aten)
-
-
-def _fail(error: Exception) -> NoReturn:
-    raise error
 
 
 def _fall_back(module: torch.fx.GraphModule, error: Exception, aten: AtenGraph | None = None) -> torch.fx.GraphModule:
@@ -309,6 +305,7 @@ def _compile_pieces(
 def _compile_conversion(
     conversion: Conversion, settings: BackendSettings, aten: AtenGraph, overrides: CompilerOverrides | None = None
 ) -> Runner:
+    """Compiles a converted graph; with the option `verify`, its calls are compared with eager."""
     compiled = CompiledGraph(conversion, settings, aten, overrides)
     if settings.verify == "off":
         return compiled
@@ -335,7 +332,7 @@ class CompiledGraph:
         self._constants = conversion.constants
         self._results = GraphResults(conversion, for_autograd=training)
         self._symbols = symbols_of(graph)
-        is_whole = aten.kind != "backward" and not aten.part
+        is_whole = aten.kind != "backward" and not aten.piece
         self.recipe = recipe = choices_for_graph(graph, settings.recipe(training), is_whole, bool(lowerings))
         make_artifact = build or (lambda graph, recipe: _find_or_compile(graph, recipe, settings, lowerings))
         should_tune = _should_tune(graph, recipe, settings, lowerings, build)
@@ -374,15 +371,15 @@ class CompiledGraph:
         return self._native_function(input_of, partial(eager_after, self._aten.dynamo))
 
     def native_graph(self) -> NativeGraph | None:
-        """Returns the native function of a forward or backward graph, with the places of its results, or `None`.
+        """Returns the native function of a forward or backward graph, with the sources of its results, or `None`.
 
         The function raises the error of an op in eager.
         """
         n_inputs = len(self._aten.input_of)
-        places, function = self._results.places(n_inputs), self._native_function(range(n_inputs), _raise)
-        if places is None or function is None:
+        sources, function = self._results.sources(n_inputs), self._native_function(range(n_inputs), _raise)
+        if sources is None or function is None:
             return None
-        return NativeGraph(function, self._results.n_computed, places)
+        return NativeGraph(function, self._results.n_computed, sources)
 
     def _native_function(
         self, input_of: Sequence[int], on_error: Callable[[Exception, Sequence[torch.Tensor]], object]
@@ -405,7 +402,7 @@ class CompiledGraph:
         return self._results.of_call(results, inputs, symbols)
 
 
-def _raise(error: Exception, _: Sequence[torch.Tensor]) -> NoReturn:
+def _raise(error: Exception, _inputs: Sequence[torch.Tensor] = ()) -> NoReturn:
     raise error
 
 
@@ -512,7 +509,7 @@ def compile_for_all_sizes(
         try:
             return compile_piece(aten)
         except UnsupportedGraphError as error:
-            cut = cut_around(aten, error, lambda part: GraphResults(convert_with_view_bases(part)))
+            cut = cut_around(aten, error, lambda piece: GraphResults(convert_with_view_bases(piece)))
             # Graphs with data-dependent sizes cannot be traced again for each set of sizes.
             allows_eager = cut.reads_numbers and settings.fallback == "eager"
             return _compile_pieces(cut, compile_piece, compile_one, None if allows_eager else error)
@@ -582,16 +579,20 @@ def _positions_of_floats(module: torch.fx.GraphModule) -> frozenset[int]:
     Dynamo passes each of them as a tensor of rank 0, which only `item` reads.
     """
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
-    return frozenset(index for index, node in enumerate(placeholders) if node.users and all(map(_is_float, node.users)))
+    return frozenset(
+        index for index, node in enumerate(placeholders) if node.users and all(map(_reads_float, node.users))
+    )
 
 
-def _is_float(node: torch.fx.Node) -> bool:
+def _reads_float(node: torch.fx.Node) -> bool:
+    """True if `node` reads a Python float out of the tensor as which Dynamo passes it."""
     return (node.op, node.target) == ("call_method", "item") and isinstance(
         node.meta.get("example_value"), torch.SymFloat
     )
 
 
 def _version_key(value: torch.Tensor | float) -> object:
+    """Returns the properties of an argument for which a version is compiled; for a number, the number."""
     if isinstance(value, torch.Tensor):
         return (tuple(value.shape), value.stride(), value.dtype, value.requires_grad)
     return value
@@ -605,8 +606,8 @@ def _specialise(
     placeholders = [node for node in static.graph.nodes if node.op == "placeholder"]
     for node, value in zip(placeholders, args, strict=True):
         if not isinstance(value, torch.Tensor):
-            items = list(node.users) if isinstance(value, float) and all(map(_is_float, node.users)) else []
-            for number in (*items, node):
+            reads = list(node.users) if isinstance(value, float) and all(map(_reads_float, node.users)) else []
+            for number in (*reads, node):
                 number.replace_all_uses_with(value)
                 static.graph.erase_node(number)
     static.recompile()

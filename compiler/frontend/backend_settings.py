@@ -40,10 +40,11 @@ from buddy.compiler.runtime.released_weights import CAN_RELEASE
 from buddy.compiler.support.target import host, measured_rates, prefers_bf16x3
 
 Fallback = Literal["eager", "error"]
-# The value of `freeze` that also releases the memory of packed weights.
+# The value of the option `freeze` that also releases the memory of packed weights.
 RELEASE = "release"
 # How long `mode="max-autotune"` searches for a faster recipe, in seconds, for each new graph.
 TUNE_SECONDS = 30.0
+# The seconds of this search, by `mode`.
 MODES = {"default": 0.0, "max-autotune": TUNE_SECONDS}
 # Recipe fields that a caller may set; the others identify the program, which is the caller's graph.
 FIELDS = (
@@ -57,8 +58,15 @@ OPTIONS = (
 SPECIALISE_CALLS = 8
 # The default of the option `verify`: "1" or "error", "warn", "0" or "off".
 VERIFY_VARIABLE = "BUDDY_VERIFY"
-_VERIFY: dict[Any, Verify] = {True: "error", False: "off", "warn": "warn"}
-_VERIFY_WORDS: dict[str, Verify] = {"1": "error", "error": "error", "warn": "warn", "0": "off", "off": "off", "": "off"}
+_VERIFY_BY_OPTION: dict[Any, Verify] = {True: "error", False: "off", "warn": "warn"}
+_VERIFY_BY_WORD: dict[str, Verify] = {
+    "1": "error",
+    "error": "error",
+    "warn": "warn",
+    "0": "off",
+    "off": "off",
+    "": "off",
+}
 # The target dialects for graphs captured by TorchDynamo.
 Dialect = Literal["linalg", "tosa"]
 # Recipe fields that identify the program that a recipe was saved for; they are ignored here.
@@ -128,7 +136,7 @@ class BackendSettings:
         if not self.has_precision:
             recipe = replace(recipe, precision=_precision_of_torch(self.freezes(training)) or recipe.precision)
         if training:
-            recipe = _without_integers(recipe)
+            recipe = _without_int8(recipe)
         return without_pack_limit(recipe) if self.freezes(training) else without_packing(recipe)
 
     def freezes(self, training: bool) -> bool:
@@ -147,7 +155,7 @@ def _precision_of_torch(frozen: bool) -> Precision | None:
     return "bf16x3" if allowed == "high" and frozen and prefers_bf16x3(measured_rates(host())) else None
 
 
-def _without_integers(recipe: Recipe) -> Recipe:
+def _without_int8(recipe: Recipe) -> Recipe:
     """Returns a recipe without products in 8-bit integers, after a warning if it has some."""
     precisions = tuple(choice for choice in recipe.precisions if choice.precision in FLOAT_PRECISIONS)
     precision = recipe.precision if recipe.precision in FLOAT_PRECISIONS else F32
@@ -222,16 +230,16 @@ def _parse_verify(options: Mapping[str, Any]) -> Verify:
     """Returns the option `verify`, else the value of the environment variable."""
     if "verify" in options:
         verify = options["verify"]
-        if not isinstance(verify, (bool, str)) or verify not in _VERIFY:
+        if not isinstance(verify, (bool, str)) or verify not in _VERIFY_BY_OPTION:
             raise ValueError(
                 f"verify is {verify!r}; it may be True (raise an error if compiled code is wrong), "
                 "'warn' (fall back to eager then), or False"
             )
-        return _VERIFY[verify]
+        return _VERIFY_BY_OPTION[verify]
     word = os.environ.get(VERIFY_VARIABLE, "")
-    if word.lower() not in _VERIFY_WORDS:
+    if word.lower() not in _VERIFY_BY_WORD:
         raise ValueError(f"{VERIFY_VARIABLE} is {word!r} in the environment; it may be 1, warn or 0")
-    return _VERIFY_WORDS[word.lower()]
+    return _VERIFY_BY_WORD[word.lower()]
 
 
 def _parse_tuning_seconds(options: Mapping[str, Any], mode: str | None) -> float:
@@ -345,7 +353,7 @@ def _read_recipe(recipe_or_path: object) -> Recipe:
         raise ValueError(f"recipe: {recipe_or_path} is {error}") from error
     permissions = required_permissions(replace(recipe, plugins=()))
     if permissions:
-        todo = "if you trust who wrote it, give the Recipe that buddy.compiler.protocol.recipe.from_toml makes of it"
+        todo = "if you trust who wrote it, pass the Recipe that buddy.compiler.protocol.recipe.from_toml returns"
         raise ValueError(f"recipe: {recipe_or_path} asks for {'; '.join(permissions)}; {todo}")
     return recipe
 
@@ -365,11 +373,11 @@ def _parse_field(name: str, value: object) -> Any:
         value = tuple(sorted(PrecisionChoice(*pair) for pair in named))
     elif name == "precision" and value == "int8":
         value = "int8-dynamic"
-    kind = Dialect if name == "dialect" else get_type_hints(Recipe, include_extras=True)[name]
+    field_type = Dialect if name == "dialect" else get_type_hints(Recipe, include_extras=True)[name]
     try:
-        return msgspec.convert(value, kind)
+        return msgspec.convert(value, field_type)
     except msgspec.ValidationError as error:
-        words = " or ".join(repr(word) for word in get_args(kind) if isinstance(word, str))
+        words = " or ".join(repr(word) for word in get_args(field_type) if isinstance(word, str))
         raise ValueError(f"{name} is {value!r}: {f'it may be {words}' if words else error}") from error
 
 

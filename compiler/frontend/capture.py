@@ -29,13 +29,13 @@ from buddy.compiler.frontend.aten import (
     run_aot,
 )
 from buddy.compiler.frontend.convert import Conversion, to_buddy
+from buddy.compiler.frontend.eager_dispatch import dispatch_like_eager
 from buddy.compiler.frontend.eager_program import eager_program, unseeded_program
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.graph_break import find_graph_break
 from buddy.compiler.frontend.graph_info import fx_code, fx_table, make_graph_info
 from buddy.compiler.frontend.graph_splitter import SplitGraph, cut_around
 from buddy.compiler.frontend.random_numbers import SEED, decompose_random, new_seed
-from buddy.compiler.frontend.resampling import dispatch_like_eager
 from buddy.compiler.frontend.torch_dialect import import_graph
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import Op
@@ -62,7 +62,8 @@ _torch_compile = torch.compile
 class GraphRecorder:
     """A Dynamo backend that records every graph with real inputs, and runs it in eager.
 
-    A graph is added to `graphs` at its first call. If `ops_map` or `decompositions` is None, the default one is used.
+    `name` is the name of the graphs, `func_name` that of their function in MLIR. A graph is added to `graphs` at its
+    first call, and passed to `on_graph`. If `ops_map` or `decompositions` is None, the default one is used.
     With `strict`, no node of a graph may run in eager.
     """
 
@@ -129,7 +130,7 @@ class GraphRecorder:
         return run
 
     def _graph_name(self, aten: AtenGraph) -> str:
-        labels = ["backward"] * (aten.kind == "backward") + [f"part {aten.part}"] * bool(aten.part)
+        labels = ["backward"] * (aten.kind == "backward") + [f"part {aten.piece}"] * bool(aten.piece)
         labels += [aten.body] * bool(aten.body)
         return f"{self.name} ({', '.join(labels)})" if labels else self.name
 
@@ -220,6 +221,7 @@ def _copy_inputs(inputs: Sequence[torch.Tensor]) -> list[object]:
 
 
 def _copy(value: object) -> object:
+    """Returns a copy of a tensor without autograd history; other values are returned unchanged."""
     if not isinstance(value, torch.Tensor):
         return value
     return value.detach().clone().requires_grad_(value.requires_grad)
@@ -239,7 +241,8 @@ SINGLE_RESULT = "output"
 def name_results(runs: Sequence[tuple[list[CapturedGraph], Sequence[torch.Tensor]]], result: object) -> None:
     """Names the results of graphs as `result`, the result of the call that ran them, names the same tensors.
 
-    A call that returns one tensor has the result `SINGLE_RESULT`. A Dynamo graph that was cut, or whose ATen graph also
+    `runs` has for each Dynamo graph its ATen graphs, and the tensors that it returned in this call. A call that
+    returns one tensor has the result `SINGLE_RESULT`. A Dynamo graph that was cut, or whose ATen graph also
     returns tensors that it writes, keeps the names of its nodes.
     """
     names: dict[int, str] = {id(result): SINGLE_RESULT} if isinstance(result, torch.Tensor) else {}
@@ -270,6 +273,7 @@ def named_tensors(value: object, name: str = "") -> Iterator[tuple[str, torch.Te
 
 
 def _compute_gradients(results: object) -> None:
+    """Runs the backward pass of the tensors in `results`, with ones as incoming gradients; `.grad` is not modified."""
     outputs = [t for t in torch.utils._pytree.tree_leaves(results) if isinstance(t, torch.Tensor) and t.requires_grad]
     inputs = _leaves_of(outputs)
     if outputs and inputs:
@@ -293,7 +297,7 @@ def _leaves_of(results: list[torch.Tensor]) -> list[torch.Tensor]:
 
 OnGraph = Callable[[CapturedGraph], None]
 # Makes a context in which calls are not recorded.
-Quiet = Callable[[], AbstractContextManager[None]]
+PauseRecording = Callable[[], AbstractContextManager[None]]
 # Sizes that `torch.export.export` keeps symbolic: by the names of arguments, or in their order.
 DynamicShapes = Mapping[str, object] | Sequence[object] | None
 # A TorchDynamo backend: maps a graph and its inputs to the callable that replaces it.
@@ -304,7 +308,7 @@ class _Listener(NamedTuple):
     """The arguments of `listening`."""
 
     on_graph: OnGraph
-    quiet: Quiet
+    pause: PauseRecording
     backend: DynamoBackend | None
 
 
@@ -312,13 +316,13 @@ _listeners: list[_Listener] = []
 
 
 @contextmanager
-def listening(on_graph: OnGraph, quiet: Quiet, backend: DynamoBackend | None = None) -> Iterator[None]:
+def listening(on_graph: OnGraph, pause: PauseRecording, backend: DynamoBackend | None = None) -> Iterator[None]:
     """Calls `on_graph` with every graph that is imported inside the `with` block.
 
-    The context `quiet()` is active while a graph is imported, so that calls made by the import are not recorded.
+    The context `pause()` is active while a graph is imported, so that calls made by the import are not recorded.
     `backend` replaces the backend `"buddy"` of functions that `torch.compile` has returned before.
     """
-    _listeners.append(_Listener(on_graph, quiet, backend))
+    _listeners.append(_Listener(on_graph, pause, backend))
     try:
         yield
     finally:
@@ -343,10 +347,10 @@ def notify_listener(graph: CapturedGraph) -> None:
 
 def pause_listener() -> AbstractContextManager[None]:
     """Returns the context in which the active listener records no calls; without a listener, it does nothing."""
-    return _listeners[-1].quiet() if _listeners else nullcontext()
+    return _listeners[-1].pause() if _listeners else nullcontext()
 
 
-class _Module(torch.nn.Module):
+class _FunctionModule(torch.nn.Module):
     """A function as a module, as `torch.export` requires."""
 
     def __init__(self, function: Callable[..., object]) -> None:
@@ -371,9 +375,9 @@ def record_export(
     `dynamic_shapes` lists the symbolic sizes as for `torch.export.export`, with `torch.export.Dim`. Raises what
     `torch.export` raises, for example at a graph break.
     """
-    module = function if isinstance(function, torch.nn.Module) else _Module(function)
+    module = function if isinstance(function, torch.nn.Module) else _FunctionModule(function)
     with torch.no_grad(), dispatch_like_eager():
-        if isinstance(module, _Module) and dynamic_shapes is not None:
+        if isinstance(module, _FunctionModule) and dynamic_shapes is not None:
             dynamic_shapes = _wrap_dynamic_shapes(dynamic_shapes, len(args), kwargs)
         program = torch.export.export(module, tuple(args), dict(kwargs), strict=False, dynamic_shapes=dynamic_shapes)
         program = program.run_decompositions(dict(decompositions))
@@ -399,7 +403,7 @@ def record_export(
 def _wrap_dynamic_shapes(
     dynamic_shapes: Mapping[str, object] | Sequence[object], positional: int, kwargs: Mapping[str, object]
 ) -> DynamicShapes:
-    """Converts `dynamic_shapes` of a function's arguments to those of `_Module.forward(*args, **kwargs)`."""
+    """Converts `dynamic_shapes` of a function's arguments to those of `_FunctionModule.forward(*args, **kwargs)`."""
     entries = list(dynamic_shapes.values()) if isinstance(dynamic_shapes, Mapping) else list(dynamic_shapes)
     wrapped = {"args": tuple(entries[:positional]), "kwargs": dict(zip(kwargs, entries[positional:], strict=False))}
     return {name: entry for name, entry in wrapped.items() if entry}

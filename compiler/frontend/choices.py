@@ -74,9 +74,9 @@ def _report_unmatched(graph: Graph, name: str, option: str, is_whole: bool) -> N
             message = f"{option}: a graph does not have the op {name}; it has {_list_names(node_names)}"
             warnings.warn(message, stacklevel=2)
     elif is_whole or not _knows_op(_NUMBER.sub("", name).rpartition("/")[2]):
-        kind = "node" if _NUMBER.search(name) else "node or op"
+        noun = "node" if _NUMBER.search(name) else "node or op"
         raise OptionError(
-            f"{option}: unknown {kind} {name!r}{_suggest_name(name, node_names)}; "
+            f"{option}: unknown {noun} {name!r}{_suggest_name(name, node_names)}; "
             f"the graph has {_list_names(node_names)}"
         )
 
@@ -86,6 +86,7 @@ def _knows_op(name: str) -> bool:
 
 
 def _check_registry(choice: OpChoice, dialect: str, has_user_registry: bool) -> list[str]:
+    """Returns the names of all registries. Raises `OptionError` if the lowering of `choice` is none of them."""
     from buddy.compiler.ops import registries
     from buddy.compiler.ops.lowering import USER_REGISTRY
 
@@ -99,6 +100,7 @@ def _check_registry(choice: OpChoice, dialect: str, has_user_registry: bool) -> 
 
 
 def _check_lowers(op: Op, choice: OpChoice, dialect: str, registry_names: Sequence[str]) -> None:
+    """Raises `OptionError` if the registry of `choice` has no lowering of `op`."""
     from buddy.compiler.ops import registries
 
     registry_by_name = registries(dialect)

@@ -1,4 +1,7 @@
-"""Decomposes `linear_cross_entropy` in chunks of rows: a linear layer and its cross entropy, without all its logits."""
+"""Decomposes `linear_cross_entropy`, a linear layer and its cross entropy, in chunks of rows.
+
+The logits of one chunk are in memory at a time, rather than those of all rows.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import Any
 
 import torch
 
-# More chunks stay one op in eager: each adds about twenty ops to the graph.
+# A loss of more chunks stays one op, which runs in eager: each chunk adds about twenty ops to the graph.
 _MAX_CHUNKS = 16
 
 
@@ -23,7 +26,8 @@ def reduced_loss(
     """Returns the loss of `x` [rows, width], and its gradients of x, `weight` [classes, width] and `bias` [classes].
 
     A gradient that is not wanted is empty. `target` [rows] are class numbers. The mean is NaN if all rows are ignored.
-    Left to eager are symbolic sizes, no rows, and half precision, which eager rounds according to `policy`.
+    Calls with symbolic sizes, without rows, with label smoothing or more than `_MAX_CHUNKS` chunks stay unchanged, and
+    run in eager; so do calls in half precision, which eager rounds according to `policy`.
     """
     if not _is_supported(x, weight, chunk) or label_smoothing or accumulator != x.dtype or not x.size(0):
         return NotImplemented
@@ -53,7 +57,10 @@ def row_losses(
     x: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, bias: torch.Tensor | None,
     class_weight: torch.Tensor | None, ignored: int, chunk: int, policy: str, accumulator: torch.dtype,
 ) -> torch.Tensor:  # fmt: skip
-    """Returns the losses [rows] of `x` [rows, width]; 0 for rows whose target is `ignored`."""
+    """Returns the losses [rows] of `x` [rows, width]; 0 for rows whose target is `ignored`.
+
+    The same calls as of `reduced_loss` stay unchanged.
+    """
     if not _is_supported(x, weight, chunk) or accumulator != x.dtype or not x.size(0):
         return NotImplemented
     scale = _row_weights(target, class_weight, ignored, x.dtype)

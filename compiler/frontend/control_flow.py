@@ -1,4 +1,4 @@
-"""Control flow in ATen graphs (`cond`, `scan`, …): PyTorch runs the control flow; branches and bodies are compiled."""
+"""Compiles the branches and bodies of control flow in ATen graphs (`cond`, `scan`, …), which PyTorch itself runs."""
 
 from __future__ import annotations
 
@@ -45,8 +45,10 @@ def _compile_body(body: AtenGraph, compile_graph: Callable[[AtenGraph], Runner])
     seeded = take_seed_as_input(body.module)
     if seeded is None:
         return compile_graph(body)
-    inputs = len(body.origins) + 1
-    return with_seed(compile_graph(replace(body, module=seeded, origins=(None,) * inputs, input_of=(None,) * inputs)))
+    n_inputs = len(body.origins) + 1
+    return with_seed(
+        compile_graph(replace(body, module=seeded, origins=(None,) * n_inputs, input_of=(None,) * n_inputs))
+    )
 
 
 def _body_names(op: Node, module: GraphModule) -> list[str]:
@@ -58,13 +60,15 @@ def _describe_body(aten: AtenGraph, name: str) -> AtenGraph:
     """Returns the graph of a body, whose output is made a tuple; its inputs have no origins."""
     module: GraphModule = getattr(aten.module, name)
     output = module.graph.output_node()
-    inputs = sum(node.op == "placeholder" for node in module.graph.nodes)
+    n_inputs = sum(node.op == "placeholder" for node in module.graph.nodes)
     if isinstance(output.args[0], Node):
         graph = torch.fx.Graph()
         graph.output((graph.graph_copy(module.graph, {}),))
         module = GraphModule(module, graph)
     body = f"{aten.body}, {name}" if aten.body else name
-    return replace(aten, module=module, origins=(None,) * inputs, input_of=(None,) * inputs, body=body, unseeded=None)
+    return replace(
+        aten, module=module, origins=(None,) * n_inputs, input_of=(None,) * n_inputs, body=body, unseeded=None
+    )
 
 
 class _Body(torch.nn.Module):

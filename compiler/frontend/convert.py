@@ -87,7 +87,7 @@ def to_buddy(
     return converter.result
 
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 class _Converter:
@@ -129,7 +129,7 @@ class _Converter:
             self.sizes[node] = self._convert_or_reject(node, lambda: self.symbols.size(value))
         return node in self.sizes
 
-    def _convert_or_reject(self, node: Node, convert: Callable[[], T]) -> T:
+    def _convert_or_reject(self, node: Node, convert: Callable[[], _T]) -> _T:
         """Returns the result of `convert`; raises `UnsupportedGraphError` for `node` if it has an unknown symbol."""
         try:
             return convert()
@@ -228,6 +228,7 @@ def unsupported_nodes(nodes: Iterable[Node]) -> dict[str, str]:
 
 
 def _rejection_reason(value: object) -> str:
+    """Returns why compiled code does not support a tensor; "" if it does, and for other values."""
     if not isinstance(value, torch.Tensor):
         return ""
     if value.device.type != "cpu":

@@ -28,7 +28,7 @@ def _read_size(number: torch.Tensor, message: str = "") -> Size:
 
     If `message` is given, the program raises an error with it for a negative number.
     """
-    with _capture_numbers(number):
+    with _allow_number_reads(number):
         size: Any = number.item()
     if message:
         aten._assert_scalar.default(size >= 0, message)
@@ -37,7 +37,7 @@ def _read_size(number: torch.Tensor, message: str = "") -> Size:
 
 
 @contextmanager
-def _capture_numbers(tensor: torch.Tensor) -> Iterator[None]:
+def _allow_number_reads(tensor: torch.Tensor) -> Iterator[None]:
     """Lets tracing read numbers out of tensors inside the `with` block, even if the program's setting forbids it."""
     mode = detect_fake_mode(tensor)
     assert mode is not None
@@ -50,6 +50,7 @@ def _capture_numbers(tensor: torch.Tensor) -> Iterator[None]:
 
 
 def _is_empty(x: torch.Tensor) -> bool:
+    """True if `x` has no elements for all values of its symbolic sizes."""
     return bool(statically_known_true(x.numel() == 0))
 
 
@@ -152,6 +153,7 @@ def repeat_interleave(repeats: torch.Tensor, output_size: int | None = None) -> 
 
 
 def _sum_of_counts(repeats: torch.Tensor) -> Size:
+    """Returns the sum of `repeats` as a size; the program raises eager's error if one of them is negative."""
     total = torch.where((repeats < 0).any(), -1, repeats.sum())
     return _read_size(total, "repeats can not be negative")
 
@@ -176,19 +178,21 @@ def unique(
     if x.is_complex():
         return NotImplemented
     flat, order = x.reshape(-1).sort()
-    values, inverse, counts = _number_runs(flat, _run_starts(flat), return_inverse, return_counts)
+    starts, inverse, counts = _measure_runs(flat, _run_starts(flat), return_inverse, return_counts)
     if return_inverse:
         inverse = torch.zeros_like(inverse).scatter(0, order, inverse).reshape(x.shape)
-    return flat.index_select(0, values), inverse, counts
+    return flat.index_select(0, starts), inverse, counts
 
 
 def _empty_result(
     x: torch.Tensor, inverse: Sequence[int], shape: Sequence[int] = (0,)
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Returns the results of an op on an empty `x`: values of `shape`, an inverse of the shape `inverse`, no counts."""
     return x.new_empty(shape), x.new_empty(inverse, dtype=torch.int64), x.new_empty([0], dtype=torch.int64)
 
 
 def _empty_slices(x: torch.Tensor, dim: int) -> tuple[torch.Tensor, ...]:
+    """Like `_empty_result`, for slices of `x` along `dim`."""
     return _empty_result(x, [x.shape[dim]], [0 if i == dim % x.dim() else size for i, size in enumerate(x.shape)])
 
 
@@ -202,12 +206,12 @@ def unique_consecutive(
         return NotImplemented
     if dim is None:
         flat = x.reshape(-1)
-        values, inverse, counts = _number_runs(flat, _run_starts(flat), return_inverse, return_counts)
-        return flat.index_select(0, values), inverse.reshape(x.shape) if return_inverse else inverse, counts
+        starts, inverse, counts = _measure_runs(flat, _run_starts(flat), return_inverse, return_counts)
+        return flat.index_select(0, starts), inverse.reshape(x.shape) if return_inverse else inverse, counts
     slices = x.movedim(dim, 0).flatten(1) if x.dim() > 1 else x.unsqueeze(1)
     # On CPU, eager returns the inverse and the counts even if they are not requested.
-    values, inverse, counts = _number_runs(slices, _run_starts(slices), True, True)
-    return x.index_select(dim, values), inverse, counts
+    starts, inverse, counts = _measure_runs(slices, _run_starts(slices), True, True)
+    return x.index_select(dim, starts), inverse, counts
 
 
 def unique_dim(
@@ -223,9 +227,9 @@ def unique_dim(
         return NotImplemented
     order = _rank_rows(rows).sort(stable=True)[1]
     sorted_rows = rows.index_select(0, order)
-    values, inverse, counts = _number_runs(sorted_rows, _run_starts(sorted_rows), True, True)
+    starts, inverse, counts = _measure_runs(sorted_rows, _run_starts(sorted_rows), True, True)
     inverse = torch.zeros_like(inverse).scatter(0, order, inverse)
-    return x.index_select(dim, order.index_select(0, values)), inverse, counts
+    return x.index_select(dim, order.index_select(0, starts)), inverse, counts
 
 
 def _rank_rows(rows: torch.Tensor) -> torch.Tensor:
@@ -243,7 +247,7 @@ def _run_starts(x: torch.Tensor) -> torch.Tensor:
     return torch.cat([differs.new_ones([1]), differs])
 
 
-def _number_runs(
+def _measure_runs(
     x: torch.Tensor, is_start: torch.Tensor, return_inverse: bool, return_counts: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Returns the start of each run of `x`, the number of the run of each element, and the lengths of the runs."""

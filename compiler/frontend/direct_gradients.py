@@ -1,4 +1,4 @@
-"""Calls of graphs with gradients without AOTAutograd's runtime wrappers, which take longer than a small layer.
+"""Calls graphs with gradients without AOTAutograd's runtime wrappers, which take longer than a small layer.
 
 AOTAutograd compiles the backward graph at the first backward pass. From then on, an autograd function calls the native
 functions of both graphs, if the wrappers would do no more than this: no input is written to, no result is a view or an
@@ -7,7 +7,7 @@ input, and all values are plain tensors of static sizes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,22 +15,22 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
+from buddy.compiler.frontend.strided_views import Runner
 from buddy.compiler.runtime.native_calls import BuiltinCall
 
-Call = Callable[..., Sequence[torch.Tensor]]
 _DOUBLE_BACKWARD = "torch.compile does not support double backward: the gradients of a compiled graph have no gradients"
 
 
 @dataclass(frozen=True)
 class NativeGraph:
-    """A compiled graph: its native function, which returns `n_computed` tensors, and where the graph's results are.
+    """A compiled graph: its native function, which returns `n_computed` tensors, and the sources of its results.
 
-    `places` has for each result its index in the computed tensors followed by the inputs, or `None` for no tensor.
+    `sources` has for each result its index in the computed tensors followed by the inputs, or `None` for no tensor.
     """
 
     function: BuiltinCall
     n_computed: int
-    places: tuple[int | None, ...]
+    sources: tuple[int | None, ...]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class _Forward:
     """The forward graph; its first results are the program's, `saved_names` are the nodes of the others, in order."""
 
     native: NativeGraph
-    is_trained: tuple[bool, ...]  # by input: whether it requires a gradient
+    requires_gradient: tuple[bool, ...]  # by input
     is_differentiable: tuple[bool, ...]  # by result of the program
     saved_names: tuple[str, ...]
 
@@ -48,9 +48,9 @@ class DirectGradients:
 
     def __init__(self) -> None:
         self._forward: _Forward | None = None
-        self._apply: Call | None = None
+        self._apply: Runner | None = None
 
-    def calls(self, compiled: Call) -> Call:
+    def calls(self, compiled: Runner) -> Runner:
         """Returns a function that calls `compiled`, AOTAutograd's function, until there is a direct one."""
         if self._forward is None:
             return compiled
@@ -72,11 +72,13 @@ class DirectGradients:
         is_unchecked = getattr(metadata, "num_tensors_saved_with_no_vc_check", 0)
         if _has_hooks() or torch._dynamo.config.compiled_autograd or is_unchecked:
             return
-        if native is None or None in native.places:
+        if native is None or None in native.sources:
             return
         outputs = metadata.output_info
-        returned = native.places[: len(outputs)]
-        if len(set(returned)) < len(returned) or any(place is None or place >= native.n_computed for place in returned):
+        returned = native.sources[: len(outputs)]
+        if len(set(returned)) < len(returned) or any(
+            source is None or source >= native.n_computed for source in returned
+        ):
             return
         self._forward = _Forward(
             native,
@@ -88,14 +90,16 @@ class DirectGradients:
     def add_backward(self, native: NativeGraph | None, module: GraphModule) -> None:
         """Adds the backward graph. Its inputs are the saved tensors and the gradients of the program's results."""
         forward = self._forward
-        if native is None or forward is None or len(native.places) != len(forward.is_trained):
+        if native is None or forward is None or len(native.sources) != len(forward.requires_gradient):
             return
         names = tuple(node.name for node in module.graph.nodes if node.op == "placeholder")
         n_saved = len(forward.saved_names)
         if names[:n_saved] != forward.saved_names or len(names) - n_saved != sum(forward.is_differentiable):
             return
         # AOTAutograd's function does not pass on gradients that are `None`; an autograd function calls hooks with them.
-        if any(place is None for place, needed in zip(native.places, forward.is_trained, strict=True) if needed):
+        if any(
+            source is None for source, needed in zip(native.sources, forward.requires_gradient, strict=True) if needed
+        ):
             return
         apply = _autograd_function(forward, native).apply
         self._apply = (lambda *inputs: (apply(*inputs),)) if len(forward.is_differentiable) == 1 else apply
@@ -108,38 +112,42 @@ def _autograd_function(forward: _Forward, backward: NativeGraph) -> type[torch.a
     """
     n_returned = len(forward.is_differentiable)
     run_forward, run_backward = forward.native.function, backward.function
-    returned, saved = forward.native.places[:n_returned], forward.native.places[n_returned:]
-    constants = [number for number, is_differentiable in enumerate(forward.is_differentiable) if not is_differentiable]
+    returned, saved = forward.native.sources[:n_returned], forward.native.sources[n_returned:]
+    non_differentiable = [
+        number for number, is_differentiable in enumerate(forward.is_differentiable) if not is_differentiable
+    ]
 
     class CompiledFunction(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *inputs: torch.Tensor) -> Any:
             values = (*run_forward(*inputs), *inputs)
             # A view that is saved would keep its graph alive.
-            kept = [values[place] for place in saved]  # type: ignore[index]
-            ctx.save_for_backward(*[value.detach() if value._is_view() else value for value in kept])
-            results = tuple([values[place] for place in returned])  # type: ignore[index]
-            if constants:
-                ctx.mark_non_differentiable(*[results[number] for number in constants])
+            saved_values = [values[source] for source in saved]  # type: ignore[index]
+            ctx.save_for_backward(*[value.detach() if value._is_view() else value for value in saved_values])
+            results = tuple([values[source] for source in returned])  # type: ignore[index]
+            if non_differentiable:
+                ctx.mark_non_differentiable(*[results[number] for number in non_differentiable])
                 ctx._materialize_non_diff_grads = False
             return results[0] if n_returned == 1 else results
 
         @staticmethod
         def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-            if constants:
+            if non_differentiable:
                 gradients = tuple(g for g, kept in zip(gradients, forward.is_differentiable, strict=True) if kept)
             inputs = (*ctx.saved_tensors, *gradients)
             if torch.is_grad_enabled():  # with `create_graph=True`
-                computed = _Once.apply(run_backward, torch.empty(0, device="cpu", requires_grad=True), *inputs)
+                computed = _OnceDifferentiable.apply(
+                    run_backward, torch.empty(0, device="cpu", requires_grad=True), *inputs
+                )
             else:
                 computed = run_backward(*inputs)
             values = (*computed, *inputs)
-            return tuple([None if place is None else values[place] for place in backward.places])
+            return tuple([None if source is None else values[source] for source in backward.sources])
 
     return CompiledFunction
 
 
-class _Once(torch.autograd.Function):
+class _OnceDifferentiable(torch.autograd.Function):
     """Gradients whose own gradients raise an error, instead of being zero.
 
     The second argument requires a gradient, so that the results do, even if no input does.
@@ -155,12 +163,12 @@ class _Once(torch.autograd.Function):
 
 
 def _results(module: GraphModule) -> list[Node]:
-    found: list[Node] = []
-    map_arg(module.graph.output_node().args, found.append)
-    return found
+    nodes: list[Node] = []
+    map_arg(module.graph.output_node().args, nodes.append)
+    return nodes
 
 
 def _has_hooks() -> bool:
-    """True if hooks on saved tensors are active, or if this version of PyTorch does not tell."""
+    """True if hooks on saved tensors are active, or if this version of PyTorch does not report them."""
     top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
     return top is None or top(True) is not None

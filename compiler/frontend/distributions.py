@@ -1,4 +1,4 @@
-"""Random numbers of each distribution of PyTorch, from counter-based random bits (`runtime.torch_ops`).
+"""Computes random numbers of each distribution of PyTorch from counter-based random bits (`runtime.torch_ops`).
 
 Distributions, dtypes and ranges are eager's; the numbers differ.
 """
@@ -233,7 +233,10 @@ def exponential(bits: RandomBits, _like: object, rate: float = 1.0) -> torch.Ten
 
 @rule(aten.cauchy.default, results=FLOATS)
 def cauchy(bits: RandomBits, _like: object, median: float = 0.0, scale: float = 1.0) -> torch.Tensor:
-    """Uses the cotangent, whose pole is at 0, where floats are densest; odd multiples of half a step avoid the pole."""
+    """Returns numbers of the Cauchy distribution: cotangents of uniform angles, times `scale`, plus `median`.
+
+    The pole of the cotangent is at 0, where floats are densest. Angles are odd multiples of half a step, so none is 0.
+    """
     dtype = _compute_type(bits.dtype)
     digits = _DIGITS[dtype] - 1
     drawn = bits.int64s() if dtype == torch.float64 else bits.int32s()
@@ -244,7 +247,11 @@ def cauchy(bits: RandomBits, _like: object, median: float = 0.0, scale: float = 
 
 @rule(aten.geometric.default, results=NUMBERS)
 def geometric(bits: RandomBits, _like: object, p: float) -> torch.Tensor:
-    """Computes in double precision, so that the rounding of a logarithm does not change the integer."""
+    """Returns the numbers of trials up to the first success, each of probability `p`.
+
+    Computes in double precision, so that the rounding of a logarithm does not change the integer. The fractions are in
+    (0, 1), because the logarithm of 0 is infinite.
+    """
     if not 0 < p < 1:
         return NotImplemented
     fractions = ((bits.int64s() & ((1 << 52) - 1)).to(torch.float64) + 0.5) * 2.0**-52
@@ -278,10 +285,10 @@ def bernoulli_of_a_number(bits: RandomBits, _like: object, p: float = 0.5) -> to
     """Returns ones with probability `p`, which is rounded to 32 bits."""
     if not 0 <= p <= 1:
         return NotImplemented
-    ones = round(p * (1 << 32))
-    if ones in (0, 1 << 32):
-        return bits.constant(float(ones != 0))
-    return (bits.int32s() <= ones - 1 - (1 << 31)).to(bits.dtype)
+    n_ones = round(p * (1 << 32))  # of the 2**32 values of an int32, those for which the result is 1
+    if n_ones in (0, 1 << 32):
+        return bits.constant(float(n_ones != 0))
+    return (bits.int32s() <= n_ones - 1 - (1 << 31)).to(bits.dtype)
 
 
 @rule(aten.bernoulli.default, results=FLOATS)
@@ -344,6 +351,7 @@ def random(bits: RandomBits, _like: object) -> torch.Tensor:
 
 
 def _draw_between(bits: RandomBits, low: int | torch.SymInt, high: int | torch.SymInt) -> torch.Tensor:
+    """Returns uniform integers in [`low`, `high`); `NotImplemented` for bounds that eager rejects."""
     count = high - low
     if isinstance(count, int) and not (0 < count <= 1 << 63 and _is_in_range(bits.dtype, low, high - 1)):
         return NotImplemented
@@ -371,9 +379,10 @@ def randperm(bits: RandomBits, count: int | torch.SymInt) -> torch.Tensor:
 def multinomial(
     bits: RandomBits, weights: torch.Tensor, count: int | torch.SymInt, replacement: bool = False
 ) -> torch.Tensor:
-    """Computes in double precision, so that the rounding of a sum or a quotient does not change the choice.
+    """Returns `count` indices into the last dim of `weights`, drawn with probabilities in proportion to the weights.
 
-    Without replacement, selects the largest quotients of the weights and exponential random numbers, as in eager.
+    Computes in double precision, so that the rounding of a sum or a quotient does not change the choice. Without
+    replacement, selects the largest quotients of the weights and exponential random numbers, as in eager.
     """
     if (isinstance(count, int) and count <= 0) or weights.dtype not in FLOATS:
         return NotImplemented
@@ -389,5 +398,5 @@ def multinomial(
     return scores.topk(count, -1)[1]
 
 
-def _assert_true(holds: torch.Tensor, message: str) -> None:
-    aten._assert_async.msg(holds, message)
+def _assert_true(condition: torch.Tensor, message: str) -> None:
+    aten._assert_async.msg(condition, message)

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from buddy.compiler.ops.registry import Registry
 
 
+# Runs a graph: takes the tensors of all its placeholders, and returns its results.
 Program = Callable[[Sequence[torch.Tensor]], list[Any]]
 
 
@@ -53,13 +54,15 @@ class ImportedGraph:
         self.graph: Graph = captured.graph
         assert captured.eager is not None, "eager PyTorch can run every graph that TorchDynamo captures"
         self._eager = captured.eager
-        self._captured = list[Op](self.graph.placeholders)
-        self._tensors = dict(zip(self._captured, captured.tensors, strict=True))
-        self._seed = None if captured.seed is None else self._captured[captured.seed]
-        parameters = {self._captured[position] for position in captured.parameters}
+        self._captured_placeholders = list[Op](self.graph.placeholders)
+        self._tensors = dict(zip(self._captured_placeholders, captured.tensors, strict=True))
+        self._seed = None if captured.seed is None else self._captured_placeholders[captured.seed]
+        parameters = {self._captured_placeholders[position] for position in captured.parameters}
         call_positions = {op: _call_position(op, arguments) for op in self.graph.inputs}
+        # Parameters come first (0), then buffers and constants (1), inputs (2), and all other nodes (3).
         sort_keys = {
-            op: (2, *call_positions[op]) if op in call_positions else (op not in parameters,) for op in self._captured
+            op: (2, *call_positions[op]) if op in call_positions else (int(op not in parameters),)
+            for op in self._captured_placeholders
         }
         self.graph.body = sorted(self.graph.body, key=lambda op: sort_keys.get(op, (3,)))
 
@@ -98,7 +101,7 @@ class ImportedGraph:
     def eager(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Runs the captured graph in eager PyTorch; rewrites of the graph do not change its results."""
         tensor_by_op = self._tensors | dict(zip(list[Op](self.graph.placeholders), tensors, strict=True))
-        return self._eager([tensor_by_op[op] for op in self._captured])
+        return self._eager([tensor_by_op[op] for op in self._captured_placeholders])
 
     def compile(self, registry: Registry | None, trace: Trace) -> Program:
         """Compiles the graph in its current state; `registry` is a registry with priority over all others.
@@ -292,7 +295,7 @@ class DynamoCompiler:
             options={"dialect": self._dialect, **(options or {})},
             compile_graph=compile_graph,
             decompositions=self._decompositions(),
-            on_static=record,
+            on_static_graph=record,
             **more,
         )
 

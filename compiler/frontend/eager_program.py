@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from torch._functorch._aot_autograd.descriptors import AOTOutput
 
 
-def eager_program(aten: AtenGraph, arguments: Sequence[torch.Tensor] = (), constants: int = 0) -> Eager:
+def eager_program(aten: AtenGraph, arguments: Sequence[torch.Tensor] = (), n_constants: int = 0) -> Eager:
     """Returns the eager computation of `aten`: the Dynamo graph's torch calls if its results can be identified.
 
     Training graphs, and those whose inputs or outputs AOTAutograd has rearranged, run their ATen ops instead.
     `arguments` are those of one call: the program stores the numbers among them, and takes only tensors. The last
-    `constants` of these tensors are constants that the graph holds.
+    `n_constants` of these tensors are constants that the graph holds.
     """
     mapping = None if draws_seeds(aten.module) else _output_mapping(aten)
-    program = _AtenProgram(aten.module, constants) if mapping is None else _DynamoProgram(aten, mapping)
+    program = _AtenProgram(aten.module, n_constants) if mapping is None else _DynamoProgram(aten, mapping)
     # Pairs of a number and False, or None and True for a tensor, which must not be kept alive.
     slots = [(None, True) if isinstance(value, torch.Tensor) else (value, False) for value in arguments]
     if all(is_tensor for _, is_tensor in slots):
@@ -45,7 +45,7 @@ def eager_program(aten: AtenGraph, arguments: Sequence[torch.Tensor] = (), const
     return run_with_numbers
 
 
-def unseeded_program(aten: AtenGraph, arguments: Sequence[torch.Tensor], constants: int = 0) -> Eager | None:
+def unseeded_program(aten: AtenGraph, arguments: Sequence[torch.Tensor], n_constants: int = 0) -> Eager | None:
     """Like `eager_program`, with PyTorch's random ops in place of bits from a seed; None for a graph without a seed.
 
     The program ignores the seed among its tensors. Also None for a graph that recomputes the random numbers of another
@@ -56,24 +56,27 @@ def unseeded_program(aten: AtenGraph, arguments: Sequence[torch.Tensor], constan
     unseeded = replace(
         aten, module=aten.unseeded, origins=aten.origins[:-1], input_of=aten.input_of[:-1], unseeded=None
     )
-    program = eager_program(unseeded, arguments[:-1], constants)
+    program = eager_program(unseeded, arguments[:-1], n_constants)
     seed_position = sum(isinstance(value, torch.Tensor) for value in arguments[:-1])
     return lambda tensors: program([*tensors[:seed_position], *tensors[seed_position + 1 :]])
 
 
 class _AtenProgram:
-    """Runs the ATen graph, op by op; the last `constants` tensors of a call are constants that the graph holds."""
+    """Runs the ATen graph, op by op; the last `n_constants` tensors of a call are constants that the graph holds."""
 
-    def __init__(self, module: torch.fx.GraphModule, constants: int) -> None:
+    def __init__(self, module: torch.fx.GraphModule, n_constants: int) -> None:
         self._module = module
-        self._constants = constants
+        self._n_constants = n_constants
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
-        return list(self._module(*tensors[: len(tensors) - self._constants]))
+        return list(self._module(*tensors[: len(tensors) - self._n_constants]))
 
 
 class _DynamoProgram:
-    """Runs the Dynamo graph on clones of the inputs that it mutates, and orders results like the ATen graph."""
+    """Runs the Dynamo graph on clones of the inputs that it mutates, and orders results like the ATen graph.
+
+    `mapping` is that of `_output_mapping`.
+    """
 
     def __init__(self, aten: AtenGraph, mapping: list[tuple[str, int]]) -> None:
         self._module = aten.dynamo
@@ -114,6 +117,7 @@ _NAMES = {
     "fx_pytree": torch.fx._pytree,
     "pytree": torch.utils._pytree,
 }
+# The opcodes of nodes whose code uses only these names; others read modules or constants of the graph.
 _OPCODES = {"placeholder", "call_function", "call_method", "output"}
 
 
@@ -148,7 +152,10 @@ def program_from_code(code: EagerCode) -> Eager:
 
 
 def _output_mapping(aten: AtenGraph) -> list[tuple[str, int]] | None:
-    """Returns which output or mutated input of the Dynamo graph each ATen result is; None if a result is neither."""
+    """Returns which output or mutated input of the Dynamo graph each ATen result is; None if a result is neither.
+
+    ("output", i) is output number i of the Dynamo graph, ("input", i) is its input number i.
+    """
     if aten.kind != "inference" or set(aten.input_of) != set(range(_count_inputs(aten.dynamo))):
         return None
     output = next(iter(reversed(aten.module.graph.nodes)))
@@ -157,6 +164,7 @@ def _output_mapping(aten: AtenGraph) -> list[tuple[str, int]] | None:
 
 
 def _output_source(description: AOTOutput) -> tuple[str, int] | None:
+    """Returns the entry of `_output_mapping` for a result that AOTAutograd describes; None if it is neither."""
     index = description_index(description, "PlainAOTOutput")
     if index is not None:
         return ("output", index)
@@ -168,6 +176,7 @@ def _count_inputs(module: torch.fx.GraphModule) -> int:
     return sum(node.op == "placeholder" for node in module.graph.nodes)
 
 
+# The keys of a traced node in a mapping or a TOML table.
 _ENTRY_KEYS = {"node", "id", "tag"}
 
 
@@ -228,6 +237,7 @@ class Trace:
 
 
 def _tag(name: str, entry: object) -> str:
+    """Returns the tag of the node `name`, from its tag, id or table. Raises `ValueError` for another `entry`."""
     if isinstance(entry, Mapping) and {*entry} <= _ENTRY_KEYS:
         entry = entry.get("tag", entry.get("id"))
     if not isinstance(entry, (str, int)):

@@ -14,6 +14,11 @@ from torch.utils._pytree import tree_map
 aten = torch.ops.aten
 F = torch.nn.functional
 
+# Values of the argument `reduction` of losses; 0 means none.
+_MEAN, _SUM = 1, 2
+# Eager keeps the norms by which it divides from 0 by this number.
+_EMBEDDING_EPSILON = 1e-7
+
 # Ops with a decomposition in torch that is not in torch's table for core ATen.
 FROM_TORCH = [
     aten.view_copy, aten.permute_copy, aten.narrow_copy, aten.unbind_copy, aten.as_strided_copy,
@@ -108,7 +113,7 @@ def embedding_renorm(weight: torch.Tensor, indices: torch.Tensor, max_norm: floa
     is_read = torch.zeros_like(weight[:, 0], dtype=torch.bool)
     is_read = is_read.index_put((rows,), torch.ones_like(rows, dtype=torch.bool))
     norms = torch.linalg.vector_norm(weight, norm_type, -1)
-    scale = torch.where(is_read & (norms > max_norm), max_norm / (norms + 1e-7), 1)
+    scale = torch.where(is_read & (norms > max_norm), max_norm / (norms + _EMBEDDING_EPSILON), 1)
     return weight * scale.unsqueeze(-1)
 
 
@@ -166,8 +171,8 @@ def attention(
     out, _ = rule(q, k, v, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)
     repeats, compute_type = q.size(1) // k.size(1), torch.promote_types(q.dtype, torch.float32)
     keys = (k.repeat_interleave(repeats, 1) if repeats > 1 else k).to(compute_type)
-    factor = 1 / math.sqrt(q.size(-1)) if scale is None else scale
-    scores = _scores(q.to(compute_type), keys, is_causal, attn_mask, factor)
+    softmax_scale = 1 / math.sqrt(q.size(-1)) if scale is None else scale
+    scores = _scores(q.to(compute_type), keys, is_causal, attn_mask, softmax_scale)
     return out, torch.logsumexp(scores, -1)
 
 
@@ -175,7 +180,7 @@ def attention_of_symbolic_width(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout_p: float = 0.0, is_causal: bool = False, *,
     attn_mask: torch.Tensor | None = None, scale: float | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """Computes attention whose head size is unknown at compile time; the op class handles all other calls."""
+    """Returns the results of `attention` for a head size unknown at compile time; the op class handles other calls."""
     if not isinstance(q.size(-1), torch.SymInt):
         return NotImplemented
     # A symbol cannot be the scale of torch's decomposition: it would become a constant. So q is scaled.
@@ -214,7 +219,7 @@ def multilabel_margin_loss(x: torch.Tensor, target: torch.Tensor, reduction: int
     margins = 1 - target_scores.unsqueeze(-1) + scores.unsqueeze(1)
     # Eager's kernel ignores margins that are NaN.
     losses = torch.where(has_margin & (margins > 0), margins, 0).sum((1, 2)) / classes
-    total = losses.mean() if reduction == 1 else losses.sum() if reduction == 2 or x.dim() < 2 else losses
+    total = losses.mean() if reduction == _MEAN else losses.sum() if reduction == _SUM or x.dim() < 2 else losses
     return total, is_target.to(x.dtype).reshape(target.shape)
 
 
@@ -291,7 +296,8 @@ def check_unit_interval(rule: Callable[..., torch.Tensor]) -> Callable[..., torc
 
 
 def threshold_backward(gradient: torch.Tensor, x: torch.Tensor, threshold: float) -> torch.Tensor:
-    """Computes in the promoted type of both operands, like eager; torch's decomposition uses the gradient's type."""
+    """Returns the gradient of `x` in the promoted type of both operands, like eager; torch's is in `gradient`'s
+    type."""
     masked = torch.where(x <= threshold, 0, gradient)
     return masked.to(torch.result_type(gradient, x))
 
@@ -316,7 +322,7 @@ def smooth_l1_backward(
     """Returns the gradient of `x`; for NaN it is NaN, as in eager; torch's decomposition returns 0."""
     compute_type = torch.promote_types(x.dtype, torch.float32)
     difference = x.to(compute_type) - target.to(compute_type)
-    scaled = gradient.to(compute_type) * (1 / max(1, x.numel()) if reduction == 1 else 1.0)
+    scaled = gradient.to(compute_type) * (1 / max(1, x.numel()) if reduction == _MEAN else 1.0)
     is_linear = difference.abs() >= beta
     return torch.where(is_linear, scaled * difference.sign(), scaled * difference / beta).to(x.dtype)
 
@@ -334,11 +340,11 @@ def multi_margin_loss(
     if weight is not None:
         losses = losses * weight[labels]
     losses = losses.sum(1) / scores.size(1)
-    return losses.mean() if reduction == 1 else losses.sum() if reduction == 2 else losses.reshape(target.shape)
+    return losses.mean() if reduction == _MEAN else losses.sum() if reduction == _SUM else losses.reshape(target.shape)
 
 
 def index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Fills with `value`, a tensor without dims, converted to the type of `x`, which torch's decomposition omits."""
+    """Returns `x` with `value`, a tensor without dims, at `index`; torch's decomposition does not convert `value`."""
     rule = torch._decomp.decomposition_table[aten.index_fill.int_Tensor]
     return rule(x, dim, index, value.to(x.dtype))
 
@@ -347,14 +353,15 @@ def rrelu_backward(
     gradient: torch.Tensor, x: torch.Tensor, noise: torch.Tensor, lower: float, upper: float, training: bool,
     self_is_result: bool,
 ) -> torch.Tensor:  # fmt: skip
-    """Multiplies by the slopes that were drawn in training, otherwise by their mean, like eager."""
-    if training and upper - lower > 1e-6:
+    """Returns `gradient` times the slopes that were drawn in training, otherwise times their mean, like eager."""
+    if training and upper - lower > 1e-6:  # eager's own threshold
         return gradient * noise
     return aten.leaky_relu_backward(gradient, x, (lower + upper) / 2, self_is_result)
 
 
 def take(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """Indexes the flattened tensor; torch's decomposition reads the value of an index without dims while tracing."""
+    """Returns the elements of the flattened tensor at `index`; torch's decomposition reads the value of an index
+    without dims while tracing."""
     return aten.index.Tensor(x.reshape(-1), [index])
 
 
@@ -384,10 +391,10 @@ def copy_result(view: Callable[..., object]) -> Callable[..., object]:
 def keep_format(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Returns torch's `rule` with the result in the memory format of the operand, contiguous or channels last."""
 
-    def unpool(x: torch.Tensor, *rest: object) -> torch.Tensor:
+    def decompose(x: torch.Tensor, *rest: object) -> torch.Tensor:
         return rule(x, *rest).contiguous(memory_format=suggest_memory_format(x))
 
-    return unpool
+    return decompose
 
 
 def for_reals(rule: Callable[..., object]) -> Callable[..., object]:
@@ -485,6 +492,12 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.max_unpool2d.default: keep_format(torch._decomp.decomposition_table[aten.max_unpool2d.default]),
 }
 
+# For `eager_dispatch.dispatch_like_eager`.
+DISPATCHER_RULES: dict[Any, Sequence[Callable[..., Any]]] = {
+    aten.multi_margin_loss.default: [multi_margin_loss],
+    aten.multilabel_margin_loss_forward.default: [multilabel_margin_loss],
+    aten.softshrink.default: [softshrink],
+}
 # For ops with an op class, which handles all calls for which these return `NotImplemented`.
 CONDITIONAL_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten._scaled_dot_product_flash_attention_for_cpu.default: attention_of_symbolic_width,

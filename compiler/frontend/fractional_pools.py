@@ -18,8 +18,8 @@ def fractional_max_pool(
     """Returns the maxima of windows of `x` [*batch, channels, *sizes], and their indices.
 
     Both are [*batch, channels, *result_sizes]. `samples` [n, channels, dims] are from 0 to 1; an index is that of an
-    element in its channel. Of equal elements the first is chosen, and of several NaNs the last, as in eager. Symbolic
-    sizes are left to eager.
+    element in its channel. Of equal elements the first is chosen, and of several NaNs the last, as in eager. A call
+    with symbolic sizes stays unchanged, and runs in eager.
     """
     dims = len(kernel_sizes)
     sizes = x.shape[-dims:]
@@ -65,7 +65,7 @@ def fractional_max_pool_backward(
 ) -> torch.Tensor:  # fmt: skip
     """Returns the gradient of `x`: each element gets the gradients of the windows whose maximum it is.
 
-    Half precision is left to eager.
+    A call in half precision stays unchanged, and runs in eager.
     """
     if x.dtype in (torch.float16, torch.bfloat16):
         return NotImplemented

@@ -12,6 +12,7 @@ from torch._guards import TracingContext
 from torch.fx import GraphModule
 
 from buddy.compiler.frontend.aten import AtenGraph, input_origins
+from buddy.compiler.frontend.graph_splitter import READS_NUMBER
 from buddy.compiler.frontend.names import is_library, source_name
 from buddy.compiler.protocol import Guard
 from buddy.compiler.protocol.text.graph_breaks import read_break
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     import torch
 
 
-# The end of the reason for a cut at a node that reads a number, and how to avoid the cut.
-_READS_NUMBER, _NUMBER_FIX = "reads a number out of a tensor", "keep the number in a tensor, without .item() or int()"
+# How to avoid a cut at a node that reads a number.
+_NUMBER_FIX = "keep the number in a tensor, without .item() or int()"
 
 # Guards on values of the caller: with another value, Dynamo compiles the function again. Those on types, modules,
 # functions and global settings rarely fail.
@@ -32,7 +33,8 @@ _VALUE_GUARDS = (
 _MAX_GUARDS = 100
 # The address of an object, as in `___check_obj_id(f.__code__, 94339952782816)`: it differs from process to process.
 _ADDRESS = re.compile(r"(?<=, )\d{9,}(?=\))")
-_LOCAL = re.compile(r"[LG]\['\w+'\](?:\.\w+|\['\w+'\]|\[\d+\])*")
+# A local or global variable of the user in Dynamo's spelling, with its attributes and keys.
+_VARIABLE = re.compile(r"[LG]\['\w+'\](?:\.\w+|\['\w+'\]|\[\d+\])*")
 
 
 class GraphBreak(NamedTuple):
@@ -51,10 +53,8 @@ def find_graph_break(aten: AtenGraph) -> GraphBreak:
 
     A backward graph has no break: the break is reported for its forward graph.
     """
-    if aten.part:
-        return GraphBreak(
-            aten.cut_reason, aten.cut_line, _NUMBER_FIX if aten.cut_reason.endswith(_READS_NUMBER) else ""
-        )
+    if aten.piece:
+        return GraphBreak(aten.cut_reason, aten.cut_line, _NUMBER_FIX if aten.cut_reason.endswith(READS_NUMBER) else "")
     reason: Any = getattr(aten.dynamo, "compile_subgraph_reason", None)
     if reason is None or not reason.graph_break or aten.kind == "backward":
         return NO_BREAK
@@ -98,8 +98,9 @@ def _tensor_guards(module: GraphModule, inputs: Sequence[torch.Tensor]) -> list[
 
 
 def _describe_guard(guard: DynamoGuard) -> list[Guard]:
+    """Returns the conditions of a guard in the user's names, none for a guard that rarely fails."""
     if guard.create_fn_name() not in _VALUE_GUARDS:
         return []
     line = _user_line(guard.user_stack or ())
-    texts = (_LOCAL.sub(lambda match: source_name(match[0]), text) for text in guard.code_list or ())
+    texts = (_VARIABLE.sub(lambda match: source_name(match[0]), text) for text in guard.code_list or ())
     return [Guard(_ADDRESS.sub("…", text), line) for text in texts]

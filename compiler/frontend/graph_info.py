@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _OPCODES: Mapping[type[Op], str] = {PlaceholderOp: "placeholder", OutputOp: "output"}
 # Buddy-MLIR's name for the kind of a parameter; it has nothing to do with fake tensors.
 _PARAMETER = NodeType.FakeNode
+# A line of FX code that computes a node: its name, and perhaps its type as a string.
 _ASSIGNMENT = re.compile(r"\s+(\w+)(?:: \"[^\"]*\")? = ")
 
 
@@ -124,6 +125,7 @@ def ir_graph_info(graph: Graph, name: str, first_phase: str, dialects: tuple[str
 
 
 def _ir_row(position: int, op: Op, positions: Mapping[Op, int]) -> NodeRow:
+    """Returns the row of a node that has no FX node; `bytes` is 0 if a size is symbolic."""
     metas = [meta for meta in op.metas if meta is not None]
     sizes = [size for meta in metas for size in meta.shape]
     is_static = all(isinstance(size, int) for size in sizes)
@@ -151,7 +153,7 @@ def _bytes(value: Tensor) -> int:
 
 
 def _captured_bytes(tensors: Sequence[Tensor]) -> int:
-    """Returns the size of tensors in the captured call, 0 if it is fixed, or depends on data."""
+    """Returns the size of tensors in the captured call; 0 if no size is symbolic, or if one depends on data."""
     counts = [tensor.numel() for tensor in tensors]
     if all(isinstance(elements, int) for elements in counts):
         return 0
@@ -162,6 +164,6 @@ def _captured_bytes(tensors: Sequence[Tensor]) -> int:
 
 
 def main_dtype(operations: list[Op]) -> str:
-    """Returns the most frequent dtype of the ops' first results."""
+    """Returns the most frequent dtype of the ops' first results, "" without ops."""
     counts = Counter(meta.dtype.value for op in operations for meta in op.metas[:1] if meta is not None)
     return counts.most_common(1)[0][0] if counts else ""

@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 
 # Node name to the reason why the node is not compiled.
 Reasons = dict[str, str]
+# Raises `UnsupportedGraphError` for a piece that cannot be compiled.
 Check = Callable[[AtenGraph], object]
+# The end of the reason for a cut at a node that reads a number.
+READS_NUMBER = "reads a number out of a tensor"
 
 # The label (in place of a lowering) of nodes that read a number out of a tensor, or compute with such numbers.
 BETWEEN = "between pieces"
@@ -44,7 +47,10 @@ _NUMBER_OPS = {
 
 @dataclass(frozen=True)
 class GraphPiece:
-    """Nodes of a graph that run together. `aten.module` takes `inputs` and returns a tuple of `outputs`."""
+    """Nodes of a graph that run together, in eager PyTorch if `eager`.
+
+    `aten.module` takes the values of `inputs`, and returns those of `outputs` as a tuple.
+    """
 
     aten: AtenGraph
     eager: bool
@@ -62,11 +68,12 @@ class GraphCut:
 
     @property
     def compiled(self) -> list[GraphPiece]:
+        """The pieces that do not run in eager."""
         return [piece for piece in self.pieces if not piece.eager]
 
     @property
     def in_eager(self) -> Mapping[str, str]:
-        """Returns `rejected` without nodes that compute numbers and without control flow: its bodies are compiled."""
+        """`rejected` without nodes that compute numbers, and without control flow, whose bodies are compiled."""
         excluded = {
             node.name for node in computing_nodes(self.aten.module) if computes_numbers(node) or is_control_flow(node)
         }
@@ -104,6 +111,7 @@ def cut_around(aten: AtenGraph, rejection: UnsupportedGraphError, check: Check) 
         for piece in pieces:
             if not piece.eager:
                 new_reasons |= _check_piece(piece.aten, check)
+    # The reason has no node if the whole graph runs in eager.
     return GraphCut(aten, pieces, reasons or {"": rejection.diagnostic.what})
 
 
@@ -113,16 +121,17 @@ def _number_read_reasons(module: GraphModule) -> Reasons:
 
 
 def _read_reason(node: Node) -> str:
-    return f"{node_title(node)} ({node.target}) reads a number out of a tensor"
+    return f"{node_title(node)} ({node.target}) {READS_NUMBER}"
 
 
 def computes_numbers(node: Node) -> bool:
     """True if a node reads a number out of a tensor, or computes with numbers only."""
-    kinds = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
-    return node.target in _NUMBER_OPS or isinstance(node.meta.get("val"), kinds)
+    number_types = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
+    return node.target in _NUMBER_OPS or isinstance(node.meta.get("val"), number_types)
 
 
 def _check_piece(aten: AtenGraph, check: Check) -> Reasons:
+    """Returns the nodes for which `check` rejects a piece, with the reason; an empty dict if it does not."""
     try:
         check(aten)
     except UnsupportedGraphError as error:
@@ -238,6 +247,7 @@ def computing_nodes(module: GraphModule) -> list[Node]:
 
 
 def _make_pieces(aten: AtenGraph, reasons: Reasons) -> tuple[GraphPiece, ...]:
+    """Returns the pieces of a graph in the order in which they run. The nodes in `reasons` run in eager."""
     levels = _assign_levels(aten.module, reasons)
     groups: dict[int, list[Node]] = {level: [] for level in sorted(set(levels.values()))}
     for node, level in levels.items():
@@ -291,6 +301,7 @@ def _unbacked(value: object) -> MutableSet[sympy.Symbol]:
 def _make_piece(
     aten: AtenGraph, nodes: Sequence[Node], eager: bool, number: int, cut_reason: str, cut_line: str
 ) -> GraphPiece:
+    """Returns piece `number` of a graph, with copies of `nodes` and of the constants that these read."""
     inside = set(nodes)
     external = dict.fromkeys(parent for node in nodes for parent in node.all_input_nodes if parent not in inside)
     external |= dict.fromkeys(node for node in _reads_of_sizes(aten.module, nodes) if node not in inside)
@@ -307,7 +318,7 @@ def _make_piece(
     origins = tuple(aten.origins[positions[node]] if node in positions else None for node in inputs)
     module = GraphModule(aten.module, graph)
     piece = replace(
-        aten, module=module, origins=origins, input_of=(None,) * len(inputs), part=number, cut_reason=cut_reason,
+        aten, module=module, origins=origins, input_of=(None,) * len(inputs), piece=number, cut_reason=cut_reason,
         cut_line=cut_line, unseeded=None,
     )  # fmt: skip
     return GraphPiece(piece, eager, inputs, outputs)

@@ -14,7 +14,14 @@ import torch
 
 aten = torch.ops.aten
 
+# Maps a position along a dim of the given size to one inside.
 PadPosition = Callable[[torch.Tensor, int], torch.Tensor]
+
+# Values of the arguments `interpolation` and `padding` of the ops.
+_NEAREST, _CUBIC = 1, 2
+_PAD_WITH_ZEROS, _PAD_BY_REFLECTION = 0, 2
+# The parameter of the cubic kernel of Keys (1981), as in eager.
+_CUBIC_PARAMETER = -0.75
 
 
 def grid_sample(
@@ -33,10 +40,10 @@ def grid_sample(
     def pad(position: torch.Tensor, size: int) -> torch.Tensor:
         return _pad_position(position, size, padding, align_corners)
 
-    if interpolation == 2:
+    if interpolation == _CUBIC:
         return _sample_cubic(x, positions, pad)
     positions = [pad(position, size) for position, size in zip(positions, sizes, strict=True)]
-    if interpolation == 1:
+    if interpolation == _NEAREST:
         return _gather_elements(x, [position.round() for position in positions])
     return _sample_linear(x, positions)
 
@@ -56,15 +63,17 @@ def _to_volume_elements(position: torch.Tensor, size: int, align_corners: bool) 
 
 
 def _pad_position(position: torch.Tensor, size: int, padding: int, align_corners: bool) -> torch.Tensor:
-    if padding == 0:
+    """Returns the position that is read for one outside of a dim; all stay unchanged for padding with zeros."""
+    if padding == _PAD_WITH_ZEROS:
         return position
-    if padding == 2:
+    if padding == _PAD_BY_REFLECTION:
         position = _reflect(position, 0 if align_corners else -0.5, 2 * (size - 1 if align_corners else size))
     # Written so that NaN becomes 0.
     return torch.where(position > 0, position, 0).clamp_max(size - 1)
 
 
 def _reflect(position: torch.Tensor, low: float, period: int) -> torch.Tensor:
+    """Reflects positions at `low` and at `low + period / 2`, until they lie between these."""
     if period == 0:
         return torch.zeros_like(position)
     distance = (position - low).abs() if low else position.abs()
@@ -85,9 +94,10 @@ def _gather_elements(x: torch.Tensor, positions: Sequence[torch.Tensor]) -> torc
 
 
 def _sample_linear(x: torch.Tensor, positions: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Returns `x` at `positions`, one tensor per dim, by interpolation between the 2 neighbours in each dim."""
     lows = [position.floor() for position in positions]
     fractions = [position - low for position, low in zip(positions, lows, strict=True)]
-    weight_pairs = [(1 - pair, pair) for pair in fractions]
+    weight_pairs = [(1 - fraction, fraction) for fraction in fractions]
     terms = []
     for corner in product((0, 1), repeat=len(positions)):
         # Eager multiplies the weights of the last dim first.
@@ -98,6 +108,7 @@ def _sample_linear(x: torch.Tensor, positions: Sequence[torch.Tensor]) -> torch.
 
 
 def _sample_cubic(x: torch.Tensor, positions: Sequence[torch.Tensor], pad: PadPosition) -> torch.Tensor:
+    """Returns `x` [n, channels, height, width] at `positions`, by interpolation between 4 x 4 elements."""
     lows = [position.floor() for position in positions]
     weights = [_cubic_weights(position - low) for position, low in zip(positions, lows, strict=True)]
     rows, columns = (
@@ -111,8 +122,8 @@ def _sample_cubic(x: torch.Tensor, positions: Sequence[torch.Tensor], pad: PadPo
 
 
 def _cubic_weights(fraction: torch.Tensor) -> list[torch.Tensor]:
-    """Returns the weights of the elements at -1, 0, 1 and 2 for a sample at `fraction` (Keys 1981, with a = -0.75)."""
-    fraction, a = fraction.unsqueeze(1), -0.75
+    """Returns the weights of the elements at -1, 0, 1 and 2 for a sample at `fraction` (Keys 1981)."""
+    fraction, a = fraction.unsqueeze(1), _CUBIC_PARAMETER
 
     def far(x: torch.Tensor) -> torch.Tensor:
         return ((x * a - 5 * a) * x + 8 * a) * x - 4 * a
@@ -160,7 +171,7 @@ def grid_sample_backward(
         factors.append(slope / 2 * factor)
     samples = list(product(*taps_of_dims))
     x_gradient = _scatter_samples(gradient, x, samples) if output_mask[0] else None
-    if interpolation == 1:
+    if interpolation == _NEAREST:
         return x_gradient, torch.zeros_like(grid, memory_format=torch.contiguous_format)
     projections = [(_gather_elements(x, [tap.position for tap in sample]) * gradient).sum(1) for sample in samples]
     slopes = []
@@ -178,7 +189,7 @@ def _taps(
 ) -> tuple[list[_Tap], torch.Tensor]:
     """Returns the taps of samples at `position` along a dim of `size`, and the derivatives of the padded positions."""
     one = torch.ones_like(position)
-    if interpolation == 2:
+    if interpolation == _CUBIC:
         low = position.floor()
         weights = [weight.squeeze(1) for weight in _cubic_weights(position - low)]
         taps = [
@@ -188,7 +199,7 @@ def _taps(
         return taps, one
     padded = _pad_position(position, size, padding, align_corners)
     slope = _pad_slope(position, size, padding, align_corners)
-    if interpolation == 1:
+    if interpolation == _NEAREST:
         return [_Tap(padded.round(), one, one)], slope
     low = padded.floor()
     fraction = padded - low
@@ -198,9 +209,9 @@ def _taps(
 def _pad_slope(position: torch.Tensor, size: int, padding: int, align_corners: bool) -> torch.Tensor:
     """Returns the derivative of `_pad_position`: 0 outside, and -1 after an odd number of reflections."""
     sign = torch.ones_like(position)
-    if padding == 0:
+    if padding == _PAD_WITH_ZEROS:
         return sign
-    if padding == 2:
+    if padding == _PAD_BY_REFLECTION:
         low, period = 0 if align_corners else -0.5, 2 * (size - 1 if align_corners else size)
         if period == 0:
             return torch.zeros_like(position)
@@ -214,7 +225,7 @@ def _pad_slope(position: torch.Tensor, size: int, padding: int, align_corners: b
 
 def _cubic_slopes(fraction: torch.Tensor) -> list[torch.Tensor]:
     """Returns the derivatives of `_cubic_weights` with respect to `fraction`, without the dim of channels."""
-    a = -0.75
+    a = _CUBIC_PARAMETER
 
     def far(x: torch.Tensor) -> torch.Tensor:
         return (x * (3 * a) - 10 * a) * x + 8 * a

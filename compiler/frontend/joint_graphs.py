@@ -1,4 +1,4 @@
-"""Joint graphs of AOTAutograd, which compute results and gradients, split into a forward and a backward graph."""
+"""Splits joint graphs of AOTAutograd, which compute results and gradients, into a forward and a backward graph."""
 
 from __future__ import annotations
 
@@ -44,15 +44,16 @@ def partition(
     scatter_into_sums(joint)
     repeat_views(joint)
     save_row_major(joint)
-    parts: tuple[GraphModule, GraphModule] = default_partition(
+    graphs: tuple[GraphModule, GraphModule] = default_partition(
         joint, inputs, num_fwd_outputs=num_fwd_outputs, **options
     )
-    remove_repeated_draws(parts[1])
-    mark_training_roles(*parts, num_fwd_outputs)
-    return parts
+    remove_repeated_draws(graphs[1])
+    mark_training_roles(*graphs, num_fwd_outputs)
+    return graphs
 
 
 def _may_draw(node: Node) -> bool:
+    """True if a node calls a random op, which draws numbers for some arguments."""
     return Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
@@ -112,6 +113,7 @@ def repeat_views(joint: GraphModule) -> None:
 
 
 def _first_backward_node(forward: set[Node], joint: GraphModule) -> Node:
+    """Returns the node after the last one in `forward`."""
     last = max((index for index, node in enumerate(joint.graph.nodes) if node in forward), default=-1)
     return list(joint.graph.nodes)[last + 1]
 
@@ -137,7 +139,7 @@ def _views_to_repeat(readers: Mapping[Node, Sequence[Node]]) -> dict[Node, list[
     The views are in order, the nearest first. `readers` maps forward nodes to the backward nodes that read them.
     """
     chains = {node: list(_views_from(node)) for node in readers}
-    n_read: dict[Node, Any] = {}  # the elements of all views that are read, by the tensor below them
+    n_read: dict[Node, Any] = {}  # the elements of all views that are read, by base
     for node, chain in chains.items():
         for _, base in chain:
             n_read[base] = n_read.get(base, 0) + node.meta["val"].numel()
@@ -173,6 +175,7 @@ def _views_from(node: Node) -> Iterator[tuple[list[Node], Node]]:
 
 
 def _is_plain_view(value: torch.Tensor, base: torch.Tensor) -> bool:
+    """True if a view has the dtype of its base, and neither is lazily conjugated or negated."""
     flags = (value.is_conj(), value.is_neg(), base.is_conj(), base.is_neg())
     return value.dtype == base.dtype and not any(flags)
 
@@ -190,24 +193,25 @@ def save_row_major(joint: GraphModule) -> None:
 
     Compiled code computes row-major tensors, so a clone costs nothing. Without it, the forward graph would copy the
     value to eager's strides, and the backward graph would copy it back. A value stays as it is if it is a view of an
-    input, if another tensor with its memory is kept too, or if the backward graph returns a view of it or reads its
-    memory by strides. Views in the backward graph that the new strides do not allow become reshapes: the graph may also
-    run in eager.
+    input, if another tensor with its memory is returned or saved too, or if the backward graph returns a view of it or
+    reads its memory by strides. Views in the backward graph that the new strides do not allow become reshapes: the
+    graph may also run in eager.
     """
     forward = _forward_nodes(joint)
     returned = dict.fromkeys(joint.graph.output_node().all_input_nodes)
     read = {n: [user for user in n.users if user not in forward] for n in joint.graph.nodes if n in forward}
-    kept = [*returned, *(node for node, readers in read.items() if readers and node not in returned)]
-    n_kept = Counter(storage_of(node.meta.get("val")) for node in kept)
-    found = list[Node]()
-    for node in kept[len(returned) :]:
+    outliving = [*returned, *(node for node, readers in read.items() if readers and node not in returned)]
+    # The numbers of tensors that outlive the forward graph, by their memory.
+    n_by_storage = Counter(storage_of(node.meta.get("val")) for node in outliving)
+    to_clone = list[Node]()
+    for node in outliving[len(returned) :]:
         value = node.meta.get("val")
-        is_alone = n_kept[storage_of(value)] == 1 and base_of_views(node)[0].op != "placeholder"
+        is_alone = n_by_storage[storage_of(value)] == 1 and base_of_views(node)[0].op != "placeholder"
         if is_alone and _has_other_strides(value) and not _is_read_by_strides(read[node], storage_of(value)):
-            found.append(node)
-    values = {node: node.meta["val"].clone(memory_format=torch.contiguous_format) for node in found}
+            to_clone.append(node)
+    values = {node: node.meta["val"].clone(memory_format=torch.contiguous_format) for node in to_clone}
     incompatible_views = _incompatible_views(joint, forward, dict(values))
-    if not found or incompatible_views is None:
+    if not to_clone or incompatible_views is None:
         return
     for node, value in values.items():
         with joint.graph.inserting_after(node):

@@ -15,8 +15,8 @@ aten = torch.ops.aten
 def keep_checks_of_errors() -> None:
     """Makes AOTAutograd keep the op that raises eager's error for a singular matrix, which has no result.
 
-    PyTorch 2.11 does not say that this op has an effect, so it was removed as dead code, and the call returned
-    infinities. Later versions do.
+    PyTorch 2.11 does not register this op as one with an effect: AOTAutograd would remove it as dead code, and the call
+    would return infinities. Later versions register it.
     """
     if effects._get_effect(aten._linalg_check_errors.default) is None:
         effects._register_effectful_op(aten._linalg_check_errors.default, effects._EffectType.ORDERED)
@@ -112,7 +112,7 @@ def _to_column_major(a: torch.Tensor) -> torch.Tensor:
 def triangular_solve(
     b: torch.Tensor, a: torch.Tensor, upper: bool = True, transpose: bool = False, unitriangular: bool = False
 ) -> tuple[torch.Tensor, ...]:
-    """Returns the solution, and a copy of the matrix."""
+    """Returns the solution x of `a x = b`, for a triangular `a` (transposed with `transpose`), and a copy of `a`."""
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     triangle = a.mT if transpose else a
     x = aten.linalg_solve_triangular(triangle, b, upper=upper != transpose, unitriangular=unitriangular)
@@ -135,7 +135,7 @@ def singular_values(a: torch.Tensor) -> torch.Tensor:
     return aten._linalg_svd(a, False, False)[1]
 
 
-# For `resampling.dispatch_like_eager`.
+# For `eager_dispatch.dispatch_like_eager`.
 DISPATCHER_RULES: dict[Any, Any] = {aten.linalg_svdvals.default: (recorded_singular_values,)}
 DECOMPOSITIONS: dict[Any, Any] = {
     torch.ops.buddy.singular_values.default: singular_values,

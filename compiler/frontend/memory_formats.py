@@ -12,7 +12,7 @@ aten = torch.ops.aten
 
 
 def roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> torch.Tensor:
-    """Concatenates the two parts, dim by dim, like eager does for operands that are not contiguous.
+    """Returns `x` rolled by `shifts`: concatenates two parts in each dim, as eager does if `x` is not contiguous.
 
     The concatenation has the format of its parts; the op itself reports a contiguous result.
     """
@@ -43,7 +43,7 @@ def make_first_contiguous(rule: Callable[..., Sequence[torch.Tensor]]) -> Callab
     return decompose
 
 
-def keep_format_if_dense(rule: Callable[..., object]) -> Callable[..., object]:
+def in_suggested_format(rule: Callable[..., object]) -> Callable[..., object]:
     """Returns torch's `rule`, called with the operand in its suggested format, so that the result has that format."""
 
     def decompose(x: torch.Tensor, *rest: object) -> object:
@@ -71,7 +71,7 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.log_sigmoid_forward.default: make_first_contiguous(
         torch._decomp.decomposition_table[aten.log_sigmoid_forward.default]
     ),
-    **{op: keep_format_if_dense(torch._decomp.decomposition_table[op]) for op in _BATCH_NORMS},
+    **{op: in_suggested_format(torch._decomp.decomposition_table[op]) for op in _BATCH_NORMS},
 }
 # For ops with an op class, which handles all calls for which these return `NotImplemented`.
 CONDITIONAL_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {

@@ -1,4 +1,7 @@
-"""Stable names of nodes, from their module paths, which survive renumbering; and schemas of torch's ops as data."""
+"""Names FX nodes by their module paths and Python lines, and converts the schemas of torch's ops to data.
+
+Names by module paths are stable: they survive a renumbering of the nodes.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,9 @@ _OWN_FOLDER = Path(__file__).parent.parent
 _TORCH_FOLDER = Path(torch.__file__).parent
 # With the separator, because the path of torchvision begins with that of torch.
 _LIBRARY_FOLDERS = tuple(f"{folder}{os.sep}" for folder in (_TORCH_FOLDER, _OWN_FOLDER, _OWN_FOLDER.resolve()))
+# A frame in the text of a stack trace.
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+# The root of a path in Dynamo's spelling, such as `L['self']`, and one of the parts after it.
 _ROOT = re.compile(r"^[LG]\['[^']*'\]\.?")
 _PATH_PART = re.compile(r"""\['([^']*)'\]|\["([^"]*)"\]|\[(\d+)\]|\.(\w+)""")
 _ROOTS = {"self", "fn", "kwargs"}
@@ -111,6 +116,7 @@ def schema_of(target: Callable[..., object] | str) -> Schema | None:
 
 
 def _default(argument: torch.Argument) -> object:
+    """Returns the default value of an argument as a plain value. Raises `TypeError` if it has no plain form."""
     value = argument.default_value
     return (
         [to_plain(to_plain_argument(item)) for item in value]

@@ -40,6 +40,7 @@ class NodeEmitter(TorchDispatchMode):
         self._emitted: list[Node] = []
 
     def node_of(self, tensor: torch.Tensor) -> Node:
+        """Returns the node that computes a registered fake tensor."""
         return self._nodes[id(tensor)][1]
 
     def register_value(self, tensor: torch.Tensor, node: Node) -> torch.Tensor:
@@ -53,6 +54,7 @@ class NodeEmitter(TorchDispatchMode):
         return view
 
     def to_fake(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Returns a fake tensor of the form of `tensor`, with static sizes."""
         return self.fake_mode.from_tensor(tensor, static_shapes=True)
 
     @contextmanager
@@ -116,6 +118,7 @@ class NodeEmitter(TorchDispatchMode):
         return self._call(op, args, kwargs) if result is NotImplemented else result
 
     def _call(self, op: torch._ops.OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
+        """Emits a node for a call that is not decomposed, one for each of several results, and returns fake results."""
         args, kwargs = tree_map_only(torch.Tensor, self._to_registered_fake, (args, kwargs))
         value = op(*args, **kwargs)
         node = self.emit(op, args, kwargs, value)

@@ -25,7 +25,7 @@ from buddy.compiler.frontend.saved_tensors import copy_training_role
 from buddy.compiler.frontend.strided_views import copy_graph
 
 if TYPE_CHECKING:
-    from buddy.compiler.frontend.strided_views import Run
+    from buddy.compiler.frontend.strided_views import Runner
 
 
 aten = torch.ops.aten
@@ -48,7 +48,7 @@ def new_seed() -> torch.Tensor:
     return torch.randint(*_SEED_RANGE, ())
 
 
-def with_seed(run: Run) -> Run:
+def with_seed(run: Runner) -> Runner:
     """Returns a function that calls `run` with a new seed as additional last argument."""
     return lambda *arguments: run(*arguments, new_seed())
 
@@ -120,6 +120,7 @@ class _RandomOp:
 
 
 def _random_op(node: Node) -> _RandomOp:
+    """Returns the op that `node` calls, which need not be random, without the higher-order op around it."""
     if node.target is _RUN_AND_SAVE_STATE:
         return _RandomOp(node.args[0], node.args[1:], saves_state=True)
     if node.target is _RUN_WITH_STATE:
@@ -206,10 +207,12 @@ class _RandomRewriter:
             return random_op.op(*args, **kwargs)
 
     def _operand(self, node: Node) -> object:
+        """Returns the value of `node` for a rule: a registered tensor, or a number."""
         value = node.meta.get("val")
         return self._emitter.register_value(value, node) if isinstance(value, torch.Tensor) else value
 
     def _undo(self, existing: list[Node]) -> None:
+        """Removes all nodes that are not in `existing`."""
         existing_nodes = set(existing)
         for node in reversed(self._module.graph.nodes):
             if node not in existing_nodes:
@@ -225,6 +228,7 @@ class _RandomRewriter:
         self._module.graph.erase_node(node)
 
     def _replace(self, node: Node, replacement: torch.Tensor) -> None:
+        """Replaces `node` by the node of `replacement`, which takes over its name, value and training role."""
         new = self._emitter.node_of(replacement)
         new.meta["val"] = node.meta.get("val", new.meta["val"])
         copy_training_role(node, new)

@@ -1,9 +1,10 @@
 """Captures recurrent layers (`nn.LSTM`, `nn.GRU`, `nn.RNN`) as one node per layer and direction.
 
 PyTorch's own decompositions unroll the steps, so that graphs grow with the sequence, and ignore dropout between layers.
-The Python dispatcher gives them priority over any table of decompositions; `resampling.dispatch_like_eager` overrides
-them. Graphs that record gradients call the overload `saving` of these ops, which also returns the values of each step
-that the backward pass needs. It supports neither packed sequences nor LSTMs with projections: these are unrolled.
+The Python dispatcher gives them priority over any table of decompositions; `eager_dispatch.dispatch_like_eager`
+overrides them. Graphs that record gradients call the overload `saving` of these ops, which also returns the values of
+each step that the backward pass needs. It supports neither packed sequences nor LSTMs with projections: these are
+unrolled.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def _lstm_layer(
     op: Callable[..., Tensors], steps: torch.Tensor, states: Tensors, weights: Tensors, has_biases: bool,
     batch_sizes: torch.Tensor | None, reverse: bool,
 ) -> tuple[torch.Tensor, Tensors]:  # fmt: skip
-    arguments = (*_cell_arguments(weights, has_biases), None)[:5]
+    """A `Layer` after its first argument: runs an LSTM by `op`, the op `lstm_layer` or its overload `saving`."""
+    arguments = (*_cell_arguments(weights, has_biases), None)[:5]  # with a projection, or None
     output, hidden, cell, *_ = op(steps, *states, *arguments, batch_sizes, reverse)
     return output, (hidden, cell)
 
@@ -46,6 +48,7 @@ def _gru_layer(
     op: Callable[..., Tensors], steps: torch.Tensor, states: Tensors, weights: Tensors, has_biases: bool,
     batch_sizes: torch.Tensor | None, reverse: bool,
 ) -> tuple[torch.Tensor, Tensors]:  # fmt: skip
+    """Like `_lstm_layer`, for a GRU."""
     output, hidden, *_ = op(steps, *states, *_cell_arguments(weights, has_biases), batch_sizes, reverse)
     return output, (hidden,)
 
@@ -54,6 +57,7 @@ def _rnn_layer(
     nonlinearity: str, op: Callable[..., Tensors], steps: torch.Tensor, states: Tensors, weights: Tensors,
     has_biases: bool, batch_sizes: torch.Tensor | None, reverse: bool,
 ) -> tuple[torch.Tensor, Tensors]:  # fmt: skip
+    """Like `_lstm_layer`, for an RNN with the `nonlinearity` "tanh" or "relu"."""
     arguments = _cell_arguments(weights, has_biases)
     output, hidden = op(steps, *states, *arguments, nonlinearity, batch_sizes, reverse)
     return output, (hidden,)
@@ -73,6 +77,7 @@ def _unrolled_layer(
 
 
 def _unrolled_rnn(cell: Callable[..., Any], cell_of_packed: Callable[..., Any]) -> Layer:
+    """Returns the layer that repeats a cell of PyTorch's decompositions, for one step or for packed sequences."""
     return partial(
         _unrolled_layer, partial(unrolled.one_layer_rnn, hidden_fn=cell),
         partial(unrolled.one_layer_rnn_data, hidden_fn=cell_of_packed),
@@ -122,20 +127,21 @@ def _run_layers(
         return NotImplemented
     records_gradients = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
     directions = 2 if bidirectional else 1
-    per_layer, last = len(weights) // (num_layers * directions), []
-    run = implementations.select(records_gradients, batch_sizes is not None, per_layer % 2 == 1)
+    n_weights, last_states = len(weights) // (num_layers * directions), []
+    has_projection = n_weights % 2 == 1  # one more weight than the two or four others
+    run = implementations.select(records_gradients, batch_sizes is not None, has_projection)
     for i in range(num_layers):
         outputs = []
         for number in range(i * directions, (i + 1) * directions):
-            group = tuple(weights[number * per_layer : (number + 1) * per_layer])
-            first = tuple(state[number] for state in states)
-            output, after = run(steps, first, group, has_biases, batch_sizes, number % directions == 1)
+            layer_weights = tuple(weights[number * n_weights : (number + 1) * n_weights])
+            first_states = tuple(state[number] for state in states)
+            output, after = run(steps, first_states, layer_weights, has_biases, batch_sizes, number % directions == 1)
             outputs.append(output)
-            last.append(after)
+            last_states.append(after)
         steps = torch.cat(outputs, -1) if bidirectional else outputs[0]
         if dropout and train and i < num_layers - 1:
             steps = torch.dropout(steps, dropout, train=True)
-    return (steps, *(torch.stack(state) for state in zip(*last, strict=True)))
+    return (steps, *(torch.stack(state) for state in zip(*last_states, strict=True)))
 
 
 def _rule_for_steps(implementations: _LayerImplementations) -> Callable[..., Any]:
@@ -173,7 +179,7 @@ _IMPLEMENTATIONS: tuple[tuple[Any, _LayerImplementations], ...] = (
     (aten.rnn_tanh, _make_implementations(partial(_rnn_layer, "tanh"), layers.rnn_layer, _UNROLLED_TANH)),
     (aten.rnn_relu, _make_implementations(partial(_rnn_layer, "relu"), layers.rnn_layer, _UNROLLED_RELU)),
 )
-# For `resampling.dispatch_like_eager`.
+# For `eager_dispatch.dispatch_like_eager`.
 DISPATCHER_RULES = {
     overload: (rule(implementations),)
     for op, implementations in _IMPLEMENTATIONS

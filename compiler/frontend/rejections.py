@@ -27,7 +27,7 @@ from buddy.compiler.runtime.callbacks import is_rejection
 from buddy.compiler.runtime.released_weights import restore_among
 
 if TYPE_CHECKING:
-    from buddy.compiler.frontend.strided_views import Run
+    from buddy.compiler.frontend.strided_views import Runner
 
 
 Table = Mapping[Any, Callable[..., Any]]
@@ -128,12 +128,15 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _form(value: object) -> object:
+    """Returns the shape and dtype of a tensor; other values are returned unchanged."""
     return (tuple(value.shape), value.dtype) if isinstance(value, torch.Tensor) else value
 
 
 def _is_rejected(
     op: torch._ops.OpOverload, args: Sequence[object], kwargs: Mapping[str, object], integer_fill: int
 ) -> bool:
+    """True if eager raises for `op` on ones, with `integer_fill` as the elements of integers, and false for masks."""
+
     def to_plain(value: object) -> object:
         if not isinstance(value, torch.Tensor):
             return value
@@ -202,7 +205,7 @@ def run_in_eager(module: GraphModule, args: Sequence[object]) -> Sequence[torch.
         return interpreter.run(*args)
 
 
-def with_eager_errors(module: GraphModule, compiled: Run) -> Run:
+def with_eager_errors(module: GraphModule, compiled: Runner) -> Runner:
     """Returns a function that calls `compiled`, and runs eager if `compiled` rejects a value.
 
     Eager then raises an error or returns the result. A built-in function is returned unchanged: it calls `eager_after`
@@ -236,9 +239,9 @@ class SuspectedGraph:
     error only after eager has succeeded.
     """
 
-    def __init__(self, module: GraphModule, make_compiled: Callable[[], Run]) -> None:
+    def __init__(self, module: GraphModule, make_compiled: Callable[[], Runner]) -> None:
         self._module, self._make_compiled = module, make_compiled
-        self._run: Run | None = None
+        self._run: Runner | None = None
         self._has_succeeded = False
 
     def __call__(self, *args: object) -> Sequence[torch.Tensor]:

@@ -2,16 +2,14 @@
 
 PyTorch's own decompositions compute in f32: they are off by one for bytes, which eager resamples in fixed point, and in
 half precision by up to an eighth of a pixel. The Python dispatcher gives those of bilinear and bicubic resampling
-priority over any table of decompositions; `dispatch_like_eager` overrides them while a graph is traced.
+priority over any table of decompositions; `eager_dispatch.dispatch_like_eager` overrides them while a graph is traced.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy
@@ -19,11 +17,8 @@ import torch
 from torch._prims_common import suggest_memory_format
 from torch.utils._python_dispatch import _disable_current_modes
 
-from buddy.compiler.frontend import formulas, linear_algebra, recurrent_layers
-
 aten = torch.ops.aten
-# The dispatch keys whose kernels decompose an op; the kernels of other keys only compute shapes.
-_DECOMPOSING_KEYS = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
+_MAX_FRACTION_BITS = 22
 
 
 @dataclass(frozen=True)
@@ -104,6 +99,7 @@ def resample_gradient(
 
 
 def _source_step(source: int, result: int, align_corners: bool, scale: float | None) -> float:
+    """Returns the `step` of a `ResamplingScale`; without `align_corners`, a given `scale` determines it."""
     if align_corners:
         return (source - 1) / (result - 1) if result > 1 else 0.0
     return 1 / scale if scale else source / result
@@ -140,9 +136,14 @@ def _antialiased_weight_row(index: int, scale: ResamplingScale, kernel: Resampli
 
 
 def _resample_bytes(x: torch.Tensor, dim: int, rows: list[dict[int, float]]) -> torch.Tensor:
-    """Resamples in fixed point: weights are 16-bit integers, and the largest weight determines their fraction bits."""
+    """Resamples in fixed point: weights are 16-bit integers, and the largest weight determines their fraction bits.
+
+    As in eager's kernel, these are at most `_MAX_FRACTION_BITS`, and as many as keep the weights below 2**15.
+    """
     largest = max((weight for row in rows for weight in row.values()), default=0.0)
-    fraction_bits = next((n for n in range(22) if int(0.5 + largest * (1 << (n + 1))) >= 1 << 15), 22)
+    fraction_bits = next(
+        (n for n in range(_MAX_FRACTION_BITS) if int(0.5 + largest * (1 << (n + 1))) >= 1 << 15), _MAX_FRACTION_BITS
+    )
 
     def to_fixed_point(weight: float) -> int:
         return int(weight * (1 << fraction_bits) + (0.5 if weight >= 0 else -0.5))
@@ -176,6 +177,8 @@ def _constant(values: list[float], dtype: torch.dtype) -> torch.Tensor:
 
 
 def _resampler(taps: int, antialias: bool) -> Callable[..., torch.Tensor]:
+    """Returns a rule for an op that resamples images with a kernel of `taps` elements."""
+
     def resample(
         x: torch.Tensor, sizes: Sequence[int], align_corners: bool, scale_h: float | None = None,
         scale_w: float | None = None,
@@ -186,6 +189,8 @@ def _resampler(taps: int, antialias: bool) -> Callable[..., torch.Tensor]:
 
 
 def _resampler_gradient(taps: int, antialias: bool) -> Callable[..., torch.Tensor]:
+    """Returns a rule for the gradient of such an op."""
+
     def resample_backward(
         gradient: torch.Tensor, sizes: Sequence[int], input_sizes: Sequence[int], align_corners: bool,
         scale_h: float | None = None, scale_w: float | None = None,
@@ -196,45 +201,9 @@ def _resampler_gradient(taps: int, antialias: bool) -> Callable[..., torch.Tenso
     return resample_backward
 
 
-@contextmanager
-def dispatch_like_eager() -> Iterator[None]:
-    """While active, traced graphs use the rules of `_RULES` in place of PyTorch's own, which differ from eager."""
-    original = [(overload, key, rule) for overload in _RULES for key, rule in overload.py_kernels.items()]
-    without_rule = [overload for overload in _RULES if not overload.py_kernels]
-    composite = torch._C.DispatchKey.CompositeImplicitAutograd
-    try:
-        for overload in without_rule:
-            kernel = partial(overload._op_dk, composite)  # PyTorch's own, in C++
-            _install_kernel(overload, composite, _try_candidates(kernel, _RULES[overload]))
-        for overload, key, rule in original:
-            if key in _DECOMPOSING_KEYS:
-                _install_kernel(overload, key, _try_candidates(rule, _RULES[overload]))
-        yield
-    finally:
-        for overload, key, rule in original:
-            _install_kernel(overload, key, rule)
-        for overload in without_rule:
-            overload.py_kernels.clear()
-            overload._dispatch_cache.clear()
-
-
-def _install_kernel(overload: torch._ops.OpOverload, key: torch.DispatchKey, rule: Callable[..., object]) -> None:
-    overload.py_kernels[key] = rule
-    overload._dispatch_cache.clear()
-
-
-def _try_candidates(rule: Callable[..., object], candidates: Sequence[Callable[..., object]]) -> Callable[..., object]:
-    """Returns a rule that tries `candidates` in order, and calls `rule` if all of them return `NotImplemented`."""
-
-    def dispatch(x: torch.Tensor, *rest: object, **kwargs: object) -> object:
-        results = (candidate(x, *rest, **kwargs) for candidate in candidates)
-        result = next((item for item in results if item is not NotImplemented), NotImplemented)
-        return rule(x, *rest, **kwargs) if result is NotImplemented else result
-
-    return dispatch
-
-
 def _for_bytes_only(rule: Callable[..., object]) -> Callable[..., object]:
+    """Returns `rule` with calls on other dtypes than uint8 unchanged."""
+
     def for_bytes(x: torch.Tensor, *rest: object, **kwargs: object) -> object:
         return rule(x, *rest, **kwargs) if x.dtype == torch.uint8 else NotImplemented
 
@@ -278,8 +247,8 @@ def _accept_scale_list(resample: Callable[..., torch.Tensor]) -> Callable[..., t
 
 
 _linear, _cubic = _resampler(2, antialias=False), _resampler(4, antialias=False)
-# Rules with priority over PyTorch's own, by overload.
-_RULES: dict[Any, Sequence[Callable[..., Any]]] = {
+# For `eager_dispatch.dispatch_like_eager`.
+DISPATCHER_RULES: dict[Any, Sequence[Callable[..., Any]]] = {
     aten.upsample_bilinear2d.default: [_for_bytes_only(_linear)],
     aten.upsample_bilinear2d.vec: [
         _for_bytes_only(_accept_scale_list(_linear)),
@@ -291,13 +260,7 @@ _RULES: dict[Any, Sequence[Callable[..., Any]]] = {
     aten.upsample_trilinear3d.vec: [_drop_ignored_scales(aten.upsample_trilinear3d.default, doubles=False)],
     # Only eager's kernel for images ignores scales of nearest resampling; those of 1 and 3 dims always use the scale.
     aten.upsample_nearest2d.vec: [_drop_ignored_scales(aten.upsample_nearest2d.default, doubles=True)],
-    # These are not resampling, but PyTorch installs their rules in the same way.
-    aten.multi_margin_loss.default: [formulas.multi_margin_loss],
-    aten.multilabel_margin_loss_forward.default: [formulas.multilabel_margin_loss],
-    **recurrent_layers.DISPATCHER_RULES,
-    **linear_algebra.DISPATCHER_RULES,
-    aten.softshrink.default: [formulas.softshrink],
-}  # fmt: skip
+}
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten._upsample_bilinear2d_aa.default: _resampler(2, antialias=True),
     aten._upsample_bicubic2d_aa.default: _resampler(4, antialias=True),

@@ -116,6 +116,7 @@ def _missing_bases(module: GraphModule) -> list[Node]:
 
 
 def _is_visible_view(value: torch.Tensor) -> bool:
+    """True if a view differs from a separate tensor in its start in memory, or in a lazy flag."""
     return value.is_conj() or value.is_neg() or not _starts_at_memory(value)
 
 
@@ -150,22 +151,22 @@ class GraphResults:
         """The number of tensors that compiled code returns."""
         return len(self._strides)
 
-    def places(self, n_inputs: int) -> tuple[int | None, ...] | None:
+    def sources(self, n_inputs: int) -> tuple[int | None, ...] | None:
         """Returns the index of each result in the computed tensors followed by `n_inputs` inputs; `None` for no tensor.
 
         Returns `None` if a result is a view, a number or another input, or has other strides than compiled code writes.
         """
-        n_computed, found = self.n_computed, list[int | None]()
+        n_computed, indices = self.n_computed, list[int | None]()
         for source in self._plan:
             if source is None:
-                found.append(None)
+                indices.append(None)
             elif isinstance(source, _Computed) and self._strides[source.index] is None:
-                found.append(source.index)
+                indices.append(source.index)
             elif isinstance(source, _Input) and source.index < n_inputs:
-                found.append(n_computed + source.index)
+                indices.append(n_computed + source.index)
             else:
                 return None
-        return tuple(found)
+        return tuple(indices)
 
     def of_call(
         self, computed: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], symbols: Mapping[str, int]
@@ -216,6 +217,7 @@ class _Memory:
         return not isinstance(op, PlaceholderOp) and self._bases.get(self._memory_key(op), op) is op
 
     def view(self, op: Op, source_by_op: Mapping[Op, _Input | _Computed]) -> _View:
+        """Returns how to make a result that is not computed: as a view of its base, found in `source_by_op`."""
         base, node = self._bases[self._memory_key(op)], self._nodes[op]
         value, base_value = node.meta["val"], self._nodes[base].meta["val"]
         offset = self._conversion.offset(node, value.storage_offset() - base_value.storage_offset())
@@ -226,6 +228,7 @@ class _Memory:
         )  # fmt: skip
 
     def strides(self, op: Op) -> tuple[Dim, ...]:
+        """Returns eager's strides of the result of `op`."""
         return self._conversion.strides(self._nodes[op])
 
     def _memory_key(self, op: Op) -> object:
@@ -288,6 +291,7 @@ def _strides_to_set(strides: Sequence[Dim], shape: Sequence[Dim]) -> Strides:
 
 
 def _set_strides(tensor: torch.Tensor, strides: Strides, symbols: Mapping[str, int]) -> torch.Tensor:
+    """Returns `tensor`, or a copy with `strides` if these differ from its own; `None` stands for row-major ones."""
     target_strides = None if strides is None else _values(strides, symbols)
     if target_strides is None or target_strides == tensor.stride():
         return tensor

@@ -1,4 +1,4 @@
-"""What the two graphs of training share: the tensors that are saved between them, and the nodes that are recomputed."""
+"""Marks the values that a forward graph saves for its backward graph, and the nodes that both graphs compute."""
 
 from __future__ import annotations
 

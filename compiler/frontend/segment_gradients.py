@@ -124,9 +124,9 @@ def embedding_bag(
     # A later row is chosen only if it is greater, so that a NaN is chosen if it is the first.
     is_chosen = ((rows == maxima) | maxima.isnan()) & is_counted.unsqueeze(1)
     end = indices.size(0)
-    places = torch.where(is_chosen, torch.arange(end, device=indices.device).unsqueeze(1), end)
+    positions = torch.where(is_chosen, torch.arange(end, device=indices.device).unsqueeze(1), end)
     first = torch.full_like(bags, end, dtype=torch.int64)
-    first = first.scatter_reduce(0, bag.unsqueeze(1).expand_as(places), places, "amin")
+    first = first.scatter_reduce(0, bag.unsqueeze(1).expand_as(positions), positions, "amin")
     chosen = indices[first.clamp(max=end - 1)]
     return bags, bag.to(offsets.dtype), sizes, torch.where(first < end, chosen, 0).to(offsets.dtype)
 
@@ -147,8 +147,8 @@ def embedding_bag_backward(
 ) -> torch.Tensor:  # fmt: skip
     """Returns the gradient of the table [rows, width], for a `gradient` [bags, width].
 
-    Left to eager are sparse gradients and those divided by the number of times that an index occurs: eager's kernel
-    divides some of them by the number of another index.
+    Calls for sparse gradients, and for gradients divided by the number of times that an index occurs, stay unchanged
+    and run in eager: its kernel divides some of these by the number of another index.
     """
     if sparse or scale_by_frequency or gradient.dtype in _HALVES or 0 in (*gradient.shape, *indices.shape):
         return NotImplemented

@@ -13,7 +13,9 @@ from torch.fx import Graph, GraphModule, Node
 
 aten = torch.ops.aten
 
-Run = Callable[..., Sequence[torch.Tensor]]
+# Runs a graph: takes its inputs, and returns its results.
+Runner = Callable[..., Sequence[torch.Tensor]]
+# The ops that read memory by strides, and that return a copy of the memory with new values.
 _READ, _WRITE = aten.as_strided.default, aten.as_strided_scatter.default
 
 
@@ -86,7 +88,7 @@ def required_offsets(module: GraphModule) -> dict[int, int]:
     return offsets
 
 
-def fall_back_for_offsets(run: Run, module: GraphModule, offsets: Mapping[int, int]) -> Run:
+def fall_back_for_offsets(run: Runner, module: GraphModule, offsets: Mapping[int, int]) -> Runner:
     """Returns a function that calls `run`, or `module` if the storage offset of an input differs from `offsets`."""
 
     def run_or_fall_back(*arguments: torch.Tensor) -> Sequence[torch.Tensor]:
@@ -97,6 +99,7 @@ def fall_back_for_offsets(run: Run, module: GraphModule, offsets: Mapping[int, i
 
 
 def _is_vector(node: Node) -> bool:
+    """True if the result of `node` is row-major and all of its memory."""
     value = node.meta["val"]
     return bool(value.is_contiguous()) and _is_all_memory(value)
 
@@ -109,6 +112,7 @@ def _is_all_memory(value: torch.Tensor) -> bool:
 
 
 def _rebase_node(module: GraphModule, node: Node) -> None:
+    """Makes one node read its base as a vector, if the base covers its memory and has the same dtype."""
     operand: Any = node.args[0]
     base, views = base_of_views(operand)
     value, memory = operand.meta["val"], base.meta["val"]
@@ -141,6 +145,7 @@ def _argument_names(node: Node) -> list[str]:
 
 
 def _layout_of(value: torch.Tensor) -> tuple[list[Any], list[Any], Any]:
+    """Returns the shape, the strides and the storage offset."""
     return list(value.shape), list(value.stride()), value.storage_offset()
 
 

@@ -67,7 +67,7 @@ class _Counts:
 class _DynamoGraph:
     """The counts of the ATen graphs of one Dynamo graph, or of the pieces into which they are cut.
 
-    Keys are kind, part and body of the ATen graphs; a graph that is traced again replaces its counts.
+    Keys are kind, piece and body of the ATen graphs; a graph that is traced again replaces its counts.
     """
 
     pieces: dict[tuple[object, ...], _Counts] = field(default_factory=dict)
@@ -159,7 +159,8 @@ def count_eager(aten: AtenGraph | None, nodes: Iterable[Node], between: bool = F
 
 
 def _key(aten: AtenGraph) -> tuple[object, ...]:
-    return (aten.kind, aten.part, aten.body)
+    """Returns the key of a graph in `_DynamoGraph.pieces`."""
+    return (aten.kind, aten.piece, aten.body)
 
 
 def _count(key: tuple[object, ...], counts: _Counts) -> None:
@@ -168,9 +169,9 @@ def _count(key: tuple[object, ...], counts: _Counts) -> None:
         graph.pieces[key] = counts
 
 
-def _op_of_node(stable: str) -> str:
+def _op_of_node(stable_name: str) -> str:
     """Returns the op in a stable name: `my_scale` for the node `encoder/my_scale.0`."""
-    return stable.rpartition("/")[2].rpartition(".")[0] or stable
+    return stable_name.rpartition("/")[2].rpartition(".")[0] or stable_name
 
 
 def _op_of_target(target: torch._ops.OpOverload) -> str:

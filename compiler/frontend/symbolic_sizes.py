@@ -96,6 +96,7 @@ def _replace_float_operand(node: Node, tensors: dict[Node, Node | None]) -> bool
 
 
 def _cast(node: Node, tensor: Node, dtype: torch.dtype) -> Node:
+    """Returns `tensor` converted to `dtype`, with the provenance of `node`."""
     if tensor.meta["val"].dtype == dtype:
         return tensor
     return _add_call(node, aten._to_copy.default, (tensor,), {"dtype": dtype})
@@ -112,6 +113,7 @@ def _as_tensor(node: torch.fx.Node, tensors: dict[Node, Node | None]) -> Node | 
 
 
 def _convert_float(node: Node, tensors: dict[Node, Node | None]) -> Node | None:
+    """Returns a new node for `_as_tensor`."""
     target = torch.sym_float if node.target is float else node.target
     if node.op != "call_function" or (target is not torch.sym_float and target not in _FLOAT_OPS):
         return None
@@ -187,6 +189,8 @@ class GraphSymbols:
         return tuple(self._sources.values())
 
     def _bind(self, size: int | torch.SymInt, node: str, index: int) -> None:
+        """Names a size that is one new torch symbol: dim `index` of the input `node`, or number `index` if `node` is
+        ""."""
         expression = _expression(size)
         if type(expression).__name__ == "Symbol" and str(expression) not in self._names:
             self._name(size, node, index)
@@ -199,6 +203,7 @@ class GraphSymbols:
         return True
 
     def _name(self, size: int | torch.SymInt, node: str, index: int) -> None:
+        """Gives a size the next name, and records its source; see `_bind`."""
         expression = _expression(size)
         is_nonnegative = node or (isinstance(size, torch.SymInt) and statically_known_true(size >= 0))
         name = self._names[str(expression)] = f"{'s' if is_nonnegative else SIGNED_PREFIX}{len(self._names)}"
@@ -225,22 +230,24 @@ class GraphSymbols:
         return self._convert(_expression(value))
 
     def _convert(self, expression: sympy.Expr) -> Dim:
-        kind = type(expression).__name__
+        """Converts an expression; see `size`."""
+        class_name = type(expression).__name__
         if expression.is_Integer:
             return int(expression)
         if str(expression) in self._names:
             return symbol(self._names[str(expression)])
         if str(expression) in self._defined:
             return self._defined[str(expression)]
-        if kind == "Symbol":
+        if class_name == "Symbol":
             raise UnknownSymbolError(f"the size {expression}, which no input determines")
-        if kind == "Pow" and expression.exp.is_Integer and expression.exp > 0:
+        if class_name == "Pow" and expression.exp.is_Integer and expression.exp > 0:
             return functools.reduce(operator.mul, [self._convert(expression.base)] * int(expression.exp))
-        if kind not in _FUNCTIONS:
+        if class_name not in _FUNCTIONS:
             raise UnknownSymbolError(f"the size {expression}")
-        return functools.reduce(_FUNCTIONS[kind], [self._convert(part) for part in expression.args])
+        return functools.reduce(_FUNCTIONS[class_name], [self._convert(part) for part in expression.args])
 
 
+# The functions of `Size` by the class names of sympy and of torch.
 _FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "Add": operator.add, "Mul": operator.mul,
     "FloorDiv": operator.floordiv, "CleanDiv": operator.floordiv,

@@ -86,6 +86,7 @@ def import_graph(graph: Graph, nodes: Sequence[Node]) -> ImportedIR:
 
 
 def _check_sizes(graph: Graph) -> None:
+    """Raises `UnsupportedGraphError` for symbolic sizes, and for inputs without elements."""
     if graph.symbols:
         raise _rejection(graph, "the frontend torch-mlir does not support symbolic sizes", "capture with static sizes")
     if any(0 in op.tensor_meta.shape for op in graph.placeholders):

@@ -68,6 +68,7 @@ class VerifiedGraph:
         return self._verify_call(arguments) if self._run is None else self._run(*arguments)
 
     def _verify_call(self, arguments: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Runs the compiled graph and eager, and returns the results of the former if they match; see the class."""
         before = torch.get_rng_state()
         results = self._compiled(*arguments)
         after = torch.get_rng_state()

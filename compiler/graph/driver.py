@@ -15,6 +15,7 @@ from buddy.compiler.graph.types import DeviceType, GraphError, NodeType
 
 # The name of the only subgraph of a graph without `op_groups`.
 _DEFAULT_GROUP = "subgraph0"
+# Nodes by the name of their subgraph.
 Ops = dict[str, list[Op]]
 
 
@@ -76,7 +77,8 @@ class GraphDriver:
         return self._lower_main(do_param_pack).module
 
     def _lower_main(self, pack: bool) -> Any:
-        """Returns the `TopLevel` of the main graph: the MLIR module, and the arguments of its function."""
+        """Returns the `driver.modules.TopLevelModule` of the main graph: its MLIR module, and the function's
+        arguments."""
         lowering = graph_lowering()
         declarations = tuple(self._declaration(name) for name in self._subgraphs)
         body = tuple(item for unit in self._order for item in ([self._call(unit)] if unit.name else unit.ops))
@@ -93,11 +95,13 @@ class GraphDriver:
         return PartitionFunction(name, (), _values(inputs), _values(self._subgraphs_outputs[name]), ((),), is_parameter)
 
     def _call(self, unit: _Unit) -> PartitionCall:
+        """Returns the call of the subgraph of a group."""
         inputs, outputs = self._subgraphs_inputs[unit.name], self._subgraphs_outputs[unit.name]
         return PartitionCall(unit.name, _values(inputs), _values(outputs), tuple(unit.ops))
 
 
 def _values(ops: Sequence[Op]) -> tuple[tuple[Op, int], ...]:
+    """Returns the first result of each node, as in `partition.Value`."""
     return tuple((op, 0) for op in ops)
 
 
@@ -167,6 +171,7 @@ def _subgraph(graph: Graph, unit: _Unit, inputs: Sequence[Op], outputs: Sequence
 
 
 def _placeholder(op: Op) -> PlaceholderOp:
+    """Returns a placeholder for the first result of `op`, of the same kind if `op` is one."""
     new = PlaceholderOp(op.name, op.kind if isinstance(op, PlaceholderOp) else NodeType.InputNode)
     new.stable, new.module, new.location, new.target = (
         op.stable,
@@ -179,6 +184,7 @@ def _placeholder(op: Op) -> PlaceholderOp:
 
 
 def _copy(op: Op, copies: Mapping[Op, Op]) -> Op:
+    """Returns a copy of `op` that reads the copies of its parents, and has no children yet."""
     node = copy.copy(op)
     node._arguments = map_nodes(op._arguments, copies.__getitem__)
     node._keyword_arguments = map_nodes(op._keyword_arguments, copies.__getitem__)

@@ -50,8 +50,8 @@ def extract_graph(graph: Graph, nodes: Collection[Op], symbols: Mapping[str, int
         raise ExtractionError(
             f"{_title(ops)}: none of these nodes returns a tensor · select nodes with a tensor result"
         )
-    whole = to_data(graph)
-    data = {node.name: node for node in whole.nodes}
+    graph_data = to_data(graph)
+    data = {node.name: node for node in graph_data.nodes}
     kinds = _placeholder_kinds(graph)
     outside = list(dict.fromkeys(parent.name for op in ops for parent in op.parents if parent.name not in inside))
     placeholders = [_placeholder(data[name]) for name in outside]
@@ -68,10 +68,10 @@ def extract_graph(graph: Graph, nodes: Collection[Op], symbols: Mapping[str, int
     return from_data(
         GraphData(
             _title(ops),
-            whole.func_name,
+            graph_data.func_name,
             [*inputs, *body, output],
             [kinds[name].value for name in outside],
-            schemas={target: schema for target, schema in whole.schemas.items() if target in targets},
+            schemas={target: schema for target, schema in graph_data.schemas.items() if target in targets},
         )
     )
 
@@ -106,12 +106,14 @@ def _placeholder_kinds(graph: Graph) -> dict[str, NodeType]:
 
 
 def _placeholder(node: NodeData) -> NodeData:
+    """Returns a placeholder with the name and the result of `node`."""
     return msgspec.structs.replace(
         node, op=PlaceholderOp.__name__, target=node.name, args=[], kwargs={}, multiple=False
     )
 
 
 def _evaluate(size: int | str, symbols: Mapping[str, int]) -> int:
+    """Returns the number of a size in plain form. Raises `ExtractionError` for a symbol that is not in `symbols`."""
     symbolic = parse_size(size)
     if any(name not in symbols for name in symbols_in(symbolic)):
         raise ExtractionError(f"the size {size} is unknown, it depends on data · select nodes that do not use it")
@@ -119,6 +121,7 @@ def _evaluate(size: int | str, symbols: Mapping[str, int]) -> int:
 
 
 def _title(nodes: Sequence[Op]) -> str:
+    """Returns the name of a subgraph: that of its node, or those of its first and last node."""
     if len(nodes) == 1:
         return nodes[0].name
     return f"{nodes[0].name} … {nodes[-1].name} ({len(nodes)} nodes)" if nodes else "no nodes"

@@ -15,6 +15,7 @@ from buddy.compiler.protocol.artifact import ArtifactSymbol
 from buddy.compiler.protocol.plain_values import ImportedIR
 from buddy.compiler.support import hooks
 
+# Rewrites a graph in place.
 Transform = Callable[["Graph"], object]
 
 
@@ -215,11 +216,13 @@ class Graph:
         self._add_to_parents(node)
 
     def _remove_child(self, parent: Op | str, child: Op) -> None:
+        """Removes `child` from the children of `parent`, if both are still linked."""
         node = self._table.get(parent)
         if node is not None and child in node._children:
             node._children.remove(child)
 
     def _add_to_parents(self, node: Op) -> None:
+        """Adds `node` to the children of the nodes that it reads."""
         for parent in node.parents:
             if isinstance(parent, Op):
                 parent.add_children(node)
@@ -341,6 +344,7 @@ class Graph:
                 self.delete_node(op)
 
     def _position(self, node: Op) -> int:
+        """Returns the index of `node` in the body. Raises `GraphError` if it is not in the graph."""
         for position, op in enumerate(self._body):
             if op is node:
                 return position

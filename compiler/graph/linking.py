@@ -11,7 +11,7 @@ from buddy.compiler.graph.types import GraphError
 Item = TypeVar("Item")
 
 
-class NodeList(Protocol):
+class LinkableGraph(Protocol):
     """The members of `Graph` that this module reads and updates; `Graph` itself imports this module."""
 
     op_groups: dict[str, list[Op]]
@@ -30,7 +30,7 @@ class NodeList(Protocol):
 class NodeTable(dict[Any, Op]):
     """A graph's nodes by name or by node. A lookup also finds nodes that a script has appended to the body."""
 
-    def __init__(self, graph: NodeList) -> None:
+    def __init__(self, graph: LinkableGraph) -> None:
         super().__init__()
         self._graph = graph
 
@@ -70,7 +70,7 @@ class NodeTable(dict[Any, Op]):
         super().__delitem__(str(key))
 
 
-def link(graph: NodeList) -> None:
+def link(graph: LinkableGraph) -> None:
     """Replaces names in arguments by nodes, sorts the body, and rebuilds the table, the children and the groups."""
     table = _index_nodes(graph)
     for op in graph._body:
@@ -87,7 +87,7 @@ def link(graph: NodeList) -> None:
         group[:] = [table[op.name] for op in group if op.name in table]
 
 
-def _index_nodes(graph: NodeList) -> dict[str, Op]:
+def _index_nodes(graph: LinkableGraph) -> dict[str, Op]:
     """Returns the nodes by name, and sets missing stable names and targets.
 
     Raises `GraphError` for a node without a name, and for two nodes with the same name.
@@ -102,7 +102,7 @@ def _index_nodes(graph: NodeList) -> dict[str, Op]:
     return table
 
 
-def _resolve_arguments(op: Op, table: Mapping[str, Op], graph: NodeList) -> None:
+def _resolve_arguments(op: Op, table: Mapping[str, Op], graph: LinkableGraph) -> None:
     """Replaces names in the arguments by nodes, and replaced nodes by the current nodes of the same name."""
     if (
         op._declared_parents
@@ -115,7 +115,7 @@ def _resolve_arguments(op: Op, table: Mapping[str, Op], graph: NodeList) -> None
         op._keyword_arguments = _look_up(op._keyword_arguments, names, op, table, graph)
 
 
-def _look_up(value: Any, names: set[str], op: Op, table: Mapping[str, Op], graph: NodeList) -> Any:
+def _look_up(value: Any, names: set[str], op: Op, table: Mapping[str, Op], graph: LinkableGraph) -> Any:
     """Returns the argument `value` of `op` with its nodes, and the strings in `names`, replaced by nodes of `table`.
 
     All strings of an output are names. Raises `GraphError` for a node that is not in the graph.
@@ -135,7 +135,7 @@ def _look_up(value: Any, names: set[str], op: Op, table: Mapping[str, Op], graph
     return value
 
 
-def ordered_body(graph: NodeList) -> list[Op]:
+def ordered_body(graph: LinkableGraph) -> list[Op]:
     """Returns the body in topological order: placeholders first, the output last.
 
     An order that is topological is kept; otherwise a node moves before its first user.

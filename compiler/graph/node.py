@@ -96,6 +96,7 @@ def metas_of(value: object) -> tuple[tuple[TensorMeta | None, ...], bool]:
 
 
 def _make_meta(shape: Any, dtype: Any) -> TensorMeta:
+    """Returns the meta of a script's shape and element type. Raises `GraphError` if one of them is invalid."""
     try:
         return TensorMeta(tuple(size if isinstance(size, Size) else int(size) for size in shape), TensorDType(dtype))
     except (TypeError, ValueError) as error:
@@ -145,9 +146,9 @@ class Op:
     equal only if they are the same object. Only arguments define what a node reads: parents are derived from them. A
     script may write names of nodes in arguments; `Graph.link` replaces the names by nodes.
 
-    `metas` has one entry per result. `stable` is a name that survives renumbering (module path, target, index),
-    `module` the path of the `nn.Module` that created the node, `location` its Python line as `file:line`. `schema` is
-    torch's schema of the op, if known.
+    `metas` has one entry per result; with `multiple`, the results are a tuple, from which a `GetItemOp` selects.
+    `stable` is a name that survives renumbering (module path, target, index), `module` the path of the `nn.Module` that
+    created the node, `location` its Python line as `file:line`. `schema` is torch's schema of the op, if known.
     """
 
     op_type: ClassVar[OpType] = OpType.ComplexType
@@ -247,6 +248,7 @@ class Op:
             self._declared_parents.append(parent)
 
     def add_children(self, child: Op | str) -> None:
+        """Adds one node to the children of this node, unless it is one already. The name is Buddy-MLIR's."""
         # Nodes are compared by identity, which is faster: a node may have thousands of readers.
         is_present = any(map(partial(is_, child), self._children)) if isinstance(child, Op) else child in self._children
         if not is_present:

@@ -83,9 +83,11 @@ def _bytes(op: Op) -> int:
 # Shorter runs are not outlined, because a call prevents fusion across it.
 MIN_NODES = 8
 
-# Up to this many nodes the main function is not split; a longer one is split into parts of about PART_NODES.
+# Up to this many nodes the main function is not split; a longer one is split into parts of about PART_NODES. Shorter
+# parts compile faster, but more values go through memory from one part to the next.
 MAX_MAIN_NODES = 256
 PART_NODES = 96
+# The name of the functions of parts.
 PART = "part"
 
 # The shortest module path that ends in a number: `encoder.layer.3`, or `3` if the model itself is a list.
@@ -303,12 +305,14 @@ def _reader_names(nodes: Sequence[Op]) -> dict[str, set[str]]:
 
 
 def _inputs(nodes: Sequence[Op]) -> tuple[Value, ...]:
+    """Returns the values that `nodes` read from outside, in order of first use."""
     inside = {op.name for op in nodes}
     read = (parent for op in nodes for parent in nodes_in((op.args, op.kwargs)))
     return tuple(dict.fromkeys((op, 0) for op in read if op.name not in inside))
 
 
 def _outputs(nodes: Sequence[Op], readers: Mapping[str, set[str]]) -> tuple[Value, ...]:
+    """Returns the values of `nodes` that other nodes read."""
     inside = {op.name for op in nodes}
     return tuple((op, 0) for op in nodes if readers.get(op.name, set()) - inside)
 
@@ -339,7 +343,7 @@ def _meta_texts(metas: Sequence[TensorMeta | None]) -> list[str]:
 def _make_functions(
     groups: Mapping[str, Sequence[_Run]], kinds: Mapping[str, NodeType], main_name: str
 ) -> dict[str, PartitionFunction]:
-    """Returns a function for each group of equal runs, with a name of its own that is not `main_name`."""
+    """Returns a function for each group of equal runs, by the group's key; each has its own name, not `main_name`."""
     functions: dict[str, PartitionFunction] = {}
     names = {main_name}
     for key, runs in groups.items():

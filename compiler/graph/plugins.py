@@ -129,10 +129,11 @@ def check_op_name(cls: type[Op]) -> None:
 def code_hash(entries: Iterable[object]) -> str:
     """Returns a hash of the files that define `entries`; "" if there are no entries."""
     files = sorted({_file(entry) for entry in entries})
-    return digest(*[_content(file) for file in files]) if files else ""
+    return digest(*[_content_hash(file) for file in files]) if files else ""
 
 
 def _all_entries() -> Iterator[tuple[RegistrationKey, object]]:
+    """Yields the entries of all registries that have been imported, with their keys."""
     for name, cls in op_classes().items():
         yield ("op class", name), cls
     for dialect in DIALECTS:
@@ -157,7 +158,7 @@ def _file(entry: object) -> str:
     return code.co_filename if code else str(getattr(sys.modules.get(entry.__module__), "__file__", ""))
 
 
-def _content(file: str) -> str:
+def _content_hash(file: str) -> str:
     """Returns a hash of the file's content, or its path if it cannot be read."""
     try:
         return hashlib.sha256(Path(file).read_bytes()).hexdigest()

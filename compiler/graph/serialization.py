@@ -107,6 +107,7 @@ def to_data(graph: Graph) -> GraphData:
 
 
 def _node_data(op: Op) -> NodeData:
+    """Returns a node as plain data."""
     metas = [
         None if meta is None else ([plain_size(size) for size in meta.shape], meta.dtype.value) for meta in op.metas
     ]

@@ -17,7 +17,9 @@ from typing import NamedTuple, NoReturn, TypeVar, Union
 from buddy.compiler.protocol.errors import BuddyError
 
 Dim = Union[int, "Size"]
+# A symbol, or an operation that is not a polynomial.
 Atom = Union[str, "SizeOperation"]
+# The factor of each product of atoms; the product of no atoms is 1.
 Terms = dict[tuple[Atom, ...], int]
 
 
@@ -46,6 +48,7 @@ class SizeOperation:
         return f"({_operand_text(self.left)}{self.name}{_operand_text(self.right)})"
 
 
+# The operations of `SizeOperation`.
 _OPERATIONS: dict[str, Callable[[int, int], int]] = {
     "//": operator.floordiv, "%": operator.mod, "max": max, "min": min,
 }  # fmt: skip
@@ -114,7 +117,7 @@ class Size:
     __truediv__ = __rtruediv__ = __pow__ = __rpow__ = __divmod__ = __rdivmod__ = _raise_unknown
 
 
-V = TypeVar("V")
+_V = TypeVar("_V")
 
 # The first letter of symbols that may be negative: they are integer arguments of the program, not sizes.
 SIGNED_PREFIX = "i"
@@ -156,6 +159,7 @@ def is_nonnegative(size: Dim) -> bool:
 
 
 def _is_nonnegative_atom(atom: Atom) -> bool:
+    """True if a symbol or an operation is certainly not negative."""
     if isinstance(atom, str):
         return not atom.startswith(SIGNED_PREFIX)
     operands = (is_nonnegative(atom.left), is_nonnegative(atom.right))
@@ -227,7 +231,9 @@ def symbols_in(value: object) -> Iterator[str]:
         yield from symbols_in(list(value.values()))
 
 
-def evaluate(size: Dim, symbols: Mapping[str, V], constant: Callable[[int], V], apply: Callable[[str, V, V], V]) -> V:
+def evaluate(
+    size: Dim, symbols: Mapping[str, _V], constant: Callable[[int], _V], apply: Callable[[str, _V, _V], _V]
+) -> _V:
     """Evaluates `size` on values of any kind, such as MLIR values of type `index`.
 
     `symbols` has the value of each symbol. `constant(n)` returns the value of the number `n`. `apply(op, a, b)` returns
@@ -236,13 +242,13 @@ def evaluate(size: Dim, symbols: Mapping[str, V], constant: Callable[[int], V], 
     if isinstance(size, int):
         return constant(size)
 
-    def atom_value(atom: Atom) -> V:
+    def atom_value(atom: Atom) -> _V:
         if isinstance(atom, str):
             return symbols[atom]
         left, right = (evaluate(operand, symbols, constant, apply) for operand in (atom.left, atom.right))
         return apply(atom.name, left, right)
 
-    def term_value(atoms: tuple[Atom, ...], factor: int) -> V:
+    def term_value(atoms: tuple[Atom, ...], factor: int) -> _V:
         values = [atom_value(atom) for atom in atoms]
         if factor != 1 or not values:
             values.append(constant(factor))
@@ -256,6 +262,7 @@ def value_of(size: Dim, symbols: Mapping[str, int]) -> int:
     return int(evaluate(size, symbols, int, lambda name, a, b: _ALL_OPERATIONS[name](a, b)))
 
 
+# The operations that `evaluate` applies.
 _ALL_OPERATIONS = {**_OPERATIONS, "+": operator.add, "*": operator.mul}
 
 
@@ -269,6 +276,7 @@ def parse_size(text: str | int) -> Dim:
         raise BadSizeError(f"{text:.200} is not a size") from error
 
 
+# The operators that `parse_size` accepts.
 _OPERATORS: dict[type[ast.operator], Callable[[Dim, Dim], Dim]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
@@ -296,12 +304,14 @@ def plain_size(size: Dim) -> int | str:
 
 
 def _terms_of(size: Dim) -> Terms:
+    """Returns the terms of a size; a number is the factor of the product of no atoms."""
     if isinstance(size, Size):
         return dict(size.terms)
     return {(): int(size)}
 
 
 def _from_terms(terms: Terms) -> Dim:
+    """Returns the size in canonical form, or a number if no term has an atom."""
     nonzero = {atoms: factor for atoms, factor in terms.items() if factor}
     if not nonzero or set(nonzero) == {()}:
         return nonzero.get((), 0)
@@ -310,6 +320,7 @@ def _from_terms(terms: Terms) -> Dim:
 
 
 def _term_text(atoms: tuple[Atom, ...], factor: int) -> str:
+    """Returns a term as text, such as `-s0*s1`; a factor of 1 is left out."""
     texts = [str(atom) for atom in atoms]
     if factor == -1 and texts:
         return "-" + "*".join(texts)

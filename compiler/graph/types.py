@@ -78,6 +78,7 @@ _FLOAT8_TYPES = (
     TensorDType.Float8E4M3FN, TensorDType.Float8E5M2, TensorDType.Float8E4M3FNUZ, TensorDType.Float8E5M2FNUZ,
 )  # fmt: skip
 _FLOATS = (*_FLOAT8_TYPES, TensorDType.Float16, TensorDType.BFloat16, TensorDType.Float32, TensorDType.Float64)
+# The type of the real and of the imaginary part, by complex type.
 _PARTS = {TensorDType.Complex64: TensorDType.Float32, TensorDType.Complex128: TensorDType.Float64}
 
 

@@ -200,8 +200,10 @@ class Artifact(msgspec.Struct, frozen=True):
 
 
 def to_bytes(artifact: Artifact) -> bytes:
+    """Returns the artifact as MessagePack."""
     return msgspec.msgpack.encode(artifact)
 
 
 def from_bytes(data: bytes) -> Artifact:
+    """Returns the artifact that `to_bytes` encoded. Raises `msgspec.DecodeError` for other data."""
     return msgspec.msgpack.decode(data, type=Artifact)

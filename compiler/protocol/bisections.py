@@ -9,7 +9,7 @@ import msgspec
 from buddy.compiler.protocol.connection import Frame, Request
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 
-Wrong = Literal["any", "fails", "differs", "slower"]
+FailureKind = Literal["any", "fails", "differs", "slower"]
 
 
 class Criterion(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -21,7 +21,7 @@ class Criterion(msgspec.Struct, frozen=True, omit_defaults=True):
     lowering, code generation, the run), `seconds` that for all trials.
     """
 
-    kind: Wrong = "any"
+    kind: FailureKind = "any"
     tolerance: float = 1.0
     slower: float = 1.1
     step_seconds: float = 20.0

@@ -39,10 +39,10 @@ def answer_type(request: type[Request[object]]) -> type[Frame]:
     return answer_frame
 
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
-def subclasses(base: type[T]) -> Iterator[type[T]]:
+def subclasses(base: type[_T]) -> Iterator[type[_T]]:
     """Yields all direct and indirect subclasses of `base`."""
     for subclass in base.__subclasses__():
         yield subclass

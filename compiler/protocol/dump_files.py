@@ -40,7 +40,9 @@ IR_SUFFIXES: dict[str, Language] = {
 
 # The start of a header before printed IR: MLIR's `// -----// IR Dump After`, LLVM's `*** IR Dump After`.
 HEADER = re.compile(rb"// -----//[^\n]{0,80}? IR Dump |\*\*\* IR (?:Dump|Pass|Deleted) ")
+# The start of a line of TORCH_LOGS, such as `V0101 10:00:00.000000 7 torch/x.py:3] [0/0] [__guards]`.
 _TORCH_LINE = re.compile(rb"^[A-Z]\d{4} [\d:.]+ \d+ \S+\.py:\d+\] (?:\[[^\]\n]*\] )*\[__(?:\w+)\]", re.MULTILINE)
+# The start of a line of TORCH_TRACE: the same prefix, then JSON.
 _TRACE_LINE = re.compile(rb'^V\d{4} [\d:.]+ \d+ \S+\.py:\d+\] \{"', re.MULTILINE)
 _HLO = re.compile(rb"\A\s*(?:#[^\n]*\n|//[^\n]*\n)*HloModule ")
 _LLVM = re.compile(
@@ -50,6 +52,7 @@ _LLVM = re.compile(
 _CONTAINERS = (b"PK\x03\x04", b"ML\xefR", b"\x7fELF", b"\x80\x02", b"\x80\x04", b"\x80\x05")
 # A log may start with other output, such as warnings. Its first header is searched in this many bytes.
 _SEARCHED_BYTES = 4 << 20
+# Names of the files that XLA, MLIR (one folder for each op) and IREE write.
 _XLA_FILE = re.compile(r"module_\d+\..*(?:before|after)_optimizations[^/]*\.txt")
 _TREE_FILE = re.compile(r"\d+(?:_\d+)*_[\w.-]+\.mlir")
 _PHASE_FILE = re.compile(r".*\.\d+\.[\w-]+\.mlir")
@@ -91,7 +94,8 @@ def format_of_text(head: bytes, suffix: str = "") -> DumpFormat | None:
 
 
 def is_text(head: bytes) -> bool:
-    """Returns whether the start of a file looks like text: control characters are rare in it."""
+    """Returns whether the start of a file looks like text: at most 1 % of it are control characters, none of them
+    NUL."""
     return b"\0" not in head and len(head.translate(None, bytes(range(8, 14)) + bytes(range(27, 256)))) * 100 <= len(
         head
     )
@@ -105,6 +109,7 @@ def language_of_text(head: bytes) -> Language:
 
 
 def _format_of_folder(folder: Path) -> DumpFormat | None:
+    """Returns the format of a folder, by the names in it. Raises `OSError` if it cannot be read."""
     names = [os.path.relpath(path, folder) for path in files_in(folder)]
     bases = [os.path.basename(name) for name in names]
     suffixes = {os.path.splitext(base)[1] for base in bases}

@@ -63,6 +63,7 @@ def _misspelt_variable(name: str) -> str:
 
 
 def _is_abbreviation(word: str, variable: str) -> bool:
+    """True if `word` is the start of a variable; both are without the prefix."""
     return len(word) > 2 and variable.startswith(word)
 
 
@@ -80,5 +81,6 @@ def torch_warning(version: str) -> str:
 
 
 def _tested() -> str:
+    """Returns the tested versions of PyTorch as text, such as "2.11 to 2.15"."""
     first, last = (".".join(map(str, version)) for version in (FIRST_TORCH, LAST_TORCH))
     return f"{first} to {last}"

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-Value = bool | int | float | str
+# A value of an option of a pass.
+OptionValue = bool | int | float | str
 # The kind of op that a pass lowers: structured ops to loops, loops to branches, functions to the LLVM dialect.
 Lowers = Literal["", "structured-ops", "loops", "functions"]
 
@@ -24,7 +25,7 @@ class NumericEffect:
     """
 
     how: str
-    exact_option: tuple[str, Value] | None = None
+    exact_option: tuple[str, OptionValue] | None = None
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class PassFacts:
     numerics: NumericEffect | None = None
     # The options that a search for the fastest recipe varies by default, with their values. The option "" stands for
     # whether the pass is enabled. With the value 0 or "auto" the pass chooses the value itself.
-    tuned: tuple[tuple[str, tuple[Value, ...]], ...] = ()
+    tuned: tuple[tuple[str, tuple[OptionValue, ...]], ...] = ()
 
 
 # The option of passes with `packs_weights`: false disables the packing.
@@ -64,6 +65,7 @@ PACK_WEIGHTS = "pack-weights"
 PACK_LIMIT, DEFAULT_PACK_LIMIT = "pack-limit", 1024
 REPLACE_IR = "replace-ir"
 
+# Whether a pass is enabled: the value in the default preset, then the other one.
 _ON_OR_OFF, _OFF_OR_ON = ("", (True, False)), ("", (False, True))
 _NO_FACTS = PassFacts()
 

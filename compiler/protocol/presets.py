@@ -28,6 +28,7 @@ from buddy.compiler.protocol.recipe import (
 
 MODULE, FUNC = "builtin.module", "func.func"
 
+# A pass of a pipeline: its name, or its name and anchor, or these and its options.
 Entry = str | tuple[str, str] | tuple[str, str, dict[str, OptionValue]]
 
 
@@ -131,6 +132,7 @@ def import_phases(dialect: Dialect) -> tuple[tuple[str, str], ...]:
     return tuple((name, "mlir") for name in names)
 
 
+# The phases of the presets for the CPU, in order, each with its language.
 PHASES = (
     ("torch", "fx"),
     ("graph", "buddy"),
@@ -311,6 +313,7 @@ _UPSTREAM_GRAPH = _graph_passes()
 def _preset(
     name: str, summary: str, steps: list[PassStep], phases: tuple[tuple[str, str], ...] = PHASES, device: str = ""
 ) -> Preset:
+    """Returns a preset of this package; `device` is what its programs need to run."""
     return Preset(name, summary, Recipe(preset=name, steps=tuple(steps)), phases, device)
 
 
@@ -350,14 +353,14 @@ def presets() -> dict[str, Preset]:
         _torch_mlir_preset("linalg", "linalg on tensors"),
         _torch_mlir_preset("tosa", "TOSA"),
         _torch_mlir_preset("stablehlo", "StableHLO"),
-        *(made for made, _ in _PLUGIN_PRESETS.values()),
+        *(plugin_preset for plugin_preset, _ in _PLUGIN_PRESETS.values()),
     )
     return {preset.name: preset for preset in all_presets}
 
 
 Maker = TypeVar("Maker", bound=Callable[[], Recipe | Sequence[PassStep]])
 # The presets of plug-ins by name, each with the function that has made it.
-_PLUGIN_PRESETS: dict[str, tuple[Preset, Any]] = {}
+_PLUGIN_PRESETS: dict[str, tuple[Preset, Callable[..., Any]]] = {}
 
 
 def preset(name: str, summary: str) -> Callable[[Maker], Maker]:
@@ -379,7 +382,7 @@ def preset(name: str, summary: str) -> Callable[[Maker], Maker]:
     return register
 
 
-def plugin_preset_functions() -> dict[str, Preset]:
+def plugin_preset_functions() -> dict[str, Callable[..., Any]]:
     """Returns the functions that have made the presets of plug-ins, by name."""
     return {name: make for name, (_, make) in _PLUGIN_PRESETS.items()}
 
@@ -422,7 +425,7 @@ def without_pack_limit(recipe: Recipe) -> Recipe:
 
 
 # The phases that precede the LLVM dialect, and that dialect, in the presets for the CPU, in order.
-_PHASES = ("torch", "graph", "toplevel", "fused", "buffers", "kernels", "loops", "llvm")
+_PHASES_TO_LLVM = ("torch", "graph", "toplevel", "fused", "buffers", "kernels", "loops", "llvm")
 # The phase of the steps that convert imported dialects.
 _IMPORT_PHASE = "fused"
 
@@ -464,6 +467,7 @@ def _import_steps(recipe: Recipe, dialects: Collection[str]) -> list[PassStep]:
 
 
 def _hlo_import_steps(dialects: Collection[str]) -> Iterable[PassStep]:
+    """Yields the steps that convert VHLO, CHLO and StableHLO to linalg on tensors."""
     if "vhlo" in dialects:
         yield from steps_of(_IMPORT_PHASE, "vhlo-legalize-to-stablehlo")
     if "chlo" in dialects:
@@ -475,14 +479,14 @@ def _has_work(step: PassStep, entry_phase: str) -> bool:
     """Returns whether a step is enabled and has something to do for a program that starts as IR at `entry_phase`."""
     if not step.enabled or step.level == "graph":
         return False
-    if entry_phase == "toplevel" or step.phase not in _PHASES:
+    if entry_phase == "toplevel" or step.phase not in _PHASES_TO_LLVM:
         return True
-    phase_index, pass_facts = _PHASES.index(step.phase), facts(step.name)
+    phase_index, pass_facts = _PHASES_TO_LLVM.index(step.phase), facts(step.name)
     if entry_phase == "llvm":
         # The wrapper around a function in the LLVM dialect copies results by structured ops, which become loops.
-        return phase_index >= _PHASES.index("llvm") or pass_facts.lowers == "structured-ops"
+        return phase_index >= _PHASES_TO_LLVM.index("llvm") or pass_facts.lowers == "structured-ops"
     if pass_facts.works_on_scalars:
         return True
-    if pass_facts.bufferizes or phase_index <= _PHASES.index("fused"):
+    if pass_facts.bufferizes or phase_index <= _PHASES_TO_LLVM.index("fused"):
         return False
-    return entry_phase == "buffers" or phase_index >= _PHASES.index("loops") or pass_facts.works_on_buffers
+    return entry_phase == "buffers" or phase_index >= _PHASES_TO_LLVM.index("loops") or pass_facts.works_on_buffers

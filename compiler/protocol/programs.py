@@ -177,7 +177,7 @@ def shape_for(words: Sequence[ShapeWord], name: str, number: int) -> ShapeWord |
     return next((word for word in words if word.name in (name, str(number))), None)
 
 
-def check_names(words: Sequence[ShapeWord], names: Sequence[str]) -> None:
+def check_shape_names(words: Sequence[ShapeWord], names: Sequence[str]) -> None:
     """Raises `ValueError` if a word names none of the parameters; `names` are the parameters' names, in order."""
     known = {*names, *map(str, range(len(names)))}
     for word in words:

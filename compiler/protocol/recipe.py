@@ -19,10 +19,10 @@ import msgspec
 
 from buddy.compiler.protocol import file_formats
 from buddy.compiler.protocol.errors import BuddyError
+from buddy.compiler.protocol.pass_facts import OptionValue as OptionValue
 from buddy.compiler.protocol.pass_facts import facts
 from buddy.compiler.protocol.renamed import RECIPE_FIELDS, with_new_names
 
-OptionValue = bool | int | float | str
 Level = Literal["graph", "mlir", "llvm"]
 Lowering = Literal["tosa", "linalg", "math", "unrolled", "torch-mlir", "func", "eager"]
 BACKEND_NAME = re.compile(r"^[a-z][a-z0-9-]*$")
@@ -199,6 +199,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     skipped_steps: tuple[int, ...] = ()
 
     def choice_map(self) -> dict[str, str]:
+        """Returns the lowering that the recipe selects for single nodes, by stable name."""
         return {choice.node: choice.lowering for choice in self.choices}
 
     def node_settings(self) -> dict[str, str]:
@@ -320,6 +321,7 @@ def prefix_keys(recipe: Recipe, graph_hash: str) -> PrefixKeys:
 
 
 def _identity(step: PassStep) -> tuple[str, str, str, tuple[tuple[str, OptionValue], ...]]:
+    """Returns the fields of a step that determine its result."""
     return (step.name, step.level, step.anchor, step.options)
 
 
@@ -387,6 +389,7 @@ def _check_fields(values: Mapping[str, object]) -> None:
 
 
 def _parse_toml(text: str) -> Mapping[str, object]:
+    """Returns the content of a TOML text. Raises `ValueError` if it is not TOML."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -432,7 +435,7 @@ def rejection_text(phrases: Iterable[str]) -> str:
 
 
 def _permissions_of_step(step: PassStep) -> Iterator[str]:
-    """Yields the claims of a step, even if it is disabled, because the user can enable it with a key."""
+    """Yields the phrases for one step, even if it is disabled, because the user can enable it with a key."""
     if step.level != "mlir" or facts(step.name).holds_ir:
         return
     words = (step.name, step.anchor or "any", *(name for name, _ in step.options))
@@ -458,14 +461,17 @@ def _path_option(name: str, text: str) -> str:
 
 
 def _is_path(word: str) -> bool:
+    """True if a word looks like a path: absolute, relative to a folder, or in the home folder."""
     return word.startswith(("/", "./", "../", "~", "\\")) or "/../" in word
 
 
 def _is_unsafe_flag(flag: str) -> bool:
+    """True if a flag of IREE may name files or programs, by its name or its value."""
     name, _, value = flag.lstrip("-").partition("=")
     return _UNSAFE_FLAG.search(name) is not None or _PLAIN_VALUE.fullmatch(value) is None
 
 
+# The texts of booleans in MLIR's options, and the types of options in messages.
 _BOOL_WORDS = {"true": True, "false": False}
 _TYPE_DESCRIPTIONS: dict[type, str] = {bool: "true or false", int: "a whole number", float: "a number"}
 
@@ -487,11 +493,13 @@ def _convert_option(name: str, key: str, default: OptionValue, value: OptionValu
     """Returns `value` converted to the type of `default`. Raises `ValueError` if the conversion would change it."""
     if isinstance(default, str):
         return str(value).lower() if isinstance(value, bool) else str(value)
-    kind = type(default)
+    option_type = type(default)
     try:
-        converted = _BOOL_WORDS[value.lower()] if kind is bool and isinstance(value, str) else kind(value)
+        converted = _BOOL_WORDS[value.lower()] if option_type is bool and isinstance(value, str) else option_type(value)
     except (KeyError, ValueError, OverflowError):
         converted = None
     if converted is None or (not isinstance(value, str) and converted != value):
-        raise ValueError(f"{name}: {key} is {_TYPE_DESCRIPTIONS.get(kind, kind.__name__)}, not {value!r:.60}")
+        raise ValueError(
+            f"{name}: {key} is {_TYPE_DESCRIPTIONS.get(option_type, option_type.__name__)}, not {value!r:.60}"
+        )
     return converted

@@ -24,7 +24,7 @@ ACTION_IDS = {
 # Fields of the Graph pane's filter.
 FILTER_FIELDS = {"road": "lowering"}
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 def with_new_names(values: Mapping[str, object], table: Mapping[str, str], label: str) -> dict[str, object]:
@@ -47,7 +47,7 @@ def warn_renamed(old: str, new: str) -> None:
     warnings.warn(f"{old} is now {new}; the old name works until version 0.3", FutureWarning, stacklevel=2)
 
 
-def decode_recipes(data: bytes, message_type: type[T]) -> T:
+def decode_recipes(data: bytes, message_type: type[_T]) -> _T:
     """Decodes MessagePack as `message_type`, with new names for the fields of all recipes in it.
 
     Raises `msgspec.DecodeError` and `RecursionError`.

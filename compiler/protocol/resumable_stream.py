@@ -24,6 +24,8 @@ _GREETING_PREFIX = b"buddy-link "
 _MAX_NOISE_BYTES = 1 << 16
 _MAX_RECORD_BYTES = 1 << 16
 _DATA_KIND, _COUNT_KIND = b"D"[0], b"A"[0]
+# The bytes of a record before its data: the kind, and a length or a count.
+_DATA_HEADER_BYTES, _COUNT_RECORD_BYTES = 1 + 4, 1 + 8
 
 
 class StreamError(BuddyError):
@@ -146,6 +148,7 @@ class ResumableStream:
         return _records(bytes(self._unconfirmed))
 
     def _confirm(self, received_count: int) -> None:
+        """Releases the bytes that the other side has received."""
         del self._unconfirmed[: received_count - self._confirmed]
         self._confirmed = received_count
 
@@ -157,32 +160,36 @@ class ResumableStream:
         kind = self._incoming[0] if self._incoming else _DATA_KIND
         if kind not in (_DATA_KIND, _COUNT_KIND):
             raise StreamError(f"this is not a record: {bytes(self._incoming[:60])!r}")
-        header_bytes = 5 if kind == _DATA_KIND else 9
+        header_bytes = _DATA_HEADER_BYTES if kind == _DATA_KIND else _COUNT_RECORD_BYTES
         if len(self._incoming) < header_bytes:
             return None
         number = int.from_bytes(self._incoming[1:header_bytes], "little")
         return self._take_data(number) if kind == _DATA_KIND else self._take_count(number)
 
     def _take_data(self, length: int) -> bytes | None:
+        """Returns the data of the record at the start of the incoming bytes, `None` if it is not complete."""
         if not 0 < length <= _MAX_RECORD_BYTES:
             raise StreamError(f"a record of {length:,} bytes is not valid: 1 to {_MAX_RECORD_BYTES:,} are")
-        if len(self._incoming) < 5 + length:
+        end = _DATA_HEADER_BYTES + length
+        if len(self._incoming) < end:
             return None
-        data = bytes(memoryview(self._incoming)[5 : 5 + length])
-        del self._incoming[: 5 + length]
+        data = bytes(memoryview(self._incoming)[_DATA_HEADER_BYTES:end])
+        del self._incoming[:end]
         self.received += length
         return data
 
     def _take_count(self, received_count: int) -> bytes:
+        """Confirms the bytes that the other side has received; returns no data."""
         if not self._confirmed <= received_count <= self._confirmed + len(self._unconfirmed):
             raise StreamError(
                 f"{received_count:,} bytes confirmed, of {self._confirmed + len(self._unconfirmed):,} written"
             )
-        del self._incoming[:9]
+        del self._incoming[:_COUNT_RECORD_BYTES]
         self._confirm(received_count)
         return b""
 
 
 def _records(data: bytes) -> bytes:
+    """Returns `data` as records of at most `_MAX_RECORD_BYTES` each."""
     pieces = (data[k : k + _MAX_RECORD_BYTES] for k in range(0, len(data), _MAX_RECORD_BYTES))
     return b"".join(b"D" + len(piece).to_bytes(4, "little") + piece for piece in pieces)

@@ -118,6 +118,7 @@ def kind_of(path: Path) -> DetectedKind:
 
 
 def _foreign_format(head: bytes) -> str | None:
+    """Returns the description of an unsupported format, by the start of a file; `None` if it is none of these."""
     for magic, description in _MAGIC:
         if head.startswith(magic):
             return description
@@ -127,6 +128,7 @@ def _foreign_format(head: bytes) -> str | None:
 
 
 def _kind_of_archive(path: Path) -> DetectedKind:
+    """Returns the kind of a zip archive."""
     import zipfile  # few sources are archives
 
     try:
@@ -168,6 +170,7 @@ def kind_of_members(names: Iterable[str]) -> DetectedKind:
 
 
 def _kind_of_text(path: Path, head: bytes) -> DetectedKind:
+    """Returns the kind of a file that no magic number identifies: a script, MLIR, or another text."""
     try:
         text = _whole_lines(head).decode("utf-8")
     except UnicodeDecodeError:
@@ -197,10 +200,12 @@ def is_onnx(path: Path, head: bytes) -> bool:
 
 
 def _is_mlir(text: str) -> bool:
+    """True if a line of the text starts like one of MLIR."""
     return _MLIR.search(_COMMENT.sub("", text)) is not None
 
 
 def _is_python(path: Path) -> bool:
+    """True if the file is valid Python."""
     try:
         ast.parse(path.read_bytes())
     except (SyntaxError, ValueError, RecursionError):

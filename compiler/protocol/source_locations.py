@@ -99,10 +99,12 @@ def _is_name(text: str) -> bool:
 
 
 def _looks_like_path(text: str) -> bool:
+    """True if the part of a source before its colon is a path, rather than the name of a module."""
     return text.endswith((".py", *MODEL_SUFFIXES)) or os.sep in text or os.path.exists(text)
 
 
 def _existing_path(text: str) -> Path:
+    """Returns the path of a file, or of the folder of a dump. Raises `SourceError` if it cannot be opened."""
     try:
         return _check_path(text)
     except (OSError, ValueError) as error:  # a folder without permission, an invalid name
@@ -113,6 +115,7 @@ def _existing_path(text: str) -> Path:
 
 
 def _check_path(text: str) -> Path:
+    """Like `_existing_path`; also raises the `OSError` of a path that cannot be examined."""
     if not text:  # `Path("")` is the current folder
         raise source_error("the path of the program is empty", todo="give a script, a model file or a dump")
     path = Path(text)
@@ -139,6 +142,7 @@ def _check_path(text: str) -> Path:
 
 
 def _missing_file_error(text: str, path: Path) -> SourceError:
+    """Returns the error for a missing file, with the file that the user probably means."""
     near = similar_file(path)
     hint = f"did you mean {near}?" if near else "check the path and the current folder"
     return source_error(f"there is no file {text}", where=os.getcwd(), todo=hint)

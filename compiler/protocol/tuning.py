@@ -208,6 +208,7 @@ class Space:
 
 
 def _index_chosen_by_pass(variation: Variation) -> int:
+    """Returns the index of the value with which the pass chooses itself, 0 (the value of the base) without one."""
     if "." not in variation.parameter:
         return 0
     for index, value in enumerate(variation.values):
@@ -237,10 +238,12 @@ def space_of(base: Recipe, variations: Sequence[Variation] = ()) -> Space:
 
 
 def _is_same(first: OptionValue, second: OptionValue) -> bool:
+    """True for equal values of one type: in Python, `True` also equals 1."""
     return type(first) is type(second) and first == second
 
 
 def _applies(recipe: Recipe, parameter: str) -> bool:
+    """True if the recipe has a parameter, and its pass is enabled if it is an option."""
     try:
         current_value(recipe, parameter)
     except SpaceError:
@@ -294,6 +297,7 @@ def with_value(recipe: Recipe, parameter: str, value: OptionValue) -> Recipe:
 
 
 def _with_option(step: PassStep, option: str, value: OptionValue) -> tuple[tuple[str, OptionValue], ...]:
+    """Returns the options of a step with `option` set to `value`, or without it for the default."""
     others = {name: other for name, other in step.options if name != option}
     return tuple((others if value == DEFAULT else others | {option: value}).items())
 

@@ -70,9 +70,11 @@ class FrameBuffer:
         raise WireError(f"the stream ended inside a frame: {received:,} of {length} bytes were received")
 
     def _length(self) -> int:
+        """Returns the length of the first body, from its header."""
         return int.from_bytes(self._bytes[:_HEADER_BYTES], "little")
 
     def _end_of_first(self) -> int | None:
+        """Returns the end of the first frame, `None` if it is not complete. Raises `WireError` if it is not a frame."""
         if len(self._bytes) < _HEADER_BYTES:
             return None
         length = self._length()
@@ -89,4 +91,5 @@ def _starts_a_map(byte: int) -> bool:
 
 
 def _excerpt(data: bytearray) -> str:
+    """Returns the start of the data for a message."""
     return repr(bytes(data[:60]))[1:] + ("…" if len(data) > 60 else "")

@@ -67,7 +67,7 @@ async def compiled(bench: Bench, path: Path, graph: int = 0) -> Compiled:
 
 async def open_dump(handler: DumpHandler, path: Path) -> None:
     opening = Open(1, str(path))
-    found = handler.format_of(opening)
+    found = handler.detect_format(opening)
     assert found is not None
     await handler.open(opening, found, Job(1))
 
@@ -220,7 +220,7 @@ async def test_the_first_stages_are_sent_before_the_rest_is_read(
             requests.append(asyncio.ensure_future(handler.compile(Compile(2, recipe_of(path)), Job(2))))
 
     handler = DumpHandler(send, TextStore())
-    found = handler.format_of(opening)
+    found = handler.detect_format(opening)
     assert found is not None
     await handler.open(opening, found, Job(1))
     await asyncio.gather(*requests)
@@ -241,7 +241,7 @@ async def test_a_cancelled_scan_ends_the_requests_that_wait_for_it(
     sent: list[Any] = []
     handler = DumpHandler(sent.append, TextStore())
     opening = Open(1, str(path))
-    found = handler.format_of(opening)
+    found = handler.detect_format(opening)
     assert found is not None
     task = asyncio.ensure_future(handler.open(opening, found, Job(1)))
     while not any(isinstance(frame, Reopened) for frame in sent):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from buddy.compiler.engine.run_values import RunValues, index_of
+from buddy.compiler.engine.run_values import RunValues, parse_index
 from buddy.compiler.protocol import FetchValues, ListValues, MapDifferences
 from buddy.compiler.support.processes.jobs import Job, JobFailed
 
@@ -126,5 +126,5 @@ async def test_the_run_before_goes_and_the_folder_ends_with_the_engine(stored: A
 
 
 def test_what_no_slice_says_is_all_of_a_dim() -> None:
-    assert index_of("1", (2, 3)) == (1, slice(None))
-    assert index_of("", ()) == ()
+    assert parse_index("1", (2, 3)) == (1, slice(None))
+    assert parse_index("", ()) == ()

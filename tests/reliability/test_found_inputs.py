@@ -76,8 +76,8 @@ def test_an_error_that_is_its_own_cause_is_followed_once() -> None:
     """The chain of causes has no end: opening such a file never ended."""
     error, other = ValueError("one"), ValueError("other")
     error.__cause__, other.__cause__ = other, error
-    assert exported_program._cause(error, KeyError) is None
-    assert exported_program._cause(error, ValueError) is error
+    assert exported_program._find_cause(error, KeyError) is None
+    assert exported_program._find_cause(error, ValueError) is error
     with pytest.raises(RuntimeError) as raised, without_running_code():
         torch.load(io.BytesIO(_archive("data.pkl")[:-9]))
     assert raised.value.__cause__ is not raised.value

@@ -24,7 +24,7 @@ def _operands(out: torch.Tensor, *values: Operand) -> list[ComplexPair]:
 
 @rule(aten.add.Tensor, aten.add.Scalar)
 def add(out: torch.Tensor, x: Operand, y: Operand, alpha: Operand = 1) -> ComplexPair:
-    """Multiplies by `alpha` even if it is 1, like eager: the real part is NaN if the imaginary part is infinite."""
+    """Returns x + alpha y. Multiplies by 1 too, like eager: the real part is NaN if the imaginary part is infinite."""
     a, b = _operands(out, x, y)
     return a + b * alpha
 
@@ -54,7 +54,7 @@ def div(out: torch.Tensor, x: Operand, y: Operand) -> ComplexPair:
 
 @rule(aten.reciprocal.default)
 def reciprocal(out: torch.Tensor, x: ComplexPair) -> ComplexPair:
-    return ComplexPair(1.0, 0.0) / x
+    return _inverse(x)
 
 
 @rule(aten.neg.default)
@@ -81,7 +81,7 @@ def addcdiv(out: torch.Tensor, x: Operand, y: Operand, z: Operand, value: Operan
 
 @rule(aten.lerp.Tensor, aten.lerp.Scalar)
 def lerp(out: torch.Tensor, start: Operand, end: Operand, weight: Operand) -> ComplexPair:
-    """Interpolates from the nearer end, like eager: from `end` if the modulus of the weight is 0.5 or more."""
+    """Returns the interpolation from the nearer end, like eager: `end` if the modulus of the weight is 0.5 or more."""
     a, b, w = _operands(out, start, end, weight)
     from_start, from_end = a + w * (b - a), b - (b - a) * (pair_of(1.0) - w)
     if not isinstance(w.re, torch.Tensor):
@@ -106,7 +106,7 @@ def pow_(out: torch.Tensor, base: Operand, exponent: Operand) -> ComplexPair:
 
 @rule(aten.ldexp.Tensor)
 def ldexp(out: torch.Tensor, x: Operand, exponent: Operand) -> ComplexPair:
-    """Multiplies by a power of 2; with a real exponent, the power has the imaginary part 0, as in eager."""
+    """Returns x times a power of 2; with a real exponent, the power has the imaginary part 0, as in eager."""
     factor = pow_(out, 2.0, exponent) if isinstance(exponent, ComplexPair) else torch.pow(2.0, exponent)
     return pair_of(x) * factor
 
@@ -183,6 +183,7 @@ def ne(out: torch.Tensor, x: Operand, y: Operand) -> torch.Tensor:
 
 
 def _to_bool_tensor(out: torch.Tensor, value: Operand) -> torch.Tensor:
+    """Returns a comparison as a tensor of the shape of `out`; that of two numbers is a bool."""
     return value if isinstance(value, torch.Tensor) else torch.full(out.shape, value, dtype=torch.bool)
 
 

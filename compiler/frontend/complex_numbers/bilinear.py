@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 
+# An op on real tensors that is linear in each of its two operands.
 Bilinear = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def _product(op: Bilinear, x: Operand, y: Operand) -> ComplexPair:
-    """Uses four real products: the algorithm with three loses digits if the parts differ in magnitude."""
+    """Returns `op(x, y)` by four real products: by three, digits are lost if the parts differ in magnitude."""
     a, b = pair_of(x), pair_of(y)
     if not isinstance(a.im, torch.Tensor) or not isinstance(b.im, torch.Tensor):
         raise TypeError("a bilinear op has two complex operands")
@@ -27,6 +28,7 @@ def _product(op: Bilinear, x: Operand, y: Operand) -> ComplexPair:
 
 
 def _bilinear_rule(op: torch._ops.OpOverload) -> Rule:
+    """Returns the rule of a bilinear op without other arguments."""
     return lambda out, x, y: _product(op, x, y)
 
 

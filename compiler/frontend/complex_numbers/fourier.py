@@ -35,6 +35,7 @@ LARGEST_FACTOR = 256
 def c2c(
     out: torch.Tensor, x: ComplexPair, dims: list[int], normalization: int, forward: bool
 ) -> Interleaved | ComplexPair:
+    """Returns the transform of complex numbers along `dims`, one after the other."""
     if not _are_static(x.re, dims):
         return NotImplemented
     sign, scale = -1 if forward else 1, _normalization_factor(x.re, dims, normalization)
@@ -52,7 +53,7 @@ def c2c(
 def r2c(
     out: torch.Tensor, x: torch.Tensor, dims: list[int], normalization: int, onesided: bool
 ) -> Interleaved | ComplexPair:
-    """Transforms the last of `dims` first, because only half of its result is needed.
+    """Returns the transform of real numbers; the last of `dims` is first, because only half of its result is needed.
 
     Results that equal their own conjugates, such as the first one, are real: their imaginary parts are set to 0,
     because the computed sum may be NaN.
@@ -75,7 +76,7 @@ def r2c(
 
 @rule(aten._fft_c2r.default)
 def c2r(out: torch.Tensor, x: ComplexPair, dims: list[int], normalization: int, last_size: int) -> torch.Tensor:
-    """Transforms the last of `dims` last: `x` has half of it, and the other half are conjugates of this half."""
+    """Returns the real inverse transform; the last of `dims` is last: half of it is in `x`, the rest are conjugates."""
     if not _are_static(x.re, dims) or not isinstance(last_size, int):
         return NotImplemented
     *others, last = dims
@@ -117,6 +118,7 @@ def _move_last_to(x: ComplexPair, dim: int) -> ComplexPair:
 
 
 def _transform_dim(x: ComplexPair, dim: int, sign: int) -> ComplexPair:
+    """Like `_transform_last_dim`, for any dim."""
     return _move_last_to(_transform_last_dim(x.map(lambda part: _move_to_last(part, dim)), sign), dim)
 
 
@@ -240,10 +242,12 @@ def _unit_circle(numerators: np.ndarray, size: int, sign: int) -> tuple[np.ndarr
 
 
 def _tensor(values: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
+    """Returns a constant of type `dtype`, float32 or float64."""
     return _constant(values.astype({torch.float32: numpy.float32, torch.float64: numpy.float64}[dtype]))
 
 
 def _constant(values: np.ndarray) -> torch.Tensor:
+    """Returns a constant of the type of `values`."""
     with _disable_current_modes():  # tables are real tensors, even while tracing
         return torch.from_numpy(numpy.ascontiguousarray(values))
 

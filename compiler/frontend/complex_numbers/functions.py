@@ -20,18 +20,22 @@ Function = Callable[[ComplexPair], ComplexPair]
 
 
 def _register(op: Callable[..., object], function: Function) -> None:
+    """Registers a function of one complex number as the rule of `op`."""
     rule(op)(lambda out, x: function(x))
 
 
 def modulus(x: ComplexPair) -> torch.Tensor:
+    """Returns |x|, without overflow of the squares."""
     return torch.hypot(x.re, x.im)
 
 
 def argument(x: ComplexPair) -> torch.Tensor:
+    """Returns the angle of x, from -pi to pi."""
     return torch.atan2(x.im, x.re)
 
 
 def _is_infinite(x: ComplexPair) -> torch.Tensor:
+    """True where a part is infinite, even if the other one is NaN, as in C99."""
     return x.re.isinf() | x.im.isinf()
 
 
@@ -45,6 +49,7 @@ def _split_exponent(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
     Callers multiply by the two exponentials one after the other: a small sine in between may keep the product finite.
     """
+    # `exp` overflows above 709.7 in float64, and above 88.7 in float32.
     limit = 700.0 if x.dtype == torch.float64 else 80.0
     return x.abs().clamp_max(limit), (x.abs() - limit).clamp_min(0.0)
 
@@ -79,7 +84,7 @@ def _log_modulus(x: ComplexPair) -> torch.Tensor:
 
 
 def log1p(x: ComplexPair) -> ComplexPair:
-    """Uses |1 + x|^2 - 1 = a (2 + a) + b^2 if `x` is small.
+    """Returns log(1 + x), for a small x = a + ib by |1 + x|^2 - 1 = a (2 + a) + b^2.
 
     Eager multiplies log(1 + x) by x / ((1 + x) - 1) unless (1 + x) - 1 equals x, so that the result is NaN for some
     numbers with an infinite part.
@@ -109,7 +114,8 @@ def square_root(x: ComplexPair) -> ComplexPair:
 
 
 def product(x: ComplexPair, y: ComplexPair) -> ComplexPair:
-    """Multiplies like C99: an infinite operand or partial product gives an infinity where both parts would be NaN."""
+    """Returns the product like C99: an infinite operand or partial product gives an infinity where both parts would be
+    NaN."""
     naive = x * y
     is_lost = naive.re.isnan() & naive.im.isnan()
     is_x_infinite, is_y_infinite = _is_infinite(x), _is_infinite(y)
@@ -166,7 +172,10 @@ def cosh(x: ComplexPair) -> ComplexPair:
 
 
 def tanh(x: ComplexPair) -> ComplexPair:
-    """Returns (sinh(a) cosh(a) + i sin(b) cos(b)) / (sinh(a)^2 + cos(b)^2), or its limit for |a| > 20."""
+    """Returns (sinh(a) cosh(a) + i sin(b) cos(b)) / (sinh(a)^2 + cos(b)^2), or its limit for |a| > 20.
+
+    From there on, tanh(a) is 1 in float64 too, and the squares overflow only much later.
+    """
     a = x.re.clamp(-20.0, 20.0)
     s, c, cos_b = a.sinh(), a.cosh(), x.im.cos()
     norm = s * s + cos_b * cos_b

@@ -34,7 +34,7 @@ _DATA_MOVEMENT_OPS = (
 )  # fmt: skip
 
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 def part_by_part(op: Callable[..., Any]) -> Rule:
@@ -47,7 +47,7 @@ def part_by_part(op: Callable[..., Any]) -> Rule:
     return apply
 
 
-def _select_part(nested: T, name: str) -> T:
+def _select_part(nested: _T, name: str) -> _T:
     """Returns the part `name` of each pair in a nested value, and part types in place of complex ones."""
 
     def take(value: Operand) -> object:
@@ -77,6 +77,7 @@ def converted_write(op: Callable[..., object], position: int) -> Rule:
 
 
 def _as_strided_scatter(x: torch.Tensor, *rest: object) -> torch.Tensor:
+    """Writes to a dense copy of a part; strides count complex numbers."""
     return aten.as_strided_scatter(_dense_copy(x), *rest)
 
 
@@ -113,6 +114,7 @@ def as_strided(
 
 
 def _dense_copy(part: torch.Tensor) -> torch.Tensor:
+    """Returns a row-major copy: a part may be every other number of a tensor."""
     return part.clone(memory_format=torch.contiguous_format)
 
 
@@ -123,6 +125,7 @@ def cat(out: torch.Tensor, tensors: list[ComplexPair | torch.Tensor], dim: int =
 
 
 def _shaped_like(value: ComplexPair | torch.Tensor) -> torch.Tensor:
+    """Returns a tensor of the shape of `value`."""
     return value.re if isinstance(value, ComplexPair) else value
 
 

@@ -41,9 +41,11 @@ class ComplexPair:
     stacked: torch.Tensor | None = None
 
     def map(self, function: Callable[[Part], Part]) -> ComplexPair:
+        """Returns the pair with `function` applied to each part."""
         return ComplexPair(function(self.re), function(self.im))
 
     def conj(self) -> ComplexPair:
+        """Returns the complex conjugate."""
         return ComplexPair(self.re, -self.im)
 
     def scaled(self, factor: Operand) -> ComplexPair:
@@ -55,6 +57,7 @@ class ComplexPair:
         return ComplexPair(self.re + number, self.im)
 
     def swapped(self) -> ComplexPair:
+        """Returns the pair with the parts exchanged: i times the conjugate."""
         return ComplexPair(self.im, self.re)
 
     def times_i(self) -> ComplexPair:
@@ -97,6 +100,7 @@ class ComplexPair:
         return ComplexPair(torch.where(is_zero, a / abs(c), re), torch.where(is_zero, b / abs(c), im))
 
     def _over_number(self, c: float, d: float) -> ComplexPair:
+        """Returns the quotient with the number c + id, by the same algorithm."""
         if c == d == 0:
             return self.map(lambda part: part / 0.0)
         if abs(c) >= abs(d):

@@ -69,6 +69,7 @@ class _ComplexRewriter:
         self.fake_operands: dict[Node, torch.Tensor] = {}
 
     def run(self) -> GraphModule:
+        """Returns the module with the new graph."""
         for node in self.module.graph.nodes:
             constant = getattr(self.module, node.target) if node.op == "get_attr" else None
             if isinstance(constant, torch.Tensor) and "val" not in node.meta:
@@ -86,6 +87,7 @@ class _ComplexRewriter:
         return node.target is aten.view_as_real.default and node.args[0] in self.new_nodes
 
     def _copy(self, node: Node) -> None:
+        """Adds a copy of a node that has no rule, or whose rule did not apply."""
         new = self.emitter.graph.node_copy(node, self._new_node)
         new.meta = {**node.meta, STANDS_FOR: node} if _is_complex(node) else dict(node.meta)
         size = node.meta.get("val")
@@ -126,6 +128,7 @@ class _ComplexRewriter:
         return new
 
     def _operand(self, node: Node) -> ComplexPair | torch.Tensor | None:
+        """Returns the value of `node` for a rule: a pair, a registered fake tensor, a list of pairs, or a number."""
         value = node.meta.get("val")
         if not isinstance(value, torch.Tensor):
             return self.pairs.get(node) if isinstance(value, (list, tuple)) else value
@@ -136,6 +139,7 @@ class _ComplexRewriter:
         return self.fake_operands[node]
 
     def _pair(self, node: Node) -> ComplexPair:
+        """Returns the parts of a complex node; reads them from its memory if no rule has computed them."""
         if node not in self.pairs:
             with self.emitter.replacing(node):
                 stacked = self._stacked_parts_of(node)
@@ -151,6 +155,7 @@ class _ComplexRewriter:
         return aten.view_as_real.default(self.emitter.register_value(node.meta["val"], self.new_nodes[node]))
 
     def _new_node(self, node: Node) -> Node:
+        """Returns the new node with the value of `node`; makes a complex tensor of its parts unless it exists."""
         if node not in self.new_nodes:
             pair = self.pairs[node]
             with self.emitter.replacing(node):
@@ -158,6 +163,7 @@ class _ComplexRewriter:
         return self.new_nodes[node]
 
     def _join_parts(self, node: Node, stacked: torch.Tensor) -> None:
+        """Adds the complex tensor of `node`, a view of its parts `stacked` along an additional last dim."""
         value = node.meta["val"]
         self.stacked_parts[node] = stacked
         self.new_nodes[node] = self.emitter.emit(aten.view_as_complex.default, (stacked,), {}, value, node.name)

@@ -18,6 +18,7 @@ from torch.ao.quantization.fx import _decomposed as eager
 from buddy.compiler.runtime import torch_ops  # noqa: F401  (defines the op int4_mm)
 
 aten = torch.ops.aten
+# Dequantised numbers, and the mask of those that were within the range.
 NumbersAndMask = tuple[torch.Tensor, torch.Tensor]
 
 # The first float beyond int64, to which eager converts between rounding and clamping per channel.
@@ -45,6 +46,7 @@ def _convert_back(
 def fake_quantize_per_tensor(
     x: torch.Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int
 ) -> NumbersAndMask:
+    """Quantises and dequantises `x` with one scale and zero point."""
     step, zero = torch.full([], scale, dtype=torch.float32), torch.full([], zero_point, dtype=torch.int64)
     return _convert_back(x, _round_to_steps(x, step, zero), step, zero, quant_min, quant_max)
 
@@ -62,6 +64,7 @@ def fake_quantize_by_tensor_parameters(
 def fake_quantize_per_channel(
     x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, axis: int, quant_min: int, quant_max: int
 ) -> NumbersAndMask:
+    """Quantises and dequantises `x` with a scale and an integer zero point for each index of dim `axis`."""
     if zero_point.is_floating_point():
         return NotImplemented
     shape = [-1 if dim == axis else 1 for dim in range(x.dim())]
@@ -102,8 +105,9 @@ def _int4_block() -> int | None:
     """Returns the rows of a block of 4-bit weights that `_convert_weight_to_int4pack_for_cpu` packs on this CPU.
 
     Within a block and a step of K, byte j has row j in its low half, and row j + block / 2 in its high half (PyTorch,
-    aten/src/ATen/native/cpu/int4mm_kernel.cpp). Returns `None` for another order. Packs weights in a separate thread to
-    find out, because this thread decomposes graphs on fake tensors.
+    aten/src/ATen/native/cpu/int4mm_kernel.cpp). Returns 2 if pairs of rows share a byte instead, in blocks of 32 rows,
+    and `None` for another order. Packs weights in a separate thread to find out, because this thread decomposes graphs
+    on fake tensors.
     """
 
     def probe() -> int | None:
@@ -116,7 +120,8 @@ def _int4_block() -> int | None:
 
 
 def _unpack_int4(packed: torch.Tensor, block: int) -> torch.Tensor:
-    """Returns the integers [n, k] of 0 to 15, int32, in `packed` [n, k / 2], whose blocks have `block` rows."""
+    """Returns the integers [n, k] of 0 to 15, int32, in `packed` [n, k / 2], whose blocks are those of
+    `_int4_block`."""
     n, k = packed.shape[0], 2 * packed.shape[1]
     if block == 2:  # pairs of rows, in blocks of 32
         block_rows, pairs = min(n, 32), True
@@ -163,6 +168,7 @@ ATEN_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
 
 ops = torch.ops.quantized_decomposed
 
+# A minimum and a maximum, or a scale and a zero point.
 TensorPair = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -186,6 +192,7 @@ def quantize_per_tensor(
 
 
 def _clamp(steps: torch.Tensor, low: Any, high: Any) -> torch.Tensor:
+    """Clamps `steps` to bounds that are numbers, or tensors of one element."""
     if isinstance(low, torch.Tensor):
         return torch.clamp(steps, _single_number(low, steps.dtype), _single_number(high, steps.dtype))
     return torch.clamp(steps, low, high)
@@ -195,6 +202,7 @@ def dequantize_per_tensor(
     q: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, low: Any, high: Any, dtype: torch.dtype,
     *, out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:  # fmt: skip
+    """Returns (`q` - `zero_point`) * `scale`, rounded after each step to the type of the result, as in eager."""
     result_type = out_dtype or torch.float32
     # If the tensors are half precision, eager's scalar operands are float32.
     compute_type = torch.promote_types(result_type, torch.float32)

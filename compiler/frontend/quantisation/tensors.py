@@ -39,7 +39,9 @@ _RELU = "relu"
 _TO_PLAIN = frozenset({"dequantize", "int_repr", "q_scale", "q_zero_point", "q_per_channel_scales"})
 _DEQUANTIZE = "dequantize"
 _QUANTIZERS = frozenset({"quantize_per_tensor", "quantize_per_tensor_dynamic", "quantize_per_channel"})
+# The key in the meta of nodes that `mark_quantised` marks.
 _QUANTISED_KEY = "buddy.quantised"
+# The quantizers whose results are rewritten to integers.
 _REWRITABLE_QUANTIZERS = (aten.quantize_per_tensor.default, aten.quantize_per_tensor.tensor_qparams)
 _INTEGERS = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: torch.int32}
 _ZERO_POINT_ERROR = "zero_point is out of the bounds of a quantised tensor"
@@ -110,6 +112,7 @@ def _add_zero_point(quotients: torch.Tensor, zero_point: torch.Tensor, wraps: bo
 
 
 def _number(value: Any, dtype: torch.dtype) -> torch.Tensor:
+    """Returns a number, or the element of a tensor that has one, as a tensor without dims."""
     if isinstance(value, torch.Tensor):
         return value.reshape([]).to(dtype)
     return torch.full([], value, dtype=dtype)
@@ -156,6 +159,7 @@ def _is_plain_subscript(node: Node) -> bool:
 
 
 def _is_per_tensor(node: Node) -> bool:
+    """True for `quantize_per_tensor` of one tensor; it also accepts a list of tensors."""
     return _op_name(node.target) == "quantize_per_tensor" and isinstance(node.meta.get("example_value"), torch.Tensor)
 
 
@@ -230,11 +234,13 @@ def _rewritable_group(quantizer: Node) -> list[Node]:
 
 
 def _following_nodes(node: Node) -> Iterator[Node]:
+    """Yields the nodes after `node`, in the order of the graph."""
     while (node := node.next).op != "root":
         yield node
 
 
 def _rewrite(module: GraphModule, emitter: NodeEmitter, group: list[Node]) -> None:
+    """Replaces a group of `_rewritable_group` by ops on integers."""
     quantizer, *readers = group
     with module.graph.inserting_before(quantizer), emitter.replacing(quantizer):
         x, scale, zero_point, dtype = (_operand(emitter, argument) for argument in quantizer.args)
@@ -253,6 +259,7 @@ def _rewrite(module: GraphModule, emitter: NodeEmitter, group: list[Node]) -> No
 
 
 def _apply_to_integers(emitter: NodeEmitter, node: Node, source: Quantised) -> torch.Tensor:
+    """Returns the integers of the result of `relu` or a data movement of `source`."""
     if _op_name(node.target) == _RELU:
         return torch.maximum(source.integers, source.zero_point.to(source.integers.dtype))
     rest = [_operand(emitter, argument) for argument in node.args[1:]]
@@ -260,6 +267,7 @@ def _apply_to_integers(emitter: NodeEmitter, node: Node, source: Quantised) -> t
 
 
 def _operand(emitter: NodeEmitter, argument: Any) -> Any:
+    """Returns an argument of a node for a call of an op: nodes become registered fake tensors."""
     if isinstance(argument, Node):
         value = argument.meta["val"]
         return emitter.register_value(value, argument) if isinstance(value, torch.Tensor) else value
@@ -267,6 +275,7 @@ def _operand(emitter: NodeEmitter, argument: Any) -> Any:
 
 
 def _replace_node(emitter: NodeEmitter, node: Node, result: torch.Tensor) -> None:
+    """Makes the users of `node` read `result`, whose node takes over the name of `node`."""
     new = emitter.node_of(result)
     node.replace_all_uses_with(new)
     if new.name.startswith(f"{node.name}_part"):
@@ -280,6 +289,7 @@ def _is_plain_dequantize(node: Node) -> bool:
 
 
 def _convert_plain_tensors(module: GraphModule, emitter: NodeEmitter) -> None:
+    """Replaces each `dequantize` of a plain tensor by a conversion to float32."""
     for node in list(module.graph.nodes):
         if _is_plain_dequantize(node):
             with module.graph.inserting_before(node), emitter.replacing(node):

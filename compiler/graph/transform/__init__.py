@@ -83,6 +83,7 @@ def transforms() -> dict[str, Transform]:
 
 
 def _name(transform: Transform) -> str:
+    """Returns the name of a graph pass in recipes."""
     return transform.__name__.replace("_", "-")
 
 

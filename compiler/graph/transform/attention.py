@@ -53,6 +53,7 @@ class _Pattern:
 
     @property
     def batch(self) -> tuple[int, ...]:
+        """The sizes of the leading dims, all but the rows and the columns of the scores."""
         return self.softmax.tensor_meta.shape[:-2]
 
 
@@ -130,6 +131,7 @@ def _is_view(node: Op) -> bool:
 
 
 def _skip_views(node: Op) -> Op:
+    """Returns the node that `node` views, or `node`. Raises `_MismatchError` if a view has several readers."""
     while _is_view(node):
         node = _check_one_reader(node).args[0]
     return node
@@ -142,6 +144,7 @@ def _check_one_reader(node: Op) -> Op:
 
 
 def _only_reader(node: Op) -> Op:
+    """Returns the reader of `node`. Raises `_MismatchError` if there is not exactly one."""
     if len(node._children) != 1:
         raise _MismatchError(f"{node} has {len(node._children)} readers, not one")
     return node._children[0]
@@ -151,6 +154,7 @@ def _only_reader(node: Op) -> Op:
 
 
 def _fuse_softmax(graph: Graph, pattern: _Pattern, target: str) -> None:
+    """Replaces the nodes of an attention by a fused node, followed by a view if the shape of the result differs."""
     scores, old, batch = pattern.scores, pattern.result, pattern.batch
     rows, keys = pattern.softmax.tensor_meta.shape[-2:]
     width = scores.args[0].tensor_meta.shape[-1]
@@ -202,9 +206,9 @@ def _transpose_keys(graph: Graph, before: Op, node: Op, shape: tuple[int, ...]) 
 
 def _insert(graph: Graph, before: Op, cls: type[Op], source: Op, argument: list[int], shape: tuple[int, ...]) -> Op:
     """Inserts a view or permutation of `source` before node `before`."""
-    kind = "view" if cls is ViewOp else "permute"
-    name = fresh_name(graph, f"{source.name}_{kind}")
-    node = new_op(cls, name, f"{kind}.default", [source, argument], [TensorMeta(shape, source.tensor_meta.dtype)])
+    op_name = "view" if cls is ViewOp else "permute"
+    name = fresh_name(graph, f"{source.name}_{op_name}")
+    node = new_op(cls, name, f"{op_name}.default", [source, argument], [TensorMeta(shape, source.tensor_meta.dtype)])
     node.module, node.location = before.module, before.location
     graph.insert_before(before, node)
     return node
@@ -213,6 +217,7 @@ def _insert(graph: Graph, before: Op, cls: type[Op], source: Op, argument: list[
 # The torch op that runs a fused node in eager.
 TARGET = "scaled_dot_product_attention.default"
 _DYNAMIC_SHAPE_REASON = "its shape is dynamic, and blocks of keys need a static shape"
+# The element types of the attention that is fused.
 FLOATS = (TensorDType.BFloat16, TensorDType.Float16, TensorDType.Float32, TensorDType.Float64)
 
 
@@ -273,6 +278,7 @@ def _fuse(graph: Graph, node: Op, cls: type[Op], operands: list[Op], **options: 
 
 
 def _fuse_repetition(graph: Graph, node: Op) -> Note:
+    """Makes an attention read the tensors whose heads its keys and values repeat. Returns what was done."""
     q, k, v = node.args[:3]
     reason = _unsupported_reason(node) if isinstance(node, ScaledDotProductFlashAttentionForCpuOp) else None
     sources = [_repeated_source(value) or value for value in (k, v)]
@@ -287,6 +293,7 @@ def _fuse_repetition(graph: Graph, node: Op) -> Note:
 
 
 def _heads(node: Op) -> int:
+    """Returns the number of heads of `node`, of shape […, heads, rows, width]."""
     heads: int = node.tensor_meta.shape[-3]
     return heads
 

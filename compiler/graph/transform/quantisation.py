@@ -179,6 +179,7 @@ def _dequantised(node: Any) -> _Dequantised | None:
 
 
 def _step(node: Op, operand: Op) -> _Dequantised | None:
+    """Returns the integers of `node`, an op that can be repeated on those of `operand`, if these have one scale."""
     source = _dequantised(operand)
     return replace(source, source=_Step(node, (source,))) if source is not None and source.is_per_tensor else None
 
@@ -382,6 +383,7 @@ class _Rewriting:
         return self.integers[key]
 
     def _repeat_on_integers(self, node: Op, operands: list[Op], tensor: _Dequantised, before: Op) -> Op:
+        """Inserts, before node `before`, what `node` does to dequantised numbers, on their integers `operands`."""
         shape, dtype = node.tensor_meta.shape, tensor.dtype
         if isinstance(node, ReluOp):
             # The zero point stands for 0.
@@ -398,6 +400,7 @@ class _Rewriting:
         return self._repeat(node, [operands[0], *node.args[1:]], shape, dtype, before)
 
     def _repeat(self, node: Op, arguments: list[Any], shape: Sequence[Any], dtype: TensorDType, before: Op) -> Op:
+        """Inserts a copy of `node` with other arguments before node `before`."""
         new = self._insert(type(node), node, node.target, arguments, shape, dtype, before)
         new._keyword_arguments = dict(node.kwargs)
         return new
@@ -406,6 +409,7 @@ class _Rewriting:
         self, cls: type[Op], node: Op, target: str, arguments: list[Any], shape: Sequence[Any], dtype: TensorDType,
         before: Op,
     ) -> Op:  # fmt: skip
+        """Inserts a node of class `cls` before node `before`, at the location of `node`."""
         new = new_op(cls, self._name(f"{node.name}_integers"), target, arguments, [TensorMeta(tuple(shape), dtype)])
         new.schema, new.module, new.location = (
             node.schema if target == node.target else None,
@@ -473,6 +477,7 @@ def _pool_of_product(x: Op) -> Op | None:
 
 
 def _check_per_tensor(tensor: _Dequantised, node: Op) -> None:
+    """Raises `_MismatchError` unless `tensor`, the operand `node`, has one scale and one zero point, both numbers."""
     if not tensor.is_per_tensor or isinstance(tensor.scale, Op) or isinstance(tensor.zero, Op):
         raise _MismatchError(f"{node} has no single scale and zero point that the graph contains as numbers")
 

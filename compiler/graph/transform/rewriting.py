@@ -64,6 +64,7 @@ class Note(NamedTuple):
 Transform = Callable[..., list[Note] | None]
 
 
+# The option of `observe` for all nodes that can be observed.
 ALL_NODES = "*"
 # In an option of `observe`, separates the observed node from the node that the observer follows.
 AFTER_SEPARATOR = "@"

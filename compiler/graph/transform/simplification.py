@@ -89,6 +89,7 @@ def drop_identities(graph: Graph) -> list[Note]:
 
 
 def _is_identity(node: Op) -> bool:
+    """True if `node` has the elements of its operand, in the same shape."""
     if isinstance(node, _COPIES):
         return bool(node.args[0].tensor_meta == node.tensor_meta)
     return isinstance(node, _IDENTITIES_IF_SAME_SHAPE) and node.args[0].tensor_meta.shape == node.tensor_meta.shape
@@ -129,6 +130,7 @@ def eliminate_matmul_transpose_reshape(graph: Graph) -> list[Note]:
 
 
 def _replace_by_view(graph: Graph, node: Op) -> Note:
+    """Replaces a transpose by a view if it moves only dims of size 1. Returns what was done."""
     sizes = node.args[0].tensor_meta.shape
     moved = [dim for dim in permutation_of(node) if sizes[dim] != 1]
     if moved != sorted(moved):
@@ -160,6 +162,7 @@ def maxpool2d_simplify(graph: Graph) -> list[Note]:
 
 
 def _drop_indices(graph: Graph, node: Op) -> Note:
+    """Replaces a max pool by one without indices if they are not read. Returns what was done."""
     if not only_first_result(node):
         return Note(node.stable, "left: its indices are read")
     bypass_getitems(graph, replace_node(graph, node, MaxPool2dOp, "max_pool2d.default", list(node.args), **node.kwargs))

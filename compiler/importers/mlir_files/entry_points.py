@@ -25,7 +25,7 @@ from buddy.compiler.mlir.walk import symbol_of
 from buddy.compiler.mlir.write_effects import WriteEffects
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.protocol.plain_values import ImportedIR
-from buddy.compiler.protocol.programs import ShapeWord, check_names, shape_word
+from buddy.compiler.protocol.programs import ShapeWord, check_shape_names, shape_word
 
 MAX_ENTRIES = 32
 # CPU time limit for a file: these seconds, and one more for this many bytes. MLIR never finishes reading some bytecode.
@@ -67,7 +67,7 @@ def _open_entries(request: ReadRequest, parts: list[ModulePart], shape_words: li
         return ReadAnswer(problem=_missing_entry(request, parts))
     arity = max(_arity(parts[number].module, name) for number, name in names)
     try:
-        check_names(shape_words, [f"arg{index}" for index in range(arity)])
+        check_shape_names(shape_words, [f"arg{index}" for index in range(arity)])
     except ValueError as error:
         return ReadAnswer(problem=Diagnostic(str(error), request.title, "name an argument of the function to open"))
     notes = () if len(names) <= MAX_ENTRIES else (f"only the first {MAX_ENTRIES} of {len(names)} functions are opened",)

@@ -17,7 +17,7 @@ from buddy.compiler.importers.onnx_files.quantised_operators import (
     rewrite_quantised_operators,
 )
 from buddy.compiler.importers.onnx_files.replacements import UnsupportedNodeError, replace_nodes
-from buddy.compiler.protocol.programs import ShapeWord, check_names, shape_for
+from buddy.compiler.protocol.programs import ShapeWord, check_shape_names, shape_for
 from buddy.compiler.protocol.source_locations import SourceError, source_error
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def _fix_sizes(onnx: ModuleType, model: onnx.ModelProto, path: Path, shapes: Seq
     initializers = {tensor.name for tensor in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in initializers]
     try:
-        check_names(shapes, [value.name for value in inputs])
+        check_shape_names(shapes, [value.name for value in inputs])
     except ValueError as error:
         raise _rejection_error(path, str(error), "give NAME=4x128 for one of these") from error
     notes, is_resized = [], False

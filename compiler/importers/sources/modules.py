@@ -15,7 +15,7 @@ from buddy.compiler.importers.sources.opening import Opening
 from buddy.compiler.importers.sources.pickles import read_weights
 from buddy.compiler.importers.sources.program import CapturedProgram
 from buddy.compiler.importers.sources.tape import Tape
-from buddy.compiler.protocol.programs import ShapeWord, check_names, shape_for, shape_word
+from buddy.compiler.protocol.programs import ShapeWord, check_shape_names, shape_for, shape_word
 from buddy.compiler.protocol.source_locations import SourceError, source_error
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.support.dynamo_internals import TorchDynamoException
@@ -113,7 +113,7 @@ def checked_shape_words(opening: Opening, names: Sequence[str]) -> list[ShapeWor
     """Returns the shapes that the user sets. Raises `SourceError`, also if one is not for a parameter in `names`."""
     words = shape_words(opening)
     try:
-        check_names(words, names)
+        check_shape_names(words, names)
     except ValueError as error:
         raise source_error(str(error), "the shapes to open with", _SHAPE_HINT) from error
     return words

@@ -217,6 +217,7 @@ def difference(before: str, after: str, how: DiffMode = "line", language: str = 
 
 
 def _lines(text: str) -> list[str]:
+    """Returns the lines of a text, without an empty one after the last "\\n"."""
     lines = text.split("\n")
     if not lines[-1]:
         lines.pop()
@@ -224,6 +225,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _structural_difference(before: Sequence[str], after: Sequence[str], language: str) -> Difference:
+    """Returns the structural difference of the lines of two texts, which `difference` describes."""
     definitions: dict[str, int] = {}
     aliases = [AliasTable(lines, language, definitions) for lines in (before, after)]
     one, other = list(line_keys(before, language, aliases[0])), list(line_keys(after, language, aliases[1]))
@@ -274,33 +276,33 @@ class _Alignment:
         for step in (-1, 1):
             gain, count = 0, 0
             while count < MAX_SLIDE:
-                place = index - 1 - count if step < 0 else index + count
-                moved = self._moved(place, side, -step * size)
-                is_next = not count or self._follows(place, place + (1 if step < 0 else -1))
+                position = index - 1 - count if step < 0 else index + count
+                moved = self._moved(position, side, -step * size)
+                is_next = not count or self._follows(position, position + (1 if step < 0 else -1))
                 if moved is None or not is_next:
                     break
                 count += 1
-                gain += self._agreement(moved, pairs[place]) - self._agreement(pairs[place], pairs[place])
+                gain += self._agreement(moved, pairs[position]) - self._agreement(pairs[position], pairs[position])
                 if gain > best_gain:
                     best, best_gain = step * count, gain
         for count in range(abs(best)):
-            place = index - 1 - count if best < 0 else index + count
-            moved = self._moved(place, side, size if best < 0 else -size)
+            position = index - 1 - count if best < 0 else index + count
+            moved = self._moved(position, side, size if best < 0 else -size)
             assert moved is not None
-            self._vote(pairs[place], -1)
+            self._vote(pairs[position], -1)
             self._vote(moved, 1)
-            pairs[place] = moved
+            pairs[position] = moved
 
-    def _follows(self, place: int, neighbour: int) -> bool:
-        """Returns whether two neighbouring pairs are next to each other in both texts."""
-        one, other = self._pairs[place], self._pairs[neighbour]
+    def _follows(self, position: int, neighbour: int) -> bool:
+        """True if the pairs at two neighbouring positions are next to each other in both texts."""
+        one, other = self._pairs[position], self._pairs[neighbour]
         return abs(one[0] - other[0]) == abs(one[1] - other[1]) == 1
 
-    def _moved(self, place: int, side: int, by: int) -> Pair | None:
-        """Returns pair number `place` with another line of text `side`; `None` if that line has another key."""
-        if not 0 <= place < len(self._pairs):
+    def _moved(self, position: int, side: int, by: int) -> Pair | None:
+        """Returns the pair at `position` with another line of text `side`; `None` if that line has another key."""
+        if not 0 <= position < len(self._pairs):
             return None
-        x, y = self._pairs[place]
+        x, y = self._pairs[position]
         moved = (x + by, y) if side == 0 else (x, y + by)
         if not (0 <= moved[0] < len(self._keys[0]) and 0 <= moved[1] < len(self._keys[1])):
             return None
@@ -320,6 +322,7 @@ class _Alignment:
         return [(self._scopes[pair[0]], a, b) for a, b in zip(one, other, strict=False)]
 
     def _vote(self, pair: Pair, weight: int) -> None:
+        """Adds the votes of a pair of lines, or removes them if `weight` is -1."""
         for names in self._names(pair):
             self._votes[names] += weight
 
@@ -371,6 +374,7 @@ class _Renaming:
                         del back[other]
 
     def _drop(self, a: str, b: str) -> None:
+        """Removes what name `a` of the first text and name `b` of the second correspond to."""
         forth, back = self._other_name
         if a in forth:
             back.pop(forth.pop(a), None)

@@ -241,5 +241,6 @@ def _sort_entries(tokens: list[str]) -> str:
 
 
 def _attribute_name(entry: str) -> str:
+    """Returns the name in an entry of an attribute dictionary."""
     match = _ATTRIBUTE_ENTRY.match(entry)
     return match[1] if match else entry

@@ -115,6 +115,7 @@ class IndexedText:
         return len(self.ends)
 
     def line(self, number: int) -> str:
+        """Returns a line, without its "\\n"."""
         start = self.ends[number - 1] if number else 0
         return self.content[start : self.ends[number]].removesuffix("\n")
 
@@ -182,6 +183,7 @@ class IndexedText:
             number += chunk.count("\n")
 
     def _set_number(self, line: int) -> int:
+        """Returns the number of the set of nodes that a line comes from."""
         return self.line_sets[line] if line < len(self.line_sets) else 0
 
 
@@ -199,6 +201,7 @@ def line_ends(content: str) -> array[int]:
 
 
 def line_count(content: str) -> int:
+    """Returns the number of lines of a text; an unfinished last line counts."""
     return content.count("\n") + (bool(content) and not content.endswith("\n"))
 
 
@@ -213,6 +216,7 @@ def elide(line: str) -> str:
 
 
 def _shorten(match: re.Match[str]) -> str:
+    """Returns the start of a long constant, and how much is left out."""
     value = match[0]
     return f"{value[:_CONSTANT_PREFIX_CHARACTERS]}… ({len(value) - _CONSTANT_PREFIX_CHARACTERS:,} more characters)"
 

@@ -52,6 +52,7 @@ def python_structure(content: str) -> PythonStructure:
 
 
 def _kind_of_text(line: str) -> int:
+    """Returns the kind of a line that no statement changes: blank, comment or code."""
     text = line.strip()
     return LineKind.BLANK if not text else LineKind.COMMENT if text.startswith("#") else LineKind.CODE
 
@@ -98,6 +99,7 @@ def _lines_of(statement: ast.stmt) -> tuple[int, int]:
 
 
 def _blocks_of(statement: ast.stmt, scope: str) -> Iterator[PythonBlock]:
+    """Yields the blocks that a statement in `scope` starts, without those inside them."""
     first, last = _lines_of(statement)
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
         yield PythonBlock(first, last, "function", scope + statement.name)
@@ -123,4 +125,5 @@ def _blocks_of(statement: ast.stmt, scope: str) -> Iterator[PythonBlock]:
 
 
 def _branch(body: Sequence[ast.stmt], keyword: str, head: int) -> PythonBlock:
+    """Returns the block of a branch: `keyword` starts it, and line `head` starts its statement."""
     return PythonBlock(_lines_of(body[0])[0], _lines_of(body[-1])[1], "branch", keyword, head)

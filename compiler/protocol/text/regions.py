@@ -1,6 +1,6 @@
 """The symbols and regions of a printed text: functions, globals, modules, and the lines between braces.
 
-A region starts after a line that ends in `{` and ends before the next line of the same or lower indentation that begins
+A region starts after a line that ends in `{` and ends before the next line of the same or lower indentation that starts
 with `}`. In assembly a function extends from its label to the next one.
 """
 
@@ -43,11 +43,11 @@ class TextSymbol(NamedTuple):
 
 def symbols(text: IndexedText, language: str) -> list[TextSymbol]:
     """Returns the functions, globals and graphs of a text, in order."""
-    begins = _find_labels(text) if language == "asm" else _find_declarations(text, language)
-    if language in ("asm", "ptx", "cpp"):
-        ends = [*(line - 1 for _, _, line in begins[1:]), text.line_count - 1]
-        return [TextSymbol(*begin, end) for begin, end in zip(begins, ends, strict=True)] if begins else []
-    return [TextSymbol(name, kind, line, _end_of(text, line)) for name, kind, line in begins]
+    declarations = _find_labels(text) if language == "asm" else _find_declarations(text, language)
+    if declarations and language in ("asm", "ptx", "cpp"):
+        ends = [*(line - 1 for _, _, line in declarations[1:]), text.line_count - 1]
+        return [TextSymbol(*declaration, end) for declaration, end in zip(declarations, ends, strict=True)]
+    return [TextSymbol(name, kind, line, _end_of(text, line)) for name, kind, line in declarations]
 
 
 def region_at(text: IndexedText, line: int) -> tuple[int, int] | None:
@@ -97,14 +97,17 @@ def _end_of(text: IndexedText, first: int) -> int:
 
 
 def _opens(line: str) -> bool:
+    """True if a region starts after `line`."""
     return line.rstrip().endswith("{")
 
 
 def _indent(line: str) -> int:
+    """Returns the number of spaces at the start of a line."""
     return len(line) - len(line.lstrip(" "))
 
 
 def _find_labels(text: IndexedText) -> list[tuple[str, SymbolKind, int]]:
+    """Returns the functions of an assembly text with their line numbers."""
     labels: list[tuple[str, SymbolKind, int]] = []
     for number, line in _lines(text):
         if line[:1] not in (" ", "\n", "") and (match := _ASM_LABEL.match(line)):
@@ -113,6 +116,7 @@ def _find_labels(text: IndexedText) -> list[tuple[str, SymbolKind, int]]:
 
 
 def _find_declarations(text: IndexedText, language: str) -> list[tuple[str, SymbolKind, int]]:
+    """Returns the symbols that a text declares with their line numbers."""
     declarations: list[tuple[str, SymbolKind, int]] = []
     for number, line in _lines(text):
         if language == "mlir" and (symbol := _mlir_symbol(line)):
@@ -138,5 +142,6 @@ def _mlir_symbol(line: str) -> tuple[str, SymbolKind] | None:
 
 
 def _lines(text: IndexedText) -> Iterator[tuple[int, str]]:
+    """Yields the lines of a text with their numbers."""
     for first, piece in text.chunks():
         yield from enumerate(piece.removesuffix("\n").split("\n"), first)

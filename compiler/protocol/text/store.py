@@ -89,12 +89,13 @@ def stays_within_lines(pattern: str) -> bool:
     return bool(_STAYS_WITHIN_LINES.fullmatch(pattern))
 
 
-def check(pattern: str) -> None:
+def check_pattern(pattern: str) -> None:
     """Raises `PatternError` unless `pattern` is a valid regular expression."""
     compile_pattern(pattern, False)
 
 
 def _matching_lines(text: IndexedText, find_lines: LineFinder) -> Iterator[int]:
+    """Yields the numbers of the lines that `find_lines` finds, piece by piece."""
     for first, piece in text.chunks():
         for number in find_lines(piece):
             yield first + number
@@ -196,6 +197,7 @@ class TextStore:
         return sum(text.size for text in self._texts.values())
 
     def put(self, name: str, text: IndexedText) -> None:
+        """Stores a text, unless there is one with this name, which stays. Other texts may be removed to make room."""
         if name not in self._texts:
             self._texts[name] = text
         self._texts.move_to_end(name)
@@ -222,6 +224,7 @@ class TextStore:
         return reader.content(name) if reader is not None else None
 
     def _reader_of(self, name: str) -> TextReader | None:
+        """Returns the reader of the texts with the prefix of `name`."""
         return self._readers.get(name[: name.find("-") + 1])
 
     def drop(self, name: str) -> None:
@@ -235,6 +238,7 @@ class TextStore:
         self._evict()
 
     def unpin(self, owner: Hashable) -> None:
+        """Unpins the texts that were pinned for `owner`."""
         self._pins.pop(owner, None)
         self._evict()
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from buddy.compiler.support.processes.channel import Channel
 
 
-def compile_captured(channel: Channel, captured: CapturedGraph, recipe: Recipe, packer: Any) -> Reply:
+def compile_captured(channel: Channel, captured: CapturedGraph, recipe: Recipe, sender: Any) -> Reply:
     """Compiles a captured graph by Inductor; sends each finished stage, and returns the reply with the artifact."""
     started = time.perf_counter()
     stages: list[Stage] = []
@@ -39,7 +39,7 @@ def compile_captured(channel: Channel, captured: CapturedGraph, recipe: Recipe, 
             language=finished.language, origins=text.origins,
         )  # fmt: skip
         stages.append(stage)
-        packer.send_stage(stage, text)
+        sender.send_stage(stage, text)
 
     channel.send(Assignments(assignments))
     try:
@@ -55,7 +55,7 @@ def compile_captured(channel: Channel, captured: CapturedGraph, recipe: Recipe, 
         return FailureReply(msgspec.structs.replace(error.diagnostic, node=error.node, detail=error.detail))
     seconds = time.perf_counter() - started
     data = msgspec.msgpack.encode(artifact)
-    return CompileDone(packer.stages(tuple(stages)), data, assignments, _remarks(recipe), seconds, 0)
+    return CompileDone(sender.stages(tuple(stages)), data, assignments, _remarks(recipe), seconds, 0)
 
 
 def text_of(lines: Sequence[Line]) -> StageText:

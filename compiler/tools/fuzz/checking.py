@@ -81,7 +81,7 @@ class _DynamicRecorder(CoverageRecorder):
         self, module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], **_: object
     ) -> Callable[..., object]:
         self.reached = COMPILED
-        return buddy_backend(module, inputs, options=self.options, show_faults=True)
+        return buddy_backend(module, inputs, options=self.options, propagate_errors=True)
 
 
 # The inputs of each call of a program.

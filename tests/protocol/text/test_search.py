@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from buddy.compiler.protocol.text.lines import IndexedText
-from buddy.compiler.protocol.text.store import PatternError, check, search, search_each, stays_within_lines
+from buddy.compiler.protocol.text.store import PatternError, check_pattern, search, search_each, stays_within_lines
 
 TEXT = IndexedText("func @Main\n  %0 = add\n  %1 = mul %0\n}\n  return %1")
 
@@ -76,7 +76,7 @@ def test_the_end_of_the_text_is_no_line_of_its_own() -> None:
 @pytest.mark.parametrize("pattern", ["a{99999999999}", "(" * 5000, "(" * 5000 + ")" * 5000, "[", "x" * 500 + "("])
 def test_a_pattern_that_cannot_be_read_is_told_briefly(pattern: str) -> None:
     with pytest.raises(PatternError, match="pattern") as error:
-        check(pattern)
+        check_pattern(pattern)
     assert len(str(error.value)) < 300
 
 
