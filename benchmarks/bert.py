@@ -15,7 +15,7 @@ from typing import Any
 
 from support import printing
 from support.engine import TimedEngine, empty_object_cache, run, warm_engine
-from support.timing import ratios, spread
+from support.timing import median_and_quartiles, summarize_ratios
 
 from buddy.compiler.protocol import Compiled, RunReport
 from buddy.compiler.protocol.recipe import Recipe
@@ -69,9 +69,9 @@ def of_reports(reports: list[RunReport]) -> dict[str, Any]:
         "inputs_unchanged": all(report.inputs_unchanged for report in reports),
         "pairs_per_run": reports[0].compiled.runs,
         "threads": reports[0].compiled.threads,
-        "compiled_seconds": spread(ours),
-        "eager_seconds": spread(theirs),
-        "ratio": ratios(ours, theirs),
+        "compiled_seconds": median_and_quartiles(ours),
+        "eager_seconds": median_and_quartiles(theirs),
+        "ratio": summarize_ratios(ours, theirs),
     }
 
 

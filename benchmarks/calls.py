@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 from support import printing
-from support.timing import spread
+from support.timing import median_and_quartiles
 
-from buddy.compiler.runtime.native_calls import reason
+from buddy.compiler.runtime.native_calls import native_call_problem
 
 CALLS = 50
 ROWS, WIDTH = 4, 8
@@ -82,10 +82,14 @@ def measure(widths: tuple[int, ...], has_bias: bool, repeats: int) -> dict[str, 
             if number:  # the first round warms up
                 seconds[side].append(taken)
     costs = {
-        side: spread([a - b for a, b in zip(seconds[side], seconds["dynamo"], strict=True)])
+        side: median_and_quartiles([a - b for a, b in zip(seconds[side], seconds["dynamo"], strict=True)])
         for side in ("inductor", "ours")
     }
-    return {"seconds": {side: spread(found) for side, found in seconds.items()}, "cost": costs, "same": same}
+    return {
+        "seconds": {side: median_and_quartiles(found) for side, found in seconds.items()},
+        "cost": costs,
+        "same": same,
+    }
 
 
 def _seconds(model: Model, inputs: tuple[Any, ...]) -> float:
@@ -108,7 +112,7 @@ def main() -> None:
         for name, found in results.items()
     ]  # fmt: skip
     heading = ["model", *(f"{side} µs" for side in SIDES), "cost of inductor µs", "cost of ours µs"]
-    found = {"machine": printing.machine(), "through_python": reason(), "models": results}
+    found = {"machine": printing.machine(), "through_python": native_call_problem(), "models": results}
     printing.tell(found, heading, rows)
     sys.exit(not all(found["same"] for found in results.values()))
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import torch
 from support import printing
-from support.timing import in_turn, ratios, spread
+from support.timing import in_turn, median_and_quartiles, summarize_ratios
 
 from buddy.compiler.driver.compile_graph import compile_graph
 from buddy.compiler.importers.sources import load_program
@@ -42,8 +42,8 @@ def measure(name: str, options: Any) -> dict[str, Any]:
             options.repeats,
         )
     return {
-        "seconds": {what: spread(found) for what, found in seconds.items()},
-        "ratio": ratios(seconds["checks"], seconds["none"]),
+        "seconds": {what: median_and_quartiles(found) for what, found in seconds.items()},
+        "ratio": summarize_ratios(seconds["checks"], seconds["none"]),
     }
 
 

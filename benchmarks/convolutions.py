@@ -23,7 +23,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # torch reads it once, at import
 import numpy as np
 import torch
 from support import printing
-from support.timing import Call, in_turn, ratios, spread
+from support.timing import Call, in_turn, median_and_quartiles, summarize_ratios
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -111,7 +111,7 @@ def measure(window: Window, repeats: int, peak: float) -> dict[str, Any]:
     seconds = time.perf_counter() - start
     with torch.no_grad():
         times = in_turn(calls, repeats)
-    rates = {side: spread([1e-9 * window.flops / s for s in found]) for side, found in times.items()}
+    rates = {side: median_and_quartiles([1e-9 * window.flops / s for s in found]) for side, found in times.items()}
     faster = max(("torch", "torch, channels last"), key=lambda side: rates[side]["median"])
     depth = window.channels // window.groups * window.kernel**2
     return {
@@ -119,7 +119,7 @@ def measure(window: Window, repeats: int, peak: float) -> dict[str, Any]:
         "of_peak": round(
             1e-9 * window.flops / min(times["ours"]) / peak, 3
         ),  # the peak is also the rate of the best time
-        "of_torch": ratios(times[faster], times["ours"]),
+        "of_torch": summarize_ratios(times[faster], times["ours"]),
         "rms": errors,
         "max_abs": largest,
         "ok": largest <= 8 * float(np.finfo(np.float32).eps) * depth**0.5,  # sums around one, at most eight times that

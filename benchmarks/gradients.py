@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from support import printing
-from support.timing import ratios, spread
+from support.timing import median_and_quartiles, summarize_ratios
 from torch import nn
 
 Layer = Callable[[], tuple[nn.Module, tuple[int, ...]]]  # the module, and the shape of its input
@@ -119,9 +119,13 @@ def measure(layer: Layer, options: argparse.Namespace) -> dict[str, Any]:
                 seconds[part][side].append(found)
     result: dict[str, Any] = {"different": _different(steps["ours"], steps["eager"])}
     for part, by_side in seconds.items():
-        medians = {side: spread(found) for side, found in by_side.items()}
+        medians = {side: median_and_quartiles(found) for side, found in by_side.items()}
         fastest = min(("inductor", "eager"), key=lambda side: medians[side]["median"])
-        result[part] = {"seconds": medians, "fastest": fastest, "ratio": ratios(by_side[fastest], by_side["ours"])}
+        result[part] = {
+            "seconds": medians,
+            "fastest": fastest,
+            "ratio": summarize_ratios(by_side[fastest], by_side["ours"]),
+        }
     return result
 
 

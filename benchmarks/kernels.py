@@ -23,7 +23,7 @@ os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
 import numpy as np
 import torch
 from support import printing
-from support.timing import Call, in_turn, ratios, spread
+from support.timing import Call, in_turn, median_and_quartiles, summarize_ratios
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -150,9 +150,9 @@ def measure(case: Case, repeats: int, copies: int) -> dict[str, Any]:
     times = in_turn({name: all_of(calls) for name, calls in prepared.calls.items()}, repeats)
     flops = 1e-9 * case.flops * len(prepared.calls["ours"])
     return {
-        "gflops": {name: spread([flops / seconds for seconds in found]) for name, found in times.items()},
-        "of_torch": ratios(times["torch"], times["ours"]),
-        "of_numpy": ratios(times["numpy"], times["ours"]),
+        "gflops": {name: median_and_quartiles([flops / seconds for seconds in found]) for name, found in times.items()},
+        "of_torch": summarize_ratios(times["torch"], times["ours"]),
+        "of_numpy": summarize_ratios(times["numpy"], times["ours"]),
         "max_abs": prepared.error,
         "ok": prepared.error <= prepared.allowed,
         "prepare_seconds": round(prepared.seconds, 3),

@@ -18,7 +18,7 @@ os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
 import numpy as np
 import torch
 from support import printing
-from support.timing import Call, in_turn, ratios, spread
+from support.timing import Call, in_turn, median_and_quartiles, summarize_ratios
 
 from buddy.compiler.driver.compilation import Compiler
 from buddy.compiler.frontend.capture import capture
@@ -52,9 +52,11 @@ def measure(size: int, repeats: int) -> dict[str, Any]:
         "compile_seconds": round(seconds, 3),
         "max_abs": float(np.abs(program([a, b])[0].numpy() - array_a.astype(np.float64) @ array_b).max()),
         "max_abs_torch": float(np.abs(torch.mm(a, b).numpy() - array_a.astype(np.float64) @ array_b).max()),
-        "gflops": {name: spread([2e-9 * size**3 / second for second in found]) for name, found in times.items()},
-        "of_numpy": ratios(times["numpy"], times["ours"]),
-        "of_torch": ratios(times["torch"], times["ours"]),
+        "gflops": {
+            name: median_and_quartiles([2e-9 * size**3 / second for second in found]) for name, found in times.items()
+        },
+        "of_numpy": summarize_ratios(times["numpy"], times["ours"]),
+        "of_torch": summarize_ratios(times["torch"], times["ours"]),
         "threads": threads,
     }
 

@@ -30,8 +30,8 @@ from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.measure import run_eager
-from buddy.compiler.runtime.nodes import compare_nodes
-from buddy.compiler.tools.bench.report import spread
+from buddy.compiler.runtime.node_comparison import compare_nodes
+from buddy.compiler.tools.bench.report import median_and_quartiles
 
 SAMPLES = Path(__file__).resolve().parent.parent / "samples"
 MODELS = ("bert", "gpt2")
@@ -77,7 +77,7 @@ def _timed(captured: CapturedGraph, repeats: int) -> dict[str, Any]:
         "alone": sum(found.own_error is not None for found in report.nodes),
         "programs": len(program.node_programs),
         "compile_seconds": round(program.seconds, 2),
-        "seconds": {what: spread(found) for what, found in seconds.items()},
+        "seconds": {what: median_and_quartiles(found) for what, found in seconds.items()},
     }
 
 

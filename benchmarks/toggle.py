@@ -14,7 +14,7 @@ from typing import Any
 
 from support import printing
 from support.engine import TimedEngine, empty_object_cache, run, warm_engine
-from support.timing import spread
+from support.timing import median_and_quartiles
 
 from buddy.compiler.protocol import Compiled, GraphInfo, StageDone
 from buddy.compiler.protocol.recipe import EAGER, Recipe
@@ -74,7 +74,7 @@ def summary(runs: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
     """Times as spreads over the runs; other results are the same in all runs."""
     return {
         name: {
-            key: spread([run[name][key] for run in runs]) if key in ("shown", "whole") else value
+            key: median_and_quartiles([run[name][key] for run in runs]) if key in ("shown", "whole") else value
             for key, value in runs[0][name].items()
         }
         for name in runs[0]

@@ -23,7 +23,7 @@ from typing import Any
 
 from support import printing
 from support.engine import TimedEngine, run, warm_engine
-from support.timing import ratios, spread
+from support.timing import median_and_quartiles, summarize_ratios
 
 from buddy.compiler.protocol import Attempted, Captured, Open, Tune, Tuned, Variation
 from buddy.compiler.protocol.presets import default_recipe
@@ -57,8 +57,8 @@ async def measure(size: int, repeats: int) -> dict[str, Any]:
                     attempts = await _searched(engine, recipe, clusters[count].address, SPACE)
                     trials = len(attempts)
                     seconds[count].append(attempts[-1].elapsed)
-    rates = {str(count): spread([trials / each for each in found]) for count, found in seconds.items()}
-    gain = ratios(*seconds.values())
+    rates = {str(count): median_and_quartiles([trials / each for each in found]) for count, found in seconds.items()}
+    gain = summarize_ratios(*seconds.values())
     return {"size": size, "trials": trials, "trials_per_second": rates, "gain": gain}
 
 

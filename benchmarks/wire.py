@@ -19,7 +19,7 @@ from pathlib import Path
 from support import printing
 from support.engine import empty_object_cache
 from support.terminal import Terminal, environment
-from support.timing import spread
+from support.timing import median_and_quartiles
 
 # Bytes, at 160 columns and 50 rows.
 BUDGETS = {"total": 200_000, "worst_second": 60_000}
@@ -78,7 +78,7 @@ def main() -> int:
     machine = printing.machine()
     with empty_object_cache():
         first, *others = [measure_once(options) for _ in range(1 + options.repeats)]
-    found = {name: spread([run[name] for run in others]) for name in first}
+    found = {name: median_and_quartiles([run[name] for run in others]) for name in first}
     met = {name: max(first[name], found[name]["high"]) <= limit for name, limit in BUDGETS.items()}
     result = {"source": options.source, "screen": [options.columns, options.rows, options.colors], "machine": machine}
     rows = [(name, f"{first[name]:,.0f}", _between(found[name]), f"{BUDGETS.get(name, '')}") for name in first]

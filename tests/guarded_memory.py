@@ -90,7 +90,7 @@ def guarded_results(edge: Edge) -> Iterator[None]:
     def tensor(_pool: BufferPool, _number: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         return empty(shape, dtype, edge)
 
-    with patch.object(executable, "native_entry", lambda: 0), patch.object(BufferPool, "tensor", tensor):
+    with patch.object(executable, "native_function_address", lambda: 0), patch.object(BufferPool, "tensor", tensor):
         yield
 
 

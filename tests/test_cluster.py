@@ -61,7 +61,7 @@ def test_a_program_is_measured_wholly_where_the_work_is_done(tmp_path: Path, mon
     monkeypatch.setattr(
         bench, "map_on_cluster", lambda _address, act, items, _tell: ((item, act(item)) for item in items)
     )
-    monkeypatch.setattr(bench, "_peak_rates", lambda _threads: {"gflops": 1.0, "gbytes": 1.0})
+    monkeypatch.setattr(bench, "_measure_peak_rates", lambda _threads: {"gflops": 1.0, "gbytes": 1.0})
     plan = BenchPlan((BenchSubject("linear", str(script)),), sides=(OURS,), rounds=5)
     (found,) = bench.run_on_cluster(plan, "tcp://nowhere")
     (subject,) = found["subjects"]

@@ -16,7 +16,7 @@ from buddy.compiler.protocol.source_locations import SourceError
 from buddy.compiler.support.cluster import ClusterError
 from buddy.compiler.tools.bench import report, session
 from buddy.compiler.tools.bench.plan import (
-    ALL,
+    ALL_SIDES,
     BENCH_PRECISIONS,
     DEFAULT_SIDES,
     OURS,
@@ -44,7 +44,7 @@ rounds is reported, with the error against eager in float32. Writes bench.json a
 def make_parser() -> arguments.Parser:
     parser = arguments.Parser("bench", VERBS["bench"], EPILOG)
     parser.add_argument("source", metavar="SUITE|SOURCE", help="a suite (.toml) or a script (.py)")
-    text = f"sides to time, from {', '.join(SIDES)}, or {ALL} (default: {', '.join(DEFAULT_SIDES)})"
+    text = f"sides to time, from {', '.join(SIDES)}, or {ALL_SIDES} (default: {', '.join(DEFAULT_SIDES)})"
     parser.add_argument("--sides", default=",".join(DEFAULT_SIDES), metavar="A,B", help=text)
     parser.add_argument(
         "--threads", default="1", metavar="N,M", help="thread counts, each measured separately (default: 1)"
@@ -103,7 +103,7 @@ def main(words: Sequence[str]) -> int:
     except ClusterError as error:
         console.error(error.diagnostic)
         return FAILURE
-    print(json.dumps(results, indent=2) if options.json else report.markdown(results))
+    print(json.dumps(results, indent=2) if options.json else report.format_markdown(results))
     return 0 if all("seconds" in subject["sides"].get(OURS, {}) for subject in results["subjects"]) else FAILURE
 
 
@@ -119,11 +119,11 @@ def _measure(
     if options.cluster:
         snapshots = session.run_on_cluster(plan, options.cluster, console.progress, previous)
     else:
-        snapshots = session.run(plan, output / "logs", console.progress, previous)
+        snapshots = session.run_benchmark(plan, output / "logs", console.progress, previous)
     for snapshot in snapshots:
         results = snapshot
         (output / "bench.json").write_text(json.dumps(results, indent=2) + "\n")
-        (output / "bench.md").write_text(report.markdown(results))
+        (output / "bench.md").write_text(report.format_markdown(results))
     console.clear_progress()
     _plot(results, output / "bench.svg", console)
     return results
@@ -182,6 +182,6 @@ def _parse_thread_count(text: str) -> int:
 
 def _plot(results: dict[str, object], path: Path, console: Console) -> None:
     try:
-        report.plot(results, path)
+        report.write_plot(results, path)
     except ImportError:
         console.note(f"{path.name} was not written: matplotlib is not installed (pip install 'buddy-tui[bench]')")

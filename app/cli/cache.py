@@ -150,16 +150,16 @@ def _export(options: argparse.Namespace, console: Console) -> int:
 @contextmanager
 def _empty_cache() -> Iterator[None]:
     """While active, this process and its engines have an empty cache, which is removed at the end."""
-    before = os.environ.get(disk_cache.VARIABLE)
+    before = os.environ.get(disk_cache.ENVIRONMENT_VARIABLE)
     with scratch_folder("cache") as folder:
-        os.environ[disk_cache.VARIABLE] = folder
+        os.environ[disk_cache.ENVIRONMENT_VARIABLE] = folder
         try:
             yield
         finally:
             if before is None:
-                del os.environ[disk_cache.VARIABLE]
+                del os.environ[disk_cache.ENVIRONMENT_VARIABLE]
             else:
-                os.environ[disk_cache.VARIABLE] = before
+                os.environ[disk_cache.ENVIRONMENT_VARIABLE] = before
 
 
 def _compile_programs(programs: Sequence[str], plain: bool, console: Console) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-from buddy.compiler.tools.bench.report import ratios, spread
+from buddy.compiler.tools.bench.report import median_and_quartiles, summarize_ratios
 
-__all__ = ["Call", "Seconds", "in_turn", "ratios", "seconds_of", "spread"]
+__all__ = ["Call", "Seconds", "in_turn", "median_and_quartiles", "seconds_of", "summarize_ratios"]
 
 Call = Callable[[], object]
 Seconds = dict[str, list[float]]

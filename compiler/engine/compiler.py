@@ -39,7 +39,7 @@ from buddy.compiler.protocol.worker_messages import (
     StepNote,
     StoreGraph,
 )
-from buddy.compiler.support.processes.channel import Channel, serves, text_data, traceback_of
+from buddy.compiler.support.processes.channel import Channel, make_text_data, serves, traceback_of
 
 if TYPE_CHECKING:
     from buddy.compiler.driver.compilation import Compiler
@@ -202,7 +202,7 @@ class StageSender:
     def to_data(self, stage: Stage, text: StageText) -> StageData:
         """Returns a stage with the name and line count of its text, and with the text unless the engine has it."""
         line_sets = array("I", text.line_sets).tobytes()
-        data, lines = text_data(text.content, line_sets, text.sets, text.derived, text.machine)
+        data, lines = make_text_data(text.content, line_sets, text.sets, text.derived, text.machine)
         named = msgspec.structs.replace(stage, text=data.name, lines=lines)
         if data.name in self._known_texts:
             return StageData(named)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from buddy.compiler.protocol.wire import FrameBuffer, FrameDecoder, encode
 from buddy.compiler.support.files import scratch_folder
-from buddy.compiler.support.processes.forks import lifetime_socket
+from buddy.compiler.support.processes.forks import lifetime_socket_path
 from buddy.compiler.support.processes.lifetime import kill_group_of, peer_pid
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class ListeningSocket:
         self._listener = _listen(self.address)
         # No connection to this second socket is accepted: the processes connect to it, and exit when it is closed,
         # which the kernel does if this process is killed.
-        self._lifetime_socket = _listen(lifetime_socket(self.address))
+        self._lifetime_socket = _listen(lifetime_socket_path(self.address))
         return self
 
     async def __aexit__(self, *_: object) -> None:

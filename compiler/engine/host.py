@@ -61,7 +61,7 @@ from buddy.compiler.protocol.worker_messages import (
     StartTuning,
     TextData,
 )
-from buddy.compiler.support.processes.channel import Channel, serves, text_data, traceback_of
+from buddy.compiler.support.processes.channel import Channel, make_text_data, serves, traceback_of
 
 if TYPE_CHECKING:
     from buddy.compiler.importers.sources.program import CapturedProgram
@@ -277,7 +277,7 @@ def _code_text(captured: CapturedGraph) -> TextData:
 
     rows = captured.info.rows
     numbers = array("I", code_lines(captured.code, rows))
-    return text_data(captured.code, numbers.tobytes(), ((), *((row.stable,) for row in rows)))[0]
+    return make_text_data(captured.code, numbers.tobytes(), ((), *((row.stable,) for row in rows)))[0]
 
 
 def _fx_stage(captured: CapturedGraph) -> StageData:
@@ -286,7 +286,7 @@ def _fx_stage(captured: CapturedGraph) -> StageData:
     rows = captured.info.rows
     sets = ((), *((row.stable,) for row in rows))
     numbers = array("I", [0, 0, *range(1, len(rows) + 1)])
-    text, lines = text_data(table, numbers.tobytes(), sets)
+    text, lines = make_text_data(table, numbers.tobytes(), sets)
     ops = sum(row.opcode.startswith("call_") for row in rows)
     return StageData(Stage(0, "fx", "torch", text.name, lines, ops=ops, language="fx", origins=(len(rows), 0, 0)), text)
 

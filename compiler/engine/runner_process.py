@@ -63,11 +63,11 @@ def start_bisection(captured: CapturedGraph, request: StartBisection) -> Reply:
 
 
 def _bisect(channel: Channel, captured: CapturedGraph, request: StartBisection) -> Reply:
-    from buddy.compiler.tools.bisect import Stopped, bisect
+    from buddy.compiler.tools.bisect import BisectionStopped, bisect
 
     try:
         return BisectionDone(bisect(channel, captured, request.recipe, request.criterion, _progress_to(channel)))
-    except Stopped:
+    except BisectionStopped:
         os._exit(0)
     except Exception as error:
         channel.send(LogText(traceback_of(error)))
@@ -204,7 +204,7 @@ def _run(channel: Channel, captured: CapturedGraph, request: Execute) -> Reply:
         compile_seconds=request.compile_seconds,
         graph=request.graph,
         on_progress=on_progress,
-        on_values=writer.take,
+        on_values=writer.write,
         equal_nan=request.equal_nan,
     )
     if not request.runtimes:
@@ -291,7 +291,7 @@ def _compare_nodes_by_inductor(channel: Channel, captured: CapturedGraph, reques
 def _compare_nodes(channel: Channel, captured: CapturedGraph, request: CompareGraphNodes) -> Reply:
     from buddy.compiler.driver.observation import compile_observed
     from buddy.compiler.runtime.graph_interpreter import symbol_values
-    from buddy.compiler.runtime.nodes import compare_nodes
+    from buddy.compiler.runtime.node_comparison import compare_nodes
     from buddy.compiler.runtime.values import choose_tensors
 
     on_progress = _progress_to(channel)

@@ -95,11 +95,11 @@ class EngineWorker:
         self._ready = _future()
         self._set_state("starting")
         events = ProcessEvents(
-            body=self._receive_body,
-            printed=lambda stream, data: self._listener.on_output(self.name, stream, data),
-            stopped=self._report_stop,
-            ended=self._handle_exit,
-            congested=self._listener.congested,
+            on_body=self._receive_body,
+            on_output=lambda stream, data: self._listener.on_output(self.name, stream, data),
+            on_stop=self._report_stop,
+            on_exit=self._handle_exit,
+            is_congested=self._listener.congested,
         )
         self._process = WorkerProcess(self._function, events)
 
@@ -165,7 +165,7 @@ class EngineWorker:
         self._reply, self._handler = _future(), handler
         if self.state.state != "stopped":
             self._set_state("busy")
-        self._process.forget_tail()
+        self._process.discard_output()
         self._process.send(encode(request))
         try:
             return _check_reply(await asyncio.shield(self._reply))
@@ -226,7 +226,7 @@ class EngineWorker:
 
     def _receive_reply(self, message: Reply) -> None:
         assert self._process is not None
-        self._process.drain_printout()
+        self._process.read_output()
         if self._reply is not None and not self._reply.done():
             self._reply.set_result(message)
 

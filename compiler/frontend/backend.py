@@ -53,7 +53,7 @@ from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.recipe import EAGER, Recipe
 from buddy.compiler.runtime import LoadedProgram, released_weights
 from buddy.compiler.runtime.buffers import WorkArena
-from buddy.compiler.runtime.native_calls import NativeFunction
+from buddy.compiler.runtime.native_calls import BuiltinCall
 from buddy.compiler.runtime.torch_values import bind_symbols
 from buddy.compiler.support import hooks
 from buddy.compiler.support.dynamo_internals import TorchDynamoException
@@ -383,11 +383,11 @@ class CompiledGraph:
 
     def _native_function(
         self, input_of: Sequence[int], on_error: Callable[[Exception, Sequence[torch.Tensor]], object]
-    ) -> NativeFunction | None:
+    ) -> BuiltinCall | None:
         """Returns the program's native function, or `None` if calls have to do more than call the program."""
         if self._program is None or self._autotuner is not None or self._runs_in_eager:
             return None
-        return self._program.function((*input_of, *self._constants), on_error)
+        return self._program.native_function((*input_of, *self._constants), on_error)
 
     def __call__(self, *arguments: torch.Tensor | int) -> list[torch.Tensor | int | None]:
         inputs = [*(value for value in arguments if isinstance(value, torch.Tensor)), *self._constants]

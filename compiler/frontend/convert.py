@@ -25,7 +25,7 @@ from buddy.compiler.graph.serialization import Opaque
 from buddy.compiler.graph.sizes import Dim
 from buddy.compiler.graph.types import NodeType, TensorMeta
 from buddy.compiler.protocol import Diagnostic
-from buddy.compiler.runtime.torch_values import from_torch_dtype, plain_argument, tensor_form
+from buddy.compiler.runtime.torch_values import from_torch_dtype, tensor_form, to_plain_argument
 
 _READS_STRIDES = {"as_strided", "as_strided_copy", "as_strided_scatter"}
 
@@ -193,7 +193,7 @@ class _Converter:
             if isinstance(item, Opaque):
                 return item
             try:
-                return plain_argument(item)
+                return to_plain_argument(item)
             except TypeError as error:
                 raise _unsupported(node, f"has {error}") from None
 

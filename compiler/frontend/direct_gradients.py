@@ -16,7 +16,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from buddy.compiler.frontend.strided_views import Runner
-from buddy.compiler.runtime.native_calls import NativeFunction
+from buddy.compiler.runtime.native_calls import BuiltinCall
 
 _DOUBLE_BACKWARD = "torch.compile does not support double backward: the gradients of a compiled graph have no gradients"
 
@@ -28,7 +28,7 @@ class NativeGraph:
     `sources` has for each result its index in the computed tensors followed by the inputs, or `None` for no tensor.
     """
 
-    function: NativeFunction
+    function: BuiltinCall
     n_computed: int
     sources: tuple[int | None, ...]
 
@@ -154,7 +154,7 @@ class _OnceDifferentiable(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(_: object, run: NativeFunction, __: torch.Tensor, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(_: object, run: BuiltinCall, __: torch.Tensor, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return tuple(run(*inputs))
 
     @staticmethod

@@ -16,7 +16,7 @@ import torch
 
 from buddy.compiler.graph.node import Parameter, Schema
 from buddy.compiler.graph.serialization import to_plain
-from buddy.compiler.runtime.torch_values import plain_argument
+from buddy.compiler.runtime.torch_values import to_plain_argument
 
 # The path of this package may contain a symbolic link, so both spellings are listed.
 _OWN_FOLDER = Path(__file__).parent.parent
@@ -119,7 +119,7 @@ def _default(argument: torch.Argument) -> object:
     """Returns the default value of an argument as a plain value. Raises `TypeError` if it has no plain form."""
     value = argument.default_value
     return (
-        [to_plain(plain_argument(item)) for item in value]
+        [to_plain(to_plain_argument(item)) for item in value]
         if isinstance(value, list)
-        else to_plain(plain_argument(value))
+        else to_plain(to_plain_argument(value))
     )

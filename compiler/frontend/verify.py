@@ -22,7 +22,13 @@ from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.compare import ErrorMetrics
 from buddy.compiler.runtime.graph_interpreter import NO_PRECISIONS, compute_results
 from buddy.compiler.runtime.positions import allowed_margin, chosen_positions_of
-from buddy.compiler.runtime.sensitivity import MULTIPLE, are_few_roundings, describe_limit, is_correct, measure_spreads
+from buddy.compiler.runtime.sensitivity import (
+    MULTIPLE,
+    are_few_roundings,
+    describe_limit,
+    judge_result,
+    measure_spreads,
+)
 
 if TYPE_CHECKING:
     from buddy.compiler.ops.registry import Lowering
@@ -123,7 +129,7 @@ class VerifiedGraph:
         """Returns the first node whose value differs from eager's, with details; or the reason why it is unknown."""
         from buddy.compiler.driver.observation import compile_observed
         from buddy.compiler.ops.registry import Registry
-        from buddy.compiler.runtime.nodes import compare_nodes
+        from buddy.compiler.runtime.node_comparison import compare_nodes
 
         try:
             captured = self._as_captured(arguments)
@@ -167,7 +173,7 @@ def _difference(
         if captured is None:
             matches = deviation.ok and are_few_roundings(result, reference)
         else:
-            matches, spread = is_correct(captured, expected, index, result.detach(), deviation.ok)
+            matches, spread = judge_result(captured, expected, index, result.detach(), deviation.ok)
         if matches:
             continue
         choice = chosen_positions_of(captured.graph.results[index]) if captured else None

@@ -22,7 +22,7 @@ from buddy.compiler.mlir.walk import callee_of, calls_in, symbol_of
 from buddy.compiler.passes.base import MlirPass, PassContext, PassError, register
 from buddy.compiler.passes.parallel_to_tasks import THREADS_ATTRIBUTE
 from buddy.compiler.protocol.artifact import COUNTERS, TimedRegion
-from buddy.compiler.support.target import CycleCounter, cycle_counter
+from buddy.compiler.support.cycle_counter import CycleCounter, cycle_counter
 
 # The number of words before the first counter: the word in which a callee finds the number of its first counter.
 _HEADER_WORDS = 1

@@ -210,7 +210,9 @@ def _try_in_fork(names: list[str]) -> Generator[PassInfo, None, int | None]:
         while (details := fork.receive()) is not None:
             yield details.info
         if index.value < 0:
-            message = f"the passes are not known: the process that tries their names did not start ({fork.cause()})"
+            message = (
+                f"the passes are not known: the process that tries their names did not start ({fork.wait_for_cause()})"
+            )
             raise bindings.BindingsError(message, "check that the bindings have a pass manager")
     finally:
         fork.end()

@@ -225,7 +225,7 @@ class PackedStore:
         for spec in specs:
             self._offsets.append(self._size)
             self._size += -(-spec_bytes(spec) // CACHE_LINE) * CACHE_LINE
-        self.allocated = self._size + _alignment(self._size) if self._size else 0
+        self.allocated = self._size + _store_alignment(self._size) if self._size else 0
         self._memory: torch.Tensor | None = None
         self._lock = threading.Lock()
 
@@ -238,13 +238,13 @@ class PackedStore:
         return self._memory[start : start + spec_bytes(spec)].view(torch_dtype(spec)).view(spec.shape)
 
 
-def _alignment(size: int) -> int:
+def _store_alignment(size: int) -> int:
     """Returns the alignment of a store of `size` bytes: a huge page, or a cache line for a smaller store."""
     return HUGE_PAGE_BYTES if size >= HUGE_PAGE_BYTES else CACHE_LINE
 
 
 def _allocate_packed(size: int) -> torch.Tensor:
-    alignment = _alignment(size)
+    alignment = _store_alignment(size)
     memory = torch.empty(size + alignment, dtype=torch.uint8, device="cpu")
     start = -memory.data_ptr() % alignment
     if alignment == HUGE_PAGE_BYTES:

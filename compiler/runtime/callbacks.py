@@ -30,12 +30,14 @@ class EagerOps:
 
     def __init__(self, calls: Sequence[EagerCall]) -> None:
         self._thread_local = threading.local()
-        self.failures, self._numbers = ctypes.c_int64(), itertools.count(1)
+        self.failures, self._failure_numbers = ctypes.c_int64(), itertools.count(1)
         self._functions = {call.symbol: self._c_function(call) for call in calls}
 
     def addresses(self) -> dict[str, int]:
         """Returns addresses by symbol."""
-        return {s: ctypes.cast(function, ctypes.c_void_p).value or 0 for s, function in self._functions.items()}
+        return {
+            symbol: ctypes.cast(function, ctypes.c_void_p).value or 0 for symbol, function in self._functions.items()
+        }
 
     def reraise(self) -> None:
         """Raises the error that a callback has stored in this thread, if any, and clears it."""
@@ -75,12 +77,12 @@ class EagerOps:
                     if not call.results and isinstance(error, Exception):
                         _mark_rejection(error)
                     self._thread_local.error = error
-                    self.failures.value = next(self._numbers)  # one that no other thread has stored
+                    self.failures.value = next(self._failure_numbers)  # one that no other thread has stored
 
         inputs, results = (sum(0 not in spec.shape for spec in specs) for specs in (call.inputs, call.results))
         sizes = [ctypes.c_int64] * len(call.symbols)
-        words = [*[ctypes.c_void_p] * inputs, *sizes, *[ctypes.c_void_p] * results]
-        return ctypes.CFUNCTYPE(None, *words)(call_back)
+        argument_types = [*[ctypes.c_void_p] * inputs, *sizes, *[ctypes.c_void_p] * results]
+        return ctypes.CFUNCTYPE(None, *argument_types)(call_back)
 
 
 class UnsupportedValuesError(BuddyError):
@@ -138,19 +140,28 @@ def resolve_op(target: str) -> torch._ops.OpOverload:
 
 
 def _to_torch_argument(value: object, tensors: Sequence[torch.Tensor], symbols: Mapping[str, int]) -> object:
-    """Converts an argument from its plain form to torch's; `{"t": i}` is tensor `i`, `{"s": text}` a size."""
+    """Converts an argument from its plain form to torch's.
+
+    A dictionary has one key: "t" for the tensor of that number, "s" for a size, "d" for an element type, "f" for a
+    float that JSON does not have, "o" for another value of torch (`torch_values.from_opaque`).
+    """
     if isinstance(value, dict):
         ((tag, content),) = value.items()
         if tag == "s":
             return value_of(parse_size(content), symbols)
-        decode: dict[str, Callable[[Any], Any]] = {"t": tensors.__getitem__, "d": _dtype, "f": float, "o": from_opaque}
+        decode: dict[str, Callable[[Any], Any]] = {
+            "t": tensors.__getitem__,
+            "d": _parse_dtype,
+            "f": float,
+            "o": from_opaque,
+        }
         return decode[tag](content)
     if isinstance(value, (list, tuple)):
         return [_to_torch_argument(item, tensors, symbols) for item in value]
     return value
 
 
-def _dtype(text: str) -> torch.dtype:
+def _parse_dtype(text: str) -> torch.dtype:
     return to_torch_dtype(TensorDType(text))
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 Eager = Callable[[Sequence[torch.Tensor]], list[Any]]
-# Returns the results on tensors, with random errors from a seed, and with the same errors of the other sign.
+# Returns the results on tensors, with random errors from a seed, and with the same errors of the opposite sign.
 Disturbed = Callable[[Sequence[torch.Tensor], int], tuple[list[Any], list[Any]]]
 
 
@@ -47,7 +47,7 @@ class CapturedGraph:
 
     `tensors` are its real inputs in placeholder order; parameters share the model's memory. `parameters` are the
     positions of `nn.Parameter`s among `tensors`. `numbers` are the arguments that are not tensors, such as sizes that
-    no tensor has.
+    no tensor's shape contains.
 
     `eager(tensors)` returns the graph's results, in order, without writing to `tensors`; if it is `None`, the graph has
     no reference. `eager_to_time(tensors)`, if given, is timed instead of `eager`: it uses PyTorch's own random ops,
@@ -67,9 +67,9 @@ class CapturedGraph:
 
     `precisions` are the reduced precisions of nodes, by stable name, if `eager` computes these nodes in them.
 
-    `runtime.sensitivity` caches `spreads` and `further_spreads`, and the results in double precision, `exact`, of a run
-    that starts from the generator's state `random`; `exact` is empty while no such run was needed. If the program has
-    `disturbed`, `exact` are eager's results.
+    `runtime.sensitivity` caches `spreads`, `further_spreads`, and `exact_results`: those of a
+    run in double precision that starts from the generator's state `random_state`. `exact_results` is empty until such a
+    run is needed. If the program has `disturbed`, `exact_results` are those of eager.
     """
 
     graph: Graph
@@ -90,8 +90,8 @@ class CapturedGraph:
     disturbed: Disturbed | None = None
     spreads: tuple[Spread, ...] | None = field(default=None, init=False)
     further_spreads: dict[int, tuple[Spread, ...]] = field(default_factory=dict, init=False)
-    exact: list[Any] = field(default_factory=list, init=False)
-    random: torch.Tensor | None = field(default=None, init=False)
+    exact_results: list[Any] = field(default_factory=list, init=False)
+    random_state: torch.Tensor | None = field(default=None, init=False)
 
     def in_precisions(self, precisions: Mapping[str, str]) -> CapturedGraph:
         """Returns this program, with an eager program that computes nodes in `precisions` by reference arithmetic."""

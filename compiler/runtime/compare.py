@@ -21,22 +21,29 @@ from buddy.compiler.protocol.numerics import Deviation
 from buddy.compiler.protocol.run_report import ErrorCheck
 from buddy.compiler.runtime.error_statistics import ErrorStatistics, can_compare_in_one_pass, compare_in_one_pass
 
+# Numbers of bins and of blocks that fit into a report pane, where each is drawn as one character.
 _HISTOGRAM_BINS = 32
 _MAX_BLOCK_ROWS, _MAX_BLOCK_COLUMNS = 12, 48
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """An allowed error. `source` is the origin of the numbers; a difference of `minimum` is always allowed."""
+    """An allowed error, with an absolute and a relative part as in this module's formula.
+
+    `source` is the origin of the numbers. A difference of `minimum` is always allowed.
+    """
 
     absolute: float
     relative: float
     source: str = field(default="", compare=False)
     minimum: float = 0.0
 
-    def bound(self, rms: float, eager: Any = 0.0) -> Any:
-        """Returns the allowed difference from numbers of magnitude `eager`; `rms` is the rms of the whole tensor."""
-        bound = self.absolute * max(1.0, rms) + self.relative * eager
+    def bound(self, rms: float, magnitude: Any = 0.0) -> Any:
+        """Returns the allowed difference from eager's elements, a tensor or one number.
+
+        `magnitude` are their absolute values, and `rms` is the root mean square of the whole tensor.
+        """
+        bound = self.absolute * max(1.0, rms) + self.relative * magnitude
         return bound.clamp(min=self.minimum) if isinstance(bound, torch.Tensor) else max(bound, self.minimum)
 
     def __str__(self) -> str:
@@ -76,9 +83,9 @@ def compare(
     dtype = str(eager.dtype).removeprefix("torch.")
     if compiled is None or compiled.shape != eager.shape or compiled.dtype != eager.dtype:
         return OutputReport(
-            name, tuple(eager.shape), dtype, math.nan, math.nan, "missing", where=_returned_form(compiled)
+            name, tuple(eager.shape), dtype, math.nan, math.nan, "missing", where=_describe_form(compiled)
         )
-    tolerance = allowed or TOLERANCES.get(eager.dtype, EXACT)
+    tolerance = allowed or tolerance_of(eager.dtype)
     error, relative = _errors(compiled, eager, tolerance)
     mismatches = _mismatches(compiled, eager, tolerance)
     compiled_nans, eager_nans = _nans(compiled), _nans(eager)
@@ -99,7 +106,7 @@ def compare(
         tolerance=str(tolerance),
         where=_first_index(mismatches) or _first_index(unexpected_nans),
         nans=_count(compiled_nans),
-        infs=_count(_infs(compiled)),
+        infs=_count(_infinities(compiled)),
         max_ulp=_max_ulp(compiled, eager),
         histogram=bins,
         low=low,
@@ -129,7 +136,7 @@ def _double_nans(tensor: torch.Tensor) -> torch.Tensor | None:
     return _to_double(tensor).isnan() if tensor.is_floating_point() or tensor.is_complex() else None
 
 
-def _infs(tensor: torch.Tensor) -> torch.Tensor | None:
+def _infinities(tensor: torch.Tensor) -> torch.Tensor | None:
     return _to_double(tensor).isinf() if tensor.is_floating_point() or tensor.is_complex() else None
 
 
@@ -158,7 +165,7 @@ def unchecked_report(name: str, compiled: torch.Tensor) -> OutputReport:
         math.nan,
         "unchecked",
         nans=_count(_nans(compiled)),
-        infs=_count(_infs(compiled)),
+        infs=_count(_infinities(compiled)),
         histogram=bins,
         low=low,
         high=high,
@@ -189,7 +196,8 @@ def _error_map(error: torch.Tensor) -> tuple[tuple[float, ...], ...]:
     return tuple(tuple(map(float, row)) for row in blocks.tolist())
 
 
-def _returned_form(tensor: torch.Tensor | None) -> str:
+def _describe_form(tensor: torch.Tensor | None) -> str:
+    """Returns a text on the form of a result that does not have eager's form."""
     return "" if tensor is None else f"returned as {'x'.join(map(str, tensor.shape))} {tensor.dtype}"
 
 
@@ -223,8 +231,8 @@ def _mismatches(compiled: torch.Tensor, eager: torch.Tensor, tolerance: Toleranc
     if tolerance == EXACT:
         return ~_are_same(compiled_values, eager_values)
     bound = tolerance.bound(_finite_rms(eager_values), eager_values.abs())
-    close = eager_values.isfinite() & ((compiled_values - eager_values).abs() <= bound)
-    return ~(close | _are_same(compiled_values, eager_values))
+    is_close = eager_values.isfinite() & ((compiled_values - eager_values).abs() <= bound)
+    return ~(is_close | _are_same(compiled_values, eager_values))
 
 
 def _finite_rms(values: torch.Tensor) -> float:
@@ -236,7 +244,7 @@ def _finite_rms(values: torch.Tensor) -> float:
 def tolerance_check(compiled: torch.Tensor, eager: torch.Tensor) -> ErrorCheck:
     """Returns the check of the element type's tolerance, at the element that uses most of it.
 
-    For numbers that have to be equal, it is a check of how many differ.
+    For types whose numbers must be equal, the check is how many differ.
     """
     tolerance = tolerance_of(eager.dtype)
     if tolerance == EXACT:
@@ -255,17 +263,18 @@ def tolerance_check(compiled: torch.Tensor, eager: torch.Tensor) -> ErrorCheck:
     )
 
 
-def _first_index(wrong: torch.Tensor | None) -> str:
-    return _index_of_largest(wrong.int()) if wrong is not None and bool(wrong.any()) else ""
+def _first_index(mask: torch.Tensor | None) -> str:
+    """Returns the index of the first true element, or an empty string without one."""
+    return _index_of_largest(mask.int()) if mask is not None and bool(mask.any()) else ""
 
 
 def index_of_largest_difference(compiled: torch.Tensor, eager: torch.Tensor) -> str:
-    """Returns the index where two tensors differ most, among elements that are finite in both."""
+    """Returns the index where two tensors differ most, among elements that are finite in both, as text."""
     return _index_of_largest((_to_double(compiled) - _to_double(eager)).abs().nan_to_num(0.0, 0.0))
 
 
 def _index_of_largest(values: torch.Tensor) -> str:
-    """Returns the first index of the greatest value."""
+    """Returns the index of the greatest value, the first of several, as text such as `[0, 3]`."""
     position = int(values.reshape(-1).argmax())
     index = []
     for size in reversed(values.shape):
@@ -328,12 +337,14 @@ class ErrorMetrics:
         if not compiled.numel():
             return Deviation()
         if tolerance == EXACT:
-            return Deviation() if torch.equal(compiled, reference) else _by_element(compiled, reference, tolerance)
+            return (
+                Deviation() if torch.equal(compiled, reference) else _compare_by_element(compiled, reference, tolerance)
+            )
         deviation = self._compare_finite(_real_values(compiled), _real_values(reference), tolerance)
         return (
             deviation
             if deviation is not None and deviation.of_tolerance <= 1.0
-            else _by_element(compiled, reference, tolerance)
+            else _compare_by_element(compiled, reference, tolerance)
         )
 
     def _compare_finite(
@@ -380,7 +391,7 @@ class ErrorMetrics:
         return self._memory[:size].view(like.dtype).view(like.shape)
 
 
-def detects_moved_elements(value: torch.Tensor) -> bool:
+def can_detect_moved_elements(value: torch.Tensor) -> bool:
     """True if a comparison would detect moved elements: at least half of the neighbouring elements differ."""
     # In memory order: copying a transposed weight takes longer than reading it.
     order = sorted(range(value.dim()), key=lambda dim: -value.stride(dim))
@@ -394,7 +405,7 @@ def _real_values(tensor: torch.Tensor) -> torch.Tensor:
     return plain.float() if plain.dtype in _HALF_TYPES else plain
 
 
-def _by_element(compiled: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance) -> Deviation:
+def _compare_by_element(compiled: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance) -> Deviation:
     """Returns the deviation by comparing elements, as for a program's outputs."""
     dtype = reference.dtype
     report = compare("", compiled.to(dtype), reference, tolerance, equal_nan=True)
@@ -402,7 +413,9 @@ def _by_element(compiled: torch.Tensor, reference: torch.Tensor, tolerance: Tole
         return Deviation(0.0, 0.0, -1.0, report.nans, report.infs, report.where)
     share = _share_of_tolerance(compiled.to(dtype), reference, tolerance)
     share = share if report.verdict == "ok" else max(share, math.nextafter(1.0, 2.0))
-    return Deviation(report.max_abs, _relative(compiled, reference), share, report.nans, report.infs, report.where)
+    return Deviation(
+        report.max_abs, _relative_error(compiled, reference), share, report.nans, report.infs, report.where
+    )
 
 
 def _finite_differences(compiled: torch.Tensor, reference: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -413,7 +426,7 @@ def _finite_differences(compiled: torch.Tensor, reference: torch.Tensor) -> tupl
     return (compiled_values[are_finite] - reference_values[are_finite]).abs(), reference_values[are_finite].abs()
 
 
-def _relative(compiled: torch.Tensor, reference: torch.Tensor) -> float:
+def _relative_error(compiled: torch.Tensor, reference: torch.Tensor) -> float:
     difference, scale = _finite_differences(compiled.to(reference.dtype), reference)
     norm = float(torch.linalg.vector_norm(scale))
     return float(torch.linalg.vector_norm(difference)) / norm if norm else 0.0

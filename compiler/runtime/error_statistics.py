@@ -81,7 +81,7 @@ def compare_in_one_pass(compiled: torch.Tensor, reference: torch.Tensor) -> Erro
     """Compares two dense tensors for which `can_compare_in_one_pass` is true; sums squares in `_LANES` partial sums."""
     vectors, remainder = divmod(compiled.numel(), _LANES)
     lanes = torch.empty(3, _LANES)
-    _loop()(compiled.data_ptr(), reference.data_ptr(), vectors, lanes.data_ptr())
+    _compiled_loop()(compiled.data_ptr(), reference.data_ptr(), vectors, lanes.data_ptr())
     statistics = ErrorStatistics(float(lanes[0].max()), *(math.fsum(lane) for lane in lanes[1:].tolist()))
     return (
         _add_remainder(statistics, compiled.view(-1)[-remainder:], reference.view(-1)[-remainder:])
@@ -100,7 +100,7 @@ def _add_remainder(statistics: ErrorStatistics, compiled: torch.Tensor, referenc
 
 
 @lru_cache(maxsize=1)
-def _loop() -> Any:
+def _compiled_loop() -> Any:
     library = Library((), {}, support=_IR, exported=(_FUNCTION,))
     function_type = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
     loop = function_type(library.addresses[_FUNCTION])

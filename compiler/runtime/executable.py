@@ -18,12 +18,12 @@ from buddy.compiler.runtime.buffers import BufferPool, PackedStore, WorkArena, m
 from buddy.compiler.runtime.callbacks import EagerOps
 from buddy.compiler.runtime.linker import BlockFunction, Library, function_sizes
 from buddy.compiler.runtime.native_calls import (
+    BuiltinCall,
     NativeArgument,
     NativeCalls,
-    NativeFunction,
     NativeResult,
     PackedCopy,
-    native_entry,
+    native_function_address,
 )
 from buddy.compiler.runtime.on_device import LoadedDeviceProgram
 from buddy.compiler.runtime.openmp import SEQUENTIAL, torch_fork
@@ -57,11 +57,12 @@ class PlainArgument:
         self._dtype = torch_dtype(argument.spec)
 
     def value(self, source: torch.Tensor, symbols: Mapping[str, int]) -> torch.Tensor:
+        """Returns the dense tensor to pass for the input `source`. Raises `ValueError` for another shape or type."""
         if is_released(source):
             restore(source)
         shape = self._shape.at(symbols) if self._shape.dynamic else self._shape.sizes
         if source.shape != shape or source.dtype is not self._dtype:
-            raise ValueError(_wrong_input(self._argument, source))
+            raise ValueError(_describe_wrong_input(self._argument, source))
         return dense(source)
 
 
@@ -103,25 +104,26 @@ class PackedArgument:
         self._releases = frozen and releases
         self._frozen = frozen
         self._calls_are_sequential = sequential_calls
-        self._shared = None if shared_weights is None else SharedArgument(shared_weights)
+        self._shared_argument = None if shared_weights is None else SharedArgument(shared_weights)
         self._argument = argument
         self._pack = pack
         self._store, self._number = store, number
         self._has_used_store = False
         self._source: torch.Tensor | None = None
-        self._state: tuple[object, ...] = ()
+        self._source_state: tuple[object, ...] = ()
         self._buffer = torch.empty(0, device="cpu")
-        # Released weights may be restored in place, so that each call has to look.
+        # Released weights may be restored in place, so each call has to check whether they were.
         self.copy = PackedCopy() if frozen and not releases else None
         self._lock = threading.Lock()
 
     def value(self, source: torch.Tensor, symbols: Mapping[str, int]) -> torch.Tensor:
+        """Returns the packed copy of the input `source`, which is packed unless it was before and is frozen."""
         if not self._frozen:
             restore(source)
             return self._run_pack(source)
         state = weight_state(source)
         with self._lock:
-            if self._source is None or state != self._state:
+            if self._source is None or state != self._source_state:
                 # A detached tensor keeps the memory alive even if `source` gets other memory (`p.data = …`).
                 if self.copy is not None:
                     self.copy.clear()
@@ -129,29 +131,32 @@ class PackedArgument:
                 self._buffer = self._pack_or_share(source)
                 if self._releases and release(source, self._buffer, self._run_pack):
                     state = weight_state(source)
-                self._source, self._state = source.detach(), state
+                self._source, self._source_state = source.detach(), state
                 if self.copy is not None:
                     self.copy.set(source, self._buffer)
             return self._buffer
 
-    def pair(self) -> tuple[torch.Tensor, torch.Tensor] | None:
+    def weight_and_copy(self) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Returns the weight that was packed last, with its copy."""
         return None if self._source is None else (self._source, self._buffer)
 
     def forget(self) -> None:
+        """Makes the next call pack the weight again, unless the packed copy is the only one."""
         with self._lock:
             if self._source is not None and is_released(self._source) and not holds_new_elements(self._source):
-                return  # the packed copy is the only one
-            self._source, self._state = None, ()
+                return
+            self._source, self._source_state = None, ()
             if self.copy is not None:
                 self.copy.clear()
 
     def _pack_or_share(self, source: torch.Tensor) -> torch.Tensor:
-        if self._shared is None:
+        if self._shared_argument is None:
             return self._run_pack(source, self._store_buffer())
         spec = self._argument.spec
         # Without the store: if the shared copy is used, a buffer in the store would be wasted memory.
-        return self._shared.of(source, torch.Size(spec.shape), torch_dtype(spec), partial(self._run_pack, source))
+        return self._shared_argument.of(
+            source, torch.Size(spec.shape), torch_dtype(spec), partial(self._run_pack, source)
+        )
 
     def _store_buffer(self) -> torch.Tensor | None:
         """Returns the buffer in the store, or `None` if another call may still read it."""
@@ -196,6 +201,7 @@ class LoadedProgram:
         self.threads = artifact.threads if fork.is_parallel else 1
         self.arena_bytes = artifact.arena
         self._counters = (ctypes.c_int64 * (1 + len(artifact.regions)))() if artifact.regions else None
+        # The address of a weight, and that of its packed copy.
         packs = {a.pack: 2 for a in artifact.arguments if a.pack}
         arity = len(artifact.arguments) + len(artifact.symbols)
         arity += sum(0 not in result.shape for result in artifact.results)
@@ -230,18 +236,22 @@ class LoadedProgram:
             for a in artifact.arguments
         ]
         sources = [argument.source for argument in artifact.arguments]
-        self._values = [(argument.value, source) for argument, source in zip(self._arguments, sources, strict=True)]
+        self._argument_values = [
+            (argument.value, source) for argument, source in zip(self._arguments, sources, strict=True)
+        ]
         self._symbols = artifact.symbols
         self._results = [(RuntimeShape(spec), torch_dtype(spec)) for spec in artifact.results]
-        self._memory = BufferPool(len(self._results))
+        self._result_pool = BufferPool(len(self._results))
         self._all_are_passed = all(shape.is_passed for shape, _ in self._results)
         self._native = self._native_calls(artifact)
         n_inputs = 1 + max(sources, default=-1)
-        self._call = None if self._native is None else self._native.function(range(n_inputs), self._eager.reraise_after)
+        self._call = (
+            None if self._native is None else self._native.make_function(range(n_inputs), self._eager.reraise_after)
+        )
 
     def _native_calls(self, artifact: Artifact) -> NativeCalls | None:
         """Returns the maker of native functions for this program; `None` if calls have to go through Python."""
-        if not native_entry() or artifact.symbols or any(shape.dynamic for shape, _ in self._results):
+        if not native_function_address() or artifact.symbols or any(shape.dynamic for shape, _ in self._results):
             return None
         arguments = [
             NativeArgument(
@@ -256,7 +266,7 @@ class LoadedProgram:
         ]
         results = [
             NativeResult(
-                shape.at({}), dtype, shape.is_passed, partial(self._memory.tensor, number, shape.at({}), dtype)
+                shape.at({}), dtype, shape.is_passed, partial(self._result_pool.tensor, number, shape.at({}), dtype)
             )
             for number, (shape, dtype) in enumerate(self._results)
         ]
@@ -265,9 +275,9 @@ class LoadedProgram:
         entry = self._library.block_address(artifact.entry)
         return NativeCalls(entry, arguments, results, arena, self._eager.failures, owner)
 
-    def function(
+    def native_function(
         self, inputs: Sequence[int | torch.Tensor], on_error: Callable[[Exception, Sequence[torch.Tensor]], object]
-    ) -> NativeFunction | None:
+    ) -> BuiltinCall | None:
         """Returns a built-in function that calls this program faster than the program itself, or `None`.
 
         `inputs` are the inputs of the graph: each is the number of an argument of the function, or a constant tensor.
@@ -275,16 +285,16 @@ class LoadedProgram:
         """
         if self._native is None:
             return None
-        return self._native.function(inputs, partial(self._eager.report, on_error), self)
+        return self._native.make_function(inputs, partial(self._eager.report, on_error), self)
 
     def __call__(self, tensors: Sequence[torch.Tensor], numbers: Sequence[int] = ()) -> list[torch.Tensor]:
         if self._call is not None:
             return self._call(*tensors)
         # Keep this short: for a small program, these lines take longer than the compiled code.
         symbols = bind_symbols(self._symbols, tensors, numbers) if self._symbols else {}
-        words: list[torch.Tensor | int] = [value(tensors[source], symbols) for value, source in self._values]
+        words: list[torch.Tensor | int] = [value(tensors[source], symbols) for value, source in self._argument_values]
         words += symbols.values()
-        new_tensor = self._memory.tensor
+        new_tensor = self._result_pool.tensor
         results = [new_tensor(number, shape.at(symbols), dtype) for number, (shape, dtype) in enumerate(self._results)]
         words += results if self._all_are_passed else self._passed_results(results)
         if self.arena_bytes:
@@ -317,15 +327,15 @@ class LoadedProgram:
         """Packs the frozen weights among `tensors` now instead of in the first call, on all cores."""
         packed = [
             (value, source)
-            for value, source in self._values
+            for value, source in self._argument_values
             if isinstance(getattr(value, "__self__", None), PackedArgument)
         ]
         with ThreadPoolExecutor(cores()) as pool:
-            list(pool.map(lambda pair: pair[0](tensors[pair[1]], {}), packed))
+            list(pool.map(lambda argument: argument[0](tensors[argument[1]], {}), packed))
 
     def packed_pairs(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Returns the packed weights, each with its copy."""
-        pairs = (argument.pair() for argument in self._arguments if isinstance(argument, PackedArgument))
+        pairs = (argument.weight_and_copy() for argument in self._arguments if isinstance(argument, PackedArgument))
         return [pair for pair in pairs if pair is not None]
 
     def packed_copies(self) -> SharedWeights:
@@ -356,7 +366,7 @@ def _counters_ir(counters: ctypes.Array[ctypes.c_int64] | None) -> str:
     return f"\ndefine ptr @{COUNTERS}() {{\n  ret ptr {address}\n}}\n"
 
 
-def _wrong_input(argument: Argument, tensor: torch.Tensor) -> str:
+def _describe_wrong_input(argument: Argument, tensor: torch.Tensor) -> str:
     expected = "x".join([*map(str, argument.spec.shape), argument.spec.dtype])
     actual = "x".join([*map(str, tensor.shape), str(tensor.dtype).removeprefix("torch.")])
     return f"input {argument.source} is {actual}, but the program was compiled for {expected}"

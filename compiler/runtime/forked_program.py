@@ -105,7 +105,7 @@ class ForkedProgram:
     def _receive(self) -> ProgramCalled:
         answer = self._fork.receive()
         if answer is None:
-            raise self._make_error(f"the process crashed ({self._fork.cause()})")
+            raise self._make_error(f"the process crashed ({self._fork.wait_for_cause()})")
         if isinstance(answer, ProgramFailed):
             raise self._make_error(answer.error)
         assert isinstance(answer, ProgramCalled)

@@ -209,7 +209,7 @@ class LockstepInterpreter:
     def _run_wide(self, op: Op, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
         if op.target in _ROW_SELECTIONS:
             return widen(self._run(op, values))
-        if op.target in PRODUCTS and op.stable not in self._precisions:
+        if op.target in SECOND_FACTOR_POSITIONS and op.stable not in self._precisions:
             return product_in_double(op, values, self._symbols)
         return widen(self._run(_widen_node(op), {p.name: widen(values[p.name]) for p in op.parents}))
 
@@ -223,7 +223,7 @@ class LockstepInterpreter:
 # ---- large operands in double precision ------------------------------------------------------------------------------
 
 # By target, the position of the second factor of a product of matrices; its last dim is that of the result.
-PRODUCTS = {"mm.default": 1, "addmm.default": 2}
+SECOND_FACTOR_POSITIONS = {"mm.default": 1, "addmm.default": 2}
 # Ops that select rows of their first operand: their result is exact in its element type.
 _ROW_SELECTIONS = {"embedding.default", "index_select.default"}
 # The maximum size in bytes of an operand in double precision that is converted as a whole: such a copy takes two or
@@ -250,14 +250,14 @@ def product_in_double(
     symbols: Mapping[str, int],
     convert: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> torch.Tensor:
-    """Returns the result of a product, a node in `PRODUCTS`, with operands in double precision.
+    """Returns the result of a product, a node in `SECOND_FACTOR_POSITIONS`, with operands in double precision.
 
     `convert`, by default `widen`, makes them. A large second factor is converted a few columns at a time.
     """
-    convert, factor, wide = convert or widen, op.args[PRODUCTS[op.target]], _widen_node(op)
+    convert, factor, wide = convert or widen, op.args[SECOND_FACTOR_POSITIONS[op.target]], _widen_node(op)
     operands = {p.name: convert(values[p.name]) for p in op.parents if p is not factor}
     whole = values[factor.name]
-    if not _is_large(whole) or any(p is factor for p in op.args[: PRODUCTS[op.target]]):
+    if not _is_large(whole) or any(p is factor for p in op.args[: SECOND_FACTOR_POSITIONS[op.target]]):
         return widen(compute_node(wide, {**operands, factor.name: convert(whole)}, symbols))
     columns = max(1, _MAX_WIDE_BYTES // torch.float64.itemsize // max(1, whole.shape[0]))
     parts = []

@@ -21,7 +21,7 @@ from buddy.compiler.support.target import request_amx_tiles
 
 _library_numbers = itertools.count()
 _LINK_HINT = "reset the target, disable the pass that calls it, or export the program and link it with a library"
-_CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_BLOCK_FUNCTION_TYPE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 # GCC's runtime library has the functions that LLVM calls if a processor lacks an instruction, such as the conversion of
 # float64 to float16.
@@ -75,9 +75,9 @@ class Library:
         try:
             self._library = builder.link(jit_compiler(), f"buddy_{next(_library_numbers)}")
         except RuntimeError as error:
-            missing = ", ".join(sorted(_unresolved(objects, set(imports or {})))) or str(error)
+            missing = ", ".join(sorted(_unresolved_symbols(objects, set(imports or {})))) or str(error)
             raise LinkError(missing) from error
-        self._functions = {name: _CALL(self._library[trampoline_name(name)]) for name in arities}
+        self._functions = {name: _BLOCK_FUNCTION_TYPE(self._library[trampoline_name(name)]) for name in arities}
         self.addresses = {name: self._library[name] for name in exported}
 
     def __getitem__(self, name: str) -> BlockFunction:
@@ -101,7 +101,7 @@ def function_sizes(objects: Sequence[bytes]) -> dict[str, int]:
     return sizes
 
 
-def _unresolved(objects: Sequence[bytes], provided: set[str]) -> set[str]:
+def _unresolved_symbols(objects: Sequence[bytes], provided: set[str]) -> set[str]:
     """Returns the symbols that no object, import or loaded library defines; empty if the objects are not ELF."""
     undefined: set[str] = set()
     for image in objects:

@@ -34,15 +34,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 # The numbers of rounds of interleaved timings if the user requests none: rounds stop after `ENOUGH_SECONDS`, because
 # the user waits for the result and the report contains the number of runs.
-MOST_ROUNDS, LEAST_ROUNDS = 10, 3
+MAX_ROUNDS, MIN_ROUNDS = 10, 3
 ENOUGH_SECONDS = 1.0
 
 
 class MemoryTrace:
     """The bytes that the actions in its context allocate by torch's allocator.
 
-    Memory that a library allocates itself (MKL, oneDNN) is not counted. `mark` divides the actions: what is held then
-    is `held_at_mark`, and `peak` is the maximum from then on. Both are known once the context has ended.
+    Memory that a library allocates itself (MKL, oneDNN) is not counted. `mark` divides the actions: the bytes
+    that are held at that time are `held_at_mark`, and `peak` is the maximum from then on. Both are set when the context
+    ends.
     """
 
     def __init__(self) -> None:
@@ -51,7 +52,7 @@ class MemoryTrace:
         self._profile = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
 
     def mark(self) -> None:
-        """Restarts the maximum."""
+        """Makes the maximum start at this time."""
         self._marked_ns = time.time_ns()
 
     def __enter__(self) -> MemoryTrace:
@@ -137,7 +138,7 @@ def run_and_compare(
             on_values(results, expected)
         calls = [
             lambda: time_call(lambda: program(captured.tensors, captured.numbers))[1],
-            lambda: time_call(lambda: run_to_time(captured))[1],
+            lambda: time_call(lambda: run_eager_to_time(captured))[1],
             *(call for side in sides for call in side.calls),
         ]
         # Other runtimes work in other processes.
@@ -156,7 +157,7 @@ def run_and_compare(
         report,
         compile_seconds=compile_seconds,
         load_seconds=load_seconds,
-        memory=_memory(program, captured, artifact, first_peak, eager_peak),
+        memory=_memory_use(program, captured, artifact, first_peak, eager_peak),
         sides=side_reports,
         load=machine_load,
         equal_nan=equal_nan,
@@ -191,14 +192,14 @@ def _packing(program: Loaded, tensors: Sequence[torch.Tensor]) -> Iterator[None]
 
 def make_run_report(
     captured: CapturedGraph, graph: int, outputs: tuple[OutputReport, ...], compiled: Timing, eager: Timing,
-    nodes: NodeCounts, fingerprints: tuple[Sequence[int], Sequence[int]], notes: Sequence[str],
+    nodes: NodeCounts, checksums: tuple[Sequence[int], Sequence[int]], notes: Sequence[str],
 ) -> RunReport:  # fmt: skip
     """Returns the report of a run with the fields that all kinds of runs have.
 
-    These are the results, the times and their ratio, and whether inputs changed: `fingerprints` are checksums of the
-    tensors before and after the run. Without an eager program, the time of eager is 0.
+    These are the results, the times and their ratio, and whether inputs changed: `checksums` are the `fingerprints`
+    of the tensors before and after the run. Without an eager program, the time of eager is 0.
     """
-    before, after = fingerprints
+    before, after = checksums
     eager = eager if captured.eager else summarize_times((), eager.threads)
     return RunReport(
         graph,
@@ -227,8 +228,8 @@ def _side_reports(
     """Yields the report of each side; `seconds` are those of all calls, in order."""
     remaining = iter(seconds)
     for side in sides:
-        own = [next(remaining) for _ in side.calls]
-        yield side.report(captured, reference, expected, own, threads, equal_nan)
+        side_seconds = [next(remaining) for _ in side.calls]
+        yield side.report(captured, reference, expected, side_seconds, threads, equal_nan)
 
 
 def compare_results(
@@ -311,7 +312,7 @@ def run_eager(captured: CapturedGraph) -> list[torch.Tensor]:
     return [] if captured.eager is None else captured.eager(captured.tensors)
 
 
-def run_to_time(captured: CapturedGraph) -> list[torch.Tensor]:
+def run_eager_to_time(captured: CapturedGraph) -> list[torch.Tensor]:
     """Runs eager for timing: with PyTorch's random ops, even if the comparison uses random bits from a seed."""
     return run_eager(captured) if captured.eager_to_time is None else captured.eager_to_time(captured.tensors)
 
@@ -321,16 +322,16 @@ def time_interleaved(
 ) -> list[list[float]]:
     """Makes each of `calls`, which return their seconds, once per round, so that machine load affects all alike.
 
-    There are `repeats` rounds. If `repeats` is 0, stops after `MOST_ROUNDS` rounds, or after `LEAST_ROUNDS` when
+    There are `repeats` rounds. If `repeats` is 0, stops after `MAX_ROUNDS` rounds, or after `MIN_ROUNDS` when
     `ENOUGH_SECONDS` have passed. Returns the seconds of each of `calls`, by round.
 
     Rounds start with each call equally often, because the first call finds caches with the data of the work between
     rounds.
     """
     seconds: list[list[float]] = [[] for _ in calls]
-    rounds, start = repeats or MOST_ROUNDS, time.perf_counter()
+    rounds, start = repeats or MAX_ROUNDS, time.perf_counter()
     for index in range(rounds):
-        if not repeats and index >= LEAST_ROUNDS and time.perf_counter() - start > ENOUGH_SECONDS:
+        if not repeats and index >= MIN_ROUNDS and time.perf_counter() - start > ENOUGH_SECONDS:
             break
         first = index % max(1, len(calls))
         for position in (*range(first, len(calls)), *range(first)):
@@ -356,7 +357,7 @@ def time_call(action: Callable[[], T]) -> tuple[T, float]:
     return result, time.perf_counter() - start
 
 
-def _memory(
+def _memory_use(
     program: Loaded, captured: CapturedGraph, artifact: Artifact, first_peak: int, eager_peak: int
 ) -> MemoryUse:
     """Returns the memory use; `first_peak` is the peak of the first run after packing, which allocates the arena.

@@ -28,8 +28,8 @@ from buddy.compiler.runtime.buffers import MIN_POOLED_BYTES, WorkArena, row_majo
 from buddy.compiler.runtime.linker import jit_compiler
 from buddy.compiler.runtime.native_ir import (
     ANY_ADDRESS,
-    ENTRY,
     LIBC,
+    NATIVE_FUNCTION,
     NO_ADDRESS,
     PYTHON,
     TORCH,
@@ -46,12 +46,12 @@ from buddy.compiler.runtime.native_ir import (
 from buddy.compiler.runtime.released_weights import MIN_RELEASED_BYTES, before_first_release, has_released
 
 _METH_FASTCALL = 0x80
-# A built-in function: inputs to the list of results.
-NativeFunction = Callable[..., list[torch.Tensor]]
+# A built-in function of Python that calls a program on its inputs by the native function, and returns the results.
+BuiltinCall = Callable[..., list[torch.Tensor]]
 Shape = tuple[int, ...]
 
 
-class _Method(ctypes.Structure):
+class _MethodDefinition(ctypes.Structure):
     """`PyMethodDef`."""
 
     _fields_ = (
@@ -63,40 +63,40 @@ class _Method(ctypes.Structure):
 
 
 @lru_cache(maxsize=1)
-def _method() -> _Method:
+def _method_definition() -> _MethodDefinition:
     doc = b"Calls compiled code on its inputs, without Python for each of them."
-    return _Method(b"compiled", native_entry(), _METH_FASTCALL, doc)
+    return _MethodDefinition(b"compiled", native_function_address(), _METH_FASTCALL, doc)
 
 
 class PackedCopy:
     """The packed copy of a weight, for native functions, which pass it while the weight has the same state.
 
-    Changes while no other thread runs Python code, or step by step such that the copy is never that of another weight.
+    Other threads may read the record while it is written, so its source address is cleared first and written last.
     """
 
     def __init__(self) -> None:
         self.record = CopyRecord()
-        self._kept: tuple[object, ...] = ()
+        self._owned: tuple[object, ...] = ()
         self.clear()
 
     def clear(self) -> None:
-        """Makes native functions ask for the copy."""
+        """Makes native functions call `take` instead of passing the copy."""
         self.record.source.address = NO_ADDRESS
 
     def set(self, source: torch.Tensor, packed: torch.Tensor) -> None:
         """Makes native functions pass `packed` for `source`, if it is dense and PyTorch counts writes to it.
 
-        The memory of both is kept alive until the next copy.
+        Keeps the memory of both alive until the next call.
         """
         self.clear()
-        if not native_entry() or source.is_inference() or not source.is_contiguous():
+        if not native_function_address() or source.is_inference() or not source.is_contiguous():
             return
         sizes = (ctypes.c_int64 * source.dim())(*source.shape)
-        record, form = self.record, self.record.source
+        record, expected = self.record, self.record.source
         record.version, record.address, record.tensor = source._version, packed.data_ptr(), id(packed)
-        form.dtype, form.rank, form.sizes = dtype_code(source.dtype), len(sizes), ctypes.addressof(sizes)
-        self._kept = (source.detach(), packed, sizes)
-        form.address = source.data_ptr()
+        expected.dtype, expected.rank, expected.sizes = dtype_code(source.dtype), len(sizes), ctypes.addressof(sizes)
+        self._owned = (source.detach(), packed, sizes)
+        expected.address = source.data_ptr()
 
 
 @dataclass(frozen=True)
@@ -138,10 +138,11 @@ class NativeResult:
 
 
 class NativeCalls:
-    """Makes the functions that call one program. `native_entry()` must not be 0.
+    """Makes the functions that call one program. `native_function_address()` must not be 0.
 
-    `entry` is the address of the function that takes a block of arguments. `failures` is a number that changes if an op
-    in eager fails. `arena` is `None` if the entry takes none. `owner` holds references to the code and its callbacks.
+    `entry` is the address of the compiled function that takes a block of arguments. `failures` is a number that changes
+    if an op in eager fails. `arena` is `None` if the entry takes none. `owner` holds references to the code and its
+    callbacks.
     """
 
     def __init__(
@@ -151,12 +152,12 @@ class NativeCalls:
         self._entry, self._arguments, self._results = entry, arguments, results
         self._arena, self._failures, self._owner = arena, failures, owner
 
-    def function(
+    def make_function(
         self,
         inputs: Sequence[int | torch.Tensor],
         finish: Callable[..., object],
         owner: object = None,
-    ) -> NativeFunction:
+    ) -> BuiltinCall:
         """Returns a built-in function that calls the program and returns the list of its results.
 
         `inputs` are the inputs of the graph: each is the number of an argument of the function, or a constant tensor.
@@ -184,7 +185,7 @@ class NativeCalls:
             owned += _fill_result(result_record, result)
         new = ctypes.pythonapi.PyCFunction_NewEx
         new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
-        function: NativeFunction = new(ctypes.addressof(_method()), (ctypes.addressof(record), owned), None)
+        function: BuiltinCall = new(ctypes.addressof(_method_definition()), (ctypes.addressof(record), owned), None)
         return function
 
 
@@ -202,7 +203,7 @@ before_first_release(_take_large_arguments)
 
 
 def _fill_argument(record: ArgumentRecord, argument: NativeArgument, source: int | torch.Tensor) -> list[object]:
-    """Writes a record; returns the objects whose addresses it has."""
+    """Fills the record of an argument; returns the objects whose addresses it has, which must be kept alive."""
     is_streamed = argument.use == "streamed"
 
     def take(source: torch.Tensor) -> tuple[torch.Tensor, int]:
@@ -225,7 +226,7 @@ def _fill_argument(record: ArgumentRecord, argument: NativeArgument, source: int
 
 
 def _fill_result(record: ResultRecord, result: NativeResult) -> list[object]:
-    """Writes a record; returns the objects whose addresses it has."""
+    """Fills the record of a result; returns the objects whose addresses it has, which must be kept alive."""
 
     def make() -> tuple[torch.Tensor, int]:
         tensor = result.make()
@@ -244,50 +245,55 @@ def _fill_result(record: ResultRecord, result: NativeResult) -> list[object]:
 
 
 @lru_cache(maxsize=1)
-def native_entry() -> int:
-    """Returns the address of the native function; 0 if calls go through Python (see `reason`)."""
-    return _prepare()[0]
+def native_function_address() -> int:
+    """Returns the address of the native function; 0 if calls go through Python (see `native_call_problem`)."""
+    return _compile_native_function()[0]
 
 
 @lru_cache(maxsize=1)
-def reason() -> str:
+def native_call_problem() -> str:
     """Returns why calls go through Python, or "" if they do not."""
-    return _prepare()[1]
+    return _compile_native_function()[1]
 
 
 @lru_cache(maxsize=1)
-def _prepare() -> tuple[int, str]:
+def _compile_native_function() -> tuple[int, str]:
+    """Returns the address of the native function and ""; or 0 and the reason why it cannot be used."""
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         return 0, "this Python has no interpreter lock"
     if sys.platform == "win32":
         return 0, "not supported on Windows"
-    symbols = _symbols()
+    symbols = _symbol_addresses()
     missing = sorted(name for name, address in symbols.items() if not address)
     if missing:
         provider = "Python" if missing[0].lstrip("_").startswith("Py") else "PyTorch"
         return 0, f"this build of {provider} has no {missing[0]}"
-    layout = _layout()
+    layout = _find_layout()
     if layout is None:
         return 0, "this build of PyTorch or Python lays tensors out in an unknown way"
     builder = llvm.JITLibraryBuilder()
     for name, address in symbols.items():
         builder.import_symbol(name, address)
-    library = builder.add_ir(native_ir(layout)).export_symbol(ENTRY).link(jit_compiler(), "buddy_native_calls")
-    _alive.append(library)
-    return library[ENTRY], ""
+    library = (
+        builder.add_ir(native_ir(layout)).export_symbol(NATIVE_FUNCTION).link(jit_compiler(), "buddy_native_calls")
+    )
+    _loaded_libraries.append(library)
+    return library[NATIVE_FUNCTION], ""
 
 
 # Keeps the code of the native function loaded.
-_alive: list[Any] = []
+_loaded_libraries: list[Any] = []
 
 
-def _symbols() -> dict[str, int]:
+def _symbol_addresses() -> dict[str, int]:
     """Returns the addresses of the functions that the native function calls; 0 for those that are not found."""
     process = ctypes.CDLL(None)
     cpu, python = _torch_library("torch_cpu"), _torch_library("torch_python")
-    addresses = {name: _address(ctypes.pythonapi, name) for name in PYTHON}
-    addresses |= {name: _address(process, name) for name in LIBC} | {name: _address(cpu, name) for name in TORCH}
-    return addresses | {WRAP: next(filter(None, (_address(python, name) for name in WRAP_SYMBOLS)), 0)}
+    addresses = {name: _symbol_address(ctypes.pythonapi, name) for name in PYTHON}
+    addresses |= {name: _symbol_address(process, name) for name in LIBC} | {
+        name: _symbol_address(cpu, name) for name in TORCH
+    }
+    return addresses | {WRAP: next(filter(None, (_symbol_address(python, name) for name in WRAP_SYMBOLS)), 0)}
 
 
 def _torch_library(name: str) -> ctypes.CDLL | None:
@@ -299,7 +305,7 @@ def _torch_library(name: str) -> ctypes.CDLL | None:
         return None
 
 
-def _address(library: ctypes.CDLL | ctypes.PyDLL | None, name: str) -> int:
+def _symbol_address(library: ctypes.CDLL | ctypes.PyDLL | None, name: str) -> int:
     function = None if library is None else getattr(library, name, None)
     return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
 
@@ -310,8 +316,8 @@ _OBJECT_WORDS, _TENSOR_WORDS = 4, 24
 
 
 @lru_cache(maxsize=1)
-def _layout() -> TensorLayout | None:
-    """Returns the layout, or `None` if a known value is not at the same offset in all of some different tensors."""
+def _find_layout() -> TensorLayout | None:
+    """Returns the layout; `None` if a known value is not at the same offset in tensors of different kinds."""
     with torch._C._DisableTorchDispatch(), _disable_current_modes(), torch.inference_mode(False), torch.no_grad():
         plain = torch.empty(2, 3, device="cpu")
         lazy = torch.empty(2, dtype=torch.complex64, device="cpu").conj()
@@ -319,19 +325,19 @@ def _layout() -> TensorLayout | None:
         tensors.append(torch.empty(3, device="meta"))
     with torch.inference_mode(), torch._C._DisableTorchDispatch(), _disable_current_modes():
         tensors.append(torch.empty(5, device="cpu"))
-    if any(_words(id(tensor) + TYPE_OFFSET, 1)[0] != id(type(tensor)) for tensor in tensors):
+    if any(_read_words(id(tensor) + TYPE_OFFSET, 1)[0] != id(type(tensor)) for tensor in tensors):
         return None
-    tensor_offset = _offset(tensors, id, lambda tensor: tensor._cdata, _OBJECT_WORDS)
-    keys_offset = _offset(tensors, lambda tensor: tensor._cdata, _keys, _TENSOR_WORDS)
+    tensor_offset = _find_offset(tensors, id, lambda tensor: tensor._cdata, _OBJECT_WORDS)
+    keys_offset = _find_offset(tensors, lambda tensor: tensor._cdata, _dispatch_keys, _TENSOR_WORDS)
     if tensor_offset is None or keys_offset is None:
         return None
-    return TensorLayout(tensor_offset, keys_offset, _keys(plain), _keys(tensors[-1]))
+    return TensorLayout(tensor_offset, keys_offset, _dispatch_keys(plain), _dispatch_keys(tensors[-1]))
 
 
 @cache
 def dtype_code(dtype: torch.dtype) -> int:
-    """Returns PyTorch's number of an element type. `native_entry()` must not be 0."""
-    layout, cpu, code = _layout(), _torch_library("torch_cpu"), ctypes.c_int32()
+    """Returns PyTorch's number of an element type. `native_function_address()` must not be 0."""
+    layout, cpu, code = _find_layout(), _torch_library("torch_cpu"), ctypes.c_int32()
     assert layout is not None
     assert cpu is not None
     with torch._C._DisableTorchDispatch(), _disable_current_modes():
@@ -340,21 +346,21 @@ def dtype_code(dtype: torch.dtype) -> int:
     return code.value
 
 
-def _keys(tensor: torch.Tensor) -> int:
+def _dispatch_keys(tensor: torch.Tensor) -> int:
     return int(torch._C._dispatch_keys(tensor).raw_repr())
 
 
-def _words(address: int, count: int) -> list[int]:
+def _read_words(address: int, count: int) -> list[int]:
     return list((ctypes.c_uint64 * count).from_address(address))
 
 
-def _offset(
+def _find_offset(
     tensors: Sequence[torch.Tensor], start: Callable[[torch.Tensor], int], value: Callable[[torch.Tensor], int],
     n_words: int,
 ) -> int | None:  # fmt: skip
     """Returns the only offset from `start`, in bytes, where each tensor has its `value`; `None` if it is not unique."""
     offsets = [
-        {8 * number for number, word in enumerate(_words(start(tensor), n_words)) if word == value(tensor)}
+        {8 * number for number, word in enumerate(_read_words(start(tensor), n_words)) if word == value(tensor)}
         for tensor in tensors
     ]
     common = set.intersection(*offsets)

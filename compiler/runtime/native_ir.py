@@ -19,7 +19,8 @@ import torch
 # In nanoseconds. If a call takes longer, the next call releases the interpreter lock. Shorter calls keep it, because a
 # thread may wait several milliseconds to take the lock again.
 _LONG_CALL = 10_000
-# Values of `ArgumentRecord.address`: a tensor is passed whatever its address; every tensor goes through `take`.
+# Values of `ArgumentRecord.address`: with the first, a tensor is passed whatever its address; with the second, every
+# tensor goes through `take`.
 ANY_ADDRESS, NO_ADDRESS = -2, -1
 
 
@@ -27,8 +28,8 @@ class ArgumentRecord(ctypes.Structure):
     """An argument of the entry: input number `input`, or the object at `constant` if that is not null.
 
     Its tensor is passed as it is if it is dense, has this form, and lies at `address`, unless that is `ANY_ADDRESS`. If
-    `copy` is not null, it is the address of a `CopyRecord`, and the copy is passed that this has of the tensor.
-    Otherwise `take` is called with it: a Python function that returns a tensor and its address.
+    `copy` is not null, it is the address of a `CopyRecord`, and its copy is passed if it is that of the tensor.
+    Otherwise `take` is called with the tensor: a Python function that returns the tensor to pass, and its address.
     """
 
     _fields_ = (
@@ -122,7 +123,7 @@ TORCH = {
 WRAP_SYMBOLS = ("_Z16THPVariable_WrapRKN2at10TensorBaseE", "_Z16THPVariable_WrapN2at10TensorBaseE")
 WRAP = "buddy_wrap"
 LIBC = {"clock_gettime": "i32 (i32, ptr)", "memcmp": "i32 (ptr, ptr, i64)"}
-ENTRY = "buddy_native_call"
+NATIVE_FUNCTION = "buddy_native_call"
 _ARITY_ERROR = "the compiled graph has more inputs"
 # The offset of the class in a Python object; `native_calls` checks it.
 TYPE_OFFSET = 8
@@ -151,7 +152,7 @@ def _declarations() -> str:
     return "\n".join(f"declare {type_.replace(' (', f' @{name}(')}" for name, type_ in functions.items())
 
 
-def _load(result: str, record: str, field: str, type_: str = "i64") -> str:
+def _load_field(result: str, record: str, field: str, type_: str = "i64") -> str:
     """Returns IR that loads a field of the record at `%record`."""
     offset = getattr(_RECORDS[record], field).offset
     return f"%{result}.at = getelementptr i8, ptr %{record}, i64 {offset}\n  %{result} = load {type_}, ptr %{result}.at"
@@ -164,7 +165,7 @@ def native_ir(layout: TensorLayout) -> str:
 
 @arity = private constant [{len(_ARITY_ERROR) + 1} x i8] c"{_ARITY_ERROR}\\00"
 
-; Whether the tensor at %tensor is a plain dense tensor of the CPU: not sparse, quantised, lazily conjugated, fake, ...
+; Returns whether the tensor at %tensor is a plain dense CPU tensor: not sparse, quantised, lazily conjugated, fake, ...
 define private i1 @is_plain(ptr %tensor) {{
   %impl = load ptr, ptr %tensor
   %keys.at = getelementptr i8, ptr %impl, i64 {layout.keys_offset}
@@ -177,7 +178,7 @@ define private i1 @is_plain(ptr %tensor) {{
   ret i1 %is_plain
 }}
 
-; The address of the elements of %object, or -1 if it has to be passed to Python.
+; Returns the address of the elements of %object, or -1 if it has to be passed to Python.
 define private i64 @address_of(ptr %object, ptr %argument) {{
   %slot = alloca i64
   store i64 0, ptr %slot
@@ -192,20 +193,20 @@ keys:
   %is_plain = call i1 @is_plain(ptr %tensor)
   br i1 %is_plain, label %element, label %miss
 element:
-  {_load("wanted_dtype", "argument", "dtype")}
+  {_load_field("wanted_dtype", "argument", "dtype")}
   call i32 @aoti_torch_get_dtype(ptr %tensor, ptr %slot)
   %dtype.32 = load i32, ptr %slot
   %dtype = zext i32 %dtype.32 to i64
   %has_dtype = icmp eq i64 %dtype, %wanted_dtype
   br i1 %has_dtype, label %dims, label %miss
 dims:
-  {_load("wanted_rank", "argument", "rank")}
+  {_load_field("wanted_rank", "argument", "rank")}
   call i32 @aoti_torch_get_dim(ptr %tensor, ptr %slot)
   %rank = load i64, ptr %slot
   %has_rank = icmp eq i64 %rank, %wanted_rank
   br i1 %has_rank, label %shape, label %miss
 shape:
-  {_load("wanted_sizes", "argument", "sizes", "ptr")}
+  {_load_field("wanted_sizes", "argument", "sizes", "ptr")}
   call i32 @aoti_torch_get_sizes(ptr %tensor, ptr %slot)
   %sizes = load ptr, ptr %slot
   %bytes = shl i64 %rank, 3
@@ -217,13 +218,13 @@ order:
   call i32 @aoti_torch_is_contiguous(ptr %tensor, ptr %slot)
   %dense.8 = load i8, ptr %slot
   %is_dense = icmp ne i8 %dense.8, 0
-  br i1 %is_dense, label %place, label %miss
-place:
+  br i1 %is_dense, label %data, label %miss
+data:
   %error = call i32 @aoti_torch_get_data_ptr(ptr %tensor, ptr %slot)
   %has_address = icmp eq i32 %error, 0
   br i1 %has_address, label %compare, label %miss
 compare:
-  {_load("wanted_address", "argument", "address")}
+  {_load_field("wanted_address", "argument", "address")}
   %address = load i64, ptr %slot
   %is_any = icmp eq i64 %wanted_address, {ANY_ADDRESS}
   %is_same = icmp eq i64 %wanted_address, %address
@@ -250,7 +251,7 @@ append:
   ret void
 }}
 
-; The address of the packed copy of %object that %copy has, or -1 if %object has to be passed to Python.
+; Returns the address of the packed copy of %object that %copy has, or -1 if %object has to be passed to Python.
 define private i64 @copy_of(ptr %object, ptr %copy, ptr %kept) {{
   %source = getelementptr i8, ptr %copy, i64 {CopyRecord.source.offset}
   %found = call i64 @address_of(ptr %object, ptr %source)
@@ -266,12 +267,12 @@ clear:
 compare:
   %version = call i64 @PyLong_AsLongLong(ptr %number)
   call void @Py_DecRef(ptr %number)
-  {_load("wanted_version", "copy", "version")}
+  {_load_field("wanted_version", "copy", "version")}
   %is_same = icmp eq i64 %version, %wanted_version
   br i1 %is_same, label %hit, label %miss
 hit:
-  {_load("tensor", "copy", "tensor", "ptr")}
-  {_load("address", "copy", "address")}
+  {_load_field("tensor", "copy", "tensor", "ptr")}
+  {_load_field("address", "copy", "address")}
   call void @keep(ptr %kept, ptr %tensor)
   ret i64 %address
 miss:
@@ -307,17 +308,17 @@ failed:
   ret i64 {NO_ADDRESS}
 }}
 
-; A new tensor for %result, as an object at %answer; returns its address, or -1 if Python has to allocate it.
+; Makes a new tensor for %result, as an object at %answer; returns its address, or -1 if Python has to allocate it.
 define private i64 @allocate(ptr %result, ptr %answer) {{
   %slot = alloca ptr
-  {_load("small", "result", "small")}
+  {_load_field("small", "result", "small")}
   %is_small = icmp ne i64 %small, 0
   br i1 %is_small, label %empty, label %miss
 empty:
-  {_load("rank", "result", "rank")}
-  {_load("sizes", "result", "sizes", "ptr")}
-  {_load("strides", "result", "strides", "ptr")}
-  {_load("dtype.64", "result", "dtype", "i64")}
+  {_load_field("rank", "result", "rank")}
+  {_load_field("sizes", "result", "sizes", "ptr")}
+  {_load_field("strides", "result", "strides", "ptr")}
+  {_load_field("dtype.64", "result", "dtype", "i64")}
   %dtype = trunc i64 %dtype.64 to i32
   %error = call i32 @aoti_torch_empty_strided(
     i64 %rank, ptr %sizes, ptr %strides, i32 %dtype, i32 0, i32 0, ptr %slot)
@@ -354,8 +355,8 @@ define private i64 @nanoseconds() {{
 
 ; Calls the entry, without the interpreter lock if the last call took long.
 define private void @run(ptr %call, ptr %words) {{
-  {_load("entry", "call", "entry", "ptr")}
-  {_load("is_long", "call", "is_long")}
+  {_load_field("entry", "call", "entry", "ptr")}
+  {_load_field("is_long", "call", "is_long")}
   %releases = icmp ne i64 %is_long, 0
   br i1 %releases, label %long, label %short
 long:
@@ -381,21 +382,21 @@ done:
 }}
 
 ; METH_FASTCALL: %self is a tuple whose first item is the address of the call's record.
-define ptr @{ENTRY}(ptr %self, ptr %inputs, i64 %n) {{
+define ptr @{NATIVE_FUNCTION}(ptr %self, ptr %inputs, i64 %n) {{
   %kept = alloca ptr
   store ptr null, ptr %kept
   %answer = alloca ptr
   %number = call ptr @PyTuple_GetItem(ptr %self, i64 0)
   %record = call i64 @PyLong_AsLongLong(ptr %number)
   %call = inttoptr i64 %record to ptr
-  {_load("n_inputs", "call", "n_inputs")}
-  {_load("n_arguments", "call", "n_arguments")}
-  {_load("arguments", "call", "arguments", "ptr")}
-  {_load("n_results", "call", "n_results")}
-  {_load("results", "call", "results", "ptr")}
-  {_load("arena", "call", "arena", "ptr")}
-  {_load("failures", "call", "failures", "ptr")}
-  {_load("finish", "call", "finish", "ptr")}
+  {_load_field("n_inputs", "call", "n_inputs")}
+  {_load_field("n_arguments", "call", "n_arguments")}
+  {_load_field("arguments", "call", "arguments", "ptr")}
+  {_load_field("n_results", "call", "n_results")}
+  {_load_field("results", "call", "results", "ptr")}
+  {_load_field("arena", "call", "arena", "ptr")}
+  {_load_field("failures", "call", "failures", "ptr")}
+  {_load_field("finish", "call", "finish", "ptr")}
   %has_inputs = icmp sge i64 %n, %n_inputs
   br i1 %has_inputs, label %enter, label %arity
 arity:
@@ -415,17 +416,17 @@ next_argument:
 argument_object:
   %argument.from = mul i64 %i, {ctypes.sizeof(ArgumentRecord)}
   %argument = getelementptr i8, ptr %arguments, i64 %argument.from
-  {_load("constant", "argument", "constant", "ptr")}
+  {_load_field("constant", "argument", "constant", "ptr")}
   %is_input = icmp eq ptr %constant, null
   br i1 %is_input, label %load_input, label %take_argument
 load_input:
-  {_load("input_number", "argument", "input")}
+  {_load_field("input_number", "argument", "input")}
   %input.at = getelementptr ptr, ptr %inputs, i64 %input_number
   %input = load ptr, ptr %input.at
   br label %take_argument
 take_argument:
   %object = phi ptr [ %constant, %argument_object ], [ %input, %load_input ]
-  {_load("copy", "argument", "copy", "ptr")}
+  {_load_field("copy", "argument", "copy", "ptr")}
   %has_no_copy = icmp eq ptr %copy, null
   br i1 %has_no_copy, label %find_argument, label %find_copy
 find_argument:
@@ -439,10 +440,10 @@ found_argument:
   %is_found = icmp ne i64 %found, {NO_ADDRESS}
   br i1 %is_found, label %store_argument, label %ask_argument
 ask_argument:
-  {_load("take", "argument", "take", "ptr")}
+  {_load_field("take", "argument", "take", "ptr")}
   %asked = call i64 @ask_python(ptr %take, ptr %object, ptr %kept, ptr %answer)
-  %is_refused = icmp eq i64 %asked, {NO_ADDRESS}
-  br i1 %is_refused, label %failed, label %store_argument
+  %has_failed_argument = icmp eq i64 %asked, {NO_ADDRESS}
+  br i1 %has_failed_argument, label %failed, label %store_argument
 store_argument:
   %word = phi i64 [ %found, %found_argument ], [ %asked, %ask_argument ]
   %word.at = getelementptr i64, ptr %words, i64 %i
@@ -462,7 +463,7 @@ make_result:
   %is_made = icmp ne i64 %made, {NO_ADDRESS}
   br i1 %is_made, label %store_result, label %ask_result
 ask_result:
-  {_load("make", "result", "make", "ptr")}
+  {_load_field("make", "result", "make", "ptr")}
   %asked_result = call i64 @ask_python(ptr %make, ptr null, ptr %kept, ptr %answer)
   %is_unmade = icmp eq i64 %asked_result, {NO_ADDRESS}
   br i1 %is_unmade, label %failed, label %share_result
@@ -474,7 +475,7 @@ store_result:
   %result_word = phi i64 [ %made, %make_result ], [ %asked_result, %share_result ]
   %result_object = load ptr, ptr %answer
   call i32 @PyList_SetItem(ptr %list, i64 %r, ptr %result_object)
-  {_load("passed", "result", "passed")}
+  {_load_field("passed", "result", "passed")}
   %is_passed = icmp ne i64 %passed, 0
   br i1 %is_passed, label %pass_result, label %count_result
 pass_result:
@@ -487,8 +488,8 @@ count_result:
   br label %next_result
 
 borrow:
-  %needs_none = icmp eq ptr %arena, null
-  br i1 %needs_none, label %enter_code, label %own_arena
+  %needs_no_arena = icmp eq ptr %arena, null
+  br i1 %needs_no_arena, label %enter_code, label %own_arena
 own_arena:
   %own = load i64, ptr %arena
   %busy.at = getelementptr i64, ptr %arena, i64 1
@@ -501,7 +502,7 @@ mark_busy:
   store i64 1, ptr %busy.at
   br label %store_arena
 ask_arena:
-  {_load("make_arena", "call", "make_arena", "ptr")}
+  {_load_field("make_arena", "call", "make_arena", "ptr")}
   %asked_arena = call i64 @ask_python(ptr %make_arena, ptr null, ptr %kept, ptr %answer)
   %has_no_arena = icmp eq i64 %asked_arena, {NO_ADDRESS}
   br i1 %has_no_arena, label %failed, label %store_arena
@@ -515,7 +516,7 @@ enter_code:
   %failures_before = load i64, ptr %failures
   call void @run(ptr %call, ptr %words)
   %failures_after = load i64, ptr %failures
-  br i1 %needs_none, label %check, label %compare_arena
+  br i1 %needs_no_arena, label %check, label %compare_arena
 compare_arena:
   %used.at = getelementptr i64, ptr %words, i64 %w
   %used = load i64, ptr %used.at

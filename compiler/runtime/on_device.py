@@ -22,8 +22,10 @@ from buddy.compiler.support.processes.interpreters import BlockingWorker
 from buddy.compiler.support.processes.lifetime import describe_exit
 
 PROCESS = "buddy.compiler.codegen.gpu.driver:serve"
+# The alignment of tensors in shared memory, in bytes.
 _ALIGNMENT = 64
-_END_SECONDS = 5.0
+# The time that a process may take to exit, before it is killed.
+_EXIT_SECONDS = 5.0
 _ON_CPU = "compile the program for the CPU (--preset default)"
 
 
@@ -48,20 +50,20 @@ class LoadedDeviceProgram:
     def __init__(self, artifact: Artifact) -> None:
         assert artifact.device is not None
         self._arguments, self._results = artifact.arguments, artifact.results
-        parts = list(_tensor_memory([*(argument.spec for argument in artifact.arguments), *artifact.results]))
-        size = parts[-1].start + parts[-1].size if parts else 0
+        regions = list(_tensor_memory([*(argument.spec for argument in artifact.arguments), *artifact.results]))
+        size = regions[-1].start + regions[-1].size if regions else 0
         count = len(artifact.arguments)
         self._lock = threading.Lock()
-        self._milliseconds: list[float] = []
+        self._kernel_milliseconds: list[float] = []
         with _shared_memory(max(1, size)) as fd:
             memory = mmap.mmap(fd, max(1, size))
-            self._buffers = [_tensor_at(memory, part) for part in parts]
+            self._buffers = [_tensor_at(memory, region) for region in regions]
             try:
                 self._worker = BlockingWorker(PROCESS, DeviceReply | DeviceFailed, log=2, keep=(fd,))
             except OSError as error:
                 raise GpuRunError(f"the process for the GPU did not start: {error}") from error
             end = weakref.finalize(self, self._worker.end)
-            request = LoadOnDevice(artifact.device, fd, size, tuple(parts[:count]), tuple(parts[count:]))
+            request = LoadOnDevice(artifact.device, fd, size, tuple(regions[:count]), tuple(regions[count:]))
             try:
                 self._name = self._request(request).device
             except GpuRunError:
@@ -73,7 +75,7 @@ class LoadedDeviceProgram:
         with self._lock:
             for value, buffer in zip(values, self._buffers, strict=False):
                 buffer.view(value.dtype).view(value.shape).copy_(value)
-            self._milliseconds.append(self._request(CallOnDevice()).milliseconds)
+            self._kernel_milliseconds.append(self._request(CallOnDevice()).milliseconds)
             results = self._buffers[len(self._arguments) :]
             return [
                 buffer.view(torch_dtype(spec)).view(_shape(spec)).clone()
@@ -85,9 +87,9 @@ class LoadedDeviceProgram:
 
     def notes(self) -> tuple[str, ...]:
         """Returns notes on the timings, which are those of whole calls."""
-        if not self._milliseconds:
+        if not self._kernel_milliseconds:
             return (f"on {self._name}: the program has not run yet",)
-        kernel_time = f"{median(self._milliseconds):.3g} ms"
+        kernel_time = f"{median(self._kernel_milliseconds):.3g} ms"
         return (f"on {self._name}: the kernels take {kernel_time}, the copies to and from the device the rest",)
 
     def _request(self, request: Message) -> DeviceReply:
@@ -100,7 +102,7 @@ class LoadedDeviceProgram:
             return answer
         if isinstance(answer, DeviceFailed):
             raise GpuRunError(answer.error, answer.todo)
-        how = describe_exit(self._worker.end(_END_SECONDS))
+        how = describe_exit(self._worker.end(_EXIT_SECONDS))
         raise GpuRunError(f"the process for the GPU ended with {how}")
 
 
@@ -120,7 +122,7 @@ def _shared_memory(size: int) -> Iterator[int]:
 
 
 def _tensor_memory(specs: Sequence[TensorSpec]) -> Iterator[HostMemory]:
-    """Yields the part of shared memory for each tensor, one after another."""
+    """Yields the region of shared memory for each tensor, one after another."""
     start = 0
     for spec in specs:
         size = torch.empty(_shape(spec), dtype=torch_dtype(spec), device="meta").nbytes
@@ -128,11 +130,11 @@ def _tensor_memory(specs: Sequence[TensorSpec]) -> Iterator[HostMemory]:
         start += -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
-def _tensor_at(memory: mmap.mmap, part: HostMemory) -> torch.Tensor:
-    """Returns the bytes of a part of shared memory; the tensor keeps the memory alive."""
-    if not part.size:
+def _tensor_at(memory: mmap.mmap, region: HostMemory) -> torch.Tensor:
+    """Returns the bytes of a region of shared memory; the tensor keeps the memory alive."""
+    if not region.size:
         return torch.empty(0, dtype=torch.uint8)
-    return torch.frombuffer(memory, dtype=torch.uint8, count=part.size, offset=part.start)
+    return torch.frombuffer(memory, dtype=torch.uint8, count=region.size, offset=region.start)
 
 
 def _shape(spec: TensorSpec) -> tuple[int, ...]:

@@ -19,8 +19,9 @@ import torch
 
 from buddy.compiler.protocol.artifact import FORK
 
-# job = {task, data}: the function of a team member, which asks the runtime for its number.
-_MEMBER = """
+# The function that each thread of a team runs: it asks the runtime for its number, and calls the task of a job, which
+# is {task, data}.
+_MEMBER_FUNCTION = """
 declare i32 @omp_get_thread_num()
 declare i32 @omp_get_num_threads()
 define internal void @buddy_member(ptr %job) {
@@ -34,7 +35,8 @@ define internal void @buddy_member(ptr %job) {
 }
 """
 
-_JOB = """
+# The start of `buddy_fork`: allocates the job, and stores the task and its data.
+_STORE_JOB = """
   %job = alloca [2 x ptr]
   %at = getelementptr i8, ptr %job, i64 8
   store ptr %task, ptr %job
@@ -43,9 +45,9 @@ _JOB = """
 
 # A parallel region of GCC's libgomp; LLVM's and Intel's runtimes support it too on Linux.
 _GOMP = f"""
-{_MEMBER}
+{_MEMBER_FUNCTION}
 declare void @GOMP_parallel(ptr, ptr, i32, i32)
-define void @{FORK}(ptr %task, ptr %data, i32 %threads) {{{_JOB}
+define void @{FORK}(ptr %task, ptr %data, i32 %threads) {{{_STORE_JOB}
   call void @GOMP_parallel(ptr @buddy_member, ptr %job, i32 %threads, i32 0)
   ret void
 }}
@@ -53,7 +55,7 @@ define void @{FORK}(ptr %task, ptr %data, i32 %threads) {{{_JOB}
 
 # A parallel region of LLVM's libomp and Intel's libiomp5, as clang calls it. `ident` is an empty location.
 _KMPC = f"""
-{_MEMBER}
+{_MEMBER_FUNCTION}
 @buddy_where = private constant [23 x i8] c";unknown;unknown;0;0;;\\00"
 @buddy_ident = private constant {{ i32, i32, i32, i32, ptr }} {{ i32 0, i32 2, i32 0, i32 22, ptr @buddy_where }}
 declare i32 @__kmpc_global_thread_num(ptr)
@@ -63,7 +65,7 @@ define internal void @buddy_microtask(ptr %global, ptr %bound, ptr %job) {{
   call void @buddy_member(ptr %job)
   ret void
 }}
-define void @{FORK}(ptr %task, ptr %data, i32 %threads) {{{_JOB}
+define void @{FORK}(ptr %task, ptr %data, i32 %threads) {{{_STORE_JOB}
   %me = call i32 @__kmpc_global_thread_num(ptr @buddy_ident)
   call void @__kmpc_push_num_threads(ptr @buddy_ident, i32 %me, i32 %threads)
   call void (ptr, i32, ptr, ...) @__kmpc_fork_call(ptr @buddy_ident, i32 1, ptr @buddy_microtask, ptr %job)
@@ -85,6 +87,7 @@ _RUNTIMES = (
     (("__kmpc_fork_call", "__kmpc_push_num_threads", "__kmpc_global_thread_num", *_THREAD_QUERIES), _KMPC),
 )
 
+# Returns the address of a symbol, 0 if it is not found.
 Lookup = Callable[[str], int]
 
 
@@ -114,9 +117,7 @@ def torch_fork() -> ForkDefinition:
 
 
 def find_fork(lookup: Lookup) -> ForkDefinition | None:
-    """Returns `buddy_fork` for the runtime whose symbols `lookup` finds, or `None`; `lookup` returns 0 if it finds
-    none.
-    """
+    """Returns `buddy_fork` for the runtime whose symbols `lookup` finds; `None` if it finds those of no runtime."""
     for names, text in _RUNTIMES:
         symbols = {name: lookup(name) for name in names}
         if all(symbols.values()):
@@ -125,9 +126,9 @@ def find_fork(lookup: Lookup) -> ForkDefinition | None:
 
 
 def _lookups() -> Iterator[Lookup]:
-    """Yields look-ups in the order of torch's own binding: global symbols (a preloaded runtime), then dependencies."""
+    """Yields look-ups in the order in which torch binds symbols: global ones (a preloaded runtime), dependencies."""
     if sys.platform == "win32":
-        yield from _modules_on_windows()
+        yield from _windows_lookups()
         return
     if sys.platform == "linux":
         yield _lookup_in(ctypes.CDLL(None))
@@ -140,7 +141,7 @@ def _lookups() -> Iterator[Lookup]:
         return
 
 
-def _modules_on_windows() -> Iterator[Lookup]:
+def _windows_lookups() -> Iterator[Lookup]:
     """Yields look-ups in the loaded OpenMP runtimes; torch's wheels for Windows contain Intel's."""
     kernel = ctypes.WinDLL("kernel32")  # type: ignore[attr-defined]
     kernel.GetModuleHandleW.restype = ctypes.c_void_p

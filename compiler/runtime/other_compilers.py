@@ -24,7 +24,7 @@ from buddy.compiler.runtime.measure import (
     make_run_report,
     precision_notes,
     run_eager,
-    run_to_time,
+    run_eager_to_time,
     summarize_times,
     time_call,
     time_interleaved,
@@ -63,12 +63,12 @@ def run_and_compare_with_native(
         load_seconds = process.wait_until_loaded()
         report_progress(f"running {COMPILER_NAMES[process.backend]}, this compiler's code and eager", 0.0)
         results = process.call()
-        native_code = _Native(captured, native)
+        native_code = _NativeSide(captured, native)
         torch.manual_seed(SEED)
         expected = run_eager(captured)
         if on_values is not None:
             on_values(results, expected)
-        calls = [process.time_call, *native_code.calls, lambda: time_call(lambda: run_to_time(captured))[1]]
+        calls = [process.time_call, *native_code.calls, lambda: time_call(lambda: run_eager_to_time(captured))[1]]
         # The program runs in another process.
         meter = LoadMeter(in_this_process=False)
         seconds = time_interleaved(calls, repeats, report_progress)
@@ -91,7 +91,7 @@ def run_and_compare_with_native(
     )
 
 
-class _Native:
+class _NativeSide:
     """This compiler's code of the same graph: its results, and calls to time; empty if it failed."""
 
     def __init__(self, captured: CapturedGraph, code: NativeCode) -> None:

@@ -13,26 +13,28 @@ from typing import Any, TypeAlias
 import torch
 
 _library = torch.library.Library("buddy", "FRAGMENT")
-_layers = torch.ops.buddy
+_buddy_ops = torch.ops.buddy
 
 # One direction of one layer. `steps` is [time, batch, inputs], or [rows, inputs] of packed sequences, with the number
 # of sequences that have each step in `batch_sizes`. Returns the output, of the form of `steps`, and the last states.
-_STATE_ARGUMENTS = "Tensor input_weight, Tensor hidden_weight, Tensor? input_bias, Tensor? hidden_bias"
+_WEIGHT_ARGUMENTS = "Tensor input_weight, Tensor hidden_weight, Tensor? input_bias, Tensor? hidden_bias"
 _ORDER_ARGUMENTS = "Tensor? batch_sizes=None, bool reverse=False"
-_LSTM = f"(Tensor steps, Tensor hidden, Tensor cell, {_STATE_ARGUMENTS}, Tensor? projection=None, {_ORDER_ARGUMENTS})"
-_GRU = f"(Tensor steps, Tensor hidden, {_STATE_ARGUMENTS}, {_ORDER_ARGUMENTS})"
-_RNN = f"(Tensor steps, Tensor hidden, {_STATE_ARGUMENTS}, str nonlinearity='tanh', {_ORDER_ARGUMENTS})"
+_LSTM = f"(Tensor steps, Tensor hidden, Tensor cell, {_WEIGHT_ARGUMENTS}, Tensor? projection=None, {_ORDER_ARGUMENTS})"
+_GRU = f"(Tensor steps, Tensor hidden, {_WEIGHT_ARGUMENTS}, {_ORDER_ARGUMENTS})"
+_RNN = f"(Tensor steps, Tensor hidden, {_WEIGHT_ARGUMENTS}, str nonlinearity='tanh', {_ORDER_ARGUMENTS})"
 _library.define(f"lstm_layer{_LSTM} -> (Tensor, Tensor, Tensor)")
 _library.define(f"gru_layer{_GRU} -> (Tensor, Tensor)")
 _library.define(f"rnn_layer{_RNN} -> (Tensor, Tensor)")
-# These also return [time, batch, 4 * width]: the input, forget, new and output gates of an LSTM, and its cell after
-# each step; or the reset, update and new gates of a GRU, and the sum over its state that the reset gate multiplies.
-# For an RNN, the output is enough. Packed sequences and projections are rejected.
+# These also return [time, batch, 4 * width]: for an LSTM, the input, forget, new and output gates (`new` is the
+# candidate, g in PyTorch's documentation, n for a GRU), and in a further tensor its cell after each step; for a GRU,
+# the reset, update and new gates, and the sum over its state that the reset gate multiplies. An RNN needs only its
+# output. Packed sequences and projections are rejected.
 _library.define(f"lstm_layer.saving{_LSTM} -> (Tensor, Tensor, Tensor, Tensor, Tensor)")
 _library.define(f"gru_layer.saving{_GRU} -> (Tensor, Tensor, Tensor)")
 _library.define(f"rnn_layer.saving{_RNN} -> (Tensor, Tensor)")
-# Take the gradients of the output and of the last states. Return those of the sums [time, batch, gates * width] (a GRU:
-# of the sums over the inputs, and of those over the states), and those of the first states.
+# The first arguments are the gradients of the output and of the last states. Returns those of the sums that enter the
+# gates, [time, batch, gates * width] (for a GRU, of the sums over the inputs and of those over the states), and those
+# of the first states.
 _library.define(
     "lstm_layer_backward(Tensor output, Tensor hidden, Tensor cell, Tensor hidden_weight, Tensor gates, Tensor cells, "
     "Tensor cells_before, bool reverse=False) -> (Tensor, Tensor, Tensor)"
@@ -46,21 +48,22 @@ _library.define(
     "bool reverse=False) -> (Tensor, Tensor)"
 )
 
-Weight: TypeAlias = torch.Tensor | None
+TensorOrNone: TypeAlias = torch.Tensor | None
 
 
 def _run_layer(
     function: Callable[..., Sequence[torch.Tensor]], steps: torch.Tensor, states: Sequence[torch.Tensor],
-    weights: Sequence[Weight], batch_sizes: Weight, reverse: bool,
+    weights: Sequence[TensorOrNone], batch_sizes: TensorOrNone, reverse: bool,
 ) -> list[torch.Tensor]:  # fmt: skip
     """Runs one direction of a layer by PyTorch's `function`, such as `torch.lstm`.
 
     With `reverse`, the steps are reversed before the call, and the output after it. Returns the output and the last
     states.
     """
-    present, stacked = [weight for weight in weights if weight is not None], [state[None] for state in states]
+    given_weights, stacked = [weight for weight in weights if weight is not None], [state[None] for state in states]
     hidden, has_biases = stacked if len(stacked) > 1 else stacked[0], weights[2] is not None
-    options = (present, has_biases, 1, 0.0, False, False)
+    # One layer of one direction, without dropout, not in training.
+    options = (given_weights, has_biases, 1, 0.0, False, False)
     if batch_sizes is None:
         output, *last = function(steps.flip(0) if reverse else steps, hidden, *options, False)
         return [output.flip(0) if reverse else output, *(state[0] for state in last)]
@@ -79,25 +82,26 @@ def _reversed_rows(batch_sizes: torch.Tensor) -> torch.Tensor:
 
 
 def _lstm_layer(
-    steps: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor, input_weight: Weight, hidden_weight: Weight,
-    input_bias: Weight, hidden_bias: Weight, projection: Weight = None, batch_sizes: Weight = None,
-    reverse: bool = False,
+    steps: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor, input_weight: TensorOrNone,
+    hidden_weight: TensorOrNone, input_bias: TensorOrNone, hidden_bias: TensorOrNone, projection: TensorOrNone = None,
+    batch_sizes: TensorOrNone = None, reverse: bool = False,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
     weights = (input_weight, hidden_weight, input_bias, hidden_bias, projection)
     return tuple(_run_layer(torch.lstm, steps, (hidden, cell), weights, batch_sizes, reverse))
 
 
 def _gru_layer(
-    steps: torch.Tensor, hidden: torch.Tensor, input_weight: Weight, hidden_weight: Weight, input_bias: Weight,
-    hidden_bias: Weight, batch_sizes: Weight = None, reverse: bool = False,
+    steps: torch.Tensor, hidden: torch.Tensor, input_weight: TensorOrNone, hidden_weight: TensorOrNone,
+    input_bias: TensorOrNone, hidden_bias: TensorOrNone, batch_sizes: TensorOrNone = None, reverse: bool = False,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
     weights = (input_weight, hidden_weight, input_bias, hidden_bias)
     return tuple(_run_layer(torch.gru, steps, (hidden,), weights, batch_sizes, reverse))
 
 
 def _rnn_layer(
-    steps: torch.Tensor, hidden: torch.Tensor, input_weight: Weight, hidden_weight: Weight, input_bias: Weight,
-    hidden_bias: Weight, nonlinearity: str = "tanh", batch_sizes: Weight = None, reverse: bool = False,
+    steps: torch.Tensor, hidden: torch.Tensor, input_weight: TensorOrNone, hidden_weight: TensorOrNone,
+    input_bias: TensorOrNone, hidden_bias: TensorOrNone, nonlinearity: str = "tanh",
+    batch_sizes: TensorOrNone = None, reverse: bool = False,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
     weights, function = (input_weight, hidden_weight, input_bias, hidden_bias), torch.rnn_tanh
     if nonlinearity == "relu":
@@ -118,15 +122,15 @@ def _stack_steps(per_step: Sequence[Sequence[torch.Tensor]], reverse: bool) -> l
     return [torch.stack(parts) for parts in zip(*ordered, strict=True)]
 
 
-def _reject_unsupported(*unsupported: Weight) -> None:
+def _reject_unsupported(*unsupported: TensorOrNone) -> None:
     if any(value is not None for value in unsupported):
-        raise NotImplementedError("packed sequences and projections: use the op without saved gates")
+        raise NotImplementedError("packed sequences and projections have no gradients: use the op without `.saving`")
 
 
 def _lstm_saving(
     steps: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor, input_weight: torch.Tensor,
-    hidden_weight: torch.Tensor, input_bias: Weight, hidden_bias: Weight, projection: Weight = None,
-    batch_sizes: Weight = None, reverse: bool = False,
+    hidden_weight: torch.Tensor, input_bias: TensorOrNone, hidden_bias: TensorOrNone, projection: TensorOrNone = None,
+    batch_sizes: TensorOrNone = None, reverse: bool = False,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
     _reject_unsupported(projection, batch_sizes)
     linear, per_step = torch.nn.functional.linear, []
@@ -143,7 +147,7 @@ def _lstm_saving(
 
 def _gru_saving(
     steps: torch.Tensor, hidden: torch.Tensor, input_weight: torch.Tensor, hidden_weight: torch.Tensor,
-    input_bias: Weight, hidden_bias: Weight, batch_sizes: Weight = None, reverse: bool = False,
+    input_bias: TensorOrNone, hidden_bias: TensorOrNone, batch_sizes: TensorOrNone = None, reverse: bool = False,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
     _reject_unsupported(batch_sizes)
     linear, per_step = torch.nn.functional.linear, []
@@ -190,11 +194,11 @@ def _gru_backward(
         reset, update, new, state_sum = gates[i].chunk(4, 1)
         hidden_gradient = hidden + output[i]
         new_gradient = hidden_gradient * (1 - update) * (1 - new * new)
-        both = (
+        common = (
             new_gradient * state_sum * reset * (1 - reset),
             hidden_gradient * (states_before[i] - new) * update * (1 - update),
         )  # fmt: skip
-        per_step.append([torch.cat([*both, new_gradient], 1), torch.cat([*both, new_gradient * reset], 1)])
+        per_step.append([torch.cat([*common, new_gradient], 1), torch.cat([*common, new_gradient * reset], 1)])
         hidden = hidden_gradient * update + per_step[-1][1] @ hidden_weight
     return *_stack_steps(per_step, not reverse), hidden
 
@@ -217,7 +221,7 @@ def _states_before(first: torch.Tensor, states: torch.Tensor, reverse: bool) -> 
     return torch.cat(parts)
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+def _save_for_gradients(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
     """Saves what the gradients need: the inputs, and all results but the last states."""
     states = 2 if len(output) == 5 else 1
     tensors = [value for value in inputs[: states + 5] if isinstance(value, torch.Tensor)]
@@ -228,7 +232,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -
 def _gradients_of_weights(
     ctx: Any, steps: torch.Tensor, before: torch.Tensor, input_weight: torch.Tensor, input_sums: torch.Tensor,
     state_sums: torch.Tensor,
-) -> tuple[torch.Tensor, list[Weight]]:  # fmt: skip
+) -> tuple[torch.Tensor, list[TensorOrNone]]:  # fmt: skip
     """Returns the gradients of the steps, and those of the weights and biases.
 
     `before` are the states before each step. `input_sums` and `state_sums` are the gradients of the sums over the
@@ -244,7 +248,7 @@ def _lstm_gradients(ctx: Any, output: torch.Tensor, hidden: torch.Tensor, cell: 
     steps, first, first_cell, input_weight, hidden_weight, *_biases, outputs, gates, cells = ctx.saved_tensors
     reverse = ctx.options[-1]
     before = _states_before(first_cell, cells, reverse)
-    sums, *states = _layers.lstm_layer_backward(output, hidden, cell, hidden_weight, gates, cells, before, reverse)
+    sums, *states = _buddy_ops.lstm_layer_backward(output, hidden, cell, hidden_weight, gates, cells, before, reverse)
     states_before = _states_before(first, outputs, reverse)
     step_gradients, weights = _gradients_of_weights(ctx, steps, states_before, input_weight, sums, sums)
     return step_gradients, *states, *weights, None, None, None
@@ -253,7 +257,7 @@ def _lstm_gradients(ctx: Any, output: torch.Tensor, hidden: torch.Tensor, cell: 
 def _gru_gradients(ctx: Any, output: torch.Tensor, hidden: torch.Tensor, *_: Any) -> Any:
     steps, first, input_weight, hidden_weight, *_biases, outputs, gates = ctx.saved_tensors
     before = _states_before(first, outputs, ctx.options[-1])
-    *sums, state = _layers.gru_layer_backward(output, hidden, hidden_weight, gates, before, ctx.options[-1])
+    *sums, state = _buddy_ops.gru_layer_backward(output, hidden, hidden_weight, gates, before, ctx.options[-1])
     step_gradients, weights = _gradients_of_weights(ctx, steps, before, input_weight, *sums)
     return step_gradients, state, *weights, None, None
 
@@ -261,7 +265,7 @@ def _gru_gradients(ctx: Any, output: torch.Tensor, hidden: torch.Tensor, *_: Any
 def _rnn_gradients(ctx: Any, output: torch.Tensor, hidden: torch.Tensor) -> Any:
     steps, first, input_weight, hidden_weight, *_biases, outputs = ctx.saved_tensors
     nonlinearity, _batch_sizes, reverse = ctx.options
-    sums, state = _layers.rnn_layer_backward(output, hidden, hidden_weight, outputs, nonlinearity, reverse)
+    sums, state = _buddy_ops.rnn_layer_backward(output, hidden, hidden_weight, outputs, nonlinearity, reverse)
     states_before = _states_before(first, outputs, reverse)
     step_gradients, weights = _gradients_of_weights(ctx, steps, states_before, input_weight, sums, sums)
     return step_gradients, state, *weights, None, None, None
@@ -270,18 +274,18 @@ def _rnn_gradients(ctx: Any, output: torch.Tensor, hidden: torch.Tensor) -> Any:
 # ---- shapes, and registration ----------------------------------------------------------------------------------------
 
 
-def _like(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def _empty_like(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return tuple(tensor.new_empty(tensor.shape) for tensor in tensors)
 
 
 def _layer_shapes(steps: torch.Tensor, hidden: torch.Tensor, *rest: object, **_: object) -> tuple[torch.Tensor, ...]:
-    return steps.new_empty([*steps.shape[:-1], hidden.shape[-1]]), *_like(hidden)
+    return steps.new_empty([*steps.shape[:-1], hidden.shape[-1]]), *_empty_like(hidden)
 
 
 def _lstm_shapes(
     steps: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor, *rest: object, **_: object
 ) -> tuple[torch.Tensor, ...]:
-    return *_layer_shapes(steps, hidden), *_like(cell)
+    return *_layer_shapes(steps, hidden), *_empty_like(cell)
 
 
 def _gates_shape(steps: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
@@ -292,7 +296,7 @@ def _lstm_saving_shapes(
     steps: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor, *rest: object, **_: object
 ) -> tuple[torch.Tensor, ...]:
     output, *states = _lstm_shapes(steps, hidden, cell)
-    return output, *states, _gates_shape(steps, hidden), *_like(output)
+    return output, *states, _gates_shape(steps, hidden), *_empty_like(output)
 
 
 def _gru_saving_shapes(
@@ -305,20 +309,20 @@ def _lstm_backward_shapes(
     output: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor, hidden_weight: torch.Tensor, gates: torch.Tensor,
     *rest: object, **_: object,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    return _like(gates, hidden, cell)
+    return _empty_like(gates, hidden, cell)
 
 
 def _gru_backward_shapes(
     output: torch.Tensor, hidden: torch.Tensor, *rest: object, **_: object
 ) -> tuple[torch.Tensor, ...]:
     sums = [output.new_empty([*output.shape[:-1], 3 * output.shape[-1]]) for _ in range(2)]
-    return *sums, *_like(hidden)
+    return *sums, *_empty_like(hidden)
 
 
 def _rnn_backward_shapes(
     output: torch.Tensor, hidden: torch.Tensor, *rest: object, **_: object
 ) -> tuple[torch.Tensor, ...]:
-    return _like(output, hidden)
+    return _empty_like(output, hidden)
 
 
 _KERNELS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
@@ -338,4 +342,4 @@ for _name, (_function, _shapes) in _KERNELS.items():
 for _name, _backward in (
     ("lstm_layer.saving", _lstm_gradients), ("gru_layer.saving", _gru_gradients), ("rnn_layer.saving", _rnn_gradients),
 ):  # fmt: skip
-    torch.library.register_autograd(f"buddy::{_name}", _backward, setup_context=_save, lib=_library)
+    torch.library.register_autograd(f"buddy::{_name}", _backward, setup_context=_save_for_gradients, lib=_library)

@@ -28,6 +28,7 @@ CAN_RELEASE = sys.platform == "linux"
 MIN_RELEASED_BYTES = 1 << 20
 # The size of the file that is mapped repeatedly, in bytes: a process may have only 65,530 mappings.
 _FILE_BYTES = 16 << 20
+# The number of elements that are compared at a time: a comparison makes a mask of as many bytes.
 _CHUNK_ELEMENTS = 1 << 20
 _MAP_FIXED, _PROT_NONE = 0x10, 0
 # Integers with as many bytes as an element.
@@ -100,7 +101,7 @@ def restore(weight: torch.Tensor) -> None:
     _restored.add(weight.data_ptr())
     if _is_untouched(weight):
         bits = _in_memory_order(weight).view(_BITS[weight.itemsize])
-        positions, packed = _positions(weight, entry.pack), entry.packed.reshape(-1).view(bits.dtype)
+        positions, packed = _positions_of_packed(weight, entry.pack), entry.packed.reshape(-1).view(bits.dtype)
         holds_element = positions > 0
         bits[positions[holds_element] - 1] = packed[holds_element]
 
@@ -139,7 +140,7 @@ def return_free_memory() -> None:
         trim(ctypes.c_size_t(0))
 
 
-def _positions(weight: torch.Tensor, pack: Pack) -> torch.Tensor:
+def _positions_of_packed(weight: torch.Tensor, pack: Pack) -> torch.Tensor:
     """Returns the position in memory order in `weight`, from 1, of each packed element; 0 for padding."""
     count, total = weight.numel(), 0
     # Positions that do not fit into an element are packed in parts.
@@ -165,7 +166,7 @@ def _sum_of_bits(tensor: torch.Tensor) -> int:
 
 
 def _is_untouched(weight: torch.Tensor) -> bool:
-    """Returns whether memory still reads as `_memory_of_nan` returned it."""
+    """Returns whether all elements of a released weight still have the bits of `_memory_of_nan`."""
     flat = _in_memory_order(weight).view(_BITS[weight.itemsize]).numpy()
     return all(bool((flat[i : i + _CHUNK_ELEMENTS] == -1).all()) for i in range(0, flat.size, _CHUNK_ELEMENTS))
 
@@ -173,17 +174,19 @@ def _is_untouched(weight: torch.Tensor) -> bool:
 def _memory_of_nan(like: torch.Tensor) -> torch.Tensor:
     """Returns a tensor with the form of `like`, all bits of which are one, in memory that is allocated when written."""
     size = -(-like.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
-    address = _map(0, size, _PROT_NONE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
+    address = _map_memory(0, size, _PROT_NONE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
     for start in range(0, size, _FILE_BYTES):
         part = min(_FILE_BYTES, size - start)
-        _map(address + start, part, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | _MAP_FIXED, _file_of_ones())
+        _map_memory(
+            address + start, part, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | _MAP_FIXED, _file_of_ones()
+        )
     memory = (ctypes.c_byte * like.nbytes).from_address(address)
-    weakref.finalize(memory, _unmap, address, size).atexit = False
+    weakref.finalize(memory, _unmap_memory, address, size).atexit = False
     flat = torch.frombuffer(memory, dtype=like.dtype, count=math.prod(like.shape))
     return flat.as_strided(like.shape, like.stride())
 
 
-def _map(address: int, size: int, protection: int, flags: int, file: int) -> int:
+def _map_memory(address: int, size: int, protection: int, flags: int, file: int) -> int:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
@@ -193,14 +196,14 @@ def _map(address: int, size: int, protection: int, flags: int, file: int) -> int
     return int(mapped)
 
 
-def _unmap(address: int, size: int) -> None:
+def _unmap_memory(address: int, size: int) -> None:
     _released.pop(address, None)
     _restored.discard(address)
     ctypes.CDLL(None).munmap(ctypes.c_void_p(address), ctypes.c_size_t(size))
 
 
 def _file_of_ones() -> int:
-    """Returns the file in memory, all bits of which are one."""
+    """Returns the descriptor of the file in memory, all bits of which are one."""
     global _file
     if _file < 0:
         _file = os.memfd_create("buddy-released-weights", os.MFD_CLOEXEC)

@@ -81,7 +81,7 @@ def _has_bytes(tensor: torch.Tensor) -> bool:
 
 def _key(captured: CapturedGraph, expected: Sequence[object]) -> str:
     results = [value for value in expected if isinstance(value, torch.Tensor)]
-    tensors = [*captured.tensors, *results, *([] if captured.random is None else [captured.random])]
+    tensors = [*captured.tensors, *results, *([] if captured.random_state is None else [captured.random_state])]
     return digest(
         serialization.graph_hash(captured.graph),
         [f"{tensor.dtype} {tuple(tensor.shape)}" for tensor in tensors],

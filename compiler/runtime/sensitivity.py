@@ -61,7 +61,7 @@ from buddy.compiler.runtime.compare import (
 )
 from buddy.compiler.runtime.graph_interpreter import (
     NO_PRECISIONS,
-    PRODUCTS,
+    SECOND_FACTOR_POSITIONS,
     SEED,
     LockstepInterpreter,
     Precisions,
@@ -75,19 +75,19 @@ from buddy.compiler.runtime.torch_values import to_torch_dtype
 from buddy.compiler.runtime.winograd import can_use_winograd, convolve
 
 # For each target of a matrix product, the index of the first factor: the length of its rows is the number of addends.
-_PRODUCTS = {"mm.default": 0, "bmm.default": 0, "addmm.default": 1, "baddbmm.default": 1}
+_FIRST_FACTOR_POSITIONS = {"mm.default": 0, "bmm.default": 0, "addmm.default": 1, "baddbmm.default": 1}
 _SUMS, _MEANS = {"sum.default", "sum.dim_IntList"}, {"mean.default", "mean.dim"}
 
 
 class RandomRoundingInterpreter(LockstepInterpreter):
-    """A `LockstepInterpreter` that rounds at random, with bits from `seed` instead of torch's own generator."""
+    """A `LockstepInterpreter` that rounds at random, with a generator of its own, which starts from `seed`."""
 
     def __init__(
         self, graph: Graph, tensors: Sequence[torch.Tensor], symbols: Mapping[str, int], seed: int,
         precisions: Precisions = NO_PRECISIONS,
     ) -> None:  # fmt: skip
         super().__init__(graph, tensors, symbols, (), "float64", precisions=precisions)
-        self._bits = torch.Generator().manual_seed(seed)
+        self._generator = torch.Generator().manual_seed(seed)
 
     def _compute(self, op: Op) -> torch.Tensor:
         value = super()._compute(op)
@@ -95,26 +95,26 @@ class RandomRoundingInterpreter(LockstepInterpreter):
             value = convolve(self._operand(op, 0), self._operand(op, 1), op.args[4])
             if op.args[2] is not None:
                 value = value + self._operand(op, 2).double().reshape(-1, 1, 1)
-        length = _number_of_addends(op, self._operand)
-        if length > 1 and isinstance(value, torch.Tensor) and value.dtype == torch.float64:
-            value = value + self._error_of_sum(op, value, length)
+        n_addends = _number_of_addends(op, self._operand)
+        if n_addends > 1 and isinstance(value, torch.Tensor) and value.dtype == torch.float64:
+            value = value + self._error_of_sum(op, value, n_addends)
         return self._round(value, op)
 
     def _operand(self, op: Op, index: int) -> torch.Tensor:
         value: torch.Tensor = self.value(op.args[index].name)
         return value
 
-    def _error_of_sum(self, op: Op, value: torch.Tensor, length: float) -> torch.Tensor:
-        """Returns random errors of `value`, the result of `op`: sums or means of `length` addends each."""
+    def _error_of_sum(self, op: Op, value: torch.Tensor, n_addends: float) -> torch.Tensor:
+        """Returns random errors of `value`, the result of `op`: sums or means of `n_addends` addends each."""
         values = {p.name: self.value(p.name) for p in op.parents}
-        if op.target in PRODUCTS and op.stable not in self._precisions:
+        if op.target in SECOND_FACTOR_POSITIONS and op.stable not in self._precisions:
             squares = product_in_double(op, values, self._symbols, lambda value: widen(value).square())
         else:
             squares = self.compute_alone(op, {name: widen(value).square() for name, value in values.items()})
-        scale = length if op.target in _MEANS else 1.0
-        squared_partial_sums = length * (squares * scale / 2 + (value * scale).square() / 3)
+        scale = n_addends if op.target in _MEANS else 1.0
+        squared_partial_sums = n_addends * (squares * scale / 2 + (value * scale).square() / 3)
         deviation = torch.finfo(torch.float32).eps / 2 * (squared_partial_sums / 3).sqrt() / scale
-        return deviation * torch.randn(value.shape, generator=self._bits, dtype=torch.float64)
+        return deviation * torch.randn(value.shape, generator=self._generator, dtype=torch.float64)
 
     def _round(self, value: torch.Tensor, op: Op, index: int = 0) -> torch.Tensor:
         if isinstance(value, (list, tuple)):
@@ -122,13 +122,13 @@ class RandomRoundingInterpreter(LockstepInterpreter):
         meta = op.metas[index] if index < len(op.metas) else None
         if not isinstance(value, torch.Tensor) or meta is None:
             return value
-        return round_at_random(value, to_torch_dtype(meta.dtype), self._bits)
+        return round_at_random(value, to_torch_dtype(meta.dtype), self._generator)
 
 
 def _number_of_addends(op: Op, operand: Callable[[Op, int], torch.Tensor]) -> float:
     """Returns the number of addends of each element of the result; 0 if `op` does not compute sums."""
-    if op.target in _PRODUCTS:
-        return operand(op, _PRODUCTS[op.target]).shape[-1]
+    if op.target in _FIRST_FACTOR_POSITIONS:
+        return operand(op, _FIRST_FACTOR_POSITIONS[op.target]).shape[-1]
     if op.target == "convolution.default":
         weight, is_transposed, groups = operand(op, 1), bool(op.args[6]), int(op.args[8])
         return weight[:, 0].numel() / groups if is_transposed else weight[0].numel()
@@ -138,18 +138,18 @@ def _number_of_addends(op: Op, operand: Callable[[Op, int], torch.Tensor]) -> fl
     return 0
 
 
-def round_at_random(value: torch.Tensor, dtype: torch.dtype, bits: torch.Generator) -> torch.Tensor:
+def round_at_random(value: torch.Tensor, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
     """Rounds a double-precision tensor to `dtype`: each element to one of its two neighbours in it, at random."""
     if value.is_complex():
         part = {torch.complex64: torch.float32, torch.complex32: torch.float16}.get(dtype, torch.float64)
-        real, imaginary = (round_at_random(x, part, bits) for x in (value.real, value.imag))
+        real, imaginary = (round_at_random(x, part, generator) for x in (value.real, value.imag))
         return torch.complex(real.double(), imaginary.double()).to(dtype)
     if not value.is_floating_point() or not dtype.is_floating_point or dtype in (torch.float64, value.dtype):
         return value.to(dtype)
     # The distance between neighbours of x = m 2^e with 1/2 <= m < 1.
     _, exponent = torch.frexp(value)
     step = torch.ldexp(torch.full_like(value, torch.finfo(dtype).eps), exponent - 1)
-    moved = value + (torch.rand(value.shape, generator=bits, dtype=torch.float64) - 0.5) * step
+    moved = value + (torch.rand(value.shape, generator=generator, dtype=torch.float64) - 0.5) * step
     nearest = value.to(dtype)
     return torch.where(nearest == value, nearest, moved.to(dtype))
 
@@ -176,18 +176,20 @@ _log = logging.getLogger("buddy.runner")
 
 
 def measure_spreads(
-    captured: CapturedGraph, expected: Sequence[torch.Tensor], random: torch.Tensor | None = None
+    captured: CapturedGraph, expected: Sequence[torch.Tensor], random_state: torch.Tensor | None = None
 ) -> tuple[Spread, ...]:
     """Returns the spread of each of eager's results, `expected`: its difference from double precision, if finite.
 
     There is one spread per result, in order; it is 0 for results that are not floats. Spreads are read from disk if an
     earlier run had the same values, else measured once for each `captured`. Returns () if the measurement fails, for
-    lack of memory or because an op does not support double precision. `random` is the state of torch's generator before
-    eager's run; by default, eager started from `SEED`.
+    lack of memory or because an op does not support double precision. `random_state` is the state of torch's generator
+    before eager's run; by default, eager started from `SEED`.
     """
     if captured.spreads is None:
-        captured.random = random
-        captured.spreads = saved_spreads.find_or_measure(captured, expected, lambda: _measure(captured, expected))
+        captured.random_state = random_state
+        captured.spreads = saved_spreads.find_or_measure(
+            captured, expected, lambda: _measure_spreads(captured, expected)
+        )
     return captured.spreads
 
 
@@ -216,7 +218,7 @@ def compare_result(
         return msgspec.structs.replace(report, checks=(tolerance_check(compiled, eager),))
     is_close, dtype = report.verdict != "mismatch", report.dtype
     eager, compiled = _as_numbers(captured, eager), _as_numbers(captured, compiled)
-    is_result_correct, spread = is_correct(captured, expected, index, compiled, is_close)
+    is_result_correct, spread = judge_result(captured, expected, index, compiled, is_close)
     checks = _deciding_checks(compiled, eager, spread, is_close)
     if spread is None:
         return msgspec.structs.replace(report, checks=checks)
@@ -233,7 +235,7 @@ def compare_result(
 def _deciding_checks(
     compiled: torch.Tensor, eager: torch.Tensor, spread: Spread | None, is_close: bool
 ) -> tuple[ErrorCheck, ...]:
-    """Returns the checks of the rule by which `is_correct` decided."""
+    """Returns the checks of the rule by which `judge_result` decided."""
     if spread is None and is_close and _is_rounded(eager):
         checks = _error_checks(compiled, eager, _NO_SPREAD)
         return checks if all(check.ok for check in checks) else (tolerance_check(compiled, eager),)
@@ -242,7 +244,7 @@ def _deciding_checks(
     return _error_checks(compiled, eager, spread)
 
 
-def is_correct(
+def judge_result(
     captured: CapturedGraph, expected: Sequence[torch.Tensor], index: int, compiled: torch.Tensor, is_close: bool
 ) -> tuple[bool, Spread | None]:
     """Returns whether result `index` is correct, and the spread that decided, or `None`.
@@ -286,7 +288,7 @@ def _spreads_of_precisions(captured: CapturedGraph, expected: Sequence[torch.Ten
     may therefore differ by as much as all roundings change it, and all rows together by `_SHARE_OF_PRECISION` of that.
     """
     if _PRECISIONS_KEY not in captured.further_spreads:
-        with _generator_from(captured.random):
+        with _generator_from(captured.random_state):
             plain = compute_results(captured.graph, captured.tensors, captured.numbers)
         effects = (measure_difference(*pair) for pair in zip(expected, plain, strict=True))
         captured.further_spreads[_PRECISIONS_KEY] = tuple(
@@ -384,30 +386,32 @@ def allowed_tolerance(dtype: torch.dtype, spread: Spread) -> Tolerance:
 def describe_limit(dtype: torch.dtype, spread: Spread | None, is_close: bool) -> str:
     """Returns the limit that a wrong result exceeds; `is_close` is true if it is within its type's tolerance."""
     if spread is None or not is_close:
-        return str(allowed_tolerance(dtype, spread or Spread(0.0, 0.0)))
+        return str(allowed_tolerance(dtype, spread or _NO_SPREAD))
     return f"{MULTIPLE:g} x spread: {MULTIPLE * spread.largest:.2g}, rms {MULTIPLE * spread.rms:.2g}"
 
 
-def _measure(captured: CapturedGraph, expected: Sequence[torch.Tensor]) -> tuple[Spread, ...]:
+def _measure_spreads(captured: CapturedGraph, expected: Sequence[torch.Tensor]) -> tuple[Spread, ...]:
     try:
         if captured.disturbed is not None:
-            captured.exact = list(expected)
+            captured.exact_results = list(expected)
             return _spreads_of_disturbed(captured, 0)
         run = _run_in_double(captured)
     except Exception as error:  # any error of an op, which may be the script's own
         _log.debug("no run in double precision", exc_info=error)
         return ()
-    measured = (measure_difference(rounded, exact) for rounded, exact in zip(expected, captured.exact, strict=True))
+    measured = (
+        measure_difference(rounded, exact) for rounded, exact in zip(expected, captured.exact_results, strict=True)
+    )
     return tuple(spread._replace(is_complete=not run.narrow_nodes) for spread in measured)
 
 
 def _run_in_double(captured: CapturedGraph) -> LockstepInterpreter:
     """Returns a run in double precision, whose results are then in `captured`."""
-    with _generator_from(captured.random):
+    with _generator_from(captured.random_state):
         run = LockstepInterpreter(
             captured.graph, captured.tensors, _symbols(captured), (), "float64", precisions=captured.precisions
         )
-        captured.exact = run.finish()
+        captured.exact_results = run.finish()
     return run
 
 
@@ -419,13 +423,15 @@ def further_spreads(captured: CapturedGraph, seed: int) -> tuple[Spread, ...]:
                 # Seed 0 is that of `measure_spreads`.
                 captured.further_spreads[seed] = _spreads_of_disturbed(captured, seed + 1)
                 return captured.further_spreads[seed]
-            if not captured.exact:  # the spreads were on disk
+            if not captured.exact_results:  # the spreads were on disk
                 _run_in_double(captured)
             run = _run_with_random_errors(captured, seed)
         except Exception as error:  # any error of an op, as above
             _log.debug("no run with random errors", exc_info=error)
             return ()
-        measured = (measure_difference(rounded, exact) for rounded, exact in zip(run, captured.exact, strict=True))
+        measured = (
+            measure_difference(rounded, exact) for rounded, exact in zip(run, captured.exact_results, strict=True)
+        )
         captured.further_spreads[seed] = tuple(measured)
     return captured.further_spreads[seed]
 
@@ -436,13 +442,13 @@ def _spreads_of_disturbed(captured: CapturedGraph, seed: int) -> tuple[Spread, .
     They are not complete, because ops that are not known to sum have errors of a few roundings of their results.
     """
     assert captured.disturbed is not None
-    if not captured.exact:  # the spreads were on disk
+    if not captured.exact_results:  # the spreads were on disk
         assert captured.eager is not None
-        captured.exact = captured.eager(captured.tensors)
+        captured.exact_results = captured.eager(captured.tensors)
     one, other = (
         [
             measure_difference(_as_numbers(captured, value), _as_numbers(captured, exact))
-            for value, exact in zip(run, captured.exact, strict=True)
+            for value, exact in zip(run, captured.exact_results, strict=True)
         ]
         for run in captured.disturbed(captured.tensors, seed)
     )
@@ -450,7 +456,7 @@ def _spreads_of_disturbed(captured: CapturedGraph, seed: int) -> tuple[Spread, .
 
 
 def _run_with_random_errors(captured: CapturedGraph, seed: int) -> list[torch.Tensor]:
-    with _generator_from(captured.random):
+    with _generator_from(captured.random_state):
         return RandomRoundingInterpreter(
             captured.graph, captured.tensors, _symbols(captured), seed, captured.precisions
         ).finish()
@@ -461,13 +467,13 @@ def _symbols(captured: CapturedGraph) -> dict[str, int]:
 
 
 @contextmanager
-def _generator_from(random: torch.Tensor | None) -> Iterator[None]:
-    """Disables gradients and sets torch's generator to the state `random`, or of `SEED`; restores it afterwards."""
+def _generator_from(random_state: torch.Tensor | None) -> Iterator[None]:
+    """Disables gradients, and sets torch's generator to `random_state`, by default that of `SEED`; restores both."""
     previous = torch.get_rng_state()
     try:
         torch.manual_seed(SEED)
-        if random is not None:
-            torch.set_rng_state(random)
+        if random_state is not None:
+            torch.set_rng_state(random_state)
         with torch.no_grad():
             yield
     finally:
@@ -478,13 +484,13 @@ def measure_difference(rounded: torch.Tensor, exact: torch.Tensor) -> Spread:
     """Returns the differences of elements that are finite in both; 0 for results that are not floats."""
     floats = isinstance(rounded, torch.Tensor) and (rounded.is_floating_point() or rounded.is_complex())
     if not floats or not rounded.numel():
-        return Spread(0.0, 0.0)
+        return _NO_SPREAD
     dtype = _DOUBLE_TYPES[rounded.is_complex()]
     values, reference = rounded.detach().to(dtype), exact.detach().to(dtype)
     finite = values.isfinite() & reference.isfinite()
     square = torch.where(finite, (values - reference).abs(), 0.0).square()
     if not bool(finite.any()):
-        return Spread(0.0, 0.0)
+        return _NO_SPREAD
     dims = [dim for dim, size in enumerate(square.shape) if size > 1 and square.numel() // size >= MIN_SLICE_ELEMENTS]
     slices = {dim: square.movedim(dim, 0).flatten(1).mean(1).sqrt() for dim in dims}
     return Spread(math.sqrt(float(square.max())), math.sqrt(float(square.sum() / finite.sum())), slices)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from buddy.compiler.runtime.compare import detects_moved_elements
+from buddy.compiler.runtime.compare import can_detect_moved_elements
 
 # The state of a weight when it was packed, and the shape and element type of its packed copy.
 _Key = tuple[object, ...]
@@ -51,7 +51,7 @@ class SharedArgument:
             packed = pack()
             if not torch.equal(packed, shared_copy):
                 self._packs_equally = False
-            elif detects_moved_elements(source):
+            elif can_detect_moved_elements(source):
                 self._packs_equally = True
             return packed
         return shared_copy

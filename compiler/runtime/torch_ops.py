@@ -47,7 +47,8 @@ _library.impl("observe", _observe, "CompositeExplicitAutograd")
 
 _WORD_MASK = 0xFFFFFFFF
 
-# Word `word` (0 to 3) of each block as int32, and words 2 * `pair` (the low half) and 2 * `pair` + 1 as int64.
+# `philox32` returns word `word` (0 to 3) of each element as int32; `philox64` returns words 2 * `pair` (the low half)
+# and 2 * `pair` + 1 as int64.
 _library.define("philox32(Tensor seed, int stream, SymInt[] size, int word=0) -> Tensor")
 _library.define("philox64(Tensor seed, int stream, SymInt[] size, int pair=0) -> Tensor")
 
@@ -71,8 +72,8 @@ def _high(product: torch.Tensor) -> torch.Tensor:
     return (product >> 32) & _WORD_MASK
 
 
-def _block(seed: torch.Tensor, stream: int, size: Sequence[int]) -> tuple[torch.Tensor, ...]:
-    """Returns the four words of each element of a tensor of `size`."""
+def _philox_words(seed: torch.Tensor, stream: int, size: Sequence[int]) -> tuple[torch.Tensor, ...]:
+    """Returns the four random words of each element of a tensor of `size`."""
     count = 1
     for extent in size:
         count *= extent
@@ -82,17 +83,32 @@ def _block(seed: torch.Tensor, stream: int, size: Sequence[int]) -> tuple[torch.
 
 
 def _philox32(seed: torch.Tensor, stream: int, size: Sequence[int], word: int = 0) -> torch.Tensor:
-    return _block(seed, stream, size)[word].to(torch.int32)
+    return _philox_words(seed, stream, size)[word].to(torch.int32)
 
 
 def _philox64(seed: torch.Tensor, stream: int, size: Sequence[int], pair: int = 0) -> torch.Tensor:
-    words = _block(seed, stream, size)
+    words = _philox_words(seed, stream, size)
     return words[2 * pair] | (words[2 * pair + 1] << 32)
 
 
 _library.impl("philox32", _philox32, "CPU")
 _library.impl("philox64", _philox64, "CPU")
-# `x` [m, k] times the transpose of `steps` [n, k], integers of -8 to 7, times `scales` [n, groups]: of groups along K.
+
+
+@torch.library.register_fake("buddy::philox32", lib=_library)
+def _(seed: torch.Tensor, stream: int, size: Sequence[int], word: int = 0) -> torch.Tensor:
+    return seed.new_empty(list(size), dtype=torch.int32)
+
+
+@torch.library.register_fake("buddy::philox64", lib=_library)
+def _(seed: torch.Tensor, stream: int, size: Sequence[int], pair: int = 0) -> torch.Tensor:
+    return seed.new_empty(list(size), dtype=torch.int64)
+
+
+# ---- products of dequantised integers --------------------------------------------------------------------------------
+
+# The product of `x` [m, k] and the transpose of 4-bit weights: `steps` [n, k], integers from -8 to 7, times `scales`
+# [n, groups], one for each group of consecutive steps along k.
 _library.define("int4_mm(Tensor x, Tensor steps, Tensor scales) -> Tensor")
 
 
@@ -109,31 +125,13 @@ def _(x: torch.Tensor, steps: torch.Tensor, scales: torch.Tensor) -> torch.Tenso
     return x.new_empty(x.shape[0], steps.shape[0])
 
 
-# Decompositions to torch's own ops, for tools that do not know these.
-DECOMPOSITIONS = {
-    torch.ops.buddy.philox32.default: _philox32,
-    torch.ops.buddy.philox64.default: _philox64,
-    torch.ops.buddy.int4_mm.default: _int4_mm,
-}
-
-
-@torch.library.register_fake("buddy::philox32", lib=_library)
-def _(seed: torch.Tensor, stream: int, size: Sequence[int], word: int = 0) -> torch.Tensor:
-    return seed.new_empty(list(size), dtype=torch.int32)
-
-
-@torch.library.register_fake("buddy::philox64", lib=_library)
-def _(seed: torch.Tensor, stream: int, size: Sequence[int], pair: int = 0) -> torch.Tensor:
-    return seed.new_empty(list(size), dtype=torch.int64)
-
-
-# ---- products of dequantised integers --------------------------------------------------------------------------------
-
-_SCALES = "float a_scale, int a_zero, float b_scale, int b_zero, Tensor? b_scales, Tensor? b_zeros"
-_library.define(f"integer_product(Tensor a, Tensor b, Tensor? addend, {_SCALES}) -> Tensor")
+# The arguments of both products: the scale and the zero point of each operand; `b_scales` and `b_zeros` are those of
+# each channel of `b`, if its channels have their own.
+_QUANTISATION_ARGUMENTS = "float a_scale, int a_zero, float b_scale, int b_zero, Tensor? b_scales, Tensor? b_zeros"
+_library.define(f"integer_product(Tensor a, Tensor b, Tensor? addend, {_QUANTISATION_ARGUMENTS}) -> Tensor")
 _library.define(
     "integer_convolution(Tensor x, Tensor weight, Tensor? bias, int[] stride, int[] padding, int[] dilation, "
-    f"int groups, {_SCALES}) -> Tensor"
+    f"int groups, {_QUANTISATION_ARGUMENTS}) -> Tensor"
 )
 
 
@@ -171,14 +169,23 @@ _library.impl("integer_product", _integer_product, "CPU")
 _library.impl("integer_convolution", _integer_convolution, "CPU")
 
 
+# Decompositions of these ops to torch's own, for tools that do not know these.
+DECOMPOSITIONS = {
+    torch.ops.buddy.philox32.default: _philox32,
+    torch.ops.buddy.philox64.default: _philox64,
+    torch.ops.buddy.int4_mm.default: _int4_mm,
+}
+
+
 # ---- singular values -------------------------------------------------------------------------------------------------
 
-# PyTorch's `svdvals` saves the singular vectors for its gradient, whose signs LAPACK decides; no other code gets those
-# of LAPACK. In the gradient itself, each left vector is multiplied by its right one, so that the signs cancel.
+# PyTorch's `svdvals` saves singular vectors for its gradient. Their signs are arbitrary, so those of compiled code may
+# differ from those of LAPACK. The gradient of this op computes the vectors itself, and multiplies each left vector by
+# its right one, so that the signs cancel.
 
-# Of matrices [*batch, rows, columns], in descending order: [*batch, min(rows, columns)].
+# Returns the singular values of matrices [*batch, rows, columns] in descending order: [*batch, min(rows, columns)].
 _library.define("singular_values(Tensor a) -> Tensor")
-# The gradient of `a`, from that of its singular values.
+# Returns the gradient of `a`, from that of its singular values.
 _library.define("singular_values_gradient(Tensor a, Tensor gradient) -> Tensor")
 
 
@@ -186,7 +193,7 @@ def _singular_values(a: torch.Tensor) -> torch.Tensor:
     return torch.linalg.svdvals(a)
 
 
-def _shape_of_values(a: torch.Tensor) -> torch.Tensor:
+def _fake_singular_values(a: torch.Tensor) -> torch.Tensor:
     return a.new_empty([*a.shape[:-2], min(a.shape[-2:])], dtype=a.real.dtype if a.is_complex() else a.dtype)
 
 
@@ -195,23 +202,25 @@ def _singular_values_gradient(a: torch.Tensor, gradient: torch.Tensor) -> torch.
     return (left * gradient.unsqueeze(-2)) @ right
 
 
-def _shape_of_gradient(a: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+def _fake_singular_values_gradient(a: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
     return a.new_empty(a.shape)
 
 
-def _save(ctx: Any, inputs: tuple[torch.Tensor], output: torch.Tensor) -> None:
+def _save_inputs(ctx: Any, inputs: tuple[torch.Tensor], output: torch.Tensor) -> None:
     ctx.save_for_backward(*inputs)
 
 
-def _differentiate(context: Any, gradient: torch.Tensor) -> torch.Tensor:
-    (a,) = context.saved_tensors
+def _differentiate_singular_values(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+    (a,) = ctx.saved_tensors
     return torch.ops.buddy.singular_values_gradient(a, gradient)
 
 
-for _name, _function, _shape in (
-    ("singular_values", _singular_values, _shape_of_values),
-    ("singular_values_gradient", _singular_values_gradient, _shape_of_gradient),
+for _name, _function, _fake in (
+    ("singular_values", _singular_values, _fake_singular_values),
+    ("singular_values_gradient", _singular_values_gradient, _fake_singular_values_gradient),
 ):
     _library.impl(_name, _function, "CPU")
-    torch.library.register_fake(f"buddy::{_name}", _shape, lib=_library)
-torch.library.register_autograd("buddy::singular_values", _differentiate, setup_context=_save, lib=_library)
+    torch.library.register_fake(f"buddy::{_name}", _fake, lib=_library)
+torch.library.register_autograd(
+    "buddy::singular_values", _differentiate_singular_values, setup_context=_save_inputs, lib=_library
+)

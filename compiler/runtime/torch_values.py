@@ -23,6 +23,7 @@ class RuntimeShape:
         self.dynamic = any(isinstance(size, Size) for size in self.sizes)
 
     def at(self, symbols: Mapping[str, int]) -> tuple[int, ...]:
+        """Returns the shape for the values of `symbols`."""
         return tuple(value_of(size, symbols) for size in self.sizes) if self.dynamic else self.sizes  # type: ignore[return-value]
 
     @property
@@ -65,7 +66,7 @@ _DTYPES = {
 }
 _TORCH_DTYPES = {dtype: torch_dtype for torch_dtype, dtype in _DTYPES.items()}
 
-_FORM = "like"
+_TENSOR_FORM_PREFIX = "like"
 
 
 def from_torch_dtype(dtype: torch.dtype) -> TensorDType | None:
@@ -104,7 +105,7 @@ def to_torch_dtype(dtype: TensorDType) -> torch.dtype:
     return _TORCH_DTYPES[dtype]
 
 
-def plain_argument(value: object) -> object:
+def to_plain_argument(value: object) -> object:
     """Converts an FX argument that is not a node to the Buddy graph's form.
 
     Raises `TypeError` for unsupported types.
@@ -126,16 +127,17 @@ def tensor_form(tensor: torch.Tensor) -> Opaque | None:
     dtype, sizes = from_torch_dtype(tensor.dtype), (*tensor.shape, *tensor.stride())
     if dtype is None or not all(isinstance(size, int) for size in sizes):
         return None
-    return Opaque(f"{_FORM}({tuple(tensor.shape)}, {tensor.stride()}, {dtype.value!r})")
+    return Opaque(f"{_TENSOR_FORM_PREFIX}({tuple(tensor.shape)}, {tensor.stride()}, {dtype.value!r})")
 
 
 def from_opaque(text: str) -> Any:
-    """Returns the torch value that `plain_argument` spelled `text`: a device, dtype, layout, memory format or complex.
+    """Returns the torch value of an `Opaque` text: a device, dtype, layout, memory format or complex number.
 
-    The output of `tensor_form` becomes an uninitialised tensor of that form.
+    `to_plain_argument` and `tensor_form` return such texts. The output of `tensor_form` becomes an uninitialised tensor
+    of that form.
     """
-    if text.startswith(_FORM):
-        shape, strides, dtype = literal_eval(text.removeprefix(_FORM))
+    if text.startswith(_TENSOR_FORM_PREFIX):
+        shape, strides, dtype = literal_eval(text.removeprefix(_TENSOR_FORM_PREFIX))
         return torch.empty_strided(shape, strides, dtype=to_torch_dtype(TensorDType(dtype)))
     if text.startswith("torch."):
         return getattr(torch, text.removeprefix("torch."))

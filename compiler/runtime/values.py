@@ -98,8 +98,7 @@ def _read_file(choice: InputChoice) -> dict[str, np.ndarray]:
 def _order_by_inputs(content: Any, names: Sequence[str]) -> list[torch.Tensor]:
     """Returns the values for the inputs `names`: by name if the file has all of them, else in the order of the file."""
     if isinstance(content, Mapping):
-        value_by_key = {str(key): value for key, value in content.items()}
-        by_name = {key.removeprefix("input/"): value for key, value in value_by_key.items() if "/" not in key[6:]}
+        by_name = {str(key).removeprefix("input/"): value for key, value in content.items()}
         if all(name in by_name for name in names):
             return [by_name[name] for name in names]
         values = list(content.values())
@@ -112,6 +111,7 @@ def _order_by_inputs(content: Any, names: Sequence[str]) -> list[torch.Tensor]:
 
 
 def _fit_input(value: np.ndarray, like: torch.Tensor, name: str) -> torch.Tensor:
+    """Returns a value of a file with the element type and strides of `like`. Raises `InputError` if it does not fit."""
     try:
         tensor = torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -126,10 +126,10 @@ def _fit_input(value: np.ndarray, like: torch.Tensor, name: str) -> torch.Tensor
     return torch.empty_like(like).copy_(tensor)
 
 
-INDEX = "index.json"
-# Maximum number of bytes to keep per run; the files are in the temporary folder.
-MAX_KEPT_BYTES = 512 << 20
-# Integer types by their bytes per element.
+INDEX_FILE = "index.json"
+# The maximum number of bytes of the files of one run, which are in the temporary folder.
+MAX_SAVED_BYTES = 512 << 20
+# Types of integers with as many bytes as an element.
 _INTEGER_BY_BYTES = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
 
@@ -150,7 +150,9 @@ def named_values(
                 yield "output", name, result
 
 
-def values_file(captured: CapturedGraph, results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> bytes:
+def make_values_file(
+    captured: CapturedGraph, results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]
+) -> bytes:
     """Returns a `.npz` of `input/NAME`, `output/NAME` of compiled code, and `eager/NAME`."""
     arrays = {f"{kind}/{name}": as_array(tensor) for kind, name, tensor in named_values(captured, results, expected)}
     data = io.BytesIO()
@@ -159,25 +161,26 @@ def values_file(captured: CapturedGraph, results: Sequence[torch.Tensor], expect
 
 
 class ResultWriter:
-    """Stores the results of a run: as a `.npz` in `file` with `makes_file`, and in `folder` unless that is ""."""
+    """Writes the values of a run: a `.npz` to `file` if `with_file` is set, and files to `folder` unless that is ""."""
 
-    def __init__(self, captured: CapturedGraph, makes_file: bool, folder: str) -> None:
-        self._captured, self._makes_file, self._folder = captured, makes_file, folder
+    def __init__(self, captured: CapturedGraph, with_file: bool, folder: str) -> None:
+        self._captured, self._makes_file, self._folder = captured, with_file, folder
         self.file = b""
 
-    def take(self, results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> None:
+    def write(self, results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> None:
+        """Writes the `results` of compiled code and those of eager, `expected`."""
         if self._makes_file:
-            self.file = values_file(self._captured, results, expected)
+            self.file = make_values_file(self._captured, results, expected)
         if self._folder:
-            keep_values(Path(self._folder), self._captured, results, expected)
+            write_values(Path(self._folder), self._captured, results, expected)
 
 
-def keep_values(
+def write_values(
     folder: Path, captured: CapturedGraph, results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]
 ) -> None:
-    """Writes a `.npy` of each tensor, and an index; tensors beyond `MAX_KEPT_BYTES` are only in the index."""
+    """Writes a `.npy` of each tensor, and an index; tensors beyond `MAX_SAVED_BYTES` are only in the index."""
     entries: list[dict[str, Any]] = []
-    remaining_bytes = MAX_KEPT_BYTES
+    remaining_bytes = MAX_SAVED_BYTES
     for number, (kind, name, tensor) in enumerate(named_values(captured, results, expected)):
         size = tensor.numel() * tensor.element_size()
         file = f"{number}.npy" if size <= remaining_bytes else ""
@@ -186,7 +189,7 @@ def keep_values(
             np.save(folder / file, as_array(tensor))
         dtype = str(tensor.dtype).removeprefix("torch.")
         entries.append({"kind": kind, "name": name, "dtype": dtype, "shape": list(tensor.shape), "file": file})
-    (folder / INDEX).write_text(json.dumps(entries), "utf-8")
+    (folder / INDEX_FILE).write_text(json.dumps(entries), "utf-8")
 
 
 def as_array(tensor: torch.Tensor, *, bits: bool = False) -> Any:

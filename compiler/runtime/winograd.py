@@ -13,9 +13,9 @@ import torch
 
 from buddy.compiler.graph.node import Op
 
-_OF_INPUT = [[1.0, 0.0, -1.0, 0.0], [0.0, 1.0, 1.0, 0.0], [0.0, -1.0, 1.0, 0.0], [0.0, 1.0, 0.0, -1.0]]
-_OF_WEIGHTS = [[1.0, 0.0, 0.0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0.0, 0.0, 1.0]]
-_OF_OUTPUT = [[1.0, 1.0, 1.0, 0.0], [0.0, 1.0, -1.0, -1.0]]
+_INPUT_TRANSFORM = [[1.0, 0.0, -1.0, 0.0], [0.0, 1.0, 1.0, 0.0], [0.0, -1.0, 1.0, 0.0], [0.0, 1.0, 0.0, -1.0]]
+_WEIGHT_TRANSFORM = [[1.0, 0.0, 0.0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0.0, 0.0, 1.0]]
+_OUTPUT_TRANSFORM = [[1.0, 1.0, 1.0, 0.0], [0.0, 1.0, -1.0, -1.0]]
 
 
 def can_use_winograd(op: Op, operand: Callable[[Op, int], torch.Tensor]) -> bool:
@@ -35,20 +35,22 @@ def convolve(x: torch.Tensor, weight: torch.Tensor, padding: Sequence[int]) -> t
 
     Operands, transformed tiles and transformed weights are rounded to bfloat16.
     """
-    of_input, of_weights, of_output = (
-        torch.tensor(matrix, dtype=torch.float64) for matrix in (_OF_INPUT, _OF_WEIGHTS, _OF_OUTPUT)
+    input_transform, weight_transform, output_transform = (
+        torch.tensor(matrix, dtype=torch.float64) for matrix in (_INPUT_TRANSFORM, _WEIGHT_TRANSFORM, _OUTPUT_TRANSFORM)
     )
     padding = [int(size) for size in padding] * (2 // len(padding))
-    heights, widths = (size + 2 * pad - 2 for size, pad in zip(x.shape[2:], padding, strict=True))
-    rows, columns = -(-heights // 2), -(-widths // 2)
-    last = [2 * tiles + 2 - size - pad for tiles, size, pad in zip((rows, columns), x.shape[2:], padding, strict=True)]
-    padded = torch.nn.functional.pad(_rounded(x), (padding[1], last[1], padding[0], last[0]))
+    height, width = (size + 2 * pad - 2 for size, pad in zip(x.shape[2:], padding, strict=True))
+    rows, columns = -(-height // 2), -(-width // 2)
+    end_padding = [
+        2 * tiles + 2 - size - pad for tiles, size, pad in zip((rows, columns), x.shape[2:], padding, strict=True)
+    ]
+    padded = torch.nn.functional.pad(_rounded(x), (padding[1], end_padding[1], padding[0], end_padding[0]))
     tiles = padded.unfold(2, 4, 2).unfold(3, 4, 2)
-    inputs = _rounded(torch.einsum("ij,nchwjk,lk->nchwil", of_input, tiles, of_input))
-    weights = _rounded(torch.einsum("ij,ocjk,lk->ocil", of_weights, _rounded(weight), of_weights))
+    inputs = _rounded(torch.einsum("ij,nchwjk,lk->nchwil", input_transform, tiles, input_transform))
+    weights = _rounded(torch.einsum("ij,ocjk,lk->ocil", weight_transform, _rounded(weight), weight_transform))
     products = torch.einsum("ocil,nchwil->nohwil", weights, inputs)
-    results = torch.einsum("pi,nohwil,ql->nohpwq", of_output, products, of_output)
-    return results.flatten(4, 5).flatten(2, 3)[:, :, :heights, :widths]
+    results = torch.einsum("pi,nohwil,ql->nohpwq", output_transform, products, output_transform)
+    return results.flatten(4, 5).flatten(2, 3)[:, :, :height, :width]
 
 
 def _rounded(value: torch.Tensor) -> torch.Tensor:

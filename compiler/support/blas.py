@@ -11,7 +11,7 @@ from importlib import metadata, util
 from pathlib import Path
 
 # The environment variable that disables the library, with the value "none".
-VARIABLE = "BUDDY_BLAS"
+ENVIRONMENT_VARIABLE = "BUDDY_BLAS"
 
 # The letters of the element types in BLAS names, as in `sgemm`.
 _TYPE_LETTERS = {"f32": "s", "f64": "d"}
@@ -50,11 +50,12 @@ def gemm_symbol(element: str, index_bits: int) -> str:
 
 def find_blas() -> Blas | None:
     """Returns the library of the wheel `scipy-openblas32`, else the one in NumPy's wheel, or `None`."""
-    return None if os.environ.get(VARIABLE) == "none" else _find()
+    return None if os.environ.get(ENVIRONMENT_VARIABLE) == "none" else _find_installed()
 
 
 @lru_cache(maxsize=1)
-def _find() -> Blas | None:
+def _find_installed() -> Blas | None:
+    """Returns the library that `find_blas` returns, whatever the environment."""
     for module, bits, folders in (
         ("scipy_openblas32", 32, ("lib",)),
         ("numpy", 64, ("../numpy.libs", ".dylibs")),
@@ -63,17 +64,19 @@ def _find() -> Blas | None:
         for root in (spec.submodule_search_locations or ()) if spec else ():
             paths = [Path(root, folder) for folder in folders]
             if (path := _find_library(paths, bits)) is not None:
-                return Blas(f"{module} {_version(module)}", str(path), bits)
+                return Blas(f"{module} {_package_version(module)}", str(path), bits)
     return None
 
 
 def _find_library(folders: Iterable[Path], bits: int) -> Path | None:
+    """Returns the library with integers of `bits` bits in the first of `folders` that has one."""
     pattern = "*scipy_openblas64_*" if bits == 64 else "*scipy_openblas*"
     paths = (path for folder in folders for path in sorted(folder.glob(pattern)))
     return next((path for path in paths if {".so", ".dylib", ".dll"} & set(path.suffixes)), None)
 
 
-def _version(module: str) -> str:
+def _package_version(module: str) -> str:
+    """Returns the version of the wheel with `module`, "" if it is unknown."""
     try:
         return metadata.version(module.replace("_", "-"))
     except metadata.PackageNotFoundError:
@@ -87,21 +90,23 @@ def gemm_addresses(objects: Sequence[bytes], threads: int) -> dict[str, int]:
     threads per product to `threads`.
     """
     called = [
-        (e, bits)
-        for e in _TYPE_LETTERS
+        (element, bits)
+        for element in _TYPE_LETTERS
         for bits in (32, 64)
-        if any(gemm_symbol(e, bits).encode() in o for o in objects)
+        if any(gemm_symbol(element, bits).encode() in image for image in objects)
     ]
     blas = find_blas() if called else None
     if blas is None:
         return {}
     library = blas.load(threads)
     return {
-        gemm_symbol(element, bits): _address(library, blas.exported_name(f"cblas_{_TYPE_LETTERS[element]}gemm"))
+        gemm_symbol(element, bits): _function_address(
+            library, blas.exported_name(f"cblas_{_TYPE_LETTERS[element]}gemm")
+        )
         for element, bits in called
         if bits == blas.index_bits
     }
 
 
-def _address(library: ctypes.CDLL, name: str) -> int:
+def _function_address(library: ctypes.CDLL, name: str) -> int:
     return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0

@@ -74,10 +74,11 @@ def map_on_cluster(
         futures = client.map(function, items, pure=False, retries=RETRIES)
         item_of = dict(zip(futures, items, strict=True))
         for future in package.as_completed(futures):
-            yield item_of[future], _result(future, item_of[future])
+            yield item_of[future], _result_or_error(future, item_of[future])
 
 
-def _result(future: Any, item: object) -> Any:
+def _result_or_error(future: Any, item: object) -> Any:
+    """Returns the result of a future. Raises `ClusterError` if the function raised, or workers were lost."""
     try:
         return future.result()
     except Exception as error:

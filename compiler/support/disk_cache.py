@@ -1,4 +1,4 @@
-"""Disk caches of objects, programs, tuned recipes and pass catalogues; a file is named by the hash of its input.
+"""Disk caches of what takes long to compute (`CACHES`); a file is named by the hash of its input.
 
 Cached code is executed later. So folders must belong to the user and be writable by the user only, links are not
 followed, and each file starts with a keyed hash (RFC 2104) of its name and content; the key is a file next to the
@@ -21,9 +21,10 @@ from pathlib import Path
 
 import platformdirs
 
-VARIABLE = "BUDDY_CACHE"
+ENVIRONMENT_VARIABLE = "BUDDY_CACHE"
 DEFAULT_LIMIT_BYTES = 512 << 20
-_TRIMS_PER_LIMIT = 8
+# The number of checks of a folder's size while a process writes `limit` bytes.
+_CHECKS_PER_LIMIT = 8
 # The key has the length of SHA-256: RFC 2104 recommends no shorter one.
 KEY_FILE, KEY_BYTES = "key", 32
 # The format of the files. The keyed hash covers it, so that files of another format count as missing. Increase it when
@@ -33,7 +34,7 @@ FORMAT = 1
 
 def folder() -> Path:
     """Returns the folder of all caches: `BUDDY_CACHE`, else the platform's cache folder."""
-    return Path(os.environ.get(VARIABLE) or platformdirs.user_cache_dir("buddy-tui"))
+    return Path(os.environ.get(ENVIRONMENT_VARIABLE) or platformdirs.user_cache_dir("buddy-tui"))
 
 
 def _distrust_reason(path: Path, status: os.stat_result) -> str:
@@ -83,7 +84,7 @@ class DiskCache:
             return None
 
     def write(self, key: str, data: bytes) -> None:
-        """Stores `data`; ignores `OSError`, since a missing entry costs only time."""
+        """Does the same as `store`, but ignores `OSError`, since a missing entry costs only time."""
         with contextlib.suppress(OSError):
             self.store(key, data)
 
@@ -92,9 +93,9 @@ class DiskCache:
         path = self._path(key)
         for parent in (folder(), path.parent):
             _make_private(parent)
-        _replace(path, self._keyed_hash(key, data) + b"\n" + data)
+        _write_atomically(path, self._keyed_hash(key, data) + b"\n" + data)
         with contextlib.suppress(OSError):  # Another process may delete the same files.
-            self._trim(path.parent, len(data))
+            self._delete_oldest(path.parent, len(data))
 
     def remove(self, key: str) -> None:
         """Deletes the file of `key`, if there is one. Raises `OSError`."""
@@ -116,13 +117,13 @@ class DiskCache:
     def _path(self, key: str) -> Path:
         return folder() / self.name / key
 
-    def _trim(self, cache_folder: Path, n_written: int) -> None:
+    def _delete_oldest(self, cache_folder: Path, n_written: int) -> None:
         """Deletes the oldest files until the others are within the limit.
 
-        It does so at the first write of this process, and after each `limit / _TRIMS_PER_LIMIT` written bytes.
+        Checks the size at the first write of this process, and after each `limit / _CHECKS_PER_LIMIT` written bytes.
         """
         written = self._written.get(cache_folder, self.limit) + n_written
-        if written < self.limit // _TRIMS_PER_LIMIT:
+        if written < self.limit // _CHECKS_PER_LIMIT:
             self._written[cache_folder] = written
             return
         self._written[cache_folder] = 0
@@ -142,7 +143,7 @@ def _make_private(path: Path) -> None:
     others than the user can write to the folder.
     """
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    is_configured = bool(os.environ.get(VARIABLE)) and path == folder()
+    is_configured = bool(os.environ.get(ENVIRONMENT_VARIABLE)) and path == folder()
     status = path.lstat()
     if status.st_mode & 0o077 and not is_configured and not stat.S_ISLNK(status.st_mode):
         path.chmod(0o700)
@@ -160,7 +161,7 @@ def _read_file(path: Path) -> bytes:
         return file.read()
 
 
-def _replace(path: Path, data: bytes) -> None:
+def _write_atomically(path: Path, data: bytes) -> None:
     """Writes a file atomically. Raises `OSError`."""
     handle, name = tempfile.mkstemp(dir=path.parent)
     try:
@@ -211,10 +212,13 @@ def _install_key(name: str, path: Path) -> None:
         os.replace(name, path)
 
 
+# Object files, by their LLVM IR and target.
 OBJECTS = DiskCache("objects")
+# Artifacts of whole graphs, by graph and recipe.
 PROGRAMS = DiskCache("programs")
 # The passes and dialects of the bindings; listing them takes seconds.
 CATALOGUES = DiskCache("catalogues", 16 << 20)
+# The fastest recipes that tuning has found, by graph.
 TUNED = DiskCache("tuned", 16 << 20)
 # The errors that precisions of single nodes cause, by program, weights and inputs.
 PRECISION_ERRORS = DiskCache("precision-errors", 16 << 20)

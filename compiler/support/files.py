@@ -1,4 +1,4 @@
-"""Temporary folders, and files of JSON lines."""
+"""Makes temporary folders, and reads and appends to files of JSON lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-# The kind of the temporary folders of exports, which are next to the destination; a complete export is moved there.
+# The kind of the folders of exports, which are next to the destination; a complete export is moved there.
 EXPORT = "export"
 # The kind of the temporary folders for models of other runtimes.
 RUNTIMES = "runtimes"

@@ -25,8 +25,10 @@ _FILE = "instruction-rates.json"
 _STEPS, _MEASUREMENTS = 10_000, 40
 # The loop bodies for vectors: each adds products, of f32 or of bfloat16, to 16 sums. `vdpbf16ps` is slower than
 # multiply-adds in f32 on some processors, and twice as fast on others.
-_FMA = "call <16 x float> @llvm.fma.v16f32(<16 x float> %x, <16 x float> %x, <16 x float> {sum})"
-_DOT = "call <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float> {sum}, <32 x bfloat> %w, <32 x bfloat> %w)"
+_FMA_CALL = "call <16 x float> @llvm.fma.v16f32(<16 x float> %x, <16 x float> %x, <16 x float> {sum})"
+_DOT_CALL = (
+    "call <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float> {sum}, <32 x bfloat> %w, <32 x bfloat> %w)"
+)
 _FMA_OR_DOT_DECLARATIONS = """
 declare <16 x float> @llvm.fma.v16f32(<16 x float>, <16 x float>, <16 x float>)
 declare <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float>, <32 x bfloat>, <32 x bfloat>)
@@ -34,14 +36,16 @@ declare <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float>, <32 x bfloa
 
 # The instruction on tiles of AMX adds the products of 16 rows of 32 elements and 16 columns to four tiles of sums, as
 # kernels do. It is undefined if two of its tiles are the same (Intel's Software Developer's Manual, TDPBF16PS).
-_TILE = "call x86_amx @llvm.x86.tdpbf16ps.internal(i16 16, i16 64, i16 64, x86_amx {sum}, x86_amx %x, x86_amx %y)"
+_TILE_CALL = "call x86_amx @llvm.x86.tdpbf16ps.internal(i16 16, i16 64, i16 64, x86_amx {sum}, x86_amx %x, x86_amx %y)"
 _TILE_DECLARATIONS = """
 declare x86_amx @llvm.x86.tdpbf16ps.internal(i16, i16, i16, x86_amx, x86_amx, x86_amx)
 declare x86_amx @llvm.x86.tilezero.internal(i16, i16)
 declare x86_amx @llvm.x86.tileloadd64.internal(i16, i16, ptr, i64)
 declare void @llvm.x86.tilestored64.internal(i16, i16, ptr, i64, x86_amx)
 """
-_FEATURES = {"vdpbf16ps": ",+avx512bf16", "tdpbf16ps": ",+amx-tile,+amx-bf16"}
+# The features that LLVM needs for an instruction, in the form of its target options.
+_LLVM_FEATURES = {"vdpbf16ps": ",+avx512bf16", "tdpbf16ps": ",+amx-tile,+amx-bf16"}
+# The tiles of sums, the products per instruction, and the bytes of a tile.
 _TILES, _TILE_PRODUCTS, _TILE_BYTES = 4, 16 * 16 * 32, 1024
 
 
@@ -57,12 +61,13 @@ def bfloat16_rates(instructions: Sequence[str]) -> dict[str, float]:
         stored = json.loads(path.read_text())[model]
         return {name: float(stored[name]) for name in names}
     except (OSError, ValueError, KeyError, TypeError):
-        rates = _measure(names)
-        _store(path, {model: rates})
+        rates = _measure_rates(names)
+        _save_rates(path, {model: rates})
         return rates
 
 
-def _store(path: Path, rates: dict[str, dict[str, float]]) -> None:
+def _save_rates(path: Path, rates: dict[str, dict[str, float]]) -> None:
+    """Writes the rates by processor to a file, if it can be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         scratch = path.with_name(f"{path.name}.{os.getpid()}")
@@ -76,10 +81,11 @@ def _processor_model() -> str:
     return f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
 
 
-def _measure(names: Sequence[str]) -> dict[str, float]:
+def _measure_rates(names: Sequence[str]) -> dict[str, float]:
+    """Returns the products per nanosecond by each of the instructions `names`."""
     products = {"vfmadd": SUMS * 16, "vdpbf16ps": 2 * SUMS * 16, "tdpbf16ps": _TILES * _TILE_PRODUCTS}
     # LLVM ends the process if it selects an instruction that it does not find in the processor.
-    features = "".join(_FEATURES[name] for name in names if name in _FEATURES)
+    features = "".join(_LLVM_FEATURES[name] for name in names if name in _LLVM_FEATURES)
     library = compile_loops(instruction_loops(names), [f"{name}_loop" for name in names], "buddy_rates", features)
     memory = ctypes.create_string_buffer(2 * _TILES * _TILE_BYTES)
     loops = {
@@ -97,20 +103,21 @@ def _measure(names: Sequence[str]) -> dict[str, float]:
 
 def instruction_loops(names: Sequence[str]) -> str:
     """Returns LLVM IR with a function `NAME_loop(memory, steps)` for each of the instructions `names`."""
-    bodies = {"vfmadd": _FMA, "vdpbf16ps": _DOT}
+    bodies = {"vfmadd": _FMA_CALL, "vdpbf16ps": _DOT_CALL}
     texts = [_tiles_loop() if name == "tdpbf16ps" else _products_loop(f"{name}_loop", bodies[name]) for name in names]
     declarations = [_FMA_OR_DOT_DECLARATIONS, *([_TILE_DECLARATIONS] if "tdpbf16ps" in names else [])]
     return "".join([*texts, *declarations])
 
 
 def _tiles_loop() -> str:
+    """Returns the function `tdpbf16ps_loop`, in LLVM IR."""
     zero = "call x86_amx @llvm.x86.tilezero.internal(i16 16, i16 64)"
     load = "call x86_amx @llvm.x86.tileloadd64.internal(i16 16, i16 64, ptr"
     before = [f"  %x = {load} %sink, i64 64)", f"  %q = getelementptr i8, ptr %sink, i64 {_TILE_BYTES}"]
     before += [f"  %y = {load} %q, i64 64)"]
     before += [f"  %z{i} = {zero}" for i in range(_TILES)]
     starts = [f"  %s{i} = phi x86_amx [ %z{i}, %entry ], [ %t{i}, %loop ]" for i in range(_TILES)]
-    bodies = [f"  %t{i} = {_TILE.format(sum=f'%s{i}')}" for i in range(_TILES)]
+    bodies = [f"  %t{i} = {_TILE_CALL.format(sum=f'%s{i}')}" for i in range(_TILES)]
     stores = [
         f"  %p{i} = getelementptr i8, ptr %sink, i64 {i * _TILE_BYTES}\n"
         f"  call void @llvm.x86.tilestored64.internal(i16 16, i16 64, ptr %p{i}, i64 64, x86_amx %t{i})"
@@ -120,6 +127,7 @@ def _tiles_loop() -> str:
 
 
 def _products_loop(name: str, product: str) -> str:
+    """Returns the function `name`, in LLVM IR, with the instruction `product` on vectors for each of `SUMS` sums."""
     vector = "<16 x float>"
     before = [f"  %x = load {vector}, ptr %sink, align 4", f"  %w = bitcast {vector} %x to <32 x bfloat>"]
     starts = [f"  %s{i} = phi {vector} [ zeroinitializer, %entry ], [ %t{i}, %loop ]" for i in range(SUMS)]

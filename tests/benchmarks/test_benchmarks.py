@@ -44,11 +44,16 @@ def test_a_call_takes_what_it_takes(timing: Any) -> None:
 
 def test_ratios_are_taken_pair_by_pair(timing: Any) -> None:
     """A slow minute doubles both times of a pair and leaves their ratio."""
-    assert timing.ratios([1.0, 2.0, 10.0], [2.0, 4.0, 20.0]) == {"median": 0.5, "low": 0.5, "high": 0.5, "runs": 3}
+    assert timing.summarize_ratios([1.0, 2.0, 10.0], [2.0, 4.0, 20.0]) == {
+        "median": 0.5,
+        "low": 0.5,
+        "high": 0.5,
+        "runs": 3,
+    }
 
 
 def test_one_value_is_its_own_spread(timing: Any) -> None:
-    assert timing.spread([0.123456]) == {"median": 0.1235, "low": 0.1235, "high": 0.1235, "runs": 1}
+    assert timing.median_and_quartiles([0.123456]) == {"median": 0.1235, "low": 0.1235, "high": 0.1235, "runs": 1}
 
 
 def results(run_python: RunPython, script: str, *options: str) -> dict[str, Any]:

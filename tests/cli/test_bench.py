@@ -85,7 +85,7 @@ def test_another_runtime_is_a_side(script: Path, tmp_path: Path, runtime: str) -
     for package in (runtime, "onnx", "onnxscript"):
         pytest.importorskip(package)
     plan = BenchPlan((BenchSubject("small", str(script)),), ("buddy", runtime), rounds=5)
-    (found,) = session.run(plan, tmp_path)
+    (found,) = session.run_benchmark(plan, tmp_path)
     (subject,) = found["subjects"]
     assert subject["sides"][runtime]["largest_error"] < 1e-5
     assert subject["sides"][runtime]["seconds"]["median"] > 0
@@ -116,9 +116,9 @@ def test_a_side_makes_the_model_of_a_precision(
     case = BenchCase(BenchSubject("wide", str(wide_script)), precision, 1)
     process = session.SideProcess(side, case, tmp_path)
     try:
-        found = process.report(300)
+        found = process.wait_until_prepared(300)
         assert 1e-4 < found["relative_error"] < 5e-2
-        assert process.seconds() > 0
+        assert process.time_block() > 0
     finally:
         process.close()
 
@@ -144,7 +144,7 @@ def test_rounded_weights_are_compared_with_eager_on_the_same_weights(
     wide_script.write_text(text.replace("4, 256", "1, 4, 256"))
     process = session.SideProcess(side, BenchCase(BenchSubject("wide", str(wide_script)), precision, 1), tmp_path)
     try:
-        found = process.report(300)
+        found = process.wait_until_prepared(300)
     finally:
         process.close()
     assert found["error_of_weights"] < largest
@@ -155,7 +155,7 @@ def test_a_side_that_takes_too_long_is_named(script: Path, tmp_path: Path) -> No
     process = session.SideProcess("eager", BenchCase(BenchSubject("small", str(script)), "f32", 1), tmp_path)
     try:
         with pytest.raises(session.SideProcessError, match=r"not ready after 0 s; see .*small-f32-1-eager\.log"):
-            process.report(0.01)
+            process.wait_until_prepared(0.01)
     finally:
         process.close()
 
@@ -187,7 +187,7 @@ def test_training_steps_and_several_sizes_are_timed(tmp_path: Path) -> None:
     )
     sizes.write_text(SMALL.replace("torch.randn(4, 16)", "[torch.randn(n, 16) for n in (4, 7, 9)]"))
     subjects = (BenchSubject("train", str(train), task="training"), BenchSubject("sizes", str(sizes), task="dynamic"))
-    *_, found = session.run(BenchPlan(subjects, ("buddy", "buddy-frozen", "eager"), rounds=5), tmp_path)
+    *_, found = session.run_benchmark(BenchPlan(subjects, ("buddy", "buddy-frozen", "eager"), rounds=5), tmp_path)
     trained, several = found["subjects"]
     assert trained["fastest"] == several["fastest"] == "eager"
     assert trained["sides"]["buddy"]["relative_error"] < 1e-5
@@ -216,7 +216,7 @@ def test_a_training_step_with_a_wrong_gradient_is_not_timed(tmp_path: Path) -> N
         "def loss(output):\n    return output.square().mean()\n"
     )
     subject = BenchSubject("wrong", str(path), task="training")
-    (found,) = session.run(BenchPlan((subject,), ("buddy", "eager"), rounds=5), tmp_path)
+    (found,) = session.run_benchmark(BenchPlan((subject,), ("buddy", "eager"), rounds=5), tmp_path)
     sides = found["subjects"][0]["sides"]
     assert sides["buddy"]["error"].startswith("the gradient of first.bias differs from eager's by 1.0e-03; ")
     assert sides["eager"]["seconds"]["median"] > 0
@@ -231,7 +231,7 @@ def test_a_training_step_that_is_random_is_not_timed(tmp_path: Path) -> None:
         "example_inputs = torch.randn(4, 32)\ndef loss(output):\n    return output.square().mean()\n"
     )
     subject = BenchSubject("random", str(path), task="training")
-    (found,) = session.run(BenchPlan((subject,), ("eager",), rounds=5), tmp_path)
+    (found,) = session.run_benchmark(BenchPlan((subject,), ("eager",), rounds=5), tmp_path)
     assert "no other result can be compared with it" in found["subjects"][0]["sides"]["eager"]["error"]
 
 
@@ -242,8 +242,8 @@ def test_the_models_to_train_have_gradients(tmp_path: Path, name: str) -> None:
     subject = BenchSubject(name, str(ROOT / "benchmarks/programs/train.py"), (name, "--tiny"), task="training")
     process = session.SideProcess("eager", BenchCase(subject, "f32", 1), tmp_path)
     try:
-        assert process.report(300)["relative_error"] == 0
-        assert process.seconds() > 0
+        assert process.wait_until_prepared(300)["relative_error"] == 0
+        assert process.time_block() > 0
     finally:
         process.close()
 
@@ -281,10 +281,10 @@ def test_a_report_has_the_machine_the_errors_and_the_means_of_each_table() -> No
         subject("a", "f32", "f32", 3.0), subject("a", "int8-static", "int8", 2.0),
         subject("b", "int8-static", "int8", 8.0), subject("c", "f32", "training", 1.0),
     ]  # fmt: skip
-    text = report.markdown(
+    text = report.format_markdown(
         {
             "machine": "Some CPU (AVX2)", "limits": {"1": {"gflops": 50.0, "gbytes": 9.0}}, "subjects": subjects,
-            "summary": {"1": session.summary(subjects, 1)},
+            "summary": {"1": session.summarize_tables(subjects, 1)},
         }
     )  # fmt: skip
     floats, rest = text.split("### 8-bit integers, 1 thread")
@@ -331,14 +331,14 @@ def test_a_precision_and_a_task_that_do_not_fit_are_refused(bench: Bench, script
 def test_a_side_that_fails_is_named_and_the_others_are_timed(script: Path, tmp_path: Path) -> None:
     broken = BenchSubject("broken", str(script.with_name("absent.py")))
     plan = BenchPlan((broken, BenchSubject("small", str(script))), ("buddy", "eager"), rounds=5)
-    first, found = session.run(plan, tmp_path)
+    first, found = session.run_benchmark(plan, tmp_path)
     assert [subject["name"] for subject in first["subjects"]] == ["broken"]
     failed, timed = found["subjects"]
     assert "absent.py" in failed["sides"]["buddy"]["error"]
     assert failed["ratio"] is None
     assert timed["ratio"] > 0
     assert found["summary"]["1"]["f32"]["not_timed"] == ["broken"]
-    text = report.markdown(found)
+    text = report.format_markdown(found)
     assert "- eager, broken:" in text
 
 
@@ -346,7 +346,7 @@ def test_a_side_that_fails_is_named_and_the_others_are_timed(script: Path, tmp_p
 def test_wrong_results_are_not_timed(tmp_path: Path) -> None:
     path = tmp_path / "random.py"
     path.write_text("import torch\nmodel = torch.nn.Dropout(0.5).train()\nexample_inputs = torch.ones(64)\n")
-    (found,) = session.run(BenchPlan((BenchSubject("random", str(path)),), ("eager",), rounds=5), tmp_path)
+    (found,) = session.run_benchmark(BenchPlan((BenchSubject("random", str(path)),), ("eager",), rounds=5), tmp_path)
     assert "differ from eager" in found["subjects"][0]["sides"]["eager"]["error"]
 
 
@@ -400,12 +400,12 @@ def test_means_and_intervals() -> None:
 
 def test_against_the_fastest_of_the_others() -> None:
     times = {"buddy": [1.0, 2.0, 1.0], "eager": [3.0, 6.0, 3.0], "inductor": [1.5, 3.0, 1.5]}
-    found = session.compare_with_peers(times)
+    found = session.compare_with_other_sides(times)
     assert (found["fastest"], found["ratio"], found["interval"]) == ("inductor", 1.5, [1.5, 1.5])
 
 
 def test_frozen_weights_are_held_against_all_others_and_those_in_place_against_their_like() -> None:
     times = {"buddy": [2.0] * 5, "buddy-frozen": [1.0] * 5, "eager": [6.0] * 5, "freezing": [1.5] * 5}
-    found = session.compare_with_peers(times)
+    found = session.compare_with_other_sides(times)
     assert (found["fastest"], found["ratio"]) == ("eager", 3.0)
     assert (found["frozen"]["fastest"], found["frozen"]["ratio"]) == ("freezing", 1.5)

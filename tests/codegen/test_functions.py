@@ -22,7 +22,7 @@ from tests.programs import Line, assert_same
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An object cache of the test's own."""
-    monkeypatch.setenv(disk_cache.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(disk_cache.ENVIRONMENT_VARIABLE, str(tmp_path))
     return tmp_path / "objects"
 
 
@@ -84,7 +84,7 @@ def test_a_truncated_object_is_made_again(cache: Path, emitted: list[int]) -> No
 
 def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("a file where the cache's folder should be")
-    monkeypatch.setenv(disk_cache.VARIABLE, str(tmp_path / "file"))
+    monkeypatch.setenv(disk_cache.ENVIRONMENT_VARIABLE, str(tmp_path / "file"))
     assert_same(compiled(), expected())
 
 

@@ -133,7 +133,7 @@ def test_a_module_that_a_process_crashed_on_is_not_compiled_here(
 def test_a_graph_that_llvm_crashes_on_runs_in_eager_with_one_warning(
     beside: list[ObjectWorker], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv(disk_cache.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(disk_cache.ENVIRONMENT_VARIABLE, str(tmp_path))
     end_when_asked(monkeypatch, signal.SIGABRT)
     monkeypatch.setattr(batch, "emit_object", lambda *_: pytest.fail("this process compiles"))
     x = torch.linspace(-1, 1, 12)

@@ -23,7 +23,7 @@ FIRST, SECOND = "a" * 24, "b" * 24
 @pytest.fixture(autouse=True)
 def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache with two objects and a program; the cache of another machine is in the folder `there`."""
-    monkeypatch.setenv(disk_cache.VARIABLE, str(tmp_path / "here"))
+    monkeypatch.setenv(disk_cache.ENVIRONMENT_VARIABLE, str(tmp_path / "here"))
     OBJECTS.write(FIRST, b"object 1")
     OBJECTS.write(SECOND, b"object 2")
     PROGRAMS.write(FIRST, b"program")
@@ -39,7 +39,7 @@ def archive(caches: Path) -> Path:
 
 
 def go_there(monkeypatch: pytest.MonkeyPatch, caches: Path) -> None:
-    monkeypatch.setenv(disk_cache.VARIABLE, str(caches / "there"))
+    monkeypatch.setenv(disk_cache.ENVIRONMENT_VARIABLE, str(caches / "there"))
 
 
 def files(folder: Path) -> list[str]:

@@ -19,7 +19,7 @@ DATA = b"code" * 100
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache that holds one object."""
-    monkeypatch.setenv(disk_cache.VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(disk_cache.ENVIRONMENT_VARIABLE, str(tmp_path / "cache"))
     OBJECTS.write("one", DATA)
     return tmp_path / "cache"
 
@@ -147,7 +147,7 @@ def test_a_pipe_is_not_read_even_if_it_gives_what_was_stored(place: Path) -> Non
 def test_where_nothing_can_be_written_it_says_so(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed = place.parent / "closed"
     closed.mkdir()
-    monkeypatch.setenv(disk_cache.VARIABLE, str(closed / "not" / "there"))
+    monkeypatch.setenv(disk_cache.ENVIRONMENT_VARIABLE, str(closed / "not" / "there"))
     assert disk_cache.find_problem() == ""
     # Root may write anywhere.
     monkeypatch.setattr(os, "access", lambda path, how: Path(path) != closed or not how & os.W_OK)
@@ -158,7 +158,7 @@ def test_where_nothing_can_be_written_a_missing_entry_costs_only_time(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (place / "file").touch()
-    monkeypatch.setenv(disk_cache.VARIABLE, str(place / "file"))
+    monkeypatch.setenv(disk_cache.ENVIRONMENT_VARIABLE, str(place / "file"))
     OBJECTS.write("two", DATA)
     assert (OBJECTS.read("two"), OBJECTS.list_keys()) == (None, [])
     with pytest.raises(OSError, match="file"):
@@ -175,9 +175,9 @@ def test_a_write_that_fails_leaves_nothing_behind(place: Path) -> None:
 def test_without_the_variable_the_folder_is_the_platforms(monkeypatch: pytest.MonkeyPatch) -> None:
     for value in (None, ""):
         if value is None:
-            monkeypatch.delenv(disk_cache.VARIABLE, raising=False)
+            monkeypatch.delenv(disk_cache.ENVIRONMENT_VARIABLE, raising=False)
         else:
-            monkeypatch.setenv(disk_cache.VARIABLE, value)
+            monkeypatch.setenv(disk_cache.ENVIRONMENT_VARIABLE, value)
         assert disk_cache.folder() == Path(platformdirs.user_cache_dir("buddy-tui"))
 
 
@@ -188,7 +188,7 @@ def test_a_derived_key_is_the_same_each_time_and_another_for_each_purpose(
     assert first == disk_cache.derive_key("archives")
     assert first != other
     assert first != (place / KEY_FILE).read_bytes()
-    monkeypatch.setenv(disk_cache.VARIABLE, str(place / "new" / "folder"))
+    monkeypatch.setenv(disk_cache.ENVIRONMENT_VARIABLE, str(place / "new" / "folder"))
     assert disk_cache.derive_key("archives") != first, "each folder has a key of its own, and is created for it"
     assert (place / "new" / "folder").stat().st_mode & 0o777 == 0o700
 
@@ -252,7 +252,7 @@ def test_a_folder_of_the_program_is_made_private_again(place: Path, mode: int) -
 
 def test_missing_folders_are_made_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The default folder too, of which no variable says that its mode is to stay."""
-    monkeypatch.delenv(disk_cache.VARIABLE, raising=False)
+    monkeypatch.delenv(disk_cache.ENVIRONMENT_VARIABLE, raising=False)
     monkeypatch.setattr(disk_cache, "folder", lambda: tmp_path / "a" / "b" / "cache")
     before = os.umask(0)
     try:
@@ -294,11 +294,11 @@ def test_the_oldest_files_go_until_the_rest_fits_exactly(place: Path) -> None:
 
 def test_a_folder_that_cannot_be_examined_is_a_problem(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (place / "file").write_text("")
-    monkeypatch.setenv(disk_cache.VARIABLE, str(place / "file"))
+    monkeypatch.setenv(disk_cache.ENVIRONMENT_VARIABLE, str(place / "file"))
     assert disk_cache.find_problem() == f"{place / 'file'} is not a folder"
-    monkeypatch.setenv(disk_cache.VARIABLE, str(place / "file" / "below"))
+    monkeypatch.setenv(disk_cache.ENVIRONMENT_VARIABLE, str(place / "file" / "below"))
     assert disk_cache.find_problem() == f"{place / 'file' / 'below'}: Not a directory"
-    monkeypatch.setenv(disk_cache.VARIABLE, str(place / "missing"))
+    monkeypatch.setenv(disk_cache.ENVIRONMENT_VARIABLE, str(place / "missing"))
     assert disk_cache.find_problem() == ""
     (place / "missing").mkdir()
     (place / "missing" / "tuned").mkdir(mode=0o700)

@@ -25,7 +25,7 @@ from buddy.compiler.protocol.profile import HotSpot, ProfileReport
 from buddy.compiler.protocol.recipe import EAGER, Recipe
 from buddy.compiler.protocol.text.lines import IndexedText
 from buddy.compiler.runtime import LoadedProgram
-from buddy.compiler.support.target import TickRate, cycle_counter, cycle_counter_of, make_counter_reader
+from buddy.compiler.support.cycle_counter import TickRate, cycle_counter, cycle_counter_of, make_counter_reader
 from buddy.compiler.tools.profile import sampling
 from buddy.compiler.tools.profile.attribution import COUNTING_PASS, attribute_time, with_counting, without_counting
 from buddy.compiler.tools.profile.measure import profile

@@ -22,7 +22,7 @@ from tests.programs import assert_same
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(disk_cache.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(disk_cache.ENVIRONMENT_VARIABLE, str(tmp_path))
     return tmp_path / "programs"
 
 
@@ -121,7 +121,7 @@ def test_what_the_caches_hold_is_told_and_cleared(cache: Path) -> None:
 def test_the_oldest_files_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import os
 
-    monkeypatch.setenv(disk_cache.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(disk_cache.ENVIRONMENT_VARIABLE, str(tmp_path))
     first = disk_cache.DiskCache("some", limit=1000)
     for number in range(4):
         first.write(f"key{number}", bytes(100))

@@ -138,7 +138,7 @@ REGISTRATIONS = {
 def test_a_program_that_a_plugin_takes_part_in_is_not_cached(
     graph: Graph, key: plugins.RegistrationKey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(disk_cache.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(disk_cache.ENVIRONMENT_VARIABLE, str(tmp_path))
     assert any(type(op).__name__ == "SinOp" for op in graph.body)
     artifact = Compiler(graph).compile(RECIPE).artifact
     with monkeypatch.context() as patched:
@@ -174,7 +174,7 @@ def test_what_is_whole_and_no_program_is_not_found(
     graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The cache itself detects damaged files; this one was written as it is."""
-    monkeypatch.setenv(disk_cache.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(disk_cache.ENVIRONMENT_VARIABLE, str(tmp_path))
     key = program_cache.program_key(graph, RECIPE)
     disk_cache.PROGRAMS.write(key, b"no program")
     assert disk_cache.PROGRAMS.read(key) == b"no program"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from buddy.compiler.support.processes.lifetime import MIN_LIMIT_BYTES, group_limits, machine_memory, memory_cap
+from buddy.compiler.support.processes.lifetime import MIN_LIMIT_BYTES, group_limits, machine_memory, memory_limit
 
 GIB = 2**30
 
@@ -27,13 +27,13 @@ GIB = 2**30
     ],
 )
 def test_the_cap_is_what_was_said_or_nine_tenths_of_the_machine(said: str, machine: int, cap: int) -> None:
-    assert memory_cap(said, machine) == cap
+    assert memory_limit(said, machine) == cap
 
 
 @pytest.mark.parametrize("said", ["much", "-1", "0.2", "nan", "inf"])
 def test_what_is_no_cap_is_told_and_not_used(said: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
-        assert memory_cap(said, 10 * GIB) == 9 * GIB
+        assert memory_limit(said, 10 * GIB) == 9 * GIB
     assert f"BUDDY_MEMORY={said} is ignored" in caplog.text
 
 

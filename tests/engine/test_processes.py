@@ -169,7 +169,7 @@ def test_a_worker_ends_with_its_pipes_and_is_not_a_forks(others: Path) -> None:
     assert os.waitpid(fork, 0)[1] == 0
     worker.send(Activity("hello"))
     assert worker.receive(240).activity == "hello"
-    assert worker.end(patience=240) == 0
+    assert worker.end(timeout=240) == 0
     until(lambda: not lives(pids[0]))
     os.kill(pids[1], signal.SIGKILL)
 
@@ -208,11 +208,11 @@ def test_a_fork_answers_is_late_and_crashes() -> None:
     one.kill()
     assert not one.alive
     assert one.receive(240) is None
-    assert one.cause().startswith("SIGKILL")
+    assert one.wait_for_cause().startswith("SIGKILL")
     one.end()
     for word, cause in (("raise", "exit code 1: ValueError: raise"), ("die", "SIGABRT.*: Assertion `true' failed")):
         one = fork()
         one.send(Activity(word))
         assert one.receive(240) is None
-        assert re.fullmatch(cause, one.cause())
+        assert re.fullmatch(cause, one.wait_for_cause())
         one.end()

@@ -11,9 +11,11 @@ import torch
 from torch import nn
 
 from buddy.compiler.frontend.backend import buddy_backend
-from buddy.compiler.runtime.native_calls import native_entry, reason
+from buddy.compiler.runtime.native_calls import native_call_problem, native_function_address
 
-pytestmark = pytest.mark.skipif(not native_entry(), reason=f"calls go through Python: {reason()}")
+pytestmark = pytest.mark.skipif(
+    not native_function_address(), reason=f"calls go through Python: {native_call_problem()}"
+)
 
 
 def _compile(function: Callable[..., Any], **options: Any) -> tuple[Callable[..., Any], list[Callable[..., Any]]]:

@@ -74,7 +74,7 @@ def test_only_the_chosen_nodes_call_the_library() -> None:
 
 
 def test_without_a_library_products_are_left_with_a_line_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(blas.VARIABLE, "none")
+    monkeypatch.setenv(blas.ENVIRONMENT_VARIABLE, "none")
     compiled = Compiled(function("f", "mk,kn->mn", SIZES), [ContractionsToBlas()])
     reason = "no BLAS library is installed (pip install scipy-openblas32)"
     assert compiled.remarks == [f"linalg.contract unchanged: {reason}"]
@@ -126,9 +126,9 @@ def test_halves_are_left() -> None:
 def test_the_library_inside_numpy_is_found_where_the_wheel_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     real = blas.util.find_spec
     monkeypatch.setattr(blas.util, "find_spec", lambda name: None if name == "scipy_openblas32" else real(name))
-    blas._find.cache_clear()
+    blas._find_installed.cache_clear()
     found = blas.find_blas()
-    blas._find.cache_clear()
+    blas._find_installed.cache_clear()
     if found is None:
         pytest.skip("this NumPy brings no OpenBLAS")
     assert (found.package.split()[0], found.index_bits) == ("numpy", 64)

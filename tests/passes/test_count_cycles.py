@@ -206,7 +206,7 @@ def test_without_an_entry_it_says_where_it_stands() -> None:
 
 
 def test_other_machines_read_their_own_counter(monkeypatch: pytest.MonkeyPatch) -> None:
-    from buddy.compiler.support import target as cycle_counter
+    from buddy.compiler.support import cycle_counter
 
     monkeypatch.setattr(cycle_counter.platform, "machine", lambda: "aarch64")
     text = compiled().text

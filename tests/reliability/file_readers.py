@@ -181,13 +181,13 @@ class _NotReadError(Exception):
 
 
 def _mlir() -> dict[str, FileReader]:
-    from buddy.compiler.importers.mlir_files.entry_points import answer
+    from buddy.compiler.importers.mlir_files.entry_points import read_entry_points
     from buddy.compiler.importers.mlir_files.read_request import ReadRequest
     from buddy.compiler.importers.mlir_files.reading import new_context
     from buddy.compiler.mlir.bindings import ir
 
     def read(data: bytes) -> None:
-        found = answer(ReadRequest(data, "a.mlir", "", ()))
+        found = read_entry_points(ReadRequest(data, "a.mlir", "", ()))
         if found.problem is not None:
             raise _NotReadError(found.problem.what)
 

@@ -100,7 +100,7 @@ class Subject:
             ).finish()
         found = []
         further = [further_spreads(self.captured, seed) for seed in range(MAX_FURTHER_RUNS)]
-        for one, other, pair in zip(wrong, self.captured.exact, zip(own, *further, strict=True), strict=True):
+        for one, other, pair in zip(wrong, self.captured.exact_results, zip(own, *further, strict=True), strict=True):
             moved, spread = measure_difference(one, other), reduce(Spread.maximum_with, pair)
             found += [(moved.largest / spread.largest, moved.rms / spread.rms)] if spread.rms else []
         return found

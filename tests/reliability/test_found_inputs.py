@@ -76,8 +76,8 @@ def test_an_error_that_is_its_own_cause_is_followed_once() -> None:
     """The chain of causes has no end: opening such a file never ended."""
     error, other = ValueError("one"), ValueError("other")
     error.__cause__, other.__cause__ = other, error
-    assert exported_program._cause(error, KeyError) is None
-    assert exported_program._cause(error, ValueError) is error
+    assert exported_program._find_cause(error, KeyError) is None
+    assert exported_program._find_cause(error, ValueError) is error
     with pytest.raises(RuntimeError) as raised, without_running_code():
         torch.load(io.BytesIO(_archive("data.pkl")[:-9]))
     assert raised.value.__cause__ is not raised.value
@@ -120,7 +120,7 @@ def test_reading_mlir_without_end_is_ended_by_the_processors_time() -> None:
     program = (
         "import sys; from buddy.compiler.importers.mlir_files import entry_points as reader; "
         "from buddy.compiler.support.processes.__main__ import answer_call; "
-        "reader.CPU_SECONDS = 1; answer_call(reader.answer_in_time)"
+        "reader.CPU_SECONDS = 1; answer_call(reader.read_entry_points_in_time)"
     )
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, input=question, capture_output=True, timeout=120, check=False)
@@ -136,7 +136,7 @@ def test_mlir_is_read_where_the_processors_time_is_limited_already() -> None:
         "import resource, sys; from buddy.compiler.importers.mlir_files import entry_points as reader; "
         "most = reader.CPU_SECONDS - 1; from buddy.compiler.support.processes.__main__ import answer_call; "
         "resource.setrlimit(resource.RLIMIT_CPU, (most, most)); "
-        "answer_call(reader.answer_in_time)"
+        "answer_call(reader.read_entry_points_in_time)"
     )
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, input=question, capture_output=True, timeout=300, check=False)

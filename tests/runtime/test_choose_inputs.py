@@ -13,7 +13,7 @@ import torch
 from buddy.compiler.frontend.capture import capture
 from buddy.compiler.protocol.run_report import InputChoice
 from buddy.compiler.runtime.compare import compare
-from buddy.compiler.runtime.values import InputError, as_array, choose_tensors, input_positions, values_file
+from buddy.compiler.runtime.values import InputError, as_array, choose_tensors, input_positions, make_values_file
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def test_files_are_taken_by_name_or_in_order(captured: Any) -> None:
 
 def test_what_was_saved_of_a_run_can_be_run_again(captured: Any) -> None:
     expected = captured.eager(captured.tensors)
-    data = values_file(captured, expected, expected)
+    data = make_values_file(captured, expected, expected)
     arrays = np.load(io.BytesIO(data))
     assert {name.partition("/")[0] for name in arrays.files} == {"input", "output", "eager"}
     own = inputs(captured, InputChoice())

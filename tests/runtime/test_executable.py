@@ -10,7 +10,7 @@ import torch
 
 from buddy.compiler.protocol.artifact import Argument, Artifact, EagerCall, TensorSpec
 from buddy.compiler.runtime import LinkError, LoadedProgram, executable, measure, shared_weights
-from buddy.compiler.runtime.native_calls import native_entry
+from buddy.compiler.runtime.native_calls import native_function_address
 from buddy.compiler.runtime.torch_values import dense_bytes
 from tests.runtime.objects import compile_object
 
@@ -117,7 +117,7 @@ def test_packed_weights_follow_their_source() -> None:
     assert program([torch.full((2, 3), 9.0)])[0] == 9
 
 
-@pytest.mark.skipif(not native_entry(), reason="calls go through Python")
+@pytest.mark.skipif(not native_function_address(), reason="calls go through Python")
 def test_the_copy_of_a_frozen_weight_is_passed_without_python(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only a weight in another state, or of a form that the native function does not know, is passed to Python."""
     asked: list[torch.Tensor] = []

@@ -14,10 +14,12 @@ import torch
 from buddy.compiler.protocol.artifact import Argument, Artifact, EagerCall, TensorSpec
 from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.runtime.buffers import MIN_POOLED_BYTES
-from buddy.compiler.runtime.native_calls import native_entry, reason
+from buddy.compiler.runtime.native_calls import native_call_problem, native_function_address
 from tests.runtime.objects import compile_object
 
-pytestmark = pytest.mark.skipif(not native_entry(), reason=f"calls go through Python: {reason()}")
+pytestmark = pytest.mark.skipif(
+    not native_function_address(), reason=f"calls go through Python: {native_call_problem()}"
+)
 
 
 def _double(type_: str, add: str = "arith.addf") -> str:
@@ -62,7 +64,7 @@ def _asked(program: LoadedProgram, tensor: torch.Tensor) -> tuple[torch.Tensor, 
 
     program._native._arguments = [type(argument)(argument.source, argument.shape, argument.dtype, argument.use, take)]
     try:
-        function = program.function((0,), lambda error, _: pytest.fail(str(error)))
+        function = program.native_function((0,), lambda error, _: pytest.fail(str(error)))
     finally:
         program._native._arguments = [argument]
     assert isinstance(function, BuiltinFunctionType)
@@ -146,7 +148,7 @@ def test_element_types(type_: str, dtype: torch.dtype) -> None:
 def test_a_streamed_weight_is_passed_to_python_only_at_a_new_address() -> None:
     program, weight = _program(streamed=True), torch.randn(3, 4)
     assert program._native is not None
-    function = program.function((0,), lambda error, _: pytest.fail(str(error)))
+    function = program.native_function((0,), lambda error, _: pytest.fail(str(error)))
     assert function is not None
     moved = program._arguments[0]._moved  # type: ignore[union-attr]
     for tensor in (weight, weight, weight.clone(), weight):
@@ -172,7 +174,7 @@ def test_a_call_leaves_the_reference_counts_of_its_inputs(double: LoadedProgram)
 def test_a_function_keeps_its_program_and_no_cycle_does() -> None:
     program = _program()
     reference = weakref.ref(program)
-    function = program.function((0,), lambda error, _: pytest.fail(str(error)))
+    function = program.native_function((0,), lambda error, _: pytest.fail(str(error)))
     assert function is not None
     gc.disable()
     try:
@@ -258,7 +260,7 @@ def test_an_error_of_an_op_in_eager_is_raised_once() -> None:
         with pytest.raises(RuntimeError, match="at least 2 dimensions"):
             program([values])
     assert program._arena.words[1] == 0
-    function = program.function((0,), lambda error, arguments: [str(error), *arguments])
+    function = program.native_function((0,), lambda error, arguments: [str(error), *arguments])
     assert function is not None
     message, argument = function(values)
     assert "at least 2 dimensions" in str(message)

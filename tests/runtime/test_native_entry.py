@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from buddy.compiler.protocol.environment import torch_warning
-from buddy.compiler.runtime.native_calls import native_entry, reason
+from buddy.compiler.runtime.native_calls import native_call_problem, native_function_address
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="is supported on Linux alone")
 @pytest.mark.skipif(bool(torch_warning(torch.__version__)), reason="this PyTorch was not tested")
 def test_calls_are_native() -> None:
-    assert native_entry() != 0, reason()
+    assert native_function_address() != 0, native_call_problem()

@@ -17,7 +17,7 @@ from tests.models import WIDTH, Amplifying
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(disk_cache.VARIABLE, str(tmp_path_factory.mktemp("cache")))
+    monkeypatch.setenv(disk_cache.ENVIRONMENT_VARIABLE, str(tmp_path_factory.mktemp("cache")))
 
 
 class Wide(nn.Module):
@@ -51,7 +51,7 @@ def measured(captured: CapturedGraph) -> tuple[Spread, ...]:
 
 
 def ran_in_double(captured: CapturedGraph) -> bool:
-    return bool(captured.exact)
+    return bool(captured.exact_results)
 
 
 def same(one: Spread, other: Spread) -> bool:

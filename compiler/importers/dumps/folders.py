@@ -15,7 +15,7 @@ from buddy.compiler.protocol.dump_files import IR_SUFFIXES, DumpFormat, files_in
 from buddy.compiler.protocol.plain_values import Language
 
 # The maximum number of file names in a note about files that are not shown.
-_MAX_NAMED = 5
+_MAX_LISTED_NAMES = 5
 _MAX_HEADER_BYTES = 16 << 10
 
 
@@ -41,110 +41,113 @@ class FolderScan:
         dump = self._dump
         is_file = dump.format == "ir"
         files = [dump.path] if is_file else files_in(dump.path)
-        read_name = _single_file if is_file else _READERS[dump.format]
+        read_name = _read_single_name if is_file else _NAME_READERS[dump.format]
         stages = [stage for path in files if (stage := read_name(dump.path, path)) is not None]
         others = set(files) - {stage.path for stage in stages}
         dump.size = sum(stage.path.stat().st_size for stage in stages)
         unreadable = []
         for stage in sorted(stages, key=lambda stage: stage.order):
             try:
-                yield from self._read(stage)
+                yield from self._read_stage(stage)
             except OSError:
                 unreadable.append(stage.path)
-        note_names(dump, sorted(others), "no IR of a stage")
-        note_names(dump, unreadable, "cannot be read")
+        add_names_note(dump, sorted(others), "no IR of a stage")
+        add_names_note(dump, unreadable, "cannot be read")
 
-    def _read(self, stage: DumpFile) -> Iterator[None]:
+    def _read_stage(self, stage: DumpFile) -> Iterator[None]:
         dump = self._dump
-        read = StageHash(stage.language, dump.size <= MAX_COUNTED_BYTES)
+        stage_hash = StageHash(stage.language, dump.size <= MAX_COUNTED_BYTES)
         with stage.path.open("rb") as file:
             line = file.readline(_MAX_HEADER_BYTES)
             # The header of a pass is not part of the IR.
             header = read_header(line) if line.endswith(b"\n") else None
             start = len(line) if header is not None else 0
             for data in lines_from(file, start):
-                read.add(data)
+                stage_hash.add(data)
                 dump.scanned += len(data)
                 yield
-        if not read.length or not is_text(read.head):
-            dump.notes.append(f"{stage.path.name} is {'a binary file' if read.length else 'empty'}")
+        if not stage_hash.length or not is_text(stage_hash.head):
+            dump.notes.append(f"{stage.path.name} is {'a binary file' if stage_hash.length else 'empty'}")
             return
-        language = language_of_text(read.head) if stage.language == "text" else stage.language
-        anchor = stage.anchor or anchor_of(read.head, language, "")
+        language = language_of_text(stage_hash.head) if stage.language == "text" else stage.language
+        anchor = stage.anchor or anchor_of(stage_hash.head, language, "")
         record = DumpStage(
-            stage.title, language, stage.phase, len(dump.files), start, read.length, read.total_lines, read.digest,
-            anchor, ops=read.ops,
+            stage.title, language, stage.phase, len(dump.files), start, stage_hash.length, stage_hash.total_lines,
+            stage_hash.digest,
+            anchor, ops=stage_hash.ops,
             pipeline=header.pipeline if header is not None else "",
-            op=first_op_name(read.head) if dump.format == "mlir-tree" else "",
+            op=first_op_name(stage_hash.head) if dump.format == "mlir-tree" else "",
         )  # fmt: skip
         dump.files.append(stage.path)
         dump.add(record)
 
 
-def note_names(dump: Dump, paths: Iterable[Path], what: str) -> None:
+def add_names_note(dump: Dump, paths: Iterable[Path], what: str) -> None:
     """Adds a note with the names of files, preceded by the description `what`."""
     names = [path.name for path in paths]
     if names:
-        more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-        dump.notes.append(f"{what}: {', '.join(names[:_MAX_NAMED])}{more}")
+        more = f" and {len(names) - _MAX_LISTED_NAMES} more" if len(names) > _MAX_LISTED_NAMES else ""
+        dump.notes.append(f"{what}: {', '.join(names[:_MAX_LISTED_NAMES])}{more}")
 
 
-def _natural(text: str) -> tuple[tuple[int, str], ...]:
+def _natural_sort_key(text: str) -> tuple[tuple[int, str], ...]:
     """Returns a key that sorts numbers inside of names by their value."""
     return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text))
 
 
-_TREE = re.compile(r"(?P<numbers>\d+(?:_\d+)*)_(?P<name>[\w.-]+)\.mlir")
+_MLIR_TREE_NAME = re.compile(r"(?P<numbers>\d+(?:_\d+)*)_(?P<name>[\w.-]+)\.mlir")
 
 
 def _read_mlir_tree_name(folder: Path, path: Path) -> DumpFile | None:
     """Reads the name `1_3_cse.mlir`, with the pass number at each level of nesting; the folders name the ops."""
-    match = _TREE.fullmatch(path.name)
+    match = _MLIR_TREE_NAME.fullmatch(path.name)
     if match is None:
         return None
     numbers = tuple(map(int, match["numbers"].split("_")))
     return DumpFile(path, (path.relative_to(folder).parts[0], numbers), match["name"], "mlir", "mlir")
 
 
-_PHASE = re.compile(r"(?P<program>.*)\.(?P<number>\d+)\.(?P<phase>[\w-]+)\.mlir")
+_IREE_PHASE_NAME = re.compile(r"(?P<program>.*)\.(?P<number>\d+)\.(?P<phase>[\w-]+)\.mlir")
 
 
 def _read_iree_phase_name(_folder: Path, path: Path) -> DumpFile | None:
     """Reads the name `program.3.flow.mlir`, with the number of the phase."""
-    match = _PHASE.fullmatch(path.name)
+    match = _IREE_PHASE_NAME.fullmatch(path.name)
     if match is None:
         return None
     order = match["program"], int(match["number"])
     return DumpFile(path, order, match["phase"], match["phase"], "mlir", match["program"])
 
 
-_TRITON = (".source", ".ttir", ".ttgir", ".llir", ".ptx", ".amdgcn", ".sass")
+_TRITON_SUFFIXES = (".source", ".ttir", ".ttgir", ".llir", ".ptx", ".amdgcn", ".sass")
 
 
 def _read_triton_name(_folder: Path, path: Path) -> DumpFile | None:
     """Reads the name `kernel.ttir`, whose suffix is the level; the folder is named after a hash of the kernel."""
-    if path.suffix not in _TRITON:
+    if path.suffix not in _TRITON_SUFFIXES:
         return None
     level = path.suffix[1:]
+    # A hash is longer than 40 characters; its first six suffice as a name.
     anchor = f"{path.stem} {path.parent.name[:6]}" if len(path.parent.name) > 40 else path.stem
-    order = path.parent.name, path.stem, _TRITON.index(path.suffix)
+    order = path.parent.name, path.stem, _TRITON_SUFFIXES.index(path.suffix)
     return DumpFile(path, order, level, level, IR_SUFFIXES.get(path.suffix, "mlir"), anchor)
 
 
-_XLA = re.compile(r"(?P<module>module_\d+\.[^.]*)\.(?P<rest>.*)")
-_XLA_PASS = re.compile(r"(?P<number>\d+)\.(?P<pipeline>.+?)\.after_(?P<pass>.+?)(?:\.before_.*)?\.txt")
+_XLA_NAME = re.compile(r"(?P<module>module_\d+\.[^.]*)\.(?P<rest>.*)")
+_XLA_PASS_NAME = re.compile(r"(?P<number>\d+)\.(?P<pipeline>.+?)\.after_(?P<pass>.+?)(?:\.before_.*)?\.txt")
 
 
 def _read_xla_name(_folder: Path, path: Path) -> DumpFile | None:
     """Reads the name `module_0001.jit_f.0003.pipeline.after_X.before_Y.txt`, or that of a module outside of passes."""
-    match = _XLA.fullmatch(path.name)
+    match = _XLA_NAME.fullmatch(path.name)
     if match is None and path.name == "module.mlir" and path.parent.name.startswith("module_"):
         # The module that a frontend passed to XLA.
         return DumpFile(path, (path.parent.name, 0, 0, ""), "stablehlo", "stablehlo", "mlir", path.parent.name)
     if match is None:
         return None
+    # The second element of `order`: 0 frontend, 0.5 before the optimisations, 1 passes, 2 after, 3 code, 4 reports.
     module, rest = match["module"], match["rest"]
-    in_pass = _XLA_PASS.fullmatch(rest)
+    in_pass = _XLA_PASS_NAME.fullmatch(rest)
     if in_pass is not None:
         title = f"{in_pass['pipeline']}/{in_pass['pass']}"
         return DumpFile(path, (module, 1, int(in_pass["number"]), ""), title, "hlo", "hlo", module)
@@ -160,7 +163,7 @@ def _read_xla_name(_folder: Path, path: Path) -> DumpFile | None:
     return DumpFile(path, (module, 4, 0, title), title, "reports", "text", module)
 
 
-_INDUCTOR: dict[str, tuple[str, Language]] = {
+_INDUCTOR_FILES: dict[str, tuple[str, Language]] = {
     "fx_graph_readable.py": ("fx", "python"),
     "fx_graph_transformed.py": ("fx", "python"),
     "ir_pre_fusion.txt": ("scheduler", "text"),
@@ -171,11 +174,11 @@ _INDUCTOR: dict[str, tuple[str, Language]] = {
 
 
 def _read_inductor_name(_folder: Path, path: Path) -> DumpFile | None:
-    """Reads one of the names in `_INDUCTOR`; the folder names the graph."""
-    if path.name not in _INDUCTOR:
+    """Reads one of the names in `_INDUCTOR_FILES`; the folder names the graph."""
+    if path.name not in _INDUCTOR_FILES:
         return None
-    phase, language = _INDUCTOR[path.name]
-    order = path.parent.name, list(_INDUCTOR).index(path.name)
+    phase, language = _INDUCTOR_FILES[path.name]
+    order = path.parent.name, list(_INDUCTOR_FILES).index(path.name)
     return DumpFile(path, order, path.stem, phase, language, path.parent.name)
 
 
@@ -184,15 +187,16 @@ def _read_ir_name(folder: Path, path: Path) -> DumpFile | None:
     language = "mlir" if path.suffix == ".mlir" else IR_SUFFIXES.get(path.suffix)
     if language is None:
         return None
-    return DumpFile(path, _natural(str(path.relative_to(folder))), path.stem, language, language)
+    return DumpFile(path, _natural_sort_key(str(path.relative_to(folder))), path.stem, language, language)
 
 
-def _single_file(_folder: Path, path: Path) -> DumpFile:
+def _read_single_name(_folder: Path, path: Path) -> DumpFile:
+    """Returns the only stage of a dump that is one file, whatever its name."""
     language = IR_SUFFIXES.get(path.suffix, "text")
     return DumpFile(path, (), path.stem, language, language)
 
 
-_READERS: dict[DumpFormat, Callable[[Path, Path], DumpFile | None]] = {
+_NAME_READERS: dict[DumpFormat, Callable[[Path, Path], DumpFile | None]] = {
     "mlir-tree": _read_mlir_tree_name,
     "iree-phases": _read_iree_phase_name,
     "triton": _read_triton_name,

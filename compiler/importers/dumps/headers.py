@@ -73,7 +73,7 @@ def read_header(line: bytes) -> Header | None:
 
 
 def _mlir_header(match: re.Match[bytes]) -> Header:
-    name = _text(match["name"])
+    name = _decode_name(match["name"])
     argument = _MLIR_ARGUMENT.fullmatch(name)
     title, pipeline, has_failed = name, "", bool(match["failed"])
     if argument is not None:
@@ -81,10 +81,10 @@ def _mlir_header(match: re.Match[bytes]) -> Header:
         title = argument["new"] or argument["old"]
         pipeline = title + (argument["options"] or "")
     prefix = "before " if match["when"] == b"Before" else ""
-    owner = _text(match["owner"] or b"").removesuffix(" internal ")
-    ran_on, op = "", _text(match["op"] or b"")
+    owner = _decode_name(match["owner"] or b"").removesuffix(" internal ")
+    ran_on, op = "", _decode_name(match["op"] or b"")
     if op:
-        symbol = _text(match["symbol"] or b"")
+        symbol = _decode_name(match["symbol"] or b"")
         ran_on = f"@{symbol}" if symbol else op.rpartition(".")[2]
     return Header(
         f"{owner}: {title}" if owner else prefix + title, "mlir", ran_on, has_failed, pipeline=pipeline,
@@ -97,8 +97,8 @@ def _llvm_header(match: re.Match[bytes]) -> Header:
         return Header("start", "llvm")
     if match["name_without_ir"] is not None:
         ran_on = _llvm_ran_on(match["on_without_ir"]) if match["on_without_ir"] else ""
-        return Header(_text(match["name_without_ir"]), "llvm", ran_on, has_no_ir=True)
-    title = _text(match["name"])
+        return Header(_decode_name(match["name_without_ir"]), "llvm", ran_on, has_no_ir=True)
+    title = _decode_name(match["name"])
     if (legacy := _LEGACY_ARGUMENT.fullmatch(title)) is not None:
         title = legacy["argument"]
     ran_on, reason = _llvm_ran_on(match["on"]), match["reason"] or b""
@@ -110,7 +110,7 @@ def _llvm_header(match: re.Match[bytes]) -> Header:
 
 def _llvm_ran_on(on: bytes | None) -> str:
     """Returns what a pass of LLVM ran on: `module`, `@f`, or `@f, @g` for functions that call each other."""
-    text = _text(on or b"")
+    text = _decode_name(on or b"")
     if loop := _LOOP.search(text):
         text = loop["function"]
     names = text.strip("()").split(", ") if text.startswith("(") else [text]
@@ -127,24 +127,28 @@ def anchor_of(head: bytes, language: str, ran_on: str) -> str:
         if b"ModuleID = " in head[:200]:
             return MODULE
         functions = _LLVM_FUNCTION.findall(head)
-        return "@" + _text(functions[0]).strip('"') if len(functions) == 1 and ran_on != MODULE else ran_on or MODULE
-    match = _top_op(head)
+        return (
+            "@" + _decode_name(functions[0]).strip('"')
+            if len(functions) == 1 and ran_on != MODULE
+            else ran_on or MODULE
+        )
+    match = _match_first_op(head)
     if match is None:
         return ran_on or MODULE
-    op, name = _text(match["generic"] or match["op"]), match["sym"] or match["name"]
+    op, name = _decode_name(match["generic"] or match["op"]), match["sym"] or match["name"]
     if op in ("module", "builtin.module") and not name:
         return MODULE
-    return f"@{_text(name)}" if name else ran_on or op.rpartition(".")[2]
+    return f"@{_decode_name(name)}" if name else ran_on or op.rpartition(".")[2]
 
 
 def first_op_name(head: bytes) -> str:
     """Returns the full name of the first op in printed MLIR, "" if the first lines do not contain it."""
-    match = _top_op(head)
-    op = _text(match["generic"] or match["op"]) if match is not None else ""
+    match = _match_first_op(head)
+    op = _decode_name(match["generic"] or match["op"]) if match is not None else ""
     return "builtin.module" if op == "module" else op
 
 
-def _top_op(head: bytes) -> re.Match[bytes] | None:
+def _match_first_op(head: bytes) -> re.Match[bytes] | None:
     """Returns the match of the first line of printed MLIR that declares an op."""
     for line in head.splitlines():
         if not _SKIPPED_LINE.match(line):
@@ -152,5 +156,5 @@ def _top_op(head: bytes) -> re.Match[bytes] | None:
     return None
 
 
-def _text(name: bytes) -> str:
+def _decode_name(name: bytes) -> str:
     return name.decode("utf-8", "replace").strip('"')

@@ -14,18 +14,19 @@ from buddy.compiler.protocol import NodeRow
 # Longer texts are shown without source lines, because finding these would delay the stage noticeably.
 MAX_LOCATED_CHARACTERS = 2 << 20
 SourceLines = tuple[str, ...]
+# The maximum number of references from one location to another that are followed, since a file may have a cycle.
 _MAX_DEPTH = 16
 
 _MLIR_DEFINITION = re.compile(r"^(#loc\d*) = loc\((.*)\)\s*$", re.MULTILINE)
 _MLIR_PART = re.compile(r'"([^"\n]+)":(\d+):\d+|(#loc\d*)\b')
 _LLVM_USE = re.compile(r"!dbg !(\d+)")
 _LLVM_DEFINITION = re.compile(r"^!(\d+) = (?:distinct )?!(DI\w+)\((.*)\)", re.MULTILINE)
-_HLO_PLACE = re.compile(r'source_file="([^"]*)" source_line=(\d+)')
+_HLO_SOURCE = re.compile(r'source_file="([^"]*)" source_line=(\d+)')
 _HLO_FRAME = re.compile(r"stack_frame_id=(\d+)")
 _HLO_TABLE = re.compile(r"^(FileNames|FileLocations|StackFrames)\n((?:\d+ .*\n)*)", re.MULTILINE)
 _PTX_FILE = re.compile(r'^\s*\.file\s+(\d+)\s+(?:"([^"]*)"\s+)?"([^"]*)"', re.MULTILINE)
 _PTX_LOC = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)")
-_PYTHON_PLACE = re.compile(r"\s*# File: (.*?):(\d+) in ")
+_PYTHON_SOURCE = re.compile(r"\s*# File: (.*?):(\d+) in ")
 
 
 def find_source_lines(text: str, language: str) -> list[SourceLines]:
@@ -34,33 +35,42 @@ def find_source_lines(text: str, language: str) -> list[SourceLines]:
     return find(text) if find is not None else []
 
 
-def source_line_rows(places: Iterable[str]) -> tuple[NodeRow, ...]:
+def source_line_rows(source_lines: Iterable[str]) -> tuple[NodeRow, ...]:
     """Returns a row for each source line, sorted by file and line, as nodes of a graph."""
-    ordered = sorted(set(places), key=lambda place: (place.rpartition(":")[0], int(place.rpartition(":")[2])))
+    ordered = sorted(
+        set(source_lines), key=lambda source_line: (source_line.rpartition(":")[0], int(source_line.rpartition(":")[2]))
+    )
     return tuple(
         NodeRow(
-            index, place, "source line", place, place.rpartition(":")[0], place.rpartition(":")[2], "", location=place
+            index,
+            source_line,
+            "source line",
+            source_line,
+            source_line.rpartition(":")[0],
+            source_line.rpartition(":")[2],
+            "",
+            location=source_line,
         )
-        for index, place in enumerate(ordered)
+        for index, source_line in enumerate(ordered)
     )
 
 
-def _of_mlir(text: str) -> list[SourceLines]:
+def _source_lines_of_mlir(text: str) -> list[SourceLines]:
     if "loc(" not in text:
         return []
     definitions = dict(_MLIR_DEFINITION.findall(text))
     resolved: dict[str, SourceLines] = {}
 
     def resolve(parts: str, depth: int = 0) -> SourceLines:
-        places: dict[str, None] = {}
+        source_lines: dict[str, None] = {}
         for path, line, alias in _MLIR_PART.findall(parts):
             if path and line != "0":
-                places[f"{path}:{line}"] = None
+                source_lines[f"{path}:{line}"] = None
             elif alias and depth < _MAX_DEPTH:
                 if alias not in resolved:
                     resolved[alias] = resolve(definitions.get(alias, ""), depth + 1)
-                places |= dict.fromkeys(resolved[alias])
-        return tuple(places)
+                source_lines |= dict.fromkeys(resolved[alias])
+        return tuple(source_lines)
 
     # Many lines have the same locations.
     known: dict[str, SourceLines] = {}
@@ -77,10 +87,10 @@ def _of_mlir(text: str) -> list[SourceLines]:
     return list(map(of_line, text.split("\n")))
 
 
-def _of_llvm(text: str) -> list[SourceLines]:
+def _source_lines_of_llvm(text: str) -> list[SourceLines]:
     if "!dbg !" not in text:
         return []
-    nodes = {number: (kind, _fields(fields)) for number, kind, fields in _LLVM_DEFINITION.findall(text)}
+    nodes = {number: (kind, _parse_fields(fields)) for number, kind, fields in _LLVM_DEFINITION.findall(text)}
 
     def file_of(number: str, depth: int = 0) -> str:
         kind, fields = nodes.get(number, ("", {}))
@@ -90,46 +100,46 @@ def _of_llvm(text: str) -> list[SourceLines]:
         parent = fields.get("file") or fields.get("scope", "")
         return file_of(parent, depth + 1) if parent and depth < _MAX_DEPTH else ""
 
-    def places_of(number: str) -> SourceLines:
-        places = []
+    def source_lines_of(number: str) -> SourceLines:
+        source_lines = []
         for _ in range(_MAX_DEPTH):
             kind, fields = nodes.get(number, ("", {}))
             if kind == "DILocation" and fields.get("line", "0") != "0":
-                places.append(f"{file_of(fields.get('scope', ''))}:{fields['line']}")
+                source_lines.append(f"{file_of(fields.get('scope', ''))}:{fields['line']}")
             elif kind == "DISubprogram":
-                places.append(f"{file_of(number)}:{fields.get('line', '0')}")
+                source_lines.append(f"{file_of(number)}:{fields.get('line', '0')}")
             number = fields.get("inlinedAt", "")
-        return tuple(dict.fromkeys(place for place in places if not place.startswith(":")))
+        return tuple(dict.fromkeys(source_line for source_line in source_lines if not source_line.startswith(":")))
 
     known: dict[str, SourceLines] = {}
     result = []
     for line in text.split("\n"):
         match = _LLVM_USE.search(line)
         if match is not None and match[1] not in known:
-            known[match[1]] = places_of(match[1])
+            known[match[1]] = source_lines_of(match[1])
         result.append(known[match[1]] if match is not None else ())
     return result
 
 
-def _fields(text: str) -> dict[str, str]:
+def _parse_fields(text: str) -> dict[str, str]:
     return {name: value.strip('"').lstrip("!") for name, value in re.findall(r'(\w+): ("[^"]*"|[^,]+)', text)}
 
 
-def _of_hlo(text: str) -> list[SourceLines]:
+def _source_lines_of_hlo(text: str) -> list[SourceLines]:
     tables = {name: _hlo_table(body) for name, body in _HLO_TABLE.findall(text)}
     files, locations, frames = (tables.get(name, {}) for name in ("FileNames", "FileLocations", "StackFrames"))
 
-    def place_of(frame: str) -> SourceLines:
+    def source_line_of(frame: str) -> SourceLines:
         match = re.search(r"file_location_id=(\d+)", frames.get(frame, ""))
         location = locations.get(match[1], "") if match is not None else ""
         match = re.search(r"file_name_id=(\d+).* line=(\d+)", location)
         return (f"{files[match[1]]}:{match[2]}",) if match is not None and match[1] in files else ()
 
     def of_line(line: str) -> SourceLines:
-        if (match := _HLO_PLACE.search(line)) is not None:
+        if (match := _HLO_SOURCE.search(line)) is not None:
             return (f"{match[1]}:{match[2]}",)
         match = _HLO_FRAME.search(line)
-        return place_of(match[1]) if match is not None else ()
+        return source_line_of(match[1]) if match is not None else ()
 
     return list(map(of_line, text.split("\n")))
 
@@ -139,7 +149,7 @@ def _hlo_table(body: str) -> dict[str, str]:
     return {number: value.strip('"') for number, value in pairs}
 
 
-def _of_ptx(text: str) -> list[SourceLines]:
+def _source_lines_of_ptx(text: str) -> list[SourceLines]:
     files = {number: f"{folder}/{name}" if folder else name for number, folder, name in _PTX_FILE.findall(text)}
     current: SourceLines = ()
     result = []
@@ -152,11 +162,11 @@ def _of_ptx(text: str) -> list[SourceLines]:
     return result
 
 
-def _of_python(text: str) -> list[SourceLines]:
+def _source_lines_of_python(text: str) -> list[SourceLines]:
     current: SourceLines = ()
     result = []
     for line in text.split("\n"):
-        if (match := _PYTHON_PLACE.match(line)) is not None:
+        if (match := _PYTHON_SOURCE.match(line)) is not None:
             current = (f"{match[1]}:{match[2]}",)
         elif not line.strip() or line.lstrip().startswith(("return", "class ", "def ")):
             current = ()
@@ -165,14 +175,14 @@ def _of_python(text: str) -> list[SourceLines]:
 
 
 _FINDERS: dict[str, Callable[[str], list[SourceLines]]] = {
-    "mlir": _of_mlir,
-    "llvm": _of_llvm,
-    "hlo": _of_hlo,
-    "ptx": _of_ptx,
-    "python": _of_python,
+    "mlir": _source_lines_of_mlir,
+    "llvm": _source_lines_of_llvm,
+    "hlo": _source_lines_of_hlo,
+    "ptx": _source_lines_of_ptx,
+    "python": _source_lines_of_python,
 }
 
 
 def all_source_lines(lines: Sequence[SourceLines]) -> set[str]:
     """Returns the source lines that any of `lines` names."""
-    return {place for places in lines for place in places}
+    return {source_line for source_lines in lines for source_line in source_lines}

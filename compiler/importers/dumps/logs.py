@@ -25,13 +25,13 @@ _DIGEST_DIGITS = 24
 _SAMPLES, _SAMPLE_BYTES = 64, 4 << 10
 # Ops are counted in dumps up to this size: counting is much slower than reading.
 MAX_COUNTED_BYTES = 16 << 20
-_OPS = {
+_OP_PATTERNS = {
     "mlir": re.compile(rb'^[ \t]*(?:%[^=\n]*= )?"?([a-z_]\w*(?:\.[\w$.]+)?)"?(?=[ ({<]|$)', re.MULTILINE),
     "llvm": re.compile(rb"^[ \t]+(?:%\S+ = )?(?:tail |musttail |notail )?([a-z]\w*)\b(?!:)", re.MULTILINE),
     "hlo": re.compile(rb"^[ \t]+(?:ROOT )?%?[\w.-]+ = (?:\([^=\n]*?\)|\S+) ([a-z][\w-]*)\(", re.MULTILINE),
 }
 _PHASES = {"mlir": "mlir", "llvm": "llvm", "text": "output"}
-# How the last line of complete IR starts or ends.
+# The start of a line that may be the last one of complete IR.
 _LAST_LINE = re.compile(rb"^(?:\s*\}|[#!@;]|attributes |declare |\{-#|#-\})")
 
 
@@ -73,7 +73,7 @@ class StageHash:
         self._state = hashlib.sha1(usedforsecurity=False)
         # The line ends at the end of the bytes so far; they belong to the stage only if more text follows.
         self._held_back = b""
-        self._pattern = _OPS.get(language) if counts_ops else None
+        self._pattern = _OP_PATTERNS.get(language) if counts_ops else None
         self.head = b""
         self.tail = b""
         self.ops: Counter[str] | None = Counter() if self._pattern is not None else None
@@ -121,9 +121,9 @@ class LogScan:
         dump.files.append(path)
         # The position at which the next scan starts, that of the last header, because its text may have grown; and the
         # number of stages before it.
-        self._resume, self._stages_before = 0, 0
+        self._resume_position, self._stages_before = 0, 0
         self._inode = 0
-        self._sampled = b""
+        self._hash_of_samples = b""
         self._headers_without_ir = 0
 
     def scan(self) -> Iterator[None]:
@@ -136,13 +136,13 @@ class LogScan:
             status = os.fstat(file.fileno())
             self._inode = status.st_ino
             counts = status.st_size <= MAX_COUNTED_BYTES
-            reader = _LogReader(dump, self._file_number, self._resume, counts)
-            for data in lines_from(file, self._resume):
+            reader = _LogReader(dump, self._file_number, self._resume_position, counts)
+            for data in lines_from(file, self._resume_position):
                 reader.add(data)
                 dump.scanned = reader.position
                 yield
-            self._sampled = _hash_samples(file, reader.position)
-        self._resume, self._stages_before = reader.resume, reader.stages_before
+            self._hash_of_samples = _hash_samples(file, reader.position)
+        self._resume_position, self._stages_before = reader.resume_position, reader.stages_before
         reader.finish()
         self._headers_without_ir += reader.headers_without_ir
         if self._headers_without_ir:
@@ -159,7 +159,7 @@ class LogScan:
                 status = os.fstat(file.fileno())
                 if status.st_ino != self._inode or status.st_size <= scanned:
                     return False
-                return _hash_samples(file, scanned) == self._sampled
+                return _hash_samples(file, scanned) == self._hash_of_samples
         except OSError:
             return False
 
@@ -169,7 +169,7 @@ class _LogReader:
 
     def __init__(self, dump: Dump, file_number: int, position: int, counts_ops: bool) -> None:
         self._dump, self._file_number, self._counts_ops = dump, file_number, counts_ops
-        self.position = self.resume = position
+        self.position = self.resume_position = position
         self.stages_before = len(dump.stages)
         self.headers_without_ir = 0
         self._header: Header | None = None
@@ -185,10 +185,10 @@ class _LogReader:
             end = data.find(b"\n", hit) + 1 or len(data)
             header = read_header(data[line:end]) if end - line <= _MAX_HEADER_BYTES else None
             if header is not None:
-                begin = line + header.column
-                self._hash.add(data[start:begin])
+                header_position = line + header.column
+                self._hash.add(data[start:header_position])
                 self._end_stage()
-                self._begin_stage(header, self.position + begin, self.position + end)
+                self._begin_stage(header, self.position + header_position, self.position + end)
                 start = end
             hit = data.find(b" IR ", end)
         self._hash.add(data[start:])
@@ -201,9 +201,9 @@ class _LogReader:
             dump.notes.append(f"the log ends inside its last stage, {header.title}, which may be incomplete")
         self._end_stage()
 
-    def _begin_stage(self, header: Header, position: int, text: int) -> None:
-        self.resume, self.stages_before = position, len(self._dump.stages)
-        self._header, self._start = header, text
+    def _begin_stage(self, header: Header, position: int, text_position: int) -> None:
+        self.resume_position, self.stages_before = position, len(self._dump.stages)
+        self._header, self._start = header, text_position
         self._hash = StageHash(header.language, self._counts_ops)
 
     def _end_stage(self) -> None:

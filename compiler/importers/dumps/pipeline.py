@@ -51,7 +51,7 @@ class StepNumbers:
         number, self._count = self._count, self._count + 1
         if not is_step(stage):
             return -1
-        return self._first.setdefault((stage.before, stage.pipeline, self._positions.of(stage)), number)
+        return self._first.setdefault((stage.before, stage.pipeline, self._positions.position_of(stage)), number)
 
 
 class _Positions:
@@ -65,7 +65,8 @@ class _Positions:
         self._groups: Counter[bool] = Counter()
         self._counts: dict[bool, Counter[tuple[str, str]]] = {False: Counter(), True: Counter()}
 
-    def of(self, stage: DumpStage) -> tuple[int, str, int]:
+    def position_of(self, stage: DumpStage) -> tuple[int, str, int]:
+        """Returns the position of the next stage: its group, its op, and its index within the group."""
         counts = self._counts[stage.before]
         if stage.op == MODULE_OP:
             self._groups[stage.before] += 2
@@ -76,6 +77,7 @@ class _Positions:
 
 
 def _symbol(stage: DumpStage) -> str:
+    """Returns what the pass ran on, or else what the text shows."""
     return stage.ran_on or stage.anchor
 
 
@@ -111,15 +113,16 @@ class Pipeline:
         self.inner = frozenset(inner)
         self.is_before = _shows_before(stages)
         self._by_stage: dict[int, int] = {}
-        self._read()
+        self._collect_steps()
 
-    def _read(self) -> None:
+    def _collect_steps(self) -> None:
+        """Sets the steps. Raises `DumpPipelineError` if functions have run different passes."""
         positions, numbers = _Positions(), dict[tuple[int, str, int], int]()
         steps: list[PipelineStep] = []
         for number, stage in enumerate(self._stages):
             if number in self.inner or not is_step(stage) or stage.before != self.is_before:
                 continue
-            position = positions.of(stage)
+            position = positions.position_of(stage)
             if position not in numbers:
                 numbers[position] = len(steps)
                 spelling = re.sub(r"\s+", " ", stage.pipeline).replace(" }", "}").replace("{ ", "{")
@@ -162,7 +165,7 @@ class Pipeline:
         if (
             self.steps[0].op != MODULE_OP
             and index <= first
-            and not any(shows_module(self._stages[one]) for one in parts)
+            and not any(shows_module(self._stages[number]) for number in parts)
         ):
             return RerunStart(parts, index)
         raise DumpPipelineError(
@@ -180,7 +183,7 @@ class Pipeline:
         stage = step.stages[0] if self.is_before else step.stages[-1]
         return stage if shows_module(self._stages[stage]) else None
 
-    def text(self, first: int, skipped: Collection[int] = ()) -> str:
+    def to_text(self, first: int, skipped: Collection[int] = ()) -> str:
         """Returns the pipeline from step `first` on, without the `skipped` ones, in the syntax of `mlir-opt`."""
         parts = []
         kept = [step for index, step in enumerate(self.steps) if index >= first and index not in skipped]
@@ -213,11 +216,11 @@ class Pipeline:
         by_symbol: dict[tuple[str, str], list[int]] = {}
         for number in numbers:
             by_symbol.setdefault((stages[number].op, _symbol(stages[number])), []).append(number)
-        for (op, _), own in by_symbol.items():
+        for (op, _), symbol_numbers in by_symbol.items():
             steps = [index for index in group if self.steps[index].op == op]
             # The stages of an inner pipeline are at the end, or at the start in a dump of texts before passes.
-            shift = max(0, len(own) - len(steps)) if self.is_before else 0
-            for number, step in zip(own[shift:], steps, strict=False):
+            shift = max(0, len(symbol_numbers) - len(steps)) if self.is_before else 0
+            for number, step in zip(symbol_numbers[shift:], steps, strict=False):
                 # A function that is deleted has stages of the inner pipeline only.
                 matched[number] = step if self.steps[step].title == _title(stages[number]) else None
 
@@ -232,7 +235,7 @@ class Pipeline:
 
         `None` if all are `equal`; `stages` are those of the re-run, without the `skipped` steps.
         """
-        again = {
+        rerun_stages = {
             (step, _symbol(stage)): stage
             for step, stage in zip(self.match(stages, first, skipped), stages, strict=True)
             if step is not None
@@ -242,10 +245,10 @@ class Pipeline:
                 continue
             for number in self.steps[index].stages:
                 stage = self._stages[number]
-                found = again.pop((index, _symbol(stage)), None)
+                found = rerun_stages.pop((index, _symbol(stage)), None)
                 if found is None or not equal(stage, found):
                     return index
-            if any(step == index for step, _ in again):
+            if any(step == index for step, _ in rerun_stages):
                 return index
         return None
 
@@ -322,4 +325,5 @@ def _shows_before(stages: Sequence[DumpStage]) -> bool:
 
 
 def _title(stage: DumpStage) -> str:
+    """Returns the argument of the pass of a stage, without its options."""
     return re.split(r"[{\s]", stage.pipeline, maxsplit=1)[0]

@@ -19,7 +19,7 @@ _TRACE_HEADER = re.compile(rb'^V\d{4} [\d:.]+ \d+ \S+\.py:\d+\] (?P<json>\{".*\}
 # The starts of a new text of the same logger.
 _STARTS = (b"TRACED GRAPH", b"Output code:")
 # Entries of TORCH_TRACE that are graphs or code, with their phases. Entries called "artifact" have a further name.
-_TRACED = {
+_TRACE_PHASES = {
     "dynamo_output_graph": "dynamo",
     "aot_forward_graph": "aot",
     "aot_backward_graph": "aot",
@@ -30,10 +30,10 @@ _TRACED = {
     "inductor_output_code": "code",
 }
 _ARTIFACT = re.compile(r".*(?:graph|code|kernel)(?!.*(?:metadata|stack_traces)).*")
-_NO_PROGRAM = "no graph"
+_NO_GRAPH = "no graph"
 
 
-class _Start(NamedTuple):
+class _TextStart(NamedTuple):
     """The start of a text: its title, its phase, the graph that it belongs to."""
 
     title: str
@@ -75,8 +75,8 @@ class TorchLogScan:
                 reader.end()
             else:
                 text = line[match.end() :]
-                name, anchor = match["name"].decode(), (match["id"] or b"").decode() or _NO_PROGRAM
-                start = _Start(name, "code" if "code" in name and "graph" not in name else "fx", anchor)
+                name, anchor = match["name"].decode(), (match["id"] or b"").decode() or _NO_GRAPH
+                start = _TextStart(name, "code" if "code" in name and "graph" not in name else "fx", anchor)
                 if start != reader.start or text.startswith(_STARTS):
                     reader.begin(start, position)
                 reader.add(line, text)
@@ -102,11 +102,11 @@ class _TextReader:
 
     def __init__(self, dump: Dump, file_number: int, strip: str) -> None:
         self._dump, self._file_number, self._strip = dump, file_number, strip
-        self.start: _Start | None = None
+        self.start: _TextStart | None = None
         self._hash = StageHash("python", False)
         self._position = self._length = self._lines = 0
 
-    def begin(self, start: _Start, position: int) -> None:
+    def begin(self, start: _TextStart, position: int) -> None:
         """Ends the text before, and begins another at a byte position of the file."""
         self.end()
         self.start, self._position, self._length, self._lines = start, position, 0, 0
@@ -129,7 +129,7 @@ class _TextReader:
             self._dump.add(stage)
 
 
-def _trace_start(line: bytes) -> _Start | None:
+def _trace_start(line: bytes) -> _TextStart | None:
     """Returns what the payload after a line of TORCH_TRACE is; `None` if it is neither a graph nor code."""
     match = _TRACE_HEADER.match(line)
     try:
@@ -140,11 +140,11 @@ def _trace_start(line: bytes) -> _Start | None:
         return None
     kind = next(iter(entry))
     frame = entry.get("frame_id"), entry.get("frame_compile_id")
-    anchor = f"{frame[0]}/{frame[1]}" if None not in frame else _NO_PROGRAM
+    anchor = f"{frame[0]}/{frame[1]}" if None not in frame else _NO_GRAPH
     if kind == "artifact":
         value = entry["artifact"]
         name = str(value.get("name", "")) if isinstance(value, dict) else ""
         is_text = isinstance(value, dict) and value.get("encoding") == "string"
         phase = "script" if name.endswith("runnable") else "inductor"
-        return _Start(name, phase, anchor) if is_text and _ARTIFACT.fullmatch(name) else None
-    return _Start(kind, _TRACED[kind], anchor) if kind in _TRACED else None
+        return _TextStart(name, phase, anchor) if is_text and _ARTIFACT.fullmatch(name) else None
+    return _TextStart(kind, _TRACE_PHASES[kind], anchor) if kind in _TRACE_PHASES else None

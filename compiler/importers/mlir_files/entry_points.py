@@ -33,19 +33,19 @@ MAX_ENTRIES = 32
 CPU_SECONDS, BYTES_PER_CPU_SECOND = 20, 1 << 20
 
 
-def answer_in_time(request: ReadRequest) -> ReadAnswer:
-    """Like `answer`, with a limit on CPU time: the system kills the process that exceeds it."""
+def read_entry_points_in_time(request: ReadRequest) -> ReadAnswer:
+    """Like `read_entry_points`, with a limit on CPU time: the system kills the process that exceeds it."""
     seconds = CPU_SECONDS + len(request.content) // BYTES_PER_CPU_SECOND
     _, hard_limit = resource.getrlimit(resource.RLIMIT_CPU)
     if hard_limit == resource.RLIM_INFINITY or seconds < hard_limit:  # a lower limit cannot be raised
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-    return answer(request)
+    return read_entry_points(request)
 
 
-def answer(request: ReadRequest) -> ReadAnswer:
+def read_entry_points(request: ReadRequest) -> ReadAnswer:
     """Returns the programs in a file, each with its graph; or the error."""
     try:
-        words = [shape_word(text) for text in request.shapes]
+        shape_words = [shape_word(text) for text in request.shapes]
     except ValueError as error:
         todo = "give NAME=4x128, or NUMBER=4x128xf32, for an argument of the function"
         return ReadAnswer(problem=Diagnostic(str(error), "the shapes to open with", todo))
@@ -53,7 +53,7 @@ def answer(request: ReadRequest) -> ReadAnswer:
     try:
         with context:
             parts = parse_modules(request.content, request.title, context)
-            return _open_entries(request, parts, words)
+            return _open_entries(request, parts, shape_words)
     except UnreadableError as error:
         return ReadAnswer(problem=error.diagnostic)
     except RuntimeError as error:  # raised by the bindings for names that are not valid text
@@ -61,20 +61,20 @@ def answer(request: ReadRequest) -> ReadAnswer:
         return ReadAnswer(problem=Diagnostic(what, request.title, "check that the file is complete"))
 
 
-def _open_entries(request: ReadRequest, parts: list[ModulePart], words: list[ShapeWord]) -> ReadAnswer:
+def _open_entries(request: ReadRequest, parts: list[ModulePart], shape_words: list[ShapeWord]) -> ReadAnswer:
     names = [(number, name) for number, part in enumerate(parts) for name in _entry_names(part.module, request.entry)]
     if not names:
         return ReadAnswer(problem=_missing_entry(request, parts))
     arity = max(_arity(parts[number].module, name) for number, name in names)
     try:
-        check_shape_names(words, [f"arg{index}" for index in range(arity)])
+        check_shape_names(shape_words, [f"arg{index}" for index in range(arity)])
     except ValueError as error:
         return ReadAnswer(problem=Diagnostic(str(error), request.title, "name an argument of the function to open"))
     notes = () if len(names) <= MAX_ENTRIES else (f"only the first {MAX_ENTRIES} of {len(names)} functions are opened",)
     entry_points = []
     for number, name in names[:MAX_ENTRIES]:
         title = f"{name} (part {number + 1})" if len(parts) > 1 else name
-        entry_points.append(_open_entry(parts[number], name, title, request, words))
+        entry_points.append(_open_entry(parts[number], name, title, request, shape_words))
     return ReadAnswer(tuple(entry_points), notes=notes)
 
 
@@ -127,14 +127,16 @@ def _missing_entry(request: ReadRequest, parts: list[ModulePart]) -> Diagnostic:
     return Diagnostic(what, request.title, f"name the one to call: {request.title}:{functions[0]} (there are {names})")
 
 
-def _open_entry(part: ModulePart, name: str, title: str, request: ReadRequest, words: list[ShapeWord]) -> EntryPoint:
+def _open_entry(
+    part: ModulePart, name: str, title: str, request: ReadRequest, shape_words: list[ShapeWord]
+) -> EntryPoint:
     """Opens one function as a program, in a copy of its module."""
     module = _copy_module(part.module)
     text, dialects, entry_phase = str(part.module), dialects_of(module), phase_of(module)
     entry = next(function for function in _functions(module) if symbol_of(function) == name)
     notes: list[str] = []
     try:
-        signature = _signature(entry, module, name, words)
+        signature = _signature(entry, module, name, shape_words)
         arguments, notes = fix_sizes(signature.arguments), _default_size_notes(signature)
         builder = ModuleGraphBuilder(module, entry, arguments, request.title, part.lines_before)
         results, callee = signature.results, name
@@ -147,7 +149,7 @@ def _open_entry(part: ModulePart, name: str, title: str, request: ReadRequest, w
         entry = next(function for function in _functions(module) if symbol_of(function) == name)
         builder = ModuleGraphBuilder(module, entry, (), request.title, part.lines_before)
         results, callee = (), name
-    graph = builder.graph(title, results)
+    graph = builder.make_graph(title, results)
     located_text = module.operation.get_asm(enable_debug_info=True, assume_verified=True)
     graph.imported_ir = ImportedIR(located_text, entry_phase, callee)
     return EntryPoint(title, to_bytes(graph), entry_phase, dialects, text, tuple(notes))
@@ -163,9 +165,9 @@ def _static_size(size: int | None) -> int:
     return size
 
 
-def _signature(entry: ir.Operation, module: ir.Module, name: str, words: list[ShapeWord]) -> FunctionSignature:
+def _signature(entry: ir.Operation, module: ir.Module, name: str, shape_words: list[ShapeWord]) -> FunctionSignature:
     inputs, results = argument_types(entry)
-    arguments, outputs = signature_values(inputs, "arg", words), signature_values(results, "result")
+    arguments, outputs = signature_values(inputs, "arg", shape_words), signature_values(results, "result")
     writes = WriteEffects(module.operation)
     values = entry.regions[0].blocks[0].arguments
     written_arguments = tuple(

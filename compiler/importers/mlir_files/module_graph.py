@@ -40,7 +40,7 @@ class ModuleGraphBuilder:
         lines_before: int = 0,
     ) -> None:
         self._title, self._lines_before = title, lines_before
-        self._taken: Counter[str] = Counter()
+        self._used_names: Counter[str] = Counter()
         self._node_of_op: dict[Any, Op] = {}
         self._inputs = [self._make_placeholder(value) for value in arguments]
         self._body: list[Op] = []
@@ -56,7 +56,7 @@ class ModuleGraphBuilder:
             for value, node in zip(self._entry_arguments, self._inputs, strict=False):
                 value.set_location(ir.Location.name(node.stable))
 
-    def graph(self, name: str, outs: Sequence[SignatureValue]) -> Graph:
+    def make_graph(self, name: str, outs: Sequence[SignatureValue]) -> Graph:
         """Makes the graph with the results `outs`: those of the entry function, then the arguments it writes to."""
         graph = Graph(name)
         for node in self._inputs:
@@ -100,8 +100,8 @@ class ModuleGraphBuilder:
 
     def _unique_name(self, name: str) -> str:
         """Returns `name`, with a number appended if the name is taken."""
-        self._taken[name] += 1
-        return name if self._taken[name] == 1 else self._unique_name(f"{name}_{self._taken[name] - 1}")
+        self._used_names[name] += 1
+        return name if self._used_names[name] == 1 else self._unique_name(f"{name}_{self._used_names[name] - 1}")
 
     def _make_placeholder(self, value: SignatureValue) -> Op:
         node = new_op(PlaceholderOp, self._unique_name(value.name), value.name, (), [value.meta])
@@ -175,10 +175,14 @@ def _meta(mlir_type: ir.Type) -> TensorMeta | None:
 
 def _attributes(op: ir.Operation) -> dict[str, str]:
     """Returns an op's attributes, with long ones truncated: weights may be among them."""
-    return {name: _short(attribute) for name, attribute in attributes_of(op).items() if name != "operandSegmentSizes"}
+    return {
+        name: _attribute_text(attribute)
+        for name, attribute in attributes_of(op).items()
+        if name != "operandSegmentSizes"
+    }
 
 
-def _short(attribute: ir.Attribute) -> str:
+def _attribute_text(attribute: ir.Attribute) -> str:
     if isinstance(attribute, ir.DenseElementsAttr | ir.DenseResourceElementsAttr) and not getattr(
         attribute, "is_splat", False
     ):

@@ -14,10 +14,12 @@ from buddy.compiler.protocol.errors import BuddyError
 
 BYTECODE = b"ML\xefR"
 # Where `mlir-opt --split-input-file` splits a text.
-_SPLIT = re.compile(r"^// -----.*$", re.MULTILINE)
-_NO_DIALECT = re.compile(r"[Dd]ialect [`'](\w+)['`] not found|dialect '(\w+)' is unknown|unregistered dialect '?(\w+)")
-_NO_OP = re.compile(r"unregistered operation '([\w.]+)'|custom op '([\w.]+)' is unknown")
-_NEWER = re.compile(r"bytecode version (\d+) is newer|newer than the current version|unsupported.*version")
+_PART_SEPARATOR = re.compile(r"^// -----.*$", re.MULTILINE)
+_UNKNOWN_DIALECT = re.compile(
+    r"[Dd]ialect [`'](\w+)['`] not found|dialect '(\w+)' is unknown|unregistered dialect '?(\w+)"
+)
+_UNKNOWN_OP = re.compile(r"unregistered operation '([\w.]+)'|custom op '([\w.]+)' is unknown")
+_OTHER_VERSION = re.compile(r"bytecode version (\d+) is newer|newer than the current version|unsupported.*version")
 _OTHER_BUILD = "set BUDDY_MLIR_PACKAGE to the package of another LLVM build that has it"
 
 
@@ -73,7 +75,7 @@ def _texts(content: bytes, title: str) -> list[tuple[str, int]]:
             Diagnostic(what, title, "check the program that wrote it, and that the file is complete")
         ) from error
     texts, start = [], 0
-    for end in [*(match.start() for match in _SPLIT.finditer(text)), len(text)]:
+    for end in [*(match.start() for match in _PART_SEPARATOR.finditer(text)), len(text)]:
         part = text[start:end]
         if any(line.strip() and not line.lstrip().startswith("//") for line in part.splitlines()):
             texts.append((part, text.count("\n", 0, start)))
@@ -99,12 +101,12 @@ def _parse(content: str | bytes, title: str, context: ir.Context, lines_before: 
 def _parse_diagnostic(message: str, title: str, where: str) -> Diagnostic:
     """Converts a message of MLIR's parser, with a hint if one is known."""
     first_line = message.partition("\n")[0]
-    if (match := _NO_DIALECT.search(message)) is not None:
+    if (match := _UNKNOWN_DIALECT.search(message)) is not None:
         return _missing_dialects({next(filter(None, match.groups()))}, title, where, first_line)
     # An op name without a dialect is a truncated word, or not an op.
-    if (match := _NO_OP.search(message)) is not None and "." in next(filter(None, match.groups())):
+    if (match := _UNKNOWN_OP.search(message)) is not None and "." in next(filter(None, match.groups())):
         return _unknown_ops({next(filter(None, match.groups()))}, where, first_line)
-    if _NEWER.search(message) is not None:
+    if _OTHER_VERSION.search(message) is not None:
         what = f"{title} has another version than the bindings: {first_line}"
         todo = "write it again as text (`mlir-opt FILE`), or as bytecode of a lower version (--emit-bytecode-version)"
         return Diagnostic(what, where, todo, detail=message)

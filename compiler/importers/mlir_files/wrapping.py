@@ -89,17 +89,17 @@ def _element_type(value: SignatureValue) -> ir.Type:
     return mlir_element_type_get(value.dtype)
 
 
-def _call(signature: FunctionSignature, operands: Sequence[ir.Value], module: ir.Module) -> list[ir.Value]:
+def _insert_call(signature: FunctionSignature, operands: Sequence[ir.Value], module: ir.Module) -> list[ir.Value]:
     types = [value.mlir_type for value in signature.results]
     callee = ir.FlatSymbolRefAttr.get(signature.name)
-    if _function(module, signature.name).name == "func.func":
+    if _find_function(module, signature.name).name == "func.func":
         return list(func.CallOp(types, callee, list(operands)).results)
     sizes = ir.DenseI32ArrayAttr.get([len(operands), 0])
     attributes = {"callee": callee, "operandSegmentSizes": sizes, "op_bundle_sizes": ir.DenseI32ArrayAttr.get([])}
     return list(ir.Operation.create("llvm.call", types, list(operands), attributes).results)
 
 
-def _function(module: ir.Module, name: str) -> ir.Operation:
+def _find_function(module: ir.Module, name: str) -> ir.Operation:
     operations = (op.operation for op in module.body if "sym_name" in op.operation.attributes)
     return next(op for op in operations if str(ir.StringAttr(op.attributes["sym_name"]).value) == name)
 
@@ -132,7 +132,7 @@ def _wrap_tensors(module: ir.Module, signature: FunctionSignature, shapes: Seque
     block = wrapper.add_entry_block()
     with ir.InsertionPoint(block):
         pairs = zip(signature.arguments, block.arguments, strict=True)
-        call_results = _call(signature, [_from_tensor(value, argument) for value, argument in pairs], module)
+        call_results = _insert_call(signature, [_from_tensor(value, argument) for value, argument in pairs], module)
         func.ReturnOp([_to_tensor(v, result) for v, result in zip(signature.results, call_results, strict=True)])
 
 
@@ -155,7 +155,7 @@ def _propagated_results(module: ir.Module, signature: FunctionSignature) -> tupl
 
     Raises `NotRunnableError` if a size is still dynamic.
     """
-    wrapper = _function(module, WRAPPER)
+    wrapper = _find_function(module, WRAPPER)
     returned = list(wrapper.regions[0].blocks[0].operations)[-1].operation
     for index, operand in enumerate(list(returned.operands)):
         returned.operands[index] = _without_cast(operand)
@@ -212,7 +212,7 @@ def _wrap_buffers(module: ir.Module, signature: FunctionSignature, shapes: Seque
         for index, copy in copy_of.items():
             memref.CopyOp(arguments[index], copy)
         operands = [_from_buffer(value, copy_of.get(i, arguments[i])) for i, value in enumerate(signature.arguments)]
-        for (value, _), result, out in zip(results, _call(signature, operands, module), outs, strict=False):
+        for (value, _), result, out in zip(results, _insert_call(signature, operands, module), outs, strict=False):
             _to_buffer(value, result, out)
         func.ReturnOp([])
 

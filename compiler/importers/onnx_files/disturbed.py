@@ -23,16 +23,19 @@ from buddy.compiler.importers.onnx_files.reference import Reference
 if TYPE_CHECKING:
     import onnx
 
-_QUANTISERS = {"QuantizeLinear", "DynamicQuantizeLinear"}
+_QUANTISER_OPS = {"QuantizeLinear", "DynamicQuantizeLinear"}
 # These select or move elements, or have integers as operands and one rounding, which is the same everywhere.
-_EXACT = {
-    *_QUANTISERS, "Abs", "Cast", "Ceil", "Clip", "Compress", "Concat", "Constant", "ConstantOfShape", "CumMax",
+_EXACT_OPS = {
+    *_QUANTISER_OPS, "Abs", "Cast", "Ceil", "Clip", "Compress", "Concat", "Constant", "ConstantOfShape", "CumMax",
     "DepthToSpace", "DequantizeLinear", "Dropout", "Expand", "Flatten", "Floor", "Gather", "GatherElements", "GatherND",
     "Identity", "LeakyRelu", "Max", "MaxPool", "Min", "Neg", "Pad", "ReduceMax", "ReduceMin", "Relu", "Reshape",
     "Round", "ScatterElements", "ScatterND", "Sign", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "TopK",
     "Transpose", "Unsqueeze", "Where",
 }  # fmt: skip
-_PRODUCTS, _MEANS = {"Conv", "ConvTranspose", "Gemm", "MatMul"}, {"AveragePool", "GlobalAveragePool", "ReduceMean"}
+_PRODUCT_OPS, _MEAN_OPS = (
+    {"Conv", "ConvTranspose", "Gemm", "MatMul"},
+    {"AveragePool", "GlobalAveragePool", "ReduceMean"},
+)
 _UNIT_ROUNDOFF = 2.0**-24
 # 95 % of the errors of a sum are below two deviations.
 _DEVIATIONS = 2.0
@@ -42,12 +45,12 @@ _ROUNDINGS = 8.0
 # A division by a scale may be a multiplication by its inverse: that of the inverse, and that of each of both results.
 # It is less than `_ROUNDINGS`, so that both together are not zero where the signs differ.
 _ROUNDINGS_OF_DIVISION = 3.0
-_SIGNS = "random_signs"
+_SIGNS_INPUT = "random_signs"
 
 
 def quantises(model: onnx.ModelProto) -> bool:
     """Returns whether a node of the model rounds floats to integers."""
-    return any(node.op_type in _QUANTISERS for node in model.graph.node)
+    return any(node.op_type in _QUANTISER_OPS for node in model.graph.node)
 
 
 class Disturbed:
@@ -59,14 +62,14 @@ class Disturbed:
     def __init__(self, content: bytes) -> None:
         self._content = content
         self._reference: Reference | None = None
-        self._signs = 0
+        self._n_signs = 0
 
     def __call__(self, tensors: Sequence[torch.Tensor], seed: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Returns the results with random signs from `seed`, and those with the opposite signs."""
         if self._reference is None:
-            model, self._signs = _add_errors(self._content)
+            model, self._n_signs = _add_errors(self._content)
             self._reference = Reference(model.SerializeToString(), [value.name for value in model.graph.input])
-        signs = torch.randint(2, (self._signs,), generator=torch.Generator().manual_seed(seed)).float() * 2 - 1
+        signs = torch.randint(2, (self._n_signs,), generator=torch.Generator().manual_seed(seed)).float() * 2 - 1
         return self._reference([*tensors, signs]), self._reference([*tensors, -signs])
 
 
@@ -75,19 +78,19 @@ def _add_errors(content: bytes) -> tuple[onnx.ModelProto, int]:
     import onnx
 
     model = onnx.load_model_from_string(content)
-    rewriting = _Rewriting(model)
+    inserter = _ErrorInserter(model)
     for node in model.graph.node:
-        rewriting.add(node)
+        inserter.add(node)
     del model.graph.node[:]
-    model.graph.node.extend(rewriting.nodes)
-    model.graph.initializer.extend(rewriting.constants)
-    signs = onnx.helper.make_tensor_value_info(_SIGNS, onnx.TensorProto.FLOAT, [rewriting.signs])
+    model.graph.node.extend(inserter.nodes)
+    model.graph.initializer.extend(inserter.constants)
+    signs = onnx.helper.make_tensor_value_info(_SIGNS_INPUT, onnx.TensorProto.FLOAT, [inserter.n_signs])
     model.graph.input.append(signs)
-    return model, rewriting.signs
+    return model, inserter.n_signs
 
 
-class _Rewriting:
-    """The nodes of the changed model, its further constants, and the number of signs that it reads."""
+class _ErrorInserter:
+    """Makes the nodes of the changed model, its further constants, and the number of signs that it reads."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         import onnx
@@ -95,7 +98,7 @@ class _Rewriting:
         graph = model.graph
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
-        self.signs = 1
+        self.n_signs = 1
         # The shapes of single-precision values.
         types = {value.name: value.type.tensor_type for value in [*graph.value_info, *graph.input, *graph.output]}
         self._shapes = {
@@ -115,11 +118,11 @@ class _Rewriting:
 
         copy = onnx.NodeProto()
         copy.CopyFrom(node)
-        if node.op_type in _QUANTISERS and node.input[0] in self._shapes:
+        if node.op_type in _QUANTISER_OPS and node.input[0] in self._shapes:
             copy.input[0] = f"{node.output[0]}/operand"
             self._add_error(node.input[0], copy.input[0], self._shapes[node.input[0]], f"{copy.input[0]}_error", None)
         self.nodes.append(copy)
-        if node.op_type in _EXACT or node.output[0] not in self._shapes:
+        if node.op_type in _EXACT_OPS or node.output[0] not in self._shapes:
             return
         result = node.output[0]
         copy.output[0] = f"{result}/exact"
@@ -134,26 +137,30 @@ class _Rewriting:
         """
         squares, count = (None, 0) if node is None else self._sum_of_squares(node, stem)
         relative = (_ROUNDINGS_OF_DIVISION if node is None else _ROUNDINGS) + _DEVIATIONS * math.sqrt(count) / 3
-        bound = self._scaled(self._make("Abs", [exact], f"{stem}/size"), relative, f"{stem}/relative")
+        bound = self._append_scaled(self._append_node("Abs", [exact], f"{stem}/size"), relative, f"{stem}/relative")
         if squares is not None:
             # The deviation of a mean of n numbers is that of their sum, divided by n; its Q is n times the mean square.
-            factor = _DEVIATIONS * math.sqrt((1 if node is not None and node.op_type in _MEANS else count) / 6)
-            root = self._make("Sqrt", [squares], f"{stem}/root")
-            bound = self._make("Add", [bound, self._scaled(root, factor, f"{stem}/of_sum")], f"{stem}/bound")
-        error = self._make("Mul", [bound, self._signs_of(shape, stem)], f"{stem}/signed")
-        self._make("Add", [exact, error], result)
+            factor = _DEVIATIONS * math.sqrt((1 if node is not None and node.op_type in _MEAN_OPS else count) / 6)
+            root = self._append_node("Sqrt", [squares], f"{stem}/root")
+            bound = self._append_node(
+                "Add", [bound, self._append_scaled(root, factor, f"{stem}/of_sum")], f"{stem}/bound"
+            )
+        error = self._append_node("Mul", [bound, self._append_signs(shape, stem)], f"{stem}/signed")
+        self._append_node("Add", [exact, error], result)
 
     def _sum_of_squares(self, node: onnx.NodeProto, stem: str) -> tuple[str | None, int]:
         """Returns the sums of the squares of all addends, and their number; (None, 0) for ops that do not sum."""
-        if node.op_type not in _PRODUCTS | _MEANS:
+        if node.op_type not in _PRODUCT_OPS | _MEAN_OPS:
             return None, 0
-        operands = list(node.input[: 2 if node.op_type in _PRODUCTS else 1])
+        operands = list(node.input[: 2 if node.op_type in _PRODUCT_OPS else 1])
         if any(name not in self._shapes for name in operands):
             return None, 0
-        squared = [self._make("Mul", [name, name], f"{stem}/square_{index}") for index, name in enumerate(operands)]
-        others = list(node.input[1:]) if node.op_type in _MEANS else []
-        squares = self._make(node.op_type, [*squared, *others], f"{stem}/squares")
-        attributes = {each.name: each for each in node.attribute}
+        squared = [
+            self._append_node("Mul", [name, name], f"{stem}/square_{index}") for index, name in enumerate(operands)
+        ]
+        others = list(node.input[1:]) if node.op_type in _MEAN_OPS else []
+        squares = self._append_node(node.op_type, [*squared, *others], f"{stem}/squares")
+        attributes = {attribute.name: attribute for attribute in node.attribute}
         for name, attribute in attributes.items():
             copied = self.nodes[-1].attribute.add()
             copied.CopyFrom(attribute)
@@ -162,41 +169,42 @@ class _Rewriting:
         return squares, self._number_of_addends(node, attributes)
 
     def _number_of_addends(self, node: onnx.NodeProto, attributes: dict[str, Any]) -> int:
+        """Returns the number of addends of each element of the result of a product or a mean."""
         shapes = [self._shapes[name] for name in node.input[:2] if name in self._shapes]
         if node.op_type == "Conv":
             return math.prod(shapes[1][1:])
         if node.op_type == "ConvTranspose":
             groups = attributes["group"].i if "group" in attributes else 1
             return math.prod(shapes[1]) // (shapes[1][1] * groups)
-        if node.op_type in _PRODUCTS:
+        if node.op_type in _PRODUCT_OPS:
             is_transposed = "transA" in attributes and attributes["transA"].i
             return shapes[0][0] if is_transposed else shapes[0][-1]
         return math.prod(shapes[0]) // max(1, math.prod(self._shapes[node.output[0].removesuffix("/exact")]))
 
-    def _signs_of(self, shape: tuple[int, ...], stem: str) -> str:
+    def _append_signs(self, shape: tuple[int, ...], stem: str) -> str:
         """Appends nodes that read a part of the signs as a tensor of `shape`; each call reads another part."""
         start, count = len(self.constants), math.prod(shape)
-        self.signs = max(self.signs, start + count)
-        limits = [self._integers([start], f"{stem}/start"), self._integers([start + count], f"{stem}/end")]
-        part = self._make("Slice", [_SIGNS, *limits], f"{stem}/signs")
-        return self._make("Reshape", [part, self._integers(list(shape), f"{stem}/shape")], f"{stem}/sign")
+        self.n_signs = max(self.n_signs, start + count)
+        limits = [self._add_integers([start], f"{stem}/start"), self._add_integers([start + count], f"{stem}/end")]
+        part = self._append_node("Slice", [_SIGNS_INPUT, *limits], f"{stem}/signs")
+        return self._append_node("Reshape", [part, self._add_integers(list(shape), f"{stem}/shape")], f"{stem}/sign")
 
-    def _scaled(self, name: str, factor: float, output: str) -> str:
+    def _append_scaled(self, name: str, factor: float, output: str) -> str:
         import numpy as np
         import onnx.numpy_helper
 
         constant = np.array(factor * _UNIT_ROUNDOFF, dtype=np.float32)
         self.constants.append(onnx.numpy_helper.from_array(constant, f"{output}/factor"))
-        return self._make("Mul", [name, f"{output}/factor"], output)
+        return self._append_node("Mul", [name, f"{output}/factor"], output)
 
-    def _integers(self, values: Sequence[int], name: str) -> str:
+    def _add_integers(self, values: Sequence[int], name: str) -> str:
         import numpy as np
         import onnx.numpy_helper
 
         self.constants.append(onnx.numpy_helper.from_array(np.array(values, dtype=np.int64), name))
         return name
 
-    def _make(self, op_type: str, inputs: Sequence[str], output: str) -> str:
+    def _append_node(self, op_type: str, inputs: Sequence[str], output: str) -> str:
         import onnx.helper
 
         self.nodes.append(onnx.helper.make_node(op_type, list(inputs), [output], name=output))

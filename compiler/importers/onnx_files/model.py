@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 # Float initializers with more elements become inputs. Smaller ones are shapes, axes and scales: lowerings read them.
 MAX_CONSTANT_FLOATS = 16
 # The start of onnx's messages on shape inference, before the reason.
-_ERROR_KIND = re.compile(r"\[\w+\] (?:Inference error\(s\): )?")
-_QUOTED_CHARACTERS = re.compile(r"[^\w./-]")
+_ERROR_PREFIX = re.compile(r"\[\w+\] (?:Inference error\(s\): )?")
+_CHARACTERS_TO_QUOTE = re.compile(r"[^\w./-]")
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,9 @@ def prepare_model(path: Path, shapes: Sequence[ShapeWord] = ()) -> PreparedModel
     not fit its inputs, and if `onnx` is not installed.
     """
     onnx = _import_onnx()
-    model = _load(onnx, path)
+    model = _load_model(onnx, path)
     _check_model(onnx, model, path)
+    _rewrite_quantised_operators(model, path)
     notes = _fix_sizes(onnx, model, path, shapes)
     _name_nodes(model)
     try:
@@ -62,11 +63,11 @@ def prepare_model(path: Path, shapes: Sequence[ShapeWord] = ()) -> PreparedModel
             _name_nodes(replaced)
             model = onnx.shape_inference.infer_shapes(replaced, strict_mode=True, data_prop=True)
     except UnsupportedNodeError as error:
-        raise _rejection(path, str(error), "export the model without it") from error
+        raise _rejection_error(path, str(error), "export the model without it") from error
     except Exception as error:  # its own exception types, and protobuf's
-        reason = _ERROR_KIND.sub("", _first_line(error))
+        reason = _ERROR_PREFIX.sub("", _first_line(error))
         todo = "choose other sizes with --shape" if shapes else "export the model again"
-        raise _rejection(path, f"shape inference failed: {reason}", todo) from error
+        raise _rejection_error(path, f"shape inference failed: {reason}", todo) from error
     weights = _turn_weights_into_inputs(onnx, model)
     inputs = [value.name for value in model.graph.input if value.name not in weights]
     return PreparedModel(model, weights, tuple(inputs), notes)
@@ -82,7 +83,7 @@ def _import_onnx() -> ModuleType:
     return onnx
 
 
-def _rejection(path: Path, what: str, todo: str = "export the model again") -> SourceError:
+def _rejection_error(path: Path, what: str, todo: str = "export the model again") -> SourceError:
     return source_error(f"{path.name} cannot be used: {what}", str(path), todo)
 
 
@@ -90,43 +91,47 @@ def _first_line(error: BaseException) -> str:
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
-def _load(onnx: ModuleType, path: Path) -> onnx.ModelProto:
+def _load_model(onnx: ModuleType, path: Path) -> onnx.ModelProto:
     from google.protobuf.message import DecodeError
 
     try:
         return onnx.load(str(path))
     except DecodeError as error:
         todo = "check that the file is complete, and that it is ONNX"
-        raise _rejection(path, f"it is truncated, or not an ONNX model ({_first_line(error)})", todo) from error
+        raise _rejection_error(path, f"it is truncated, or not an ONNX model ({_first_line(error)})", todo) from error
     except (OSError, ValueError, onnx.checker.ValidationError) as error:
         todo = "check that the file is readable, and that the files of its external data are in its folder"
-        raise _rejection(path, _first_line(error), todo) from error
+        raise _rejection_error(path, _first_line(error), todo) from error
 
 
 def _check_model(onnx: ModuleType, model: onnx.ModelProto, path: Path) -> None:
     """Raises `SourceError` for a model of a newer version than `onnx` supports, and for an invalid one."""
     newest_format, newest_opset = onnx.IR_VERSION, onnx.defs.onnx_opset_version()
-    model_opset = max((entry.version for entry in model.opset_import if not entry.domain), default=0)
+    model_opset = _opset_of(model)
     todo = f"install a newer onnx than {onnx.__version__}, or export the model for an older version"
     if model.ir_version > newest_format:
-        raise _rejection(
+        raise _rejection_error(
             path,
             f"it uses ONNX format version {model.ir_version}, and {newest_format} is the newest supported version",
             todo,
         )
     if model_opset > newest_opset:
-        raise _rejection(
+        raise _rejection_error(
             path, f"it uses ONNX operator set {model_opset}, and {newest_opset} is the newest supported version", todo
         )
     try:
         onnx.checker.check_model(_with_output_shapes(onnx, model))
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError) as error:
-        raise _rejection(path, f"it is not valid: {_first_line(error)}") from error
+        raise _rejection_error(path, f"it is not valid: {_first_line(error)}") from error
     if not _strings_are_utf8(model):
-        raise _rejection(path, "it has names that are not valid UTF-8")
+        raise _rejection_error(path, "it has names that are not valid UTF-8")
     if not model.graph.output:
-        raise _rejection(path, "it has no outputs")
-    _rewrite_quantised_operators(model, path, model_opset)
+        raise _rejection_error(path, "it has no outputs")
+
+
+def _opset_of(model: onnx.ModelProto) -> int:
+    """Returns the version of ONNX's own operator set in a model, 0 if it has none."""
+    return max((entry.version for entry in model.opset_import if not entry.domain), default=0)
 
 
 def _with_output_shapes(onnx: ModuleType, model: onnx.ModelProto) -> onnx.ModelProto:
@@ -140,17 +145,17 @@ def _with_output_shapes(onnx: ModuleType, model: onnx.ModelProto) -> onnx.ModelP
     return onnx.shape_inference.infer_shapes(model)
 
 
-def _rewrite_quantised_operators(model: onnx.ModelProto, path: Path, opset: int) -> None:
+def _rewrite_quantised_operators(model: onnx.ModelProto, path: Path) -> None:
     """Replaces ops on quantised tensors: torch-mlir computes some wrongly, and rejects those of ONNX Runtime."""
-    todo = "quantise the model with QuantizeLinear and DequantizeLinear (format QDQ)"
+    opset, todo = _opset_of(model), "quantise the model with QuantizeLinear and DequantizeLinear (format QDQ)"
     node = next((node for node in model.graph.node if node.op_type == "QLinearConv"), None)
     if node is not None and opset < MIN_OPSET:
         what = f"its node {node.name or node.output[0]} is a QLinearConv of operator set {opset}"
-        raise _rejection(path, f"{what}; {MIN_OPSET} is the first that is supported", todo)
+        raise _rejection_error(path, f"{what}; {MIN_OPSET} is the first that is supported", todo)
     try:
         rewrite_quantised_operators(model)
     except UnknownScaleError as error:
-        raise _rejection(path, str(error), todo) from error
+        raise _rejection_error(path, str(error), todo) from error
 
 
 def _strings_are_utf8(message: Message) -> bool:
@@ -171,17 +176,17 @@ def _fix_sizes(onnx: ModuleType, model: onnx.ModelProto, path: Path, shapes: Seq
     try:
         check_shape_names(shapes, [value.name for value in inputs])
     except ValueError as error:
-        raise _rejection(path, str(error), "give NAME=4x128 for one of these") from error
+        raise _rejection_error(path, str(error), "give NAME=4x128 for one of these") from error
     notes, is_resized = [], False
     for index, value in enumerate(inputs):
         tensor_type = value.type.tensor_type
         if value.type.WhichOneof("value") != "tensor_type" or not tensor_type.HasField("shape"):
-            raise _rejection(
+            raise _rejection_error(
                 path, f"its input {value.name} is not a tensor of known rank", "export it with only tensors as inputs"
             )
         user_shape = shape_for(shapes, value.name, index)
         if user_shape is not None and len(user_shape.shape) != len(tensor_type.shape.dim):
-            raise _rejection(
+            raise _rejection_error(
                 path, f"its input {value.name} has {len(tensor_type.shape.dim)} dims", "give a size for each"
             )
         for number, dim in enumerate(tensor_type.shape.dim):
@@ -204,14 +209,14 @@ def _fix_sizes(onnx: ModuleType, model: onnx.ModelProto, path: Path, shapes: Seq
 
 def _name_nodes(model: onnx.ModelProto) -> None:
     """Gives each node a unique name that options of the command line and recipes can have without quotes."""
-    taken: Counter[str] = Counter()
+    used_names: Counter[str] = Counter()
     for node in model.graph.node:
-        stem = _QUOTED_CHARACTERS.sub("_", node.name or node.op_type).strip("/") or node.op_type
+        stem = _CHARACTERS_TO_QUOTE.sub("_", node.name or node.op_type).strip("/") or node.op_type
         name = stem
-        while taken[name]:
-            name = f"{stem}_{taken[stem]}"
-            taken[stem] += 1
-        taken[name] += 1
+        while used_names[name]:
+            name = f"{stem}_{used_names[stem]}"
+            used_names[stem] += 1
+        used_names[name] += 1
         node.name = name
 
 

@@ -27,16 +27,16 @@ class UnknownScaleError(BuddyError):
 
 def rewrite_quantised_operators(model: onnx.ModelProto) -> None:
     """Replaces the nodes of `model`, in place. Raises `UnknownScaleError`."""
-    rewriting = _Rewriting(model)
+    rewriter = _OperatorRewriter(model)
     for node in list(model.graph.node):
         rewrite = _REWRITES.get((node.domain, node.op_type))
         if rewrite is None:
-            rewriting.nodes.append(node)
+            rewriter.nodes.append(node)
         else:
-            rewrite(rewriting, node)
+            rewrite(rewriter, node)
     del model.graph.node[:]
-    model.graph.node.extend(rewriting.nodes)
-    used = {name for node in rewriting.nodes for name in node.input} | {value.name for value in model.graph.output}
+    model.graph.node.extend(rewriter.nodes)
+    used = {name for node in rewriter.nodes for name in node.input} | {value.name for value in model.graph.output}
     constants = [tensor for tensor in model.graph.initializer if tensor.name in used]
     del model.graph.initializer[:]
     model.graph.initializer.extend(constants)
@@ -51,85 +51,87 @@ def pool_bytes_as_floats(model: onnx.ModelProto) -> bool:
 
     unsigned = onnx.TensorProto.UINT8
     values = [*model.graph.value_info, *model.graph.input]
-    bytes_ = {value.name for value in values if value.type.tensor_type.elem_type == unsigned}
-    nodes, found = list[onnx.NodeProto](), False
+    unsigned_values = {value.name for value in values if value.type.tensor_type.elem_type == unsigned}
+    nodes, has_pool = list[onnx.NodeProto](), False
     for node in model.graph.node:
-        if node.op_type != "MaxPool" or node.input[0] not in bytes_ or len(node.output) > 1:
+        if node.op_type != "MaxPool" or node.input[0] not in unsigned_values or len(node.output) > 1:
             nodes.append(node)
             continue
-        found, source, result = True, node.input[0], node.output[0]
+        has_pool, source, result = True, node.input[0], node.output[0]
         node.input[0], node.output[0] = f"{node.name}_floats", f"{node.name}_largest"
         make = onnx.helper.make_node
         widen = make("Cast", [source], [node.input[0]], name=f"{node.name}_to_floats", to=onnx.TensorProto.FLOAT)
         nodes += [widen, node, make("Cast", [node.output[0]], [result], name=f"{node.name}_to_bytes", to=unsigned)]
     del model.graph.node[:]
     model.graph.node.extend(nodes)
-    return found
+    return has_pool
 
 
-class _Rewriting:
-    """The new nodes of a model, and its constants by name."""
+class _OperatorRewriter:
+    """Makes the new nodes of a model; has its constants by name."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self._initializers = model.graph.initializer
         self._constants = {tensor.name: tensor for tensor in self._initializers}
 
-    def convolution(self, node: onnx.NodeProto) -> None:
+    def rewrite_convolution(self, node: onnx.NodeProto) -> None:
         x, w, (y_scale, y_zero), bias = node.input[:3], node.input[3:6], node.input[6:8], node.input[8:]
-        operands = [self._dequantised(node, "x", x), self._dequantised(node, "w", w, axis=0)]
+        operands = [self._dequantise(node, "x", x), self._dequantise(node, "w", w, axis=0)]
         if bias:
-            operands.append(self._bias(node, bias[0], x[1], w[1]))
-        self._quantised(node, "Conv", operands, y_scale, y_zero, node.attribute)
+            operands.append(self._add_bias(node, bias[0], x[1], w[1]))
+        self._append_quantised(node, "Conv", operands, y_scale, y_zero, node.attribute)
 
-    def matrices(self, node: onnx.NodeProto) -> None:
+    def rewrite_matrix_product(self, node: onnx.NodeProto) -> None:
         a, b, (y_scale, y_zero) = node.input[:3], node.input[3:6], node.input[6:]
-        operands = [self._dequantised(node, "a", a), self._dequantised(node, "b", b, axis=1)]
-        self._quantised(node, "MatMul", operands, y_scale, y_zero, ())
+        operands = [self._dequantise(node, "a", a), self._dequantise(node, "b", b, axis=1)]
+        self._append_quantised(node, "MatMul", operands, y_scale, y_zero, ())
 
-    def product(self, node: onnx.NodeProto) -> None:
+    def rewrite_gemm(self, node: onnx.NodeProto) -> None:
         names = [*node.input, *[""] * (9 - len(node.input))]
         a, b, bias, (y_scale, y_zero) = names[:3], names[3:6], names[6], names[7:]
-        attributes = {each.name: each for each in node.attribute}
+        attributes = {attribute.name: attribute for attribute in node.attribute}
         is_transposed = "transB" in attributes and attributes["transB"].i
-        operands = [self._dequantised(node, "a", a), self._dequantised(node, "b", b, axis=0 if is_transposed else 1)]
+        operands = [self._dequantise(node, "a", a), self._dequantise(node, "b", b, axis=0 if is_transposed else 1)]
         if bias:
             alpha = attributes["alpha"].f if "alpha" in attributes else 1.0
-            operands.append(self._bias(node, bias, a[1], b[1], alpha))
-        self._quantised(node, "Gemm", operands, y_scale, y_zero, node.attribute)
+            operands.append(self._add_bias(node, bias, a[1], b[1], alpha))
+        self._append_quantised(node, "Gemm", operands, y_scale, y_zero, node.attribute)
 
-    def binary(self, node: onnx.NodeProto) -> None:
-        operands = [self._dequantised(node, "a", node.input[:3]), self._dequantised(node, "b", node.input[3:6])]
+    def rewrite_binary(self, node: onnx.NodeProto) -> None:
+        operands = [self._dequantise(node, "a", node.input[:3]), self._dequantise(node, "b", node.input[3:6])]
         name = node.op_type.removeprefix("QLinear")
-        self._quantised(node, name, operands, *_scale_and_zero(node.input[6:]), ())
+        self._append_quantised(node, name, operands, *_scale_and_zero(node.input[6:]), ())
 
-    def unary(self, node: onnx.NodeProto) -> None:
-        operands = [self._dequantised(node, "x", node.input[:3])]
-        kept = [each for each in node.attribute if each.name not in ("opset", "channels_last")]
+    def rewrite_unary(self, node: onnx.NodeProto) -> None:
+        operands = [self._dequantise(node, "x", node.input[:3])]
+        attributes_kept = [
+            attribute for attribute in node.attribute if attribute.name not in ("opset", "channels_last")
+        ]
         name = node.op_type.removeprefix("QLinear")
-        self._quantised(node, name, operands, *_scale_and_zero(node.input[3:]), kept)
+        self._append_quantised(node, name, operands, *_scale_and_zero(node.input[3:]), attributes_kept)
 
-    def _dequantised(self, node: onnx.NodeProto, role: str, tensor: Sequence[str], axis: int | None = None) -> str:
+    def _dequantise(self, node: onnx.NodeProto, role: str, tensor: Sequence[str], axis: int | None = None) -> str:
         """Appends the node that dequantises `tensor`, a name with those of its scale and zero point."""
         name, scale, zero = [*tensor, "", ""][:3]
-        is_by_channel = axis is not None and self._array(node, scale).size > 1
+        is_by_channel = axis is not None and self._constant_array(node, scale).size > 1
         inputs = [name, self._as_scalar(scale), self._as_scalar(zero)] if not is_by_channel else [name, scale, zero]
         output = f"{self._stem(node)}_{role}"
         if is_by_channel:
-            return self._append("DequantizeLinear", output, inputs, axis=axis)
-        return self._append("DequantizeLinear", output, inputs)
+            return self._append_node("DequantizeLinear", output, inputs, axis=axis)
+        return self._append_node("DequantizeLinear", output, inputs)
 
-    def _bias(self, node: onnx.NodeProto, bias: str, x_scale: str, w_scale: str, factor: float = 1.0) -> str:
+    def _add_bias(self, node: onnx.NodeProto, bias: str, x_scale: str, w_scale: str, factor: float = 1.0) -> str:
         """Adds the bias in floats as a constant: its scale is the product of those of both operands."""
         import onnx.numpy_helper
 
-        scale = self._array(node, x_scale) * self._array(node, w_scale) * factor
-        floats = (self._array(node, bias) * scale).astype("float32")
-        name = f"{self._stem(node)}_bias"
+        scale = self._constant_array(node, x_scale) * self._constant_array(node, w_scale) * factor
+        floats = (self._constant_array(node, bias) * scale).astype("float32")
+        name = f"{self._stem(node)}_add_bias"
         self._initializers.append(onnx.numpy_helper.from_array(floats, name))
         return name
 
-    def _quantised(
+    def _append_quantised(
         self, node: onnx.NodeProto, op_type: str, operands: Sequence[str], scale: str, zero: str, attributes: Any
     ) -> None:
         """Appends the op in floats, and the node that quantises its result if that has a scale."""
@@ -141,9 +143,9 @@ class _Rewriting:
         self.nodes.append(floats)
         if scale:
             inputs = [result, self._as_scalar(scale), self._as_scalar(zero)]
-            self._append("QuantizeLinear", node.output[0], inputs, name=f"{self._stem(node)}_quantize")
+            self._append_node("QuantizeLinear", node.output[0], inputs, name=f"{self._stem(node)}_quantize")
 
-    def _append(self, op_type: str, output: str, inputs: Sequence[str], name: str = "", **attributes: Any) -> str:
+    def _append_node(self, op_type: str, output: str, inputs: Sequence[str], name: str = "", **attributes: Any) -> str:
         import onnx.helper
 
         given = list(inputs)
@@ -152,7 +154,7 @@ class _Rewriting:
         self.nodes.append(onnx.helper.make_node(op_type, given, [output], name=name or output, **attributes))
         return output
 
-    def _array(self, node: onnx.NodeProto, name: str) -> np.ndarray:
+    def _constant_array(self, node: onnx.NodeProto, name: str) -> np.ndarray:
         import onnx.numpy_helper
 
         if name not in self._constants:
@@ -177,14 +179,14 @@ def _scale_and_zero(names: Sequence[str]) -> tuple[str, str]:
     return scale, zero
 
 
-_REWRITES: dict[tuple[str, str], Callable[[_Rewriting, Any], None]] = {
-    ("", "QLinearConv"): _Rewriting.convolution,
-    ("", "QLinearMatMul"): _Rewriting.matrices,
-    (_MICROSOFT, "QGemm"): _Rewriting.product,
-    (_MICROSOFT, "QLinearAdd"): _Rewriting.binary,
-    (_MICROSOFT, "QLinearMul"): _Rewriting.binary,
-    (_MICROSOFT, "QLinearSoftmax"): _Rewriting.unary,
-    (_MICROSOFT, "QLinearSigmoid"): _Rewriting.unary,
-    (_MICROSOFT, "QLinearLeakyRelu"): _Rewriting.unary,
-    (_MICROSOFT, "QLinearGlobalAveragePool"): _Rewriting.unary,
+_REWRITES: dict[tuple[str, str], Callable[[_OperatorRewriter, Any], None]] = {
+    ("", "QLinearConv"): _OperatorRewriter.rewrite_convolution,
+    ("", "QLinearMatMul"): _OperatorRewriter.rewrite_matrix_product,
+    (_MICROSOFT, "QGemm"): _OperatorRewriter.rewrite_gemm,
+    (_MICROSOFT, "QLinearAdd"): _OperatorRewriter.rewrite_binary,
+    (_MICROSOFT, "QLinearMul"): _OperatorRewriter.rewrite_binary,
+    (_MICROSOFT, "QLinearSoftmax"): _OperatorRewriter.rewrite_unary,
+    (_MICROSOFT, "QLinearSigmoid"): _OperatorRewriter.rewrite_unary,
+    (_MICROSOFT, "QLinearLeakyRelu"): _OperatorRewriter.rewrite_unary,
+    (_MICROSOFT, "QLinearGlobalAveragePool"): _OperatorRewriter.rewrite_unary,
 }

@@ -24,12 +24,12 @@ class Reference:
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         if self._evaluate is None:
-            self._evaluate = _by_runtime(self._content) or _by_evaluator(self._content)
+            self._evaluate = _make_runtime_evaluation(self._content) or _make_evaluator_evaluation(self._content)
         feeds = {name: tensor.numpy() for name, tensor in zip(self._names, tensors, strict=True)}
         return [torch.as_tensor(result) for result in self._evaluate(feeds)]
 
 
-def _by_runtime(content: bytes) -> Evaluate | None:
+def _make_runtime_evaluation(content: bytes) -> Evaluate | None:
     try:
         import onnxruntime
     except ModuleNotFoundError:
@@ -46,7 +46,7 @@ def _by_runtime(content: bytes) -> Evaluate | None:
     return lambda feeds: session.run(None, feeds)
 
 
-def _by_evaluator(content: bytes) -> Evaluate:
+def _make_evaluator_evaluation(content: bytes) -> Evaluate:
     import onnx
     from onnx.reference import ReferenceEvaluator
 

@@ -31,7 +31,7 @@ _RECURRENT_OPS = {"RNN", "GRU", "LSTM"}
 
 
 # The names of ONNX's float types in its text format.
-_FLOATS = {1: "float", 10: "float16", 11: "double"}
+_FLOAT_NAMES = {1: "float", 10: "float16", 11: "double"}
 
 
 class UnsupportedNodeError(BuddyError):
@@ -74,11 +74,11 @@ def replace_nodes(model: onnx.ModelProto) -> onnx.ModelProto:
             if text:
                 texts[number] = text
     if texts:
-        model = _inlined(model, texts, opset)
+        model = _inline_functions(model, texts, opset)
     return model
 
 
-def _inlined(model: onnx.ModelProto, texts: dict[int, str], opset: int) -> onnx.ModelProto:
+def _inline_functions(model: onnx.ModelProto, texts: dict[int, str], opset: int) -> onnx.ModelProto:
     """Replaces the nodes with these numbers by functions with these texts, which have the nodes' operands."""
     import onnx.inliner
     import onnx.parser
@@ -110,7 +110,7 @@ def _type_of(tensor: onnx.TensorProto) -> onnx.TypeProto.Tensor:
 def _attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
     import onnx.helper
 
-    found = next((each for each in node.attribute if each.name == name), None)
+    found = next((attribute for attribute in node.attribute if attribute.name == name), None)
     if found is None:
         return default
     value = onnx.helper.get_attribute_value(found)
@@ -168,11 +168,11 @@ def _reject(node: onnx.NodeProto, what: str) -> None:
 
 def _number(element_type: int, value: float) -> str:
     """Returns the node that makes a float of one of ONNX's element types."""
-    return f"Constant <value = {_FLOATS[element_type]} {{{value!r}}}> ()"
+    return f"Constant <value = {_FLOAT_NAMES[element_type]} {{{value!r}}}> ()"
 
 
 def _lp_normalization(node: onnx.NodeProto, types: Types) -> str:
-    """A vector of norm 0 stays 0; it became NaN."""
+    """Replaces a node in which torch-mlir makes NaN of a vector of norm 0, which stays 0."""
     axis, p = _attribute(node, "axis", -1), _attribute(node, "p", 2)
     powers = "Abs (x0)" if p == 1 else "Mul (x0, x0)"
     shape = _shape(types[node.input[0]])
@@ -190,7 +190,7 @@ def _lp_normalization(node: onnx.NodeProto, types: Types) -> str:
 
 
 def _space_to_depth(node: onnx.NodeProto, types: Types) -> str:
-    """Blocks are columns, rows, depth in the mode CRD, which was computed as DCR."""
+    """Replaces a node in the mode CRD, which torch-mlir computes as DCR: blocks are columns, rows, depth."""
     if _attribute(node, "mode", "DCR") != "CRD":
         return ""
     size = _attribute(node, "blocksize", 1)
@@ -205,7 +205,7 @@ def _space_to_depth(node: onnx.NodeProto, types: Types) -> str:
 
 
 def _dequantize(node: onnx.NodeProto, types: Types) -> str:
-    """Zero points of unsigned bytes by channel were read as signed."""
+    """Replaces a node with zero points by channel in unsigned bytes, which torch-mlir reads as signed ones."""
     import onnx
 
     zeros = types.get(node.input[2]) if len(node.input) > 2 else None
@@ -228,7 +228,7 @@ def _dequantize(node: onnx.NodeProto, types: Types) -> str:
 
 
 def _average_pool(node: onnx.NodeProto, types: Types) -> str:
-    """Windows beyond the padding, which `ceil_mode` allows, were averaged as if all their elements counted.
+    """Replaces a node with windows beyond the padding (`ceil_mode`): torch-mlir divides by all of their elements.
 
     The divisor is the number of a window's elements in the padded tensor, as in the definition of AveragePool in ONNX's
     documentation of operators.
@@ -260,12 +260,12 @@ def _average_pool(node: onnx.NodeProto, types: Types) -> str:
         zero = {_number(kind, 0.0)}
         padded = Pad (x0, borders, zero)
         means = AveragePool <kernel_shape = {window}, strides = {strides}{spacing}> (padded)
-        factors = Constant <value = {_FLOATS[kind]}[1, 1, {", ".join(map(str, result_sizes))}] {{{factors}}}> ()
+        factors = Constant <value = {_FLOAT_NAMES[kind]}[1, 1, {", ".join(map(str, result_sizes))}] {{{factors}}}> ()
         y0 = Mul (means, factors)"""
 
 
 def _max_pool(node: onnx.NodeProto, types: Types) -> str:
-    """Places of maxima were counted within each channel of an image, not within the whole tensor."""
+    """Replaces a node whose positions of maxima torch-mlir counts within each channel, not within the whole tensor."""
     if len(node.output) < 2 or not node.output[1] or _attribute(node, "storage_order", 0):
         return ""  # torch-mlir rejects columns first
     n, c, *sizes = _shape(types[node.input[0]])
@@ -281,13 +281,13 @@ def _attributes(node: onnx.NodeProto) -> str:
     """Returns the attributes of a node in ONNX's text format."""
     import onnx.helper
 
-    values = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+    values = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
     texts = (f'{name} = "{v.decode()}"' if isinstance(v, bytes) else f"{name} = {v}" for name, v in values.items())
     return f"<{', '.join(texts)}>" if values else ""
 
 
 def _in_wider_integers(node: onnx.NodeProto, types: Types) -> str:
-    """Unsigned bytes were read as signed ones."""
+    """Replaces a node on unsigned bytes, which torch-mlir reads as signed ones, by the op on 32-bit integers."""
     import onnx
 
     kind = types[node.input[0]].elem_type
@@ -302,7 +302,7 @@ def _in_wider_integers(node: onnx.NodeProto, types: Types) -> str:
 
 
 def _integer_product(node: onnx.NodeProto, types: Types) -> str:
-    """Unsigned bytes without a zero point were multiplied as signed ones."""
+    """Replaces a product of unsigned bytes without a zero point, which torch-mlir multiplies as signed ones."""
     import onnx
 
     zero_points = [*node.input, "", ""][2:4]
@@ -317,9 +317,9 @@ def _integer_product(node: onnx.NodeProto, types: Types) -> str:
 
 
 def _power(node: onnx.NodeProto, types: Types) -> str:
-    """Powers of integers with exponents in floating point were rounded to the nearest integer, not towards zero."""
+    """Replaces a power of integers with a float exponent, which torch-mlir rounds to nearest, not towards zero."""
     kind, exponent = (types[name].elem_type for name in node.input)
-    if kind in _FLOATS or exponent not in _FLOATS:
+    if kind in _FLOAT_NAMES or exponent not in _FLOAT_NAMES:
         return ""
     return f"""
         base = Cast <to = {exponent}> (x0)
@@ -328,7 +328,7 @@ def _power(node: onnx.NodeProto, types: Types) -> str:
 
 
 def _grid_sample(node: onnx.NodeProto, types: Types) -> str:
-    """Points between two pixels were rounded up, and pixels outside of the image read whatever stood in memory.
+    """Replaces a node in which torch-mlir rounds points between two pixels up, and reads outside of the image.
 
     Follows the definition of GridSample in ONNX's documentation of operators, for images.
     """
@@ -440,6 +440,7 @@ def _corner(u: str, v: str, name: str, *, weighted: bool, image_type: int) -> It
         {name}_part = Mul ({name}_values, {name}_factors)"""
 
 
+# By op type, the function that returns the text of a replacement, or "" if torch-mlir lowers the node right.
 _REPLACEMENTS: dict[str, Callable[[onnx.NodeProto, Types], str]] = {
     "AveragePool": _average_pool,
     "LpNormalization": _lp_normalization,

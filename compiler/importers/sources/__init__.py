@@ -72,7 +72,7 @@ def load_program(
     The kind of a file that is not a script is determined by its content (`opening.py`); nothing in it is executed
     unless the user `trusts` it. Raises `SourceError`.
     """
-    with _folder(directory):
+    with _in_folder(directory):
         report = on_progress or (lambda _text: None)
         location = locate_source(source)
         if location.path is not None and (file_kind := kind_of(location.path)).kind != "script":
@@ -83,7 +83,8 @@ def load_program(
 
 
 @contextmanager
-def _folder(directory: str) -> Iterator[None]:
+def _in_folder(directory: str) -> Iterator[None]:
+    """Changes to `directory`, unless it is "", in the `with` block. Raises `SourceError` if it does not exist."""
     previous = os.getcwd()
     try:
         os.chdir(directory or previous)
@@ -96,7 +97,7 @@ def _folder(directory: str) -> Iterator[None]:
 
 
 class _Loading:
-    """Loads one source."""
+    """Loads one source: runs its code while a tape records it, and captures its model."""
 
     def __init__(
         self, location: SourceLocation, source: str, arguments: tuple[str, ...], report: OnProgress,
@@ -137,7 +138,7 @@ class _Loading:
                 self._where(),
                 "define `model` and `example_inputs`, or name the model (script.py:name)",
             )
-        graphs = self._graphs()
+        graphs = self._captured_graphs()
         if self._is_reused:
             notes.append(
                 f"{graphs[0].info.name} was not captured again: it gives the results of its known graph exactly"
@@ -242,7 +243,8 @@ class _Loading:
         self._has_applied_shapes = True
         return args, kwargs
 
-    def _graphs(self) -> list[CapturedGraph]:
+    def _captured_graphs(self) -> list[CapturedGraph]:
+        """Returns the graphs under unique names. Raises `SourceError` if there are none."""
         graphs = self._tape.requested or self._tape.called
         if not graphs:
             raise source_error(

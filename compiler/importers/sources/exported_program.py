@@ -57,7 +57,7 @@ def load(opening: Opening) -> CapturedProgram:
 def capture_exported(opening: Opening, program: ExportedProgram) -> CapturedProgram:
     """Returns the graphs of a loaded exported program. Raises `SourceError`."""
     check_ops(opening, program)
-    args, kwargs, notes = _inputs(opening, program)
+    args, kwargs, notes = _choose_inputs(opening, program)
     # Guards are left out: they are text of the file, which would be executed as Python.
     module = program.module(check_guards=False)
     if opening.shapes:
@@ -75,7 +75,7 @@ def _read(opening: Opening) -> ExportedProgram:
             warnings.simplefilter("ignore")
             return torch.export.load(io.BytesIO(content))
     except Exception as error:
-        unsafe = _cause(error, UnsafeError) or next(
+        unsafe = _find_cause(error, UnsafeError) or next(
             (cause for cause in logged_causes if isinstance(cause, UnsafeError)), None
         )
         if unsafe is not None:
@@ -87,7 +87,7 @@ def _read(opening: Opening) -> ExportedProgram:
         raise source_error(what, opening.title, _HINT) from error
 
 
-def _cause(error: BaseException | None, kind: type[BaseException]) -> BaseException | None:
+def _find_cause(error: BaseException | None, kind: type[BaseException]) -> BaseException | None:
     """Returns the first exception of `kind` among an error and its causes, which may form a cycle."""
     seen: set[int] = set()
     while error is not None and not isinstance(error, kind):
@@ -107,7 +107,7 @@ def _collect_causes() -> Iterator[list[BaseException]]:
         def emit(self, record: logging.LogRecord) -> None:
             if record.exc_info and record.exc_info[1] is not None:
                 cause = record.exc_info[1]
-                causes.append(_cause(cause, UnsafeError) or cause)
+                causes.append(_find_cause(cause, UnsafeError) or cause)
 
     logger, collector = logging.getLogger("torch.export"), CauseCollector()
     propagate = logger.propagate
@@ -164,7 +164,9 @@ def _is_allowed(target: object) -> bool:
     return getattr(target, "__module__", "") in ("_operator", "math", "torch", "torch.fx.experimental.sym_node")
 
 
-def _inputs(opening: Opening, program: ExportedProgram) -> tuple[tuple[object, ...], dict[str, object], list[str]]:
+def _choose_inputs(
+    opening: Opening, program: ExportedProgram
+) -> tuple[tuple[object, ...], dict[str, object], list[str]]:
     """Returns the inputs stored with the program, else random inputs of its shapes; and a note on random inputs."""
     if program.example_inputs is not None and tree_flatten(program.example_inputs)[0]:
         args, kwargs = program.example_inputs
@@ -173,13 +175,13 @@ def _inputs(opening: Opening, program: ExportedProgram) -> tuple[tuple[object, .
     leaves, generator, words = [], new_generator(), checked_shape_words(opening, list(user_inputs))
     for index, (name, value) in enumerate(user_inputs.items()):
         if not isinstance(value, torch.Tensor):
-            leaves.append(_size(value) if isinstance(value, torch.SymInt) else value)
+            leaves.append(_known_size(value) if isinstance(value, torch.SymInt) else value)
             continue
         user_shape = shape_for(words, name, index)
         dtype = from_torch_dtype(value.dtype)
         if dtype is None:
             raise source_error(f"{opening.title} takes {value.dtype}, for which there are no random inputs", name)
-        shape = user_shape.shape if user_shape is not None else tuple(_size(size) for size in value.shape)
+        shape = user_shape.shape if user_shape is not None else tuple(_known_size(size) for size in value.shape)
         leaves.append(random_tensor(shape, dtype, generator))
     args, kwargs = tree_unflatten(leaves, program.call_spec.in_spec)
     return tuple(args), dict(kwargs), [f"{opening.title} contains no inputs: random ones are used"]
@@ -192,7 +194,7 @@ def _user_inputs(program: ExportedProgram) -> dict[str, object]:
     return {arg.name: arg.value if isinstance(arg, ConstantArgument) else values[arg.name] for arg in specs}
 
 
-def _size(size: int | torch.SymInt) -> int:
+def _known_size(size: int | torch.SymInt) -> int:
     """Returns the value of a size; for a symbolic size its value at export, or the default if that is unknown."""
     if isinstance(size, int):
         return size

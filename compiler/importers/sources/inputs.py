@@ -14,7 +14,9 @@ from buddy.compiler.protocol.source_locations import SourceError, source_error
 from buddy.compiler.runtime.torch_values import to_torch_dtype
 from buddy.compiler.runtime.values import random_like
 
+# The globals of a script that define what to compile.
 MODEL, INPUTS = "model", "example_inputs"
+# A function, its positional and its keyword arguments.
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
@@ -66,7 +68,7 @@ def make_call(
             target, values = target
     if not callable(target):
         raise source_error(
-            f"{where} is {_article(target)}, which cannot be called", where, "name a module or a function"
+            f"{where} is {_describe_kind(target)}, which cannot be called", where, "name a module or a function"
         )
     if (kind := suspending_kind(target)) is not None:
         todo = "make it a plain function that returns its results, or compile the functions that it calls"
@@ -99,7 +101,7 @@ def _is_builder(
 
 def _needs_no_arguments(target: Callable[..., object]) -> bool:
     signature = _signature(target)
-    return signature is not None and _binds(signature, (), {})
+    return signature is not None and _can_bind(signature, (), {})
 
 
 def _has_no_parameters(target: Callable[..., object]) -> bool:
@@ -114,7 +116,7 @@ def _signature(target: Callable[..., object]) -> inspect.Signature | None:
         return None
 
 
-def _binds(signature: inspect.Signature, args: tuple[torch.Tensor, ...], kwargs: dict[str, object]) -> bool:
+def _can_bind(signature: inspect.Signature, args: tuple[torch.Tensor, ...], kwargs: dict[str, object]) -> bool:
     try:
         signature.bind(*args, **kwargs)
     except TypeError:
@@ -126,7 +128,7 @@ def _check_fits(
     target: Callable[..., object], args: tuple[torch.Tensor, ...], kwargs: dict[str, object], where: str
 ) -> None:
     signature = _signature(target)
-    if signature is not None and not _binds(signature, args, kwargs):
+    if signature is not None and not _can_bind(signature, args, kwargs):
         arguments = ", ".join(
             [*(_describe_type(a) for a in args), *(f"{k}={_describe_type(v)}" for k, v in kwargs.items())]
         )
@@ -139,7 +141,7 @@ def _describe_type(value: object) -> str:
     return f"tensor {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
 
 
-def _article(value: object) -> str:
+def _describe_kind(value: object) -> str:
     return f"a {type(value).__name__}"
 
 
@@ -184,7 +186,7 @@ def apply_shapes(
     the new tensor has the distribution of the replaced one. Raises `SourceError`.
     """
     new_args, new_kwargs = list(args), dict(kwargs)
-    names = _parameters(function)
+    names = _parameter_names(function)
     generator = new_generator()
     for text in shapes:
         try:
@@ -196,7 +198,7 @@ def apply_shapes(
         holder, key = (new_kwargs, name) if name in new_kwargs else (new_args, position)
         value = holder[key] if name in new_kwargs or 0 <= position < len(new_args) else None  # type: ignore[index]
         if not isinstance(value, torch.Tensor):
-            tensors = ", ".join(_tensors(names, args, kwargs)) or "none"
+            tensors = ", ".join(_describe_tensors(names, args, kwargs)) or "none"
             raise source_error(f"the model has no tensor argument {name}; with {tensors}", "the shapes", _SHAPE_HINT)
         keeps_dtype = not word.dtype or to_torch_dtype(dtype) == value.dtype
         tensor = (
@@ -213,12 +215,12 @@ def shape_error(shapes: Sequence[str], error: BaseException) -> SourceError:
     return source_error(what, "the shapes to capture with", "give other shapes, or no --shape")
 
 
-def _parameters(function: Callable[..., object]) -> list[str]:
+def _parameter_names(function: Callable[..., object]) -> list[str]:
     signature = _signature(function)
     return list(signature.parameters) if signature is not None else []
 
 
-def _tensors(names: Sequence[str], args: Sequence[object], kwargs: dict[str, object]) -> list[str]:
+def _describe_tensors(names: Sequence[str], args: Sequence[object], kwargs: dict[str, object]) -> list[str]:
     """Returns the tensors of a call in the form `x=4x128`."""
     pairs = [(names[k] if k < len(names) else str(k), value) for k, value in enumerate(args)]
     return [

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 # MLIR reads files in a separate process, because it may crash on its input.
-_READER = "buddy.compiler.importers.mlir_files.entry_points:answer_in_time"
+_READER = "buddy.compiler.importers.mlir_files.entry_points:read_entry_points_in_time"
 _TIMEOUT_SECONDS = 120.0
 MAX_FILE_BYTES = 512 << 20
 ReferenceFunction = Callable[..., Any]
@@ -118,10 +118,10 @@ def program_of_module(
     expected results from them. Raises `SourceError`.
     """
     text = module.operation.get_asm(enable_debug_info=False)
-    return read_program(ReadRequest(text.encode(), title, "", shapes), _inputs(names), _reference(names))
+    return read_program(ReadRequest(text.encode(), title, "", shapes), _example_tensors(names), _find_reference(names))
 
 
-def _inputs(names: Mapping[str, object]) -> list[torch.Tensor] | None:
+def _example_tensors(names: Mapping[str, object]) -> list[torch.Tensor] | None:
     example_inputs = names.get(INPUTS)
     values = split_arguments(example_inputs)[0] if example_inputs is not None else ()
     return [torch.as_tensor(value) for value in values] if values and all(map(_is_tensor, values)) else None
@@ -131,7 +131,7 @@ def _is_tensor(value: object) -> bool:
     return isinstance(value, (torch.Tensor, np.ndarray))
 
 
-def _reference(names: Mapping[str, object]) -> Callable[..., object] | None:
+def _find_reference(names: Mapping[str, object]) -> Callable[..., object] | None:
     """Returns the script's function `reference` as a function of tensors, also if its inputs are NumPy arrays."""
     reference = names.get(REFERENCE)
     if not callable(reference):

@@ -25,7 +25,7 @@ _SHAPE_HINT = "give --shape NAME=1x3x224x224 (or NAME=1x128xi64, with an element
 
 def capture_module(opening: Opening, module: torch.nn.Module) -> CapturedProgram:
     """Captures a module from a file, on random inputs of the shapes that the user sets. Raises `SourceError`."""
-    parameters = _parameters(module)
+    parameters = _forward_parameters(module)
     optional = {parameter.name for parameter in parameters if parameter.default is not Parameter.empty}
     tensors = make_inputs(opening, [parameter.name for parameter in parameters], optional)
     args, kwargs = _as_call(parameters, tensors)
@@ -127,7 +127,7 @@ def shape_words(opening: Opening) -> list[ShapeWord]:
         raise source_error(str(error), "the shapes to open with", _SHAPE_HINT) from error
 
 
-def _parameters(module: torch.nn.Module) -> list[Parameter]:
+def _forward_parameters(module: torch.nn.Module) -> list[Parameter]:
     """Returns the parameters of `forward`, without those that collect any number of arguments."""
     try:
         parameters = inspect.signature(module.forward).parameters.values()
@@ -148,7 +148,7 @@ def load_pickle(opening: Opening) -> CapturedProgram:
 
 
 def _no_program_error(title: str, content: object) -> SourceError:
-    tensors = list(_tensors("", content))
+    tensors = list(_named_tensors("", content))
     if not tensors:
         what = f"{title} holds a {type(content).__name__}, which is neither weights nor a program"
         return source_error(what, title, "open the script that uses it")
@@ -159,16 +159,16 @@ def _no_program_error(title: str, content: object) -> SourceError:
     return source_error(what, title, "open the script that defines the model and loads them")
 
 
-def _tensors(name: str, value: object) -> Iterator[tuple[str, torch.Tensor]]:
+def _named_tensors(name: str, value: object) -> Iterator[tuple[str, torch.Tensor]]:
     """Yields the tensors in nested dicts and lists, with their paths."""
     if isinstance(value, torch.Tensor):
         yield name, value
     elif isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _tensors(f"{name}.{key}".lstrip("."), item)
+            yield from _named_tensors(f"{name}.{key}".lstrip("."), item)
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
-            yield from _tensors(f"{name}.{index}".lstrip("."), item)
+            yield from _named_tensors(f"{name}.{index}".lstrip("."), item)
 
 
 def _describe(tensor: torch.Tensor) -> str:

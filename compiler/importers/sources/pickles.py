@@ -20,7 +20,7 @@ from buddy.compiler.protocol.source_locations import SourceError, source_error
 
 # The names of pickles in PyTorch's own archives.
 _PICKLE_NAME = re.compile(r"(?:^|/)(?:data|constants)\.pkl$")
-_REFUSAL = re.compile(r"GLOBAL (\S+) was not an allowed global")
+_REJECTED_GLOBAL = re.compile(r"GLOBAL (\S+) was not an allowed global")
 # Prefixes of `module name` of the globals that a pickle of tensors uses; all other globals are foreign code.
 _TENSOR_GLOBALS = (
     "torch._utils",
@@ -112,7 +112,7 @@ def _is_allowed_node(node: ast.AST, local_names: Mapping[str, object]) -> bool:
 
 def _unsafe_error(error: Exception) -> UnsafeError | None:
     """Returns the error for a pickle that PyTorch rejects because it would run code; `None` for other errors."""
-    match = _REFUSAL.search(str(error))
+    match = _REJECTED_GLOBAL.search(str(error))
     if "weights_only" not in str(error) and "Weights only" not in str(error):
         return None
     return UnsafeError(f"it would run {match[1]}" if match else "it contains more than tensors")
@@ -126,16 +126,16 @@ def list_globals(path: Path) -> list[str]:
             with zipfile.ZipFile(path) as archive:
                 for member in filter(_PICKLE_NAME.search, archive.namelist()):
                     with archive.open(member) as file:
-                        names += _globals(file)  # type: ignore[arg-type]
+                        names += _globals_in_pickle(file)  # type: ignore[arg-type]
         else:
             with path.open("rb") as file:
-                names += _globals(file)
+                names += _globals_in_pickle(file)
     except Exception:  # a truncated or invalid pickle: the names found so far are returned
         pass
     return [name for name in dict.fromkeys(names) if not name.startswith(_TENSOR_GLOBALS)]
 
 
-def _globals(file: BinaryIO) -> Iterator[str]:
+def _globals_in_pickle(file: BinaryIO) -> Iterator[str]:
     """Returns the text `module name` for each global in a pickle."""
     texts: list[str] = []
     for opcode, argument, _ in pickletools.genops(file):

@@ -38,7 +38,7 @@ def offline_models(notes: list[str]) -> Iterator[None]:
     constants: Any = sys.modules.get("huggingface_hub.constants")
     if constants is not None:  # it reads the environment once, at import
         constants.HF_HUB_OFFLINE = os.environ["HF_HUB_OFFLINE"].upper() in ("1", "ON", "YES", "TRUE")
-    hook = _AfterImport({name: _patcher(owner, fallback, notes) for name, (owner, fallback) in _PATCHES.items()})
+    hook = _ImportPatcher({name: _patcher(owner, fallback, notes) for name, (owner, fallback) in _PATCHES.items()})
     with hook.active():
         yield
 
@@ -189,7 +189,7 @@ def _apply_fallback(
     return result
 
 
-class _AfterImport(importlib.abc.MetaPathFinder):
+class _ImportPatcher(importlib.abc.MetaPathFinder):
     """Patches modules: loaded ones when it becomes active, others when they are imported."""
 
     def __init__(self, patches: dict[str, Callable[[ModuleType], Callable[[], None]]]) -> None:

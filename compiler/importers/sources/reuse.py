@@ -26,10 +26,10 @@ from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.torch_values import dense_bytes
 
 _log = logging.getLogger("buddy.host")
-_SIMPLE = (bool, int, float, str, type(None))
+_SIMPLE_TYPES = (bool, int, float, str, type(None))
 
 
-class _Tensor(msgspec.Struct, frozen=True):
+class _KnownTensor(msgspec.Struct, frozen=True):
     """The source of a tensor of a graph, and its form.
 
     It is the parameter or buffer `state` of the module or, if that is "", tensor number `argument` of its arguments.
@@ -48,7 +48,7 @@ class KnownGraph(msgspec.Struct, frozen=True):
     table: str
     code: str
     eager: EagerCode
-    tensors: tuple[_Tensor, ...]
+    tensors: tuple[_KnownTensor, ...]
     parameters: tuple[int, ...]
     result_names: tuple[str, ...]
     structure: str
@@ -80,7 +80,7 @@ def describe_graph(
         number = -1 if state else _index_of(tensor, arguments)
         if not state and number < 0:
             return b""
-        sources.append(_Tensor(state, number, _form(tensor)))
+        sources.append(_KnownTensor(state, number, _form(tensor)))
     if len(sources) < len(captured.tensors):
         return b""
     known = KnownGraph(
@@ -190,14 +190,14 @@ def _tensors_of(args: Sequence[object], kwargs: Mapping[str, object]) -> list[to
 def _other_arguments(args: Sequence[object], kwargs: Mapping[str, object]) -> str:
     """Returns a hash of the names of the arguments, of those that are not tensors, and of the forms of the tensors."""
     leaves = [
-        _form(leaf) if isinstance(leaf, torch.Tensor) else _text(leaf)
+        _form(leaf) if isinstance(leaf, torch.Tensor) else _describe_value(leaf)
         for leaf in tree_leaves((tuple(args), dict(kwargs)))
     ]
     return digest(len(args), list(kwargs), leaves)
 
 
-def _text(value: object) -> str:
-    return repr(value) if isinstance(value, _SIMPLE) else f"{type(value).__module__}.{type(value).__qualname__}"
+def _describe_value(value: object) -> str:
+    return repr(value) if isinstance(value, _SIMPLE_TYPES) else f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 def _index_of(tensor: torch.Tensor, arguments: Sequence[torch.Tensor]) -> int:
@@ -212,7 +212,7 @@ def structure_hash(module: object) -> str:
     """
     if not isinstance(module, torch.nn.Module):
         return ""
-    modules = [(name, _text(part), part.training, _settings(part)) for name, part in module.named_modules()]
+    modules = [(name, _describe_value(part), part.training, _settings(part)) for name, part in module.named_modules()]
     states = [(name, _form(tensor), tensor.requires_grad) for name, tensor in _states(module).items()]
     return digest(modules, states)
 
@@ -224,4 +224,4 @@ def _settings(module: torch.nn.Module) -> list[tuple[str, Any]]:
 
 
 def _is_setting(value: object) -> bool:
-    return isinstance(value, _SIMPLE) or (isinstance(value, tuple) and all(map(_is_setting, value)))
+    return isinstance(value, _SIMPLE_TYPES) or (isinstance(value, tuple) and all(map(_is_setting, value)))

@@ -33,7 +33,7 @@ def load(opening: Opening) -> CapturedProgram:
     Raises `SourceError`.
     """
     module = _read(opening)
-    args = _inputs(opening, module)
+    args = _choose_inputs(opening, module)
     opening.report("converting TorchScript")
     program = _convert(opening, module, args)
     captured = capture_exported(_without_shapes(opening), program)
@@ -67,7 +67,7 @@ def _check_code(opening: Opening) -> None:
                 raise source_error(what, f"{name} in it", _EXPORT)
 
 
-def _inputs(opening: Opening, module: torch.jit.ScriptModule) -> tuple[object, ...]:
+def _choose_inputs(opening: Opening, module: torch.jit.ScriptModule) -> tuple[object, ...]:
     """Returns the first inputs bundled with the module; random ones if there are none, or if the user sets shapes."""
     if hasattr(module, _BUNDLED_INPUTS_METHOD) and not opening.shapes:
         bundled = getattr(module, _BUNDLED_INPUTS_METHOD)()
@@ -88,7 +88,7 @@ def _convert(opening: Opening, module: torch.jit.ScriptModule, args: Sequence[ob
     from torch._export.converter import TS2EPConverter
 
     try:
-        with _quiet(), warnings.catch_warnings(), torch.no_grad():
+        with _quiet_converter_logs(), warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             module(*args)
             return TS2EPConverter(module, tuple(args)).convert()
@@ -100,7 +100,7 @@ def _convert(opening: Opening, module: torch.jit.ScriptModule, args: Sequence[ob
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _quiet_converter_logs() -> Iterator[None]:
     logger = logging.getLogger("torch._export.converter")
     level = logger.level
     logger.setLevel(logging.CRITICAL)

@@ -18,7 +18,7 @@ from buddy.compiler.runtime.inductor import libraries
 from buddy.compiler.runtime.inductor.fusions import FusionDecision, FusionLog
 from buddy.compiler.runtime.inductor.options import settings_of
 from buddy.compiler.runtime.inductor.program import FxProgram, InductorError
-from buddy.compiler.runtime.inductor.provenance import FxOrigins, KernelLines, Line, Names
+from buddy.compiler.runtime.inductor.provenance import FxOrigins, KernelLines, Line, NodeNames
 from buddy.compiler.support.target import CXX_TODO
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from torch._inductor.scheduler import BaseSchedulerNode
 
 
+# The maximum lengths of the detail and of the first line of an error of Inductor.
+_MAX_DETAIL_CHARS, _MAX_MESSAGE_CHARS = 4000, 300
 Language = Literal["python", "cpp", "asm", "text"]
 
 
@@ -78,7 +80,7 @@ def compile_program(
     except InductorError:
         raise
     except Exception as error:
-        raise _failure(error, compilation, program) from error
+        raise _make_error(error, compilation, program) from error
     if compilation.artifact is None:
         raise InductorError("Inductor generated no code: the graph has no op", todo="choose the native backend")
     return msgspec.structs.replace(compilation.artifact, settings=settings)
@@ -108,7 +110,7 @@ class _Compilation:
 
         def generate_code(lowering: GraphLowering) -> tuple[object, ...]:
             result = generate(lowering)
-            self._take_code(lowering, result[0])
+            self._add_code(lowering, result[0])
             return result
 
         # Inductor makes deep copies of its settings: functions are not copied, but bound methods with their object are.
@@ -150,7 +152,7 @@ class _Compilation:
             if line.lstrip().startswith("# No stacktrace"):
                 continue
             assigned = _ASSIGNED.match(line)
-            names: Names = ()
+            names: NodeNames = ()
             if assigned:
                 names = names_of.get(assigned[1], ())
             elif line.lstrip().startswith("return "):
@@ -195,7 +197,7 @@ class _Compilation:
 
     # ---- code ----------------------------------------------------------------------------------------------------
 
-    def _take_code(self, lowering: GraphLowering, code: Any) -> None:
+    def _add_code(self, lowering: GraphLowering, code: Any) -> None:
         if self.artifact is not None:
             return
         constants = BytesIO()
@@ -209,7 +211,7 @@ class _Compilation:
             lines += [Line(f"// {name}", self._names_of_kernel(name)), *self._kernel_lines(name, text), Line("")]
         self._add("kernels", "cpp", lines[:-1], len(self._kernel_texts))
 
-    def _names_of_kernel(self, name: str) -> Names:
+    def _names_of_kernel(self, name: str) -> NodeNames:
         return tuple(dict.fromkeys(n for names, _ in self._kernels.kernels.get(name, ()) for n in names))
 
     def _kernel_lines(self, name: str, text: str) -> list[Line]:
@@ -224,7 +226,7 @@ class _Compilation:
         buffers = self._names_of_buffers(lowering)
         calls = self._names_of_calls()
         lines: list[Line] = []
-        pending: Names = ()
+        pending: NodeNames = ()
         for line in text.rstrip("\n").split("\n"):
             words = _WORD.findall(line)
             handle = _HANDLE.search(line)
@@ -242,7 +244,7 @@ class _Compilation:
             lines.append(Line(line, names, is_derived=True) if names else Line(line))
         return lines
 
-    def _names_of_buffers(self, lowering: GraphLowering) -> dict[str, Names]:
+    def _names_of_buffers(self, lowering: GraphLowering) -> dict[str, NodeNames]:
         """Returns the nodes of each buffer and input, by the name of its variable."""
         names = {node.name: self.origins.of(node) for node in lowering.module.graph.nodes if node.op == "placeholder"}
         for scheduled in lowering.scheduler.nodes:
@@ -250,7 +252,7 @@ class _Compilation:
                 names |= {name: self.origins.of_scheduled(part) for name in part.get_buffer_names()}
         return names
 
-    def _names_of_calls(self) -> dict[str, Names]:
+    def _names_of_calls(self) -> dict[str, NodeNames]:
         """Returns the nodes of each call of a kernel, by Inductor's handle of the call, such as `kernel:3`."""
         from torch._inductor import debug
         from torch._inductor.virtualized import V
@@ -275,7 +277,7 @@ class _Compilation:
         for name, text in self._kernel_texts.items():
             path = self._libraries.get(text.strip())
             if path is not None:
-                lines += libraries.assembly(path, name, self._kernel_lines(name, text))
+                lines += libraries.disassemble(path, name, self._kernel_lines(name, text))
         if lines:
             self._add("asm", "asm", lines[:-1])
 
@@ -304,7 +306,7 @@ def split_code(source: str) -> tuple[str, dict[str, str]]:
     return re.sub(r"\n{3,}", "\n\n", wrapper), kernels
 
 
-def fusion_lines(decisions: Sequence[FusionDecision], names: Mapping[str, Names]) -> list[Line]:
+def fusion_lines(decisions: Sequence[FusionDecision], names: Mapping[str, NodeNames]) -> list[Line]:
     """Returns the decisions as a table: result, both nodes, and the reason of those that are not fused.
 
     A list of the nodes with their `names` follows.
@@ -318,15 +320,15 @@ def fusion_lines(decisions: Sequence[FusionDecision], names: Mapping[str, Names]
     widths = [min(40, max(len(row[column]) for row in rows)) for column in range(3)]
     for row, decision in zip(rows, [None, *decisions], strict=True):
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        of = () if decision is None else (*decision.first, *decision.second)
-        nodes = tuple(dict.fromkeys(name for part in of for name in names.get(part, ())))
+        scheduled = () if decision is None else (*decision.first, *decision.second)
+        nodes = tuple(dict.fromkeys(name for part in scheduled for name in names.get(part, ())))
         lines.append(Line("  ".join([*cells, row[3]]).rstrip(), nodes))
     parts = dict.fromkeys(part for decision in decisions for part in (*decision.first, *decision.second))
     width = max(map(len, parts))
     return [*lines, Line(""), *(Line(f"{part:{width}}  {', '.join(names[part])}", names[part]) for part in parts)]
 
 
-def _failure(error: Exception, compilation: _Compilation, program: FxProgram) -> InductorError:
+def _make_error(error: Exception, compilation: _Compilation, program: FxProgram) -> InductorError:
     """Returns the error of Inductor, with the stage after which it occurred."""
     after = f"Inductor, after its stage {compilation.stages[-1]}" if compilation.stages else "Inductor"
     cause = getattr(error, "inner_exception", None) or error
@@ -334,8 +336,8 @@ def _failure(error: Exception, compilation: _Compilation, program: FxProgram) ->
     name = type(cause).__name__
     if name in ("InvalidCxxCompiler", "CppCompileError"):
         what = "the C++ compiler failed" if name == "CppCompileError" else "no C++ compiler was found"
-        return InductorError(what, after, CXX_TODO, detail=text[:4000])
+        return InductorError(what, after, CXX_TODO, detail=text[:_MAX_DETAIL_CHARS])
     first = next(iter(text.splitlines()), "")
     names = (stable for fx, stable in program.stable.items() if re.search(rf"\b{re.escape(fx)}\b", first))
     node = next(names, ("",))[0]
-    return InductorError(f"{name}: {first[:300]}", after, node=node, detail=text[:4000])
+    return InductorError(f"{name}: {first[:_MAX_MESSAGE_CHARS]}", after, node=node, detail=text[:_MAX_DETAIL_CHARS])

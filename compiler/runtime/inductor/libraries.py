@@ -48,7 +48,7 @@ def recording(on_kernel: Callable[[int], None] = lambda _number: None) -> Iterat
         yield paths
 
 
-def assembly(path: str, name: str, source: Sequence[Line]) -> Iterator[Line]:
+def disassemble(path: str, name: str, source: Sequence[Line]) -> Iterator[Line]:
     """Yields the disassembled functions of kernel `name`; each instruction has the nodes of its line of `source`.
 
     An instruction from a header has the nodes of the instruction before it.

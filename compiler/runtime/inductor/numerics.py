@@ -19,7 +19,7 @@ from buddy.compiler.runtime.inductor.compiling import InductorArtifact, compile_
 from buddy.compiler.runtime.inductor.process import LoadedArtifact
 from buddy.compiler.runtime.inductor.program import fx_program
 from buddy.compiler.runtime.measure import torch_threads
-from buddy.compiler.runtime.nodes import count_nonfinite, first_beyond_tolerance
+from buddy.compiler.runtime.node_comparison import count_nonfinite, first_beyond_tolerance
 from buddy.compiler.runtime.torch_values import to_torch_dtype
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class _Comparison:
         self.errors: dict[str, Deviation] = {}
 
     def run(self, artifact: InductorArtifact, outputs: Sequence[str]) -> None:
-        loaded = LoadedArtifact(observing(artifact), self._captured.tensors, torch.get_num_threads())
+        loaded = LoadedArtifact(add_observer_calls(artifact), self._captured.tensors, torch.get_num_threads())
         setattr(loaded.module, _OBSERVER, lambda buffer, value: self._compare(artifact.values.get(buffer, ""), value))
         torch.manual_seed(SEED)
         results = loaded.call()
@@ -120,7 +120,7 @@ class _Comparison:
         return NodeNumbers(op.stable, value_state, error, None, tolerance, nans, infs, why)
 
 
-def observing(artifact: InductorArtifact) -> InductorArtifact:
+def add_observer_calls(artifact: InductorArtifact) -> InductorArtifact:
     """Returns the artifact with a call of the observer after each line that writes buffers, with each new buffer."""
     seen: set[str] = set()
     lines = []

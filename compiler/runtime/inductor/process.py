@@ -20,7 +20,7 @@ class InductorProcess(ForkedProgram):
 
     def __init__(self, artifact: InductorArtifact, tensors: Sequence[torch.Tensor], threads: int) -> None:
         self._threads = threads
-        super().__init__(lambda: LoadedArtifact(artifact, tensors, threads), _failure)
+        super().__init__(lambda: LoadedArtifact(artifact, tensors, threads), _make_error)
 
     @property
     def backend(self) -> str:
@@ -35,7 +35,7 @@ class InductorProcess(ForkedProgram):
         return results
 
 
-def _failure(what: str) -> InductorError:
+def _make_error(what: str) -> InductorError:
     return InductorError(what, "Inductor's code, while it ran", "change the recipe's backend_flags, or run again")
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch._inductor.scheduler import BaseSchedulerNode
 
 
-Names = tuple[str, ...]
+NodeNames = tuple[str, ...]
 # Marks at the ends of lines of C++ while Inductor generates them: the number of a set of nodes, which comes from the
 # scheduler node that the line computes (`direct`), or from the loops around it.
 _MARK = re.compile(r"[ \t]*//@(direct|loops) (\d+)$", re.MULTILINE)
@@ -23,23 +23,29 @@ _MARK = re.compile(r"[ \t]*//@(direct|loops) (\d+)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Line:
-    """A line of generated text, the nodes it comes from, and whether they are those of the code around it."""
+    """A line of generated text, with the stable names of the nodes it comes from, and its machine code.
+
+    `is_derived` is true if the nodes are those of the code around the line.
+    """
 
     text: str
-    names: Names = ()
+    names: NodeNames = ()
     is_derived: bool = False
-    machine: bytes = b""
+    machine_code: bytes = b""
 
 
 class FxOrigins:
-    """Finds the nodes that FX nodes of later graphs come from; `stable` has those for the graph that was compiled."""
+    """Finds the Buddy nodes that FX nodes of later graphs come from.
 
-    def __init__(self, stable: Mapping[str, Names]) -> None:
+    `stable` has the stable names of the Buddy nodes of each FX node in the graph that was compiled.
+    """
+
+    def __init__(self, stable: Mapping[str, NodeNames]) -> None:
         self._stable = stable
-        self._cache: dict[Any, Names] = {}
+        self._cache: dict[Any, NodeNames] = {}
 
-    def of(self, node: torch.fx.Node) -> Names:
-        """Returns the nodes that an FX node comes from, by its chain of sources."""
+    def of(self, node: torch.fx.Node) -> NodeNames:
+        """Returns the nodes that an FX node comes from, by the chain of sources that Inductor's passes record."""
         if node not in self._cache:
             sources = node.meta.get("from_node") or ()
             names = [stable for name in _first_names(sources) for stable in self._stable.get(name, ())]
@@ -48,13 +54,14 @@ class FxOrigins:
             self._cache[node] = tuple(dict.fromkeys(names))
         return self._cache[node]
 
-    def of_all(self, nodes: Iterable[torch.fx.Node]) -> Names:
+    def of_all(self, nodes: Iterable[torch.fx.Node]) -> NodeNames:
         return tuple(dict.fromkeys(name for node in nodes for name in self.of(node)))
 
     def values_of(self, graph: torch.fx.Graph, buffers: Mapping[str, object]) -> dict[str, str]:
         """Returns the node whose value is in each of `buffers`, which are FX nodes of `graph`.
 
-        A node may become several FX nodes; its value is that of the one that nodes of others read.
+        One Buddy node may become several FX nodes. Its value is that of the FX node which FX nodes of other Buddy nodes
+        read.
         """
         last: dict[Any, str] = {}
         for node in graph.nodes:
@@ -65,7 +72,7 @@ class FxOrigins:
         counts = Counter(last.values())
         return {name: last[node] for name, node in buffers.items() if node in last and counts[last[node]] == 1}
 
-    def of_scheduled(self, scheduled: BaseSchedulerNode) -> Names:
+    def of_scheduled(self, scheduled: BaseSchedulerNode) -> NodeNames:
         """Returns the nodes that a scheduler node computes; nodes without an IR node have none."""
         parts = [part.node for part in scheduled.get_nodes() if part.node is not None]
         return self.of_all(sorted((o for part in parts for o in part.origins), key=_position))
@@ -93,8 +100,8 @@ class KernelLines:
     """
 
     origins: FxOrigins
-    kernels: dict[str, list[tuple[Names, bool]]] = field(default_factory=dict)
-    _sets: dict[Names, int] = field(default_factory=dict)
+    kernels: dict[str, list[tuple[NodeNames, bool]]] = field(default_factory=dict)
+    _sets: dict[NodeNames, int] = field(default_factory=dict)
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -136,8 +143,8 @@ class KernelLines:
             scheduling: Any, code: str, nodes: Sequence[BaseSchedulerNode], *more: object, **keywords: object
         ) -> object:
             name = define(scheduling, _MARK.sub("", code), nodes, *more, **keywords)
-            whole = lines.origins.of_all(o for node in nodes for o in _origins(node))
-            lines._record(name, code, whole)
+            kernel_names = lines.origins.of_all(o for node in nodes for o in _origins(node))
+            lines._record(name, code, kernel_names)
             return name
 
         with ExitStack() as patches:
@@ -150,18 +157,22 @@ class KernelLines:
         names = self.origins.of_all(origin for node in nodes for origin in _origins(node))
         return f" //@{kind} {self._sets.setdefault(names, len(self._sets))}"
 
-    def _record(self, name: str, code: str, whole: Names) -> None:
+    def _record(self, name: str, code: str, kernel_names: NodeNames) -> None:
+        """Records the nodes of each line of a kernel's marked `code`; lines without a mark have `kernel_names`."""
         sets = list(self._sets)
-        recorded: list[tuple[Names, bool]] = []
+        recorded: list[tuple[NodeNames, bool]] = []
         for line in code.strip().split("\n"):
             mark = _MARK.search(line)
             names = sets[int(mark[2])] if mark else ()
             is_direct = mark is not None and mark[1] == "direct" and bool(names)
-            recorded.append((names or (whole if line.strip() else ()), not is_direct))
+            recorded.append((names or (kernel_names if line.strip() else ()), not is_direct))
         earlier = self.kernels.get(name)
         if earlier is not None and len(earlier) == len(recorded):
             pairs = zip(earlier, recorded, strict=True)
-            recorded = [(tuple(dict.fromkeys((*a, *b))), derived and also) for (a, derived), (b, also) in pairs]
+            recorded = [
+                (tuple(dict.fromkeys((*a, *b))), is_derived and is_also_derived)
+                for (a, is_derived), (b, is_also_derived) in pairs
+            ]
         self.kernels[name] = recorded
 
 

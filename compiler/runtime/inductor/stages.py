@@ -17,7 +17,7 @@ from buddy.compiler.protocol.worker_messages import Activity, Assignments, Compi
 from buddy.compiler.runtime.graph_interpreter import symbol_values
 from buddy.compiler.runtime.inductor.compiling import InductorStage, compile_program
 from buddy.compiler.runtime.inductor.program import InductorError, fx_program
-from buddy.compiler.runtime.inductor.provenance import Line, Names
+from buddy.compiler.runtime.inductor.provenance import Line, NodeNames
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,19 +60,19 @@ def compile_captured(channel: Channel, captured: CapturedGraph, recipe: Recipe, 
 
 def text_of(lines: Sequence[Line]) -> StageText:
     """Returns the text of lines with their nodes; in each set, the nodes are either its line's own or derived ones."""
-    keys: dict[tuple[Names, bool], int] = {((), False): 0}
+    keys: dict[tuple[NodeNames, bool], int] = {((), False): 0}
     numbers = []
     for line in lines:
         key = (line.names, line.is_derived and bool(line.names))
         numbers.append(keys.setdefault(key, len(keys)))
     derived = {number: names for (names, is_derived), number in keys.items() if is_derived}
-    has_code = any(line.machine for line in lines)
+    has_code = any(line.machine_code for line in lines)
     weights = Counter[str]()
     for line in lines:
         kind = "unmapped" if not line.names else "derived" if line.is_derived else "direct"
-        weights[kind] += len(line.machine) if has_code else bool(line.text.strip())
+        weights[kind] += len(line.machine_code) if has_code else bool(line.text.strip())
     origins = Origins(weights["direct"], weights["derived"], weights["unmapped"])
-    machine = tuple(line.machine for line in lines) if has_code else ()
+    machine = tuple(line.machine_code for line in lines) if has_code else ()
     content = "\n".join(line.text for line in lines) + "\n"
     return StageText(content, tuple(numbers), tuple(names for names, _ in keys), derived, origins, machine)
 

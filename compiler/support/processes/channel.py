@@ -101,7 +101,7 @@ WorkerFunction = TypeVar("WorkerFunction", bound=Callable[[Channel], None])
 
 
 def serves(requests: object) -> Callable[[WorkerFunction], WorkerFunction]:
-    """Decorator for the function that a worker runs: the worker receives messages of the types `requests`."""
+    """Decorates the function that a worker runs: the worker receives messages of the types `requests`."""
 
     def mark(function: WorkerFunction) -> WorkerFunction:
         function.requests = requests  # type: ignore[attr-defined]
@@ -110,12 +110,15 @@ def serves(requests: object) -> Callable[[WorkerFunction], WorkerFunction]:
     return mark
 
 
-def text_data(
+def make_text_data(
     content: str, line_sets: bytes, sets: tuple[tuple[str, ...], ...],
-    derived: dict[int, tuple[str, ...]] | None = None, machine: Sequence[bytes] = (),
+    derived: dict[int, tuple[str, ...]] | None = None, machine_code: Sequence[bytes] = (),
 ) -> tuple[TextData, int]:  # fmt: skip
-    """Returns a text with its name, and its number of lines."""
-    code, sizes = b"".join(machine), bytes(map(len, machine))
+    """Returns a text with its name, and its number of lines.
+
+    The parameters are those of `TextData`; `machine_code` has the bytes of each line.
+    """
+    code, sizes = b"".join(machine_code), bytes(map(len, machine_code))
     name = text_name(content, line_sets, sets, derived, code)
     return TextData(name, content, line_sets, sets, derived or {}, code, sizes), line_count(content)
 

@@ -42,7 +42,8 @@ from buddy.compiler.protocol.worker_messages import (
 from buddy.compiler.support.processes.channel import Channel, MessagePipe, traceback_of
 from buddy.compiler.support.processes.lifetime import describe_exit, die_with_parent, die_with_socket
 
-_MAX_TAIL_BYTES = 4000
+# The maximum size of the end of a child's output, and the length of the line about the cause of its end.
+_MAX_TAIL_BYTES, _MAX_CAUSE_CHARS = 4000, 300
 # The seconds between two checks whether a child has ended, on systems that do not notify, and whether it is stopped.
 _POLL_SECONDS = 0.05
 _STOP_POLL_SECONDS = 1.0
@@ -131,14 +132,14 @@ class ForkedWorker:
             os.kill(self.pid, signal.SIGKILL)
             self._wait()
 
-    def cause(self) -> str:
+    def wait_for_cause(self) -> str:
         """Waits for the child's end; returns how it ended, and the line that it printed about the cause, if any."""
         status = self._wait()
         assert status is not None
         lines = [line.strip() for line in self.output().splitlines() if line.strip()]
         abort_lines = [line for line in lines if any(part in line for part in _ABORT_MESSAGES)]
         causes = abort_lines or (lines if status > 0 else [])
-        return f"{describe_exit(status)}: {causes[-1][:300]}" if causes else describe_exit(status)
+        return f"{describe_exit(status)}: {causes[-1][:_MAX_CAUSE_CHARS]}" if causes else describe_exit(status)
 
     def output(self) -> str:
         """Returns the output of the child."""
@@ -167,18 +168,18 @@ class ForkedWorker:
 class Task:
     """The work of a child: `work` gets a channel to the parent and returns the reply.
 
-    If `work` raises, `failed` returns the reply. The child may send messages of `types`; `note` is called with all but
-    the reply. `timeout` is in seconds; if `renewed` is set, each message restarts it. `stopped` is called with true
-    when a signal stops the child, and with false when a signal continues it.
+    If `work` raises, `make_failure` returns the reply. The child may send messages of `types`; `on_message` is called
+    with all but the reply. `timeout` is in seconds; if `is_renewed` is set, each message restarts it. `on_stop` is
+    called with true when a signal stops the child, and with false when a signal continues it.
     """
 
     work: Callable[[Channel], Reply]
-    failed: Callable[[Exception], Reply]
+    make_failure: Callable[[Exception], Reply]
     types: Any
-    note: Callable[[Any], None]
+    on_message: Callable[[Any], None]
     timeout: float = math.inf
-    renewed: bool = False
-    stopped: Callable[[bool], None] = lambda stopped: None
+    is_renewed: bool = False
+    on_stop: Callable[[bool], None] = lambda _is_stopped: None
 
 
 @dataclass(frozen=True)
@@ -215,11 +216,12 @@ def run_in_child(requester: Channel, task: Task) -> TaskEnd:
 
 
 def _run_task(channel: Channel, task: Task) -> Reply:
+    """Returns the reply of `task`, in the child; sends the traceback of an error for the log."""
     try:
         return task.work(channel)
     except Exception as error:
         channel.send(LogText(traceback_of(error)))
-        return task.failed(error)
+        return task.make_failure(error)
 
 
 def _exit_fd(pid: int) -> int:
@@ -243,9 +245,10 @@ class _ChildWatch:
         self._exit_fd = _exit_fd(pid)
         self._status: int | None = None
         self._reply: Reply | None = None
-        self._killed: EndKind | None = None
+        self._kill_reason: EndKind | None = None
 
     def result(self) -> TaskEnd:
+        """Waits for the end of the child; returns how it ended."""
         try:
             while (message := self._next_message()) is not None:
                 self._handle_message(message)
@@ -257,14 +260,16 @@ class _ChildWatch:
         assert self._status is not None
         self._output.seek(0)
         tail = self._output.read()[-_MAX_TAIL_BYTES:].decode(errors="replace").strip()
-        return TaskEnd(self._killed or "crashed", None, describe_exit(os.waitstatus_to_exitcode(self._status)), tail)
+        return TaskEnd(
+            self._kill_reason or "crashed", None, describe_exit(os.waitstatus_to_exitcode(self._status)), tail
+        )
 
     def _handle_message(self, message: Message) -> None:
         if isinstance(message, Reply):
             self._reply = message
             return
-        self._task.note(message)
-        if self._task.renewed and not self._killed:
+        self._task.on_message(message)
+        if self._task.is_renewed and not self._kill_reason:
             self._deadline = time.monotonic() + self._task.timeout
 
     def _next_message(self) -> Any:
@@ -283,21 +288,21 @@ class _ChildWatch:
         if self._status is None:
             pid, status = os.waitpid(self._pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
             if pid and (os.WIFSTOPPED(status) or os.WIFCONTINUED(status)):
-                self._task.stopped(os.WIFSTOPPED(status))
+                self._task.on_stop(os.WIFSTOPPED(status))
             elif pid:
                 self._status = status
         return self._status is not None
 
     def _wait(self) -> None:
-        seconds_left = math.inf if self._killed else max(0.0, self._deadline - time.monotonic())
+        seconds_left = math.inf if self._kill_reason else max(0.0, self._deadline - time.monotonic())
         fds = [self._exit_fd] if self._exit_fd >= 0 else []
         fds += [] if self._child.at_end else [self._child.read_fd]
-        fds += [] if self._killed else [self._requester.read_fd]
-        patience = min(seconds_left, _STOP_POLL_SECONDS if self._exit_fd >= 0 else _POLL_SECONDS)
-        readable, _, _ = select.select(fds, [], [], patience)
+        fds += [] if self._kill_reason else [self._requester.read_fd]
+        poll_seconds = min(seconds_left, _STOP_POLL_SECONDS if self._exit_fd >= 0 else _POLL_SECONDS)
+        readable, _, _ = select.select(fds, [], [], poll_seconds)
         if self._requester.read_fd in readable:
             self._handle_stop_request()
-        elif not readable and patience == seconds_left:
+        elif not readable and poll_seconds == seconds_left:
             self._kill("late")
 
     def _handle_stop_request(self) -> None:
@@ -305,14 +310,14 @@ class _ChildWatch:
         if request is None or isinstance(request, StopRunner):
             self._kill("stopped")
 
-    def _kill(self, how: EndKind) -> None:
-        self._killed = how
+    def _kill(self, reason: EndKind) -> None:
+        self._kill_reason = reason
         if not self._has_ended():
             os.kill(self._pid, signal.SIGKILL)
 
 
 class FailureMessages(NamedTuple):
-    """The messages for a child whose work raised, and for one that crashed."""
+    """The messages for a child whose work raised an error, and for one that crashed."""
 
     failed: str
     crashed: Diagnostic
@@ -340,7 +345,7 @@ def reply_in_child(
         _REPLIES,
         channel.send,
         timeout,
-        stopped=report_stop,
+        on_stop=report_stop,
     )
     result = run_in_child(channel, task)
     if was_stopped:
@@ -362,7 +367,7 @@ def _too_slow(timeout: float) -> Diagnostic:
 # ---- a process that outlives the request -----------------------------------------------------------------------------
 
 
-def lifetime_socket(address: str) -> str:
+def lifetime_socket_path(address: str) -> str:
     """Returns the path of the socket next to `address` that carries no messages: forks end when it is closed."""
     return os.path.join(os.path.dirname(address), "line")
 
@@ -377,7 +382,7 @@ def fork_to(address: str, types: object, work: Callable[[Channel], None]) -> Non
     def start_in_session() -> None:
         with _join_session(address):
             # A second fork, so that this process need not wait for the end of the work.
-            _fork(lambda: _run_work(address, types, work), is_detached=True)
+            _fork(lambda: _work_over_socket(address, types, work), is_detached=True)
 
     os.waitpid(_fork(start_in_session), 0)
 
@@ -386,12 +391,12 @@ def _join_session(address: str) -> socket.socket:
     """Makes this process a session leader; returns the connection at whose end the kernel kills it and its forks."""
     os.setsid()
     lifetime_connection = socket.socket(socket.AF_UNIX)
-    lifetime_connection.connect(lifetime_socket(address))
+    lifetime_connection.connect(lifetime_socket_path(address))
     die_with_socket(lifetime_connection.fileno(), group=True)
     return lifetime_connection
 
 
-def _run_work(address: str, types: object, work: Callable[[Channel], None]) -> None:
+def _work_over_socket(address: str, types: object, work: Callable[[Channel], None]) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream)

@@ -30,7 +30,7 @@ from buddy.compiler.support.processes.lifetime import (
 )
 
 Answer = TypeVar("Answer")
-PROGRAM = "buddy.compiler.support.processes"
+_MAIN_PACKAGE = "buddy.compiler.support.processes"
 _MAX_TAIL_BYTES = 4000
 
 
@@ -46,14 +46,14 @@ class CallFailed(BuddyError):
         self.how, self.printed = how, printed
 
 
-def python_command(function: str, *words: str, parent: int = 0) -> list[str]:
+def python_command(function: str, *arguments: str, parent: int = 0) -> list[str]:
     """Returns the command that runs `function` in a new interpreter.
 
-    If `parent` is not 0, the interpreter ends with that process. `words` are the arguments of `__main__` from SHAPE on.
-    The current folder is not on `sys.path`: a `random.py` in it would break the process.
+    If `parent` is not 0, the interpreter ends with that process. `arguments` are those of `__main__` from SHAPE on. The
+    current folder is not on `sys.path`: a `random.py` in it would break the process.
     """
     safe_path = ["-P"] if sys.version_info >= (3, 11) else []
-    return [sys.executable, *safe_path, "-m", PROGRAM, *function.split(":"), str(parent), *words]
+    return [sys.executable, *safe_path, "-m", _MAIN_PACKAGE, *function.split(":"), str(parent), *arguments]
 
 
 # ---- one-shot calls --------------------------------------------------------------------------------------------------
@@ -170,12 +170,12 @@ class BlockingWorker:
         """Waits for the worker's end; returns its exit status, negative for a signal."""
         return self._popen.wait()
 
-    def end(self, patience: float = 0.0) -> int:
-        """Closes the pipes, kills the worker if it runs after `patience` seconds, and returns its exit status."""
+    def end(self, timeout: float = 0.0) -> int:
+        """Closes the pipes, kills the worker if it runs after `timeout` seconds, and returns its exit status."""
         self.pipe.close()
-        if patience:
+        if timeout:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._popen.wait(patience)
+                self._popen.wait(timeout)
         self.kill()
         self._lifetime_pipe.close()
         return self.wait()
@@ -200,12 +200,12 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_release_in_fork)
 
 
-# ---- programs --------------------------------------------------------------------------------------------------------
+# ---- detached processes ----------------------------------------------------------------------------------------------
 
 
-def start_detached(function: str, words: Sequence[str], log: IO[bytes], keep: Sequence[int]) -> None:
+def start_detached(function: str, arguments: Sequence[str], log: IO[bytes], keep: Sequence[int]) -> None:
     """Starts a function that outlives this process, in its own session; it inherits the file descriptors `keep`."""
     subprocess.Popen(
-        python_command(function, "words", *words), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+        python_command(function, "words", *arguments), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
         pass_fds=tuple(keep), start_new_session=True,
     )  # fmt: skip

@@ -38,12 +38,12 @@ class Job:
     request: int
     slot: Hashable = None
     started: bool = False
-    why_cancelled: str = "cancelled"
+    cancel_reason: str = "cancelled"
     answered: bool = False
     task: asyncio.Task[None] | None = field(default=None, repr=False)
 
-    def cancel(self, why: str = "cancelled") -> None:
-        self.why_cancelled = why
+    def cancel(self, reason: str = "cancelled") -> None:
+        self.cancel_reason = reason
         if self.task is not None:
             self.task.cancel()
 
@@ -85,9 +85,9 @@ class RequestJobs:
             if job.slot == slot and not job.started:
                 self._cancel(job, "replaced by a newer edit")
 
-    def _cancel(self, job: Job, why: str = "cancelled") -> None:
+    def _cancel(self, job: Job, reason: str = "cancelled") -> None:
         """Cancels a task, and answers its request after `CANCEL_SECONDS` if the task has not ended by then."""
-        job.cancel(why)
+        job.cancel(reason)
         asyncio.get_running_loop().call_later(CANCEL_SECONDS, self._answer_cancelled, job)
 
     def _report_end(self, job: Job, task: asyncio.Task[None]) -> None:
@@ -103,10 +103,10 @@ class RequestJobs:
 
     def _answer_cancelled(self, job: Job) -> None:
         """Answers a cancelled request, unless its task has ended in another way or it has been answered."""
-        is_over = job.task is not None and job.task.done() and not job.task.cancelled()
-        if not job.answered and not is_over:
+        has_ended = job.task is not None and job.task.done() and not job.task.cancelled()
+        if not job.answered and not has_ended:
             job.answered = True
-            self._send(Failed(job.request, Diagnostic(job.why_cancelled, severity="note"), cancelled=True))
+            self._send(Failed(job.request, Diagnostic(job.cancel_reason, severity="note"), cancelled=True))
 
 
 def _failure_of(request: int, error: BaseException) -> Failed:

@@ -26,7 +26,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-VARIABLE = "BUDDY_MEMORY"
+ENVIRONMENT_VARIABLE = "BUDDY_MEMORY"
 # The default limit as a fraction of the machine's memory: the workbench, the terminal and the system need the rest.
 _DEFAULT_SHARE = 0.9
 # The lowest limit with which torch and MLIR start, in bytes. A lower limit that the user sets is ignored.
@@ -46,12 +46,12 @@ def limit_memory() -> None:
     reading, nor reservations.
     """
     raise_oom_score(ENGINE_OOM_SCORE)
-    cap = memory_cap(os.environ.get(VARIABLE, ""), machine_memory())
-    if cap:
+    limit = memory_limit(os.environ.get(ENVIRONMENT_VARIABLE, ""), machine_memory())
+    if limit:
         # Keeps a lower limit, such as a batch system's.
         limits = resource.getrlimit(resource.RLIMIT_DATA)
         with contextlib.suppress(OSError, ValueError):
-            soft_limit = min([cap, *(limit for limit in limits if limit >= 0)])
+            soft_limit = min([limit, *(other for other in limits if other >= 0)])
             resource.setrlimit(resource.RLIMIT_DATA, (soft_limit, limits[1]))
 
 
@@ -66,7 +66,7 @@ def raise_oom_score(score: int) -> None:
             score_file.write_text(str(score))
 
 
-def memory_cap(setting: str, machine_bytes: int) -> int:
+def memory_limit(setting: str, machine_bytes: int) -> int:
     """Returns the memory limit in bytes, 0 for none.
 
     `setting` is the user's limit in GiB, or ""; without a valid one, the limit is a share of `machine_bytes`.
@@ -81,7 +81,9 @@ def memory_cap(setting: str, machine_bytes: int) -> int:
         if math.isfinite(gibibytes) and gibibytes * 2**30 >= MIN_LIMIT_BYTES:
             return int(gibibytes * 2**30)
         minimum = MIN_LIMIT_BYTES / 2**30
-        log.error("%s=%s is ignored: set it in GiB, at least %g, or 0 for no limit", VARIABLE, setting, minimum)
+        log.error(
+            "%s=%s is ignored: set it in GiB, at least %g, or 0 for no limit", ENVIRONMENT_VARIABLE, setting, minimum
+        )
     share = machine_bytes * _DEFAULT_SHARE
     return int(share) if share >= MIN_LIMIT_BYTES else 0
 
@@ -117,6 +119,7 @@ def group_limits(own_groups: Path, mount: Path) -> Iterator[int]:
                 break
 
 
+# From <linux/prctl.h>: sets the signal that a process gets when its parent ends.
 _PR_SET_PDEATHSIG = 1
 
 
@@ -178,6 +181,7 @@ class LifetimePipe:
         self.close_child_end()
 
     def close_child_end(self) -> None:
+        """Closes the end that the child has inherited, in this process only."""
         end, self.child_end = self.child_end, -1
         if end >= 0:
             os.close(end)

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from buddy.compiler.protocol.worker_messages import Message
 
 
+# The maximum number of bytes of one read from the pipe, and of one read of output.
 _READ_BYTES = 1 << 20
-_PRINTOUT_BYTES = 1 << 16
-_PRINTOUT_PAUSE_SECONDS = 0.02
+_OUTPUT_BYTES = 1 << 16
+# The pause after a read of that many bytes of output, and the maximum number of reads without a pause.
+_OUTPUT_PAUSE_SECONDS = 0.02
 _MAX_DRAIN_READS = 32
 _MAX_TAIL_BYTES = 4000
 # The first words of the stack that `faulthandler` prints after a crash.
@@ -33,16 +35,16 @@ _STACK_HEADER = b"Fatal Python error:"
 class ProcessEvents:
     """The functions that a `WorkerProcess` calls.
 
-    `body` is called with the body of each frame, `printed` with the name of an output stream and its bytes, `stopped`
-    with true when a signal stops the process and false when one continues it, and `ended` with a description of the
-    exit. While `congested` returns true, the output of the process is not read.
+    `on_body` is called with the body of each frame, `on_output` with the name of an output stream and its bytes,
+    `on_stop` with true when a signal stops the process and false when one continues it, and `on_exit` with a
+    description of the exit. While `is_congested` returns true, the output of the process is not read.
     """
 
-    body: Callable[[bytes], None]
-    printed: Callable[[str, bytes], None]
-    stopped: Callable[[bool], None]
-    ended: Callable[[str], None]
-    congested: Callable[[], bool]
+    on_body: Callable[[bytes], None]
+    on_output: Callable[[str, bytes], None]
+    on_stop: Callable[[bool], None]
+    on_exit: Callable[[str], None]
+    is_congested: Callable[[], bool]
 
 
 class WorkerProcess:
@@ -58,8 +60,8 @@ class WorkerProcess:
         self._buffer = FrameBuffer()
         self._outgoing = bytearray()
         self._tail = bytearray()
-        self._fault = ""
-        self._popen, self._lifetime, self._write_fd, self._read_fd = _spawn(function)
+        self._pipe_error = ""
+        self._popen, self._lifetime, self._write_fd, self._read_fd = _start_function(function)
         assert self._popen.stdout is not None
         assert self._popen.stderr is not None
         self._streams = {"stdout": self._popen.stdout.fileno(), "stderr": self._popen.stderr.fileno()}
@@ -72,7 +74,7 @@ class WorkerProcess:
 
     @property
     def tail(self) -> str:
-        """The end of the worker's stderr since `forget_tail`, without the Python stack after a crash."""
+        """The end of the worker's stderr since `discard_output`, without the Python stack after a crash."""
         return self._tail.partition(_STACK_HEADER)[0].decode(errors="replace").strip()
 
     def send(self, frame: bytes) -> None:
@@ -84,19 +86,19 @@ class WorkerProcess:
         self._outgoing += frame
 
     def kill(self) -> None:
-        """Kills the process and all processes that it started; `ended` is called afterwards."""
+        """Kills the process and all processes that it started; `on_exit` is called afterwards."""
         kill_group(self.pid)
 
-    def forget_tail(self) -> None:
+    def discard_output(self) -> None:
         """Discards the output so far, so that it is not reported with the next request or the exit."""
-        self.drain_printout()
+        self.read_output()
         self._tail.clear()
 
-    def drain_printout(self) -> None:
+    def read_output(self) -> None:
         """Reads the output so far, so that it is reported before the next message."""
         for name in self._streams:
             for _ in range(_MAX_DRAIN_READS):
-                if not self._read_printout(name):
+                if not self._read_stream(name):
                     break
 
     def _watch(self) -> None:
@@ -104,8 +106,10 @@ class WorkerProcess:
             os.set_blocking(fd, False)
         self._loop.add_reader(self._read_fd, self._read_bodies)
         for name in self._streams:
-            self._watch_printout(name)
-        threading.Thread(target=_wait, args=(self._popen, self._loop, self._handle_status), daemon=True).start()
+            self._watch_output(name)
+        threading.Thread(
+            target=_wait_for_exit, args=(self._popen, self._loop, self._handle_status), daemon=True
+        ).start()
 
     def _write(self) -> None:
         try:
@@ -120,58 +124,58 @@ class WorkerProcess:
 
     def _read_bodies(self) -> bool:
         """Reads messages; returns whether there may be more. Kills a process that writes invalid data."""
-        data = _read(self._read_fd, _READ_BYTES)
+        data = _read_available(self._read_fd, _READ_BYTES)
         if data == b"":
             self._loop.remove_reader(self._read_fd)
         try:
             for body in self._buffer.feed(data or b""):
-                self._events.body(body)
+                self._events.on_body(body)
         except WireError as error:
             self._loop.remove_reader(self._read_fd)
-            self._fault = f"it wrote invalid data to the engine's pipe: {error}"
+            self._pipe_error = f"it wrote invalid data to the engine's pipe: {error}"
             self.kill()
             return False
         return bool(data)
 
-    def _watch_printout(self, name: str) -> None:
-        if self._open and self._events.congested():
-            self._loop.call_later(_PRINTOUT_PAUSE_SECONDS, self._watch_printout, name)
+    def _watch_output(self, name: str) -> None:
+        if self._open and self._events.is_congested():
+            self._loop.call_later(_OUTPUT_PAUSE_SECONDS, self._watch_output, name)
         elif self._open:
-            self._loop.add_reader(self._streams[name], self._receive_printout, name)
+            self._loop.add_reader(self._streams[name], self._receive_output, name)
 
-    def _receive_printout(self, name: str) -> None:
+    def _receive_output(self, name: str) -> None:
         """Reads a limited amount of output, then pauses: a script that floods stdout must not block the event loop."""
-        byte_count = self._read_printout(name)
+        byte_count = self._read_stream(name)
         if byte_count == 0:
             self._loop.remove_reader(self._streams[name])
-        elif byte_count is not None and (byte_count >= _PRINTOUT_BYTES or self._events.congested()):
+        elif byte_count is not None and (byte_count >= _OUTPUT_BYTES or self._events.is_congested()):
             self._loop.remove_reader(self._streams[name])
-            self._loop.call_later(_PRINTOUT_PAUSE_SECONDS, self._watch_printout, name)
+            self._loop.call_later(_OUTPUT_PAUSE_SECONDS, self._watch_output, name)
 
-    def _read_printout(self, name: str) -> int | None:
+    def _read_stream(self, name: str) -> int | None:
         """Reads output; returns the number of bytes: 0 at the end of the stream, `None` if none are available."""
-        data = _read(self._streams[name], _PRINTOUT_BYTES)
+        data = _read_available(self._streams[name], _OUTPUT_BYTES)
         if data:
             if name == "stderr":
                 before, stack, _ = (self._tail + data).partition(_STACK_HEADER)
                 self._tail = before[-_MAX_TAIL_BYTES:] + stack  # the stack must not displace the output before it
-            self._events.printed(name, data)
+            self._events.on_output(name, data)
         return None if data is None else len(data)
 
     def _handle_status(self, status: int | None, stopped: bool) -> None:
         if status is None:
-            self._events.stopped(stopped)
+            self._events.on_stop(stopped)
         elif self._open:
             self._finish(status)
 
     def _finish(self, status: int) -> None:
         """Reads the remaining messages, kills leftover children, and reports the exit."""
         kill_group(self.pid)
-        self.drain_printout()
+        self.read_output()
         while self._read_bodies():
             pass
         self.close()
-        self._events.ended(self._fault or describe_exit(status))
+        self._events.on_exit(self._pipe_error or describe_exit(status))
 
     def close(self) -> None:
         """Stops listening and closes the pipes, which ends a running process."""
@@ -190,23 +194,23 @@ class WorkerProcess:
 class OneShotProcess:
     """A process that answers one request; `messages` are its answers, of the types `answers`, then its exit.
 
-    `printed` is called with the name of an output stream and its bytes; by default, output is discarded.
+    `on_output` is called with the name of an output stream and its bytes; by default, output is discarded.
     """
 
     def __init__(
         self, function: str, request: Message, answers: object,
-        printed: Callable[[str, bytes], None] = lambda _stream, _data: None,
-        congested: Callable[[], bool] = lambda: False,
+        on_output: Callable[[str, bytes], None] = lambda _stream, _data: None,
+        is_congested: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
         self.messages: asyncio.Queue[Any] = asyncio.Queue()
         self._ended = asyncio.Event()
         decoder = FrameDecoder(answers)
         events = ProcessEvents(
-            body=lambda body: self.messages.put_nowait(decoder.decode(body)),
-            printed=printed,
-            stopped=lambda _stopped: None,
-            ended=self._end,
-            congested=congested,
+            on_body=lambda body: self.messages.put_nowait(decoder.decode(body)),
+            on_output=on_output,
+            on_stop=lambda _stopped: None,
+            on_exit=self._end,
+            is_congested=is_congested,
         )
         self._process = WorkerProcess(function, events)
         self._process.send(encode(request))
@@ -227,12 +231,12 @@ class OneShotProcess:
             await self._ended.wait()
 
 
-def _spawn(function: str) -> tuple[subprocess.Popen[bytes], LifetimePipe, int, int]:
+def _start_function(function: str) -> tuple[subprocess.Popen[bytes], LifetimePipe, int, int]:
     """Starts `function` with two pipes; returns the process, and our ends to write to and to read from."""
     their_read, our_write = os.pipe()
     our_read, their_write = os.pipe()
-    _widen(our_read)
-    _widen(our_write)
+    _enlarge_pipe(our_read)
+    _enlarge_pipe(our_write)
     popen, lifetime = start_with_pipe(
         python_command(function, "pipes", str(their_read), str(their_write), parent=os.getpid()),
         stdin=subprocess.DEVNULL,
@@ -247,14 +251,14 @@ def _spawn(function: str) -> tuple[subprocess.Popen[bytes], LifetimePipe, int, i
     return popen, lifetime, our_write, our_read
 
 
-def _widen(fd: int) -> None:
+def _enlarge_pipe(fd: int) -> None:
     """Enlarges a pipe to a megabyte, which transfers stage texts several times as fast as the default."""
     if hasattr(fcntl, "F_SETPIPE_SZ"):
         with contextlib.suppress(OSError):
             fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _READ_BYTES)
 
 
-def _read(fd: int, count: int) -> bytes | None:
+def _read_available(fd: int, count: int) -> bytes | None:
     """Returns the available bytes: b"" at the end of the stream, `None` if none are available yet."""
     try:
         return os.read(fd, count)
@@ -262,7 +266,7 @@ def _read(fd: int, count: int) -> bytes | None:
         return None
 
 
-def _wait(
+def _wait_for_exit(
     popen: subprocess.Popen[bytes], loop: asyncio.AbstractEventLoop, on_change: Callable[[int | None, bool], None]
 ) -> None:
     """Waits for the end of a child; runs on a separate thread.

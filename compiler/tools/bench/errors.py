@@ -22,10 +22,10 @@ from buddy.compiler.runtime.sensitivity import MAX_RELATIVE_SPREAD, MULTIPLE, RO
 DISTURBED_RUNS = 6
 # The minimum of the allowed error. Sums in another order have other roundings, which add up over the layers; the
 # disturbed runs do not include this effect, because they compute all sums in the same order.
-MIN_ALLOWED = 1e-4
+MIN_ALLOWED_ERROR = 1e-4
 # The minimum norm that the error of a gradient is divided by, as a fraction of the norm of all gradients together. The
 # terms of a smaller gradient may cancel: the exact gradient of an attention's key bias is 0.
-_NEGLIGIBLE = 1e-4
+_NEGLIGIBLE_FRACTION = 1e-4
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,8 @@ class StepDifference:
 
     @property
     def allowed(self) -> float:
-        return max(MULTIPLE * self.spread, MIN_ALLOWED)
+        """The largest error of a correct result."""
+        return max(MULTIPLE * self.spread, MIN_ALLOWED_ERROR)
 
     @property
     def problem(self) -> str:
@@ -73,7 +74,7 @@ def largest_error(results: Sequence[torch.Tensor], expected: Sequence[torch.Tens
     errors = [0.0]
     for ours, theirs in zip(results, expected, strict=True):
         if theirs.numel():
-            scale = max(1.0, _finite(theirs).square().mean().sqrt().item())
+            scale = max(1.0, _finite_doubles(theirs).square().mean().sqrt().item())
             errors.append(_difference(ours, theirs).abs().max().item() / scale)
     return max(errors)
 
@@ -86,8 +87,8 @@ def step_error(
     `results` are the loss and the gradients, with their `names`; `spreads` are those of `gradient_spreads`.
     """
     errors = _step_errors(results, expected)
-    differences = [StepDifference(*each) for each in zip(names, errors, spreads, strict=True)]
-    return max(differences, key=lambda each: (bool(each.problem), each.error / each.allowed))
+    differences = [StepDifference(*values) for values in zip(names, errors, spreads, strict=True)]
+    return max(differences, key=lambda difference: (bool(difference.problem), difference.error / difference.allowed))
 
 
 def gradient_spreads(
@@ -109,11 +110,12 @@ def gradient_spreads(
 
 @contextmanager
 def _disturbed(tensors: Sequence[torch.Tensor], seed: int) -> Iterator[None]:
-    bits = torch.Generator().manual_seed(seed)
+    """Disturbs `tensors` as `gradient_spreads` describes, in the `with` block."""
+    generator = torch.Generator().manual_seed(seed)
     values = [tensor.detach().clone() for tensor in tensors]
     try:
         for tensor in tensors:
-            signs = torch.randint(2, tensor.shape, generator=bits).to(tensor.dtype) * 2 - 1
+            signs = torch.randint(2, tensor.shape, generator=generator).to(tensor.dtype) * 2 - 1
             tensor.detach().mul_(1 + ROUNDINGS_OF_SUMS * torch.finfo(tensor.dtype).eps / 2 * signs)
         yield
     finally:
@@ -123,9 +125,9 @@ def _disturbed(tensors: Sequence[torch.Tensor], seed: int) -> Iterator[None]:
 
 def _step_errors(results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> list[float]:
     """Returns the error of the loss and of each gradient; for a negligible gradient, relative to all gradients."""
-    total = math.sqrt(sum(_finite(gradient).square().sum().item() for gradient in expected[1:]))
+    total = math.sqrt(sum(_finite_doubles(gradient).square().sum().item() for gradient in expected[1:]))
     loss = _relative_errors(results[:1], expected[:1], 0.0)
-    return [*loss, *_relative_errors(results[1:], expected[1:], _NEGLIGIBLE * total)]
+    return [*loss, *_relative_errors(results[1:], expected[1:], _NEGLIGIBLE_FRACTION * total)]
 
 
 def _relative_errors(
@@ -133,17 +135,17 @@ def _relative_errors(
 ) -> Iterator[float]:
     """Yields the norm of each difference, divided by the norm of the expected tensor, or by `min_norm` if larger."""
     for ours, theirs in zip(results, expected, strict=True):
-        norm = max(_finite(theirs).norm().item(), min_norm)
+        norm = max(_finite_doubles(theirs).norm().item(), min_norm)
         difference = _difference(ours, theirs).norm().item()
         yield difference / norm if norm else difference
 
 
-def _finite(tensor: torch.Tensor) -> torch.Tensor:
+def _finite_doubles(tensor: torch.Tensor) -> torch.Tensor:
     """Returns the values in double precision, 0 for those that are not finite."""
     return tensor.double().nan_to_num(0.0, 0.0, 0.0)
 
 
 def _difference(ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
-    """Returns the differences of elements in double precision: 0 for equal values, infinity for NaN and a number."""
+    """Returns the differences of elements in double precision: 0 for equal values, infinite if only one is finite."""
     a, b = ours.double(), theirs.double()
     return torch.where((a == b) | (a.isnan() & b.isnan()), 0.0, (a - b).nan_to_num(math.inf, math.inf, -math.inf))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from buddy.compiler.support.instruction_rates import SUMS, compile_loops, loop_function
-from buddy.compiler.support.target import host
+from buddy.compiler.support.target import CACHE_LINE, host
 
 # The steps of a loop of multiplications, for some tenths of a second on a core of a few GHz.
 _STEPS = 40_000_000
@@ -34,14 +34,15 @@ def measure_peak_rates(threads: int) -> dict[str, float]:
     library = compile_loops(
         "".join(map(_multiply_loop, _ELEMENT_BYTES)) + _read_loop(lanes),
         [*map(_multiply_name, _ELEMENT_BYTES), "read_loop"],
-        "buddy_limits",
+        "buddy_peak_rates",
     )
     read = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(library["read_loop"])
     result_buffers = [ctypes.create_string_buffer(4096) for _ in range(threads)]
     buffer = ctypes.create_string_buffer(_BUFFER_BYTES)
-    start = (ctypes.addressof(buffer) + 63) & ~63
+    # The first cache line in the buffer.
+    start = (ctypes.addressof(buffer) + CACHE_LINE - 1) // CACHE_LINE * CACHE_LINE
     bytes_per_step = lanes * 4 * SUMS
-    steps_per_thread = (_BUFFER_BYTES - 64) // threads // bytes_per_step
+    steps_per_thread = (_BUFFER_BYTES - CACHE_LINE) // threads // bytes_per_step
 
     def multiply_rate(element: str) -> float:
         multiply = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(library[_multiply_name(element)])
@@ -50,7 +51,7 @@ def measure_peak_rates(threads: int) -> dict[str, float]:
             multiply(ctypes.addressof(result_buffers[number]), _STEPS)
 
         return (
-            2e-9
+            2e-9  # a multiply-add is two operations
             * host().lanes(_ELEMENT_BYTES[element])
             * SUMS
             * _STEPS

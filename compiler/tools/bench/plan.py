@@ -40,11 +40,11 @@ SIDES = {
     OPENVINO: "OpenVINO with one stream and the hint LATENCY, from the same export (extra `bench`)",
 }
 # Sides that compile by `torch.compile` with Inductor.
-INDUCTORS = (INDUCTOR, FREEZING, MAX_AUTOTUNE, CPP_WRAPPER)
+INDUCTOR_SIDES = (INDUCTOR, FREEZING, MAX_AUTOTUNE, CPP_WRAPPER)
 # The sides of a benchmark for which the user names no sides.
 DEFAULT_SIDES = (OURS, OURS_FROZEN, EAGER, INDUCTOR, FREEZING, IREE)
 # The name that stands for all sides on the command line.
-ALL = "all"
+ALL_SIDES = "all"
 # Sides that treat weights as constants and pack them before the calls; they are only compared with one another.
 CONSTANT_WEIGHTS = frozenset(SIDES) - {OURS, EAGER, INDUCTOR}
 
@@ -65,9 +65,9 @@ TABLES = {
     "training": "Training steps, float32",
 }
 # The group of subjects that decode one token. One separate table has these subjects in all precisions.
-DECODE = "decode"
+DECODE_GROUP = "decode"
 # The group of subjects that geometric means do not include.
-OP = "op"
+OP_GROUP = "op"
 
 
 class BenchSubject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -89,7 +89,7 @@ class BenchSubject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Returns the key in `TABLES` of the table with this subject in `precision`."""
         if self.task != "inference":
             return self.task
-        return DECODE if self.group == DECODE else precision.partition("-")[0]
+        return DECODE_GROUP if self.group == DECODE_GROUP else precision.partition("-")[0]
 
 
 class BenchCase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -140,6 +140,8 @@ class BenchPlanError(BuddyError):
 
 
 class _Suite(msgspec.Struct, forbid_unknown_fields=True):
+    """The content of the TOML file of a suite."""
+
     subject: list[BenchSubject]
 
 
@@ -162,11 +164,11 @@ def read_suite(path: Path) -> tuple[BenchSubject, ...]:
 
 
 def resolve_sides(names: Sequence[str]) -> tuple[str, ...]:
-    """Returns this compiler's side and the sides `names`, each once; the name `ALL` stands for all sides.
+    """Returns this compiler's side and the sides `names`, each once; the name `ALL_SIDES` stands for all sides.
 
     Raises `BenchPlanError` for an unknown side.
     """
-    names = [side for name in names for side in (SIDES if name == ALL else (name,))]
+    names = [side for name in names for side in (SIDES if name == ALL_SIDES else (name,))]
     for name in names:
         if name not in SIDES:
             raise BenchPlanError(f"unknown side {name!r}; the sides are {', '.join(SIDES)}")
@@ -198,27 +200,27 @@ def unsupported_reason(side: str, case: BenchCase) -> str:
     if task == "training":
         if side in (ZENTORCH, IREE, ONNX_RUNTIME, OPENVINO):
             return f"{side} has no training"
-        return "training changes weights, which are constants here" if side in _FROZEN_IN_TRAINING else ""
+        return "training changes weights, which are constants here" if side in _SIDES_WITH_CONSTANTS else ""
     if task == "dynamic" and side in (TORCHSCRIPT, IREE):
         return f"{side} compiles for the sizes of one input here"
-    if precision not in _PRECISIONS_OF.get(side, BENCH_PRECISIONS):
-        return f"{side} has no {precision}: {_NOT_IN_PRECISION.get(side, 'its models here are float32')}"
+    if precision not in _PRECISIONS_BY_SIDE.get(side, BENCH_PRECISIONS):
+        return f"{side} has no {precision}: {_REASONS_WITHOUT_PRECISION.get(side, 'its models here are float32')}"
     return ""
 
 
 # Sides whose weights are constants, which a training step would change.
-_FROZEN_IN_TRAINING = (OURS_FROZEN, FREEZING, TORCHSCRIPT)
-# The precisions of the sides that do not have all of them, and the reason why they lack the others.
-_PRECISIONS_OF: dict[str, tuple[BenchPrecision, ...]] = {
+_SIDES_WITH_CONSTANTS = (OURS_FROZEN, FREEZING, TORCHSCRIPT)
+# The precisions of the sides that do not have all of them, and the reasons why they do not have the others.
+_PRECISIONS_BY_SIDE: dict[str, tuple[BenchPrecision, ...]] = {
     TORCHSCRIPT: ("f32", "bf16", "int8-dynamic"),
     ZENTORCH: ("f32", "bf16"),
     IREE: ("f32",),
     ONNX_RUNTIME: ("f32", "int8-dynamic", "int8-static", "int8-weights", "int4-weights"),
-    **dict.fromkeys((EAGER, *INDUCTORS), ("f32", "bf16", "int8-dynamic", "int8-static", "int8-weights")),
+    **dict.fromkeys((EAGER, *INDUCTOR_SIDES), ("f32", "bf16", "int8-dynamic", "int8-static", "int8-weights")),
 }
-_NOT_IN_PRECISION = {
+_REASONS_WITHOUT_PRECISION = {
     ONNX_RUNTIME: "its kernels for CPUs have no bfloat16",
     TORCHSCRIPT: "a trace has no such model",
     ZENTORCH: "it reads models that AMD Quark quantised",
-    **dict.fromkeys((EAGER, *INDUCTORS), "torchao has no 4-bit weights for CPUs"),
+    **dict.fromkeys((EAGER, *INDUCTOR_SIDES), "torchao has no 4-bit weights for CPUs"),
 }

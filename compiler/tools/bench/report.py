@@ -1,4 +1,4 @@
-"""Computes medians, spreads and ratios of a benchmark, and writes its results as Markdown tables and as a plot."""
+"""Computes medians, quartiles and ratios of a benchmark, and writes its results as Markdown tables and as a plot."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from buddy.compiler.protocol.run_report import ONNX_RUNTIME, OPENVINO
 from buddy.compiler.tools.bench.plan import (
     CPP_WRAPPER,
-    DECODE,
+    DECODE_GROUP,
     EAGER,
     FREEZING,
     INDUCTOR,
@@ -29,7 +29,7 @@ from buddy.compiler.tools.bench.plan import (
 _RESAMPLES = 2000
 
 
-def spread(values: Sequence[float], digits: int = 4) -> dict[str, float]:
+def median_and_quartiles(values: Sequence[float], digits: int = 4) -> dict[str, float]:
     """Returns the median and quartiles of the values, rounded to `digits` significant digits, and their number."""
     at_least_two = values if len(values) > 1 else list(values) * 2
     low, median, high = statistics.quantiles(at_least_two, n=4, method="inclusive")
@@ -38,9 +38,9 @@ def spread(values: Sequence[float], digits: int = 4) -> dict[str, float]:
     return {**rounded, "runs": len(values)}
 
 
-def ratios(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:
-    """Returns the spread of `above / below`, taken pair by pair."""
-    return spread([a / b for a, b in zip(above, below, strict=True)])
+def summarize_ratios(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:
+    """Returns the median and quartiles of `above / below`, taken pair by pair."""
+    return median_and_quartiles([a / b for a, b in zip(above, below, strict=True)])
 
 
 def bootstrap_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
@@ -67,7 +67,7 @@ _COLOURS = {
 }  # fmt: skip
 
 
-def markdown(results: dict[str, Any]) -> str:
+def format_markdown(results: dict[str, Any]) -> str:
     """Returns the results of a benchmark as Markdown: for each number of threads, the tables of `plan.TABLES`.
 
     Times are medians in ms, with the error against float32 eager in brackets: the norm of the difference of an output,
@@ -78,11 +78,15 @@ def markdown(results: dict[str, Any]) -> str:
     """
     parts = []
     for threads in results["limits"]:
-        subjects = _subjects_with(results, threads)
+        subjects = _subjects_on(results, threads)
         for table, title in TABLES.items():
             if rows := [subject for subject in subjects if table_of(subject) == table]:
-                mean = results["summary"][threads].get(table, {})
-                parts.append(_section(f"{title}, {_threads(threads)}", rows, _machine(results, threads), mean, table))
+                means = results["summary"][threads].get(table, {})
+                parts.append(
+                    _format_table(
+                        f"{title}, {_thread_count(threads)}", rows, _machine_rates(results, threads), means, table
+                    )
+                )
     return "\n".join(parts)
 
 
@@ -91,22 +95,23 @@ def table_of(subject: dict[str, Any]) -> str:
     return str(subject.get("table", "f32"))
 
 
-def _threads(count: str) -> str:
+def _thread_count(count: str) -> str:
     return f"{count} thread{'s' * (count != '1')}"
 
 
-def _machine(results: dict[str, Any], threads: str) -> dict[str, Any]:
+def _machine_rates(results: dict[str, Any], threads: str) -> dict[str, Any]:
     return {"name": results.get("machine", "unknown CPU"), **results["limits"][threads]}
 
 
-def _section(
-    title: str, subjects: Sequence[dict[str, Any]], machine: dict[str, Any], means_by_name: dict[str, Any], table: str
+def _format_table(
+    title: str, subjects: Sequence[dict[str, Any]], machine: dict[str, Any], means: dict[str, Any], table: str
 ) -> str:
+    """Returns one table of the report, with its title, notes and failures; `means` are its geometric means."""
     sides = list(dict.fromkeys(side for subject in subjects for side in subject["sides"]))
     # A side without any time has no column; the reasons are below the table.
     sides = [side for side in sides if any("seconds" in subject["sides"].get(side, {}) for subject in subjects)]
     precisions = list(dict.fromkeys(subject.get("precision", "f32") for subject in subjects))
-    with_precision, with_peak = len(precisions) > 1 or table == DECODE, precisions == ["f32"]
+    with_precision, with_peak = len(precisions) > 1 or table == DECODE_GROUP, precisions == ["f32"]
     head = [
         "",
         *(["precision"] if with_precision else []),
@@ -119,28 +124,37 @@ def _section(
     ]
     rows = []
     for subject in subjects:
-        times = [_cell(subject["sides"].get(side, {})) for side in sides]
-        ratios = [*_ratio_cells(subject), *_ratio_cells(subject.get("frozen") or {})]
+        times = [_time_cell(subject["sides"].get(side, {})) for side in sides]
+        ratio_cells = [*_ratio_cells(subject), *_ratio_cells(subject.get("frozen") or {})]
         precision = [subject.get("precision", "f32")] if with_precision else []
-        rows.append([subject["name"], *precision, *times, *ratios, *(_float_cells(subject, machine) * with_peak)])
+        rows.append(
+            [
+                subject["name"],
+                *precision,
+                *times,
+                *ratio_cells,
+                *(_peak_and_compile_cells(subject, machine) * with_peak),
+            ]
+        )
     lines = [
         f"### {title}",
         "",
         f"{machine['name']}: {machine['gflops']:.0f} GFLOP/s in float32, {machine['gbytes']:.1f} GB/s. "
-        f"{_clock(subjects)} in ms, in brackets the error relative to float32 eager{_of_weights(subjects)}."
-        f"{_loads(subjects)}",
+        f"{_clock_text(subjects)} in ms, in brackets the error relative to float32 eager{_weights_text(subjects)}."
+        f"{_load_text(subjects)}",
         "",
     ]
     lines += ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
-    means = list(_mean_texts(means_by_name))
-    lines += ["", f"Geometric means: {'; '.join(means)}."] if means else []
-    notes = _grouped(subjects, "note")
+    mean_texts = list(_mean_texts(means))
+    lines += ["", f"Geometric means: {'; '.join(mean_texts)}."] if mean_texts else []
+    notes = _lines_by_text(subjects, "note")
     lines += ["", "Notes on the sides:", "", *notes] if notes else []
-    failures = _grouped(subjects, "error")
+    failures = _lines_by_text(subjects, "error")
     return "\n".join([*lines, *(["", "Not timed:", "", *failures] if failures else []), ""])
 
 
 def _mean_texts(means: dict[str, Any]) -> Iterator[str]:
+    """Yields the geometric means that are known, in words."""
     if means.get("geometric_mean"):
         count = means["models"]
         yield f"{means['geometric_mean']:.2f} × the fastest other side, weights read in place ({count} models)"
@@ -149,50 +163,50 @@ def _mean_texts(means: dict[str, Any]) -> Iterator[str]:
         yield f"{means['frozen_geometric_mean']:.2f} × the fastest of all others, weights frozen ({count} models)"
 
 
-def _clock(subjects: Sequence[dict[str, Any]]) -> str:
+def _clock_text(subjects: Sequence[dict[str, Any]]) -> str:
     by_cpu = any(subject.get("clock") == "cpu" for subject in subjects)
     return "CPU times, without waits for a core," if by_cpu else "Times"
 
 
-def _of_weights(subjects: Sequence[dict[str, Any]]) -> str:
+def _weights_text(subjects: Sequence[dict[str, Any]]) -> str:
     has_rounded = any("error_of_weights" in side for subject in subjects for side in subject["sides"].values())
     return ", before it that relative to eager with the side's own rounded weights" if has_rounded else ""
 
 
-def _loads(subjects: Sequence[dict[str, Any]]) -> str:
+def _load_text(subjects: Sequence[dict[str, Any]]) -> str:
     loads = [subject["load"] for subject in subjects if "load" in subject]
     return f" Load of the machine before each was timed: {min(loads):.1f} to {max(loads):.1f}." if loads else ""
 
 
-def _grouped(subjects: Sequence[dict[str, Any]], field: str) -> list[str]:
+def _lines_by_text(subjects: Sequence[dict[str, Any]], field: str) -> list[str]:
     """Returns a line for each side and each text of the side in `field`, with the subjects that have this text."""
     subjects_of_text: dict[tuple[str, str], list[str]] = {}
     for subject in subjects:
-        for side, figures in subject["sides"].items():
-            if text := figures.get(field):
-                subjects_of_text.setdefault((side, text), []).append(_name(subject))
+        for side, result in subject["sides"].items():
+            if text := result.get(field):
+                subjects_of_text.setdefault((side, text), []).append(_subject_title(subject))
     return [f"- {side}, {', '.join(subject_names)}: {text}" for (side, text), subject_names in subjects_of_text.items()]
 
 
-def _name(subject: dict[str, Any]) -> str:
+def _subject_title(subject: dict[str, Any]) -> str:
     precision = subject.get("precision", "f32")
     return str(subject["name"]) if precision == "f32" else f"{subject['name']} in {precision}"
 
 
-def _subjects_with(results: dict[str, Any], threads: str) -> list[dict[str, Any]]:
+def _subjects_on(results: dict[str, Any], threads: str) -> list[dict[str, Any]]:
     return [subject for subject in results["subjects"] if str(subject["threads"]) == threads]
 
 
-def _float_cells(subject: dict[str, Any], machine: dict[str, Any]) -> list[str]:
+def _peak_and_compile_cells(subject: dict[str, Any], machine: dict[str, Any]) -> list[str]:
     """Returns two cells: the fraction of the machine's peak rate of multiply-adds, and compile times."""
-    figures = subject["sides"]
-    ours, inductor = figures.get(OURS, {}), figures.get(INDUCTOR, {})
-    share = "–"
+    sides = subject["sides"]
+    ours, inductor = sides.get(OURS, {}), sides.get(INDUCTOR, {})
+    peak_share = "–"
     # The peak rate was measured by durations, so it is not comparable with CPU times.
     if "seconds" in ours and subject["flops"] and subject.get("clock") != "cpu":
-        share = f"{subject['flops'] / ours['seconds']['median'] / machine['gflops'] / 1e9:.0%}"
-    spans = ((ours, "aten_seconds"), (ours, "warm_aten_seconds"), (inductor, "aten_seconds"))
-    return [share, " / ".join(f"{side[name]:.2f}" if name in side else "–" for side, name in spans)]
+        peak_share = f"{subject['flops'] / ours['seconds']['median'] / machine['gflops'] / 1e9:.0%}"
+    compilations = ((ours, "aten_seconds"), (ours, "warm_aten_seconds"), (inductor, "aten_seconds"))
+    return [peak_share, " / ".join(f"{side[name]:.2f}" if name in side else "–" for side, name in compilations)]
 
 
 def _ratio_cells(comparison: dict[str, Any]) -> tuple[str, str]:
@@ -203,7 +217,7 @@ def _ratio_cells(comparison: dict[str, Any]) -> tuple[str, str]:
     return comparison["fastest"], f"{comparison['ratio']:.2f} ({low:.2f}–{high:.2f})"
 
 
-def _cell(side: dict[str, Any]) -> str:
+def _time_cell(side: dict[str, Any]) -> str:
     """Returns the time of a side in ms, with its error, and the spread of eager's own gradients in training.
 
     The error of rounded weights is first that against eager with the same weights.
@@ -216,7 +230,7 @@ def _cell(side: dict[str, Any]) -> str:
     return f"{side['seconds']['median'] * 1e3:.3g}{error}"
 
 
-def plot(results: dict[str, Any], path: Path) -> None:
+def write_plot(results: dict[str, Any], path: Path) -> None:
     """Writes a bar chart of speeds relative to eager to `path` (SVG or PNG), one panel per number of threads.
 
     Raises `ImportError` without matplotlib.
@@ -224,15 +238,16 @@ def plot(results: dict[str, Any], path: Path) -> None:
     from matplotlib.figure import Figure
 
     panels = list(results["limits"])
-    max_subjects = max((len(_subjects_with(results, threads)) for threads in panels), default=1)
+    max_subjects = max((len(_subjects_on(results, threads)) for threads in panels), default=1)
     figure = Figure(figsize=(max(8.0, 1.1 * max_subjects), 4.0 * len(panels)), layout="constrained")
     for axes, threads in zip(figure.subplots(len(panels), squeeze=False)[:, 0], panels, strict=True):
-        _panel(axes, _subjects_with(results, threads))
-        axes.set_title(f"{threads} thread{'s' * (threads != '1')}", loc="left")
+        _draw_panel(axes, _subjects_on(results, threads))
+        axes.set_title(_thread_count(threads), loc="left")
     figure.savefig(path)
 
 
-def _panel(axes: Any, subjects: Sequence[dict[str, Any]]) -> None:
+def _draw_panel(axes: Any, subjects: Sequence[dict[str, Any]]) -> None:
+    """Draws the bars of all sides for each subject; `axes` are matplotlib's."""
     sides = list(dict.fromkeys(side for subject in subjects for side in subject["sides"]))
     width = 0.8 / max(1, len(sides))
     for number, side in enumerate(sides):
@@ -242,7 +257,7 @@ def _panel(axes: Any, subjects: Sequence[dict[str, Any]]) -> None:
         )
     axes.axhline(1.0, color="black", linewidth=0.8)
     axes.set_xticks([i + 0.4 - width / 2 for i in range(len(subjects))])
-    axes.set_xticklabels([_name(subject) for subject in subjects], rotation=30, ha="right")
+    axes.set_xticklabels([_subject_title(subject) for subject in subjects], rotation=30, ha="right")
     axes.set_ylabel("speed, eager = 1")
     axes.legend(ncols=len(sides) or 1, frameon=False)
 

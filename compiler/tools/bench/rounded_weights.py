@@ -23,7 +23,7 @@ from buddy.compiler.tools.bench.subjects import LoadedModel, result_tensors
 WEIGHT_PRECISIONS: frozenset[BenchPrecision] = frozenset({"int8-weights", "int4-weights"})
 # The largest error of a rounded matrix, relative to its norm: 4 bits in groups of 128 have 0.1 to 0.15 if the weights
 # are normally distributed, and two unrelated matrices 1.4.
-_MAX_ROUNDING = 0.3
+_MAX_ROUNDING_ERROR = 0.3
 # The number of rows that are compared to find the matrix that was rounded.
 _COMPARED_ROWS = 16
 
@@ -33,26 +33,28 @@ def round_weights(model: torch.nn.Module, precision: BenchPrecision) -> list[tor
 
     8 bits have a scale for each output channel; 4 bits one for each group along K too, where groups divide K.
     """
-    return [_rounded(weight.detach(), depth_dim, precision) for weight, depth_dim in map(_matrix_of, _layers(model))]
+    return [
+        _round_weight(weight.detach(), depth_dim, precision)
+        for weight, depth_dim in map(_weight_and_depth_dim, _matrix_layers(model))
+    ]
 
 
-def _rounded(weight: torch.Tensor, depth_dim: int, precision: BenchPrecision) -> torch.Tensor:
-    channels = "nk" if depth_dim else "kn"
+def _round_weight(weight: torch.Tensor, depth_dim: int, precision: BenchPrecision) -> torch.Tensor:
+    """Returns one matrix as `round_weights` describes; `depth_dim` is the dim K along which products are added."""
+    letters = "nk" if depth_dim else "kn"
     if precision == "int8-weights":
-        steps, scale = quantise(weight, channels, "n", INT8_LIMIT)
+        steps, scale = quantise(weight, letters, "n", INT8_LIMIT)
         return steps * scale
     group_size = GROUP_SIZES["int4-weights"]
     if weight.shape[depth_dim] % group_size:
         return weight
-    steps, scale = quantise(
-        weight.unflatten(depth_dim, (-1, group_size)), channels.replace("k", "gk"), "ng", INT4_LIMIT
-    )
+    steps, scale = quantise(weight.unflatten(depth_dim, (-1, group_size)), letters.replace("k", "gk"), "ng", INT4_LIMIT)
     return (steps * scale).flatten(depth_dim, depth_dim + 1)
 
 
 def dequantised_weights(model: torch.nn.Module) -> list[torch.Tensor]:
     """Returns the matrices of a model whose weights are torchao's tensors, in float32."""
-    weights = [_matrix_of(layer)[0] for layer in _layers(model)]
+    weights = [_weight_and_depth_dim(layer)[0] for layer in _matrix_layers(model)]
     ordinary_types = (torch.Tensor, torch.nn.Parameter)
     return [weight.dequantize() for weight in weights if type(weight) not in ordinary_types]
 
@@ -64,8 +66,8 @@ def results_with_weights(loaded: LoadedModel, matrices: Sequence[torch.Tensor]) 
     """
     assert isinstance(loaded.model, torch.nn.Module)
     model = copy.deepcopy(loaded.model)
-    for layer in _layers(model):
-        weight, _ = _matrix_of(layer)
+    for layer in _matrix_layers(model):
+        weight, _ = _weight_and_depth_dim(layer)
         nearest = _nearest(weight.detach(), matrices)
         if nearest is not None:
             # A new parameter: an embedding may share the old one, and is not rounded.
@@ -74,12 +76,12 @@ def results_with_weights(loaded: LoadedModel, matrices: Sequence[torch.Tensor]) 
         return result_tensors(replace(loaded, model=model).results())
 
 
-def _layers(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
+def _matrix_layers(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
     """Returns the layers that multiply by a matrix: PyTorch's, and that of `transformers` with transposed weights."""
     return (layer for layer in model.modules() if isinstance(layer, torch.nn.Linear) or _is_transposed(layer))
 
 
-def _matrix_of(layer: torch.nn.Module) -> tuple[torch.Tensor, int]:
+def _weight_and_depth_dim(layer: torch.nn.Module) -> tuple[torch.Tensor, int]:
     """Returns the weight of a layer, and the dim along which products are added."""
     weight: Any = layer.weight
     return weight, 0 if _is_transposed(layer) else 1
@@ -93,7 +95,7 @@ def _nearest(weight: torch.Tensor, matrices: Iterable[torch.Tensor]) -> torch.Te
     """Returns the matrix that `weight` was rounded to, in the orientation of `weight`; `None` if none is near it."""
     candidates = [m for matrix in matrices for m in (matrix, matrix.t()) if m.shape == weight.shape]
     sample = weight[:_COMPARED_ROWS]
-    limit = _MAX_ROUNDING * sample.norm()
+    limit = _MAX_ROUNDING_ERROR * sample.norm()
     distances = [(m[:_COMPARED_ROWS] - sample).norm() for m in candidates]
     best = min(range(len(candidates)), key=lambda i: distances[i], default=None)
     return candidates[best].contiguous() if best is not None and distances[best] < limit else None

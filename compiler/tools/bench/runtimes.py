@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from buddy.compiler.codegen.iree import options
+from buddy.compiler.codegen.iree import options as iree_options
 from buddy.compiler.codegen.iree.installed import INSTALL_COMMAND, missing_packages
 from buddy.compiler.codegen.iree.runtime import IreeModule
 from buddy.compiler.mlir.bindings import exported_program_importer
@@ -24,7 +24,7 @@ from buddy.compiler.tools.bench.subjects import FlatModel, LoadedModel, SideErro
 from buddy.compiler.tools.runtimes import sessions
 from buddy.compiler.tools.runtimes.onnx_model import as_array, as_tensor, suppress_exporter_warnings
 
-_ENTRY = "main"
+_FUNCTION_NAME = "main"
 # A protocol buffer has at most 2 GiB; ONNX Runtime's tools read larger models from several files only in part.
 _MAX_FILE_BYTES = 1900 << 20
 # The number of weights that share a scale in models with 8-bit and with 4-bit weights.
@@ -45,16 +45,25 @@ def prepare_iree(loaded: LoadedModel, threads: int) -> SubjectCall:
     for submodule in flat.modules():
         submodule._non_persistent_buffers_set.clear()
     (tensors,) = flat.inputs
-    text = str(exported_program_importer().export_and_import(flat.export(), output_type="torch", func_name=_ENTRY))
-    binary = compiler.compile_str(text, input_type=compiler.InputType.TORCH, extra_args=list(options.DEFAULT_FLAGS))
-    module = IreeModule(binary, _ENTRY, options.runtime_driver(options.DEFAULT_FLAGS, threads), threads)
+    text = str(
+        exported_program_importer().export_and_import(flat.export(), output_type="torch", func_name=_FUNCTION_NAME)
+    )
+    binary = compiler.compile_str(
+        text, input_type=compiler.InputType.TORCH, extra_args=list(iree_options.DEFAULT_FLAGS)
+    )
+    module = IreeModule(
+        binary, _FUNCTION_NAME, iree_options.runtime_driver(iree_options.DEFAULT_FLAGS, threads), threads
+    )
     buffers = [module.on_device(tensor.numpy()) for tensor in tensors]
     return lambda: [torch.from_numpy(value) for value in module(buffers)]
 
 
 @dataclass(frozen=True)
 class PreparedRuntime:
-    """A function that runs the subject, and a note; the runtime's weights, as floats, if it rounds them alone."""
+    """A call that runs the subject, and a note for the report.
+
+    `matrices` are the weights that the runtime multiplies by, as floats, if it rounds only weights.
+    """
 
     call: SubjectCall
     note: str = ""
@@ -75,21 +84,17 @@ def prepare_runtime(name: str, loaded: LoadedModel, precision: BenchPrecision, t
     arrays = [[as_array(tensor) for tensor in tensors] for tensors in flat.inputs]
     with scratch_folder(files.RUNTIMES) as folder:
         path = Path(folder, "model.onnx")
-        program.save(path, external_data=sum(map(_bytes, flat.state_dict().values())) > _MAX_FILE_BYTES)
+        program.save(path, external_data=sum(tensor.nbytes for tensor in flat.state_dict().values()) > _MAX_FILE_BYTES)
         if name == ONNX_RUNTIME:
             quantized, note = _quantize_onnx(path, precision, arrays[0]), ""
             run = sessions.load_onnx_runtime(quantized, threads)
-            matrices = list(_weights_of_onnx(quantized)) if precision in WEIGHT_PRECISIONS else []
+            matrices = list(_onnx_weights(quantized)) if precision in WEIGHT_PRECISIONS else []
         else:
             run, note, matrices = _load_openvino(path, precision, arrays[0], threads)
     if precision in WEIGHT_PRECISIONS and not matrices:
-        # ONNX Runtime's takes `MatMul`, and not `Gemm`, which products of tensors of two dims are exported as.
+        # ONNX Runtime's tool rounds weights of `MatMul` only; a product of tensors of two dims is exported as `Gemm`.
         raise SideError(f"its tool rounds no weights of this model, so it has no {precision}")
     return PreparedRuntime(lambda: [[as_tensor(value) for value in run(inputs)] for inputs in arrays], note, matrices)
-
-
-def _bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
 
 
 # ---- ONNX Runtime ----------------------------------------------------------------------------------------------------
@@ -103,31 +108,31 @@ def _quantize_onnx(path: Path, precision: BenchPrecision, inputs: Sequence[Any])
     from onnxruntime.quantization.calibrate import CalibrationDataReader
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    prepared, quantized = path.with_name("prepared.onnx"), path.with_name("quantized.onnx")
+    preprocessed, quantized = path.with_name("prepared.onnx"), path.with_name("quantized.onnx")
     # The optimisations fold batch norms into convolutions. Symbolic shapes fail on models of the exporter.
-    quant_pre_process(str(path), str(prepared), skip_symbolic_shape=True)
+    quant_pre_process(str(path), str(preprocessed), skip_symbolic_shape=True)
     # Without an instruction for dot products of bytes, sums of two products saturate at 16 bits: the documentation asks
     # for weights of 7 bits there.
     reduce_range = not (host_has_features("avx512_vnni") or host_has_features("avx_vnni"))
     if precision == "int8-dynamic":
-        quantize_dynamic(str(prepared), str(quantized), per_channel=True, reduce_range=reduce_range)
+        quantize_dynamic(str(preprocessed), str(quantized), per_channel=True, reduce_range=reduce_range)
     elif precision == "int8-static":
 
         class Reader(CalibrationDataReader):
             """The example inputs, once."""
 
             def __init__(self) -> None:
-                self._calls = iter([dict(zip(_input_names(prepared), inputs, strict=True))])
+                self._calls = iter([dict(zip(_input_names(preprocessed), inputs, strict=True))])
 
             def get_next(self) -> dict[str, Any] | None:
                 return next(self._calls, None)
 
         quantize_static(
-            str(prepared), str(quantized), Reader(), per_channel=True, reduce_range=reduce_range,
+            str(preprocessed), str(quantized), Reader(), per_channel=True, reduce_range=reduce_range,
             activation_type=QuantType.QUInt8,
         )  # fmt: skip
     else:
-        _pack_weights(prepared, quantized, 8 if precision == "int8-weights" else 4)
+        _pack_weights(preprocessed, quantized, 8 if precision == "int8-weights" else 4)
     return quantized
 
 
@@ -144,7 +149,7 @@ def _pack_weights(path: Path, packed_path: Path, bits: int) -> None:
     quantizer.model.save_model_to_file(str(packed_path), use_external_data_format=True)
 
 
-def _weights_of_onnx(path: Path) -> Iterator[torch.Tensor]:
+def _onnx_weights(path: Path) -> Iterator[torch.Tensor]:
     """Returns the matrices [n, k] of a model of `_pack_weights`, as floats."""
     import onnx
 
@@ -152,7 +157,7 @@ def _weights_of_onnx(path: Path) -> Iterator[torch.Tensor]:
     arrays = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
     for node in model.graph.node:
         if node.op_type == "MatMulNBits":
-            attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+            attributes = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
             packed, scales = (torch.from_numpy(arrays[name].copy()) for name in node.input[1:3])
             bits, size, columns = (attributes[name] for name in ("bits", "block_size", "N"))
             # Of two integers in a byte, the first one is in the low half. Zero is in the middle of the unsigned range.
@@ -185,16 +190,16 @@ def _load_openvino(
     matrices = list[torch.Tensor]()
 
     def transform(model: Any) -> Any:
-        compressed = _compress(model, precision, inputs)
+        compressed = _quantize_openvino(model, precision, inputs)
         if precision in WEIGHT_PRECISIONS:
-            matrices.extend(_weights_of_openvino(compressed))
+            matrices.extend(_openvino_weights(compressed))
         return compressed
 
-    run, effective = sessions.load_openvino(path, threads, transform=transform)
-    return run, f"floats are {effective}", matrices
+    run, float_precision = sessions.load_openvino(path, threads, transform=transform)
+    return run, f"floats are {float_precision}", matrices
 
 
-def _weights_of_openvino(model: Any) -> Iterator[torch.Tensor]:
+def _openvino_weights(model: Any) -> Iterator[torch.Tensor]:
     """Returns the constant matrices that a model multiplies by, as OpenVINO makes floats of them."""
     import openvino
 
@@ -212,7 +217,7 @@ def _is_constant(node: Any) -> bool:
     return all(map(_is_constant, inputs)) if inputs else bool(node.get_type_name() == "Constant")
 
 
-def _compress(model: Any, precision: BenchPrecision, inputs: Sequence[Any]) -> Any:
+def _quantize_openvino(model: Any, precision: BenchPrecision, inputs: Sequence[Any]) -> Any:
     """Quantises OpenVINO's `model` by NNCF; its dynamic quantisation at run time applies to compressed weights."""
     import nncf
 
@@ -221,7 +226,7 @@ def _compress(model: Any, precision: BenchPrecision, inputs: Sequence[Any]) -> A
         op_types = {op.get_type_name() for op in model.get_ops()}
         attention_ops = op_types & {"Softmax", "ScaledDotProductAttention"}
         model_type = nncf.ModelType.TRANSFORMER if attention_ops else None
-        dataset = nncf.Dataset([list(inputs)], lambda each: each)
+        dataset = nncf.Dataset([list(inputs)], lambda item: item)
         return nncf.quantize(model, dataset, subset_size=1, model_type=model_type)
     if precision == "int4-weights":
         mode = nncf.CompressWeightsMode.INT4_SYM

@@ -22,7 +22,7 @@ from buddy.compiler.support.processes.interpreters import BlockingWorker, call_a
 from buddy.compiler.support.target import cpu_name
 from buddy.compiler.tools.bench.plan import (
     CONSTANT_WEIGHTS,
-    OP,
+    OP_GROUP,
     OURS,
     OURS_FROZEN,
     BenchCase,
@@ -32,7 +32,13 @@ from buddy.compiler.tools.bench.plan import (
     Task,
     unsupported_reason,
 )
-from buddy.compiler.tools.bench.report import bootstrap_interval, geometric_mean, ratios, spread, table_of
+from buddy.compiler.tools.bench.report import (
+    bootstrap_interval,
+    geometric_mean,
+    median_and_quartiles,
+    summarize_ratios,
+    table_of,
+)
 from buddy.compiler.tools.runtimes.sessions import NO_TELEMETRY
 
 
@@ -90,29 +96,30 @@ class SideProcess:
             PrepareSide(side, subject.source, subject.arguments, subject.task, case.precision, case.threads, clock)
         )
 
-    def report(self, timeout: float) -> dict[str, Any]:
+    def wait_until_prepared(self, timeout: float) -> dict[str, Any]:
         """Waits at most `timeout` seconds for the preparation, and returns its report. Raises `SideProcessError`."""
-        answer = self._answer(timeout)
+        answer = self._receive(timeout)
         if isinstance(answer, SideFailed):
             raise SideProcessError(answer.error)
         return dict(answer.report)
 
-    def seconds(self) -> float:
+    def time_block(self) -> float:
         """Times a block, and returns the seconds per call. Raises `SideProcessError`."""
         self._send(TimeBlock())
-        return float(self._answer().seconds)
+        return float(self._receive().seconds)
 
     def close(self) -> None:
+        """Ends the process, and removes its caches."""
         self._worker.end()
         self._log.close()
         self._caches.cleanup()
 
     def _send(self, message: Message) -> None:
-        # If the process has exited, `_answer` raises the error.
+        # If the process has exited, `_receive` raises the error.
         with contextlib.suppress(BrokenPipeError):
             self._worker.send(message)
 
-    def _answer(self, timeout: float = math.inf) -> Any:
+    def _receive(self, timeout: float = math.inf) -> Any:
         try:
             answer = self._worker.receive(timeout)
         except TimeoutError as error:
@@ -145,7 +152,7 @@ _PAUSE_SECONDS = 0.01
 _PEAK_RATES_SECONDS = 600.0
 
 
-def run(
+def run_benchmark(
     plan: BenchPlan,
     folder: Path,
     on_progress: OnProgress = lambda _text: None,
@@ -158,11 +165,11 @@ def run(
     """
     folder.mkdir(parents=True, exist_ok=True)
     results = _empty_results() | dict(earlier_results or {})
-    for case in _unmeasured(plan, results):
+    for case in _unmeasured_cases(plan, results):
         threads = str(case.threads)
         if threads not in results["limits"]:
             on_progress(f"measuring the machine on {threads} threads")
-            results["limits"][threads] = _peak_rates(case.threads)
+            results["limits"][threads] = _measure_peak_rates(case.threads)
         results["subjects"].append(_CaseRun(case, plan, folder, on_progress).run())
         yield _with_summary(results)
 
@@ -177,18 +184,18 @@ def run_on_cluster(
     on_progress: OnProgress = lambda _text: None,
     earlier_results: Mapping[str, Any] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Like `run`, but workers of the Dask cluster at `address` measure; one worker measures all sides of a subject.
+    """Like `run_benchmark`, but workers of the Dask cluster at `address` measure.
 
-    A worker should have one thread, so that it measures one subject at a time. Logs are not kept. Raises
-    `ClusterError`.
+    One worker measures all sides of a subject. A worker should have one thread, so that it measures one subject at a
+    time. Logs are not kept. Raises `ClusterError`.
     """
     results = _empty_results() | dict(earlier_results or {})
-    replace, missing = msgspec.structs.replace, _unmeasured(plan, results)
+    replace, unmeasured = msgspec.structs.replace, _unmeasured_cases(plan, results)
     jobs = [
         msgspec.json.encode(
             replace(plan, subjects=(replace(case.subject, precisions=(case.precision,)),), threads=(case.threads,))
         )
-        for case in missing
+        for case in unmeasured
     ]
     done = len(results["subjects"])
     for _, (limits, machine, subject) in map_on_cluster(address, measure_job, jobs, on_progress):
@@ -205,10 +212,10 @@ def measure_job(job: bytes) -> tuple[dict[str, float], str, dict[str, Any]]:
     (case,) = plan.cases
     with tempfile.TemporaryDirectory(prefix="buddy-bench-") as folder:
         results = _CaseRun(case, plan, Path(folder), lambda _text: None).run()
-    return _peak_rates(case.threads), cpu_name(), results | {"worker": platform.node()}
+    return _measure_peak_rates(case.threads), cpu_name(), results | {"worker": platform.node()}
 
 
-def _unmeasured(plan: BenchPlan, results: Mapping[str, Any]) -> list[BenchCase]:
+def _unmeasured_cases(plan: BenchPlan, results: Mapping[str, Any]) -> list[BenchCase]:
     """Returns the cases of `plan` that `results` does not have."""
     done = {(subject["name"], subject.get("precision", "f32"), subject["threads"]) for subject in results["subjects"]}
     return [case for case in plan.cases if case.key not in done]
@@ -216,10 +223,14 @@ def _unmeasured(plan: BenchPlan, results: Mapping[str, Any]) -> list[BenchCase]:
 
 def _with_summary(results: Mapping[str, Any]) -> dict[str, Any]:
     subjects = list(results["subjects"])
-    return {**results, "subjects": subjects, "summary": {n: summary(subjects, int(n)) for n in results["limits"]}}
+    return {
+        **results,
+        "subjects": subjects,
+        "summary": {n: summarize_tables(subjects, int(n)) for n in results["limits"]},
+    }
 
 
-def _peak_rates(threads: int) -> dict[str, float]:
+def _measure_peak_rates(threads: int) -> dict[str, float]:
     return call_and_wait(
         "buddy.compiler.tools.bench.peak_rates:measure_peak_rates", threads, dict[str, float], _PEAK_RATES_SECONDS
     )
@@ -233,6 +244,7 @@ class _CaseRun:
         self.on_progress = lambda text: on_progress(f"{case}: {text}")
 
     def run(self) -> dict[str, Any]:
+        """Prepares all sides, times them in rounds, and returns the result of the case."""
         processes: dict[str, SideProcess] = {}
         reports: dict[str, dict[str, Any]] = {}
         try:
@@ -253,7 +265,7 @@ class _CaseRun:
             return
         processes[side] = SideProcess(side, self.case, self.folder, self.plan.clock)
         try:
-            reports[side] = processes[side].report(self.plan.prepare_seconds)
+            reports[side] = processes[side].wait_until_prepared(self.plan.prepare_seconds)
         except SideProcessError as error:
             reports[side] = {"error": str(error)}
             processes.pop(side).close()
@@ -302,14 +314,14 @@ class _CaseRun:
             return None
         time.sleep(_PAUSE_SECONDS)
         try:
-            return processes[name].seconds()
+            return processes[name].time_block()
         except SideProcessError as error:
             reports[name] = {"error": str(error)}
             return None
 
     def _result(self, reports: dict[str, dict[str, Any]], times: dict[str, list[float]]) -> dict[str, Any]:
         # All reports have the same numbers for the subject.
-        valid_report = next((report for report in reports.values() if "error" not in report), {})
+        a_report = next((report for report in reports.values() if "error" not in report), {})
         sides = {name: self._side_result(report, times.get(name, ())) for name, report in reports.items()}
         subject, precision = self.case.subject, self.case.precision
         return {
@@ -319,11 +331,11 @@ class _CaseRun:
             "precision": precision,
             "threads": self.case.threads,
             "clock": self.plan.clock,
-            "flops": valid_report.get("flops", 0),
-            "parameter_bytes": valid_report.get("parameter_bytes", 0),
+            "flops": a_report.get("flops", 0),
+            "parameter_bytes": a_report.get("parameter_bytes", 0),
             "sides": sides,
             # No side freezes weights in training.
-            **compare_with_peers(times, () if subject.task == "training" else CONSTANT_WEIGHTS),
+            **compare_with_other_sides(times, () if subject.task == "training" else CONSTANT_WEIGHTS),
         }
 
     def _side_result(self, report: dict[str, Any], seconds: Sequence[float]) -> dict[str, Any]:
@@ -333,10 +345,10 @@ class _CaseRun:
         names += ["largest_error", "relative_error", "peak_rss"]
         names += [name for name in ("spread", "error_of_weights") if name in report]
         names += ["note"] if report["note"] else []
-        return {"seconds": spread(seconds), **{name: report[name] for name in names}}
+        return {"seconds": median_and_quartiles(seconds), **{name: report[name] for name in names}}
 
 
-def compare_with_peers(
+def compare_with_other_sides(
     times: dict[str, list[float]], constant_weights: Collection[str] = CONSTANT_WEIGHTS
 ) -> dict[str, Any]:
     """Returns the speedups of this compiler over the other sides that read weights in place.
@@ -356,22 +368,22 @@ def _speedups(ours: list[float] | None, others: dict[str, list[float]]) -> dict[
     if not ours or not others:
         return {"faster_than": {}, "fastest": None, "ratio": None, "interval": None}
     fastest = min(others, key=lambda name: statistics.median(others[name]))
-    speedups = [theirs / mine for theirs, mine in zip(others[fastest], ours, strict=True)]
+    speedups = [theirs / ours_seconds for theirs, ours_seconds in zip(others[fastest], ours, strict=True)]
     low, high = bootstrap_interval(speedups)
     return {
-        "faster_than": {name: ratios(values, ours) for name, values in others.items()},
+        "faster_than": {name: summarize_ratios(values, ours) for name, values in others.items()},
         "fastest": fastest,
         "ratio": statistics.median(speedups),
         "interval": [low, high],
     }
 
 
-def summary(subjects: Sequence[dict[str, Any]], threads: int) -> dict[str, dict[str, Any]]:
+def summarize_tables(subjects: Sequence[dict[str, Any]], threads: int) -> dict[str, dict[str, Any]]:
     """Returns for each table the geometric mean of the speedups over the timed models, and the models without a time.
 
     In tables of several precisions, each entry counts.
     """
-    models = [subject for subject in subjects if subject["threads"] == threads and subject["group"] != OP]
+    models = [subject for subject in subjects if subject["threads"] == threads and subject["group"] != OP_GROUP]
     tables: dict[str, list[dict[str, Any]]] = {}
     for model in models:
         tables.setdefault(table_of(model), []).append(model)
@@ -379,6 +391,7 @@ def summary(subjects: Sequence[dict[str, Any]], threads: int) -> dict[str, dict[
 
 
 def _means(models: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Returns the geometric means of the speedups of one table, in place and frozen, and the models without a time."""
     timed = [model["ratio"] for model in models if model["ratio"]]
     frozen = [model["frozen"]["ratio"] for model in models if (model.get("frozen") or {}).get("ratio")]
     return {

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch._inductor.config
@@ -23,7 +23,7 @@ from buddy.compiler.tools.bench.plan import (
     EAGER,
     FREEZING,
     INDUCTOR,
-    INDUCTORS,
+    INDUCTOR_SIDES,
     IREE,
     MAX_AUTOTUNE,
     OURS,
@@ -43,14 +43,14 @@ from buddy.compiler.tools.bench.subjects import (
 )
 
 # Inductor's settings for its sides, besides those that a user has set.
-_SETTINGS: dict[str, dict[str, bool]] = {
+_INDUCTOR_SETTINGS: dict[str, dict[str, bool]] = {
     INDUCTOR: {},
     FREEZING: {"freezing": True},
     MAX_AUTOTUNE: {"freezing": True, "max_autotune": True},
     CPP_WRAPPER: {"freezing": True, "cpp_wrapper": True},
 }
-# This compiler's precisions of a float32 model; in the others, the model itself is converted.
-_OPTION_PRECISIONS = ("int8-dynamic", "int8-weights", "int4-weights")
+# The precisions that this compiler gives a float32 model by its option; for the others, the model itself is converted.
+_PRECISION_OPTIONS = ("int8-dynamic", "int8-weights", "int4-weights")
 # The time limit for the compilation of all sizes of a model with dynamic shapes.
 _SPECIALISE_SECONDS = 600.0
 # TorchScript profiles the first calls, and optimises in the next one.
@@ -93,19 +93,19 @@ def prepare_side(side: str, loaded: LoadedModel, precision: BenchPrecision, thre
         return _prepare_ours(side, loaded, precision)
     converted = convert_precision(loaded, precision, side)
     if side == EAGER:
-        return PreparedSide(converted, matrices=_matrices(converted, precision))
+        return PreparedSide(converted, matrices=_rounded_matrices(converted, precision))
     if side == ZENTORCH:
         return PreparedSide(_prepare_zentorch(converted))
-    assert side in INDUCTORS
-    for name, value in _SETTINGS[side].items():
+    assert side in INDUCTOR_SIDES
+    for name, value in _INDUCTOR_SETTINGS[side].items():
         # Dynamo reads these settings too, so they apply to the whole process, which has only one side.
         setattr(torch._inductor.config, name, value)
     timer = _CompileTimer()
-    matrices = _matrices(converted, precision)
+    matrices = _rounded_matrices(converted, precision)
     return replace(_compile_by_torch(converted, timer, _inductor_backend(timer)), matrices=matrices)
 
 
-def _matrices(converted: LoadedModel, precision: BenchPrecision) -> list[torch.Tensor]:
+def _rounded_matrices(converted: LoadedModel, precision: BenchPrecision) -> list[torch.Tensor]:
     """Returns the weights of a model that `convert_precision` converted, if only they are rounded."""
     if precision not in rounded_weights.WEIGHT_PRECISIONS or not isinstance(converted.model, torch.nn.Module):
         return []
@@ -115,7 +115,7 @@ def _matrices(converted: LoadedModel, precision: BenchPrecision) -> list[torch.T
 def _prepare_ours(side: str, loaded: LoadedModel, precision: BenchPrecision) -> PreparedSide:
     options: dict[str, Any] = {"freeze": side == OURS_FROZEN}
     matrices: list[torch.Tensor] = []
-    if precision in _OPTION_PRECISIONS:
+    if precision in _PRECISION_OPTIONS:
         options["precision"] = precision
         if precision in rounded_weights.WEIGHT_PRECISIONS and isinstance(loaded.model, torch.nn.Module):
             matrices = rounded_weights.round_weights(loaded.model, precision)
@@ -146,7 +146,7 @@ def _compile_by_torch(loaded: LoadedModel, timer: _CompileTimer, backend: Any) -
     """Compiles the model by `torch.compile`, as a user does, and calls it once for the compile times."""
     call = replace(loaded, model=torch.compile(loaded.model, backend=backend, dynamic=_is_dynamic(loaded)))
     call.results()
-    return PreparedSide(call, timer.whole, timer.inner)
+    return PreparedSide(call, timer.compile_seconds, timer.aten_seconds)
 
 
 def _is_dynamic(loaded: LoadedModel) -> bool | None:
@@ -155,13 +155,17 @@ def _is_dynamic(loaded: LoadedModel) -> bool | None:
 
 @dataclass
 class _CompileTimer:
-    """The compile times in seconds: from Dynamo's graph to a callable (`whole`), and from the ATen graph (`inner`)."""
+    """The compile times in seconds: from Dynamo's graph to a callable (`compile_seconds`), and from the ATen graph.
 
-    whole: float = 0.0
-    inner: float = 0.0
+    `aten_seconds` is the second one.
+    """
+
+    compile_seconds: float = 0.0
+    aten_seconds: float = 0.0
 
     @contextmanager
-    def running(self, name: str) -> Iterator[None]:
+    def running(self, name: Literal["compile_seconds", "aten_seconds"]) -> Iterator[None]:
+        """Adds the duration of the `with` block to the time `name`."""
         start = time.perf_counter()
         try:
             yield
@@ -172,23 +176,23 @@ class _CompileTimer:
 def _our_backend(timer: _CompileTimer, options: dict[str, Any], task: Task) -> Any:
     """Returns this compiler's backend for `torch.compile`, whose calls `timer` times.
 
-    For the task "dynamic", the `inner` time also starts at Dynamo's graph. To time from the ATen graph, the function
+    For the task "dynamic", `aten_seconds` also starts at Dynamo's graph. To time from the ATen graph, the function
     that compiles it must be replaced, and then a graph with symbolic sizes is not compiled once for all sizes.
     """
 
     def timed_for_all_sizes(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        with timer.running("whole"), timer.running("inner"):
+        with timer.running("compile_seconds"), timer.running("aten_seconds"):
             return backend.buddy_backend(module, inputs, options=options)
 
     if task == "dynamic":
         return timed_for_all_sizes
 
     def compiled_aten(aten: Any, settings: backend.BackendSettings) -> Any:
-        with timer.running("inner"):
+        with timer.running("aten_seconds"):
             return backend.compile_aten(aten, settings)
 
     def timed(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        with timer.running("whole"):
+        with timer.running("compile_seconds"):
             return backend.buddy_backend(module, inputs, options=options, compile_graph=compiled_aten)
 
     return timed
@@ -198,11 +202,11 @@ def _inductor_backend(timer: _CompileTimer) -> Any:
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
     def inner(*args: Any, **kwargs: Any) -> Any:
-        with timer.running("inner"):
+        with timer.running("aten_seconds"):
             return compile_fx_inner(*args, **kwargs)
 
     def timed(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        with timer.running("whole"):
+        with timer.running("compile_seconds"):
             return compile_fx(module, inputs, inner_compile=inner)
 
     return timed

@@ -56,21 +56,21 @@ class LoadedModel:
         output = self.model(*args, **kwargs)
         loss = output if self.loss is None else self.loss(output)
         loss.backward()
-        return [loss.detach(), *(p.grad for p in self._trained() if p.grad is not None)]
+        return [loss.detach(), *(p.grad for p in self._trained_parameters() if p.grad is not None)]
 
     def result_names(self) -> list[str]:
         """Returns the names of the results of a training step; `results` must have been called before."""
         assert isinstance(self.model, torch.nn.Module)
         names = {parameter: name for name, parameter in self.model.named_parameters()}
-        trained = [p for p in self._trained() if p.grad is not None]
+        trained = [p for p in self._trained_parameters() if p.grad is not None]
         return ["the loss", *(f"the gradient of {names.get(p, 'a parameter')}" for p in trained)]
 
     def trained_floats(self) -> list[torch.Tensor]:
         """Returns the trained parameters and the inputs that are floats."""
-        leaves = [*self._trained(), *pytree.tree_leaves(self.inputs)]
+        leaves = [*self._trained_parameters(), *pytree.tree_leaves(self.inputs)]
         return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
 
-    def _trained(self) -> list[torch.Tensor]:
+    def _trained_parameters(self) -> list[torch.Tensor]:
         assert self.optimizer is not None
         return [p for group in self.optimizer.param_groups for p in group["params"]]
 
@@ -89,21 +89,21 @@ def load_subject(source: str, arguments: tuple[str, ...], task: Task = "inferenc
     with script_environment(location.path, arguments), offline_models(notes):
         module = register_script(location.path, "subject")
         run_script(location.path, module)
-    names = vars(module)
-    model, example_inputs = names.get(MODEL), names.get(INPUTS)
+    variables = vars(module)
+    model, example_inputs = variables.get(MODEL), variables.get(INPUTS)
     if task == "dynamic":
         if not isinstance(example_inputs, list) or not example_inputs:
             raise SideError(f"{source}: `{INPUTS}` of a subject with dynamic shapes is a list of inputs")
-        calls = [make_call(model, each, f"{source}:{MODEL}") for each in example_inputs]
+        calls = [make_call(model, inputs, f"{source}:{MODEL}") for inputs in example_inputs]
         return LoadedModel(calls[0][0], tuple(call[1:] for call in calls), task)
-    called, args, kwargs = make_call(model, example_inputs, f"{source}:{MODEL}")
-    loaded = LoadedModel(called, ((args, kwargs),), task)
+    model_call, args, kwargs = make_call(model, example_inputs, f"{source}:{MODEL}")
+    loaded = LoadedModel(model_call, ((args, kwargs),), task)
     if task == "inference":
         return loaded
-    if not isinstance(called, torch.nn.Module):
+    if not isinstance(model_call, torch.nn.Module):
         raise SideError(f"{source}: the model of a training step is a torch.nn.Module")
-    optimizer = names.get(_OPTIMIZER) or torch.optim.SGD(called.parameters(), _LEARNING_RATE)
-    return replace(loaded, loss=names.get(_LOSS), optimizer=optimizer)
+    optimizer = variables.get(_OPTIMIZER) or torch.optim.SGD(model_call.parameters(), _LEARNING_RATE)
+    return replace(loaded, loss=variables.get(_LOSS), optimizer=optimizer)
 
 
 def result_tensors(value: Any) -> list[torch.Tensor]:
@@ -120,7 +120,7 @@ class FlatModel(torch.nn.Module):
     def __init__(self, loaded: LoadedModel) -> None:
         super().__init__()
         self.inner = loaded.model
-        flattened = [pytree.tree_flatten(each) for each in loaded.inputs]
+        flattened = [pytree.tree_flatten(inputs) for inputs in loaded.inputs]
         self._leaves, self._spec = flattened[0]
         self.inputs = [[leaf for leaf in leaves if isinstance(leaf, torch.Tensor)] for leaves, _ in flattened]
 
@@ -156,7 +156,7 @@ def convert_precision(loaded: LoadedModel, precision: BenchPrecision, side: str)
     if precision == "bf16":
         if isinstance(model, torch.nn.Module):
             model.to(torch.bfloat16)
-        return replace(loaded, inputs=tuple(pytree.tree_map(_as_bfloat16, each) for each in loaded.inputs))
+        return replace(loaded, inputs=tuple(pytree.tree_map(_as_bfloat16, inputs) for inputs in loaded.inputs))
     if not isinstance(model, torch.nn.Module):
         raise SideError(f"only modules are quantised, not {type(model).__name__}")
     if precision == "int8-dynamic" and side == EAGER:

@@ -22,14 +22,15 @@ _MAX_REASON_CHARS = 300
 
 @serves(PrepareSide | TimeBlock)
 def serve(channel: Channel) -> None:
+    """Prepares the subject of the first request, then times a block for each further request."""
     import torch
 
     try:
         request = channel.receive()
         with torch.set_grad_enabled(request.task == "training"):
-            call, report = _prepare(request)
+            call, report = _prepare_subject(request)
     except Exception as error:
-        channel.send(SideFailed(_reason(error)))
+        channel.send(SideFailed(_describe_error(error)))
         return
     channel.send(SidePrepared(report))
     with torch.set_grad_enabled(request.task == "training"):
@@ -37,7 +38,7 @@ def serve(channel: Channel) -> None:
             channel.send(BlockTimed(seconds_per_call(call, request.clock)))
 
 
-def _reason(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     """Returns an error in one line, with its type unless the project raised it."""
     if isinstance(error, BuddyError):
         return str(error)
@@ -57,7 +58,8 @@ def seconds_per_call(call: Callable[[], Any], clock: Clock = "wall") -> float:
     return statistics.median(times)
 
 
-def _prepare(request: PrepareSide) -> tuple[Callable[[], Any], dict[str, Any]]:
+def _prepare_subject(request: PrepareSide) -> tuple[Callable[[], Any], dict[str, Any]]:
+    """Compiles the subject by a side, and compares its results with eager; returns its call and the report."""
     import torch
 
     from buddy.compiler.tools.bench import rounded_weights
@@ -71,7 +73,7 @@ def _prepare(request: PrepareSide) -> tuple[Callable[[], Any], dict[str, Any]]:
     start = time.perf_counter()
     # A side may convert the model in place, or write to its results.
     expected = [tensor.detach().clone() for tensor in result_tensors(loaded.results())]
-    flops, parameter_bytes = _flops(loaded), loaded.parameter_bytes
+    flops, parameter_bytes = _count_flops(loaded), loaded.parameter_bytes
     names, spreads = list[str](), list[float]()
     if request.task == "training":
         names = loaded.result_names()
@@ -112,7 +114,7 @@ def _prepare(request: PrepareSide) -> tuple[Callable[[], Any], dict[str, Any]]:
     }
 
 
-def _flops(loaded: Any) -> int:
+def _count_flops(loaded: Any) -> int:
     """Returns the floating-point operations of matrix products and convolutions, by PyTorch's own counter."""
     from torch.utils.flop_counter import FlopCounterMode
 

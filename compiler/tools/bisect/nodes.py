@@ -19,11 +19,11 @@ from buddy.compiler.tools.bisect.steps import Judge
 from buddy.compiler.tools.bisect.trials import RecipeTrials, TrialSubject, make_subject
 from buddy.compiler.tools.extract import Subgraph, extract_subgraph
 
-# Maximum number of nodes to try in eager: if a minimal subgraph has more, the cause is not the lowering of one node.
+# The maximum number of nodes to run in eager: if a minimal subgraph has more, no single lowering is the cause.
 _MAX_NODES_IN_EAGER = 12
 
 
-def wrong_lowerings(
+def find_wrong_lowerings(
     trials: RecipeTrials,
     whole: TrialSubject,
     small: TrialSubject,
@@ -39,7 +39,7 @@ def wrong_lowerings(
     candidates = [op for op in small.subgraph.graph.operations if not isinstance(op, GetItemOp)]
     if of_plugins:
         registry_of = trials(small, recipe).lowered
-        candidates = [op for op in candidates if _origin(registry_of.get(op.stable, ""), op, recipe)]
+        candidates = [op for op in candidates if _plugin_of_lowering(registry_of.get(op.stable, ""), op, recipe)]
     for op in candidates[:_MAX_NODES_IN_EAGER]:
         if any(op.stable in lowering.nodes for lowering in wrong):
             continue
@@ -51,21 +51,21 @@ def wrong_lowerings(
 def _make_wrong_lowering(
     trials: RecipeTrials, whole: TrialSubject, small: TrialSubject, recipe: Recipe, op: Op
 ) -> WrongLowering:
-    """Describes the wrong lowering of `op`, with all nodes of its class and the lowerings that are right."""
+    """Describes the wrong lowering of `op`, with all nodes of its class and the lowerings that are correct."""
     name, registry = type(op).__name__, trials(small, recipe).lowered.get(op.stable, "")
     registry = registry or _first_registry(name, recipe)
     nodes = [other.stable for other in whole.subgraph.graph.operations if type(other) is type(op)]
-    right = []
+    correct = []
     for key in (*registries(recipe.dialect), TORCH_MLIR):
         if key == registry:
             continue
         outcome = trials(small, recipe.with_choice(op.stable, key))
-        if outcome.right and outcome.lowered.get(op.stable) == key:
-            right.append(key)
-    return WrongLowering(name, registry, tuple(nodes), _origin(registry, op, recipe), (*right, EAGER))
+        if outcome.is_right and outcome.lowered.get(op.stable) == key:
+            correct.append(key)
+    return WrongLowering(name, registry, tuple(nodes), _plugin_of_lowering(registry, op, recipe), (*correct, EAGER))
 
 
-def _origin(registry: str, op: Op, recipe: Recipe) -> str:
+def _plugin_of_lowering(registry: str, op: Op, recipe: Recipe) -> str:
     """Returns the plug-in that defines the lowering of `op` in `registry` ("": the first that lowers it), or ""."""
     name = type(op).__name__
     return plugins.origin(("lowering", f"{registry or _first_registry(name, recipe)}.{name}"), ("op class", name))
@@ -98,10 +98,10 @@ FailureTest = Callable[[TrialSubject], bool]
 
 @dataclass(frozen=True)
 class NodeUnit:
-    """Nodes that are tried together, with the number of times that they occur in the program (in equal layers)."""
+    """Nodes that are tried together; `occurrences` is the number of equal layers in which the program has them."""
 
     nodes: tuple[Op, ...]
-    times: int = 1
+    occurrences: int = 1
 
 
 def node_units(part: Subgraph, recipe: Recipe) -> list[NodeUnit]:
@@ -114,7 +114,7 @@ def node_units(part: Subgraph, recipe: Recipe) -> list[NodeUnit]:
     for is_call, items in groupby(partition.body, key=lambda item: isinstance(item, partitioning.PartitionCall)):
         if not is_call:
             units.append(NodeUnit(tuple(item for item in items if isinstance(item, Op))))
-    return sorted(units, key=lambda unit: -len(unit.nodes) * unit.times)
+    return sorted(units, key=lambda unit: -len(unit.nodes) * unit.occurrences)
 
 
 def extract_subject(whole: TrialSubject, nodes: Sequence[Op]) -> TrialSubject | None:

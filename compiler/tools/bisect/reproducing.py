@@ -19,7 +19,7 @@ from buddy.compiler.protocol.worker_messages import Message, Reply
 from buddy.compiler.support.processes.channel import Channel
 from buddy.compiler.tools.bisect.trials import RecipeTrials, TrialSubject
 
-FILE_NAME = "reduced.mlir"
+REDUCED_FILE = "reduced.mlir"
 _ONE_PASS_MODULE = "buddy.compiler.driver.one_pass"
 
 
@@ -47,14 +47,14 @@ class GraphTexts(Reply, frozen=True):
 class Reproducer:
     """The texts before and after a pass; `after` is "" if the pass does not finish.
 
-    `functions` are the names of the functions that the pass changes. `name` is the name of a file with the text
+    `functions` are the names of the functions that the pass changes. `file_name` is the name of a file with the text
     `before`, and `command` runs the pass on this file.
     """
 
     before: str = ""
     after: str = ""
     functions: tuple[str, ...] = ()
-    name: str = ""
+    file_name: str = ""
     command: str = ""
 
 
@@ -66,7 +66,7 @@ def make_reproducer(trials: RecipeTrials, subject: TrialSubject, recipe: Recipe,
     if index >= 0 and recipe.steps[index].level == "graph":
         return _reproduce_graph_pass(trials, subject, recipe, index)
     result = _reproduce_mlir_pass(trials, subject, recipe, index)
-    result.name = FILE_NAME
+    result.file_name = REDUCED_FILE
     result.command = one_pass_command(recipe, index) if index >= 0 else ""
     return result
 
@@ -81,15 +81,15 @@ def _reproduce_graph_pass(trials: RecipeTrials, subject: TrialSubject, recipe: R
         return GraphTexts(str(before), str(after))
 
     reply = trials.run_in_child(work, GraphTexts)
-    name = FILE_NAME.replace(".mlir", ".graph")
-    return Reproducer(reply.before, reply.after, name=name) if isinstance(reply, GraphTexts) else Reproducer()
+    name = REDUCED_FILE.replace(".mlir", ".graph")
+    return Reproducer(reply.before, reply.after, file_name=name) if isinstance(reply, GraphTexts) else Reproducer()
 
 
 def _reproduce_mlir_pass(trials: RecipeTrials, subject: TrialSubject, recipe: Recipe, index: int) -> Reproducer:
     """Returns the input and the output of step number `index` on `subject`; with a negative one, the top-level IR."""
     result = Reproducer()
 
-    def note(message: Message) -> None:
+    def store_text(message: Message) -> None:
         if isinstance(message, ModuleBefore):
             result.before = message.text
 
@@ -99,24 +99,26 @@ def _reproduce_mlir_pass(trials: RecipeTrials, subject: TrialSubject, recipe: Re
         module = lower(graph, recipe, context, locations, trials.overrides()).module.operation
         prefix = msgspec.structs.replace(recipe, steps=recipe.steps[: max(index, 0)])
         run_mlir_passes(module, prefix, locations, Observer(), "never")
-        before = _functions(module)
-        channel.send(ModuleBefore(_text(module)))
+        before = _symbol_texts(module)
+        channel.send(ModuleBefore(_module_text(module)))
         if index >= 0:
             run_pass(module, recipe.steps[index], PassContext.of(recipe, locations), verify=False)
-        after = _functions(module)
-        return ModuleAfter(_text(module), tuple(name for name, text in after.items() if before.get(name) != text))
+        after = _symbol_texts(module)
+        return ModuleAfter(
+            _module_text(module), tuple(name for name, text in after.items() if before.get(name) != text)
+        )
 
-    reply = trials.run_in_child(work, ModuleBefore | ModuleAfter, note, subject=subject)
+    reply = trials.run_in_child(work, ModuleBefore | ModuleAfter, store_text, subject=subject)
     if isinstance(reply, ModuleAfter):
         result.after, result.functions = reply.text, reply.functions
     return result
 
 
-def _text(module: ir.Operation) -> str:
+def _module_text(module: ir.Operation) -> str:
     return str(module.get_asm(assume_verified=True))
 
 
-def _functions(module: ir.Operation) -> dict[str, str]:
+def _symbol_texts(module: ir.Operation) -> dict[str, str]:
     """Returns the texts of the functions and other symbols of a module, by name."""
     ops = [op.operation for op in module.regions[0].blocks[0]]
     return {
@@ -127,9 +129,9 @@ def _functions(module: ir.Operation) -> dict[str, str]:
 
 
 def one_pass_command(recipe: Recipe, index: int) -> str:
-    """Returns the command that runs step number `index` alone on the file `FILE_NAME`."""
+    """Returns the command that runs step number `index` alone on the file `REDUCED_FILE`."""
     step = recipe.steps[index]
-    words = ["python", "-m", _ONE_PASS_MODULE, FILE_NAME, "--pass", step.spelling(), "--anchor", step.anchor]
+    words = ["python", "-m", _ONE_PASS_MODULE, REDUCED_FILE, "--pass", step.spelling(), "--anchor", step.anchor]
     words += ["--threads", str(recipe.threads)] if recipe.threads > 1 else []
     for file in recipe.plugins:
         words += ["--plugin", file.path]

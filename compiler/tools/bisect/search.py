@@ -29,7 +29,7 @@ from buddy.compiler.tools.bisect.trials import (
 )
 from buddy.compiler.tools.extract import Subgraph
 
-# Maximum number of rounds; each finds one fault, which may have hidden another one.
+# The maximum number of rounds; each finds one fault, which may have hidden another one.
 _MAX_ROUNDS = 4
 # The time limit for the reduction of a program that never ends.
 _MAX_HANG_REDUCTION_SECONDS = 15.0
@@ -46,7 +46,7 @@ def bisect(
 
     Every trial runs in a separate process. It is stopped if one of its steps takes more than a limit of at most
     `criterion.step_seconds`. After `criterion.seconds`, no trial starts that would only reduce the failing
-    subgraph further. Raises `Stopped` when the client stops the bisection or disconnects.
+    subgraph further. Raises `BisectionStopped` when the client stops the bisection or disconnects.
     """
     trials = RecipeTrials(requester, criterion, captured.user_lowerings)
     warm_up(trials, recipe.dialect)
@@ -67,6 +67,8 @@ class _Culprits:
 
 @dataclass
 class _Bisection:
+    """One bisection of the program `whole`; `original_outcome` is that of the unmodified program."""
+
     trials: RecipeTrials
     whole: TrialSubject
     recipe: Recipe
@@ -76,6 +78,7 @@ class _Bisection:
     _confirmed_culprit: str = ""
 
     def run(self) -> BisectionResult:
+        """Runs the unmodified program, and finds the culprits if it meets the criterion."""
         self._report("the unmodified program", 0.0)
         self.original_outcome = self.trials(self.whole, self.recipe)
         if self.trials.criterion.kind == "slower":
@@ -103,11 +106,11 @@ class _Bisection:
             recipe = nodes.repair_lowerings(steps.without_steps(recipe, step_indices), lowerings)
             self._report("the whole program without the culprit", 0.7)
             outcome = self.trials(self.whole, recipe)
-            if outcome.right or self.trials.time_is_up:
+            if outcome.is_right or self.trials.time_is_up:
                 break
-        if outcome.right:
+        if outcome.is_right:
             confirmed = steps.make_culprits(self.recipe, culprits.step_indices)
-            self._confirmed_culprit = f"{self._describe_culprits(confirmed, culprits.lowerings, True)}; "
+            self._confirmed_culprit = f"{self._describe_culprits(confirmed, culprits.lowerings, is_right=True)}; "
         small = first_small or self._reduce(self.recipe, self.original_outcome)
         return self._make_result(small, recipe, outcome, culprits)
 
@@ -119,12 +122,12 @@ class _Bisection:
         First tries to disable the pass that failed, crashed or did not end, or else the pass of a plug-in. If the
         program is then right, no subgraph is needed, and the first result is `None`.
         """
-        judge = self._judge(outcome, recipe)
+        judge = self._make_judge(outcome, recipe)
         suspects = [outcome.step] if outcome.step >= 0 else steps.steps_of_only_plugin_pass(recipe)
         if suspects:
             name = recipe.steps[suspects[0]].name
-            why = "the pass that did not finish" if outcome.step >= 0 else "which a plug-in defines"
-            self._report(f"without {name}, {why}", 0.1)
+            reason = "the pass that did not finish" if outcome.step >= 0 else "which a plug-in defines"
+            self._report(f"without {name}, {reason}", 0.1)
             if judge(self.trials(self.whole, steps.without_steps(recipe, suspects))) == "good":
                 return None, suspects, []
         small = self._reduce(recipe, outcome)
@@ -141,22 +144,20 @@ class _Bisection:
 
         def find_plugin_lowerings() -> bool:
             plugin_lowerings.extend(
-                nodes.wrong_lowerings(self.trials, self.whole, small, recipe, judge, of_plugins=True)
+                nodes.find_wrong_lowerings(self.trials, self.whole, small, recipe, judge, of_plugins=True)
             )
             return bool(plugin_lowerings)
 
         def try_recipe(changed: Recipe) -> RecipeOutcome:
-            self._report(
-                f"{len(steps.enabled_steps(changed))} of {len(steps.enabled_steps(recipe))} passes on {_size(small)}",
-                0.5,
-            )
+            enabled, total = (len(steps.enabled_steps(each)) for each in (changed, recipe))
+            self._report(f"{enabled} of {total} passes on {_size_text(small)}", 0.5)
             return self.trials(small, changed)
 
         step_indices = steps.find_culprit_steps(recipe, try_recipe, judge, outcome.step, find_plugin_lowerings)
         if step_indices or plugin_lowerings:
             return step_indices, plugin_lowerings
         self._report("lowerings", 0.6)
-        return [], nodes.wrong_lowerings(self.trials, self.whole, small, recipe, judge)
+        return [], nodes.find_wrong_lowerings(self.trials, self.whole, small, recipe, judge)
 
     def _reduce(self, recipe: Recipe, failure: RecipeOutcome) -> TrialSubject:
         """Returns the smallest subgraph that fails like `failure` by itself; takes half of the remaining time.
@@ -166,14 +167,14 @@ class _Bisection:
         """
         half = (self.trials.criterion.seconds - self.trials.seconds) / 2
         deadline = self.trials.seconds + (min(half, _MAX_HANG_REDUCTION_SECONDS) if failure.kind == "hangs" else half)
-        judge = self._judge(failure, recipe)
+        judge = self._make_judge(failure, recipe)
         # If the failing pass succeeds on a subgraph, the rest of the pipeline need not run.
         until = failure.step if failure.step >= 0 else UNTIL_END
 
         def fails(part: TrialSubject) -> bool:
             if self.trials.seconds > deadline and not self.trials.has_outcome(part, recipe, until):
                 return False
-            self._report(f"{_size(part)} of {len(self.whole.subgraph.graph.operations)}", 0.2)
+            self._report(f"{_size_text(part)} of {len(self.whole.subgraph.graph.operations)}", 0.2)
             return judge(self.trials(part, recipe, until)) == "bad"
 
         return nodes.smallest_failing_part(self.whole, recipe, fails)
@@ -186,18 +187,18 @@ class _Bisection:
         in_eager, recipe_in_eager = self._find_eager_nodes(small, lowerings)
         faulty_index = step_indices[0] if step_indices else self.original_outcome.step
         reproducer = reproducing.make_reproducer(self.trials, small, self.recipe, faulty_index)
-        repaired_recipe = recipe if outcome.right or not in_eager else recipe_in_eager
+        repaired_recipe = recipe if outcome.is_right or not in_eager else recipe_in_eager
         return BisectionResult(
-            self._describe_culprits(culprits_of_steps, lowerings, outcome.right or bool(in_eager)),
+            self._describe_culprits(culprits_of_steps, lowerings, is_right=outcome.is_right or bool(in_eager)),
             repaired_recipe,
             self.original_outcome.describe(self.recipe),
             culprits_of_steps,
             tuple(lowerings),
             tuple(nodes.computing_nodes(small.subgraph)),
             in_eager,
-            outcome.right or bool(in_eager),
+            outcome.is_right or bool(in_eager),
             reproducer.functions,
-            reproducer.name,
+            reproducer.file_name,
             reproducer.before,
             reproducer.after,
             reproducer.command,
@@ -224,10 +225,10 @@ class _Bisection:
             self._report(f"{sum(map(len, groups))} nodes in eager", 0.8)
             outcome = self.trials(self.whole, recipe)
             is_late = self.trials.time_is_up or self.trials.seconds > deadline
-            if outcome.right or is_late or self._judge(self.original_outcome, self.recipe)(outcome) != "bad":
+            if outcome.is_right or is_late or self._make_judge(self.original_outcome, self.recipe)(outcome) != "bad":
                 break
             names = nodes.computing_nodes(self._reduce(recipe, outcome).subgraph)
-        if not outcome.right:
+        if not outcome.is_right:
             return (), self.recipe
         groups = self._minimize_groups(groups)
         return tuple(name for group in groups for name in group), nodes.with_nodes_in_eager(self.recipe, groups)
@@ -235,13 +236,13 @@ class _Bisection:
     def _minimize_groups(self, groups: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
         """Returns the groups without those that need not run in eager, as far as the time allows."""
         for group in list(groups):
-            rest = [other for other in groups if other is not group]
+            others = [other for other in groups if other is not group]
             if (
-                rest
+                others
                 and not self.trials.time_is_up
-                and self.trials(self.whole, nodes.with_nodes_in_eager(self.recipe, rest)).right
+                and self.trials(self.whole, nodes.with_nodes_in_eager(self.recipe, others)).is_right
             ):
-                groups = rest
+                groups = others
         return groups
 
     # ---- verdicts and texts --------------------------------------------------------------------------------------
@@ -250,7 +251,7 @@ class _Bisection:
         kinds = {"differs": ("differs",), "fails": ("fails", "crashes", "hangs")}
         return outcome.kind in kinds.get(self.trials.criterion.kind, ("fails", "crashes", "hangs", "differs"))
 
-    def _judge(self, failure: RecipeOutcome, recipe: Recipe) -> steps.Judge:
+    def _make_judge(self, failure: RecipeOutcome, recipe: Recipe) -> steps.Judge:
         """Returns a function that judges outcomes: right is good, a failure like `failure` bad, another one neither.
 
         Failures are alike if they are of the same kind and, except for differences, occur in the same pass.
@@ -258,14 +259,17 @@ class _Bisection:
         name = _pass_name(failure.step, recipe)
 
         def verdict(outcome: RecipeOutcome) -> Verdict:
-            if outcome.right:
+            if outcome.is_right:
                 return "good"
             same_pass = failure.kind == "differs" or _pass_name(outcome.step, recipe) == name
             return "bad" if outcome.kind == failure.kind and same_pass else "neither"
 
         return verdict
 
-    def _describe_culprits(self, culprits: Sequence[Culprit], lowerings: Sequence[WrongLowering], right: bool) -> str:
+    def _describe_culprits(
+        self, culprits: Sequence[Culprit], lowerings: Sequence[WrongLowering], *, is_right: bool
+    ) -> str:
+        """Returns a sentence that names the culprits; `is_right` is true if the program is right without them."""
         if culprits:
             # A pass that is the culprit at several steps is named once; `BisectionResult.steps` has all of them.
             labels = (f"{culprit.step.name}{culprit.origin and f' ({culprit.origin})'}" for culprit in culprits)
@@ -278,8 +282,8 @@ class _Bisection:
             position = f"failure {position_text(original.step, self.recipe)}"
             failure = "difference from eager" if original.kind == "differs" else position
             what = f"no single pass or lowering is responsible for the {failure}"
-            return what if right else f"{what}: no trial makes the whole program right"
-        return what if right else f"{what}, and there are other culprits: no trial makes the whole program right"
+            return what if is_right else f"{what}: no trial makes the whole program right"
+        return what if is_right else f"{what}, and there are other culprits: no trial makes the whole program right"
 
     def _notes(self, step_indices: list[int], small: TrialSubject) -> tuple[str, ...]:
         """Returns notes on responsible passes that are right with their default options, and on the time limit."""
@@ -287,7 +291,7 @@ class _Bisection:
         for index in step_indices:
             step = self.recipe.steps[index]
             with_defaults = steps.with_default_options(self.recipe, index)
-            if step.options and not self.trials.time_is_up and self.trials(small, with_defaults).right:
+            if step.options and not self.trials.time_is_up and self.trials(small, with_defaults).is_right:
                 notes.append(f"{step.name} is right with its options at their defaults, instead of {step.spelling()}")
         if self.trials.time_is_up:
             notes.append("the time limit was reached: more time may give a smaller failing subgraph")
@@ -305,6 +309,6 @@ def _pass_name(step: int, recipe: Recipe) -> object:
     return recipe.steps[step].name if step >= 0 else step
 
 
-def _size(subject: TrialSubject) -> str:
+def _size_text(subject: TrialSubject) -> str:
     count = len(subject.subgraph.graph.operations)
     return f"{count} node{'s' * (count != 1)}"

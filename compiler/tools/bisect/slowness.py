@@ -27,10 +27,10 @@ _MIN_PAIRS, _MAX_PAIRS = 7, 101
 # The minimum duration of a sample in seconds; the clock's resolution and the overhead of calls distort shorter ones.
 _SAMPLE_SECONDS = 1e-3
 # The time limit in seconds for the samples of a measurement.
-_MAX_SECONDS = 6.0
-# The time limit for the rest of a measurement, as a multiple of the time limit for a step: both programs are linked,
-# their weights are packed, and they run about ten times.
-_LOADING_STEPS = 4
+_MAX_SAMPLING_SECONDS = 6.0
+# The time limit for a measurement without its samples, as a multiple of the time limit for a step: both programs are
+# linked, their weights are packed, and they run about ten times.
+_LOADING_LIMIT_FACTOR = 4
 
 
 class TimeRatio(Reply, frozen=True):
@@ -56,7 +56,9 @@ def measure_ratio(
             programs = [LoadedProgram(from_bytes(data), frozen=True) for data in (first, second)]
             return time_pairs([partial(program, part.tensors, part.numbers) for program in programs], bound)
 
-    reply = trials.run_in_child(work, TimeRatio, seconds=_LOADING_STEPS * trials.criterion.step_seconds + _MAX_SECONDS)
+    reply = trials.run_in_child(
+        work, TimeRatio, seconds=_LOADING_LIMIT_FACTOR * trials.criterion.step_seconds + _MAX_SAMPLING_SECONDS
+    )
     return reply if isinstance(reply, TimeRatio) else None
 
 
@@ -70,7 +72,7 @@ def time_pairs(programs: Sequence[Callable[[], object]], bound: float) -> TimeRa
     call_seconds = [_seconds_per_call(program, 1) for program in programs for _ in range(2)][1::2]
     calls = max(1, math.ceil(_SAMPLE_SECONDS / max(min(call_seconds), 1e-9)))
     ratios: list[float] = []
-    deadline = time.monotonic() + _MAX_SECONDS
+    deadline = time.monotonic() + _MAX_SAMPLING_SECONDS
     while len(ratios) < _MAX_PAIRS and (len(ratios) < _MIN_PAIRS or time.monotonic() < deadline):
         ratios.append(_seconds_per_call(programs[0], calls) / _seconds_per_call(programs[1], calls))
         low, high = sign_test_interval(ratios)
@@ -86,18 +88,20 @@ def sign_test_interval(values: Sequence[float]) -> tuple[float, float]:
     Its ends are the order statistics of the sign test, by the normal approximation of the binomial distribution.
     """
     ordered, count = sorted(values), len(values)
+    # 95 % of a normal distribution is within 1.96 deviations of its mean.
     rank = max(0, math.floor((count - 1.96 * math.sqrt(count)) / 2))
     return ordered[rank], ordered[count - 1 - rank]
 
 
 def _seconds_per_call(program: Callable[[], object], calls: int) -> float:
+    """Makes a number of calls, and returns their mean duration."""
     start = time.perf_counter()
     for _ in range(calls):
         program()
     return (time.perf_counter() - start) / calls
 
 
-# Programs with more nodes are not tried whole, but only their largest function.
+# In programs with more nodes, only the largest function is measured: each trial compiles its nodes again.
 _MAX_WHOLE_NODES = 96
 
 
@@ -112,14 +116,14 @@ def find_slowing_step(
     if not outcome.artifact:
         return BisectionResult(f"nothing to time: {outcome.describe(recipe)}", recipe, outcome.describe(recipe))
     part = _largest_function(whole, recipe)
-    for indices in _candidates(recipe):
+    for indices in _candidate_steps(recipe):
         speedups = {}
         for index in indices:
             if not trials.time_is_up:
                 report(f"without {recipe.steps[index].name}, on {len(part.subgraph.graph.operations)} nodes", 0.5)
-                gain = _measure_gain(trials, part, recipe, index)
-                if gain is not None and gain.low > trials.criterion.slower:
-                    speedups[index] = gain
+                speedup = _measure_speedup(trials, part, recipe, index)
+                if speedup is not None and speedup.low > trials.criterion.slower:
+                    speedups[index] = speedup
         if speedups:
             worst = max(speedups, key=lambda index: speedups[index].median)
             return _make_result(trials, whole, part, recipe, worst, report)
@@ -133,19 +137,23 @@ def _largest_function(whole: TrialSubject, recipe: Recipe) -> TrialSubject:
     return next(iter(nodes.function_subjects(whole, recipe)), whole)
 
 
-def _candidates(recipe: Recipe) -> tuple[list[int], list[int]]:
+def _candidate_steps(recipe: Recipe) -> tuple[list[int], list[int]]:
     """Returns the optional steps: those that the recipe's preset does not have or plug-ins define, and the others."""
     preset = presets().get(recipe.preset)
-    unused = Counter((step.name, step.anchor) for step in preset.recipe.steps if step.enabled) if preset else Counter()
+    unmatched_preset_steps = (
+        Counter((step.name, step.anchor) for step in preset.recipe.steps if step.enabled) if preset else Counter()
+    )
     added, others = list[int](), list[int]()
     for index in steps.optional_steps(recipe):
         step = recipe.steps[index]
-        unused[step.name, step.anchor] -= 1
-        (added if unused[step.name, step.anchor] < 0 or steps.plugin_of_step(step) else others).append(index)
+        unmatched_preset_steps[step.name, step.anchor] -= 1
+        (added if unmatched_preset_steps[step.name, step.anchor] < 0 or steps.plugin_of_step(step) else others).append(
+            index
+        )
     return added, others
 
 
-def _measure_gain(trials: RecipeTrials, part: TrialSubject, recipe: Recipe, index: int) -> TimeRatio | None:
+def _measure_speedup(trials: RecipeTrials, part: TrialSubject, recipe: Recipe, index: int) -> TimeRatio | None:
     """Returns the ratio of the program's time with step `index` to that without; `None` if it cannot be measured."""
     with_step, without_step = trials(part, recipe), trials(part, steps.without_steps(recipe, [index]))
     if not without_step.artifact or without_step.artifact == with_step.artifact:
@@ -160,7 +168,7 @@ def _make_result(
     """Returns the result with step `index` as the culprit: its effect on the program, and the nodes it slows down."""
     report("the whole program with and without it", 0.8)
     bound = trials.criterion.slower
-    gain = _measure_gain(trials, whole, recipe, index)
+    speedup = _measure_speedup(trials, whole, recipe, index)
     culprits = steps.make_culprits(recipe, [index])
     name = f"{culprits[0].step.name}{culprits[0].origin and f' ({culprits[0].origin})'}"
 
@@ -168,13 +176,17 @@ def _make_result(
         if trials.time_is_up:
             return False
         report(f"{name} is at fault; {len(subject.subgraph.graph.operations)} nodes with and without it", 0.9)
-        subject_gain = _measure_gain(trials, subject, recipe, index)
-        return subject_gain is not None and subject_gain.low > bound
+        subject_speedup = _measure_speedup(trials, subject, recipe, index)
+        return subject_speedup is not None and subject_speedup.low > bound
 
     small = nodes.smallest_failing_part(part, recipe, is_slowed)
     reproducer = reproducing.make_reproducer(trials, small, recipe, index)
-    confirmed = gain is not None and gain.low > 1.0
-    times = f"takes {gain.median:.2f} times ({gain.low:.2f} to {gain.high:.2f}) as long" if gain is not None else ""
+    confirmed = speedup is not None and speedup.low > 1.0
+    times = (
+        f"takes {speedup.median:.2f} times ({speedup.low:.2f} to {speedup.high:.2f}) as long"
+        if speedup is not None
+        else ""
+    )
     return BisectionResult(
         f"{name} is at fault: with it the program {times or 'does not finish in time'}",
         steps.without_steps(recipe, [index]),
@@ -183,7 +195,7 @@ def _make_result(
         nodes=tuple(nodes.computing_nodes(small.subgraph)),
         confirmed=confirmed,
         functions=reproducer.functions,
-        name=reproducer.name,
+        name=reproducer.file_name,
         before=reproducer.before,
         after=reproducer.after,
         command=reproducer.command,

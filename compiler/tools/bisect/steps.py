@@ -46,24 +46,24 @@ def find_culprit_steps(
     recipe: Recipe,
     try_recipe: TryRecipe,
     judge: Judge,
-    failed_at: int = -1,
+    failing_step: int = -1,
     find_likelier_culprit: Callable[[], bool] = lambda: False,
 ) -> list[int]:
     """Returns the steps without which `recipe`, which is bad, is good; empty if there are no such steps.
 
-    First tries to disable the failing step `failed_at`, then steps of plug-ins, alone and all steps of a pass together.
-    Then enables the optional steps one after another, always followed by the rest of the pipeline: the step that turns
+    First tries to disable the step `failing_step`, then steps of plug-ins, alone and all steps of a pass together. Then
+    enables the optional steps one after another, always followed by the rest of the pipeline: the step that turns
     the recipe from good to bad is responsible. If the recipe is bad without all optional steps, each required step is
     disabled alone, unless `find_likelier_culprit` returns true.
     """
     optional, disabled = optional_steps(recipe), list[int]()
-    for suspects in _suspects(recipe, failed_at):
+    for suspects in _suspects(recipe, failing_step):
         if judge(try_recipe(without_steps(recipe, suspects))) == "good":
             return suspects
     while True:
         reduced = without_steps(recipe, disabled)
         remaining = [index for index in optional if index not in disabled]
-        turning_steps = _find_turning_step(reduced, remaining, try_recipe, judge)
+        turning_steps = _find_turning_steps(reduced, remaining, try_recipe, judge)
         if not turning_steps:
             if not disabled and find_likelier_culprit():
                 return []
@@ -83,10 +83,10 @@ def steps_of_only_plugin_pass(recipe: Recipe) -> list[int]:
     return indices if len({recipe.steps[index].name for index in indices}) == 1 else []
 
 
-def _suspects(recipe: Recipe, failed_at: int) -> list[list[int]]:
+def _suspects(recipe: Recipe, failing_step: int) -> list[list[int]]:
     """Returns sets of steps to disable first: the failing step, each step of a plug-in, all steps of such a pass."""
     indices = _plugin_steps(recipe)
-    alone = [index for index in enabled_steps(recipe) if index == failed_at or index in indices]
+    alone = [index for index in enabled_steps(recipe) if index == failing_step or index in indices]
     by_pass: dict[str, list[int]] = {}
     for index in indices:
         by_pass.setdefault(recipe.steps[index].name, []).append(index)
@@ -97,7 +97,7 @@ def _plugin_steps(recipe: Recipe) -> list[int]:
     return [index for index in enabled_steps(recipe) if plugin_of_step(recipe.steps[index])]
 
 
-def _find_turning_step(recipe: Recipe, optional: Sequence[int], try_recipe: TryRecipe, judge: Judge) -> list[int]:
+def _find_turning_steps(recipe: Recipe, optional: Sequence[int], try_recipe: TryRecipe, judge: Judge) -> list[int]:
     """Returns the optional step that turns the pipeline bad; empty if the pipeline is bad without all of `optional`.
 
     Returns several steps if the pipeline is neither good nor bad between them.

@@ -23,7 +23,7 @@ from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import CODE_STEP, LOWERING_STEP, Recipe, digest
 from buddy.compiler.protocol.worker_messages import Done, LogText, Message, Reply
 from buddy.compiler.runtime import LoadedProgram
-from buddy.compiler.runtime.compare import EXACT, TOLERANCES, Tolerance, compare
+from buddy.compiler.runtime.compare import EXACT, Tolerance, compare, tolerance_of
 from buddy.compiler.runtime.graph_interpreter import SEED
 from buddy.compiler.support.processes.channel import Channel
 from buddy.compiler.support.processes.forks import Task, TaskEnd, run_in_child
@@ -42,7 +42,7 @@ UNTIL_END = -4
 _BASE_STEP_SECONDS = 3.0
 
 
-class Stopped(BuddyError):
+class BisectionStopped(BuddyError):
     """The client no longer waits for the bisection."""
 
 
@@ -83,12 +83,12 @@ class RecipeOutcome:
     lowered: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def right(self) -> bool:
+    def is_right(self) -> bool:
         return self.kind == "right"
 
     def describe(self, recipe: Recipe) -> str:
         """Returns the outcome as text."""
-        if self.right:
+        if self.is_right:
             return "it matches eager"
         if self.kind == "differs":
             return f"its results differ from eager's, {self.worst:.3g} times the tolerance: {self.text}"
@@ -127,16 +127,16 @@ def make_subject(subgraph: Subgraph, eager: Callable[[Sequence[torch.Tensor]], l
 class RecipeTrials:
     """Tries recipes on subgraphs, each combination once.
 
-    Raises `Stopped` when the client stops the bisection or disconnects. `requester` is the channel to the process that
-    asked for the bisection; only a stop is read from it. `overrides` returns the registry of the lowerings that
-    override all others. `count` is the number of trials so far.
+    Raises `BisectionStopped` when the client stops the bisection or disconnects. `requester` is the channel to the
+    process that asked for the bisection; only a stop is read from it. `overrides` returns the registry of the lowerings
+    that override all others. `count` is the number of trials so far.
     """
 
     requester: Channel
     criterion: Criterion
     overrides: Callable[[], Any]
     count: int = 0
-    _largest: int = 0
+    _largest_node_count: int = 0
     _outcomes: dict[tuple[str, str, int], RecipeOutcome] = field(default_factory=dict)
     _start_time: float = field(default_factory=time.monotonic)
 
@@ -147,6 +147,7 @@ class RecipeTrials:
 
     @property
     def time_is_up(self) -> bool:
+        """True if the time limit of the bisection has passed."""
         return self.seconds > self.criterion.seconds
 
     def has_outcome(self, subject: TrialSubject, recipe: Recipe, until: int = UNTIL_END) -> bool:
@@ -172,10 +173,10 @@ class RecipeTrials:
             return _run_trial(channel, subject, recipe, self.overrides(), self.criterion.tolerance, until)
 
         limit = self._step_limit(subject)
-        task = Task(work, _error_result, TrialStep | TrialResult | LogText, on_message, limit, renewed=True)
+        task = Task(work, _error_result, TrialStep | TrialResult | LogText, on_message, limit, is_renewed=True)
         end = run_in_child(self.requester, task)
         if end.how == "stopped":
-            raise Stopped
+            raise BisectionStopped
         if isinstance(end.reply, TrialResult):
             result = end.reply
             step = result.step if result.kind == "fails" and result.step >= 0 else started_steps[-1]
@@ -188,9 +189,10 @@ class RecipeTrials:
         The limit is for one step, so a long pipeline on a slow machine does not exceed it.
         """
         nodes = len(subject.subgraph.graph.operations)
-        self._largest = max(self._largest, nodes)
+        self._largest_node_count = max(self._largest_node_count, nodes)
         return min(
-            self.criterion.step_seconds, _BASE_STEP_SECONDS + self.criterion.step_seconds * nodes / self._largest
+            self.criterion.step_seconds,
+            _BASE_STEP_SECONDS + self.criterion.step_seconds * nodes / self._largest_node_count,
         )
 
     def run_in_child(
@@ -209,11 +211,12 @@ class RecipeTrials:
         limit = seconds or (self._step_limit(subject) if subject is not None else self.criterion.step_seconds)
         end = run_in_child(self.requester, Task(work, _error_result, types | TrialResult | LogText, on_message, limit))
         if end.how == "stopped":
-            raise Stopped
+            raise BisectionStopped
         return end.reply
 
 
 def _outcome_of_end(end: TaskEnd, step: int) -> RecipeOutcome:
+    """Returns the outcome of a trial whose process ended without a result, in `step`."""
     if end.how == "late":
         return RecipeOutcome("hangs", step)
     return RecipeOutcome("crashes", step, end.status)
@@ -229,6 +232,7 @@ def recipe_identity(recipe: Recipe) -> str:
 
 
 def _error_result(error: Exception) -> Reply:
+    """Returns the result of a trial whose compilation or run raised `error`."""
     if isinstance(error, CompilationError):
         diagnostic = error.diagnostic
         return TrialResult("fails", diagnostic.step if diagnostic.step >= 0 else LOWERING_STEP, diagnostic.what)
@@ -268,12 +272,14 @@ def _run_trial(
     with torch.no_grad():
         torch.manual_seed(SEED)
         results = LoadedProgram(artifact)(subject.subgraph.tensors, subject.subgraph.numbers)
-        worst, text = _difference(subject, results, tolerance_factor)
+        worst, text = _compare_with_eager(subject, results, tolerance_factor)
     kind: OutcomeKind = "differs" if worst > 1.0 else "right"
     return TrialResult(kind, RUN_STEP, text, worst, to_bytes(artifact), lowered)
 
 
-def _difference(subject: TrialSubject, results: Sequence[torch.Tensor], tolerance_factor: float) -> tuple[float, str]:
+def _compare_with_eager(
+    subject: TrialSubject, results: Sequence[torch.Tensor], tolerance_factor: float
+) -> tuple[float, str]:
     """Returns the greatest difference of a result from eager's, as a multiple of the tolerance, and its description.
 
     The difference is 0 if all results are within the tolerance, and infinite if one is missing or NaN.
@@ -283,7 +289,7 @@ def _difference(subject: TrialSubject, results: Sequence[torch.Tensor], toleranc
     for name, value in zip(map(str, subject.subgraph.graph.results), subject.expected, strict=True):
         if not isinstance(value, torch.Tensor):
             continue
-        allowed = _tolerance_of(value.dtype, tolerance_factor)
+        allowed = _scaled_tolerance(value.dtype, tolerance_factor)
         report = compare(name, next(remaining_results, None), value, allowed, equal_nan=True)
         if report.verdict == "ok":
             continue
@@ -295,8 +301,9 @@ def _difference(subject: TrialSubject, results: Sequence[torch.Tensor], toleranc
     return worst, text
 
 
-def _tolerance_of(dtype: torch.dtype, tolerance_factor: float) -> Tolerance:
-    tolerance = TOLERANCES.get(dtype, EXACT)
+def _scaled_tolerance(dtype: torch.dtype, tolerance_factor: float) -> Tolerance:
+    """Returns the tolerance of an element type, multiplied by a factor; equality stays equality."""
+    tolerance = tolerance_of(dtype)
     if tolerance == EXACT:
         return tolerance
     return Tolerance(tolerance.absolute * tolerance_factor, tolerance.relative * tolerance_factor)

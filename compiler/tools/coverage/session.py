@@ -112,7 +112,7 @@ class _Server:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._worker.end(patience=10)
+        self._worker.end(timeout=10)
 
     def listing(self) -> CoverageListing:
         """Returns the list of pairs to check; this must be the first request."""

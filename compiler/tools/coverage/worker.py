@@ -141,7 +141,7 @@ class CoverageWorker:
             except TimeoutError as error:
                 return self._record_crash(progress, "timeout", str(error))
             if message is None:
-                return self._record_crash(progress, "crash", fork.cause())
+                return self._record_crash(progress, "crash", fork.wait_for_cause())
             if isinstance(message, CallStarted):
                 progress.current_call, progress.text = message.number, message.text
             elif isinstance(message, CallChecked):

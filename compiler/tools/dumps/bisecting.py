@@ -130,19 +130,19 @@ class StageBisection:
     def run(self, numbers: Sequence[int]) -> FirstFailure:
         """Searches these stages. Raises `BisectionError`, and `OSError` if the command cannot start."""
         with tempfile.TemporaryDirectory(prefix="buddy-bisect-") as folder:
-            suspects = [self._suspect(number) for number in numbers]
-            self._take_message(suspects[-1], Path(folder))
+            suspects = [self._make_suspect(number) for number in numbers]
+            self._store_failure_message(suspects[-1], Path(folder))
             first = self._find_first(suspects, Path(folder))
             if not first:
                 return self._make_finding(suspects[0], None, ())
-            return self._refine(suspects[first - 1], suspects[first], Path(folder))
+            return self._search_between(suspects[first - 1], suspects[first], Path(folder))
 
-    def _suspect(self, number: int) -> Suspect:
+    def _make_suspect(self, number: int) -> Suspect:
         return Suspect(self._dump.stages[number], "", number)
 
-    def _take_message(self, last: Suspect, folder: Path) -> None:
+    def _store_failure_message(self, last: Suspect, folder: Path) -> None:
         """Runs the command on the last text. From then on, the failure is that with the same message."""
-        path = self._write(last, folder)
+        path = self._write_text(last, folder)
         result = execute(self._failure, str(path))
         if not shows_failure(self._failure, result):
             what = f"the last text does not show the failure: the command {result.describe()}"
@@ -169,11 +169,11 @@ class StageBisection:
         digest = suspect.stage.digest
         if digest not in self._results_by_digest:
             self._results_by_digest[digest] = shows_failure(
-                self._failure, execute(self._failure, str(self._write(suspect, folder)))
+                self._failure, execute(self._failure, str(self._write_text(suspect, folder)))
             )
         return self._results_by_digest[digest]
 
-    def _write(self, suspect: Suspect, folder: Path) -> Path:
+    def _write_text(self, suspect: Suspect, folder: Path) -> Path:
         path = folder / f"stage{LANGUAGES[suspect.stage.language].suffix}"
         suspect.text = suspect.text or read_text(self._dump, suspect.stage)
         path.write_text(suspect.text, encoding="utf-8")
@@ -181,7 +181,7 @@ class StageBisection:
 
     # ---- passes without a text of the module ---------------------------------------------------------------------
 
-    def _refine(self, good: Suspect, bad: Suspect, folder: Path) -> FirstFailure:
+    def _search_between(self, good: Suspect, bad: Suspect, folder: Path) -> FirstFailure:
         """Returns the finding, from the passes between two texts, which are run again if there are several."""
         passes: tuple[str, ...] = (bad.stage.title,)
         try:

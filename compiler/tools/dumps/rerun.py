@@ -47,7 +47,7 @@ _LOCATION = re.compile(
     r'^#loc.*\n| ?\bloc\((?:[^()"]|"[^"]*"|\((?:[^()"]|"[^"]*"|\((?:[^()"]|"[^"]*"|\([^()]*\))*\))*\))*\)', re.MULTILINE
 )
 # The start of the line before each printed module.
-_HEADER = b"// -----// IR Dump "
+_HEADER_START = b"// -----// IR Dump "
 # Called with a text that says what is done now.
 OnProgress = Callable[[str], object]
 
@@ -96,7 +96,7 @@ class Rerunner:
 
     def __init__(self, dump: Dump) -> None:
         self._dump, self.count = dump, len(dump.stages)
-        self._bases: dict[tuple[str, int, tuple[int, ...]], _BaseRun] = {}
+        self._base_runs: dict[tuple[str, int, tuple[int, ...]], _BaseRun] = {}
 
     async def run(self, skipped: Collection[int], on_progress: OnProgress) -> Rerun:
         """Runs the steps after the first skipped one again. Raises `RerunError`.
@@ -120,7 +120,7 @@ class Rerunner:
         self, mlir_opt: MlirTool, skipped: Collection[int], path: Path,
         folder: tempfile.TemporaryDirectory[str], on_progress: OnProgress,
     ) -> Rerun:  # fmt: skip
-        base = await self._base(mlir_opt, skipped, path, on_progress)
+        base = await self._choose_base_run(mlir_opt, skipped, path, on_progress)
         pipeline, start = base.pipeline, base.start
         user_numbers = {
             index: number for number in skipped if (index := _step_of(pipeline, self._dump, number)) is not None
@@ -136,10 +136,10 @@ class Rerunner:
         combined = _combine_stages(
             self._dump, pipeline, start, user_numbers, left_out, execution.dump, pipeline.steps[first].group
         )
-        notes = tuple(_notes(mlir_opt, base, count, unsafe))
+        notes = tuple(_describe_run(mlir_opt, base, count, unsafe))
         return Rerun(combined, notes, _failure_diagnostic(mlir_opt, execution), folder)
 
-    async def _base(
+    async def _choose_base_run(
         self, mlir_opt: MlirTool, skipped: Collection[int], path: Path, on_progress: OnProgress
     ) -> _BaseRun:
         """Returns the pipeline whose re-run agrees with the dump for the most steps."""
@@ -150,19 +150,19 @@ class Rerunner:
                 continue
             start = pipeline.start_before(min(steps))
             key = mlir_opt.identity, start.step, (*start.stages, -1, *sorted(pipeline.inner))
-            base = self._bases.get(key)
+            base = self._base_runs.get(key)
             if base is None:
                 on_progress(f"checking that {mlir_opt.name} gives the texts of the dump")
                 unsafe = unsafe_steps(pipeline, start.step)
                 execution = await execute_steps(
-                    mlir_opt, self._dump, pipeline, start, unsafe, path / f"base{len(self._bases)}"
+                    mlir_opt, self._dump, pipeline, start, unsafe, path / f"base{len(self._base_runs)}"
                 )
                 if not execution.dump.stages and execution.code:
                     raise RerunError(_input_problem(mlir_opt, self._dump, start, execution))
                 base = _BaseRun(
-                    pipeline, start, await asyncio.to_thread(self._difference, pipeline, start, unsafe, execution)
+                    pipeline, start, await asyncio.to_thread(self._first_difference, pipeline, start, unsafe, execution)
                 )
-                self._bases[key] = base
+                self._base_runs[key] = base
             if best is None or _agreement(base) > _agreement(best):
                 best = base
             if best.difference is None:
@@ -172,9 +172,11 @@ class Rerunner:
             raise DumpPipelineError(f"{titles} is not a step of the pipeline itself, but of a pass that runs it")
         return best
 
-    def _difference(
+    def _first_difference(
         self, pipeline: Pipeline, start: RerunStart, skipped: Collection[int], execution: RerunExecution
     ) -> int | None:
+        """Returns the first step whose texts in a re-run differ from those of the dump, or `None`."""
+
         def have_equal_texts(recorded: DumpStage, again: DumpStage) -> bool:
             if recorded.digest == again.digest:
                 return True
@@ -234,10 +236,16 @@ async def execute_steps(
     path.mkdir()
     texts = await asyncio.to_thread(_texts_at, dump, start)
     (path / "input.mlir").write_text("".join(texts), encoding="utf-8")
-    command = [mlir_opt.path, "input.mlir", f"--pass-pipeline={pipeline.text(start.step, skipped)}", "-o", os.devnull]
+    command = [
+        mlir_opt.path,
+        "input.mlir",
+        f"--pass-pipeline={pipeline.to_text(start.step, skipped)}",
+        "-o",
+        os.devnull,
+    ]
     command += _printing_flags(dump.stages, pipeline, texts[0], whole)
-    raw = path / "stderr"
-    with raw.open("wb") as stream:
+    stderr_path = path / "stderr"
+    with stderr_path.open("wb") as stream:
         process, lifetime = start_with_pipe(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stream, cwd=path,
             start_new_session=True,
@@ -251,8 +259,8 @@ async def execute_steps(
             kill_group(process.pid)
             process.wait()
     log = path / "after_all.log"
-    messages = await asyncio.to_thread(_split_messages, raw, log)
-    raw.unlink()
+    messages = await asyncio.to_thread(_split_messages, stderr_path, log)
+    stderr_path.unlink()
     scan = DumpScan(log, "log")
     await asyncio.to_thread(lambda: sum(1 for _ in scan.index()))
     return RerunExecution(scan.dump, messages, process.returncode)
@@ -290,12 +298,12 @@ def _printing_flags(stages: Sequence[DumpStage], pipeline: Pipeline, text: str, 
         yield "--mlir-print-op-generic"
 
 
-def _split_messages(raw: Path, log: Path) -> str:
-    """Writes the IR in the log `raw` to the file `log`, without the compiler's diagnostics; returns the diagnostics."""
+def _split_messages(stderr_path: Path, log: Path) -> str:
+    """Writes the IR in the file `stderr_path` to the file `log`; returns the compiler's diagnostics in it."""
     messages, is_message = bytearray(), False
-    with raw.open("rb") as source, log.open("wb") as target:
+    with stderr_path.open("rb") as source, log.open("wb") as target:
         for line in source:
-            if line.startswith(_HEADER):
+            if line.startswith(_HEADER_START):
                 is_message = False
             elif not is_message and b": " in line[:4096] and _DIAGNOSTIC.match(line[:4096]):
                 is_message = True
@@ -330,7 +338,7 @@ def _failure_diagnostic(mlir_opt: MlirTool, execution: RerunExecution) -> Diagno
     return Diagnostic(what, f"the re-run by {mlir_opt.name}", todo, detail=execution.messages)
 
 
-def _notes(mlir_opt: MlirTool, base: _BaseRun, count: int, unsafe: Collection[int]) -> Iterator[str]:
+def _describe_run(mlir_opt: MlirTool, base: _BaseRun, count: int, unsafe: Collection[int]) -> Iterator[str]:
     steps = base.pipeline.steps
     if base.difference is not None:
         step = steps[base.difference]

@@ -126,7 +126,7 @@ def _call_fork(fork: ForkedWorker, call: CallWork) -> WorkCalled:
         return WorkCalled("timeout", pickle.dumps(str(error)))
     except BrokenPipeError:
         reply = None
-    return WorkCalled("crash", pickle.dumps(fork.cause())) if reply is None else reply
+    return WorkCalled("crash", pickle.dumps(fork.wait_for_cause())) if reply is None else reply
 
 
 def _answer_calls(channel: Channel, work: Callable[..., object]) -> None:

@@ -19,7 +19,8 @@ Sizes = tuple[int, ...]
 
 # Operations per element. Softmax: maximum, difference, exp, sum, quotient. Norm: sum for the mean, difference, square
 # and sum for the variance, quotient, scale, shift.
-_SOFTMAX, _NORM = 5, 7
+# Variance: sum for the mean, difference, square and sum.
+_SOFTMAX, _NORM, _VARIANCE = 5, 7, 4
 
 
 def _matrix_operations(node: Op, shape: Callable[[Op], Sizes]) -> float:
@@ -121,7 +122,7 @@ _OPERATION_COUNTS: dict[str, Callable[[Op, Callable[[Op], Sizes]], float]] = {
     **dict.fromkeys(_REDUCTIONS, _per_input_element(1)),
     **dict.fromkeys(("SoftmaxOp", "LogSoftmaxOp"), _per_input_element(_SOFTMAX)),
     **dict.fromkeys(("NativeLayerNormOp", "BatchNormOp"), _per_input_element(_NORM)),
-    **dict.fromkeys(("VarOp", "VarMeanOp"), _per_input_element(4)),
+    **dict.fromkeys(("VarOp", "VarMeanOp"), _per_input_element(_VARIANCE)),
     "VectorNormOp": _per_input_element(2),
     **dict.fromkeys(("MaxPool2dOp", "MaxPool2dWithIndicesOp", "MaxPool3dWithIndicesOp", "AvgPool2dOp", "AvgPool3dOp"),
                     _pool_operations),

@@ -57,7 +57,7 @@ class DivergenceSearch:
         start = time.perf_counter()
         culprit = self._captured.graph.results[wrong_result]
         try:
-            while (operands := self._differing(self._markable_operands(culprit))) and (
+            while (operands := self._find_differing(self._markable_operands(culprit))) and (
                 first := self._first_differing(self._markable_ancestors(operands[0]))
             ):
                 culprit = first
@@ -98,27 +98,27 @@ class DivergenceSearch:
     def _markable_operands(self, op: Op) -> list[Op]:
         """Returns the nearest nodes before `op` that can be marked, on each path, in the program's order."""
         operands: set[str] = set()
-        waiting = list(op.parents)
+        pending = list(op.parents)
         seen: set[str] = set()
-        while waiting:
-            parent = waiting.pop()
+        while pending:
+            parent = pending.pop()
             if parent.name in seen:
                 continue
             seen.add(parent.name)
             if parent.name in self._markable:
                 operands.add(parent.name)
             else:
-                waiting += parent.parents
+                pending += parent.parents
         return [node for name, node in self._markable.items() if name in operands]
 
     def _markable_ancestors(self, op: Op) -> list[Op]:
         """Returns `op` and the nodes it depends on, as far as they can be marked, in the program's order."""
-        names, waiting = {op.name}, [op]
-        while waiting:
-            for parent in waiting.pop().parents:
+        names, pending = {op.name}, [op]
+        while pending:
+            for parent in pending.pop().parents:
                 if parent.name not in names:
                     names.add(parent.name)
-                    waiting.append(parent)
+                    pending.append(parent)
         return [node for name, node in self._markable.items() if name in names]
 
     # ---- marking -----------------------------------------------------------------------------------------------------
@@ -133,19 +133,19 @@ class DivergenceSearch:
         while low < high:
             count, parts = high - low, MARKS_PER_CALL
             indices = range(low, high) if count <= parts else [low + count * number // parts for number in range(parts)]
-            differing = {op.name for op in self._differing([candidates[index] for index in indices])}
+            differing = {op.name for op in self._find_differing([candidates[index] for index in indices])}
             first = next((index for index in indices if candidates[index].name in differing), None)
             before = [index for index in indices if first is None or index < first]
             low = before[-1] + 1 if before else low
             high = high if first is None else first
         return candidates[high] if high < len(candidates) else None
 
-    def _differing(self, nodes: Sequence[Op]) -> list[Op]:
+    def _find_differing(self, nodes: Sequence[Op]) -> list[Op]:
         """Returns the nodes whose values differ. Raises `_FusionAtFault` if marking them makes the results right."""
         for start in range(0, len(nodes), MARKS_PER_CALL):
             batch = [op for op in nodes[start : start + MARKS_PER_CALL] if op.name not in self._reports]
             if batch:
-                self._report_progress(f"marking {_describe(batch)} (call {self._runs + 1})", 0.0)
+                self._report_progress(f"marking {_describe_nodes(batch)} (call {self._runs + 1})", 0.0)
                 self._compare_marked(batch)
         return [op for op in nodes if self._reports[op.name].verdict != "ok"]
 
@@ -178,7 +178,7 @@ class _FusionAtFault(Exception):
         self.node = node
 
 
-def _describe(nodes: Sequence[Op]) -> str:
+def _describe_nodes(nodes: Sequence[Op]) -> str:
     return nodes[0].stable if len(nodes) == 1 else f"{len(nodes)} nodes from {nodes[0].stable} to {nodes[-1].stable}"
 
 

@@ -80,7 +80,7 @@ def make_model(captured: CapturedGraph, folder: Path) -> RuntimeModel:
     Raises `NoModelError`.
     """
     if captured.onnx_model:
-        return _model_of_file(captured, folder)
+        return _read_model_file(captured, folder)
     if captured.graph.imported_ir is not None and captured.torch_dialect is None and captured.eager is None:
         raise NoModelError("a program in MLIR has no ONNX form", captured.info.name, "open the PyTorch or ONNX program")
     random = next((op for op in captured.graph.operations if isinstance(op, RandomOp)), None)
@@ -136,7 +136,7 @@ def _export_program(captured: CapturedGraph, folder: Path) -> RuntimeModel:
     assert program is not None
     folder.mkdir(parents=True, exist_ok=True)
     program.save(folder / "exported.onnx", external_data=True)
-    proto = _load_without_data(folder / "exported.onnx")
+    proto = _load_without_weights(folder / "exported.onnx")
     names = [op.name for op in outputs]
     results = tuple(placeholders[op.name] if op.name in placeholders else names.index(op.name) for op in returned)
     values = _value_names(program.exported_program, graph.operations)
@@ -196,7 +196,7 @@ def suppress_exporter_warnings() -> Iterator[None]:
 # ---- ONNX files ------------------------------------------------------------------------------------------------------
 
 
-def _model_of_file(captured: CapturedGraph, folder: Path) -> RuntimeModel:
+def _read_model_file(captured: CapturedGraph, folder: Path) -> RuntimeModel:
     """Returns the model of an ONNX file, with the inputs that are weights converted back to initializers."""
     import onnx
     from onnx import numpy_helper
@@ -213,7 +213,7 @@ def _model_of_file(captured: CapturedGraph, folder: Path) -> RuntimeModel:
         proto, str(folder / "exported.onnx"), save_as_external_data=True, location="exported.data",
         size_threshold=_MIN_EXTERNAL_BYTES,
     )  # fmt: skip
-    proto = _load_without_data(folder / "exported.onnx")
+    proto = _load_without_weights(folder / "exported.onnx")
     # The nodes of the captured graph have the names of the model's nodes.
     outputs = {node.name: [name for name in node.output if name] for node in proto.graph.node}
     values = {}
@@ -270,7 +270,7 @@ def make_result_function(captured: CapturedGraph) -> Callable[[Sequence[torch.Te
 # ---- shared ----------------------------------------------------------------------------------------------------------
 
 
-def _load_without_data(path: Path) -> onnx.ModelProto:
+def _load_without_weights(path: Path) -> onnx.ModelProto:
     import onnx
 
     return onnx.load(str(path), load_external_data=False)
@@ -283,19 +283,19 @@ def _markable_values(proto: onnx.ModelProto, captured: CapturedGraph, values: di
     """
     from onnx import helper
 
-    described = {value.name: value.type.tensor_type for value in proto.graph.value_info}
+    type_of_value = {value.name: value.type.tensor_type for value in proto.graph.value_info}
     computed = {name for node in proto.graph.node for name in node.output}
     used_names = {value.name for value in proto.graph.output}
     markable = {}
     for op in captured.graph.operations:
         name = values.get(op.name, "")
         meta = op.metas[0] if op.metas else None
-        if meta is None or name not in described or name not in computed or name in used_names:
+        if meta is None or name not in type_of_value or name not in computed or name in used_names:
             continue
-        described_type = described[name]
-        shape = tuple(dim.dim_value for dim in described_type.shape.dim)
+        value_type = type_of_value[name]
+        shape = tuple(dim.dim_value for dim in value_type.shape.dim)
         try:
-            dtype = str(helper.tensor_dtype_to_np_dtype(described_type.elem_type))
+            dtype = str(helper.tensor_dtype_to_np_dtype(value_type.elem_type))
         except KeyError:
             continue
         if shape == tuple(meta.shape) and dtype == str(to_torch_dtype(meta.dtype)).removeprefix("torch."):

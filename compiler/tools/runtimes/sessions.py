@@ -48,8 +48,8 @@ class RuntimeRunError(BuddyError):
 
 def missing_packages(name: str) -> str:
     """Returns a message with the packages that runtime `name` needs and that are not installed; "" if all are."""
-    absent = [package for package in (_PACKAGES[name], *_EXPORTERS) if find_spec(package) is None]
-    return f"{RUNTIMES[name]} needs {' and '.join(absent)}, not installed" if absent else ""
+    missing = [package for package in (_PACKAGES[name], *_EXPORTERS) if find_spec(package) is None]
+    return f"{RUNTIMES[name]} needs {' and '.join(missing)}, not installed" if missing else ""
 
 
 def load_session(name: str, path: Path, threads: int) -> Call:
@@ -87,16 +87,18 @@ def load_openvino(
         settings["INFERENCE_PRECISION_HINT"] = precision
     core = openvino.Core()
     compiled = core.compile_model(transform(core.read_model(str(path))), "CPU", settings)
-    effective = str(compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name())
-    if precision not in ("", effective):
-        raise RuntimeRunError(f"OpenVINO computes in {effective} on this CPU, although {precision} was requested")
+    effective_precision = str(compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name())
+    if precision not in ("", effective_precision):
+        raise RuntimeRunError(
+            f"OpenVINO computes in {effective_precision} on this CPU, although {precision} was requested"
+        )
     request = compiled.create_infer_request()
 
     def call(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         results = request.infer(list(inputs), share_inputs=True)
         return [results[output] for output in compiled.outputs]
 
-    return call, effective
+    return call, effective_precision
 
 
 # ---- messages and the worker -----------------------------------------------------------------------------------------
@@ -159,14 +161,14 @@ def serve(channel: Channel) -> None:
             arrays = write_arrays(Path(request.results), results) if request.results else ()
             channel.send(ModelCalled(seconds, arrays))
     except Exception as error:
-        channel.send(ModelFailed(_message(error)))
+        channel.send(ModelFailed(_describe_error(error)))
 
 
 # Starts of lines in OpenVINO's messages that name lines of its source.
 _SOURCE_LINES = ("Exception from", "Check '", "Summary:")
 
 
-def _message(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     """Returns an error's message in one line, without lines that refer to the runtime's source."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     lines = [line for line in lines if not line.startswith(_SOURCE_LINES)] or lines
@@ -177,23 +179,23 @@ def write_arrays(path: Path, arrays: Sequence[np.ndarray]) -> tuple[ArrayInFile,
     """Writes arrays to a file one after another, contiguous and in row-major order; describes where they are."""
     import numpy as np
 
-    written: list[ArrayInFile] = []
+    entries: list[ArrayInFile] = []
     with open(path, "wb") as file:
-        for each in arrays:
-            array = np.asarray(each)
-            written.append(ArrayInFile(str(array.dtype), array.shape, file.tell()))
+        for value in arrays:
+            array = np.asarray(value)
+            entries.append(ArrayInFile(str(array.dtype), array.shape, file.tell()))
             file.write(np.ascontiguousarray(array).tobytes())
-    return tuple(written)
+    return tuple(entries)
 
 
-def read_arrays(path: Path, written: Sequence[ArrayInFile]) -> list[np.ndarray]:
+def read_arrays(path: Path, entries: Sequence[ArrayInFile]) -> list[np.ndarray]:
     """Reads arrays from a file that `write_arrays` has written."""
     import numpy as np
 
     data = path.read_bytes()
     arrays = []
-    for entry in written:
-        dtype = _dtype(entry.dtype)
+    for entry in entries:
+        dtype = _numpy_dtype(entry.dtype)
         count = int(np.prod(entry.shape, dtype=np.int64))
         array = np.frombuffer(data, dtype, count, entry.offset) if count else np.empty(0, dtype)
         # A copy is writable and aligned, which the runtimes and torch require.
@@ -201,7 +203,7 @@ def read_arrays(path: Path, written: Sequence[ArrayInFile]) -> list[np.ndarray]:
     return arrays
 
 
-def _dtype(name: str) -> np.dtype:
+def _numpy_dtype(name: str) -> np.dtype:
     """Returns the NumPy dtype of a name, also of a type that the package `ml_dtypes` defines."""
     import numpy as np
 

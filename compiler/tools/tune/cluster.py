@@ -98,6 +98,7 @@ class RecipeTrier:
         return reply
 
     def close(self) -> None:
+        """Ends the process."""
         atexit.unregister(self.close)
         self._worker.end()
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from buddy.compiler.runtime.captured import CapturedGraph
 
 # If the values of all nodes take more bytes, the whole program is computed for each node.
-_MAX_KEPT_BYTES = 1 << 30
+_MAX_STORED_BYTES = 1 << 30
 
 
 def time_products(captured: CapturedGraph, request: TimeNodes) -> NodesTimed:
@@ -48,11 +48,13 @@ def time_products(captured: CapturedGraph, request: TimeNodes) -> NodesTimed:
     ops = {op.stable: op for op in captured.graph.operations}
     assignments = {a.node: a for module in lowered for a in module.assignments if a.multiplies and a.node in seconds}
     return NodesTimed(
-        tuple(TimedProduct(node, _kind(ops[node]), a.precision, seconds[node]) for node, a in assignments.items())
+        tuple(
+            TimedProduct(node, _op_and_shapes(ops[node]), a.precision, seconds[node]) for node, a in assignments.items()
+        )
     )
 
 
-def _kind(op: Op) -> str:
+def _op_and_shapes(op: Op) -> str:
     """Returns the op and the shapes of a node: nodes of the same kind take the same time."""
     operands = [argument for argument in op.args if isinstance(argument, Op)]
     shapes = [str(meta.shape) for node in (op, *operands) for meta in node.metas if meta is not None]
@@ -62,16 +64,16 @@ def _kind(op: Op) -> str:
 class ErrorMeter:
     """Measures the errors of `captured` with single nodes in other precisions, in eager arithmetic.
 
-    The values of all nodes are kept, so that only the nodes that depend on the changed node are computed again, unless
-    they exceed `_MAX_KEPT_BYTES`; then each measurement runs the whole program. Known errors are stored on disk, under
-    a hash of the program and its expected results, so that a cancelled search can be resumed.
+    The values of all nodes are stored, so that only the nodes that depend on the changed node are computed again,
+    unless they exceed `_MAX_STORED_BYTES`; then each measurement runs the whole program. Known errors are stored on
+    disk, under a hash of the program and its expected results, so that a cancelled search can be resumed.
     """
 
     def __init__(self, captured: CapturedGraph) -> None:
         self._captured, self._graph = captured, captured.graph
         self._values: dict[str, Any] = {}
         self._expected: list[Any] = []
-        self._states: dict[str, torch.Tensor] = {}
+        self._generator_states: dict[str, torch.Tensor] = {}
         self._symbols: dict[str, int] = {}
         self._key = ""
         self._errors: dict[tuple[str, str], float] = {}
@@ -89,7 +91,7 @@ class ErrorMeter:
                     continue
                 if measured and time.monotonic() > deadline:
                     break
-                self._errors[pair.node, pair.precision] = self._error(pair)
+                self._errors[pair.node, pair.precision] = self._measure_error(pair)
                 measured += 1
         if measured:
             data = [MeasuredError(*key, error) for key, error in sorted(self._errors.items())]
@@ -107,11 +109,11 @@ class ErrorMeter:
         values: dict[str, Any] = dict(zip((op.name for op in self._graph.placeholders), captured.tensors, strict=True))
         for op in self._graph.operations:
             if isinstance(op, RandomOp):
-                self._states[op.name] = torch.get_rng_state()
+                self._generator_states[op.name] = torch.get_rng_state()
             values[op.name] = compute_node(op, values, self._symbols)
             value_bytes += _bytes_of(values[op.name])
         self._expected = self._results(values)
-        self._values = values if value_bytes <= _MAX_KEPT_BYTES else {}
+        self._values = values if value_bytes <= _MAX_STORED_BYTES else {}
         result_fingerprints = [fingerprints([value]) for value in self._expected if isinstance(value, torch.Tensor)]
         self._key = digest(
             serialization.graph_hash(self._graph), program_cache.installation(), str(result_fingerprints)
@@ -126,16 +128,16 @@ class ErrorMeter:
     def _results(self, values: Mapping[str, Any]) -> list[Any]:
         return [values[op.name] if isinstance(op, Op) else op for op in self._graph.results]
 
-    def _error(self, pair: MeasuredError) -> float:
+    def _measure_error(self, pair: MeasuredError) -> float:
         precisions = {pair.node: pair.precision}
         if self._values:
-            results = self._results({**self._values, **self._changed(precisions)})
+            results = self._results({**self._values, **self._compute_changed(precisions)})
         else:
             torch.manual_seed(SEED)
             results = compute_results(self._graph, self._captured.tensors, self._captured.numbers, precisions)
         return error_of_results(results, self._expected)
 
-    def _changed(self, precisions: Mapping[str, str]) -> dict[str, Any]:
+    def _compute_changed(self, precisions: Mapping[str, str]) -> dict[str, Any]:
         """Returns the values of the nodes in `precisions`, and of all nodes that depend on them."""
         changed: dict[str, Any] = {}
         for op in self._graph.operations:
@@ -147,8 +149,8 @@ class ErrorMeter:
 
     def _restore_generator(self, op: Op) -> None:
         """Sets the generator to its state before `op` in the full run, if `op` draws random numbers."""
-        if op.name in self._states:
-            torch.set_rng_state(self._states[op.name])
+        if op.name in self._generator_states:
+            torch.set_rng_state(self._generator_states[op.name])
 
 
 def _bytes_of(value: Any) -> int:

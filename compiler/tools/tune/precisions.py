@@ -44,7 +44,7 @@ A = TypeVar("A")
 _TIMING_END, _MEASURING_END = 0.4, 0.7
 # The order in which precisions are timed: those that are likely to save the most time first.
 _LIKELY_FASTEST: tuple[Precision, ...] = (F32, "bf16", "int8-dynamic", "bf16x3")
-_ORDER = (*_LIKELY_FASTEST, *(precision for precision in PRECISIONS if precision not in _LIKELY_FASTEST))
+_TIMING_ORDER = (*_LIKELY_FASTEST, *(precision for precision in PRECISIONS if precision not in _LIKELY_FASTEST))
 # The duration in seconds of one request to measure errors; progress is reported after each.
 _ERROR_REQUEST_SECONDS = 3.0
 # A precision that saves a smaller fraction of a product's time is ignored, because it may be noise.
@@ -72,10 +72,10 @@ def greedy_steps(nodes: Sequence[NodePrecision]) -> list[PrecisionStep]:
     The steps of a node are the upper convex hull of its precisions: each saves less time per error than the one before.
     """
     steps = [step for node in nodes for step in _steps_of(node)]
-    return sorted(steps, key=_gain, reverse=True)
+    return sorted(steps, key=_saved_per_error, reverse=True)
 
 
-def _gain(step: PrecisionStep) -> float:
+def _saved_per_error(step: PrecisionStep) -> float:
     return step.saved / step.squared_error if step.squared_error else math.inf
 
 
@@ -90,7 +90,7 @@ def _steps_of(node: NodePrecision) -> Iterator[PrecisionStep]:
         ]
         if not candidates:
             return
-        step = max(candidates, key=lambda step: (_gain(step), step.saved))
+        step = max(candidates, key=lambda step: (_saved_per_error(step), step.saved))
         yield step
         error, saved = error + step.squared_error, saved + step.saved
 
@@ -176,11 +176,11 @@ class PrecisionSearch:
     async def _time_products(self) -> list[NodePrecision]:
         """Returns all products of float32 with the time that each precision saves, without errors."""
         timed: dict[Precision, NodesTimed] = {}
-        for number, precision in enumerate(_ORDER):
+        for number, precision in enumerate(_TIMING_ORDER):
             if number > 1 and self.elapsed > _TIMING_END * self.frame.seconds:
-                self.notes.append(f"not enough time to measure {', '.join(_ORDER[number:])}")
+                self.notes.append(f"not enough time to measure {', '.join(_TIMING_ORDER[number:])}")
                 break
-            self._report_progress(f"timing products in {precision}", number / len(_ORDER))
+            self._report_progress(f"timing products in {precision}", number / len(_TIMING_ORDER))
             result = await self._ask(
                 TimeNodes(replace(self.f32_recipe, precision=precision), self.frame.recipe_seconds), NodesTimed
             )

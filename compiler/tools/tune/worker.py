@@ -58,6 +58,7 @@ def _without_spare_storage(tensor: torch.Tensor) -> torch.Tensor:
 
 @serves(LoadMessage | TuningRequest)
 def serve(channel: Channel) -> None:
+    """Loads the graph of the first message, and answers the requests that follow."""
     load_message = channel.receive()
     if isinstance(load_message, LoadMessage) and (captured := _load_graph(channel, load_message)) is not None:
         channel.send(Done())

@@ -12,7 +12,7 @@ from buddy.app.screens.log import LogScreen
 from buddy.app.screens.plot import PlotScreen
 from buddy.app.screens.profile import FlameScreen, FlameTree, HotSpotScreen
 from buddy.app.screens.results import ResultScreen
-from buddy.compiler.support.target import cycle_counter
+from buddy.compiler.support.cycle_counter import cycle_counter
 from tests.app.reports.test_profile import INFO, REPORT
 
 pytestmark = pytest.mark.skipif(cycle_counter() is None, reason="no known cycle counter on this machine")

@@ -107,7 +107,7 @@ def test_every_node_that_computes_has_generated_lines(compiled: Compiled) -> Non
 
 @pytest.mark.slow
 def test_instructions_lead_to_the_lines_whose_calls_were_inlined(compiled: Compiled) -> None:
-    lines = [line for line in compiled.stages["asm"].lines if line.machine]
+    lines = [line for line in compiled.stages["asm"].lines if line.machine_code]
     assert all(line.names for line in lines)
     assert sum(not line.is_derived for line in lines) > len(lines) / 4
     division = names_at([line for line in lines if not line.is_derived], "vdivps")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from buddy.compiler.tools.bench.errors import (
-    MIN_ALLOWED,
+    MIN_ALLOWED_ERROR,
     StepDifference,
     gradient_spreads,
     largest_error,
@@ -45,7 +45,7 @@ NAMES = ("the loss", "the gradient of weight")
 def test_a_gradient_that_a_rounding_switches_has_a_spread_that_allows_it() -> None:
     near, far = Step(margin=1e-8), Step(margin=1e-2)
     assert near.spreads()[1] > 0.02
-    assert far.spreads()[1] < MIN_ALLOWED / 20
+    assert far.spreads()[1] < MIN_ALLOWED_ERROR / 20
     # What a sum in another order may give: the hidden value changes sides, and with it the gradient of its row.
     found = {}
     for step in (near, far):
@@ -56,7 +56,7 @@ def test_a_gradient_that_a_rounding_switches_has_a_spread_that_allows_it() -> No
     assert not found[near].problem
     assert found[near].error > 0.02
     assert "the gradient of weight differs from eager's by " in found[far].problem
-    assert f"{MIN_ALLOWED:.1e} is allowed" in found[far].problem
+    assert f"{MIN_ALLOWED_ERROR:.1e} is allowed" in found[far].problem
 
 
 def test_disturbed_tensors_have_their_values_again() -> None:

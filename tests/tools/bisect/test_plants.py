@@ -23,7 +23,7 @@ from buddy.compiler.protocol.recipe import LOWERING_STEP, PassStep
 from buddy.compiler.protocol.worker_messages import FailureReply
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.support.processes.channel import Channel
-from buddy.compiler.tools.bisect import Stopped, bisect, steps
+from buddy.compiler.tools.bisect import BisectionStopped, bisect, steps
 from buddy.compiler.tools.bisect.trials import RecipeTrials, make_subject
 from buddy.compiler.tools.extract import Subgraph
 from tests.programs import captured
@@ -139,7 +139,7 @@ def test_a_right_program_has_nothing_to_look_for(master: Channel, program: Captu
 def test_a_search_that_nobody_waits_for_stops(program: CapturedGraph) -> None:
     read_end, write_end = os.pipe()
     os.close(write_end)
-    with pytest.raises(Stopped):
+    with pytest.raises(BisectionStopped):
         bisect(Channel(read_end, -1, FailureReply), program, default_recipe(), Criterion())
     os.close(read_end)
 

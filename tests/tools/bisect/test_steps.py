@@ -104,7 +104,7 @@ def test_what_needs_the_step_at_fault_goes_with_it() -> None:
 
     found = steps.find_culprit_steps(RECIPE, attempt, judge)
     assert found[0] == wrong
-    assert attempt(steps.without_steps(RECIPE, found)).right
+    assert attempt(steps.without_steps(RECIPE, found)).is_right
 
 
 def test_a_step_of_another_recipe_is_optional() -> None:
@@ -124,4 +124,4 @@ def test_without_any_culprit_the_answer_speaks_of_no_other_ones(outcome: RecipeO
     bisection = search._Bisection(cast(Any, None), cast(Any, None), RECIPE, lambda _what, _done: None)
     bisection.original_outcome = outcome
     expected = f"no single pass or lowering is {reason}: no trial makes the whole program right"
-    assert bisection._describe_culprits([], [], right=False) == expected
+    assert bisection._describe_culprits([], [], is_right=False) == expected

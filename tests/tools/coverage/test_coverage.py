@@ -287,7 +287,7 @@ from buddy.compiler.tools.coverage.worker import CoverageWorker
 worker = CoverageWorker(CoveragePlan(samples=1))
 fork = worker._get_fork()
 fork.kill()
-fork.cause()
+fork.wait_for_cause()
 worker._get_fork = lambda: (delattr(worker, "_get_fork"), fork)[1]  # as it may look for a moment
 print(worker.check(OpDtypePair("neg", "float32")).outcome)
 worker.close()

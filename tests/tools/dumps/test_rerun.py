@@ -105,7 +105,7 @@ def test_passes_that_the_inliner_runs_itself_are_no_steps(tmp_path: Path) -> Non
     """Two functions: the log has three stages of `canonicalize` more than the pipeline has."""
     dump = scanned(write_log(tmp_path / "a.log", AFTER))
     pipelines = list(possible_pipelines(dump.stages))
-    assert "func.func(canonicalize" in pipelines[0].text(0)
+    assert "func.func(canonicalize" in pipelines[0].to_text(0)
     inner = max(pipelines[0].inner)
     number = StepNumbers()
     numbers = [number.add(stage) for stage in dump.stages]
@@ -257,10 +257,10 @@ def test_the_pipelines_of_a_log_and_of_a_folder_are_the_same(tmp_path: Path) -> 
     of_log = next(possible_pipelines(scanned(folder / "module_scope.log").stages))
     of_tree = next(possible_pipelines(scanned(folder / "tree").stages))
     assert isinstance(of_tree, Pipeline)
-    assert of_tree.text(0).startswith(of_log.text(0)[:-1])
-    assert of_log.text(0) == (
+    assert of_tree.to_text(0).startswith(of_log.to_text(0)[:-1])
+    assert of_log.to_text(0) == (
         "builtin.module(func.func(canonicalize,cse),inline,func.func(linalg-generalize-named-ops),one-shot-bufferize,"
         "func.func(convert-linalg-to-loops,canonicalize),convert-scf-to-cf)"
     )
     triton = next(possible_pipelines(scanned(unpack("triton", tmp_path) / "passes.log").stages))
-    assert triton.text(0).startswith("builtin.module(inline{default-pipeline=canonicalize ")
+    assert triton.to_text(0).startswith("builtin.module(inline{default-pipeline=canonicalize ")

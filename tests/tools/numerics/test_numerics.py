@@ -24,7 +24,7 @@ from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.graph_interpreter import symbol_values
-from buddy.compiler.runtime.nodes import compare_nodes
+from buddy.compiler.runtime.node_comparison import compare_nodes
 from buddy.compiler.runtime.torch_values import fingerprints
 from tests.models import stack
 from tests.programs import captured

@@ -26,7 +26,7 @@ PAIRS = tuple(
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(disk_cache.VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(disk_cache.ENVIRONMENT_VARIABLE, str(tmp_path / "cache"))
 
 
 def program(scale: float = 1.0) -> CapturedGraph:
@@ -41,7 +41,7 @@ def request(pairs: tuple[MeasuredError, ...] = PAIRS, seconds: float = 60.0) -> 
 @pytest.mark.parametrize("kept_bytes", [1 << 30, 0])
 def test_errors_are_those_of_the_whole_program(kept_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether the values of all nodes are kept or not."""
-    monkeypatch.setattr(nodes, "_MAX_KEPT_BYTES", kept_bytes)
+    monkeypatch.setattr(nodes, "_MAX_STORED_BYTES", kept_bytes)
     graph = program()
     measured = nodes.ErrorMeter(graph).measure(request()).errors
     assert [(one.node, one.precision) for one in measured] == [(one.node, one.precision) for one in PAIRS]

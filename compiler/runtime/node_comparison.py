@@ -22,7 +22,7 @@ from buddy.compiler.protocol.numerics import (
     ObservedProgram,
     Reference,
 )
-from buddy.compiler.runtime.compare import ErrorMetrics, detects_moved_elements, tolerance_of
+from buddy.compiler.runtime.compare import ErrorMetrics, can_detect_moved_elements, tolerance_of
 from buddy.compiler.runtime.executable import LoadedProgram
 from buddy.compiler.runtime.graph_interpreter import SEED, LockstepInterpreter, narrow, symbol_values
 from buddy.compiler.runtime.measure import torch_threads
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from buddy.compiler.runtime.captured import CapturedGraph
 
 OnProgress = Callable[[str, float], None]
-_PRODUCTS = (MatmulOp, AddMMOp, BatchMatmulOp)
+_PRODUCT_OPS = (MatmulOp, AddMMOp, BatchMatmulOp)
+# The number of progress reports in one comparison.
 _PROGRESS_STEPS = 20
 
 
@@ -88,7 +89,8 @@ class _Comparison:
     other direction changes later values by a fraction of that difference.
 
     `errors` are the deviations of observed values, and `own_errors` those of nodes that run alone on the reference's
-    operands. `not_finite` has the numbers of NaNs and infinities in the reference's values. All are by stable name.
+    operands. `nonfinite_counts` has the numbers of NaNs and infinities in the reference's values. All are by stable
+    name.
     """
 
     def __init__(
@@ -99,15 +101,17 @@ class _Comparison:
         self._nodes = {op.stable: op for op in captured.graph.operations}
         self._tensors = {op.name: t for op, t in zip(captured.graph.placeholders, captured.tensors, strict=True)}
         artifact = from_bytes(program.artifact)
-        self._loaded, self._deviations = LoadedProgram(artifact, frozen=True), ErrorMetrics()
-        self._loaded.pack(captured.tensors)
-        self._names = iter(artifact.observed)
+        self._compiled, self._deviations = LoadedProgram(artifact, frozen=True), ErrorMetrics()
+        self._compiled.pack(captured.tensors)
+        self._remaining_names = iter(artifact.observed)
         self._node_programs = dict(self._make_node_programs(program.node_programs))
-        self._computing = {name for name, (node_program, _, _) in self._node_programs.items() if not node_program.moves}
+        self._names_that_compute = {
+            name for name, (node_program, _, _) in self._node_programs.items() if not node_program.moves
+        }
         self.errors: dict[str, Deviation] = {}
         self.own_errors: dict[str, Deviation] = {}
-        self.not_finite: dict[str, tuple[int, int]] = {}
-        self._finite: set[str] = set()
+        self.nonfinite_counts: dict[str, tuple[int, int]] = {}
+        self._finite_names: set[str] = set()
         # By name, moved inputs that are not yet known to be finite, each with its stable name.
         self._unchecked_moves: dict[str, tuple[str, torch.Tensor]] = {}
         self._count = 0
@@ -117,16 +121,16 @@ class _Comparison:
         self._reference_run = LockstepInterpreter(
             captured.graph, captured.tensors, symbols, artifact.observed, reference, self._compare_node, reads
         )
-        self._arithmetic = LockstepInterpreter(
+        self._reduced_run = LockstepInterpreter(
             captured.graph, captured.tensors, symbols, artifact.observed, precisions=program.precisions
         )
-        self._affected = _users_of(program.precisions, captured.graph.operations)
+        self._affected_by_precisions = _users_of(program.precisions, captured.graph.operations)
 
     def _make_node_programs(
         self, descriptions: Sequence[NodeProgram]
     ) -> Iterator[tuple[str, tuple[_NodeProgram, Any, Any]]]:
         """Yields the stable name of each computing node, with its program, its inputs and its results."""
-        packed = self._loaded.packed_copies()
+        packed = self._compiled.packed_copies()
         for description in descriptions:
             node_program = _NodeProgram(description, packed)
             for inputs, results in description.uses:
@@ -137,41 +141,41 @@ class _Comparison:
         captured = self._captured
         torch.manual_seed(SEED)
         with observe_nodes(self._compare_value):
-            self._loaded(captured.tensors, captured.numbers)
+            self._compiled(captured.tensors, captured.numbers)
         self._reference_run.finish()
         counts = {stable: count_nonfinite(value) for stable, value in self._unchecked_moves.values()}
-        self.not_finite |= {stable: numbers for stable, numbers in counts.items() if numbers != (0, 0)}
+        self.nonfinite_counts |= {stable: numbers for stable, numbers in counts.items() if numbers != (0, 0)}
 
     # ---- observed values ---------------------------------------------------------------------------------------------
 
     def _compare_value(self, value: torch.Tensor) -> None:
-        """Receives the next observed value of the compiled program."""
-        name = next(self._names)
+        """Compares the next observed value of the compiled program with the reference's."""
+        name = next(self._remaining_names)
         reference = _result(self._reference_run.reach(name), -1)
         error = self._deviations.of(value, reference)
-        if name in self._affected:
-            arithmetic = _result(self._arithmetic.reach(name), -1)
-            error = self._judge(
+        if name in self._affected_by_precisions:
+            arithmetic = _result(self._reduced_run.reach(name), -1)
+            error = self._judge_by_arithmetic(
                 error, self._deviations.of(value, arithmetic), self._deviations.of(arithmetic, reference)
             )
-            self._arithmetic.release(name)
+            self._reduced_run.release(name)
         self.errors[name] = error
         self._reference_run.release(name)
 
     @staticmethod
-    def _judge(error: Deviation, remaining: Deviation, effect: Deviation) -> Deviation:
+    def _judge_by_arithmetic(error: Deviation, remaining: Deviation, effect: Deviation) -> Deviation:
         """Returns `error` with its ratio to the tolerance that reduced precisions allow.
 
         `remaining` is the difference from the same arithmetic in PyTorch, `effect` the difference of that arithmetic
         from the reference.
         """
-        share = remaining.of_tolerance
-        if share > 1.0 and effect.largest and effect.relative:
-            share = max(remaining.largest / effect.largest, remaining.relative / effect.relative)
-        return replace(error, of_tolerance=share, where=error.where if share > 1.0 else "")
+        of_tolerance = remaining.of_tolerance
+        if of_tolerance > 1.0 and effect.largest and effect.relative:
+            of_tolerance = max(remaining.largest / effect.largest, remaining.relative / effect.relative)
+        return replace(error, of_tolerance=of_tolerance, where=error.where if of_tolerance > 1.0 else "")
 
     def _compare_node(self, op: Op, value: torch.Tensor) -> None:
-        """Receives a node of the reference with its value: runs the node's program, and looks for NaNs."""
+        """Runs the program of a node that the reference has computed, and counts the NaNs and infinities of `value`."""
         self._count += 1
         if self._count % max(1, len(self._nodes) // _PROGRESS_STEPS) == 0:
             done = self._count / len(self._nodes)
@@ -179,9 +183,9 @@ class _Comparison:
         if op.stable in self._node_programs:
             self._run_alone(op, value)
         if isinstance(value, torch.Tensor):
-            self._find_not_finite(op, value)
+            self._count_nonfinite_elements(op, value)
 
-    def _find_not_finite(self, op: Op, value: torch.Tensor) -> None:
+    def _count_nonfinite_elements(self, op: Op, value: torch.Tensor) -> None:
         """Counts the NaNs and infinities of a reference value, unless it is known to have none.
 
         A value whose compiled counterpart is finite and within tolerance is finite, and so is a moved finite value.
@@ -189,7 +193,7 @@ class _Comparison:
         operands, and moved weights need not be read.
         """
         deviation, parents = self.own_errors.get(op.stable), [parent.name for parent in op.parents]
-        moves = isinstance(op, ReshapeFamilyOp) and not isinstance(op, ViewDtypeOp)  # its bits may mean anything
+        moves = isinstance(op, ReshapeFamilyOp) and not isinstance(op, ViewDtypeOp)  # whose result has other elements
         if moves and all(name in self._tensors for name in parents):
             self._unchecked_moves[op.name] = op.stable, value
             return
@@ -197,19 +201,20 @@ class _Comparison:
             deviation is not None
             and deviation.ok
             and not (deviation.nans or deviation.infs)
-            and op.stable in self._computing
+            and op.stable in self._names_that_compute
         )
-        if not is_finite and not (moves and self._finite.issuperset(parents)):
+        if not is_finite and not (moves and self._finite_names.issuperset(parents)):
             counts = count_nonfinite(value)
             if counts != (0, 0):
-                self.not_finite[op.stable] = counts
+                self.nonfinite_counts[op.stable] = counts
                 return
-        self._finite.add(op.name)
-        if isinstance(op, _PRODUCTS) and value.numel() and not op.kwargs:
+        self._finite_names.add(op.name)
+        if isinstance(op, _PRODUCT_OPS) and value.numel() and not op.kwargs:
             for name in parents:
                 self._unchecked_moves.pop(name, None)
 
     def _run_alone(self, op: Op, value: torch.Tensor) -> None:
+        """Runs the program of one node on the reference's operands, and compares its results with `value`."""
         node_program, inputs, results = self._node_programs[op.stable]
         if node_program.is_settled:
             self.own_errors |= dict.fromkeys((name for name, _ in results), Deviation())
@@ -223,13 +228,13 @@ class _Comparison:
             self.own_errors[name] = self._deviations.of(compiled, _result(value, result_index))
         if op.stable in self._program.precisions:
             values = dict(zip(inputs, tensors, strict=True)) | {p.name: self._narrow(p.name) for p in op.parents}
-            arithmetic = self._deviations.of(compiled_results[0], self._arithmetic.compute_alone(op, values))
+            remaining = self._deviations.of(compiled_results[0], self._reduced_run.compute_alone(op, values))
             self.own_errors[op.stable] = replace(
-                self.own_errors[op.stable], of_tolerance=arithmetic.of_tolerance, where=arithmetic.where
+                self.own_errors[op.stable], of_tolerance=remaining.of_tolerance, where=remaining.where
             )
         is_equal = node_program.moves and all(self.own_errors[name] == Deviation() for name, _ in results)
         node_program.is_settled = is_equal and all(
-            detects_moved_elements(_result(value, result_index)) for _, result_index in results
+            can_detect_moved_elements(_result(value, result_index)) for _, result_index in results
         )
 
     def _narrow(self, name: str) -> torch.Tensor:
@@ -261,7 +266,7 @@ class _Comparison:
             first_node,
             cause,
             tuple(self._unobserved_before(first_node)) if cause == "error" else (),
-            tuple(self._origins(nodes)),
+            tuple(self._find_origins(nodes)),
             tuple(op.stable for op in self._captured.graph.results if isinstance(op, Op)),
             seconds,
             self._program.seconds,
@@ -270,11 +275,11 @@ class _Comparison:
 
     def _node_numbers(self, op: Op) -> NodeNumbers:
         name = op.stable
-        nans, infs = self.not_finite.get(name, (0, 0))
+        nans, infs = self.nonfinite_counts.get(name, (0, 0))
         meta = next((meta for meta in op.metas if meta is not None), None)
         tolerance = str(tolerance_of(to_torch_dtype(meta.dtype))) if meta is not None else ""
         precision = self._program.precisions.get(name, "")
-        if name in self._affected and tolerance:
+        if name in self._affected_by_precisions and tolerance:
             tolerance += ", of the same arithmetic in PyTorch; in the program, the difference that it makes from eager"
         why = self._program.why.get(name, "")
         value_state = self._program.value_states[name]
@@ -293,20 +298,22 @@ class _Comparison:
                 pending += op.parents
         return [op for op in self._nodes if op in unobserved]
 
-    def _origins(self, nodes: Sequence[NodeNumbers]) -> Iterator[NanOrigin]:
+    def _find_origins(self, nodes: Sequence[NodeNumbers]) -> Iterator[NanOrigin]:
         """Yields the origins of NaNs and infinities in eager and in compiled code."""
         by_name = {numbers.node: numbers for numbers in nodes}
         for kind_index, kind in enumerate(("nan", "inf")):
-            inputs = _Inputs(self._tensors, kind_index)
+            inputs = _InputsWithNonfinite(self._tensors, kind_index)
             for side, has in (
                 ("eager", _eager_has(by_name, kind_index)),
                 ("compiled", _compiled_has(by_name, kind_index)),
             ):
-                origin = self._origin(has, inputs)
+                origin = self._find_origin(has, inputs)
                 if origin is not None:
                     yield NanOrigin(kind, side, *origin)  # type: ignore[arg-type]
 
-    def _origin(self, has: Callable[[Op, Mapping[str, bool]], bool], inputs: _Inputs) -> tuple[str, bool] | None:
+    def _find_origin(
+        self, has: Callable[[Op, Mapping[str, bool]], bool], inputs: _InputsWithNonfinite
+    ) -> tuple[str, bool] | None:
         """Returns the first node that has a NaN (or infinity) while its operands have none, and False.
 
         Without such a node, returns the first node that gets it from an input of the graph, and True; else `None`.
@@ -332,8 +339,8 @@ def _users_of(names: Collection[str], operations: Iterable[Op]) -> set[str]:
     return users
 
 
-class _Inputs:
-    """The names of the graph inputs that have a NaN (`kind_index` 0) or an infinity (`kind_index` 1)."""
+class _InputsWithNonfinite:
+    """Contains the names of the graph inputs that have a NaN (`kind_index` 0) or an infinity (`kind_index` 1)."""
 
     def __init__(self, tensors: Mapping[str, torch.Tensor], kind_index: int) -> None:
         self._tensors, self._kind_index = tensors, kind_index
@@ -348,15 +355,20 @@ class _Inputs:
         return self._has_kind[str(name)]
 
 
+# Returns whether the value of a node has a NaN (or an infinity), given by name whether earlier nodes have one.
 HasNonfinite = Callable[[Op, Mapping[str, bool]], bool]
 
 
 def _eager_has(nodes: Mapping[str, NodeNumbers], kind_index: int) -> HasNonfinite:
+    """Returns a test of the reference's value."""
     return lambda op, _has_by_name: (nodes[op.stable].nans, nodes[op.stable].infs)[kind_index] > 0
 
 
 def _compiled_has(nodes: Mapping[str, NodeNumbers], kind_index: int) -> HasNonfinite:
-    """Tests the compiled value; if it is unobserved, the result of the node's own program, else the operands."""
+    """Returns a test of the compiled value.
+
+    If it is unobserved, tests the result of the node's own program; without one, the operands and the reference.
+    """
 
     def has(op: Op, has_by_name: Mapping[str, bool]) -> bool:
         numbers = nodes[op.stable]
