@@ -81,8 +81,8 @@ def test_a_process_has_a_part_in_it(
     beside: list[ObjectWorker], alone: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answered: list[int] = []
-    answers = ObjectWorker.answers
-    monkeypatch.setattr(ObjectWorker, "answers", lambda self: answered.extend(found := answers(self)) or found)
+    answers = ObjectWorker.take_answers
+    monkeypatch.setattr(ObjectWorker, "take_answers", lambda self: answered.extend(found := answers(self)) or found)
     assert images(MODULES * 3) == alone * 3
     assert answered
 

@@ -213,7 +213,10 @@ def _inductor_backend(timer: _CompileTimer) -> Any:
 
 
 def _prepare_zentorch(loaded: LoadedModel) -> SubjectCall:
-    """Compiles by AMD's backend, which rewrites weights in place. Raises `SideError` on CPUs without AVX-512."""
+    """Compiles by AMD's backend, which rewrites weights in place.
+
+    Raises `SideError` on CPUs without AVX-512, or if zentorch is not installed.
+    """
     if not host_has_features("avx512f"):
         raise SideError("zentorch optimises on CPUs with AVX-512 only")
     if find_spec("zentorch") is None:
@@ -224,9 +227,14 @@ def _prepare_zentorch(loaded: LoadedModel) -> SubjectCall:
 
 
 def _prepare_torchscript(loaded: LoadedModel, precision: BenchPrecision) -> SubjectCall:
-    """Traces and freezes the model, with oneDNN's fusion; bfloat16 is autocast's, as PyTorch documents it."""
+    """Traces and freezes the model, with oneDNN's fusion; for bfloat16 under autocast, as PyTorch documents it.
+
+    Raises `SideError` if a function has to be quantised.
+    """
     torch.jit.enable_onednn_fusion(True)
-    if precision == "int8-dynamic" and isinstance(loaded.model, torch.nn.Module):
+    if precision == "int8-dynamic":
+        if not isinstance(loaded.model, torch.nn.Module):
+            raise SideError("only modules are quantised, and the subject is a function")
         loaded = replace(loaded, model=quantize_linears_dynamically(loaded.model))
     flat = FlatModel(loaded).eval()
     (tensors,) = flat.inputs
