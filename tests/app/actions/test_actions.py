@@ -172,7 +172,7 @@ def test_the_keys_of_a_prompt_can_be_clicked() -> None:
 
 
 def test_no_message_names_a_default_key() -> None:
-    root = Path(__file__).methods_of_actions().parents[3] / "app"
+    root = Path(__file__).resolve().parents[3] / "app"
     # Keys that no setting changes: of the terminal's server, and while a screen opens.
     fixed = {"web.py", "key_queue.py", "editor.py"}
     key = re.compile(r"[Pp]ress (?:[^\W\d_]|[!/?]|g [^\W\d_]|space|enter|ctrl\+\w)[ \"]")
