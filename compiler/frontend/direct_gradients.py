@@ -1,4 +1,4 @@
-"""Calls graphs with gradients without AOTAutograd's runtime wrappers, which take longer than a small layer.
+"""Calls graphs with gradients directly: AOTAutograd's runtime wrappers take longer than a small layer computes.
 
 AOTAutograd compiles the backward graph at the first backward pass. From then on, an autograd function calls the native
 functions of both graphs, if the wrappers would do no more than this: no input is written to, no result is a view or an
@@ -35,7 +35,7 @@ class NativeGraph:
 
 @dataclass(frozen=True)
 class _Forward:
-    """The forward graph; its first results are the program's, `saved_names` are the nodes of the others, in order."""
+    """The forward graph. The program's results come first, then the saved tensors, whose nodes are `saved_names`."""
 
     native: NativeGraph
     requires_gradient: tuple[bool, ...]  # by input
@@ -44,7 +44,10 @@ class _Forward:
 
 
 class DirectGradients:
-    """The direct calls of one graph with gradients. AOTAutograd's function makes calls until both parts are known."""
+    """The direct calls of one graph with gradients.
+
+    Calls go through AOTAutograd's function until the forward and the backward graph have been added.
+    """
 
     def __init__(self) -> None:
         self._forward: _Forward | None = None
@@ -64,13 +67,14 @@ class DirectGradients:
     def add_forward(self, native: NativeGraph | None, module: GraphModule, metadata: Any) -> None:
         """Adds the forward graph, whose inputs are those of the Dynamo graph; `metadata` is AOTAutograd's.
 
-        AOTAutograd's function stays if a result is an input or repeated, because autograd makes views of those. It also
-        stays if hooks on saved tensors are active, which it may have traced, if compiled autograd is enabled, which can
-        trace AOTAutograd's functions only, or if the program may write to saved tensors, which its own autograd
-        functions keep unchecked.
+        Calls stay with AOTAutograd's function in these cases:
+        - A result is an input, or repeated: autograd makes views of those.
+        - Hooks on saved tensors are active, which the function may have traced.
+        - Compiled autograd is enabled, which can trace only AOTAutograd's functions.
+        - The program's own autograd functions save tensors without a check that nothing writes to them.
         """
-        is_unchecked = getattr(metadata, "num_tensors_saved_with_no_vc_check", 0)
-        if _has_hooks() or torch._dynamo.config.compiled_autograd or is_unchecked:
+        n_unchecked_tensors = getattr(metadata, "num_tensors_saved_with_no_vc_check", 0)
+        if _has_hooks() or torch._dynamo.config.compiled_autograd or n_unchecked_tensors:
             return
         if native is None or None in native.sources:
             return

@@ -82,7 +82,7 @@ def _as_type(base: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def convert_with_view_bases(aten: AtenGraph, ops_map: OpsMap | None = None) -> Conversion:
-    """Like `to_buddy`, with additional results: the last `n_bases` are the bases of results that are views."""
+    """Like `to_buddy`, with more results: the last `Conversion.n_bases` ones are the bases of results that are views."""
     bases = _missing_bases(aten.module)
     if not bases:
         return to_buddy(aten, ops_map=ops_map)
@@ -111,13 +111,13 @@ def _missing_bases(module: GraphModule) -> list[Node]:
             views.setdefault(root, []).append(node)
     return [
         root for root, nodes in views.items()
-        if root not in nodes and (len(nodes) > 1 or _is_visible_view(nodes[0].meta["val"]))
+        if root not in nodes and (len(nodes) > 1 or _differs_from_copy(nodes[0].meta["val"]))
     ]  # fmt: skip
 
 
-def _is_visible_view(value: torch.Tensor) -> bool:
+def _differs_from_copy(value: torch.Tensor) -> bool:
     """True if a view differs from a separate tensor in its start in memory, or in a lazy flag."""
-    return value.is_conj() or value.is_neg() or not _starts_at_memory(value)
+    return value.is_conj() or value.is_neg() or not _has_zero_offset(value)
 
 
 class GraphResults:
@@ -154,7 +154,7 @@ class GraphResults:
     def sources(self, n_inputs: int) -> tuple[int | None, ...] | None:
         """Returns the index of each result in the computed tensors followed by `n_inputs` inputs; `None` for no tensor.
 
-        Returns `None` if a result is a view, a number or another input, or has other strides than compiled code writes.
+        Returns `None` if a result is a view, a number or a constant, or has other strides than compiled code writes.
         """
         n_computed, indices = self.n_computed, list[int | None]()
         for source in self._plan:
@@ -248,7 +248,7 @@ class _Memory:
         if storage_of(value) is None or value.is_conj() or value.is_neg():
             return False  # compiled code writes resolved values: views without the flag would then need it
         is_producer = _root(node) is node.meta.get(STANDS_FOR, node)
-        return (is_producer and _starts_at_memory(value)) or self._fills_storage(op)
+        return (is_producer and _has_zero_offset(value)) or self._fills_storage(op)
 
     def _fills_storage(self, op: Op) -> bool:
         """True if every element of the storage occurs exactly once in the tensor, in memory order, for all sizes."""
@@ -271,7 +271,7 @@ def _root(node: Node) -> Node:
     return _root(node) if STANDS_FOR in node.meta else node
 
 
-def _starts_at_memory(value: torch.Tensor) -> bool:
+def _has_zero_offset(value: torch.Tensor) -> bool:
     """True if a tensor starts at its memory's first element, for all sizes; checked without adding a guard."""
     offset = value.storage_offset()
     return isinstance(offset, int) and offset == 0

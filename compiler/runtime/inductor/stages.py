@@ -59,22 +59,25 @@ def compile_captured(channel: Channel, captured: CapturedGraph, recipe: Recipe, 
 
 
 def text_of(lines: Sequence[Line]) -> StageText:
-    """Returns the text of lines with their nodes; in each set, the nodes are either its line's own or derived ones."""
-    keys: dict[tuple[NodeNames, bool], int] = {((), False): 0}
-    numbers = []
+    """Returns the text of lines with their nodes.
+
+    The nodes of a set are either all direct or all derived, so the same names may be two sets.
+    """
+    set_numbers: dict[tuple[NodeNames, bool], int] = {((), False): 0}
+    line_sets = []
     for line in lines:
         key = (line.names, line.is_derived and bool(line.names))
-        numbers.append(keys.setdefault(key, len(keys)))
-    derived = {number: names for (names, is_derived), number in keys.items() if is_derived}
-    has_code = any(line.machine_code for line in lines)
-    weights = Counter[str]()
+        line_sets.append(set_numbers.setdefault(key, len(set_numbers)))
+    derived = {number: names for (names, is_derived), number in set_numbers.items() if is_derived}
+    has_machine_code = any(line.machine_code for line in lines)
+    amounts = Counter[str]()
     for line in lines:
         kind = "unmapped" if not line.names else "derived" if line.is_derived else "direct"
-        weights[kind] += len(line.machine_code) if has_code else bool(line.text.strip())
-    origins = Origins(weights["direct"], weights["derived"], weights["unmapped"])
-    machine = tuple(line.machine_code for line in lines) if has_code else ()
+        amounts[kind] += len(line.machine_code) if has_machine_code else bool(line.text.strip())
+    origins = Origins(amounts["direct"], amounts["derived"], amounts["unmapped"])
+    machine = tuple(line.machine_code for line in lines) if has_machine_code else ()
     content = "\n".join(line.text for line in lines) + "\n"
-    return StageText(content, tuple(numbers), tuple(names for names, _ in keys), derived, origins, machine)
+    return StageText(content, tuple(line_sets), tuple(names for names, _ in set_numbers), derived, origins, machine)
 
 
 def _unsupported(captured: CapturedGraph) -> Diagnostic | None:
@@ -88,7 +91,7 @@ def _unsupported(captured: CapturedGraph) -> Diagnostic | None:
 
 
 def _remarks(recipe: Recipe) -> tuple[tuple[str, str, str], ...]:
-    """Returns a remark for each choice of a node that the recipe has for this compiler's own code."""
+    """Returns a remark for each lowering and precision of the recipe, which Inductor ignores."""
     reason = "has no effect: Inductor compiles the captured graph"
     choices = [(choice.node, f"the lowering {choice.lowering} {reason}") for choice in recipe.choices]
     choices += [(choice.node, f"the precision {choice.precision} {reason}") for choice in recipe.precisions]

@@ -35,7 +35,7 @@ OnProgress = Callable[[str, float], None]
 
 # A step of a trial in addition to those of the recipe, `LOWERING_STEP` and `CODE_STEP`: the run.
 RUN_STEP = -3
-# The value of `until` with which a trial compiles and runs the program to the end.
+# The value of `until`, the last step of a trial, with which it compiles and runs the program to the end.
 UNTIL_END = -4
 
 # The fixed part of the time limit for a step; the steps of the smallest subgraphs take much less.
@@ -43,7 +43,7 @@ _BASE_STEP_SECONDS = 3.0
 
 
 class BisectionStopped(BuddyError):
-    """The client no longer waits for the bisection."""
+    """The requester stopped the bisection, or disconnected."""
 
 
 class TrialStep(Message, frozen=True):
@@ -68,7 +68,7 @@ class TrialResult(Reply, frozen=True):
 
 @dataclass(frozen=True)
 class RecipeOutcome:
-    """How a trial ended, and at which step; `text` is the reason of a failure or the greatest difference.
+    """How a trial ended, and at which step; `text` is the reason of a failure, or describes the greatest difference.
 
     With `until`, the kind "right" means only that the step finished. `worst` is the greatest difference from eager as a
     multiple of the tolerance, 0 if all results are within it. `lowered` maps nodes to the registries that lowered them;

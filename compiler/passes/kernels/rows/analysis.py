@@ -12,23 +12,27 @@ from buddy.compiler.mlir.walk import VIEW_OPS, element_bytes, is_unaliased, root
 from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, layout_of
 from buddy.compiler.passes.kernels.structured import Structured
 
-Bounds = tuple[int, ...]  # 1, then the iterations of the first row loop, of the first two together, and so on
+# The products of the sizes of no row loop (1), of the first one, of the first two, and so on.
+Bounds = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class OperandAccess:
     """An op's access to element `offset + row indices · row_strides + inner indices · inner_strides` of `buffer`."""
 
-    value: Any  # the operand
+    value: Any  # the operand, a view of `buffer`
     buffer: Any
     offset: int
     row_strides: tuple[int, ...]
     inner_strides: tuple[int, ...]
-    span: int  # elements from the first to the last one of a row
+    span: int  # elements from the first to the last one of a row, with those in between
     written: bool
 
     def overlaps_in_other_rows(self, other: OperandAccess, sizes: Sequence[int]) -> bool:
-        """True if two accesses of one buffer may overlap in different rows; `sizes` are those of the row loops."""
+        """True if a row of this access may overlap another row of `other`, in the same buffer.
+
+        `sizes` are those of the row loops.
+        """
         if self.row_strides != other.row_strides:
             return True
         start = min(self.offset, other.offset)
@@ -52,7 +56,7 @@ class RowOp:
 
 
 def leading_rows(op: Structured) -> int:
-    """Returns the number of iterations of a reduction's leading parallel loops."""
+    """Returns the product of the sizes of the parallel loops before the first reduction loop of `op`."""
     count = 1
     for loop in op.loops:
         if loop.reduction:
@@ -62,7 +66,10 @@ def leading_rows(op: Structured) -> int:
 
 
 def refine_bounds(bounds: Bounds, op: Structured) -> Bounds | None:
-    """Returns `bounds` with the bounds of the loops of `op` added; `None` if a bound does not divide the next one."""
+    """Returns `bounds` with those of the loops of `op` added, up to the last bound.
+
+    Returns `None` if a bound does not divide the next one.
+    """
     iterations, refined = 1, set(bounds)
     for loop in op.loops:
         if iterations * loop.size >= bounds[-1]:
@@ -74,10 +81,10 @@ def refine_bounds(bounds: Bounds, op: Structured) -> Bounds | None:
 
 
 def split_rows(op: Structured, bounds: Bounds) -> RowOp:
-    """Splits the loops of `op` at `bounds`: the first `bounds[-1]` iterations become rows, the others inner loops.
+    """Splits the loops of `op`: the outer ones, with `bounds[-1]` iterations, become row loops, the others inner loops.
 
-    Raises `UnsupportedError` if a loop cannot be split there, if rows would be a reduction, if an inner loop has no
-    stride, or if an operand's offset is dynamic.
+    Raises `UnsupportedError` if a loop cannot be split there, if a row loop would be a reduction, if an inner loop has
+    no stride, or if an operand's offset is not known.
     """
     rows: list[Loop] = []
     inner: list[Loop] = []
@@ -89,14 +96,14 @@ def split_rows(op: Structured, bounds: Bounds) -> RowOp:
                 continue
             size = upper // lower
             if loop.reduction or remaining % size:
-                raise UnsupportedError("its outer loops differ")
+                raise UnsupportedError("its outer loops do not match the rows")
             remaining //= size
             rows.append(replace(loop, size=size, strides=tuple(s * remaining for s in loop.strides)))
             iterations = upper
         if remaining > 1:
             inner.append(replace(loop, size=remaining))
     if iterations != bounds[-1]:
-        raise UnsupportedError("its outer loops differ")
+        raise UnsupportedError("its outer loops do not match the rows")
     if any(not any(loop.strides) for loop in inner):
         raise UnsupportedError("a loop within a row has no stride in any operand")
     accesses = tuple(_access(op, number, rows, inner) for number in range(len(op.operands)))
@@ -129,14 +136,14 @@ def _buffer_and_offset(value: ir.Value) -> tuple[ir.Value, int]:
 
 
 def row_conflict(left: RowOp, right: RowOp, bounds: Bounds) -> str | None:
-    """Returns why `left` and `right` may not be executed one after the other for each row; `None` if they may."""
+    """Returns why `left` and `right` may not be interleaved row by row; `None` if they may."""
     sizes = [b // a for a, b in pairwise(bounds)]
     for a, b in _writing_pairs(left.accesses, right.accesses):
         if a.buffer != b.buffer:
             if not (is_unaliased(a.buffer) or is_unaliased(b.buffer)):
                 return "two of their buffers may overlap"
         elif a.overlaps_in_other_rows(b, sizes):
-            return "one reads what the other writes in another row"
+            return "one may access what the other writes in another row"
     return None
 
 
