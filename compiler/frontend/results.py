@@ -82,7 +82,7 @@ def _as_type(base: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def convert_with_view_bases(aten: AtenGraph, ops_map: OpsMap | None = None) -> Conversion:
-    """Like `to_buddy`, with more results: the last `Conversion.n_bases` ones are the bases of results that are views."""
+    """Like `to_buddy`, with more results: the last `Conversion.n_bases` are the bases of results that are views."""
     bases = _missing_bases(aten.module)
     if not bases:
         return to_buddy(aten, ops_map=ops_map)
