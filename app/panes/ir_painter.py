@@ -19,11 +19,11 @@ from buddy.app.panes.ir_names import IrNames, use_pattern
 from buddy.app.reports import formatting
 from buddy.app.reports.text.differences import DiffLayout, DiffRow
 from buddy.app.reports.text.unified import Spans, changed_words
-from buddy.app.reports.text.wrapping import wrap_segments
 from buddy.app.session.line_cache import AnnotatedLine
 from buddy.app.widgets.code_view import LEXED_BEYOND_EDGE
 from buddy.app.widgets.look import Cells, Look, cells_length, underlined
 from buddy.app.widgets.search import Matches
+from buddy.app.widgets.wrapping import wrap_segments
 
 # The maximum number of drawn screen lines in the cache.
 MAX_CACHED_LINES = 600

@@ -165,7 +165,7 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
         return line.text if line is not None else ""
 
     def _draw(self, side: int) -> None:
-        """Draw the shown stage of a side, or that there is none."""
+        """Draw the shown stage of a side, or a message if the side has no stage."""
         shown, view, problem = self._shown_stage(side), self._views[side], self._problems[side]
         if shown is None:
             view.show("", [], "no IR from this pipeline", problem)

@@ -86,7 +86,7 @@ def _knows_op(name: str) -> bool:
 
 
 def _check_registry(choice: OpChoice, dialect: str, has_user_registry: bool) -> list[str]:
-    """Returns the names of all registries. Raises `OptionError` if the lowering of `choice` is none of them."""
+    """Returns the names of all registries. Raises `OptionError` if `choice` names another lowering."""
     from buddy.compiler.ops import registries
     from buddy.compiler.ops.lowering import USER_REGISTRY
 

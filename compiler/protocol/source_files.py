@@ -118,7 +118,7 @@ def kind_of(path: Path) -> DetectedKind:
 
 
 def _foreign_format(head: bytes) -> str | None:
-    """Returns the description of an unsupported format, by the start of a file; `None` if it is none of these."""
+    """Returns the description of an unsupported format, by the start of a file; `None` for other files."""
     for magic, description in _MAGIC:
         if head.startswith(magic):
             return description
