@@ -1,21 +1,30 @@
 """`parallel-to-tasks`: outlines a parallel loop as a task: a function that runs a range of the loop's iterations.
 
 A task has the arguments `(begin, end, captures...)`: the range, with iterations numbered in row-major order, and the
-values that the loop reads. The loop becomes one call of the task with all iterations, which is correct on one thread;
-`convert-tasks-to-llvm` divides the range among threads.
+values that the loop reads. A memref with dynamic offset, sizes or strides is passed as its base and these numbers,
+because calls pass buffers as bare pointers. The loop becomes one call of the task with all iterations, which is correct
+on one thread; `convert-tasks-to-llvm` divides the range among threads.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from buddy.compiler.mlir.bindings import arith, func, ir, scf
-from buddy.compiler.mlir.walk import callee_of, calls_in, constant_of, nested_ops, symbol_of, unique_symbol
+from buddy.compiler.mlir.bindings import arith, func, ir, memref, scf
+from buddy.compiler.mlir.walk import (
+    callee_of,
+    calls_in,
+    constant_of,
+    has_identity_layout,
+    nested_ops,
+    symbol_of,
+    unique_symbol,
+)
 from buddy.compiler.passes.base import MlirPass, PassContext, register
-from buddy.compiler.passes.kernels.access import UnsupportedError, layout_of
+from buddy.compiler.passes.kernels.access import UnsupportedError
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter
 from buddy.compiler.protocol.recipe import MAX_THREADS
 
@@ -101,26 +110,26 @@ def _outline(root: ir.Operation, op: ir.Operation, threads: int) -> int:
     The body of `op` is moved to the task. Raises `UnsupportedError`, before anything is changed, for a loop that cannot
     be a task.
     """
-    ranges = _ranges(op)
+    ranges, index = _ranges(op), ir.IndexType.get()
     loop_ops = {op, *nested_ops(op)}
     captured = _captured_values(op, loop_ops)
     constants = [value for value in captured if _is_constant(value)]
     passed = [value for value in captured if not _is_constant(value)]
-    for value in passed:
-        _check_argument_type(value.type)
+    argument_types = [index, index, *(type_ for value in passed for type_ in _argument_types(value.type))]
     parent = _function_around(op)
     name = unique_symbol(root, f"{symbol_of(parent)}_task")
-    index = ir.IndexType.get()
     with ir.InsertionPoint(parent), op.location:
-        task = func.FuncOp(name, ([index, index, *(value.type for value in passed)], []), visibility="private")
+        task = func.FuncOp(name, (argument_types, []), visibility="private")
         task.operation.attributes[THREADS_ATTRIBUTE] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), threads)
-        entry = task.add_entry_block([op.location] * (2 + len(passed)))
+        entry = task.add_entry_block([op.location] * len(argument_types))
     trip_count = math.prod(r.size for r in ranges)
     with ir.InsertionPoint(op), op.location:
         e = KernelEmitter(_entry_block(parent))
-        func.CallOp([], ir.FlatSymbolRefAttr.get(name), [e.value(0), e.value(trip_count), *passed])
+        arguments = [argument for value in passed for argument in _arguments_of(value)]
+        func.CallOp([], ir.FlatSymbolRefAttr.get(name), [e.value(0), e.value(trip_count), *arguments])
     with ir.InsertionPoint(entry), op.location:
-        replacements = dict(zip(passed, entry.arguments[2:], strict=True))
+        remaining = iter(entry.arguments[2:])
+        replacements = {value: _rebuild(value.type, remaining) for value in passed}
         replacements |= {value: value.owner.clone().results[0] for value in constants}
         _move_body(op, entry, ranges)
         func.ReturnOp([])
@@ -173,13 +182,60 @@ def _is_constant(value: ir.Value) -> bool:
     return isinstance(value, ir.OpResult) and value.owner.name in names
 
 
-def _check_argument_type(type_: ir.Type) -> None:
-    """Raises `UnsupportedError` for a type that cannot be passed as one pointer or number."""
-    if isinstance(type_, ir.MemRefType):
-        if layout_of(type_).offset is None:
-            raise UnsupportedError(f"it reads a {type_}, whose offset is dynamic")
-    elif not isinstance(type_, ir.IndexType | ir.IntegerType | ir.FloatType):
+def _dynamic_numbers(type_: ir.Type) -> list[bool]:
+    """Returns whether the offset, each size and each stride of a memref type are dynamic; `[]` if there are none.
+
+    Raises `UnsupportedError` for a memref without strides.
+    """
+    if not isinstance(type_, ir.MemRefType):
+        return []
+    if has_identity_layout(type_) and type_.has_static_shape:
+        return []
+    is_strided = has_identity_layout(type_) or not isinstance(type_.layout, ir.AffineMapAttr)
+    if 0 in type_.shape or not is_strided:
+        raise UnsupportedError(f"it reads a {type_}, which has no strides")
+    dynamic, rank = ir.ShapedType.get_dynamic_stride_or_offset(), len(type_.shape)
+    strides, offset = type_.get_strides_and_offset()
+    return [offset == dynamic, *(type_.is_dynamic_dim(i) for i in range(rank)), *(s == dynamic for s in strides)]
+
+
+def _argument_types(type_: ir.Type) -> list[ir.Type]:
+    """Returns the types of the arguments for a value of `type_`.
+
+    Raises `UnsupportedError` for a type that cannot be passed as pointers and numbers.
+    """
+    if not isinstance(type_, ir.MemRefType | ir.IndexType | ir.IntegerType | ir.FloatType):
         raise UnsupportedError(f"it reads a {type_} from outside")
+    count = sum(_dynamic_numbers(type_))
+    if not count:
+        return [type_]
+    return [ir.MemRefType.get([], type_.element_type, memory_space=type_.memory_space), *[ir.IndexType.get()] * count]
+
+
+def _arguments_of(value: ir.Value) -> list[ir.Value]:
+    """Emits and returns the arguments for `value`, of the types `_argument_types(value.type)`."""
+    dynamic = _dynamic_numbers(value.type)
+    if not any(dynamic):
+        return [value]
+    base, *numbers = memref.ExtractStridedMetadataOp(value).results
+    return [base, *(number for number, is_dynamic in zip(numbers, dynamic, strict=True) if is_dynamic)]
+
+
+def _rebuild(type_: ir.Type, arguments: Iterator[ir.Value]) -> ir.Value:
+    """Takes the arguments for a value of `type_` from `arguments`; emits and returns the value."""
+    dynamic, first = _dynamic_numbers(type_), next(arguments)
+    if not any(dynamic):
+        return first
+    rank = len(type_.shape)
+    strides, offset = type_.get_strides_and_offset()
+    values = [next(arguments) if is_dynamic else None for is_dynamic in dynamic]
+    offsets, sizes, stride_values = (
+        [value for value in part if value is not None]
+        for part in (values[:1], values[1 : 1 + rank], values[1 + rank :])
+    )
+    return memref.reinterpret_cast(
+        type_, first, offsets, sizes, stride_values, [offset], list(type_.shape), list(strides)
+    )
 
 
 def _function_around(op: ir.Operation) -> ir.Operation:

@@ -180,6 +180,40 @@ def test_each_iteration_runs_once_whatever_the_number_of_threads(bounds: tuple[i
         assert torch.equal(out, expected(x, 3.0, bounds))
 
 
+def test_a_task_gets_the_base_of_a_view_and_its_dynamic_numbers() -> None:
+    view = "memref<?x8xf32, strided<[?, 2], offset: ?>>"
+    loop = shared_loop(
+        "%i",
+        f"""%count = memref.dim %view, %c0 : {view}
+        %last = arith.subi %count, %c1 : index
+        %a = memref.load %view[%last, %i] : {view}
+        memref.store %a, %out[%i] : memref<8xf32>""",
+    )
+    text = f"""
+    func.func @f(%x: memref<1024xf32>, %numbers: memref<3xindex>, %out: memref<8xf32>) {{{BOUNDS_OF_EIGHT}
+      %c2 = arith.constant 2 : index
+      %at = memref.load %numbers[%c0] : memref<3xindex>
+      %rows = memref.load %numbers[%c1] : memref<3xindex>
+      %stride = memref.load %numbers[%c2] : memref<3xindex>
+      %view = memref.reinterpret_cast %x to offset: [%at], sizes: [%rows, 8], strides: [%stride, 2]
+        : memref<1024xf32> to {view}
+      {loop}
+      return
+    }}"""
+    shared, x, out = Shared(text, 2), torch.arange(1024.0), torch.zeros(8)
+    filecheck(
+        shared.texts["parallel-to-tasks"],
+        """
+        CHECK:      func.func private @f_task(
+        CHECK-SAME:   %[[BASE:[^ ]+]]: memref<f32>, %[[OFFSET:[^ ]+]]: index, %[[ROWS:[^ ]+]]: index,
+        CHECK-SAME:   %[[STRIDE:[^ ]+]]: index, %{{[^ ]+}}: memref<8xf32>)
+        CHECK:        reinterpret_cast %[[BASE]] to offset: [%[[OFFSET]]], sizes: [%[[ROWS]], 8], strides: [%[[STRIDE]], 2]
+        """,
+    )
+    shared(x, torch.tensor([5, 3, 100]), out, fork=torch_fork())
+    assert torch.equal(out, x[205:221:2])
+
+
 def test_scratch_memory_in_the_body_is_each_threads_own() -> None:
     """Each iteration fills 4096 numbers with its own and adds them up: with shared memory, threads would meet there."""
     text = """
@@ -248,9 +282,9 @@ def test_what_an_op_comes_from_moves_with_it() -> None:
 
 REFUSED = [
     (
-        "%x: memref<8xf32, strided<[1], offset: ?>>, %out: memref<8xf32>",
-        "%a = memref.load %x[%i] : memref<8xf32, strided<[1], offset: ?>>",
-        "whose offset is dynamic",
+        "%x: memref<8xf32, affine_map<(d0) -> (d0 floordiv 2)>>, %out: memref<8xf32>",
+        "%a = memref.load %x[%i] : memref<8xf32, affine_map<(d0) -> (d0 floordiv 2)>>",
+        "which has no strides",
     ),
     ("%n: index, %out: memref<8xf32>", "%a = memref.load %out[%i] : memref<8xf32>", "its bounds are dynamic"),
     ("%v: vector<8xf32>, %out: memref<8xf32>", "%a = vector.extract %v[%i] : f32 from vector<8xf32>", "from outside"),
