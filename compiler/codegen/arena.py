@@ -82,6 +82,27 @@ def _lowest_offset(spans: Sequence[Span], slots: dict[int, ArenaSlot], i: int, b
     return offset
 
 
+def place_after(spans: Sequence[Span], earlier: Sequence[Span]) -> list[ArenaSlot | None]:
+    """Returns for each span a position in one of the buffers `earlier`, whose last step is before its first one.
+
+    The spans are live to the end, so that parts of a buffer do not overlap. The largest one is placed first, in the
+    buffer with the least free memory that it fits in; `None` if there is no such buffer.
+    """
+    slots: list[ArenaSlot | None] = [None] * len(spans)
+    used = [0] * len(earlier)
+    for i in sorted(range(len(spans)), key=lambda i: -spans[i].size):
+        free = {
+            number: buffer.size - used[number]
+            for number, buffer in enumerate(earlier)
+            if buffer.last < spans[i].first and buffer.size - used[number] >= spans[i].size
+        }
+        if free:
+            number = min(free, key=lambda number: free[number])
+            slots[i] = ArenaSlot(used[number], number)
+            used[number] += aligned(spans[i].size)
+    return slots
+
+
 def peak_bytes(spans: Sequence[Span]) -> int:
     """Returns the maximum number of bytes that are live at one step: a lower bound of the arena's size."""
     return max(

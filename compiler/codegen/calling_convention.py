@@ -16,12 +16,15 @@ from buddy.compiler.protocol.artifact import (
     Artifact,
     ArtifactSymbol,
     EagerCall,
+    SavedMemory,
     TensorSpec,
     TimedRegion,
 )
 
 # Attribute of an argument for a graph input: the number of the input.
-_SOURCE_ATTRIBUTE = "buddy.source"
+SOURCE_ATTRIBUTE = "buddy.source"
+# Attribute of an out-parameter that may be memory of a saved tensor: the graph input's number, and an offset in bytes.
+_MEMORY_ATTRIBUTE = "buddy.memory"
 # Attribute of the entry's last argument, the arena: its size in bytes.
 ARENA_BYTES_ATTRIBUTE = "buddy.arena"
 # Attribute of an argument that is computed from a weight before the calls: the name of the function that computes it.
@@ -55,13 +58,14 @@ class EntryConvention:
     """The calling convention of the entry: its arguments for the graph's inputs, the names of its symbols, its arena.
 
     `arena` is the size of the arena in bytes; if it is 0, the entry takes no arena. `results` has the size in bytes of
-    each out-parameter, `None` if it is dynamic.
+    each out-parameter, `None` if it is dynamic; `memory` its place in a saved tensor, `None` if it has none.
     """
 
     arguments: tuple[EntryArgument, ...]
     arena: int = 0
     symbols: tuple[str, ...] = ()
     results: tuple[int | None, ...] = ()
+    memory: tuple[SavedMemory | None, ...] = ()
 
 
 def entry_of(module: ir.Operation) -> ir.Operation | None:
@@ -93,12 +97,23 @@ def read_entry_convention(module: ir.Operation) -> EntryConvention | None:
         if ARENA_BYTES_ATTRIBUTE in attributes
     )
     symbols = symbols_of(operation, types)
-    results = tuple(
-        bytes_of(t) if t.has_static_shape else None for t, attributes in pairs if OUT_PARAMETER in attributes
-    )
+    outputs = [(t, attributes) for t, attributes in pairs if OUT_PARAMETER in attributes]
+    results = tuple(bytes_of(t) if t.has_static_shape else None for t, _ in outputs)
+    memory = tuple(_memory(attributes) for _, attributes in outputs)
     return EntryConvention(
-        tuple(argument for argument in inputs if argument is not None), arena, tuple(symbols), results
+        tuple(argument for argument in inputs if argument is not None), arena, tuple(symbols), results, memory
     )
+
+
+def memory_attribute(source: int, offset: int) -> dict[str, ir.Attribute]:
+    """Returns the attribute of an out-parameter that may be the memory of saved tensor `source` from byte `offset`."""
+    return {_MEMORY_ATTRIBUTE: ir.DenseI64ArrayAttr.get([source, offset])}
+
+
+def _memory(attributes: ir.DictAttr) -> SavedMemory | None:
+    if _MEMORY_ATTRIBUTE not in attributes:
+        return None
+    return SavedMemory(*ir.DenseI64ArrayAttr(attributes[_MEMORY_ATTRIBUTE]))
 
 
 class ConventionReader:
@@ -128,12 +143,12 @@ def _is_entry(operation: ir.Operation) -> bool:
 
 def _argument(type_: ir.Type, attributes: ir.Attribute) -> EntryArgument | None:
     """Returns the entry's argument with `type_` and `attributes`, or `None` if it is for no graph input."""
-    if _SOURCE_ATTRIBUTE not in attributes:
+    if SOURCE_ATTRIBUTE not in attributes:
         return None
     functions = [
         ir.StringAttr(attributes[key]).value for key in (PACK_ATTRIBUTE, PREPARE_ATTRIBUTE) if key in attributes
     ]
-    source = ir.IntegerAttr(attributes[_SOURCE_ATTRIBUTE]).value
+    source = ir.IntegerAttr(attributes[SOURCE_ATTRIBUTE]).value
     memref = ir.MemRefType(type_)
     shape = tuple(map(plain_size, read_sizes(attributes[SIZES]))) if SIZES in attributes else memref.shape
     element = str(memref.element_type)
@@ -207,6 +222,8 @@ def make_artifact(
 
     `threads` and `target` are the recipe's.
     """
+    passed = (number for number, spec in enumerate(results) if 0 not in spec.shape)
+    memory = [(number, each) for number, each in zip(passed, entry.memory, strict=False) if each is not None]
     return Artifact(
         name,
         tuple(objects),
@@ -219,4 +236,5 @@ def make_artifact(
         tuple(observed),
         regions_of(module),
         target=target,
+        memory=tuple(memory),
     )

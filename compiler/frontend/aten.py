@@ -53,6 +53,7 @@ from buddy.compiler.graph import plugins
 from buddy.compiler.graph.node import Op, default_ops_map
 from buddy.compiler.protocol.environment import torch_warning
 from buddy.compiler.runtime.buffers import WorkArena
+from buddy.compiler.runtime.saved_memory import Lend, releases_saved_tensors
 from buddy.compiler.support.dynamo_internals import aot_autograd
 
 _WITH_EFFECTS = torch.ops.higher_order.with_effects
@@ -311,13 +312,17 @@ def run_aot(
             unseeded = None if fallback_random else random_numbers.decompose_random(aten, table)
             if kind == "inference" and not fallback_random:
                 random_numbers.decompose_random_in_bodies(aten, table)
+            if kind == "forward":
+                _allow_retained_graphs()
             aten_graph = _make_aten_graph(aten, kind, module, dynamo_origins)
             shared = None if kind == "inference" else scratch
             run = compile_graph(replace(aten_graph, autocast=autocast, unseeded=unseeded, scratch=shared))
             if not (unseeded or offsets or autocast):
                 use_native_calls(aten_graph, run)
+            lend = getattr(run, "lend", None)
             run = random_numbers.with_seed(run) if unseeded else run
-            return make_boxed_func(fall_back_for_offsets(run, graph_in_eager, offsets) if offsets else run)
+            run = fall_back_for_offsets(run, graph_in_eager, offsets) if offsets else run
+            return make_boxed_func(run) if kind != "backward" or lend is None else _lending_memory(run, lend)
 
         return compile_one
 
@@ -355,14 +360,46 @@ def run_aot(
     return next((call for call in direct if call is not None), gradients.calls(compiled))
 
 
+def _lending_memory(run: Runner, lend: Lend) -> Runner:
+    """Returns `run`, a backward graph, with the arguments as a list; it may write results to its arguments' memory."""
+
+    def call(arguments: list[Any]) -> Any:
+        # AOTAutograd refers to the saved tensors only in this list then.
+        inputs = tuple(arguments)
+        arguments.clear()
+        lent = lend(inputs, is_released=True) if releases_saved_tensors() else None
+        if lent is None:
+            return run(*inputs)
+        with lent:
+            return run(*inputs)
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
+
+
+def _allow_retained_graphs() -> None:
+    """Makes AOTAutograd's function accept a backward pass that retains the graph.
+
+    By its metadata, backward graphs may write to saved tensors in any pass. Ours do not if the graph is retained.
+    """
+    metadata = _tracing_metadata()
+    if getattr(metadata, "bw_donated_idxs", None):
+        metadata.bw_donated_idxs = []
+
+
+def _tracing_metadata() -> Any:
+    """Returns AOTAutograd's metadata of the graph that is being compiled, or `None`."""
+    context = torch._guards.TracingContext.try_get()
+    return None if context is None else context.fw_metadata
+
+
 def _metadata_of_simple_calls(aten: AtenGraph) -> Any:
     """Returns AOTAutograd's metadata of a graph that is not a backward graph, or `None` if its wrapper changes tensors.
 
     Such a wrapper writes to inputs, makes views, or assembles tensor subclasses from plain tensors. Otherwise it passes
     the inputs of the Dynamo graph to compiled code, and returns its results, unchanged.
     """
-    context = torch._guards.TracingContext.try_get()
-    metadata = None if context is None else context.fw_metadata
+    metadata = _tracing_metadata()
     if metadata is None or None in aten.input_of:
         return None
     inputs = [node.meta.get("val") for node in _placeholders(aten.module)]

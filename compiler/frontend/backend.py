@@ -9,6 +9,7 @@ import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
@@ -379,7 +380,14 @@ class CompiledGraph:
         sources, function = self._results.sources(n_inputs), self._native_function(range(n_inputs), _raise)
         if sources is None or function is None:
             return None
-        return NativeGraph(function, self._results.n_computed, sources)
+        return NativeGraph(function, self._results.n_computed, sources, self.lend)
+
+    def lend(self, tensors: Sequence[torch.Tensor], is_released: bool = False) -> AbstractContextManager[None] | None:
+        """Lends the memory of inputs for results (see `Lend`); `tensors` are the inputs of a backward graph."""
+        # Symbols are inputs that are no tensors.
+        if self._program is None or self._symbols or self._runs_in_eager or self._autotuner is not None:
+            return None
+        return self._program.lend(tensors, is_released)
 
     def _native_function(
         self, input_of: Sequence[int], on_error: Callable[[Exception, Sequence[torch.Tensor]], object]

@@ -16,6 +16,7 @@ from buddy.compiler.frontend.complex_numbers import decompose_complex
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.names import StableNames, module_path, node_title, python_line, schema_of
 from buddy.compiler.frontend.quantisation.tensors import decompose_quantised, is_marked, mark_quantised
+from buddy.compiler.frontend.saved_tensors import training_role
 from buddy.compiler.frontend.strided_views import fills_storage
 from buddy.compiler.frontend.symbolic_sizes import GraphSymbols, UnknownSymbolError, record_slices
 from buddy.compiler.graph.graph import Graph
@@ -139,6 +140,7 @@ class _Converter:
     def _add_placeholder(self, node: Node, name: str, is_state: bool) -> PlaceholderOp:
         op = PlaceholderOp()
         op.stable = self.names.for_placeholder(name)
+        op.is_saved = training_role(node) == "saved"
         self._add(op, node, NodeType.FakeNode if is_state else NodeType.InputNode)
         if len(op.metas) != 1 or op.metas[0] is None:
             raise _unsupported(node, "is an input that is not a tensor")

@@ -17,6 +17,7 @@ from torch.fx.node import map_arg
 
 from buddy.compiler.frontend.strided_views import Runner
 from buddy.compiler.runtime.native_calls import BuiltinCall
+from buddy.compiler.runtime.saved_memory import Lend, releases_saved_tensors
 
 _DOUBLE_BACKWARD = "torch.compile does not support double backward: the gradients of a compiled graph have no gradients"
 
@@ -26,11 +27,13 @@ class NativeGraph:
     """A compiled graph: its native function, which returns `n_computed` tensors, and the sources of its results.
 
     `sources` has for each result its index in the computed tensors followed by the inputs, or `None` for no tensor.
+    `lend` lends the memory of saved tensors to a call of `function`.
     """
 
     function: BuiltinCall
     n_computed: int
     sources: tuple[int | None, ...]
+    lend: Lend
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,7 @@ def _autograd_function(forward: _Forward, backward: NativeGraph) -> type[torch.a
             values = (*run_forward(*inputs), *inputs)
             # A view that is saved would keep its graph alive.
             saved_values = [values[source] for source in saved]  # type: ignore[index]
+            ctx.may_lend = not _has_hooks()
             ctx.save_for_backward(*[value.detach() if value._is_view() else value for value in saved_values])
             results = tuple([values[source] for source in returned])  # type: ignore[index]
             if non_differentiable:
@@ -139,10 +143,14 @@ def _autograd_function(forward: _Forward, backward: NativeGraph) -> type[torch.a
             if non_differentiable:
                 gradients = tuple(g for g, kept in zip(gradients, forward.is_differentiable, strict=True) if kept)
             inputs = (*ctx.saved_tensors, *gradients)
+            lent = backward.lend(inputs) if ctx.may_lend and releases_saved_tensors() else None
             if torch.is_grad_enabled():  # with `create_graph=True`
                 computed = _OnceDifferentiable.apply(
                     run_backward, torch.empty(0, device="cpu", requires_grad=True), *inputs
                 )
+            elif lent is not None:
+                with lent:
+                    computed = run_backward(*inputs)
             else:
                 computed = run_backward(*inputs)
             values = (*computed, *inputs)

@@ -13,6 +13,7 @@ from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
+from buddy.compiler.frontend.recomputation import recompute_cheap_values
 from buddy.compiler.frontend.saved_tensors import mark_repeated_view, mark_training_roles
 from buddy.compiler.frontend.strided_views import base_of_views, returns_view, storage_of
 
@@ -43,6 +44,7 @@ def partition(
             joint.graph.call_function(getitem, (node, 0)).meta = node.meta | {"val": node.meta["val"][0]}
     scatter_into_sums(joint)
     repeat_views(joint)
+    recompute_cheap_values(joint, _forward_nodes(joint))
     save_row_major(joint)
     graphs: tuple[GraphModule, GraphModule] = default_partition(
         joint, inputs, num_fwd_outputs=num_fwd_outputs, **options

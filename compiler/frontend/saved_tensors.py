@@ -56,6 +56,11 @@ def mark_repeated_view(node: Node) -> None:
     _mark(node, "viewed")
 
 
+def mark_recomputed(node: Node) -> None:
+    """Marks a node of the joint graph that the backward graph computes again."""
+    _mark(node, "recomputed")
+
+
 def copy_training_role(source: Node, target: Node) -> None:
     """Gives `target`, which replaces `source`, its role."""
     if _ROLE in source.meta:

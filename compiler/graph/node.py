@@ -351,10 +351,12 @@ class PlaceholderOp(Op):
     """A value from outside the graph: an input, or a parameter or buffer of the model, by `kind`.
 
     `is_zero` says that its elements are integers, all of them 0 when the graph was captured. They may have changed.
+    `is_saved` says that the graph is a backward graph, for which the forward graph computed the value.
     """
 
     op_type = OpType.PlaceholderType
     is_zero = False
+    is_saved = False
 
     def __init__(self, name: str = "", kind: NodeType = NodeType.InputNode) -> None:
         super().__init__(name)

@@ -50,8 +50,8 @@ class NodeData(msgspec.Struct, frozen=True):
 class GraphData(msgspec.Struct, frozen=True):
     """A graph: its nodes in order, and the `NodeType` of each placeholder (`kinds`).
 
-    `mutated` and `zeros` are the indices of the placeholders that the graph writes, and of those whose elements were
-    all 0 when it was captured. `schemas` are torch's schemas by op target.
+    `mutated`, `zeros` and `saved` are the indices of the placeholders that the graph writes, of those whose elements
+    were all 0 when it was captured, and of those that a forward graph saved. `schemas` are torch's schemas by target.
     """
 
     name: str
@@ -63,6 +63,7 @@ class GraphData(msgspec.Struct, frozen=True):
     schemas: dict[str, Schema] = {}
     imported_ir: ImportedIR | None = None
     zeros: list[int] = []
+    saved: list[int] = []
 
 
 def to_plain(value: Any) -> Any:
@@ -103,6 +104,7 @@ def to_data(graph: Graph) -> GraphData:
         {op.target: op.schema for op in graph.body if op.schema is not None},
         graph.imported_ir,
         [i for i, op in enumerate(graph.placeholders) if op.is_zero],
+        [i for i, op in enumerate(graph.placeholders) if op.is_saved],
     )
 
 
@@ -146,6 +148,8 @@ def from_data(data: GraphData) -> Graph:
     graph.mutated, graph.symbols, graph.imported_ir = tuple(data.mutated), tuple(data.symbols), data.imported_ir
     for i in data.zeros:
         graph.placeholders[i].is_zero = True
+    for i in data.saved:
+        graph.placeholders[i].is_saved = True
     return graph
 
 

@@ -133,6 +133,9 @@ RUNS_ONCE = "buddy.once"
 # Attribute of an argument of the entry: a buffer of the caller for one result, which overlaps no other buffer.
 OUT_PARAMETER = "buddy.result"
 
+# Attribute of an argument of the entry of a backward graph: a tensor that the forward graph saved for it.
+SAVED_ARGUMENT = "buddy.saved"
+
 # Ops whose result is another view of the elements of their first operand, a memref.
 VIEW_OPS = frozenset(
     {

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.node import EagerOp, GetItemOp, Op
+from buddy.compiler.graph.node import EagerOp, GetItemOp, Op, PlaceholderOp
 from buddy.compiler.graph.operations import CallExternalOp
 from buddy.compiler.graph.partition import (
     Partition,
@@ -23,10 +23,11 @@ from buddy.compiler.graph.partition import (
     outline_layers,
 )
 from buddy.compiler.graph.plugins import is_built_in
-from buddy.compiler.graph.sizes import Dim, UnknownSizeError, is_dynamic, symbol, symbols_in
+from buddy.compiler.graph.sizes import UnknownSizeError, is_dynamic, symbol, symbols_in
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import func, ir
 from buddy.compiler.mlir.provenance import LocationSets
+from buddy.compiler.mlir.walk import SAVED_ARGUMENT
 from buddy.compiler.ops import registries, torch_mlir
 from buddy.compiler.ops.bounds import value_checks
 from buddy.compiler.ops.func import eager_call, record_eager_paths
@@ -126,7 +127,7 @@ class _Lowerer:
         op = func.FuncOp(function.name, function_type, visibility=None if public else "private", loc=all_nodes)
         is_declaration = not public and not body
         attributes = [
-            _argument_attributes(i, value[0].tensor_meta.stored.shape, parameter, public, is_declaration)
+            _argument_attributes(i, value[0], parameter, public, is_declaration)
             for i, (value, parameter) in enumerate(zip(function.inputs, function.is_parameter, strict=True))
             if value in arguments
         ]
@@ -392,10 +393,9 @@ def _is_complex(node: Op) -> bool:
     return any(meta.dtype.is_complex for meta in metas)
 
 
-def _argument_attributes(
-    index: int, shape: Sequence[Dim], is_parameter: bool, public: bool, is_declaration: bool
-) -> ir.DictAttr:
+def _argument_attributes(index: int, value: Op, is_parameter: bool, public: bool, is_declaration: bool) -> ir.DictAttr:
     """Returns the attributes of argument `index`: read-only, parameter, dynamic sizes, index of the placeholder."""
+    shape = value.tensor_meta.stored.shape
     attributes: dict[str, ir.Attribute] = {}
     if is_declaration:
         attributes["bufferization.access"] = ir.StringAttr.get("read")
@@ -407,6 +407,8 @@ def _argument_attributes(
         attributes[SIZES] = sizes_attribute(shape)
     if public:
         attributes["buddy.source"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), index)
+    if public and isinstance(value, PlaceholderOp) and value.is_saved:
+        attributes[SAVED_ARGUMENT] = ir.UnitAttr.get()
     return ir.DictAttr.get(attributes)
 
 

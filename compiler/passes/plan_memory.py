@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from buddy.compiler.codegen.arena import ALIGNMENT, ArenaSlot, Span, aligned, place_spans
-from buddy.compiler.codegen.calling_convention import ARENA_BYTES_ATTRIBUTE, entry_of
+from buddy.compiler.codegen.arena import ALIGNMENT, ArenaSlot, Span, aligned, place_after, place_spans
+from buddy.compiler.codegen.calling_convention import (
+    ARENA_BYTES_ATTRIBUTE,
+    SOURCE_ATTRIBUTE,
+    entry_of,
+    memory_attribute,
+)
 from buddy.compiler.mlir.bindings import func, ir, memref
 from buddy.compiler.mlir.walk import (
     OUT_PARAMETER,
+    SAVED_ARGUMENT,
     accessing_ops,
     aliases_operand,
     attributes_of,
@@ -26,13 +32,18 @@ from buddy.compiler.passes.convert_tasks_to_llvm import SCRATCH_BYTES_ATTRIBUTE
 from buddy.compiler.passes.kernels.access import byte_type, byte_view, retype_as_bytes
 from buddy.compiler.passes.parallel_to_tasks import THREADS_ATTRIBUTE
 
+# Smaller results, in bytes, get memory of their own: an allocation costs less than the checks of the runtime.
+MIN_SHARED_BYTES = 128 << 10
+
 
 @register
 @dataclass(frozen=True)
 class PlanMemory(MlirPass):
     """Adds the arena as the last argument of functions, which pass a part of it to each callee that needs memory.
 
-    The entry's result buffers serve as scratch memory until their results are written. A task gets one part per thread.
+    The entry's result buffers serve as scratch memory until their results are written. A large result of a backward
+    graph may be written to a tensor that the forward graph saved, after its last use: the runtime decides whether it
+    is, so that the tensor may be in use elsewhere. A task gets one part of the arena per thread.
     A public function other than the entry allocates its arena itself, since its callers do not pass one. Without
     `arena`, each buffer is freed after its last use. Without the pass, buffers are never freed.
     """
@@ -81,6 +92,10 @@ class _Buffer:
     op: Any
     frees: tuple[Any, ...]
     span: Span
+
+
+# An argument of a function, and its size and the range in which it is in use.
+_ArgumentSpan = tuple[ir.BlockArgument, Span]
 
 
 def _positions_in(block: ir.Block) -> dict[ir.Operation, int]:
@@ -165,17 +180,41 @@ class _ArenaPlanner:
             Span(self.needed_bytes[callee_of(call)], position, position)
             for call, position in zip(calls, call_positions, strict=True)
         ]
+        # Only the entry's results are scratch memory: calls of other functions pass results of fixed memref types.
+        results = _result_spans(function, positions) if name == self.entry else []
+        saved = _saved_spans(function, positions) if name == self.entry else []
+        lent = _places_in_saved([span for _, span in results], [span for _, span in saved])
+        slots, size = _place_scratch(
+            [*(buffer.span for buffer in buffers), *call_spans], [span for _, span in results], lent.keys()
+        )
+        used_results = sorted(_used_results(slots))
+        lent = {number: slot for number, slot in lent.items() if number not in used_results}
+        if lent:
+            self._mark_places_in_saved(function, results, saved, lent)
         if not buffers and not call_spans:
             return
         if name in self.recursive:
             raise PassError(f"@{name} is recursive, so its memory is unbounded: disable the pass that created it")
-        # Only the entry's results are scratch memory: calls of other functions pass results of fixed memref types.
-        results = _result_spans(function, positions) if name == self.entry else []
-        slots, size = place_spans([*(buffer.span for buffer in buffers), *call_spans], [span for _, span in results])
-        result_bytes = {
-            number: retype_as_bytes(function, results[number][0]) for number in sorted(_used_results(slots))
-        }
+        result_bytes = {number: retype_as_bytes(function, results[number][0]) for number in used_results}
         self.needed_bytes[name] = self._place_buffers(function, buffers, calls, slots, result_bytes, max(1, size))
+
+    def _mark_places_in_saved(
+        self, function: ir.Operation, results: Sequence[_ArgumentSpan], saved: Sequence[_ArgumentSpan],
+        lent: Mapping[int, ArenaSlot],
+    ) -> None:  # fmt: skip
+        """Marks the results numbered in `lent` with their places in saved tensors."""
+        attributes = _argument_attributes(function)
+        for number, slot in lent.items():
+            assert slot.buffer is not None
+            source = ir.DictAttr(attributes[saved[slot.buffer][0].arg_number])[SOURCE_ATTRIBUTE]
+            position = results[number][0].arg_number
+            own = {each.name: each.attr for each in ir.DictAttr(attributes[position])}
+            place = memory_attribute(int(ir.IntegerAttr(source).value), slot.offset)
+            attributes[position] = ir.DictAttr.get(own | place)
+        function.attributes["arg_attrs"] = ir.ArrayAttr.get(attributes)
+        total = sum(results[number][1].size for number in lent)
+        text = f"{len(lent)} result{'s' * (len(lent) != 1)}, {total} bytes, in the memory of saved tensors"
+        self.context.remark(PlanMemory.name, function.location, text)
 
     def _place_buffers(
         self, function: ir.Operation, buffers: Sequence[_Buffer], calls: Sequence[ir.Operation],
@@ -213,19 +252,61 @@ class _ArenaPlanner:
         return arena_bytes if takes_arena else 0
 
 
+def _saved_spans(function: ir.Operation, positions: dict[ir.Operation, int]) -> list[_ArgumentSpan]:
+    """Returns each saved tensor of a backward graph, with its size and the range from the start to its last use."""
+    spans = []
+    arguments = function.regions[0].blocks[0].arguments
+    for argument, attribute in zip(arguments, _argument_attributes(function), strict=False):
+        if SAVED_ARGUMENT not in ir.DictAttr(attribute) or not ir.MemRefType(argument.type).has_static_shape:
+            continue
+        users = list(accessing_ops(argument))
+        if not any(map(aliases_operand, users)):
+            last = max((_position(user, positions) for user in users), default=-1)
+            spans.append((argument, Span(bytes_of(argument.type), 0, last)))
+    return spans
+
+
+def _argument_attributes(function: ir.Operation) -> list[ir.Attribute]:
+    return list(ir.ArrayAttr(function.attributes["arg_attrs"])) if "arg_attrs" in function.attributes else []
+
+
+def _places_in_saved(results: Sequence[Span], saved: Sequence[Span]) -> dict[int, ArenaSlot]:
+    """Returns places in saved tensors for large results that are written after the last use of a tensor."""
+    large = [number for number, span in enumerate(results) if span.size >= MIN_SHARED_BYTES]
+    slots = place_after([results[number] for number in large], saved)
+    return {number: slot for number, slot in zip(large, slots, strict=True) if slot is not None}
+
+
+def _place_scratch(
+    spans: Sequence[Span], results: Sequence[Span], lent: Collection[int]
+) -> tuple[list[ArenaSlot], int]:
+    """Returns the places of scratch buffers in the arena and in results, and the size of the arena.
+
+    The results numbered in `lent` hold scratch buffers only if that saves more memory than to place them in saved
+    tensors, since a saved tensor may be in use until a result is written to it.
+    """
+    slots, size = place_spans(spans, results)
+    lost_bytes = sum(results[number].size for number in _used_results(slots) if number in lent)
+    if not lost_bytes:
+        return slots, size
+    end = max(span.last for span in results)
+    others = [Span(span.size, 0, end) if number in lent else span for number, span in enumerate(results)]
+    without_lent = place_spans(spans, others)
+    return without_lent if without_lent[1] <= size + lost_bytes else (slots, size)
+
+
 def _used_results(slots: Sequence[ArenaSlot]) -> set[int]:
     return {slot.buffer for slot in slots if slot.buffer is not None}
 
 
-def _result_spans(function: ir.Operation, positions: dict[ir.Operation, int]) -> list[tuple[ir.BlockArgument, Span]]:
+def _result_spans(function: ir.Operation, positions: dict[ir.Operation, int]) -> list[_ArgumentSpan]:
     """Returns each out-parameter of static size, with its size and the range in which it is in use.
 
     The range is from the first access to the end of the function.
     """
-    has_attributes = "arg_attrs" in function.attributes
-    attributes: Iterable[ir.Attribute] = ir.ArrayAttr(function.attributes["arg_attrs"]) if has_attributes else []
     spans = []
-    for argument, attribute in zip(function.regions[0].blocks[0].arguments, attributes, strict=False):
+    arguments = function.regions[0].blocks[0].arguments
+    for argument, attribute in zip(arguments, _argument_attributes(function), strict=False):
         if OUT_PARAMETER in ir.DictAttr(attribute) and ir.MemRefType(argument.type).has_static_shape:
             first = min((_position(user, positions) for user in accessing_ops(argument)), default=0)
             spans.append((argument, Span(bytes_of(argument.type), first, len(positions))))

@@ -117,6 +117,16 @@ class Argument(msgspec.Struct, frozen=True, omit_defaults=True):
     streamed: bool = False
 
 
+class SavedMemory(msgspec.Struct, frozen=True):
+    """Memory of graph input number `source`, from byte `offset` on, which a call no longer needs at some time.
+
+    The input is a tensor that a forward graph saved for this graph.
+    """
+
+    source: int
+    offset: int
+
+
 class EagerCall(msgspec.Struct, frozen=True):
     """An op that runs in eager: a symbol that the runner provides, which calls `target` on tensors at given addresses.
 
@@ -174,6 +184,9 @@ class Artifact(msgspec.Struct, frozen=True):
     after graph passes, and `eager_nodes` are the stable names of those in eager; `precisions` are the nodes that
     multiply in a reduced precision, and `notes` report precisions that were not applied. Only `torch.compile` sets
     these four.
+
+    `memory` has pairs of the number of a result and memory that may be its buffer: the result is written after the last
+    use of that memory.
     """
 
     entry: str
@@ -192,6 +205,7 @@ class Artifact(msgspec.Struct, frozen=True):
     eager_nodes: tuple[str, ...] = ()
     precisions: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
+    memory: tuple[tuple[int, SavedMemory], ...] = ()
 
     @property
     def results_of_eager(self) -> bool:

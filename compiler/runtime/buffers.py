@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from sys import getrefcount
 
 import torch
@@ -70,8 +71,16 @@ MAX_BUFFERS = 2
 # Maximum number of bytes in the pool of one program.
 MAX_POOLED_BYTES = 128 << 20
 
-_storage_use_count = getattr(torch._C, "_storage_Use_Count", None)
+storage_use_count = getattr(torch._C, "_storage_Use_Count", None)
 _PROBES = [object()]
+
+
+@dataclass(frozen=True)
+class LentMemory:
+    """Memory for a result of one call: a storage from byte `offset` on."""
+
+    storage: torch.UntypedStorage
+    offset: int
 
 
 class BufferPool:
@@ -83,11 +92,27 @@ class BufferPool:
     def __init__(self, results: int) -> None:
         self._storages: list[list[torch.UntypedStorage]] = [[] for _ in range(results)]
         self._lock = threading.Lock()
+        self._lent = threading.local()
+
+    @contextmanager
+    def lend(self, memory: dict[int, LentMemory]) -> Iterator[None]:
+        """Makes a call in this thread inside the `with` block use `memory` for these results, by their numbers."""
+        self._lent.memory = memory
+        try:
+            yield
+        finally:
+            self._lent.memory = None
 
     def tensor(self, number: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Returns an uninitialised dense tensor for result `number`."""
         size = math.prod(shape) * dtype.itemsize
-        if size < MIN_POOLED_BYTES or _storage_use_count is None:
+        lent: dict[int, LentMemory] | None = getattr(self._lent, "memory", None)
+        if lent and (memory := lent.pop(number, None)) is not None:
+            self._storages[number].clear()  # calls that are lent no memory are rare
+            return torch.empty(0, dtype=dtype, device="cpu").set_(
+                memory.storage, memory.offset // dtype.itemsize, tuple(shape), row_major_strides(shape)
+            )
+        if size < MIN_POOLED_BYTES or storage_use_count is None:
             return huge_page_tensor(shape, dtype)
         with self._lock:
             storage = self._find_idle(self._storages[number], size)
@@ -102,18 +127,14 @@ class BufferPool:
 
     def _find_idle(self, storages: list[torch.UntypedStorage], size: int) -> torch.UntypedStorage | None:
         """Returns a block that no tensor uses, and whose storage has no other reference."""
-        assert _storage_use_count is not None
-        # The reference count of an object that only a list and a loop refer to: it depends on how the interpreter calls
-        # `getrefcount`, which Dynamo changes.
-        baseline = 0
-        for probe in _PROBES:
-            baseline = getrefcount(probe)
+        assert storage_use_count is not None
+        baseline = references_of_listed_object()
         for storage in storages:
             references = getrefcount(storage)
             if (
                 references <= baseline
                 and storage.nbytes() == size
-                and _storage_use_count(storage._cdata) == 1
+                and storage_use_count(storage._cdata) == 1
                 and not storage.is_shared()
             ):
                 return storage
@@ -126,6 +147,17 @@ class BufferPool:
         pooled_bytes = sum(other.nbytes() for blocks in self._storages for other in blocks)
         if pooled_bytes + storage.nbytes() <= MAX_POOLED_BYTES:
             storages.append(storage)
+
+
+def references_of_listed_object() -> int:
+    """Returns the reference count of an object that only a sequence and a loop refer to.
+
+    It depends on how the interpreter calls `getrefcount`, which Dynamo changes.
+    """
+    baseline = 0
+    for probe in _PROBES:
+        baseline = getrefcount(probe)
+    return baseline
 
 
 def row_major_strides(shape: Sequence[int]) -> tuple[int, ...]:

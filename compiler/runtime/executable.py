@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Literal
 
@@ -14,7 +15,14 @@ import torch
 
 from buddy.compiler.codegen.machines import check_runs_here
 from buddy.compiler.protocol.artifact import COUNTERS, Argument, Artifact
-from buddy.compiler.runtime.buffers import BufferPool, PackedStore, WorkArena, move_to_huge_pages, torch_dtype
+from buddy.compiler.runtime.buffers import (
+    BufferPool,
+    LentMemory,
+    PackedStore,
+    WorkArena,
+    move_to_huge_pages,
+    torch_dtype,
+)
 from buddy.compiler.runtime.callbacks import EagerOps
 from buddy.compiler.runtime.linker import BlockFunction, Library, function_sizes
 from buddy.compiler.runtime.native_calls import (
@@ -28,6 +36,7 @@ from buddy.compiler.runtime.native_calls import (
 from buddy.compiler.runtime.on_device import LoadedDeviceProgram
 from buddy.compiler.runtime.openmp import SEQUENTIAL, torch_fork
 from buddy.compiler.runtime.released_weights import holds_new_elements, is_released, release, restore
+from buddy.compiler.runtime.saved_memory import unshared_storages
 from buddy.compiler.runtime.shared_weights import SharedArgument, SharedWeights, weight_state
 from buddy.compiler.runtime.torch_values import RuntimeShape, bind_symbols, dense
 from buddy.compiler.support import blas
@@ -243,6 +252,7 @@ class LoadedProgram:
         self._results = [(RuntimeShape(spec), torch_dtype(spec)) for spec in artifact.results]
         self._result_pool = BufferPool(len(self._results))
         self._all_are_passed = all(shape.is_passed for shape, _ in self._results)
+        self._memory = artifact.memory
         self._native = self._native_calls(artifact)
         n_inputs = 1 + max(sources, default=-1)
         self._call = (
@@ -286,6 +296,19 @@ class LoadedProgram:
         if self._native is None:
             return None
         return self._native.make_function(inputs, partial(self._eager.report, on_error), self)
+
+    def lend(self, tensors: Sequence[torch.Tensor], is_released: bool = False) -> AbstractContextManager[None] | None:
+        """Lends the memory of inputs for results (see `Lend`)."""
+        if not self._memory:
+            return None
+        storages = unshared_storages(tensors, {memory.source for _, memory in self._memory}, is_released)
+        return self._result_pool.lend(
+            {
+                number: LentMemory(storages[memory.source], memory.offset)
+                for number, memory in self._memory
+                if memory.source in storages
+            }
+        )
 
     def __call__(self, tensors: Sequence[torch.Tensor], numbers: Sequence[int] = ()) -> list[torch.Tensor]:
         if self._call is not None:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from buddy.compiler.codegen.arena import ALIGNMENT, ArenaSlot, Span, aligned, peak_bytes, place_spans
+from buddy.compiler.codegen.arena import ALIGNMENT, ArenaSlot, Span, aligned, peak_bytes, place_after, place_spans
 
 
 def overlapping(a: ArenaSlot, b: ArenaSlot, s: Span, t: Span) -> bool:
@@ -47,3 +47,16 @@ def test_memory_that_is_there_is_used_until_it_is_needed_itself() -> None:
 def test_nothing_needs_nothing() -> None:
     assert place_spans([]) == ([], 0)
     assert peak_bytes([]) == 0
+
+
+def test_a_span_lies_in_a_buffer_that_is_no_longer_in_use() -> None:
+    earlier = [Span(1000, 0, 3), Span(600, 0, 5), Span(4000, 0, 8)]
+    assert place_after([Span(500, 3, 9)], earlier) == [None], "at step 3, all buffers are in use"
+    assert place_after([Span(500, 4, 9)], earlier) == [ArenaSlot(0, 0)]
+    assert place_after([Span(500, 6, 9)], earlier) == [ArenaSlot(0, 1)], "the smallest buffer that is large enough"
+    assert place_after([Span(5000, 9, 9)], earlier) == [None]
+
+
+def test_spans_in_one_buffer_do_not_overlap() -> None:
+    slots = place_after([Span(300, 4, 9), Span(500, 4, 9), Span(300, 4, 9)], [Span(1000, 0, 3)])
+    assert slots == [ArenaSlot(512, 0), ArenaSlot(0, 0), None]

@@ -207,7 +207,8 @@ def test_a_task_gets_the_base_of_a_view_and_its_dynamic_numbers() -> None:
         CHECK:      func.func private @f_task(
         CHECK-SAME:   %[[BASE:[^ ]+]]: memref<f32>, %[[OFFSET:[^ ]+]]: index, %[[ROWS:[^ ]+]]: index,
         CHECK-SAME:   %[[STRIDE:[^ ]+]]: index, %{{[^ ]+}}: memref<8xf32>)
-        CHECK:        reinterpret_cast %[[BASE]] to offset: [%[[OFFSET]]], sizes: [%[[ROWS]], 8], strides: [%[[STRIDE]], 2]
+        CHECK:        memref.reinterpret_cast %[[BASE]] to offset: [%[[OFFSET]]], sizes: [%[[ROWS]], 8]
+        CHECK-SAME:     strides: [%[[STRIDE]], 2]
         """,
     )
     shared(x, torch.tensor([5, 3, 100]), out, fork=torch_fork())

@@ -165,3 +165,40 @@ def test_functions_that_call_themselves_are_refused_where_they_need_memory() -> 
     buffer = "%a = memref.alloc() : memref<8xf32>\nlinalg.copy ins(%x : memref<8xf32>) outs(%a : memref<8xf32>)"
     with pytest.raises(PassError, match="@again is recursive"):
         Compiled(again.format(buffer=buffer), [PlanMemory()])
+
+
+# The entry of a backward graph: `%saved` is read by the first op, and the results are written by the others.
+BACKWARD = """
+func.func @f(%saved: memref<65536xf32> {{buddy.source = 0 : i64, buddy.saved}},
+             %x: memref<32768xf32> {{buddy.source = 1 : i64}},
+             %first: memref<32768xf32> {{buddy.result}}, %second: memref<32768xf32> {{buddy.result}}) {{
+  %a = memref.subview %saved[0] [32768] [1] : memref<65536xf32> to memref<32768xf32, strided<[1]>>
+  linalg.copy ins(%a : memref<32768xf32, strided<[1]>>) outs(%first : memref<32768xf32>)
+  linalg.add ins(%x, %x : memref<32768xf32>, memref<32768xf32>) outs(%second : memref<32768xf32>)
+  {last}
+  return
+}}
+"""
+
+
+def test_a_result_may_be_in_a_saved_tensor_that_is_no_longer_read() -> None:
+    compiled = Compiled(BACKWARD.format(last=""), [PlanMemory()])
+    filecheck(
+        compiled.text,
+        """
+        CHECK: func.func @f(
+        CHECK-SAME: %arg2: memref<32768xf32> {buddy.result}
+        CHECK-SAME: %arg3: memref<32768xf32> {buddy.memory = array<i64: 0, 0>, buddy.result}
+        """,
+    )
+    assert compiled.remarks == ["1 result, 131072 bytes, in the memory of saved tensors"]
+
+
+def test_a_result_that_is_written_before_the_last_read_has_its_own_memory() -> None:
+    last = "linalg.copy ins(%a : memref<32768xf32, strided<[1]>>) outs(%first : memref<32768xf32>)"
+    assert "buddy.memory" not in Compiled(BACKWARD.format(last=last), [PlanMemory()]).text
+
+
+def test_inputs_that_are_not_saved_keep_their_memory() -> None:
+    text = BACKWARD.format(last="").replace(", buddy.saved", "")
+    assert "buddy.memory" not in Compiled(text, [PlanMemory()]).text

@@ -94,7 +94,7 @@ def test_programs_keep_no_more_than_their_share() -> None:
 
 
 def test_a_torch_that_does_not_count_uses_gets_new_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buffers, "_storage_use_count", None)
+    monkeypatch.setattr(buffers, "storage_use_count", None)
     memory = BufferPool(1)
     first = made(memory, 1.0)
     del first
