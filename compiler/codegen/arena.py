@@ -85,21 +85,21 @@ def _lowest_offset(spans: Sequence[Span], slots: dict[int, ArenaSlot], i: int, b
 def place_after(spans: Sequence[Span], earlier: Sequence[Span]) -> list[ArenaSlot | None]:
     """Returns for each span a position in one of the buffers `earlier`, whose last step is before its first one.
 
-    The spans are live to the end, so that parts of a buffer do not overlap. The largest one is placed first, in the
-    buffer with the least free memory that it fits in; `None` if there is no such buffer.
+    A buffer may have to be enlarged to the end of the spans in it; a span lies in the buffer with which it shares the
+    most memory, `None` if it would share none. The largest one is placed first. The spans are live to the end, so that
+    those in one buffer do not overlap.
     """
     slots: list[ArenaSlot | None] = [None] * len(spans)
-    used = [0] * len(earlier)
+    free = [buffer.size for buffer in earlier]
     for i in sorted(range(len(spans)), key=lambda i: -spans[i].size):
-        free = {
-            number: buffer.size - used[number]
-            for number, buffer in enumerate(earlier)
-            if buffer.last < spans[i].first and buffer.size - used[number] >= spans[i].size
-        }
-        if free:
-            number = min(free, key=lambda number: free[number])
-            slots[i] = ArenaSlot(used[number], number)
-            used[number] += aligned(spans[i].size)
+        size = spans[i].size
+        candidates = [
+            number for number, buffer in enumerate(earlier) if buffer.last < spans[i].first and free[number] > 0
+        ]
+        if candidates:
+            number = max(candidates, key=lambda number: (min(size, free[number]), -free[number]))
+            slots[i] = ArenaSlot(earlier[number].size - free[number], number)
+            free[number] -= aligned(size)
     return slots
 
 

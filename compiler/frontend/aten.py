@@ -289,6 +289,7 @@ def run_aot(
 
     table = default_decompositions() if decompositions is None else decompositions
     direct: list[Callable[..., Any] | None] = []
+    forward: list[tuple[Runner, list[str]]] = []
     gradients = DirectGradients()
     # The forward graph does not run while the backward graph does, so both work in the same memory.
     scratch = WorkArena()
@@ -319,6 +320,10 @@ def run_aot(
             run = compile_graph(replace(aten_graph, autocast=autocast, unseeded=unseeded, scratch=shared))
             if not (unseeded or offsets or autocast):
                 use_native_calls(aten_graph, run)
+            if kind == "forward":
+                forward.append((run, _names_of_results(aten)))
+            elif kind == "backward" and forward:
+                _reserve_memory(*forward[0], run, aten)
             lend = getattr(run, "lend", None)
             run = random_numbers.with_seed(run) if unseeded else run
             run = fall_back_for_offsets(run, graph_in_eager, offsets) if offsets else run
@@ -358,6 +363,27 @@ def run_aot(
     ):
         compiled = backend(module, inputs)
     return next((call for call in direct if call is not None), gradients.calls(compiled))
+
+
+def _names_of_results(module: GraphModule) -> list[str]:
+    """Returns the names of the nodes that a graph returns, "" for a result that is none."""
+    (results,) = module.graph.output_node().args
+    assert isinstance(results, (list, tuple))
+    return [node.name if isinstance(node, Node) else "" for node in results]
+
+
+def _reserve_memory(forward: Runner, names: Sequence[str], backward: Runner, aten: GraphModule) -> None:
+    """Makes saved tensors of the graph `forward` as large as the results that `backward` may write to them.
+
+    `names` are those of the results of the forward graph; the backward graph has inputs of the same names.
+    """
+    reserve, bytes_of_inputs = getattr(forward, "reserve", None), getattr(backward, "bytes_of_inputs", None)
+    if reserve is None or bytes_of_inputs is None:
+        return
+    inputs = [node.name for node in _placeholders(aten)]
+    for number, size in bytes_of_inputs().items():
+        if names.count(inputs[number]) == 1:
+            reserve(names.index(inputs[number]), size)
 
 
 def _lending_memory(run: Runner, lend: Lend) -> Runner:

@@ -389,6 +389,22 @@ class CompiledGraph:
             return None
         return self._program.lend(tensors, is_released)
 
+    def bytes_of_inputs(self) -> dict[int, int]:
+        """Returns the bytes of memory that inputs should have for `lend`, by number; only of those with results."""
+        return {} if self._program is None or self._symbols else self._program.bytes_of_inputs
+
+    def reserve(self, position: int, size: int) -> None:
+        """Makes the tensor at `position` of the results have at least `size` bytes of memory in later calls.
+
+        Does nothing for a result that is not a tensor of its own.
+        """
+        sources = self._results.sources(len(self._aten.input_of))
+        source = None if sources is None else sources[position]
+        if self._program is None or sources is None or source is None:
+            return
+        if source < self._results.n_computed and sources.count(source) == 1:
+            self._program.reserve(source, size)
+
     def _native_function(
         self, input_of: Sequence[int], on_error: Callable[[Exception, Sequence[torch.Tensor]], object]
     ) -> BuiltinCall | None:

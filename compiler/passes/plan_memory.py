@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -183,12 +183,12 @@ class _ArenaPlanner:
         # Only the entry's results are scratch memory: calls of other functions pass results of fixed memref types.
         results = _result_spans(function, positions) if name == self.entry else []
         saved = _saved_spans(function, positions) if name == self.entry else []
-        lent = _places_in_saved([span for _, span in results], [span for _, span in saved])
-        slots, size = _place_scratch(
-            [*(buffer.span for buffer in buffers), *call_spans], [span for _, span in results], lent.keys()
-        )
-        used_results = sorted(_used_results(slots))
-        lent = {number: slot for number, slot in lent.items() if number not in used_results}
+        result_spans, saved_spans = [span for _, span in results], [span for _, span in saved]
+        lent = _places_in_saved(result_spans, saved_spans)
+        shared = {number: _shared_bytes(result_spans[number], slot, saved_spans) for number, slot in lent.items()}
+        slots, size, kept = _place_scratch([*(buffer.span for buffer in buffers), *call_spans], result_spans, shared)
+        used_results = sorted({slot.buffer for slot in slots if slot.buffer is not None})
+        lent = {number: slot for number, slot in lent.items() if number in kept}
         if lent:
             self._mark_places_in_saved(function, results, saved, lent)
         if not buffers and not call_spans:
@@ -259,6 +259,8 @@ def _saved_spans(function: ir.Operation, positions: dict[ir.Operation, int]) -> 
     for argument, attribute in zip(arguments, _argument_attributes(function), strict=False):
         if SAVED_ARGUMENT not in ir.DictAttr(attribute) or not ir.MemRefType(argument.type).has_static_shape:
             continue
+        if bytes_of(argument.type) < MIN_SHARED_BYTES:
+            continue
         users = list(accessing_ops(argument))
         if not any(map(aliases_operand, users)):
             last = max((_position(user, positions) for user in users), default=-1)
@@ -271,32 +273,43 @@ def _argument_attributes(function: ir.Operation) -> list[ir.Attribute]:
 
 
 def _places_in_saved(results: Sequence[Span], saved: Sequence[Span]) -> dict[int, ArenaSlot]:
-    """Returns places in saved tensors for large results that are written after the last use of a tensor."""
+    """Returns places in saved tensors for large results that are written after the last use of a tensor.
+
+    A place may end after the tensor: the runtime allocates tensors with enough memory.
+    """
     large = [number for number, span in enumerate(results) if span.size >= MIN_SHARED_BYTES]
     slots = place_after([results[number] for number in large], saved)
     return {number: slot for number, slot in zip(large, slots, strict=True) if slot is not None}
 
 
+def _shared_bytes(result: Span, slot: ArenaSlot, saved: Sequence[Span]) -> int:
+    """Returns how many of the first bytes of a result at `slot` are memory of a saved tensor."""
+    assert slot.buffer is not None
+    return min(result.size, aligned(saved[slot.buffer].size - slot.offset))
+
+
 def _place_scratch(
-    spans: Sequence[Span], results: Sequence[Span], lent: Collection[int]
-) -> tuple[list[ArenaSlot], int]:
+    spans: Sequence[Span], results: Sequence[Span], shared: Mapping[int, int]
+) -> tuple[list[ArenaSlot], int, set[int]]:
     """Returns the places of scratch buffers in the arena and in results, and the size of the arena.
 
-    The results numbered in `lent` hold scratch buffers only if that saves more memory than to place them in saved
-    tensors, since a saved tensor may be in use until a result is written to it.
+    `shared` has by number of a result how many of its first bytes may be memory of a saved tensor, which may be in use
+    until the result is written. The last value returned is the numbers of results for which this holds. The others
+    hold scratch buffers in all of their bytes, because that saves more memory.
     """
     slots, size = place_spans(spans, results)
-    lost_bytes = sum(results[number].size for number in _used_results(slots) if number in lent)
-    if not lost_bytes:
-        return slots, size
-    end = max(span.last for span in results)
-    others = [Span(span.size, 0, end) if number in lent else span for number, span in enumerate(results)]
-    without_lent = place_spans(spans, others)
-    return without_lent if without_lent[1] <= size + lost_bytes else (slots, size)
-
-
-def _used_results(slots: Sequence[ArenaSlot]) -> set[int]:
-    return {slot.buffer for slot in slots if slot.buffer is not None}
+    lost = {slot.buffer for slot in slots if slot.buffer in shared}
+    if not lost:
+        return slots, size, set(shared)
+    rests = [Span(span.size - shared.get(number, 0), span.first, span.last) for number, span in enumerate(results)]
+    rest_slots, rest_size = place_spans(spans, rests)
+    if rest_size > size + sum(shared[number] for number in lost if number is not None):
+        return slots, size, shared.keys() - lost
+    moved = [
+        slot if slot.buffer is None else ArenaSlot(slot.offset + shared.get(slot.buffer, 0), slot.buffer)
+        for slot in rest_slots
+    ]
+    return moved, rest_size, set(shared)
 
 
 def _result_spans(function: ir.Operation, positions: dict[ir.Operation, int]) -> list[_ArgumentSpan]:

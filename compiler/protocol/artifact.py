@@ -120,7 +120,8 @@ class Argument(msgspec.Struct, frozen=True, omit_defaults=True):
 class SavedMemory(msgspec.Struct, frozen=True):
     """Memory of graph input number `source`, from byte `offset` on, which a call no longer needs at some time.
 
-    The input is a tensor that a forward graph saved for this graph.
+    The input is a tensor that a forward graph saved for this graph. The memory may end after it, if the tensor was
+    allocated with more memory than it needs.
     """
 
     source: int

@@ -69,7 +69,7 @@ MIN_POOLED_BYTES = 128 << 10
 # Blocks kept for each result: one that a caller still holds during the next call, and one that this call writes.
 MAX_BUFFERS = 2
 # Maximum number of bytes in the pool of one program.
-MAX_POOLED_BYTES = 128 << 20
+MAX_POOLED_BYTES = 256 << 20
 
 storage_use_count = getattr(torch._C, "_storage_Use_Count", None)
 _PROBES = [object()]
@@ -91,8 +91,15 @@ class BufferPool:
 
     def __init__(self, results: int) -> None:
         self._storages: list[list[torch.UntypedStorage]] = [[] for _ in range(results)]
+        self._reserved = [0] * results
         self._lock = threading.Lock()
         self._lent = threading.local()
+
+    def reserve(self, number: int, size: int) -> None:
+        """Makes later tensors for result `number` have at least `size` bytes of memory."""
+        with self._lock:
+            self._reserved[number] = max(self._reserved[number], size)
+            self._storages[number].clear()
 
     @contextmanager
     def lend(self, memory: dict[int, LentMemory]) -> Iterator[None]:
@@ -114,16 +121,14 @@ class BufferPool:
             )
         if size < MIN_POOLED_BYTES or storage_use_count is None:
             return huge_page_tensor(shape, dtype)
+        size = max(size, self._reserved[number])
         with self._lock:
             storage = self._find_idle(self._storages[number], size)
-            if storage is not None:
-                return torch.empty(0, dtype=dtype, device="cpu").set_(
-                    storage, 0, tuple(shape), row_major_strides(shape)
-                )
-        new = huge_page_tensor(shape, dtype)
-        with self._lock:
-            self._retain(number, new.untyped_storage())
-        return new
+        if storage is None:
+            storage = huge_page_tensor((size,), torch.uint8).untyped_storage()
+            with self._lock:
+                self._retain(number, storage)
+        return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, tuple(shape), row_major_strides(shape))
 
     def _find_idle(self, storages: list[torch.UntypedStorage], size: int) -> torch.UntypedStorage | None:
         """Returns a block that no tensor uses, and whose storage has no other reference."""

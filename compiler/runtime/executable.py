@@ -21,6 +21,7 @@ from buddy.compiler.runtime.buffers import (
     PackedStore,
     WorkArena,
     move_to_huge_pages,
+    spec_bytes,
     torch_dtype,
 )
 from buddy.compiler.runtime.callbacks import EagerOps
@@ -252,7 +253,10 @@ class LoadedProgram:
         self._results = [(RuntimeShape(spec), torch_dtype(spec)) for spec in artifact.results]
         self._result_pool = BufferPool(len(self._results))
         self._all_are_passed = all(shape.is_passed for shape, _ in self._results)
-        self._memory = artifact.memory
+        # For each result that may be in memory of an input: its number, that memory, and where it ends.
+        self._memory = [
+            (number, memory, memory.offset + spec_bytes(artifact.results[number])) for number, memory in artifact.memory
+        ]
         self._native = self._native_calls(artifact)
         n_inputs = 1 + max(sources, default=-1)
         self._call = (
@@ -301,14 +305,26 @@ class LoadedProgram:
         """Lends the memory of inputs for results (see `Lend`)."""
         if not self._memory:
             return None
-        storages = unshared_storages(tensors, {memory.source for _, memory in self._memory}, is_released)
+        storages = unshared_storages(tensors, self.bytes_of_inputs, is_released)
         return self._result_pool.lend(
             {
                 number: LentMemory(storages[memory.source], memory.offset)
-                for number, memory in self._memory
-                if memory.source in storages
+                for number, memory, end in self._memory
+                if memory.source in storages and storages[memory.source].nbytes() >= end
             }
         )
+
+    @property
+    def bytes_of_inputs(self) -> dict[int, int]:
+        """The bytes of memory that inputs should have, so that results can be written to them (see `lend`)."""
+        sizes: dict[int, int] = {}
+        for _, memory, end in self._memory:
+            sizes[memory.source] = max(sizes.get(memory.source, 0), end)
+        return sizes
+
+    def reserve(self, number: int, size: int) -> None:
+        """Makes later tensors for result `number` have at least `size` bytes of memory."""
+        self._result_pool.reserve(number, size)
 
     def __call__(self, tensors: Sequence[torch.Tensor], numbers: Sequence[int] = ()) -> list[torch.Tensor]:
         if self._call is not None:

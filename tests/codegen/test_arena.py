@@ -54,9 +54,12 @@ def test_a_span_lies_in_a_buffer_that_is_no_longer_in_use() -> None:
     assert place_after([Span(500, 3, 9)], earlier) == [None], "at step 3, all buffers are in use"
     assert place_after([Span(500, 4, 9)], earlier) == [ArenaSlot(0, 0)]
     assert place_after([Span(500, 6, 9)], earlier) == [ArenaSlot(0, 1)], "the smallest buffer that is large enough"
-    assert place_after([Span(5000, 9, 9)], earlier) == [None]
+
+
+def test_a_buffer_is_enlarged_if_none_is_large_enough() -> None:
+    assert place_after([Span(5000, 6, 9)], [Span(1000, 0, 3), Span(600, 0, 5)]) == [ArenaSlot(0, 0)]
 
 
 def test_spans_in_one_buffer_do_not_overlap() -> None:
-    slots = place_after([Span(300, 4, 9), Span(500, 4, 9), Span(300, 4, 9)], [Span(1000, 0, 3)])
-    assert slots == [ArenaSlot(512, 0), ArenaSlot(0, 0), None]
+    slots = place_after([Span(300, 4, 9), Span(500, 4, 9), Span(300, 4, 9)], [Span(800, 0, 3)])
+    assert slots == [ArenaSlot(512, 0), ArenaSlot(0, 0), None], "the first two fill the buffer"

@@ -202,3 +202,27 @@ def test_a_result_that_is_written_before_the_last_read_has_its_own_memory() -> N
 def test_inputs_that_are_not_saved_keep_their_memory() -> None:
     text = BACKWARD.format(last="").replace(", buddy.saved", "")
     assert "buddy.memory" not in Compiled(text, [PlanMemory()]).text
+
+
+def test_scratch_memory_lies_in_the_part_of_a_result_that_is_not_a_saved_tensor() -> None:
+    """The result needs 256 KiB, of which the saved tensor has 128; the buffer of 128 KiB lies in the other half."""
+    text = """
+    func.func @f(%saved: memref<32768xf32> {buddy.source = 0 : i64, buddy.saved},
+                 %out: memref<65536xf32> {buddy.result}, %sum: memref<f32> {buddy.result}) {
+      %a = memref.alloc() : memref<32768xf32>
+      linalg.add ins(%saved, %saved : memref<32768xf32>, memref<32768xf32>) outs(%a : memref<32768xf32>)
+      linalg.reduce ins(%a : memref<32768xf32>) outs(%sum : memref<f32>) dimensions = [0]
+        (%x: f32, %y: f32) { %z = arith.addf %x, %y : f32  linalg.yield %z : f32 }
+      %c = arith.constant 1.0 : f32
+      linalg.fill ins(%c : f32) outs(%out : memref<65536xf32>)
+      return
+    }"""
+    filecheck(
+        Compiled(text, [PlanMemory()]).text,
+        """
+        CHECK:      func.func @f(
+        CHECK-SAME: buddy.memory = array<i64: 0, 0>, buddy.result
+        CHECK:      %[[AT:.*]] = arith.constant 131072 : index
+        CHECK-NEXT: memref.view %arg1[%[[AT]]]
+        """,
+    )
