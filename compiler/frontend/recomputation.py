@@ -27,6 +27,8 @@ _MAX_OPS = 16
 _MIN_RATIO = 32
 
 _COPIES = (torch.ops.aten.clone.default, torch.ops.aten._to_copy.default)
+# Element-wise ops that take much longer than to read their operand.
+_EXPENSIVE = frozenset({"digamma", "erfinv", "igamma", "igammac", "lgamma", "mvlgamma", "polygamma"})
 
 
 def recompute_cheap_values(joint: GraphModule, forward: set[Node]) -> None:
@@ -130,7 +132,10 @@ def _is_cheap(node: Node) -> bool:
     target = node.target
     if node.op != "call_function" or not isinstance(target, OpOverload):
         return False
-    if Tag.nondeterministic_seeded in target.tags or target._schema.is_mutable:
+    if target.namespace not in ("aten", "prims") or target._schema.is_mutable:
+        return False
+    name = target._schema.name.partition("::")[2]
+    if Tag.nondeterministic_seeded in target.tags or name in _EXPENSIVE or name.startswith("special_"):
         return False
     return Tag.pointwise in target.tags or target in _COPIES or returns_view(target)
 

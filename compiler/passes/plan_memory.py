@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -65,10 +66,10 @@ class PlanMemory(MlirPass):
             _ArenaPlanner(functions, symbol_of(entry) if entry is not None else "", context).run()
             return
         for function in functions.values():
-            buffers = list(_buffers(function))
+            buffers = list(_buffers(function, _Clock()))
             if buffers:
                 _free_after_use(buffers)
-                total = sum(buffer.span.size for buffer in buffers)
+                total = sum(buffer.use.size for buffer in buffers)
                 context.remark(
                     self.name, function.location, f"{_describe_count(buffers)}, {total} bytes, each freed after use"
                 )
@@ -76,7 +77,7 @@ class PlanMemory(MlirPass):
 
 def _free_dynamic_buffers(function: ir.Operation, name: str, context: PassContext) -> None:
     """Frees buffers of dynamic size, which are outside the arena, after their last use."""
-    buffers = list(_buffers(function, static=False))
+    buffers = list(_buffers(function, _Clock(), static=False))
     if buffers:
         _free_after_use(buffers)
         context.remark(name, function.location, f"{_describe_count(buffers)} of dynamic size, each freed after use")
@@ -85,51 +86,97 @@ def _free_dynamic_buffers(function: ir.Operation, name: str, context: PassContex
 # ---- buffers and their live ranges -----------------------------------------------------------------------------------
 
 
+# A time in a call of a function, by which ops are in the order in which they run: for each enclosing block, its number
+# in the enclosing op, and the position in it.
+_Time = tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class _Use:
+    """`size` bytes that are in use from the time `first` to the time `last`."""
+
+    size: int
+    first: _Time
+    last: _Time
+
+
 @dataclass(frozen=True)
 class _Buffer:
-    """An allocation, the ops that free it, and its size and live range, in positions of ops in a block."""
+    """An allocation, the ops that free it, and its use, which is that of one iteration of the loops around it."""
 
     op: Any
     frees: tuple[Any, ...]
-    span: Span
+    use: _Use
 
 
-# An argument of a function, and its size and the range in which it is in use.
-_ArgumentSpan = tuple[ir.BlockArgument, Span]
+# An argument of a function and its use.
+_ArgumentUse = tuple[ir.BlockArgument, _Use]
+
+_START: _Time = (-1,)
+_END: _Time = (math.inf,)
 
 
-def _positions_in(block: ir.Block) -> dict[ir.Operation, int]:
-    """Returns the position of each op of `block`."""
-    return {op.operation: i for i, op in enumerate(block.operations)}
+class _Clock:
+    """The times of ops in one function, before the function is changed."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[ir.Block, tuple[_Time, dict[ir.Operation, int]]] = {}
+
+    def start(self, op: ir.Operation) -> _Time:
+        """Returns the time at which `op` begins."""
+        time, positions = self._of_block(op.block)
+        return (*time, positions[op])
+
+    def end(self, op: ir.Operation) -> _Time:
+        """Returns the time at which `op` ends, after all ops in its regions."""
+        return (*self.start(op), math.inf)
+
+    def use(self, size: int, ops: Iterable[ir.Operation], block: ir.Block) -> _Use | None:
+        """Returns the use of memory that `ops` access in an iteration of `block`; `None` if there are no ops."""
+        enclosing = [_enclosing_op(op, block) for op in ops]
+        if not enclosing:
+            return None
+        return _Use(size, min(map(self.start, enclosing)), max(map(self.end, enclosing)))
+
+    def _of_block(self, block: ir.Block) -> tuple[_Time, dict[ir.Operation, int]]:
+        if block not in self._blocks:
+            owner, time = block.owner.operation, _Time()
+            blocks = [each for region in owner.regions for each in region.blocks]
+            if owner.name != "func.func":
+                time = (*self.start(owner), blocks.index(block))
+            self._blocks[block] = time, {op.operation: i for i, op in enumerate(block.operations)}
+        return self._blocks[block]
 
 
-def _buffers(
-    function: ir.Operation, positions: dict[ir.Operation, int] | None = None, static: bool = True
-) -> Iterator[_Buffer]:
+def _enclosing_op(op: ir.Operation, block: ir.Block) -> ir.Operation:
+    """Returns `op`, or the op of `block` that encloses it."""
+    while op.block != block:
+        op = op.parent.operation
+    return op
+
+
+def _spans_of(*groups: Sequence[_Use]) -> list[list[Span]]:
+    """Returns the uses of each group as spans, whose steps are numbers of times in order."""
+    times = sorted({time for uses in groups for use in uses for time in (use.first, use.last)})
+    numbers = {time: number for number, time in enumerate(times)}
+    return [[Span(use.size, numbers[use.first], numbers[use.last]) for use in uses] for uses in groups]
+
+
+def _buffers(function: ir.Operation, clock: _Clock, static: bool = True) -> Iterator[_Buffer]:
     """Yields the allocations in `function` that have no alias: those of static size, or those of dynamic size.
 
-    Live ranges are given as `positions`; without them, as positions in the block of the allocation. The size of a
-    buffer of dynamic size is given as 0.
+    The size of a buffer of dynamic size is given as 0.
     """
-    entry_block = block = function.regions[0].blocks[0]
-    block_positions = positions
+    entry_block = function.regions[0].blocks[0]
     for op in sorted(find_ops(function, "memref.alloc"), key=lambda op: op.block != entry_block):
-        if block_positions is None or (positions is None and op.block != block):
-            block, block_positions = op.block, _positions_in(op.block)
         type_ = ir.MemRefType(op.results[0].type)
         users = list(accessing_ops(op.results[0]))
         if type_.has_static_shape is not static or any(map(aliases_operand, users)):
             continue
         frees = tuple(user for user in users if user.name == "memref.dealloc")
-        uses = [_position(user, block_positions) for user in users] or [_position(op, block_positions)]
-        yield _Buffer(op, frees, Span(bytes_of(type_) if static else 0, min(uses), max(uses)))
-
-
-def _position(op: ir.Operation, positions: dict[ir.Operation, int]) -> int:
-    """Returns the position of `op`, or of the enclosing op that has one."""
-    while op not in positions:
-        op = op.parent.operation
-    return positions[op]
+        use = clock.use(bytes_of(type_) if static else 0, users or [op], op.block)
+        assert use is not None
+        yield _Buffer(op, frees, use)
 
 
 def _describe_count(buffers: Sequence[_Buffer]) -> str:
@@ -173,25 +220,23 @@ class _ArenaPlanner:
             self._plan(callee)
         self.active.remove(name)
         calls = [call for call in calls if self.needed_bytes[callee_of(call)]]
-        positions = _positions_in(function.regions[0].blocks[0])
-        buffers = list(_buffers(function, positions))
-        call_positions = [_position(call, positions) for call in calls]
-        call_spans = [
-            Span(self.needed_bytes[callee_of(call)], position, position)
-            for call, position in zip(calls, call_positions, strict=True)
-        ]
+        clock = _Clock()
+        buffers = list(_buffers(function, clock))
+        call_uses = [_Use(self.needed_bytes[callee_of(call)], clock.start(call), clock.end(call)) for call in calls]
         # Only the entry's results are scratch memory: calls of other functions pass results of fixed memref types.
-        results = _result_spans(function, positions) if name == self.entry else []
-        saved = _saved_spans(function, positions) if name == self.entry else []
-        result_spans, saved_spans = [span for _, span in results], [span for _, span in saved]
+        results = _result_uses(function, clock) if name == self.entry else []
+        saved = _saved_uses(function, clock) if name == self.entry else []
+        spans, result_spans, saved_spans = _spans_of(
+            [*(buffer.use for buffer in buffers), *call_uses], [use for _, use in results], [use for _, use in saved]
+        )
         lent = _places_in_saved(result_spans, saved_spans)
         shared = {number: _shared_bytes(result_spans[number], slot, saved_spans) for number, slot in lent.items()}
-        slots, size, kept = _place_scratch([*(buffer.span for buffer in buffers), *call_spans], result_spans, shared)
+        slots, size, kept = _place_scratch(spans, result_spans, shared)
         used_results = sorted({slot.buffer for slot in slots if slot.buffer is not None})
         lent = {number: slot for number, slot in lent.items() if number in kept}
         if lent:
             self._mark_places_in_saved(function, results, saved, lent)
-        if not buffers and not call_spans:
+        if not spans:
             return
         if name in self.recursive:
             raise PassError(f"@{name} is recursive, so its memory is unbounded: disable the pass that created it")
@@ -199,7 +244,7 @@ class _ArenaPlanner:
         self.needed_bytes[name] = self._place_buffers(function, buffers, calls, slots, result_bytes, max(1, size))
 
     def _mark_places_in_saved(
-        self, function: ir.Operation, results: Sequence[_ArgumentSpan], saved: Sequence[_ArgumentSpan],
+        self, function: ir.Operation, results: Sequence[_ArgumentUse], saved: Sequence[_ArgumentUse],
         lent: Mapping[int, ArenaSlot],
     ) -> None:  # fmt: skip
         """Marks the results numbered in `lent` with their places in saved tensors."""
@@ -245,27 +290,25 @@ class _ArenaPlanner:
             memory = arena if slot.buffer is None else result_bytes[slot.buffer]
             _pass_memory(call, memory, slot.offset, self.needed_bytes[callee_of(call)])
         if buffers:
-            total = sum(buffer.span.size for buffer in buffers)
+            total = sum(buffer.use.size for buffer in buffers)
             per_thread = f", once for each of {threads} threads" if threads > 1 else ""
             text = f"{_describe_count(buffers)}, {total} bytes, in {size}{per_thread}"
             self.context.remark(PlanMemory.name, function.location, text)
         return arena_bytes if takes_arena else 0
 
 
-def _saved_spans(function: ir.Operation, positions: dict[ir.Operation, int]) -> list[_ArgumentSpan]:
-    """Returns each saved tensor of a backward graph, with its size and the range from the start to its last use."""
-    spans = []
-    arguments = function.regions[0].blocks[0].arguments
-    for argument, attribute in zip(arguments, _argument_attributes(function), strict=False):
+def _saved_uses(function: ir.Operation, clock: _Clock) -> list[_ArgumentUse]:
+    """Returns each large saved tensor of a backward graph, and its use from the start to its last read."""
+    uses = []
+    block = function.regions[0].blocks[0]
+    for argument, attribute in zip(block.arguments, _argument_attributes(function), strict=False):
         if SAVED_ARGUMENT not in ir.DictAttr(attribute) or not ir.MemRefType(argument.type).has_static_shape:
             continue
-        if bytes_of(argument.type) < MIN_SHARED_BYTES:
-            continue
-        users = list(accessing_ops(argument))
-        if not any(map(aliases_operand, users)):
-            last = max((_position(user, positions) for user in users), default=-1)
-            spans.append((argument, Span(bytes_of(argument.type), 0, last)))
-    return spans
+        size, users = bytes_of(argument.type), list(accessing_ops(argument))
+        if size >= MIN_SHARED_BYTES and not any(map(aliases_operand, users)):
+            use = clock.use(size, users, block)
+            uses.append((argument, _Use(size, _START, _START if use is None else use.last)))
+    return uses
 
 
 def _argument_attributes(function: ir.Operation) -> list[ir.Attribute]:
@@ -312,18 +355,16 @@ def _place_scratch(
     return moved, rest_size, set(shared)
 
 
-def _result_spans(function: ir.Operation, positions: dict[ir.Operation, int]) -> list[_ArgumentSpan]:
-    """Returns each out-parameter of static size, with its size and the range in which it is in use.
-
-    The range is from the first access to the end of the function.
-    """
-    spans = []
-    arguments = function.regions[0].blocks[0].arguments
-    for argument, attribute in zip(arguments, _argument_attributes(function), strict=False):
+def _result_uses(function: ir.Operation, clock: _Clock) -> list[_ArgumentUse]:
+    """Returns each out-parameter of static size, and its use from its first access to the end of the function."""
+    uses = []
+    block = function.regions[0].blocks[0]
+    for argument, attribute in zip(block.arguments, _argument_attributes(function), strict=False):
         if OUT_PARAMETER in ir.DictAttr(attribute) and ir.MemRefType(argument.type).has_static_shape:
-            first = min((_position(user, positions) for user in accessing_ops(argument)), default=0)
-            spans.append((argument, Span(bytes_of(argument.type), first, len(positions))))
-    return spans
+            size = bytes_of(argument.type)
+            use = clock.use(size, accessing_ops(argument), block)
+            uses.append((argument, _Use(size, _START if use is None else use.first, _END)))
+    return uses
 
 
 def _add_arena_argument(function: ir.Operation, size: int, is_entry: bool) -> ir.Value:
@@ -377,10 +418,11 @@ def _pass_memory(call: ir.Operation, arena: ir.Value, offset: int, size: int) ->
 
 def _free_after_use(buffers: Sequence[_Buffer]) -> None:
     """Frees each buffer after its last use, if no op frees it yet."""
-    # From the last position to the first: a new op moves the ops after it by one position.
-    for buffer in sorted(buffers, key=lambda buffer: -buffer.span.last):
+    for buffer in buffers:
         if not buffer.frees:
-            _free(buffer.op.block, buffer.span.last + 1, buffer.op.results[0])
+            value, block = buffer.op.results[0], buffer.op.block
+            users = {_enclosing_op(user, block) for user in accessing_ops(value)} or {buffer.op}
+            _free(block, 1 + max(i for i, op in enumerate(block.operations) if op.operation in users), value)
 
 
 def _free(block: ir.Block, position: int, value: ir.Value) -> None:

@@ -58,6 +58,12 @@ def test_normalised_channels_are_computed_from_the_convolution() -> None:
     assert not any("relu" in op for op in saved.saved)
 
 
+def test_expensive_ops_are_not_repeated() -> None:
+    first, second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+    graphs = capture(lambda x: second(torch.lgamma(first(x))), (torch.randn(ROWS, WIDTH),), grad=True)
+    assert not [node.target for node in graphs[1].info.rows if node.training == "recomputed"]
+
+
 def test_small_tensors_are_saved() -> None:
     saved = Saved(_layers(nn.GELU()), torch.randn(4, WIDTH))
     assert any("gelu" in op for op in saved.saved)

@@ -189,7 +189,7 @@ class RecipeTrials:
         The limit is for one step, so a long pipeline on a slow machine does not exceed it.
         """
         nodes = len(subject.subgraph.graph.operations)
-        self._largest_node_count = max(self._largest_node_count, nodes)
+        self._largest_node_count = max(self._largest_node_count, nodes, 1)
         return min(
             self.criterion.step_seconds,
             _BASE_STEP_SECONDS + self.criterion.step_seconds * nodes / self._largest_node_count,
