@@ -53,7 +53,7 @@ from buddy.compiler.protocol import Assignment, Diagnostic
 from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.recipe import EAGER, Recipe
 from buddy.compiler.runtime import LoadedProgram, released_weights
-from buddy.compiler.runtime.buffers import WorkArena
+from buddy.compiler.runtime.buffers import WorkArena, spec_bytes
 from buddy.compiler.runtime.native_calls import BuiltinCall
 from buddy.compiler.runtime.torch_values import bind_symbols
 from buddy.compiler.support import hooks
@@ -359,7 +359,8 @@ class CompiledGraph:
             and self._program is not None
             and _may_specialise(graph, recipe, settings, training, overrides)
         ):
-            self._frequent = FrequentSizes(graph, recipe, settings.specialise, settings.fallback == "eager", _load)
+            load = partial(_load_specialised, self._program) if frozen else _load
+            self._frequent = FrequentSizes(graph, recipe, settings.specialise, settings.fallback == "eager", load)
 
     def direct_call(self, input_of: Sequence[int]) -> Callable[..., Sequence[torch.Tensor]] | None:
         """Returns a built-in function that calls compiled code with the inputs of the Dynamo graph, or `None`.
@@ -451,14 +452,33 @@ def _may_specialise(
 ) -> bool:
     """True if frequent sizes get separate code.
 
-    With frozen weights they do not, since each version would copy the weights; nor with `verify` and `tune`, which
-    check only the code for all sizes; nor with a script's registrations, which the compiling process lacks.
+    They do not with `verify` and `tune`, which check only the code for all sizes; nor with weights whose memory is
+    released; nor with a script's registrations, which the compiling process lacks.
     """
-    is_plain = settings.verify == "off" and not settings.tune and not settings.freezes(training)
+    releases = settings.releases and settings.freezes(training)
+    is_plain = settings.verify == "off" and not settings.tune and not releases
     is_overridden = overrides.lowerings or overrides.build
     return bool(
         settings.specialise and is_plain and not is_overridden and program_cache.uses_only_built_in_code(graph, recipe)
     )
+
+
+# The maximum number of bytes of packed weights that the code for one set of sizes has of its own.
+_MAX_OWN_BYTES = 1 << 20
+
+
+def _load_specialised(general: LoadedProgram, artifact: Artifact) -> LoadedProgram | None:
+    """Returns a program with frozen weights for one set of sizes, which shares the packed weights of `general`.
+
+    Returns `None` if it would need much memory for copies of its own: there may be many sets of sizes.
+    """
+    packed = {(a.source, a.spec) for a in artifact.arguments if a.pack}
+    if sum(spec_bytes(spec) for _, spec in packed - general.packed_specs) > _MAX_OWN_BYTES:
+        return None
+    program = LoadedProgram(artifact, frozen=True, shared_weights=general.packed_copies())
+    with _programs_lock:
+        _programs.add(program)
+    return program
 
 
 def _load(

@@ -31,8 +31,9 @@ class FrequentSizes:
     """Counts the calls of a graph by the values of its symbols.
 
     After `calls` calls with the same values, the graph is compiled for them in another process, by `recipe`; later
-    calls with these values run the result. With `allow_eager` false, code that runs ops in eager is not used. Under
-    `torch.use_deterministic_algorithms`, no code is added: the bits of a result would depend on the number of calls.
+    calls with these values run the result, unless `load` returns `None` for it. With `allow_eager` false, code that
+    runs ops in eager is not used. Under `torch.use_deterministic_algorithms`, no code is added: the bits of a result
+    would depend on the number of calls.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class FrequentSizes:
         recipe: Recipe,
         calls: int,
         allow_eager: bool,
-        load: Callable[[Artifact], LoadedProgram],
+        load: Callable[[Artifact], LoadedProgram | None],
     ) -> None:
         self._data, self._recipe, self._calls = serialization.to_data(graph), recipe, calls
         self._allow_eager, self._load = allow_eager, load
@@ -79,7 +80,13 @@ class FrequentSizes:
         if artifact.eager_nodes and not self._allow_eager:
             _log.info("graph %s: no separate code for %s, since ops would run in eager", self._data.name, text)
             return
-        self._programs[tuple(symbols.values())] = self._load(artifact)
+        program = self._load(artifact)
+        if program is None:
+            _log.info(
+                "graph %s: no separate code for %s, which would need separate packed weights", self._data.name, text
+            )
+            return
+        self._programs[tuple(symbols.values())] = program
         _log.info("graph %s: compiled for %s in the background, ready after %.1f s", self._data.name, text, seconds)
 
 

@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 
 from buddy.compiler.codegen.machines import check_runs_here
-from buddy.compiler.protocol.artifact import COUNTERS, Argument, Artifact
+from buddy.compiler.protocol.artifact import COUNTERS, Argument, Artifact, TensorSpec
 from buddy.compiler.runtime.buffers import (
     BufferPool,
     LentMemory,
@@ -156,6 +156,8 @@ class PackedArgument:
             if self._source is not None and is_released(self._source) and not holds_new_elements(self._source):
                 return
             self._source, self._source_state = None, ()
+            # A shared copy may have been made before a write that PyTorch has not counted.
+            self._shared_argument = None
             if self.copy is not None:
                 self.copy.clear()
 
@@ -245,6 +247,7 @@ class LoadedProgram:
             else _make_unpacked_argument(a)
             for a in artifact.arguments
         ]
+        self._artifact_arguments = artifact.arguments
         sources = [argument.source for argument in artifact.arguments]
         self._argument_values = [
             (argument.value, source) for argument, source in zip(self._arguments, sources, strict=True)
@@ -376,6 +379,11 @@ class LoadedProgram:
         """Returns the packed weights, each with its copy."""
         pairs = (argument.weight_and_copy() for argument in self._arguments if isinstance(argument, PackedArgument))
         return [pair for pair in pairs if pair is not None]
+
+    @property
+    def packed_specs(self) -> set[tuple[int, TensorSpec]]:
+        """The packed arguments: the number of the graph's input of each, and the shape and type of the copy."""
+        return {(a.source, a.spec) for a in self._artifact_arguments if a.pack}
 
     def packed_copies(self) -> SharedWeights:
         """Returns the packed copies, for other programs on the same weights; valid while this one lives."""

@@ -51,9 +51,9 @@ class SharedArgument:
             packed = pack()
             if not torch.equal(packed, shared_copy):
                 self._packs_equally = False
-            elif can_detect_moved_elements(source):
+                return packed
+            if can_detect_moved_elements(source):
                 self._packs_equally = True
-            return packed
         return shared_copy
 
 

@@ -19,6 +19,7 @@ from buddy.compiler.frontend.backend_settings import SPECIALISE_CALLS
 from buddy.compiler.graph import serialization
 from buddy.compiler.graph.sizes import SymbolSource, plain_size, symbol
 from buddy.compiler.protocol.artifact import Artifact
+from buddy.compiler.runtime import LoadedProgram
 
 # Seconds until a small graph is compiled in a process of its own, on a loaded machine.
 PATIENCE = 120.0
@@ -89,6 +90,69 @@ def test_the_code_of_a_size_reads_the_weights_of_each_call(caplog: pytest.LogCap
         torch.testing.assert_close(compiled(x), layer(x))
 
 
+@pytest.fixture
+def frozen() -> tuple[nn.Module, Callable[..., Any]]:
+    """A model whose frozen weights are packed in the same way for all sizes, and its compiled form."""
+    model = nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 192)).eval()
+    return model, torch.compile(model, backend="buddy", dynamic=True, options={"freeze": True})
+
+
+def test_the_codes_of_sizes_share_packed_weights(
+    frozen: tuple[nn.Module, Callable[..., Any]], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, compiled = frozen
+    programs = list[LoadedProgram]()
+    load = frequent_sizes.FrequentSizes.add
+
+    def add(self: Any, symbols: Any, artifact: Artifact, seconds: float) -> None:
+        load(self, symbols, artifact, seconds)
+        programs.extend(self._programs.values())
+
+    monkeypatch.setattr(frequent_sizes.FrequentSizes, "add", add)
+    general = set(backend._programs)
+    inputs = [torch.randn(rows, 64) for rows in (48, 80)]
+    for x in inputs:
+        repeat(compiled, x)
+    assert specialised_sizes(caplog) == ["s0 = 48", "s0 = 80"]
+    for x in inputs:
+        # Sums of 96 products of float32, in another order than eager's.
+        torch.testing.assert_close(repeat(compiled, x, times=1), model(x), atol=1e-5, rtol=1e-5)
+    general = set(backend._programs) - general - set(programs)
+    places = {copy.data_ptr() for program in general for _, copy in program.packed_pairs()}
+    assert places
+    for program in programs:
+        assert {copy.data_ptr() for _, copy in program.packed_pairs()} <= places
+
+
+def test_the_code_of_a_size_packs_changed_weights_again(
+    frozen: tuple[nn.Module, Callable[..., Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    model, compiled = frozen
+    x = torch.randn(48, 64)
+    repeat(compiled, x)
+    assert specialised_sizes(caplog) == ["s0 = 48"]
+    for layer in (model[0], model[2]):  # type: ignore[index]
+        repeat(compiled, x, times=1)
+        with torch.no_grad():
+            layer.weight.mul_(2)
+        torch.testing.assert_close(repeat(compiled, x, times=1), model(x), atol=1e-5, rtol=1e-5)
+        layer.weight.data.mul_(2)  # PyTorch does not count this write
+        backend.refreeze()
+        torch.testing.assert_close(repeat(compiled, x, times=1), model(x), atol=1e-5, rtol=1e-5)
+
+
+def test_code_that_needs_other_packed_weights_is_not_used(
+    frozen: tuple[nn.Module, Callable[..., Any]], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend, "_MAX_OWN_BYTES", -1)
+    model, compiled = frozen
+    x = torch.randn(48, 64)
+    repeat(compiled, x)
+    assert not any(specialised_sizes(caplog))
+    assert "no separate code for s0 = 48" in caplog.text
+    torch.testing.assert_close(repeat(compiled, x, times=1), model(x), atol=1e-5, rtol=1e-5)
+
+
 def test_other_inputs_of_the_same_sizes_are_checked_as_before(caplog: pytest.LogCaptureFixture) -> None:
     embedding = nn.Embedding(10, 8)
     compiled = torch.compile(embedding, backend="buddy", dynamic=True)
@@ -139,8 +203,8 @@ def test_training_graphs_are_specialised_too(caplog: pytest.LogCaptureFixture) -
 
 @pytest.mark.parametrize(
     "options",
-    [{"specialise": 0}, {"freeze": True}, {"verify": True}],
-    ids=["turned off", "frozen weights", "verified"],
+    [{"specialise": 0}, {"freeze": "release"}, {"verify": True}],
+    ids=["turned off", "released weights", "verified"],
 )
 def test_sizes_are_not_specialised(options: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
     compiled = torch.compile(nn.Linear(16, 8).eval(), backend="buddy", dynamic=True, options=options)
