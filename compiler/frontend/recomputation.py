@@ -15,7 +15,7 @@ from torch import Tag
 from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 
-from buddy.compiler.frontend.saved_tensors import mark_recomputed
+from buddy.compiler.frontend.saved_tensors import mark_recomputed, mark_repeated_view
 from buddy.compiler.frontend.strided_views import returns_view
 
 # Smaller tensors, in bytes, are saved: each op that is recomputed costs some time, too.
@@ -74,7 +74,8 @@ def _copy_ops(ops: Sequence[Node], saved: Mapping[Node, Node], reader: Node) -> 
         with reader.graph.inserting_before(reader):
             copies[op] = reader.graph.node_copy(op, lambda node: copies.get(node, node))
         copies[op].meta = dict(op.meta) | {"partitioner_tag": "is_backward"}
-        mark_recomputed(copies[op])
+        mark = mark_repeated_view if _is_view(op) else mark_recomputed
+        mark(copies[op])
     return copies[ops[-1]]
 
 
@@ -122,9 +123,13 @@ def _is_small(source: Node, node: Node) -> bool:
     A view is not saved, because it shares its memory with an input that the program may write to.
     """
     value = source.meta.get("val")
-    if isinstance(source.target, OpOverload) and returns_view(source.target):
+    if _is_view(source):
         return False
     return isinstance(value, torch.Tensor) and 0 < _bytes_of(source) * _MIN_RATIO <= _bytes_of(node)
+
+
+def _is_view(node: Node) -> bool:
+    return isinstance(node.target, OpOverload) and returns_view(node.target)
 
 
 def _is_cheap(node: Node) -> bool:
