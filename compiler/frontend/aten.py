@@ -366,7 +366,7 @@ def run_aot(
 
 
 def _names_of_results(module: GraphModule) -> list[str]:
-    """Returns the names of the nodes that a graph returns, "" for a result that is none."""
+    """Returns the names of the nodes that a graph returns; a constant result has the name ""."""
     (results,) = module.graph.output_node().args
     assert isinstance(results, (list, tuple))
     return [node.name if isinstance(node, Node) else "" for node in results]
@@ -390,7 +390,7 @@ def _lending_memory(run: Runner, lend: Lend) -> Runner:
     """Returns `run`, a backward graph, with the arguments as a list; it may write results to its arguments' memory."""
 
     def call(arguments: list[Any]) -> Any:
-        # AOTAutograd refers to the saved tensors only in this list then.
+        # AOTAutograd has released the saved tensors: from here on, only `inputs` refers to them.
         inputs = tuple(arguments)
         arguments.clear()
         lent = lend(inputs, is_released=True) if releases_saved_tensors() else None

@@ -115,7 +115,8 @@ class BufferPool:
         size = math.prod(shape) * dtype.itemsize
         lent: dict[int, LentMemory] | None = getattr(self._lent, "memory", None)
         if lent and (memory := lent.pop(number, None)) is not None:
-            self._storages[number].clear()  # calls that are lent no memory are rare
+            with self._lock:
+                self._storages[number].clear()  # calls that are lent no memory are rare
             return torch.empty(0, dtype=dtype, device="cpu").set_(
                 memory.storage, memory.offset // dtype.itemsize, tuple(shape), row_major_strides(shape)
             )

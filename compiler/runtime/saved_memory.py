@@ -42,6 +42,7 @@ def unshared_storages(
 ) -> dict[int, torch.UntypedStorage]:
     """Returns the storages of those tensors with `numbers` that nothing else uses, by number.
 
+    A tensor that does not begin at the start of its storage is left out: scratch memory may lie after the tensor.
     `tensors` are a tuple with saved tensors, made inside the backward function of an autograd function. In Python, only
     this tuple may refer to them, and only a `BufferPool` to their storages. `is_released` says that the autograd
     function has released its saved tensors.
@@ -52,7 +53,7 @@ def unshared_storages(
     return {
         number: tensors[number].untyped_storage()
         for number in numbers
-        if expected is not None and _count_uses(tensors, number) == expected
+        if expected is not None and tensors[number].storage_offset() == 0 and _count_uses(tensors, number) == expected
     }
 
 
