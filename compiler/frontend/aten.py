@@ -41,6 +41,7 @@ from buddy.compiler.frontend import (
     symbolic_sizes,
 )
 from buddy.compiler.frontend.direct_gradients import DirectGradients
+from buddy.compiler.frontend.gradient_memory import ForwardGraph, lend_saved_tensors, share_memory
 from buddy.compiler.frontend.names import source_name
 from buddy.compiler.frontend.strided_views import (
     Runner,
@@ -53,7 +54,6 @@ from buddy.compiler.graph import plugins
 from buddy.compiler.graph.node import Op, default_ops_map
 from buddy.compiler.protocol.environment import torch_warning
 from buddy.compiler.runtime.buffers import WorkArena
-from buddy.compiler.runtime.saved_memory import Lend, releases_saved_tensors
 from buddy.compiler.support.dynamo_internals import aot_autograd
 
 _WITH_EFFECTS = torch.ops.higher_order.with_effects
@@ -289,7 +289,7 @@ def run_aot(
 
     table = default_decompositions() if decompositions is None else decompositions
     direct: list[Callable[..., Any] | None] = []
-    forward: list[tuple[Runner, list[str]]] = []
+    forward: list[ForwardGraph] = []
     gradients = DirectGradients()
     # The forward graph does not run while the backward graph does, so both work in the same memory.
     scratch = WorkArena()
@@ -321,13 +321,13 @@ def run_aot(
             if not (unseeded or offsets or autocast):
                 use_native_calls(aten_graph, run)
             if kind == "forward":
-                forward.append((run, _names_of_results(aten)))
+                forward.append(ForwardGraph(run, aten))
             elif kind == "backward" and forward:
-                _reserve_memory(*forward[0], run, aten)
-            lend = getattr(run, "lend", None)
+                share_memory(forward[0], run, aten, scratch)
+            lend = getattr(run, "lend", None) if kind == "backward" else None
             run = random_numbers.with_seed(run) if unseeded else run
             run = fall_back_for_offsets(run, graph_in_eager, offsets) if offsets else run
-            return make_boxed_func(run) if kind != "backward" or lend is None else _lending_memory(run, lend)
+            return make_boxed_func(run) if lend is None else lend_saved_tensors(run, lend)
 
         return compile_one
 
@@ -363,44 +363,6 @@ def run_aot(
     ):
         compiled = backend(module, inputs)
     return next((call for call in direct if call is not None), gradients.calls(compiled))
-
-
-def _names_of_results(module: GraphModule) -> list[str]:
-    """Returns the names of the nodes that a graph returns; a constant result has the name ""."""
-    (results,) = module.graph.output_node().args
-    assert isinstance(results, (list, tuple))
-    return [node.name if isinstance(node, Node) else "" for node in results]
-
-
-def _reserve_memory(forward: Runner, names: Sequence[str], backward: Runner, aten: GraphModule) -> None:
-    """Makes saved tensors of the graph `forward` as large as the results that `backward` may write to them.
-
-    `names` are those of the results of the forward graph; the backward graph has inputs of the same names.
-    """
-    reserve, bytes_of_inputs = getattr(forward, "reserve", None), getattr(backward, "bytes_of_inputs", None)
-    if reserve is None or bytes_of_inputs is None:
-        return
-    inputs = [node.name for node in _placeholders(aten)]
-    for number, size in bytes_of_inputs().items():
-        if names.count(inputs[number]) == 1:
-            reserve(names.index(inputs[number]), size)
-
-
-def _lending_memory(run: Runner, lend: Lend) -> Runner:
-    """Returns `run`, a backward graph, with the arguments as a list; it may write results to its arguments' memory."""
-
-    def call(arguments: list[Any]) -> Any:
-        # AOTAutograd has released the saved tensors: from here on, only `inputs` refers to them.
-        inputs = tuple(arguments)
-        arguments.clear()
-        lent = lend(inputs, is_released=True) if releases_saved_tensors() else None
-        if lent is None:
-            return run(*inputs)
-        with lent:
-            return run(*inputs)
-
-    call._boxed_call = True  # type: ignore[attr-defined]
-    return call
 
 
 def _allow_retained_graphs() -> None:

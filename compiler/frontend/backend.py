@@ -394,17 +394,36 @@ class CompiledGraph:
         """Returns the bytes of memory that inputs should have for `lend`, by number; only of those with results."""
         return {} if self._program is None or self._symbols else self._program.bytes_of_inputs
 
+    def result_bytes(self) -> dict[int, int]:
+        """Returns the bytes of the results that are tensors of their own, by position; not of those of dynamic size."""
+        if self._program is None or self._symbols:
+            return {}
+        sizes = self._program.result_bytes
+        return {position: sizes[source] for position, source in self._own_results().items()}
+
     def reserve(self, position: int, size: int) -> None:
         """Makes the tensor at `position` of the results have at least `size` bytes of memory in later calls.
 
         Does nothing for a result that is not a tensor of its own.
         """
-        sources = self._results.sources(len(self._aten.input_of))
-        source = None if sources is None else sources[position]
-        if self._program is None or sources is None or source is None:
-            return
-        if source < self._results.n_computed and sources.count(source) == 1:
+        source = self._own_results().get(position)
+        if self._program is not None and source is not None:
             self._program.reserve(source, size)
+
+    def free_after_use(self, position: int) -> None:
+        """Makes memory of later tensors at `position` of the results be freed with them, instead of being reused."""
+        source = self._own_results().get(position)
+        if self._program is not None and source is not None:
+            self._program.free_after_use(source)
+
+    def _own_results(self) -> dict[int, int]:
+        """Returns the number of the computed tensor of each result that is a tensor of its own, by position."""
+        sources = self._results.sources(len(self._aten.input_of)) or ()
+        return {
+            position: source
+            for position, source in enumerate(sources)
+            if source is not None and source < self._results.n_computed and sources.count(source) == 1
+        }
 
     def _native_function(
         self, input_of: Sequence[int], on_error: Callable[[Exception, Sequence[torch.Tensor]], object]

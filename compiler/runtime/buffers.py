@@ -92,6 +92,7 @@ class BufferPool:
     def __init__(self, results: int) -> None:
         self._storages: list[list[torch.UntypedStorage]] = [[] for _ in range(results)]
         self._reserved = [0] * results
+        self._freed_after_use: set[int] = set()
         self._lock = threading.Lock()
         self._lent = threading.local()
 
@@ -99,6 +100,12 @@ class BufferPool:
         """Makes later tensors for result `number` have at least `size` bytes of memory."""
         with self._lock:
             self._reserved[number] = max(self._reserved[number], size)
+            self._storages[number].clear()
+
+    def free_after_use(self, number: int) -> None:
+        """Makes memory of later tensors for result `number` be freed with them, instead of being kept for reuse."""
+        with self._lock:
+            self._freed_after_use.add(number)
             self._storages[number].clear()
 
     @contextmanager
@@ -148,6 +155,8 @@ class BufferPool:
 
     def _retain(self, number: int, storage: torch.UntypedStorage) -> None:
         """Keeps a block for reuse unless the pool is full; drops the oldest block if the result has `MAX_BUFFERS`."""
+        if number in self._freed_after_use:
+            return
         storages = self._storages[number]
         del storages[: max(0, len(storages) - MAX_BUFFERS + 1)]
         pooled_bytes = sum(other.nbytes() for blocks in self._storages for other in blocks)
@@ -200,29 +209,44 @@ class WorkArena:
 
     def __init__(self, size: int = 0) -> None:
         self._size = size
+        self._is_kept = True
         self._lent: torch.Tensor | None = None
         self._borrowed: torch.Tensor | None = None
         self._outgrown: list[torch.Tensor] = []
         self._lock, self._borrowing = threading.Lock(), threading.Lock()
         self.words = (ctypes.c_int64 * 2)()
 
+    @property
+    def size(self) -> int:
+        """The bytes of memory of later calls."""
+        return self._size
+
     def reserve(self, size: int) -> None:
         """Makes the memory of later calls at least `size` bytes."""
         with self._lock:
-            if size <= self._size:
-                return
-            self._size = size
-            # In this order: once the address is 0, no further call can take the memory.
-            self.words[0] = 0
-            if self._lent is not None and self.words[1]:
-                self._outgrown.append(self._lent)  # a call in another thread uses it
-            self._lent = None
+            if size > self._size:
+                self._size = size
+                self._drop_lent()
+
+    def free_after_calls(self) -> None:
+        """Makes later calls allocate their memory, and free it when they end."""
+        with self._lock:
+            self._is_kept = False
+            self._drop_lent()
+            self._borrowed = None  # a call that uses the memory refers to it
+
+    def _drop_lent(self) -> None:
+        # In this order: once the address is 0, no further call can take the memory.
+        self.words[0] = 0
+        if self._lent is not None and self.words[1]:
+            self._outgrown.append(self._lent)  # a call in another thread uses it
+        self._lent = None
 
     def lend(self) -> tuple[torch.Tensor, int]:
         """Returns memory for one native call, and its address; the first time this is the memory of `words`, in use."""
         memory = _allocate_aligned(self._size)
         with self._lock:
-            if self._lent is None and len(memory) == self._size:
+            if self._is_kept and self._lent is None and len(memory) == self._size:
                 self._lent = memory
                 # In this order: other threads take the memory once they see its address.
                 self.words[1], self.words[0] = 1, memory.data_ptr()
@@ -231,7 +255,7 @@ class WorkArena:
     @contextmanager
     def borrow(self) -> Iterator[torch.Tensor]:
         """Yields the memory for one call."""
-        if not self._borrowing.acquire(blocking=False):
+        if not self._is_kept or not self._borrowing.acquire(blocking=False):
             yield _allocate_aligned(self._size)
             return
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -328,6 +329,15 @@ class LoadedProgram:
     def reserve(self, number: int, size: int) -> None:
         """Makes later tensors for result `number` have at least `size` bytes of memory."""
         self._result_pool.reserve(number, size)
+
+    def free_after_use(self, number: int) -> None:
+        """Makes memory of later tensors for result `number` be freed with them, instead of being kept for reuse."""
+        self._result_pool.free_after_use(number)
+
+    @property
+    def result_bytes(self) -> list[int]:
+        """The bytes of each result; 0 for one of dynamic size."""
+        return [0 if shape.dynamic else math.prod(shape.at({})) * dtype.itemsize for shape, dtype in self._results]
 
     def __call__(self, tensors: Sequence[torch.Tensor], numbers: Sequence[int] = ()) -> list[torch.Tensor]:
         if self._call is not None:

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from buddy.compiler.runtime.buffers import storage_use_count
+from buddy.compiler.runtime.buffers import MIN_POOLED_BYTES, storage_use_count
+from buddy.compiler.runtime.measure import MemoryTrace
 from buddy.compiler.runtime.native_calls import native_function_address
 
 pytestmark = [
@@ -154,3 +155,22 @@ def test_two_forward_passes_before_the_backward_passes(case: Case) -> None:
     for x in (case.x, other):
         case.model(x).square().sum().backward()
     torch.testing.assert_close(found, gradients(case.model), rtol=1e-4, atol=1e-4)
+
+
+def held_between_steps(width: int, rows: int) -> int:
+    """Returns the bytes that are held after two steps, beside the gradients and what the caller holds."""
+    model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(4)))
+    compiled: Any = torch.compile(model, backend="buddy", options={"fallback": "error"})
+    x = torch.randn(rows, width)
+    with MemoryTrace() as trace:
+        for _ in range(2):
+            model.zero_grad()
+            compiled(x).square().sum().backward()
+        trace.mark()
+    return trace.held_at_mark - sum(gradient.nbytes for gradient in gradients(model))
+
+
+@pytest.mark.parametrize(("width", "rows", "is_freed"), [(1024, 64, True), (128, 4096, False)])
+def test_idle_memory_is_freed_if_gradients_are_much_larger(width: int, rows: int, is_freed: bool) -> None:
+    held = held_between_steps(width, rows)
+    assert (held < MIN_POOLED_BYTES) is is_freed
