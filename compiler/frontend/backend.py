@@ -381,7 +381,7 @@ class CompiledGraph:
         sources, function = self._results.sources(n_inputs), self._native_function(range(n_inputs), _raise)
         if sources is None or function is None:
             return None
-        return NativeGraph(function, self._results.n_computed, sources, self.lend)
+        return NativeGraph(function, self._results.n_computed, sources, self.lend if self.bytes_of_inputs() else None)
 
     def lend(self, tensors: Sequence[torch.Tensor], is_released: bool = False) -> AbstractContextManager[None] | None:
         """Lends the memory of inputs for results (see `Lend`); `tensors` are the inputs of a backward graph."""

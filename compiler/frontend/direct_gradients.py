@@ -27,13 +27,13 @@ class NativeGraph:
     """A compiled graph: its native function, which returns `n_computed` tensors, and the sources of its results.
 
     `sources` has for each result its index in the computed tensors followed by the inputs, or `None` for no tensor.
-    `lend` lends the memory of saved tensors to a call of `function`.
+    `lend` lends the memory of saved tensors to a call of `function`; `None` if it writes no results to them.
     """
 
     function: BuiltinCall
     n_computed: int
     sources: tuple[int | None, ...]
-    lend: Lend
+    lend: Lend | None
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def _autograd_function(forward: _Forward, backward: NativeGraph) -> type[torch.a
     Its results are those of the program; a single one is not in a tuple.
     """
     n_returned = len(forward.is_differentiable)
-    run_forward, run_backward = forward.native.function, backward.function
+    run_forward, run_backward, lend = forward.native.function, backward.function, backward.lend
     returned, saved = forward.native.sources[:n_returned], forward.native.sources[n_returned:]
     non_differentiable = [
         number for number, is_differentiable in enumerate(forward.is_differentiable) if not is_differentiable
@@ -130,7 +130,7 @@ def _autograd_function(forward: _Forward, backward: NativeGraph) -> type[torch.a
             values = (*run_forward(*inputs), *inputs)
             # A view that is saved would keep its graph alive.
             saved_values = [values[source] for source in saved]  # type: ignore[index]
-            ctx.may_lend = not _has_hooks()
+            ctx.may_lend = lend is not None and not _has_hooks()
             ctx.save_for_backward(*[value.detach() if value._is_view() else value for value in saved_values])
             results = tuple([values[source] for source in returned])  # type: ignore[index]
             if non_differentiable:
@@ -143,7 +143,7 @@ def _autograd_function(forward: _Forward, backward: NativeGraph) -> type[torch.a
             if non_differentiable:
                 gradients = tuple(g for g, kept in zip(gradients, forward.is_differentiable, strict=True) if kept)
             inputs = (*ctx.saved_tensors, *gradients)
-            lent = backward.lend(inputs) if ctx.may_lend and releases_saved_tensors() else None
+            lent = lend(inputs) if ctx.may_lend and lend is not None and releases_saved_tensors() else None
             if torch.is_grad_enabled():  # with `create_graph=True`
                 computed = _OnceDifferentiable.apply(
                     run_backward, torch.empty(0, device="cpu", requires_grad=True), *inputs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import platform
 import shutil
@@ -16,6 +17,8 @@ from pathlib import Path
 CACHE_LINE = 64
 # The smallest associativity of first-level and second-level caches.
 CACHE_WAYS = 8
+# The bytes of one way of a first-level cache, which is indexed by the offset in a page.
+_L1_WAY_BYTES = 4096
 # Cycles until the result of an addition or a fused multiply-add is ready, if one vector instruction starts per cycle.
 FMA_LATENCY = 4
 # Vectors per cycle from the second-level cache while other loads are in flight.
@@ -49,6 +52,14 @@ class Target:
     def lanes(self, element_bytes: int) -> int:
         """Returns the number of elements in a vector."""
         return max(1, self.vector_bytes // element_bytes)
+
+    def lines_in_l1(self, distance: int) -> int:
+        """Returns how many cache lines the L1 cache holds in three quarters of its ways; the rest is for other data.
+
+        The lines are `distance` bytes apart. If that is a multiple of a large power of two, they share few sets.
+        """
+        sets = _L1_WAY_BYTES // max(CACHE_LINE, math.gcd(_L1_WAY_BYTES, max(1, distance)))
+        return sets * max(1, self.l1 // _L1_WAY_BYTES) * 3 // 4
 
 
 # The dot-product instructions that kernels use on vectors of 64 and of 32 bytes, the fastest ones first, each with the

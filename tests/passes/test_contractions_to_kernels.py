@@ -66,6 +66,17 @@ def test_long_sums_of_many_rows(subscripts: str, parameter: bool, target: str) -
     np.testing.assert_allclose(c, np.einsum(subscripts, a.astype(np.float64), b.astype(np.float64)), atol=2e-4)
 
 
+@pytest.mark.parametrize(("depth", "max_rows"), [(1024, 6), (512, 12), (1000, 31)])
+def test_rows_of_a_block_stay_in_the_l1_cache(depth: int, max_rows: int) -> None:
+    """The L1 cache has 8 lines for each offset in a page: rows of 4 KiB compete for them, rows of 4,000 B do not."""
+    sizes = {"m": 64, "n": 10, "k": depth}
+    compiled = Compiled(function("f", "mk,kn->mn", sizes), [ContractionsToKernels()], target=TARGETS["avx512"])
+    (rows,) = re.findall(r"(\d+)x16 register block", " ".join(compiled.remarks))
+    assert 4 <= int(rows) <= max_rows
+    assert int(rows) > 12 or max_rows <= 12
+    check(compiled, "f", "mk,kn->mn", sizes)
+
+
 @pytest.mark.parametrize("zero", [True, False])
 @pytest.mark.parametrize("target", ["avx512", "avx2", "small cache"])
 def test_a_sum_over_a_batch_is_blocked_along_its_last_loop(target: str, zero: bool) -> None:

@@ -169,13 +169,26 @@ def choose_gemm_blocking(
         return GemmBlocking(1, 1, lanes, max(1, contraction.depth), "dot")
     if b_source is None and _fits_streaming(contraction, lanes):
         return _streaming_blocking(contraction, lanes)
-    rows, vectors = _register_block(contraction.m.size, contraction.n.size, lanes, target.vector_registers, requested)
+    m, n, registers = contraction.m.size, contraction.n.size, target.vector_registers
+    max_rows = requested.rows or _rows_in_l1(contraction, lanes, target)
+    rows, vectors = _register_block(m, n, lanes, registers, requested, max_rows=max_rows)
     if b_source is None and _packs_a(contraction, rows, lanes, target.l2):
         return _packed_a_blocking(contraction, rows, vectors, lanes, target, requested.depth)
     b_source = b_source or _choose_b_source(contraction, rows, target.l2)
     depth = _choose_depth(contraction, vectors * lanes * width, target.l2, requested.depth)
     chunk, copies_a = _choose_chunk(contraction, rows, vectors * lanes, b_source), _widens_rows(contraction, lanes)
     return GemmBlocking(rows, vectors, lanes, depth, b_source, chunk, copies_a=copies_a)
+
+
+def _rows_in_l1(contraction: Contraction, lanes: int, target: Target) -> int:
+    """Returns the number of rows of A of which the L1 cache holds a cache line each, beside rows of B.
+
+    A block of more rows reads each element of A from L2. Copied rows, and columns of A, are contiguous.
+    """
+    c = contraction
+    if len(c.k) != 1 or c.k[0].strides[0] != 1 or _widens_rows(c, lanes):
+        return c.m.size
+    return max(FMA_LATENCY, target.lines_in_l1(c.m.strides[0] * byte_width(c.input_elements[0])))
 
 
 def _widens_rows(contraction: Contraction, lanes: int) -> bool:
@@ -322,11 +335,12 @@ def _packed_a_blocking(
 
 
 def _register_block(
-    m: int, n: int, lanes: int, registers: int, requested: RequestedBlocking, rows_of_b: int = 1
+    m: int, n: int, lanes: int, registers: int, requested: RequestedBlocking, rows_of_b: int = 1, max_rows: int = 0
 ) -> tuple[int, int]:
     """Returns rows and vectors of the register block with the least cost.
 
-    `rows_of_b` is the number of rows of vectors that are live in addition to the sums. Raises `UnsupportedError` if the
+    `rows_of_b` is the number of rows of vectors that are live in addition to the sums; a block has at most `max_rows`
+    rows (0: as many as registers). Raises `UnsupportedError` if the
     requested block does not fit into the registers.
     """
     # A single row needs no more sums than hide the latency, and narrow panels are shared more evenly.
@@ -334,7 +348,7 @@ def _register_block(
     candidates = [
         (rows, vectors)
         for vectors in _sizes(min(max_vectors, max(1, -(-n // lanes))), requested.vectors)
-        for rows in _sizes(max(1, min(m, registers)), requested.rows)
+        for rows in _sizes(max(1, min(m, max_rows or registers)), requested.rows)
         if (rows + rows_of_b) * vectors + 1 <= registers  # sums, a row of B, a broadcast element of A
     ]
     if not candidates:

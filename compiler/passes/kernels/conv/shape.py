@@ -17,7 +17,7 @@ from buddy.compiler.passes.kernels.contraction import (
 )
 from buddy.compiler.passes.kernels.dot_instructions import INSTRUCTIONS, DotInstruction
 from buddy.compiler.passes.kernels.emit import block_counts
-from buddy.compiler.support.target import CACHE_LINE, CACHE_WAYS, FMA_LATENCY, Target
+from buddy.compiler.support.target import FMA_LATENCY, Target
 
 if TYPE_CHECKING:
     from buddy.compiler.mlir.bindings import ir
@@ -202,13 +202,9 @@ def _candidates(conv: Convolution, lanes: int, target: Target) -> Iterator[tuple
 
 
 def _pixels_in_l1(conv: Convolution, target: Target) -> int:
-    """Returns the number of pixels of which the L1 cache holds a cache line each, in three quarters of its ways.
-
-    The rest is for weights and results. Pixels with a distance of a power of two share few sets of the cache.
-    """
-    way_bytes = max(1, target.l1 // CACHE_WAYS)
-    pixel_distance = max(1, conv.pixels.strides[0] * byte_width(conv.input_element))
-    return max(FMA_LATENCY, way_bytes // max(CACHE_LINE, math.gcd(way_bytes, pixel_distance)) * CACHE_WAYS * 3 // 4)
+    """Returns the number of pixels of which the L1 cache holds a cache line each, beside weights and results."""
+    pixel_distance = conv.pixels.strides[0] * byte_width(conv.input_element)
+    return max(FMA_LATENCY, target.lines_in_l1(pixel_distance))
 
 
 def _cost(conv: Convolution, lanes: int, lines: int, pixels: int, vectors: int) -> float:
