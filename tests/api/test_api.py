@@ -29,6 +29,7 @@ from buddy.compiler.graph.node import default_ops_map, op_classes
 from buddy.compiler.graph.plugins import load_plugin_file, plugin_decompositions, plugin_problems
 from buddy.compiler.graph.transform import transforms
 from buddy.compiler.ops import linalg
+from buddy.compiler.protocol import presets as recipe_presets
 from buddy.compiler.protocol.recipe import PluginFile
 from tests.api.signatures import FILE, signatures
 
@@ -195,6 +196,7 @@ def test_a_name_is_registered_by_one_definition_only(monkeypatch: pytest.MonkeyP
     def write(program: Any, folder: Path, name: str) -> list[str]:
         return []
 
+    monkeypatch.setattr(recipe_presets, "_PLUGIN_PRESETS", {})
     preset("of-this-test", "one pass")(steps)
     preset("of-this-test", "one pass")(steps)  # as a notebook's cell that runs again
     assert presets()["of-this-test"].recipe.steps == (PassStep("cse"),)
