@@ -1,7 +1,8 @@
 """Imports PyTorch programs: capture by TorchDynamo, `DynamoCompiler`, and the `torch.compile` backend `"buddy"`."""
 
-from buddy.compiler.frontend.backend import buddy_backend, refreeze, restore_weights
+from buddy.compiler.frontend.backend import buddy_backend, restore_weights
 from buddy.compiler.frontend.capture import listening
+from buddy.compiler.frontend.compiled_graph import refreeze
 from buddy.compiler.frontend.dynamo_compiler import (
     DynamoCompiler,
     TorchCompileBackend,

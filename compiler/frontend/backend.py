@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import copy
 import logging
-import threading
 import warnings
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from buddy.compiler.driver import program_cache
-from buddy.compiler.frontend.aten import AtenGraph, OpsMap, Runner, default_decompositions, load_plugins, run_aot
+from buddy.compiler.frontend.aten import AtenGraph, Runner, default_decompositions, load_plugins, run_aot
 from buddy.compiler.frontend.backend_settings import BackendSettings
 from buddy.compiler.frontend.capture import replacement_backend
-from buddy.compiler.frontend.choices import choices_for_graph
+from buddy.compiler.frontend.compiled_graph import CompiledGraph, CompilerOverrides, raise_error
 from buddy.compiler.frontend.convert import Conversion
-from buddy.compiler.frontend.direct_gradients import NativeGraph
 from buddy.compiler.frontend.errors import FallbackError, OptionError, UnsupportedGraphError
-from buddy.compiler.frontend.frequent_sizes import FrequentSizes
 from buddy.compiler.frontend.graph_splitter import GraphCut, SplitGraph, cut_around
 from buddy.compiler.frontend.input_forms import check_inputs
 from buddy.compiler.frontend.quantisation import OF_CONSTANT_WEIGHTS
@@ -33,69 +26,34 @@ from buddy.compiler.frontend.rejections import (
     SuspectedError,
     SuspectedGraph,
     check_graph,
-    eager_after,
     with_eager_errors,
     with_form_checks,
 )
 from buddy.compiler.frontend.results import GraphResults, convert_with_view_bases
 from buddy.compiler.frontend.summary import (
     Counting,
-    count_artifact,
     count_eager,
     counting_graph,
     restart_count,
 )
 from buddy.compiler.frontend.verify import VerifiedGraph
-from buddy.compiler.graph.graph import Graph, symbols_of
+from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operations import Conv2dOp
 from buddy.compiler.graph.sizes import is_dynamic
-from buddy.compiler.protocol import Assignment, Diagnostic
-from buddy.compiler.protocol.artifact import Artifact
-from buddy.compiler.protocol.recipe import EAGER, Recipe
-from buddy.compiler.runtime import LoadedProgram, released_weights
-from buddy.compiler.runtime.buffers import WorkArena, spec_bytes
-from buddy.compiler.runtime.native_calls import BuiltinCall
-from buddy.compiler.runtime.torch_values import bind_symbols
-from buddy.compiler.support import hooks
+from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.runtime import released_weights
 from buddy.compiler.support.dynamo_internals import TorchDynamoException
 
 if TYPE_CHECKING:
-    from buddy.compiler.ops.registry import Lowering
+    pass
 
 
 # Maximum number of cached versions per dynamic graph. The least recently used one is evicted, and recompiled if its
 # sizes occur again.
 MAX_SPECIALISATIONS = 64
-# Compiles a graph under a recipe to an artifact.
-Build = Callable[[Graph, Recipe], Artifact]
 # Errors for the caller, and exceptions that control TorchDynamo: they never make a graph fall back to eager.
 _PROPAGATED = (OptionError, FallbackError, TorchDynamoException)
 _log = logging.getLogger("buddy.frontend")
-_programs: weakref.WeakSet[LoadedProgram] = weakref.WeakSet()
-# Programs for frequent sizes are added by another thread.
-_programs_lock = threading.Lock()
-
-
-class Autotuner(Protocol):
-    """The recipe of a graph, and a search for a faster one. Implemented by `tools.tune.autotune.TunedRecipe`."""
-
-    recipe: Recipe
-
-    def search(self, tensors: Sequence[torch.Tensor], numbers: Sequence[int]) -> Recipe | None:
-        """Returns a faster recipe, with which to compile the graph from now on, or `None`; trials use these values."""
-
-
-@dataclass(frozen=True)
-class CompilerOverrides:
-    """A caller's replacements of the defaults of `compile_aten`.
-
-    `ops_map` maps FX targets to op classes. `lowerings`, by op class name, have priority over all registries. `build`
-    replaces the compilation and its disk cache, for callers that observe compilation.
-    """
-
-    ops_map: OpsMap | None = None
-    lowerings: dict[str, Lowering] | None = None
-    build: Build | None = None
 
 
 def buddy_backend(
@@ -195,7 +153,7 @@ def _compile_dynamo_graph(
             raise
         except Exception as error:
             failure = error
-            return SuspectedGraph(static, lambda: make_or_fall_back(static, partial(_raise, failure)))
+            return SuspectedGraph(static, lambda: make_or_fall_back(static, partial(raise_error, failure)))
         return SuspectedGraph(static, lambda: compiled)
 
     if not _is_dynamic(module):
@@ -215,17 +173,6 @@ def _compile_dynamo_graph(
     )
 
 
-def refreeze() -> None:
-    """Updates the frozen weights of everything compiled with `options={"freeze": True}` at its next call.
-
-    Call it after frozen weights have changed. Code compiled without `freeze` reads weights at each call.
-    """
-    with _programs_lock:
-        programs = list(_programs)
-    for program in programs:
-        program.refreeze()
-
-
 def restore_weights() -> None:
     """Gives the modules their weights back that `options={"freeze": "release"}` has released.
 
@@ -243,18 +190,18 @@ def compile_aten(aten: AtenGraph, settings: BackendSettings, overrides: Compiler
 
     overrides = overrides or CompilerOverrides()
 
-    def compile_or_raise(piece: AtenGraph) -> Runner:
+    def compile_orraise_error(piece: AtenGraph) -> Runner:
         return _compile_conversion(convert_with_view_bases(piece, overrides.ops_map), settings, piece, overrides)
 
     def compile_or_warn(piece: AtenGraph) -> Runner:
         try:
-            return compile_or_raise(piece)
+            return compile_orraise_error(piece)
         except CompilationError as error:
             warnings.warn(f"a graph of {len(piece.module.graph.nodes)} nodes runs in eager: {error}", stacklevel=2)
             count_eager(piece, piece.module.graph.nodes)
             return piece.module
 
-    compile_piece = compile_or_raise if settings.fallback == "error" else compile_or_warn
+    compile_piece = compile_orraise_error if settings.fallback == "error" else compile_or_warn
     try:
         return compile_piece(aten)
     except UnsupportedGraphError as error:
@@ -312,243 +259,6 @@ def _compile_conversion(
         return compiled
     lowerings = overrides.lowerings if overrides else None
     return VerifiedGraph(compiled, aten, compiled.recipe, settings.verify, lowerings, compiled.precisions)
-
-
-class CompiledGraph:
-    """A compiled and linked graph; called with the ATen graph's tensors, it returns the ATen graph's results.
-
-    Results have eager's strides, since AOTAutograd rebuilds views by their strides. `aten` is the converted graph,
-    which may be a piece.
-    """
-
-    def __init__(
-        self,
-        conversion: Conversion,
-        settings: BackendSettings,
-        aten: AtenGraph,
-        overrides: CompilerOverrides | None = None,
-    ) -> None:
-        graph, overrides = conversion.graph, overrides or CompilerOverrides()
-        lowerings, build, training = overrides.lowerings, overrides.build, aten.kind != "inference"
-        self._constants = conversion.constants
-        self._results = GraphResults(conversion, for_autograd=training)
-        self._symbols = symbols_of(graph)
-        is_whole = aten.kind != "backward" and not aten.piece
-        self.recipe = recipe = choices_for_graph(graph, settings.recipe(training), is_whole, bool(lowerings))
-        make_artifact = build or (lambda graph, recipe: _find_or_compile(graph, recipe, settings, lowerings))
-        should_tune = _should_tune(graph, recipe, settings, lowerings, build)
-        self._autotuner: Autotuner | None = None
-        if should_tune:
-            self._autotuner = hooks.autotuner()(graph, recipe, settings.tune, settings.max_error)
-        frozen = settings.freezes(training)
-        releases = settings.releases and is_whole
-        self._make_program = lambda recipe: _load(make_artifact(graph, recipe), frozen, releases, aten.scratch)
-        self._program: LoadedProgram | None = None
-        self.precisions: dict[str, str] = {}
-        if graph.results:
-            artifact = make_artifact(graph, self._autotuner.recipe if self._autotuner else recipe)
-            count_artifact(aten, artifact, len(graph.operations))
-            self.precisions = dict(artifact.precisions)
-            for note in artifact.notes if settings.has_precision else ():
-                warnings.warn(note, stacklevel=2)
-            self._program = _load(artifact, frozen, releases, aten.scratch)
-        self._aten, self._runs_in_eager = aten, bool(graph.results) and artifact.results_of_eager
-        self._frequent: FrequentSizes | None = None
-        if (
-            self._symbols
-            and self._program is not None
-            and _may_specialise(graph, recipe, settings, training, overrides)
-        ):
-            load = partial(_load_specialised, self._program) if frozen else _load
-            self._frequent = FrequentSizes(graph, recipe, settings.specialise, settings.fallback == "eager", load)
-
-    def direct_call(self, input_of: Sequence[int]) -> Callable[..., Sequence[torch.Tensor]] | None:
-        """Returns a built-in function that calls compiled code with the inputs of the Dynamo graph, or `None`.
-
-        Input `i` of the ATen graph is number `input_of[i]` of the Dynamo graph. The function returns the results of the
-        graph, and raises eager's error for values that compiled code rejects.
-        """
-        if not self._results.are_computed:
-            return None
-        return self._native_function(input_of, partial(eager_after, self._aten.dynamo))
-
-    def native_graph(self) -> NativeGraph | None:
-        """Returns the native function of a forward or backward graph, with the sources of its results, or `None`.
-
-        The function raises the error of an op in eager.
-        """
-        n_inputs = len(self._aten.input_of)
-        sources, function = self._results.sources(n_inputs), self._native_function(range(n_inputs), _raise)
-        if sources is None or function is None:
-            return None
-        return NativeGraph(function, self._results.n_computed, sources, self.lend if self.bytes_of_inputs() else None)
-
-    def lend(self, tensors: Sequence[torch.Tensor], is_released: bool = False) -> AbstractContextManager[None] | None:
-        """Lends the memory of inputs for results (see `Lend`); `tensors` are the inputs of a backward graph."""
-        # Symbols are inputs that are no tensors.
-        if self._program is None or self._symbols or self._runs_in_eager or self._autotuner is not None:
-            return None
-        return self._program.lend(tensors, is_released)
-
-    def bytes_of_inputs(self) -> dict[int, int]:
-        """Returns the bytes of memory that inputs should have for `lend`, by number; only of those with results."""
-        return {} if self._program is None or self._symbols else self._program.bytes_of_inputs
-
-    def result_bytes(self) -> dict[int, int]:
-        """Returns the bytes of the results that are tensors of their own, by position; not of those of dynamic size."""
-        if self._program is None or self._symbols:
-            return {}
-        sizes = self._program.result_bytes
-        return {position: sizes[source] for position, source in self._own_results().items()}
-
-    def reserve(self, position: int, size: int) -> None:
-        """Makes the tensor at `position` of the results have at least `size` bytes of memory in later calls.
-
-        Does nothing for a result that is not a tensor of its own.
-        """
-        source = self._own_results().get(position)
-        if self._program is not None and source is not None:
-            self._program.reserve(source, size)
-
-    def free_after_use(self, position: int) -> None:
-        """Makes memory of later tensors at `position` of the results be freed with them, instead of being reused."""
-        source = self._own_results().get(position)
-        if self._program is not None and source is not None:
-            self._program.free_after_use(source)
-
-    def _own_results(self) -> dict[int, int]:
-        """Returns the number of the computed tensor of each result that is a tensor of its own, by position."""
-        sources = self._results.sources(len(self._aten.input_of)) or ()
-        return {
-            position: source
-            for position, source in enumerate(sources)
-            if source is not None and source < self._results.n_computed and sources.count(source) == 1
-        }
-
-    def _native_function(
-        self, input_of: Sequence[int], on_error: Callable[[Exception, Sequence[torch.Tensor]], object]
-    ) -> BuiltinCall | None:
-        """Returns the program's native function, or `None` if calls have to do more than call the program."""
-        if self._program is None or self._autotuner is not None or self._runs_in_eager:
-            return None
-        return self._program.native_function((*input_of, *self._constants), on_error)
-
-    def __call__(self, *arguments: torch.Tensor | int) -> list[torch.Tensor | int | None]:
-        inputs = [*(value for value in arguments if isinstance(value, torch.Tensor)), *self._constants]
-        numbers = [value for value in arguments if not isinstance(value, torch.Tensor)]
-        symbols = bind_symbols(self._symbols, inputs, numbers)
-        faster = self._autotuner.search(inputs, numbers) if self._autotuner is not None else None
-        if faster is not None:
-            self._program = self._make_program(faster)
-        program = self._frequent.find_program(symbols) if self._frequent is not None else None
-        program = program or self._program
-        results = program(inputs, numbers) if program is not None else []
-        return self._results.of_call(results, inputs, symbols)
-
-
-def _raise(error: Exception, _inputs: Sequence[torch.Tensor] = ()) -> NoReturn:
-    raise error
-
-
-def _should_tune(
-    graph: Graph, recipe: Recipe, settings: BackendSettings, lowerings: dict[str, Lowering] | None, build: Build | None
-) -> bool:
-    """Returns whether to search for a faster recipe.
-
-    Graphs that depend on a script's registrations are not tuned, since the process that searches lacks these.
-    """
-    return bool(
-        settings.tune
-        and graph.results
-        and not lowerings
-        and not build
-        and program_cache.uses_only_built_in_code(graph, recipe)
-    )
-
-
-def _may_specialise(
-    graph: Graph, recipe: Recipe, settings: BackendSettings, training: bool, overrides: CompilerOverrides
-) -> bool:
-    """True if frequent sizes get separate code.
-
-    They do not with `verify` and `tune`, which check only the code for all sizes; nor with weights whose memory is
-    released; nor with a script's registrations, which the compiling process lacks.
-    """
-    releases = settings.releases and settings.freezes(training)
-    is_plain = settings.verify == "off" and not settings.tune and not releases
-    is_overridden = overrides.lowerings or overrides.build
-    return bool(
-        settings.specialise and is_plain and not is_overridden and program_cache.uses_only_built_in_code(graph, recipe)
-    )
-
-
-# The maximum number of bytes of packed weights that the code for one set of sizes has of its own.
-_MAX_OWN_BYTES = 1 << 20
-
-
-def _load_specialised(general: LoadedProgram, artifact: Artifact) -> LoadedProgram | None:
-    """Returns a program with frozen weights for one set of sizes, which shares the packed weights of `general`.
-
-    Returns `None` if it would need much memory for copies of its own: there may be many sets of sizes.
-    """
-    packed = {(a.source, a.spec) for a in artifact.arguments if a.pack}
-    if sum(spec_bytes(spec) for _, spec in packed - general.packed_specs) > _MAX_OWN_BYTES:
-        return None
-    program = LoadedProgram(artifact, frozen=True, shared_weights=general.packed_copies())
-    with _programs_lock:
-        _programs.add(program)
-    return program
-
-
-def _load(
-    artifact: Artifact, frozen: bool = False, releases: bool = False, scratch: WorkArena | None = None
-) -> LoadedProgram:
-    program = LoadedProgram(artifact, frozen, releases=releases, scratch=scratch)
-    with _programs_lock:
-        _programs.add(program)
-    return program
-
-
-def _find_or_compile(
-    graph: Graph, recipe: Recipe, settings: BackendSettings, lowerings: dict[str, Lowering] | None
-) -> Artifact:
-    """Returns the artifact from the disk cache, or compiles the graph."""
-    # A script's own lowerings are not part of the cache key.
-    artifact = None if lowerings else program_cache.find_program(graph, recipe)
-    if artifact is None or (artifact.results_of_eager and settings.fallback == "error"):
-        artifact = _compile_and_store(graph, recipe, settings, lowerings)
-    return artifact
-
-
-def _compile_and_store(
-    graph: Graph, recipe: Recipe, settings: BackendSettings, lowerings: dict[str, Lowering] | None
-) -> Artifact:
-    from buddy.compiler.driver.compilation import Compiler
-    from buddy.compiler.driver.compile_graph import compile_and_store
-    from buddy.compiler.ops.registry import Registry
-
-    registry = Registry(lowerings) if lowerings else None
-    if settings.fallback == "error":
-        reject_eager(graph, Compiler(graph, registry).assignments(recipe))
-    return compile_and_store(graph, recipe, registry)
-
-
-def reject_eager(graph: Graph, assignments: Sequence[Assignment]) -> None:
-    """Raises `FallbackError` if an op would run in eager; the message has the first such op and their number."""
-    by_name = {op.stable: op for op in graph.body}
-    eager = [(by_name[a.node], a.reason) for a in assignments if a.lowering == EAGER and a.node in by_name]
-    if not eager:
-        return
-    op, reason = eager[0]
-    more = f" (and {len(eager) - 1} more)" if len(eager) > 1 else ""
-    raise FallbackError(
-        Diagnostic(
-            what=f"{op.target} would run in eager{more}: {reason or 'no lowering supports it'}",
-            where=f"node {op.stable}" + (f", {op.location}" if op.location else ""),
-            todo="register a lowering for it, rewrite the line with other ops, or allow eager with fallback='eager'",
-            node=op.stable,
-        )
-    )
 
 
 # ---- sizes that change from call to call -----------------------------------------------------------------------------

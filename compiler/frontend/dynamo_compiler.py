@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from buddy.compiler.frontend.aten import AtenGraph, Runner, default_decompositions, load_plugins, without_inductor_rules
-from buddy.compiler.frontend.backend import CompilerOverrides, buddy_backend, compile_aten
+from buddy.compiler.frontend.backend import buddy_backend, compile_aten
 from buddy.compiler.frontend.backend_settings import BackendSettings as BackendSettings
 from buddy.compiler.frontend.capture import (
     GraphRecorder,
@@ -25,6 +25,7 @@ from buddy.compiler.frontend.capture import (
     record_export,
     record_inference,
 )
+from buddy.compiler.frontend.compiled_graph import CompilerOverrides
 from buddy.compiler.frontend.eager_program import Trace
 from buddy.compiler.frontend.random_numbers import new_seed
 from buddy.compiler.graph import serialization

@@ -25,8 +25,8 @@ _MIN_GRADIENTS_TO_IDLE = 4
 
 
 @runtime_checkable
-class CompiledGraph(Protocol):
-    """A compiled graph, the memory of whose inputs and results can be planned."""
+class GraphMemory(Protocol):
+    """What is planned about the memory of a compiled graph: that of its inputs and results."""
 
     def bytes_of_inputs(self) -> dict[int, int]:
         """Returns the bytes that inputs should have so that results can be written to them, by number of the input."""
@@ -61,7 +61,7 @@ def share_memory(forward: ForwardGraph, backward: object, aten: GraphModule, scr
     `aten` is the graph of `backward`; its inputs have the names of saved tensors. `scratch` is the arena of both.
     Does nothing if a graph runs in eager.
     """
-    if not isinstance(forward.run, CompiledGraph) or not isinstance(backward, CompiledGraph):
+    if not isinstance(forward.run, GraphMemory) or not isinstance(backward, GraphMemory):
         return
     positions = _positions_of_saved_tensors(forward.result_names(), aten)
     sizes = {positions[number]: size for number, size in backward.bytes_of_inputs().items() if number in positions}

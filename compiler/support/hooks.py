@@ -29,5 +29,5 @@ class Hook:
 
 # Lowers a graph to MLIR: a `graph.graph.GraphLowering`, for the methods of `Graph` and `GraphDriver`.
 graph_lowering = Hook("the lowering of graphs")
-# The search for the fastest recipe of a graph: a `frontend.backend.Autotuner` class, for `mode="max-autotune"`.
+# The search for the fastest recipe of a graph: a `frontend.compiled_graph.Autotuner` class, for `mode="max-autotune"`.
 autotuner = Hook("the search for recipes")

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from buddy.compiler.frontend import backend
+from buddy.compiler.frontend import compiled_graph
 from buddy.compiler.frontend.backend import BackendSettings
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
@@ -182,13 +182,13 @@ def test_replaced_weights_are_seen() -> None:
 
 def test_nothing_is_packed_while_training() -> None:
     layer, x = nn.Linear(64, 64), torch.randn(32, 64)
-    run, known = compiled(layer, freeze=True), set(backend._programs)
+    run, known = compiled(layer, freeze=True), set(compiled_graph._programs)
     run(x).sum().backward()
-    assert [program.packed_bytes for program in backend._programs if program not in known] == [0, 0]
-    known = set(backend._programs)
+    assert [program.packed_bytes for program in compiled_graph._programs if program not in known] == [0, 0]
+    known = set(compiled_graph._programs)
     with torch.no_grad():
         torch.testing.assert_close(run(x), layer(x))
-    (program,) = (program for program in backend._programs if program not in known)
+    (program,) = (program for program in compiled_graph._programs if program not in known)
     assert program.packed_bytes > 0
 
 

@@ -16,7 +16,7 @@ import torch
 from msgspec.structs import replace
 from torch import nn
 
-from buddy.compiler.frontend import backend
+from buddy.compiler.frontend import compiled_graph
 from buddy.compiler.frontend.backend_settings import BackendSettings
 from buddy.compiler.protocol.presets import default_recipe, without_pack_limit, without_packing
 from buddy.compiler.protocol.recipe import OpChoice, PassStep, Recipe, to_toml
@@ -220,7 +220,7 @@ def test_fullgraph_refuses_a_break() -> None:
 
 def programs() -> set[Any]:
     gc.collect()
-    return set(backend._programs)
+    return set(compiled_graph._programs)
 
 
 def test_a_dynamic_function_is_one_program() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from buddy.compiler.driver import compile_graph
-from buddy.compiler.frontend import backend
+from buddy.compiler.frontend import compiled_graph
 from buddy.compiler.frontend.backend_settings import BackendSettings
 from buddy.compiler.protocol.recipe import EAGER
 from buddy.compiler.support.target import host
@@ -32,7 +32,7 @@ def in_eager(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], model: An
         return compiled(graph, recipe, registry, on_lowered)
 
     monkeypatch.setattr(compile_graph, "compile_graph", noting)
-    monkeypatch.setattr(backend.program_cache, "find_program", lambda *_: None)
+    monkeypatch.setattr(compiled_graph.program_cache, "find_program", lambda *_: None)
     with torch.no_grad():
         ours = torch.compile(model, backend="buddy", options=options)(X)
         torch.testing.assert_close(ours, model(X))
@@ -130,8 +130,8 @@ def test_verification_is_by_the_arithmetic_of_the_precision(monkeypatch: pytest.
         torch.compile(model, backend="buddy", options={"precision": "int8", "verify": True})(x)
         torch._dynamo.reset()
         monkeypatch.setattr(rounded_operands, "INT8_LIMIT", 126)
-        monkeypatch.setattr(backend.program_cache, "find_program", lambda *_: None)
-        monkeypatch.setattr(backend.program_cache, "store_program", lambda *_: None)
+        monkeypatch.setattr(compiled_graph.program_cache, "find_program", lambda *_: None)
+        monkeypatch.setattr(compiled_graph.program_cache, "store_program", lambda *_: None)
         with pytest.raises(VerificationError):
             torch.compile(model, backend="buddy", options={"precision": "int8", "verify": True})(x)
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from buddy.compiler.frontend import DynamoCompiler, backend
+from buddy.compiler.frontend import DynamoCompiler, backend, compiled_graph
 from buddy.compiler.frontend.aten import run_aot
 from buddy.compiler.graph.sizes import Size
 from buddy.compiler.protocol.artifact import Artifact
@@ -34,13 +34,13 @@ def fresh_dynamo() -> Iterator[None]:
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Artifact]:
     """What has been compiled, or found in the cache of programs, since the test began."""
     found: list[Artifact] = []
-    loaded = backend._load
+    loaded = compiled_graph._load
 
     def watched(artifact: Artifact, *options: Any) -> Any:
         found.append(artifact)
         return loaded(artifact, *options)
 
-    monkeypatch.setattr(backend, "_load", watched)
+    monkeypatch.setattr(compiled_graph, "_load", watched)
     return found
 
 

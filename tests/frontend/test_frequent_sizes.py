@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from buddy.compiler.driver import background
-from buddy.compiler.frontend import backend, frequent_sizes
+from buddy.compiler.frontend import compiled_graph, frequent_sizes
 from buddy.compiler.frontend.backend_settings import SPECIALISE_CALLS
 from buddy.compiler.graph import serialization
 from buddy.compiler.graph.sizes import SymbolSource, plain_size, symbol
@@ -109,7 +109,7 @@ def test_the_codes_of_sizes_share_packed_weights(
         programs.extend(self._programs.values())
 
     monkeypatch.setattr(frequent_sizes.FrequentSizes, "add", add)
-    general = set(backend._programs)
+    general = set(compiled_graph._programs)
     inputs = [torch.randn(rows, 64) for rows in (48, 80)]
     for x in inputs:
         repeat(compiled, x)
@@ -117,7 +117,7 @@ def test_the_codes_of_sizes_share_packed_weights(
     for x in inputs:
         # Sums of 96 products of float32, in another order than eager's.
         torch.testing.assert_close(repeat(compiled, x, times=1), model(x), atol=1e-5, rtol=1e-5)
-    general = set(backend._programs) - general - set(programs)
+    general = set(compiled_graph._programs) - general - set(programs)
     places = {copy.data_ptr() for program in general for _, copy in program.packed_pairs()}
     assert places
     for program in programs:
@@ -137,14 +137,14 @@ def test_the_code_of_a_size_packs_changed_weights_again(
             layer.weight.mul_(2)
         torch.testing.assert_close(repeat(compiled, x, times=1), model(x), atol=1e-5, rtol=1e-5)
         layer.weight.data.mul_(2)  # PyTorch does not count this write
-        backend.refreeze()
+        compiled_graph.refreeze()
         torch.testing.assert_close(repeat(compiled, x, times=1), model(x), atol=1e-5, rtol=1e-5)
 
 
 def test_code_that_needs_other_packed_weights_is_not_used(
     frozen: tuple[nn.Module, Callable[..., Any]], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backend, "_MAX_OWN_BYTES", -1)
+    monkeypatch.setattr(compiled_graph, "_MAX_OWN_BYTES", -1)
     model, compiled = frozen
     x = torch.randn(48, 64)
     repeat(compiled, x)
@@ -270,7 +270,7 @@ def test_a_released_graph_takes_no_code(monkeypatch: pytest.MonkeyPatch) -> None
         owners.append(weakref.ref(made))
         return made
 
-    monkeypatch.setattr(backend, "FrequentSizes", watched)
+    monkeypatch.setattr(compiled_graph, "FrequentSizes", watched)
     compiled = torch.compile(nn.Linear(16, 8).eval(), backend="buddy", dynamic=True, options={"specialise": 1})
     with torch.no_grad():
         compiled(torch.randn(5, 16))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from buddy.compiler.frontend import backend, results
+from buddy.compiler.frontend import compiled_graph, results
 from buddy.compiler.frontend.capture import capture
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
@@ -50,14 +50,14 @@ REASONS: dict[Callable[..., Any], str] = {
 
 @pytest.mark.parametrize("function", REASONS, ids=lambda f: f.__name__)
 def test_only_what_cannot_be_represented_is_in_eager(function: Callable[..., Any]) -> None:
-    known = set(backend._programs)
+    known = set(compiled_graph._programs)
     torch.manual_seed(0)
     with torch._dynamo.config.patch(ALL), pytest.warns(UserWarning, match="is compiled in .* around eager") as told:
         ours = torch.compile(function, backend="buddy", fullgraph=True, options={"fallback_random": True})(X)
     torch.manual_seed(0)
     torch.testing.assert_close(ours, function(X))
     assert any(REASONS[function] in str(warning.message) for warning in told)
-    assert set(backend._programs) - known
+    assert set(compiled_graph._programs) - known
 
 
 def test_each_piece_is_converted_only_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:

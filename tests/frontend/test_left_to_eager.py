@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.autograd import forward_ad
 
-from buddy.compiler.frontend import DynamoCompiler, backend, results
+from buddy.compiler.frontend import DynamoCompiler, backend, compiled_graph, results
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
@@ -31,7 +31,7 @@ def fails(*_: Any, **__: Any) -> Any:
     raise AttributeError("nothing has this\nand a second line")
 
 
-@pytest.mark.parametrize("where", [(results, "to_buddy"), (backend, "run_aot"), (backend, "_find_or_compile")])
+@pytest.mark.parametrize("where", [(results, "to_buddy"), (backend, "run_aot"), (compiled_graph, "_find_or_compile")])
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("grad", [False, True])
 def test_a_fault_leaves_the_graph_to_eager(
@@ -62,7 +62,7 @@ def test_so_does_one_in_the_backward_graph_alone(dynamic: bool, monkeypatch: pyt
 
 
 def test_a_fault_is_raised_where_eager_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend, "_find_or_compile", fails)
+    monkeypatch.setattr(compiled_graph, "_find_or_compile", fails)
     with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="nothing has this"), torch.no_grad():
         torch.compile(lambda x: x * 2, backend="buddy", options={"fallback": "error"})(X)
 

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from buddy.compiler.driver.compile_graph import compile_graph
-from buddy.compiler.frontend import DynamoCompiler, backend, refreeze, restore_weights
+from buddy.compiler.frontend import DynamoCompiler, compiled_graph, refreeze, restore_weights
 from buddy.compiler.frontend.backend_settings import BackendSettings
 from buddy.compiler.frontend.capture import capture
 from buddy.compiler.protocol.presets import default_recipe
@@ -335,7 +335,7 @@ def test_weights_that_another_process_broadcasts(sender: subprocess.Popen[bytes]
 
 
 def packed_bytes() -> int:
-    return sum(program.packed_bytes for program in backend._programs)
+    return sum(program.packed_bytes for program in compiled_graph._programs)
 
 
 def test_frozen_weights_are_packed_and_constant_until_told() -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from buddy.compiler.driver import program_cache
-from buddy.compiler.frontend import backend, segment_gradients
+from buddy.compiler.frontend import backend, compiled_graph, segment_gradients
 from buddy.compiler.graph import serialization
 from buddy.compiler.ops.torch_mlir import separate_process
 from buddy.compiler.ops.utils import LoweringError, TransientLoweringError
@@ -125,7 +125,7 @@ def test_a_process_that_was_killed_is_replaced_and_one_that_is_silent_is_remembe
     with monkeypatch.context() as patch:
         patch.setattr(separate_process, "_torch_mlir", [separate_process._Process()])
         patch.setattr(separate_process, "TIMEOUT_SECONDS", 0.0)
-        backend._compile_and_store(line.program.graph, recipe, backend.BackendSettings(), None)
+        compiled_graph._compile_and_store(line.program.graph, recipe, backend.BackendSettings(), None)
         assert program_cache.find_program(line.program.graph, recipe) is None
         patch.setattr(separate_process, "TIMEOUT_SECONDS", 60.0)
         (text,) = separate_process._torch_mlir[0]._cache
@@ -136,7 +136,7 @@ def test_a_process_that_was_killed_is_replaced_and_one_that_is_silent_is_remembe
     assert worker is not None
     worker.kill()
     assert "linalg.generic" in separate_process.lower_text(text)
-    backend._compile_and_store(line.program.graph, recipe, backend.BackendSettings(), None)
+    compiled_graph._compile_and_store(line.program.graph, recipe, backend.BackendSettings(), None)
     assert program_cache.find_program(line.program.graph, recipe) is not None
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from buddy.compiler.frontend import backend
+from buddy.compiler.frontend import compiled_graph
 from tests.support.tiers import sampled
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
@@ -111,12 +111,12 @@ def trained(training: Training, run: Callable[..., Any]) -> tuple[torch.Tensor, 
 def test_steps_agree_with_eager(make: Callable[[], Training]) -> None:
     ours = make()
     theirs = ours._replace(model=copy.deepcopy(ours.model))
-    known = set(backend._programs)
+    known = set(compiled_graph._programs)
     # But for the draws of BERT's dropout, no node of these graphs stays in eager.
     options = {"fallback": "eager" if make is bert else "error", "fallback_random": True}
     with torch._dynamo.config.patch(allow_rnn=True):
         losses, gradients = trained(ours, torch.compile(ours.model, backend="buddy", options=options))
-    assert len(set(backend._programs) - known) >= 2
+    assert len(set(compiled_graph._programs) - known) >= 2
     expected, slopes = trained(theirs, theirs.model)
     torch.testing.assert_close(losses, expected, atol=LOSS, rtol=LOSS)
     for mine, his in zip(gradients, slopes, strict=True):

@@ -12,7 +12,8 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from buddy.compiler.driver.compile_graph import compile_graph
 from buddy.compiler.frontend.aten import AtenGraph, Runner, run_aot, target_key
-from buddy.compiler.frontend.backend import BackendSettings, CompilerOverrides, buddy_backend, compile_aten
+from buddy.compiler.frontend.backend import BackendSettings, buddy_backend, compile_aten
+from buddy.compiler.frontend.compiled_graph import CompilerOverrides
 from buddy.compiler.frontend.graph_splitter import BETWEEN, SplitGraph, computing_nodes
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operations.effects import PhiloxOp
