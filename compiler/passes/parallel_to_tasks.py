@@ -25,7 +25,7 @@ from buddy.compiler.mlir.walk import (
 )
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import UnsupportedError
-from buddy.compiler.passes.kernels.emit import Index, KernelEmitter
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, ceil_div
 from buddy.compiler.protocol.recipe import MAX_THREADS
 
 # Attribute of a task: the number of threads among which the range of each call is divided.
@@ -150,7 +150,7 @@ def _ranges(op: ir.Operation) -> list[_Range]:
     dims = len(op.operands) // 3
     numbers = [_constant_bound(value) for value in op.operands]
     bounds = zip(numbers[:dims], numbers[dims : 2 * dims], numbers[2 * dims :], strict=True)
-    return [_Range(lower, max(0, -(-(upper - lower) // step)), step) for lower, upper, step in bounds]
+    return [_Range(lower, max(0, ceil_div(upper - lower, step)), step) for lower, upper, step in bounds]
 
 
 def _constant_bound(value: ir.Value) -> int:

@@ -15,7 +15,7 @@ from buddy.compiler.passes.kernels.dot_instructions import (
     WORD_BYTES,
     DotInstruction,
 )
-from buddy.compiler.passes.kernels.emit import block_counts
+from buddy.compiler.passes.kernels.emit import block_counts, ceil_div, round_up
 from buddy.compiler.support.target import CACHE_WAYS, FMA_LATENCY, L2_VECTORS_PER_CYCLE, Target
 
 BSource = Literal["direct", "panel", "packed", "dot", "stream"]
@@ -232,7 +232,7 @@ def _dot_blocking(
         if b_source == "packed":
             row_bytes = vectors * lanes * byte_width(contraction.input_elements[1])
             depth = _choose_depth(contraction, row_bytes, target.l2, requested.depth)
-            depth = -(-depth // instruction.group) * instruction.group
+            depth = round_up(depth, instruction.group)
     chunk = _choose_chunk(contraction, rows, vectors * lanes, b_source)
     return GemmBlocking(
         rows, vectors, lanes, depth, b_source, chunk, dot=instruction.name, copies_a=copies_a,
@@ -264,23 +264,23 @@ def _streaming_blocking(contraction: Contraction, lanes: int) -> GemmBlocking:
     whole rows.
     """
     size, rows = contraction.n.size, max(1, contraction.m.size)
-    columns = size if size < _MIN_DIVIDED_ROW else max(_MIN_DIVIDED_ROW // 2, -(-size // _MAX_ROW_PIECES))
-    return GemmBlocking(rows, -(-columns // lanes), lanes, _STREAMED_ROWS, "stream")
+    columns = size if size < _MIN_DIVIDED_ROW else max(_MIN_DIVIDED_ROW // 2, ceil_div(size, _MAX_ROW_PIECES))
+    return GemmBlocking(rows, ceil_div(columns, lanes), lanes, _STREAMED_ROWS, "stream")
 
 
 def _choose_chunk(contraction: Contraction, rows: int, columns: int, b_source: BSource) -> int:
     """Returns the rows of C per iteration: all, or a multiple of `rows` with enough iterations for threads."""
-    m, tiles = contraction.m.size, -(-contraction.n.size // columns)
+    m, tiles = contraction.m.size, ceil_div(contraction.n.size, columns)
     for loop in contraction.outer:
         tiles *= loop.size
-    blocks = -(-m // rows)
-    min_rows = -(-_MIN_ITERATION_FLOP // max(1, 2 * contraction.depth * columns))
+    blocks = ceil_div(m, rows)
+    min_rows = ceil_div(_MIN_ITERATION_FLOP, max(1, 2 * contraction.depth * columns))
     min_rows = max(min_rows, _MIN_ROWS_OF_PANEL if b_source == "panel" else 1)
-    chunks = min(-(-_MIN_ITERATIONS // max(1, tiles)), max(1, m // min_rows))
+    chunks = min(ceil_div(_MIN_ITERATIONS, max(1, tiles)), max(1, m // min_rows))
     if chunks <= 1:
         return max(1, blocks) * rows
     equal_chunks = [count for count in range(chunks, 2 * chunks) if blocks % count == 0 and m // count >= min_rows]
-    return -(-blocks // (equal_chunks[0] if equal_chunks else chunks)) * rows
+    return ceil_div(blocks, equal_chunks[0] if equal_chunks else chunks) * rows
 
 
 def crosses_rows_of_a(contraction: Contraction) -> bool:
@@ -311,13 +311,13 @@ def _packed_a_blocking(
     """
     width, columns = byte_width(contraction.element), vectors * lanes
     limit = requested_depth or max(_MIN_DEPTH_LIMIT, target.l1 // 2 // (columns * width))
-    depth = -(-contraction.depth // -(-contraction.depth // limit))
-    blocks, panels = -(-contraction.m.size // rows), -(-contraction.n.size // columns)
+    depth = ceil_div(contraction.depth, ceil_div(contraction.depth, limit))
+    blocks, panels = ceil_div(contraction.m.size, rows), ceil_div(contraction.n.size, columns)
     outer = max(1, math.prod(loop.size for loop in contraction.outer))
-    max_blocks, min_blocks = max(1, target.l2 // 2 // (depth * width * rows)), -(-_MIN_PACKED_ROWS // rows)
-    chunks = max(-(-blocks // max_blocks), min(-(-_MIN_ITERATIONS // outer), blocks // min_blocks), 1)
-    strips = min(-(-_MIN_ITERATIONS // (outer * chunks)), contraction.n.size // _MIN_PACKED_COLUMNS, panels)
-    chunk, strip = -(-blocks // chunks) * rows, -(-panels // max(1, strips)) * columns
+    max_blocks, min_blocks = max(1, target.l2 // 2 // (depth * width * rows)), ceil_div(_MIN_PACKED_ROWS, rows)
+    chunks = max(ceil_div(blocks, max_blocks), min(ceil_div(_MIN_ITERATIONS, outer), blocks // min_blocks), 1)
+    strips = min(ceil_div(_MIN_ITERATIONS, outer * chunks), contraction.n.size // _MIN_PACKED_COLUMNS, panels)
+    chunk, strip = ceil_div(blocks, chunks) * rows, ceil_div(panels, max(1, strips)) * columns
     return GemmBlocking(rows, vectors, lanes, depth, "panel", chunk, packs_a=True, strip=strip)
 
 
@@ -333,7 +333,7 @@ def _register_block(
     max_vectors = _MAX_VECTORS if m > 1 else FMA_LATENCY
     candidates = [
         (rows, vectors)
-        for vectors in _sizes(min(max_vectors, max(1, -(-n // lanes))), requested.vectors)
+        for vectors in _sizes(min(max_vectors, max(1, ceil_div(n, lanes))), requested.vectors)
         for rows in _sizes(max(1, min(m, registers)), requested.rows)
         if (rows + rows_of_b) * vectors + 1 <= registers  # sums, a row of B, a broadcast element of A
     ]
@@ -352,7 +352,7 @@ def _cost(m: int, n: int, lanes: int, rows: int, vectors: int) -> float:
     return sum(
         row_count * column_count * block_cycles(row_size, column_size)
         for row_size, row_count in block_counts(m, rows)
-        for column_size, column_count in block_counts(-(-n // lanes), vectors)
+        for column_size, column_count in block_counts(ceil_div(n, lanes), vectors)
     )
 
 
@@ -397,5 +397,5 @@ def _choose_depth(contraction: Contraction, row_bytes: int, l2: int, requested: 
         return max(1, contraction.depth)
     size = contraction.k[-1].size
     limit = requested or max(_MIN_DEPTH_LIMIT, int(_PANEL_SHARE_OF_L2 * l2) // row_bytes)
-    blocks = max(1, -(-size // limit))
-    return max(1, -(-size // blocks))
+    blocks = max(1, ceil_div(size, limit))
+    return max(1, ceil_div(size, blocks))

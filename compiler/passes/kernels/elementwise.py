@@ -8,7 +8,7 @@ from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.mlir.walk import element_bytes
 from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, flatten
 from buddy.compiler.passes.kernels.body import VectorBody, VectorPosition, clone_ops
-from buddy.compiler.passes.kernels.emit import Body, Index, KernelEmitter
+from buddy.compiler.passes.kernels.emit import Body, Index, KernelEmitter, ceil_div
 from buddy.compiler.passes.kernels.packing import PanelCopy
 from buddy.compiler.passes.kernels.structured import CHUNK_BYTES, Structured, for_rows, work_of
 from buddy.compiler.support.target import Target
@@ -102,7 +102,7 @@ class _Elementwise:
             upper = upper if vectors_end % chunk == 0 else e.minimum(upper, vectors_end)
             self._emit_row(outer, lower, upper, to_end=False)
 
-        e.parallel([*rows, -(-vectors_end // chunk)], emit_chunk, work)
+        e.parallel([*rows, ceil_div(vectors_end, chunk)], emit_chunk, work)
         e.nest(rows, lambda outer: self._emit_row(outer, vectors_end, vectors_end, to_end=True))
 
     def _emit_row(self, outer: list[Index], lower: Index, upper: Index, to_end: bool) -> None:

@@ -194,7 +194,7 @@ class KernelEmitter:
         or less in the last block of a dim that does not divide evenly. The body is emitted for each combination of
         `active`, and branches select the combination of an iteration.
         """
-        counts = [-(-size // block) for size, block in zip(sizes, blocks, strict=True)]
+        counts = [ceil_div(size, block) for size, block in zip(sizes, blocks, strict=True)]
         if not self.is_worth_sharing(work) or math.prod(counts) <= 1:
             self._nested_blocks(sizes, blocks, body)
         else:
@@ -346,6 +346,16 @@ def reduce_lanes(value: ir.Value, join: Callable[[ir.Value, ir.Value], ir.Value]
         half = ir.VectorType.get([lanes], value.type.element_type)
         value = join(*(vector.extract_strided_slice(half, value, [start], [lanes], [1]) for start in (0, lanes)))
     return vector.extract(value, [], [0])
+
+
+def ceil_div(number: int, divisor: int) -> int:
+    """Returns `number / divisor`, rounded up."""
+    return -(-number // divisor)
+
+
+def round_up(number: int, multiple: int) -> int:
+    """Returns the least multiple of `multiple` that is not less than `number`."""
+    return ceil_div(number, multiple) * multiple
 
 
 def block_counts(size: int, block: int) -> list[tuple[int, int]]:

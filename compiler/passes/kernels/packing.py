@@ -13,7 +13,7 @@ from buddy.compiler.passes.kernels.access import Loop, SizeAndStride, flatten
 from buddy.compiler.passes.kernels.blocking import GemmBlocking
 from buddy.compiler.passes.kernels.contraction import Contraction, convert_elements
 from buddy.compiler.passes.kernels.dot_instructions import as_elements, as_words
-from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, for_blocks
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, ceil_div, for_blocks, round_up
 from buddy.compiler.support.target import CACHE_LINE
 
 ALIGNMENT = CACHE_LINE  # bytes, of every packed buffer
@@ -47,12 +47,12 @@ class Panels:
     @property
     def depth(self) -> int:
         """Returns the steps of K in a panel."""
-        return -(-math.prod(size for size, _ in self.k) // self.multiple) * self.multiple
+        return round_up(math.prod(size for size, _ in self.k), self.multiple)
 
     @property
     def count(self) -> int:
         """Returns the number of panels for one iteration of the outer loops."""
-        return -(-self.n[0] // self.columns)
+        return ceil_div(self.n[0], self.columns)
 
     @property
     def panel_elements(self) -> int:
@@ -320,7 +320,7 @@ class PanelCopy:
         for column in range(0, active, self.lanes):
             value = self.e.load(self.source, self.e.add(start, column), self.lanes, active - column)
             self._store(value, target_start, column)
-        self._store_zeros(target_start, -(-active // self.lanes) * self.lanes)
+        self._store_zeros(target_start, round_up(active, self.lanes))
 
     def _gather_row(self, start: Index, target_start: Index, active: int) -> None:
         """Copies a row element by element."""
@@ -355,7 +355,7 @@ class PanelCopy:
             if active > full_columns:
                 self._transpose(row_start, row_target, full_columns, active - full_columns)
             for row in range(lanes):
-                self._store_zeros(e.add(row_target, row * self.row_stride), -(-active // lanes) * lanes)
+                self._store_zeros(e.add(row_target, row * self.row_stride), round_up(active, lanes))
             return ()
 
         e.loop(lower, squares_end, lanes, emit_squares)
@@ -426,7 +426,7 @@ class _GroupedCopy:
         e.loop(0, end, block, emit_block)
         if end < size:
             emit_steps(end, size - end)
-        first_zero = -(-size // panels.group) * panels.group
+        first_zero = round_up(size, panels.group)
         for column in range(0, panels.columns, panels.lanes):
             for step in range(first_zero, panels.depth, panels.group):
                 self._store(e.zero(self._group_vector), e.add(target_start, step * panels.columns), column)
@@ -443,7 +443,7 @@ class _GroupedCopy:
     def _copy_columns(self, start: Index, target: Index, steps: int) -> None:
         """Copies `steps` steps of each column, which are contiguous, by transposing squares of words."""
         e, panels, lanes = self.e, self.panels, self.panels.lanes
-        row_elements, rows = panels.columns * panels.group, -(-steps // panels.group)
+        row_elements, rows = panels.columns * panels.group, ceil_div(steps, panels.group)
         zero = e.zero(self._group_vector)
 
         def copy_square(number: Index, count: int) -> None:
@@ -455,7 +455,7 @@ class _GroupedCopy:
                 self._store(as_elements(row, self.source.type.element_type), e.add(target, i * row_elements), first)
 
         for_blocks(e, self.active, lanes, copy_square)
-        for column in range(-(-self.active // lanes) * lanes, panels.columns, lanes):
+        for column in range(round_up(self.active, lanes), panels.columns, lanes):
             for i in range(rows):
                 self._store(zero, e.add(target, i * row_elements), column)
 

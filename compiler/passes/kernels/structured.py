@@ -19,7 +19,7 @@ from buddy.compiler.passes.kernels.access import (
     start_offsets,
 )
 from buddy.compiler.passes.kernels.contraction import NAMED_CONTRACTIONS, indexing_maps
-from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, estimate_nanoseconds
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, ceil_div, estimate_nanoseconds
 
 STRUCTURED_OPS = frozenset({"linalg.generic", "linalg.fill", "linalg.copy", "linalg.transpose", "linalg.broadcast"})
 
@@ -232,7 +232,7 @@ def for_rows(
         *outer_indices, number = indices
         for_chunk(e, number, chunk, last, lambda index: body([*outer_indices, index]))
 
-    e.parallel([*outer, -(-last // chunk)], emit_chunk, work)
+    e.parallel([*outer, ceil_div(last, chunk)], emit_chunk, work)
 
 
 def work_of(op: Structured) -> float:

@@ -26,7 +26,7 @@ from buddy.compiler.passes.kernels.dot_instructions import (
     as_elements,
     as_words,
 )
-from buddy.compiler.passes.kernels.emit import Index
+from buddy.compiler.passes.kernels.emit import Index, ceil_div
 from buddy.compiler.passes.kernels.packing import Panels
 from buddy.compiler.support.target import Target
 
@@ -56,9 +56,9 @@ def choose_in_place(conv: Convolution, target: Target) -> InPlaceBlocking | None
     # Only pairs can be incomplete, see `InPlaceGemm._broadcast`.
     if instruction is None or run == 1 or instruction.group != 2:
         return None
-    pieces, groups = run.bit_count(), -(-run // instruction.group)
+    pieces, groups = run.bit_count(), ceil_div(run, instruction.group)
     block = choose_conv_blocking(conv, target)
-    vectors = -(-conv.n.size // block.lanes)
+    vectors = ceil_div(conv.n.size, block.lanes)
     if block.lanes * WORD_BYTES not in dict(instruction.intrinsics):
         return None
     if 2 * pieces < groups * vectors or (groups - run / instruction.group) * vectors >= pieces:

@@ -17,7 +17,7 @@ from buddy.compiler.passes.kernels.blocking import GemmBlocking, choose_gemm_blo
 from buddy.compiler.passes.kernels.contraction import Contraction, byte_width
 from buddy.compiler.passes.kernels.conv.shape import BLOCKS_TO_SHARE, Convolution
 from buddy.compiler.passes.kernels.dot_instructions import TILE_ROWS
-from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, estimate_nanoseconds
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, ceil_div, estimate_nanoseconds, round_up
 from buddy.compiler.passes.kernels.epilogue import FinishedVector, KernelResults, ResultOffsets
 from buddy.compiler.passes.kernels.gemm.dot import DotGemm, TileGemm
 from buddy.compiler.passes.kernels.gemm.kernel import BlockedGemm
@@ -62,7 +62,7 @@ class PatchBlocking:
 
     def depth(self, conv: Convolution) -> int:
         """Returns the elements of a patch, with the zeros at its end."""
-        return -(-conv.depth // self.gemm.depth_multiple) * self.gemm.depth_multiple
+        return round_up(conv.depth, self.gemm.depth_multiple)
 
     def row(self, conv: Convolution) -> int:
         """Returns the elements from one patch to the next."""
@@ -99,10 +99,10 @@ def choose_patches(conv: Convolution, target: Target) -> PatchBlocking:
     row_bytes = blocking.row(conv) * byte_width(blocking.element(conv))
     smallest = _MIN_BLOCKS * gemm.rows if not _on_tiles(gemm) else 2 * gemm.rows
     largest = max(smallest, int(_L2_SHARE_OF_PATCHES * target.l2) // row_bytes)
-    count = -(-total // largest)
+    count = ceil_div(total, largest)
     if count > 2:
-        count = min(-(-count // BLOCKS_TO_SHARE) * BLOCKS_TO_SHARE, max(count, total // smallest))
-    positions = -(-total // (count * gemm.rows)) * gemm.rows
+        count = min(round_up(count, BLOCKS_TO_SHARE), max(count, total // smallest))
+    positions = ceil_div(total, count * gemm.rows) * gemm.rows
     return replace(blocking, positions=min(positions, total))
 
 
@@ -202,7 +202,7 @@ class PatchGemm:
         e, conv, total = self.e, self.conv, positions_of(self.conv)
         sizes = [*(loop.size for loop in conv.groups), total]
         blocks = [*(1 for _ in conv.groups), self.block.positions]
-        chunks = math.prod(sizes[:-1]) * -(-total // self.block.positions)
+        chunks = math.prod(sizes[:-1]) * ceil_div(total, self.block.positions)
         # With few chunks, threads share the copies and then the panels of each.
         work = estimate_nanoseconds(flop=conv.flops) if chunks >= BLOCKS_TO_SHARE else 0
         e.parallel_blocks(sizes, blocks, self._emit_chunk, work)

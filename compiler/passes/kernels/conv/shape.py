@@ -16,7 +16,7 @@ from buddy.compiler.passes.kernels.contraction import (
     unsigned_inputs,
 )
 from buddy.compiler.passes.kernels.dot_instructions import INSTRUCTIONS, DotInstruction
-from buddy.compiler.passes.kernels.emit import block_counts
+from buddy.compiler.passes.kernels.emit import block_counts, ceil_div
 from buddy.compiler.support.target import CACHE_LINE, CACHE_WAYS, FMA_LATENCY, Target
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def choose_conv_blocking(conv: Convolution, target: Target) -> ConvBlocking:
 
 def _candidates(conv: Convolution, lanes: int, target: Target) -> Iterator[tuple[int, int, int]]:
     """Yields blocks whose accumulators, weights and broadcast input fit into registers, and their input into cache."""
-    for vectors in range(1, min(_MAX_VECTORS, -(-conv.n.size // lanes)) + 1):
+    for vectors in range(1, min(_MAX_VECTORS, ceil_div(conv.n.size, lanes)) + 1):
         max_positions = max(1, min((target.vector_registers - 1 - vectors) // vectors, _pixels_in_l1(conv, target)))
         for lines in range(1, min(_MAX_LINES, conv.lines.size, max_positions) + 1):
             for pixels in range(1, min(conv.pixels.size, max_positions // lines) + 1):
@@ -217,7 +217,7 @@ def _cost(conv: Convolution, lanes: int, lines: int, pixels: int, vectors: int) 
         line_count * pixel_count * column_count * _cycles(line_size * pixel_size, column_size)
         for line_size, line_count in block_counts(conv.lines.size, lines)
         for pixel_size, pixel_count in block_counts(conv.pixels.size, pixels)
-        for column_size, column_count in block_counts(-(-conv.n.size // lanes), vectors)
+        for column_size, column_count in block_counts(ceil_div(conv.n.size, lanes), vectors)
     )
 
 

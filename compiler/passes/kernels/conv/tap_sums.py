@@ -17,7 +17,7 @@ from buddy.compiler.passes.kernels.access import Loop
 from buddy.compiler.passes.kernels.contraction import byte_width, convert_elements, emit_add, emit_multiply_add
 from buddy.compiler.passes.kernels.conv.direct import ConvKernel
 from buddy.compiler.passes.kernels.conv.shape import Convolution
-from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, estimate_nanoseconds, reduce_lanes
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, ceil_div, estimate_nanoseconds, reduce_lanes
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultOffsets
 from buddy.compiler.support.target import FMA_LATENCY, Target
 
@@ -95,7 +95,7 @@ def choose_taps(conv: Convolution, target: Target) -> TapBlocking | None:
     def cost(block: TapBlocking) -> tuple[float, int]:
         """Returns the cycles of a step for all sums, where a block at an end takes as long as a whole one."""
         chosen = (block.images, block.lines, block.pixels, block.columns)
-        count = prod(-(-size // part) for size, part in zip(sizes, chosen, strict=True))
+        count = prod(ceil_div(size, part) for size, part in zip(sizes, chosen, strict=True))
         return count * block.cycles, -block.taps * block.columns
 
     return min(blocks, key=cost)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from buddy.compiler.mlir.bindings import ir, memref
 from buddy.compiler.passes.kernels.access import Loop
 from buddy.compiler.passes.kernels.contraction import Contraction, byte_width
-from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, estimate_nanoseconds
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, estimate_nanoseconds, round_up
 from buddy.compiler.passes.kernels.packing import ALIGNMENT, PanelCopy
 
 # Rows, and vectors of each row, in a block of A that one iteration copies: enough work, and enough blocks for threads.
@@ -27,7 +27,7 @@ def copy_rows(
     """
     c, (k,) = contraction, contraction.k
     outer = [loop for loop in c.outer if loop.used[0]]
-    row_elements = -(-k.size // multiple) * multiple
+    row_elements = round_up(k.size, multiple)
     strides, size = [0] * len(outer), rows * row_elements
     for i in reversed(range(len(outer))):
         strides[i], size = size, size * outer[i].size
@@ -41,7 +41,7 @@ def copy_rows(
         indices = [*outer_numbers, e.mul(row_block, blocks[-2]), e.mul(k_block, blocks[-1])]
         start = e.dot(indices, [loop.strides[0] for loop in (*outer, c.m, k)])
         target_start = e.dot(indices, [*strides, row_elements, 1])
-        width = -(-active_steps // multiple) * multiple
+        width = round_up(active_steps, multiple)
         copier = PanelCopy(
             e, a, c.m.strides[0], k.strides[0], target, row_elements, width, lanes, convert=convert
         )  # fmt: skip

@@ -14,7 +14,7 @@ from buddy.compiler.passes.kernels.dot_instructions import (
     as_elements,
     as_words,
 )
-from buddy.compiler.passes.kernels.emit import Index
+from buddy.compiler.passes.kernels.emit import Index, ceil_div, round_up
 from buddy.compiler.passes.kernels.epilogue import KernelResults
 from buddy.compiler.passes.kernels.gemm.kernel import BlockedGemm, Range, Tile
 from buddy.compiler.passes.kernels.packing import ALIGNMENT
@@ -62,8 +62,8 @@ class DotGemm(BlockedGemm):
     def _store_column_corrections(self, tile: Tile, panel: ir.Value, k_range: Range | None) -> None:
         """Stores `OFFSET` times the sums of B's columns, which sums of products have in excess: A is larger by it."""
         e, group, (k,), lanes = self.e, self.block.group, self.c.k, self.lanes
-        vectors = -(-tile.columns // lanes)
-        lower, upper = k_range or (0, -(-k.size // group) * group)  # zeros at the end of a panel add nothing
+        vectors = ceil_div(tile.columns, lanes)
+        lower, upper = k_range or (0, round_up(k.size, group))  # zeros at the end of a panel add nothing
         steps = upper - lower if isinstance(lower, int) and isinstance(upper, int) else group
         # Independent sums hide the latency of an addition.
         count = next(n for n in (4, 2, 1) if steps % (n * group) == 0)
@@ -225,7 +225,7 @@ class TileGemm(DotGemm):
             factors = [(a_tile, b_tile) for a_tile in a_tiles for b_tile in b_tiles]
             return [self._multiply(*pair, total) for pair, total in zip(factors, carried, strict=True)]
 
-        padded = -(-k.size // steps) * steps
+        padded = round_up(k.size, steps)
         return e.loop(0, padded, steps, emit_step, [_cast(zero, ir.Type.parse(_TILE)) for zero in zeros])
 
     def _prefetch_panel(self, offset: Index) -> None:

@@ -15,7 +15,14 @@ from buddy.compiler.passes.kernels.contraction import (
     emit_multiply_add,
 )
 from buddy.compiler.passes.kernels.dot_instructions import WORD_BYTES
-from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, estimate_nanoseconds, for_blocks, reduce_lanes
+from buddy.compiler.passes.kernels.emit import (
+    Index,
+    KernelEmitter,
+    estimate_nanoseconds,
+    for_blocks,
+    reduce_lanes,
+    round_up,
+)
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultOffsets, ResultSpec
 from buddy.compiler.passes.kernels.gemm.copied_rows import copy_rows
 from buddy.compiler.passes.kernels.packing import ALIGNMENT
@@ -100,7 +107,7 @@ class GemmKernel:
 
         Rows have room for whole vectors, which are loaded and stored as such.
         """
-        columns = -(-columns // self.lanes) * self.lanes
+        columns = round_up(columns, self.lanes)
         buffer = memref.alloc(self.scratch_type(rows * columns), [], [], alignment=ALIGNMENT)
         spec = ResultSpec((*(0 for _ in self.c.outer), columns, 1), accumulate=True, padded=True)
         return buffer, KernelResults(self.e, spec, [buffer], self.lanes, self.element)

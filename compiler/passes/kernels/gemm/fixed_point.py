@@ -21,7 +21,7 @@ from buddy.compiler.passes.kernels.blocking import GemmBlocking
 from buddy.compiler.passes.kernels.calls import argument_types, flat_operands
 from buddy.compiler.passes.kernels.contraction import Contraction, emit_add, indexing_maps, is_pair
 from buddy.compiler.passes.kernels.dot_instructions import VPDPBUSD, VPMADDWD, WORD_BYTES, as_elements, as_words
-from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, reduce_lanes
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, ceil_div, reduce_lanes, round_up
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultSpec
 from buddy.compiler.passes.kernels.gemm.few_rows import GemmKernel
 from buddy.compiler.passes.kernels.packing import ALIGNMENT, Panels
@@ -120,7 +120,7 @@ def fixed_point_blocking(contraction: Contraction, target: Target, bits: int = 8
     # All sums stay in registers: one for each digit, row and vector, beside weights and digits.
     sums = target.vector_registers * 3 // 8 if instruction == VPDPBUSD.name else target.vector_registers // 2
     lanes = target.lanes(WORD_BYTES)
-    vectors = max(1, min(4, sums // (_DIGITS * c.m.size), -(-c.n.size // lanes)))
+    vectors = max(1, min(4, sums // (_DIGITS * c.m.size), ceil_div(c.n.size, lanes)))
     return GemmBlocking(
         c.m.size, vectors, lanes, c.depth, "packed", dot=instruction, fixed_point=True,
         prefetches=target.prefetches_streams,
@@ -140,13 +140,13 @@ class FixedPointRows(GemmKernel):
     ) -> None:  # fmt: skip
         super().__init__(e, a, b, results, contraction, blocking)
         self.scales, self.bits = scales, 4 if group_size else 8
-        self.group_size = group_size or -(-contraction.depth // WORD_BYTES) * WORD_BYTES
-        self.groups = -(-contraction.depth // self.group_size)
+        self.group_size = group_size or round_up(contraction.depth, WORD_BYTES)
+        self.groups = ceil_div(contraction.depth, self.group_size)
         self.i32 = ir.IntegerType.get_signless(32)
         self.i8 = ir.IntegerType.get_signless(8)
         self.int_vector = ir.VectorType.get([self.lanes], self.i32)
         # Bytes from one digit of a row to the next one: conversions store whole vectors.
-        self.digit_bytes = -(-contraction.depth // self.lanes) * self.lanes + CACHE_LINE
+        self.digit_bytes = round_up(contraction.depth, self.lanes) + CACHE_LINE
 
     def emit(self) -> None:
         rows = self.c.m.size
@@ -282,7 +282,7 @@ class FixedPointRows(GemmKernel):
         for row in range(rows):
             factor = vector.broadcast(self.vector, e.load_scalar(self.factors, row))
             offsets = self.results.advance(start, self.m_loop, row)
-            for i in range(-(-active[0] // self.lanes)):
+            for i in range(ceil_div(active[0], self.lanes)):
                 column, remaining = i * self.lanes, active[0] - i * self.lanes
                 total = arith.mulf(totals[row * vectors + i], factor)
                 if self.results.has_initial_sums:

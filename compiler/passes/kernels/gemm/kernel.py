@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from buddy.compiler.mlir.bindings import arith, ir, memref, vector
 from buddy.compiler.passes.kernels.blocking import crosses_rows_of_a
 from buddy.compiler.passes.kernels.contraction import byte_width, emit_multiply_add
-from buddy.compiler.passes.kernels.emit import Index, for_blocks
+from buddy.compiler.passes.kernels.emit import Index, ceil_div, for_blocks
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultOffsets
 from buddy.compiler.passes.kernels.gemm.few_rows import GemmKernel
 from buddy.compiler.passes.kernels.packing import ALIGNMENT, Panels, pack_panel, panels_of, row_major_strides
@@ -264,7 +264,7 @@ class BlockedGemm(GemmKernel):
 
         All blocks of rows together prefetch the whole panel.
         """
-        return -(-self.block.columns // -(-self.c.m.size // self.block.rows))
+        return ceil_div(self.block.columns, ceil_div(self.c.m.size, self.block.rows))
 
     def emit_block(
         self,
@@ -377,9 +377,9 @@ class BlockedGemm(GemmKernel):
 
         Each block of rows of C prefetches another share; `block` is its number.
         """
-        e, blocks = self.e, -(-self.c.m.size // self.block.rows)
-        share = -(-_LINE // blocks)
-        share_number = arith.remui(e.value(block), e.value(-(-_LINE // share)))
+        e, blocks = self.e, ceil_div(self.c.m.size, self.block.rows)
+        share = ceil_div(_LINE, blocks)
+        share_number = arith.remui(e.value(block), e.value(ceil_div(_LINE, share)))
         first = e.add(k, e.mul(share_number, share))
         for i in range(share):
             row = e.add(start, e.mul(e.add(first, i), self.c.k[0].strides[1]))

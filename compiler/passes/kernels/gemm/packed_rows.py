@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from buddy.compiler.mlir.bindings import ir, memref
-from buddy.compiler.passes.kernels.emit import Index, for_blocks
+from buddy.compiler.passes.kernels.emit import Index, ceil_div, for_blocks, round_up
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultOffsets
 from buddy.compiler.passes.kernels.gemm.kernel import BlockedGemm, Range, Tile
 from buddy.compiler.passes.kernels.packing import ALIGNMENT, Panels, pack_panel
@@ -32,7 +32,7 @@ class PackedGemm(BlockedGemm):
         row, column = e.mul(chunk, block.chunk), e.mul(strip, block.strip)
         a_start = e.add(self.start(0, outer), e.mul(row, c.m.strides[0]))
         b_start, offsets = self._unpacked_start(outer, column), self.result_offsets(outer, row, column)
-        self.a = self._allocate(-(-rows // block.rows) * self._row_panels.panel_elements)
+        self.a = self._allocate(ceil_div(rows, block.rows) * self._row_panels.panel_elements)
         panel = self._allocate(self.panels.panel_elements)
 
         def multiply(results: KernelResults, origin: ResultOffsets, k_range: Range | None) -> None:
@@ -75,7 +75,7 @@ class PackedGemm(BlockedGemm):
     @property
     def _row_panels(self) -> Panels:
         """The copy of A as panels: one for each block of rows."""
-        (k,), width = self.c.k, -(-self.block.rows // self.lanes) * self.lanes
+        (k,), width = self.c.k, round_up(self.block.rows, self.lanes)
         rows = (self.c.m.size, self.c.m.strides[0])
         return self._of_depth(Panels((), rows, ((k.size, k.strides[0]),), width, self.lanes, self.c.unsigned[0]))
 

@@ -14,7 +14,7 @@ from typing import Any
 from buddy.compiler.mlir.bindings import ir, linalg, memref
 from buddy.compiler.mlir.walk import element_bytes
 from buddy.compiler.passes.kernels.body import clone_ops
-from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, estimate_nanoseconds
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, ceil_div, estimate_nanoseconds, round_up
 from buddy.compiler.passes.kernels.rows.analysis import Bounds, OperandAccess, RowOp, row_bytes
 from buddy.compiler.passes.kernels.structured import for_chunk, rows_in_chunk
 from buddy.compiler.support.target import CACHE_LINE
@@ -211,7 +211,7 @@ class RowLoop:
         self.e, self.stages = e, stages
         *self.outer, self.row_count = [b // a for a, b in pairwise(bounds)]
         self.rows_per_chunk = rows_in_chunk(self.row_count, max(row_bytes(op) for stage in stages for op in stage.ops))
-        self.loop_sizes = [*self.outer, -(-self.row_count // self.rows_per_chunk)]
+        self.loop_sizes = [*self.outer, ceil_div(self.row_count, self.rows_per_chunk)]
         self.scratch = {buffer: self._allocate_row(buffer) for buffer in replaced}
 
     def _allocate_row(self, buffer: ir.Value) -> tuple[ir.Value, int, int]:
@@ -225,7 +225,7 @@ class RowLoop:
         extent = max(access.offset + access.span for access in accesses) - start
         element = buffer.type.element_type
         line = max(1, CACHE_LINE // element_bytes(element))
-        pitch = -(-extent // line) * line
+        pitch = round_up(extent, line)
         alignment = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), CACHE_LINE)
         type_ = ir.MemRefType.get([math.prod(self.loop_sizes) * pitch], element)
         return memref.alloc(type_, [], [], alignment=alignment), pitch, start

@@ -15,6 +15,7 @@ from buddy.compiler.passes.kernels.access import Loop, SizeAndStride, Unsupporte
 from buddy.compiler.passes.kernels.contraction import Contraction, byte_width
 from buddy.compiler.passes.kernels.conv.shape import Convolution
 from buddy.compiler.passes.kernels.conv.winograd.transforms import WINDOW
+from buddy.compiler.passes.kernels.emit import ceil_div, round_up
 from buddy.compiler.support.target import Target
 
 # Lines and pixels of the positions in a tile. Tiles of 4 x 4 save more products and lose more digits.
@@ -93,7 +94,7 @@ class KernelGradient:
     @property
     def tiles(self) -> tuple[int, int]:
         """Returns the lines of tiles in the whole batch, and the tiles in each."""
-        return self.images.size * -(-self.lines.size // TILE_SIZE), -(-self.pixels.size // TILE_SIZE)
+        return self.images.size * ceil_div(self.lines.size, TILE_SIZE), ceil_div(self.pixels.size, TILE_SIZE)
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ class TransformedOperand:
     @property
     def _row(self) -> int:
         size = self.operand.channels[0] if self.operand.has_channels_last else self.tiles + self.lanes
-        return -(-size // self.lanes) * self.lanes
+        return round_up(size, self.lanes)
 
     @property
     def channel_stride(self) -> int:
@@ -187,12 +188,12 @@ def estimate_speedup(gradient: KernelGradient, target: Target) -> float:
     """Returns the estimated speedup over direct convolution."""
     conv, lanes = gradient.conv, target.lanes(byte_width(gradient.conv.element))
     lines, tiles = gradient.tiles
-    sums = gradient.channels.size * -(-conv.n.size // lanes)
+    sums = gradient.channels.size * ceil_div(conv.n.size, lanes)
     direct = _PRODUCT_COST * WINDOW**2 * conv.depth * sums
     vectors = sum(
-        -(-operand.channels[0] // lanes) * tiles
+        ceil_div(operand.channels[0], lanes) * tiles
         if operand.has_channels_last
-        else operand.channels[0] * -(-tiles // lanes)
+        else operand.channels[0] * ceil_div(tiles, lanes)
         for operand in (gradient.image, gradient.gradient)
     )
     cost = _PRODUCT_COST * lines * tiles * sums + _OPERAND_COST * lines * vectors + _SUM_COST * sums
@@ -206,12 +207,12 @@ def choose_gradient_blocking(gradient: KernelGradient, target: Target) -> Gradie
     line_bytes, row_bytes = _POINTS * tiles * (inputs + outputs) * width, _POINTS * outputs * width
     sum_limit = int(_L2_SHARE_OF_SUMS * target.l2)
     share = _L2_SHARE_OF_OPERANDS if inputs * row_bytes <= sum_limit else _L2_MULTIPLE_OF_OPERANDS
-    strips = -(-lines // max(1, int(share * target.l2) // line_bytes))
-    strip = -(-lines // strips)
-    chunks = 1 if strips > 1 else -(-inputs // max(_MIN_CHUNK, sum_limit // row_bytes))
-    chunk = -(-inputs // chunks)
+    strips = ceil_div(lines, max(1, int(share * target.l2) // line_bytes))
+    strip = ceil_div(lines, strips)
+    chunks = 1 if strips > 1 else ceil_div(inputs, max(_MIN_CHUNK, sum_limit // row_bytes))
+    chunk = ceil_div(inputs, chunks)
     products = tile_products(gradient, strip * tiles, chunk, target.lanes(width))
-    return GradientBlocking(-(-lines // strip), strip, chunk, gemm.choose_gemm_blocking(products, target))
+    return GradientBlocking(ceil_div(lines, strip), strip, chunk, gemm.choose_gemm_blocking(products, target))
 
 
 def transformed_operands(
@@ -228,7 +229,7 @@ def tile_products(gradient: KernelGradient, tiles: int, chunk: int, lanes: int) 
     channel, output channel], with output channels in whole vectors, and a vector after each point.
     """
     a, b = transformed_operands(gradient, tiles, lanes)
-    element, columns = gradient.conv.element, -(-gradient.conv.n.size // lanes) * lanes
+    element, columns = gradient.conv.element, round_up(gradient.conv.n.size, lanes)
     sums_stride = chunk * columns + lanes
     point = Loop(_POINTS, (a.point_stride, b.point_stride, sums_stride), False, (0,), (True, True, True))
     m = Loop(chunk, (a.channel_stride, 0, columns), False, (1,), (True, False, True))

@@ -23,7 +23,7 @@ from buddy.compiler.passes.kernels.conv.winograd.gradient_blocking import (
     transformed_operands,
 )
 from buddy.compiler.passes.kernels.conv.winograd.transforms import WINDOW, Matrix, apply_on_both_sides, transforms
-from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, estimate_nanoseconds, for_blocks
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, ceil_div, estimate_nanoseconds, for_blocks
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultSpec
 from buddy.compiler.passes.kernels.gemm import kernel_class
 from buddy.compiler.passes.kernels.packing import ALIGNMENT
@@ -79,7 +79,7 @@ class WinogradGradient(CheckedKernel):
             self._transform_sums(sums, first, active)
             memref.dealloc(sums)
 
-        if -(-channels // chunk) >= BLOCKS_TO_SHARE:
+        if ceil_div(channels, chunk) >= BLOCKS_TO_SHARE:
             e.parallel_blocks([channels], [chunk], lambda numbers, active: emit_chunk(numbers[0], active[0]), work)
         else:
             for_blocks(e, channels, chunk, emit_chunk)
@@ -177,7 +177,7 @@ class WinogradGradient(CheckedKernel):
                     offset = e.add(e.add(start, e.mul(first, TILE_SIZE)), pixel)
                     count = active
                     if isinstance(first, int):
-                        count = min(active, -(-(shape.pixels - pixel - first * TILE_SIZE) // TILE_SIZE))
+                        count = min(active, ceil_div(shape.pixels - pixel - first * TILE_SIZE, TILE_SIZE))
                     return e.load_every_other(source, offset, lanes, count) if count > 0 else e.zero(type_)
 
                 grid = [

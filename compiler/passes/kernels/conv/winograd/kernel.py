@@ -30,7 +30,7 @@ from buddy.compiler.passes.kernels.conv.winograd.transforms import (
     apply_on_both_sides,
     transforms,
 )
-from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, estimate_nanoseconds, for_blocks
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, ceil_div, estimate_nanoseconds, for_blocks
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultOffsets, ResultSpec
 from buddy.compiler.passes.kernels.gemm.dot import DotGemm
 from buddy.compiler.passes.kernels.gemm.kernel import BlockedGemm
@@ -77,7 +77,7 @@ class Winograd(CheckedKernel):
         self.channels = padded_channels(conv, self.lanes)
 
     def emit(self) -> None:
-        e, count, work = self.e, -(-math.prod(self.tiles) // self.block.tiles), self._work()
+        e, count, work = self.e, ceil_div(math.prod(self.tiles), self.block.tiles), self._work()
         if count >= BLOCKS_TO_SHARE:
             e.parallel([count], lambda numbers: self._emit_block(numbers[0], work / count), work)
         else:

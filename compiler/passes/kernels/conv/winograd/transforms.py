@@ -23,7 +23,7 @@ from buddy.compiler.mlir.bindings import arith, ir, vector
 from buddy.compiler.passes.kernels.access import SizeAndStride
 from buddy.compiler.passes.kernels.contraction import convert_elements, emit_multiply_add
 from buddy.compiler.passes.kernels.dot_instructions import as_elements, as_words
-from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, for_blocks
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, ceil_div, for_blocks
 from buddy.compiler.passes.kernels.packing import PackedWindows
 
 WINDOW = 3  # lines and pixels of a window
@@ -175,7 +175,7 @@ class TransformedWeights:
     @property
     def shape(self) -> tuple[int, ...]:
         steps = (self.channels[0] // self.group, self.columns, *([self.group] if self.group > 1 else []))
-        return (-(-self.n[0] // self.columns), self.points, *steps)
+        return (ceil_div(self.n[0], self.columns), self.points, *steps)
 
     def fill(self, e: KernelEmitter, source: ir.Value, target: ir.Value) -> None:
         """Emits the transform from the flat weights `source` to the flat `target`. Sums are in double precision."""
