@@ -19,7 +19,7 @@ from buddy.compiler.passes.kernels.emit import block_counts, ceil_div, round_up
 from buddy.compiler.support.target import CACHE_WAYS, FMA_LATENCY, L2_VECTORS_PER_CYCLE, Target
 
 # Where a kernel reads B: in place ("direct"); from one panel that it packs when needed ("panel"); from panels that were
-# packed before its call ("packed"); in place along K, without register blocks ("dot"); or in place as one stream of rows
+# packed before its call ("packed"); in place along K, without register blocks ("dot"); in place as one stream of rows
 # ("stream").
 BSource = Literal["direct", "panel", "packed", "dot", "stream"]
 
@@ -88,7 +88,7 @@ class GemmBlocking:
     packs_a: bool = False  # the kernel copies the rows of A of a chunk, and multiplies them with `strip` columns of B
     strip: int = 0
     dot: str = ""  # the instruction that multiplies groups of narrow elements, with B in panels; "": multiply-adds
-    copies_a: bool = False  # the kernel copies all of A first, to rows that are contiguous along K
+    copies_a: bool = False  # the kernel copies all of A first, with rows contiguous along K
     fixed_point: bool = False  # rows of f32 are converted to bytes, as in `gemm.fixed_point`
     prefetches: bool = False  # that kernel prefetches B
     # An instruction that needs the sums of B's columns gets them once per iteration, not once per block of rows.
@@ -395,8 +395,8 @@ def _stays_in_l2(contraction: Contraction, l2: int) -> bool:
 def _choose_depth(contraction: Contraction, row_bytes: int, l2: int, requested: int) -> int:
     """Returns the steps of K per block: K in equal blocks that are not longer than a limit.
 
-    `row_bytes` are the bytes of a panel of B for each step. The limit is the requested number, or the number of steps with which a panel of B fills its share of the L2 cache.
-    Of several loops of K, the last one is split, if it is long.
+    The limit is the requested number, or the number of steps with which a panel of B, `row_bytes` bytes for each step,
+    fills its share of the L2 cache. Of several loops of K, the last one is split, if it is long.
     """
     if len(contraction.k) != 1 and (not contraction.k or contraction.k[-1].size < _MIN_INNER_DEPTH):
         return max(1, contraction.depth)

@@ -202,7 +202,7 @@ class KernelEmitter:
     def _nested_blocks(
         self, sizes: Sequence[int], blocks: Sequence[int], body: Callable[[list[Index], list[int]], None]
     ) -> None:
-        """Emits `parallel_blocks` as sequential loops: along each dim, a loop over whole blocks, then the partial one."""
+        """Emits `parallel_blocks` as sequential loops: along each dim, over whole blocks, and then the partial one."""
 
         def emit_loops(numbers: list[Index], active: list[int]) -> None:
             dim = len(numbers)

@@ -9,7 +9,8 @@ from buddy.compiler.mlir.bindings import ir, memref
 from buddy.compiler.passes.kernels.access import Loop
 from buddy.compiler.passes.kernels.contraction import Contraction, byte_width
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, estimate_nanoseconds, round_up
-from buddy.compiler.passes.kernels.packing import ALIGNMENT, PanelCopy
+from buddy.compiler.passes.kernels.matrix_copies import PanelCopy
+from buddy.compiler.support.target import CACHE_LINE
 
 # Rows, and vectors of each row, in a block of A that one iteration copies: enough work, and enough blocks for threads.
 _ROWS, _VECTORS = 32, 8
@@ -31,7 +32,7 @@ def copy_rows(
     strides, size = [0] * len(outer), rows * row_elements
     for i in reversed(range(len(outer))):
         strides[i], size = size, size * outer[i].size
-    target = memref.alloc(ir.MemRefType.get([size], element), [], [], alignment=ALIGNMENT)
+    target = memref.alloc(ir.MemRefType.get([size], element), [], [], alignment=CACHE_LINE)
     sizes = [*(loop.size for loop in outer), c.m.size, k.size]
     blocks = [*(1 for _ in outer), _ROWS, -(-_VECTORS * lanes // multiple) * multiple]
 

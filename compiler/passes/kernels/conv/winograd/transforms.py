@@ -24,7 +24,7 @@ from buddy.compiler.passes.kernels.access import SizeAndStride
 from buddy.compiler.passes.kernels.contraction import convert_elements, emit_multiply_add
 from buddy.compiler.passes.kernels.dot_instructions import as_elements, as_words
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, ceil_div, for_blocks
-from buddy.compiler.passes.kernels.packing import PackedWindows
+from buddy.compiler.passes.kernels.matrix_copies import PackedWindows
 
 WINDOW = 3  # lines and pixels of a window
 
