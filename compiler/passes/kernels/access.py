@@ -200,6 +200,15 @@ def _are_contiguous(outer: Loop, inner: Loop) -> bool:
     )
 
 
+def row_major_strides(sizes: Sequence[int], stride: int) -> list[int]:
+    """Returns row-major strides over `sizes` with `stride` as the last one."""
+    strides: list[int] = []
+    for size in reversed(sizes):
+        strides.insert(0, stride)
+        stride *= size
+    return strides
+
+
 # ---- buffers of bytes ------------------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from buddy.compiler.mlir.bindings import func, ir, memref
 from buddy.compiler.mlir.walk import RUNS_ONCE
-from buddy.compiler.passes.kernels.access import Loop, SizeAndStride, flatten
+from buddy.compiler.passes.kernels.access import Loop, SizeAndStride, flatten, row_major_strides
 from buddy.compiler.passes.kernels.blocking import GemmBlocking
 from buddy.compiler.passes.kernels.contraction import Contraction, convert_elements
 from buddy.compiler.passes.kernels.dot_instructions import as_elements, as_words
@@ -219,15 +219,6 @@ def _inner_window(panels: Panels) -> int:
     is_dense_window = [outer_stride for _, outer_stride in outer] == row_major_strides(sizes, 1)
     is_dense = is_dense_window and stride == window and panels.n[1] == size * window
     return window if 1 < window <= _MAX_WINDOW and is_dense and panels.lanes > 1 else 0
-
-
-def row_major_strides(sizes: Sequence[int], stride: int) -> list[int]:
-    """Returns row-major strides over `sizes` with `stride` as the last one."""
-    strides: list[int] = []
-    for size in reversed(sizes):
-        strides.insert(0, stride)
-        stride *= size
-    return strides
 
 
 @dataclass(frozen=True)

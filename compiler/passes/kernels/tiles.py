@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from buddy.compiler.mlir.bindings import arith, ir, memref
-from buddy.compiler.passes.kernels.access import UnsupportedError
+from buddy.compiler.passes.kernels.access import UnsupportedError, row_major_strides
 from buddy.compiler.passes.kernels.emit import Index
-from buddy.compiler.passes.kernels.packing import row_major_strides
 from buddy.compiler.passes.kernels.structured import maps_of
 
 

@@ -14,11 +14,12 @@ from math import prod
 from typing import Any
 
 from buddy.compiler.mlir.bindings import ir, vector
+from buddy.compiler.passes.kernels.access import row_major_strides
 from buddy.compiler.passes.kernels.contraction import byte_width, convert_elements, emit_multiply_add
 from buddy.compiler.passes.kernels.conv.shape import ConvBlocking, Convolution
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, block_counts, estimate_nanoseconds, for_blocks
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultOffsets
-from buddy.compiler.passes.kernels.packing import Panels, row_major_strides
+from buddy.compiler.passes.kernels.packing import Panels
 from buddy.compiler.support.target import Target
 
 

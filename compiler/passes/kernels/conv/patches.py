@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from buddy.compiler.mlir.bindings import ir, memref
-from buddy.compiler.passes.kernels.access import Loop, subrange
+from buddy.compiler.passes.kernels.access import Loop, row_major_strides, subrange
 from buddy.compiler.passes.kernels.blocking import GemmBlocking, choose_gemm_blocking
 from buddy.compiler.passes.kernels.contraction import Contraction, byte_width
 from buddy.compiler.passes.kernels.conv.shape import BLOCKS_TO_SHARE, Convolution
@@ -21,7 +21,7 @@ from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, ceil_div, e
 from buddy.compiler.passes.kernels.epilogue import FinishedVector, KernelResults, ResultOffsets
 from buddy.compiler.passes.kernels.gemm.dot import DotGemm, TileGemm
 from buddy.compiler.passes.kernels.gemm.kernel import BlockedGemm
-from buddy.compiler.passes.kernels.packing import ALIGNMENT, Panels, row_major_strides
+from buddy.compiler.passes.kernels.packing import ALIGNMENT, Panels
 from buddy.compiler.support.target import CACHE_LINE, Target
 
 # The share of the L2 cache for the patches of a chunk; the rest is for a panel of weights, the image and the results.

@@ -8,12 +8,13 @@ from copy import copy
 from dataclasses import dataclass, replace
 
 from buddy.compiler.mlir.bindings import arith, ir, memref, vector
+from buddy.compiler.passes.kernels.access import row_major_strides
 from buddy.compiler.passes.kernels.blocking import crosses_rows_of_a
 from buddy.compiler.passes.kernels.contraction import byte_width, emit_multiply_add
 from buddy.compiler.passes.kernels.emit import Index, ceil_div, for_blocks
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultOffsets
 from buddy.compiler.passes.kernels.gemm.few_rows import GemmKernel
-from buddy.compiler.passes.kernels.packing import ALIGNMENT, Panels, pack_panel, panels_of, row_major_strides
+from buddy.compiler.passes.kernels.packing import ALIGNMENT, Panels, pack_panel, panels_of
 from buddy.compiler.support.target import CACHE_LINE
 
 Range = tuple[Index, Index]  # lower and upper bound of steps of K, which has one loop
