@@ -31,6 +31,7 @@ class ConvKernel:
         self.vector, self.lanes = results.vector, results.lanes
 
     def emit(self) -> None:
+        """Emits the convolution at the insertion point."""
         raise NotImplementedError
 
     def advance(self, offsets: ResultOffsets, **steps: Index) -> ResultOffsets:
@@ -54,13 +55,12 @@ class ConvKernel:
         return convert_elements(self.e.load(flat, offset, self.lanes, active), self.vector.element_type, unsigned)
 
 
+# ---- depthwise -------------------------------------------------------------------------------------------------------
+
 # Output pixels that are accumulated at once: more would leave no registers for weights and input.
 _MAX_PIXELS = 8
-
 # Windows with more elements use loops: unrolled, their code would be long.
 MAX_UNROLLED_WINDOW = 64
-
-
 # Lines of outputs of narrow elements that are accumulated at once: each element is widened for fewer windows.
 _NARROW_LINES = 2
 # Vector registers that sums of several lines need, with those of a line of the image and weights.
@@ -157,9 +157,11 @@ class Depthwise(ConvKernel):
             start = e.dot([channel, pixel], [1, pixels.strides[0]], a)
             block_offsets = self.advance(first_offsets, pixel=pixel, column=channel)
             offsets = [self.advance(block_offsets, line=i, pixel=j) for i in range(lines) for j in range(count)]
-            sums = [self.results.initial(one, 0, active) for one in offsets]
+            sums = [self.results.initial(result_offsets, 0, active) for result_offsets in offsets]
             sums = self._accumulate(start, b, sums, active, lines)
-            self.results.finish_all([(value, one, 0, active) for value, one in zip(sums, offsets, strict=True)])
+            self.results.finish_all(
+                [(total, result_offsets, 0, active) for total, result_offsets in zip(sums, offsets, strict=True)]
+            )
 
         for_blocks(e, pixels.size, self.block.pixels, emit_block)
 
@@ -197,8 +199,9 @@ class Depthwise(ConvKernel):
         e, conv, sums = self.e, self.conv, list(sums)
         pixels = len(sums) // lines
         loaded: dict[int, Any] = {}
-        places = product(*(range(loop.size) for loop in conv.k))
-        starts = [sum(p * loop.strides[0] for p, loop in zip(place, conv.k, strict=True)) for place in places]
+        taps = product(*(range(loop.size) for loop in conv.k))
+        starts = [sum(index * loop.strides[0] for index, loop in zip(tap, conv.k, strict=True)) for tap in taps]
+        # (offset in the image, line of the block, number of the tap) of each step.
         steps = [
             (start + line * conv.lines.strides[0], line, number)
             for line in range(lines)
@@ -212,6 +215,9 @@ class Depthwise(ConvKernel):
                     loaded[offset] = self.load_vector(self.a, e.add(a, offset), active)
                 sums[line * pixels + i] = emit_multiply_add(loaded[offset], weight, sums[line * pixels + i])
         return sums
+
+
+# ---- implicit GEMM ---------------------------------------------------------------------------------------------------
 
 
 def gemm_panels(conv: Convolution, blocking: ConvBlocking) -> Panels:
@@ -300,7 +306,10 @@ class ImplicitGemm(ConvKernel):
     def _accumulate(
         self, a: Index, b: Index, position_offsets: list[int], vectors: int, sums: list[ir.Value]
     ) -> list[ir.Value]:
-        """Returns the sums after the whole reduction."""
+        """Returns the sums after the whole reduction, from offsets `a` and `b`: for each position, `vectors` vectors.
+
+        `position_offsets` has the offset in the image of each position of the block.
+        """
         e, loops = self.e, self.conv.merged_k
         b_strides = row_major_strides([loop.size for loop in loops], self.block.columns)
 

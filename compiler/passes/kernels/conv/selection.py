@@ -65,7 +65,7 @@ class BlockedConvolution:
 
     @property
     def dot(self) -> str:
-        """The name of the instruction that adds groups of products, or ""."""
+        """Returns the name of the instruction that adds groups of products; "" for multiply-adds."""
         if isinstance(self.blocking, patches.PatchBlocking):
             return self.blocking.gemm.dot
         if isinstance(self.blocking, depthwise_pairs.PairedBlocking | in_place.InPlaceBlocking):

@@ -35,8 +35,9 @@ READ_STEPS = (1, 2)
 class TapBlocking:
     """The sums that stay in registers over the whole reduction, for `lanes` channels or products at once.
 
-    These are `images` x `lines` x `pixels` taps, along the last loop over images and the loops over lines and pixels,
-    by `columns` output channels.
+    These are the sums of `images` x `lines` x `pixels` taps, along the last loop over images and the loops over lines
+    and pixels, by `columns` output channels. Vectors are along channels, or (not `along_channels`) along the last loop
+    of the reduction.
     """
 
     images: int
@@ -94,15 +95,15 @@ def choose_taps(conv: Convolution, target: Target) -> TapBlocking | None:
 
     def cost(block: TapBlocking) -> tuple[float, int]:
         """Returns the cycles of a step for all sums, where a block at an end takes as long as a whole one."""
-        chosen = (block.images, block.lines, block.pixels, block.columns)
-        count = prod(ceil_div(size, part) for size, part in zip(sizes, chosen, strict=True))
+        block_sizes = (block.images, block.lines, block.pixels, block.columns)
+        count = prod(ceil_div(size, block_size) for size, block_size in zip(sizes, block_sizes, strict=True))
         return count * block.cycles, -block.taps * block.columns
 
     return min(blocks, key=cost)
 
 
 class TapSums(ConvKernel):
-    """Emits the convolution in blocks of taps. `b` is unpacked."""
+    """Emits the convolution in blocks of taps. The weights `b` are not packed."""
 
     def __init__(
         self,
@@ -199,11 +200,12 @@ class TapSums(ConvKernel):
 
             return emit_steps
 
-        whole = loop.size // _UNROLLED_STEPS * _UNROLLED_STEPS
-        sums = e.loop(0, whole, _UNROLLED_STEPS, steps(_UNROLLED_STEPS), sums)
-        return (
-            e.loop(whole, loop.size, loop.size - whole, steps(loop.size - whole), sums) if whole < loop.size else sums
-        )
+        unrolled_end = loop.size // _UNROLLED_STEPS * _UNROLLED_STEPS
+        sums = e.loop(0, unrolled_end, _UNROLLED_STEPS, steps(_UNROLLED_STEPS), sums)
+        remaining_steps = loop.size - unrolled_end
+        if not remaining_steps:
+            return sums
+        return e.loop(unrolled_end, loop.size, remaining_steps, steps(remaining_steps), sums)
 
     def _add_vectors(
         self, loop: Loop, a: Index, b: Index, starts: list[int], sums: list[ir.Value], columns: int

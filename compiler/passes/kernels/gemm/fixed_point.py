@@ -4,7 +4,8 @@ A row of activations becomes 24-bit fixed point with one scale, as three signed 
     x = scale * (65536 * high + 256 * mid + low)
 A product of a digit and a weight is one of bytes, and sums of 32 bits are exact, so that weights need no conversion.
 The error of an activation is at most 2^-24 of the largest magnitude in its row, which is that of a sum in f32. Weights
-are stored as unsigned integers, larger by an offset; the sum of a row's digits times the offset is subtracted.
+are stored as unsigned integers, larger by an offset: what this adds to a sum, the offset times the sum of the row's
+digits (a "correction"), is subtracted again.
 
 A row of activations with infinity or NaN has NaN in all of its results.
 """
@@ -51,8 +52,8 @@ _ADD_PAIRS = {32: "llvm.x86.avx2.pmadd.wd", 64: "llvm.x86.avx512.pmaddw.d.512"}
 class BytePanels:
     """The packing of integers of `bits` (8 or 4) as unsigned integers, larger by half of their range.
 
-    With 4 bits, a byte has those of two steps: of a word (4 steps of K of one column) in its low and of the next word
-    in its high half. `panels` are those of single bytes, in groups of words.
+    A word has the integers of one column for 4 steps of K, a byte each. With 4 bits, two words share one: the first has
+    the low halves of its bytes, the second the high halves. `panels` are those of 8 bits, in groups of words.
     """
 
     panels: Panels
@@ -65,30 +66,31 @@ class BytePanels:
         return (*outer, steps * self.bits // 8, columns, group)
 
     def fill(self, e: KernelEmitter, source: ir.Value, target: ir.Value) -> None:
-        """Emits the packing from the flat `source` to the flat `target`."""
+        """Emits the packing from the flat `source` to the flat `target`. A row of a panel has one word per column."""
         panels, byte = self.panels, target.type.element_type
-        row, rows = panels.columns * WORD_BYTES, panels.count * panels.depth // WORD_BYTES
+        row_bytes, rows = panels.columns * WORD_BYTES, panels.count * panels.depth // WORD_BYTES
         lanes = panels.lanes * WORD_BYTES
         type_ = ir.VectorType.get([lanes], byte)
         if self.bits == 8:
             panels.fill(e, source, target)
 
             def add_offset(start: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+                # A signed byte with its highest bit inverted, read as unsigned, is larger by 128.
                 e.store(arith.xori(e.load(target, start, lanes), e.splat(type_, -128)), target, start)
                 return ()
 
-            e.loop(0, rows * row, lanes, add_offset)
+            e.loop(0, rows * row_bytes, lanes, add_offset)
             return
-        unpacked = memref.alloc(ir.MemRefType.get([rows * row], byte), [], [], alignment=ALIGNMENT)
+        unpacked = memref.alloc(ir.MemRefType.get([rows * row_bytes], byte), [], [], alignment=ALIGNMENT)
         panels.fill(e, source, unpacked)
         offset, four = e.splat(type_, 8), e.splat(type_, 4)
 
         def pack_rows(pair: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
-            for column in range(0, row, lanes):
-                starts = [e.add(e.mul(pair, 2 * row), i * row + column) for i in range(2)]
+            for column in range(0, row_bytes, lanes):
+                starts = [e.add(e.mul(pair, 2 * row_bytes), i * row_bytes + column) for i in range(2)]
                 low, high = (arith.addi(e.load(unpacked, start, lanes), offset) for start in starts)
                 low = arith.andi(low, e.splat(type_, 15))
-                e.store(arith.ori(low, arith.shli(high, four)), target, e.add(e.mul(pair, row), column))
+                e.store(arith.ori(low, arith.shli(high, four)), target, e.add(e.mul(pair, row_bytes), column))
             return ()
 
         e.loop(0, rows // 2, 1, pack_rows)
@@ -253,12 +255,16 @@ class FixedPointRows(GemmKernel):
     # ---- products ----------------------------------------------------------------------------------------------------
 
     def _emit_columns(self, numbers: list[Index], active: list[int]) -> None:
-        """Emits the results of all rows for the columns of one panel."""
+        """Emits the results of all rows for the columns of one panel: group by group of K, one if there are no scales.
+
+        `sums` are exact, in integers: for each row, vector of columns and digit. `totals` are floats, in units of the
+        row's scale: for each row and vector.
+        """
         e, rows, vectors, columns = self.e, self.c.m.size, self.block.vectors, self.block.columns
         (panel,) = numbers
         row_bytes = columns * WORD_BYTES
-        words_in_row = 8 // self.bits
-        steps = self.group_size // WORD_BYTES // words_in_row  # rows of the panel in a group
+        words_per_word = 8 // self.bits  # words of 8-bit integers in a word of the panel
+        steps = self.group_size // WORD_BYTES // words_per_word  # rows of the panel in a group
         panel_start = e.mul(panel, self.groups * steps * row_bytes)
         scale_start = e.mul(panel, self.groups * columns)
 
@@ -438,6 +444,7 @@ def analyse_grouped(op: ir.Operation) -> GroupedProduct:
     result_loops = {e.position for e in maps[3].results if isinstance(e, ir.AffineDimExpr)}
     loops = loops_of(sizes, [d not in result_loops for d in range(len(sizes))], maps, layouts)
     by_use = {use: [loop for loop in merge_loops(loops) if loop.used == use] for use in {loop.used for loop in loops}}
+    # Which of rows, weights, scales and result a loop indexes.
     roles = {
         "rows": (True, False, False, True), "columns": (False, True, True, True),
         "groups": (True, True, True, False), "steps": (True, True, False, False),

@@ -1,4 +1,4 @@
-"""The register-blocked matrix-multiply kernel."""
+"""The register-blocked matrix-multiply kernel: how it divides C and K into blocks, and what it prefetches."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ _MAX_UNROLLED_OPS = 128
 class Tile:
     """`rows` x `columns` elements of C: the part that one iteration of the outer loop computes, or a block of it.
 
-    `a` and `b` are the offsets of the tile's first elements of A and B (`b` in the current panel), `offsets` those of
-    its results. `next_panel` is the offset in B of the next packed panel, or of the columns from which it is packed,
-    and `next_columns` that of the next columns of a row-major B; `None` if these are not prefetched. `first_row_block`
-    is the number of the tile's first block of rows.
+    `a` and `b` are the offsets of the tile's first elements in A and in B, or in the current panel of B; `offsets` are
+    those of its results. `first_row_block` is the number of the tile's first block of rows.
+
+    What is prefetched while the tile is computed: at offset `next_panel` of B the next packed panel, or the columns
+    from which it is packed; at offset `next_columns` the next columns of a row-major B. `None`: nothing.
     """
 
     a: Index
@@ -61,6 +62,7 @@ class BlockedGemm(GemmKernel):
 
     @property
     def panels(self) -> Panels:
+        """Returns the panels of B that the kernel reads, if it reads panels."""
         return panels_of(self.c, self.block)
 
     def emit(self) -> None:
@@ -164,7 +166,7 @@ class BlockedGemm(GemmKernel):
         depth = self.block.depth if self.block.blocks_k(self.c) else self.c.depth
         return self.scratch_type(depth * self.block.columns)
 
-    # ---- K -----------------------------------------------------------------------------------------------------------
+    # ---- blocks of K -------------------------------------------------------------------------------------------------
 
     def _emit_over_depth(self, tile: Tile, panel: ir.Value, unpacked: Index | None) -> None:
         """Emits `tile` over all of K, in blocks if necessary.
@@ -178,6 +180,7 @@ class BlockedGemm(GemmKernel):
             return
         buffer, sums = self.allocate_sums(tile.rows, self.block.columns)
         self.move(tile.rows, tile.columns, self.results, tile.offsets, sums, sums.origin)
+        # A kernel over the last loop of K alone, in an iteration of its other loops.
         *outer, last = self.c.k
         inner = self if not outer else copy(self)
         inner.c = replace(self.c, k=(last,))
@@ -217,7 +220,7 @@ class BlockedGemm(GemmKernel):
         self.emit_row_blocks(tile, panel, self.results, None, block_sums)
         memref.dealloc(buffer)
 
-    # ---- rows --------------------------------------------------------------------------------------------------------
+    # ---- blocks of rows ----------------------------------------------------------------------------------------------
 
     def emit_row_blocks(
         self, tile: Tile, panel: ir.Value, results: KernelResults, k_range: Range | None,
@@ -293,7 +296,7 @@ class BlockedGemm(GemmKernel):
         ]
 
     def accumulate(self, tile: Tile, panel: ir.Value, k_range: Range | None, sums: list[ir.Value]) -> list[ir.Value]:
-        """Returns the sums after the steps of K in `k_range`."""
+        """Returns the sums of a register block after the steps of K in `k_range` (`None`: all)."""
         e, loops = self.e, self.c.k
         a_strides, b_strides = self._a_strides(), self._b_strides()
         if tile.next_panel is not None or self._prefetches_rows(tile, k_range):
@@ -391,21 +394,23 @@ class BlockedGemm(GemmKernel):
         """Prefetches the cache line of an element for reading: to all levels of the cache, or with 2 from L2 on."""
         memref.prefetch(source, [self.e.value(offset)], False, locality, True)
 
-    def _add_products(self, a: Index, b: Index, panel: ir.Value, tile: Tile, sums: list[ir.Value]) -> list[ir.Value]:
+    def _add_products(
+        self, a: Index, b_start: Index, panel: ir.Value, tile: Tile, sums: list[ir.Value]
+    ) -> list[ir.Value]:
         """Returns the sums after one step of K: a rank-one update of the block.
 
         A zero-padded panel is read in whole vectors.
         """
         e, lanes = self.e, self.lanes
-        limit = tile.columns if self.block.b_source == "direct" else self.block.columns
+        readable_columns = tile.columns if self.block.b_source == "direct" else self.block.columns
         b_vectors = [
-            self.to_accumulator(1, e.load(panel, e.add(b, column), lanes, limit - column))
+            self.to_accumulator(1, e.load(panel, e.add(b_start, column), lanes, readable_columns - column))
             for column in range(0, tile.columns, lanes)
         ]
-        result = []
+        new_sums = []
         for row in range(tile.rows):
             scalar = e.load_scalar(self.a, e.add(a, e.mul(row, self._row_step)))
             element = vector.broadcast(self.vector, self.to_accumulator(0, scalar))
-            base = row * len(b_vectors)
-            result += [emit_multiply_add(element, b_vector, sums[base + j]) for j, b_vector in enumerate(b_vectors)]
-        return result
+            row_sums = sums[row * len(b_vectors) :]
+            new_sums += [emit_multiply_add(element, b, total) for b, total in zip(b_vectors, row_sums, strict=False)]
+        return new_sums

@@ -16,7 +16,7 @@ from buddy.compiler.passes.kernels.packing import ALIGNMENT, Panels, pack_panel
 class PackedGemm(BlockedGemm):
     """Copies a chunk of rows of A, block by block, then multiplies it with all panels of B, each copied before its use.
 
-    The copy of a block is [k][row], with rows padded to whole vectors.
+    The copy of a block is [k][row], with rows padded to whole vectors. It replaces `a` while an iteration is emitted.
     """
 
     def emit(self) -> None:
@@ -70,17 +70,17 @@ class PackedGemm(BlockedGemm):
 
     @property
     def panels(self) -> Panels:
-        return self._of_depth(super().panels)
+        return self._for_block_of_k(super().panels)
 
     @property
     def _row_panels(self) -> Panels:
-        """The copy of A as panels: one for each block of rows."""
+        """Returns the layout of the copy of A: a panel for each block of rows, whose columns are the rows of A."""
         (k,), width = self.c.k, round_up(self.block.rows, self.lanes)
         rows = (self.c.m.size, self.c.m.strides[0])
-        return self._of_depth(Panels((), rows, ((k.size, k.strides[0]),), width, self.lanes, self.c.unsigned[0]))
+        return self._for_block_of_k(Panels((), rows, ((k.size, k.strides[0]),), width, self.lanes, self.c.unsigned[0]))
 
-    def _of_depth(self, panels: Panels) -> Panels:
-        """Returns `panels` for the steps of one block of K. The panels of all blocks have this layout."""
+    def _for_block_of_k(self, panels: Panels) -> Panels:
+        """Returns `panels` with the steps of one block of K. The panels of all blocks have this layout."""
         ((_, stride),) = panels.k
         return replace(panels, k=((self.block.depth, stride),))
 

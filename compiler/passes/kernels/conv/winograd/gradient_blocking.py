@@ -79,11 +79,13 @@ class KernelGradient:
 
     @property
     def image(self) -> Operand:
+        """Returns the first operand."""
         sizes = self.lines.size + WINDOW - 1, self.pixels.size + WINDOW - 1
         return self._operand(0, (self.channels.size, self.channels.strides[0]), *sizes)
 
     @property
     def gradient(self) -> Operand:
+        """Returns the second operand, the gradient of the convolution's result."""
         n = self.conv.n
         return self._operand(1, (n.size, n.strides[1]), self.lines.size, self.pixels.size)
 
@@ -101,9 +103,9 @@ class KernelGradient:
 class TransformedOperand:
     """The layout of the transformed tiles of a strip: [point, tile, channel] or [point, channel, tile].
 
-    Channels are last if they are in the operand. Rows are whole vectors, with room for one more after the last tile,
-    and each point is followed by an extra vector: without it, points with a distance of a power of two would share few
-    sets of the cache.
+    Channels are last if they are in the operand. Rows are whole vectors; a row of tiles has room for another vector.
+    An extra vector follows each point: without it, points with a distance of a power of two would share few sets of the
+    cache.
     """
 
     operand: Operand
@@ -111,22 +113,23 @@ class TransformedOperand:
     lanes: int
 
     @property
-    def _row(self) -> int:
+    def _row_elements(self) -> int:
+        """Returns the distance in elements between two tiles, or between two channels if these are not last."""
         size = self.operand.channels[0] if self.operand.has_channels_last else self.tiles + self.lanes
         return round_up(size, self.lanes)
 
     @property
     def channel_stride(self) -> int:
-        return 1 if self.operand.has_channels_last else self._row
+        return 1 if self.operand.has_channels_last else self._row_elements
 
     @property
     def tile_stride(self) -> int:
-        return self._row if self.operand.has_channels_last else 1
+        return self._row_elements if self.operand.has_channels_last else 1
 
     @property
     def point_stride(self) -> int:
         rows = self.tiles if self.operand.has_channels_last else self.operand.channels[0]
-        return rows * self._row + self.lanes
+        return rows * self._row_elements + self.lanes
 
     @property
     def elements(self) -> int:
@@ -135,10 +138,10 @@ class TransformedOperand:
 
 @dataclass(frozen=True)
 class GradientBlocking:
-    """A strip has `strip` lines of tiles, which are transformed at once; sums are those of `chunk` input channels.
+    """Tiles are transformed in `strips` strips of `strip` lines of tiles, and multiplied for `chunk` input channels.
 
-    There is one strip, or one chunk. `gemm` is the blocking of the matrix product (input channel, tile) by (tile,
-    output channel) at each point.
+    With several strips there is one chunk, which has all channels; with several chunks there is one strip. `gemm` is
+    the blocking of the matrix product (input channel, tile) by (tile, output channel) at each point.
     """
 
     strips: int
@@ -165,6 +168,7 @@ def analyse_gradient(conv: Convolution) -> KernelGradient:
     if conv.element not in ("f32", "f64") or conv.is_narrow:
         raise UnsupportedError(f"its operands are of type {conv.input_element}")
     rows = [(number, loop) for number, loop in enumerate(conv.loops[:-1]) if loop.size > 1]
+    # Loops over taps, each with the loop over positions along the same dim.
     pairs = [
         ((number, row), k) for number, row in rows for k in conv.k
         if row.size == WINDOW and row.strides[0] == k.strides[0]

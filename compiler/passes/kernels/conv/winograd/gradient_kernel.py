@@ -1,11 +1,12 @@
 """Winograd's gradient of a 3x3 kernel: transforms of both operands, a matrix product per point, transform of the sums.
 
-The sums over tiles go on from strip to strip. Taps of a vector of output channels that are not all finite are computed
-by direct convolution instead.
+Lines of tiles are processed in strips, over which the sums are accumulated. If the taps of a vector of output channels
+are not all finite, they are computed by direct convolution instead.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from itertools import product
 
@@ -142,15 +143,15 @@ class WinogradGradient(CheckedKernel):
         def transform_line(numbers: list[Index]) -> None:
             (line,) = numbers
             starts, valid = self._lines(operand, strip, line, extent)
-            whole = self.gradient.pixels.size // TILE_SIZE
+            whole_tiles = self.gradient.pixels.size // TILE_SIZE
 
             def transform(tile: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
                 transform_tile(line, starts, valid, tile)
                 return ()
 
-            e.loop(0, whole, 1, transform)
-            if whole < tiles:
-                transform_tile(line, starts, valid, whole)
+            e.loop(0, whole_tiles, 1, transform)
+            if whole_tiles < tiles:
+                transform_tile(line, starts, valid, whole_tiles)
 
         e.parallel([self.block.strip], transform_line, self._transform_work(operand))
 
@@ -162,8 +163,8 @@ class WinogradGradient(CheckedKernel):
         lanes = min(self.lanes, 1 << (tiles - 1).bit_length())
         type_ = ir.VectorType.get([lanes], self.vector.element_type)
         # A last tile of one pixel is in the last vector, which has a part of the tiles or all of them.
-        whole = self.gradient.pixels.size // TILE_SIZE // lanes
-        remaining_tiles = tiles - whole * lanes
+        whole_vectors = self.gradient.pixels.size // TILE_SIZE // lanes
+        remaining_tiles = tiles - whole_vectors * lanes
 
         def transform_line(line: Index, channel: Index) -> None:
             starts, valid = self._lines(operand, strip, line, extent)
@@ -190,9 +191,9 @@ class WinogradGradient(CheckedKernel):
                 transform_tiles(number, lanes)
                 return ()
 
-            e.loop(0, whole, 1, transform_whole)
+            e.loop(0, whole_vectors, 1, transform_whole)
             if remaining_tiles:
-                transform_tiles(whole, remaining_tiles)
+                transform_tiles(whole_vectors, remaining_tiles)
 
         def transform_channel(numbers: list[Index]) -> None:
             # In order: the lanes after the last tile of a line are overwritten by the next line.
@@ -213,8 +214,9 @@ class WinogradGradient(CheckedKernel):
     ) -> tuple[list[Index], list[ir.Value | None]]:
         """Returns the offsets of the lines that line `line` of tiles in a strip reads, and whether they exist.
 
-        Whether a line of the gradient exists is an i1, or `None` for one that always does; for others, the offset is
-        that of another line. A line of the image that does not exist is multiplied by zeros of the gradient.
+        Whether a line of the gradient exists is an i1, or `None` if it always does. The offset of a line that does not
+        exist is that of another line. It needs no test for a line of the image, which is multiplied by zeros of the
+        gradient.
         """
         e, gradient, shape = self.e, self.gradient, operand.operand
         is_gradient = extent == TILE_SIZE
@@ -234,7 +236,7 @@ class WinogradGradient(CheckedKernel):
             if is_partial:
                 line_number = e.minimum(line_number, shape.lines - 1)
             starts.append(e.dot([image, line_number], [shape.image_stride, shape.line_stride]))
-            valid.append(arith.andi(*tests) if len(tests) == 2 else tests[0] if tests else None)
+            valid.append(functools.reduce(arith.andi, tests) if tests else None)
         return starts, valid
 
     def _is_less(self, left: Index, right: int) -> ir.Value:
@@ -311,8 +313,8 @@ class WinogradGradient(CheckedKernel):
         taps = list(product(range(WINDOW), repeat=2))
 
         def tap_offsets(line: Index, pixel: Index) -> tuple[Index, ...]:
-            moved = self.results.advance(offsets, gradient.loop_numbers[1], line)
-            return self.results.advance(moved, gradient.loop_numbers[2], pixel)
+            line_offsets = self.results.advance(offsets, gradient.loop_numbers[1], line)
+            return self.results.advance(line_offsets, gradient.loop_numbers[2], pixel)
 
         def emit_directly(indices: list[Index]) -> None:
             self.store(self.direct_sums(e.dot(indices, steps, start), column, active), tap_offsets(*indices), active)

@@ -109,12 +109,13 @@ class Winograd(CheckedKernel):
             memref.dealloc(sums)
 
         def emit_input_transform(slots: list[Index]) -> None:
-            # Slots after the last tile transform it again; their results are not used.
+            # A slot is the position of a tile in the block. Slots after the last tile transform it again; their results
+            # are not used.
             number = e.minimum(e.add(first, slots[0]), math.prod(self.tiles) - 1)
             self._transform_input(self._tile(number), slots[0], transformed)
 
-        moved = self.block.tiles * self.block.points * self.channels * byte_width(self.packing.element)
-        e.parallel([self.block.tiles], emit_input_transform, estimate_nanoseconds(moved=moved))
+        transformed_bytes = self.block.tiles * self.block.points * self.channels * byte_width(self.packing.element)
+        e.parallel([self.block.tiles], emit_input_transform, estimate_nanoseconds(moved=transformed_bytes))
         e.parallel([self.packing.shape[0]], emit_panel, work)
         memref.dealloc(transformed)
 
@@ -188,7 +189,7 @@ class Winograd(CheckedKernel):
     def _transform_output(self, tile: _Tile, slot: Index, sums: ir.Value, panel: Index) -> None:
         """Transforms row `slot` of `sums` at all points to the results of `tile`, for the channels of a panel."""
         e, width, lanes = self.e, self.columns, self.lanes
-        full_vectors, rest = divmod(self.conv.n.size, lanes)
+        full_vectors, remaining_channels = divmod(self.conv.n.size, lanes)
         first_vector = e.mul(panel, self.block.gemm.vectors)
 
         def emit_channels(number: Index, active: int) -> None:
@@ -207,11 +208,11 @@ class Winograd(CheckedKernel):
             emit_channels(number, lanes)
             return ()
 
-        remaining = e.subtract(full_vectors, first_vector)
-        e.loop(0, e.minimum(self.block.gemm.vectors, remaining), 1, emit_full_vector)
-        if rest:
-            is_last_panel = (full_vectors // self.block.gemm.vectors - 1, panel)
-            e.when([is_last_panel], lambda: emit_channels(remaining, rest))
+        remaining_vectors = e.subtract(full_vectors, first_vector)
+        e.loop(0, e.minimum(self.block.gemm.vectors, remaining_vectors), 1, emit_full_vector)
+        if remaining_channels:
+            is_last_panel = (full_vectors // self.block.gemm.vectors - 1, panel)  # the first is less than the second
+            e.when([is_last_panel], lambda: emit_channels(remaining_vectors, remaining_channels))
 
     def _transform(self, sums: ir.Value, start: Index) -> list[ir.Value]:
         """Returns a vector of channels per output of a tile, line by line; `start` is the offset of the first point."""
