@@ -15,7 +15,7 @@ from buddy.compiler.passes.base import MlirPass, PassContext, register
 class PadInPlace(MlirPass):
     """Makes a generic whose result is inserted into a filled tensor write to that slice of the tensor.
 
-    Bufferization then makes no copy for the insertion. Other readers of the result read the slice.
+    Bufferization then emits no copy for the insertion. Other readers of the result read the slice.
     """
 
     name: ClassVar[str] = "pad-in-place"

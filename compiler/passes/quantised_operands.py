@@ -1,4 +1,4 @@
-"""Finds the bytes, zero points and scales from which the generics before an operand compute its values."""
+"""Finds the bytes, zero points and scales from which generics compute the values of an operand."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ class UnchangedError(BuddyError):
 
 @dataclass(frozen=True)
 class QuantisationParameter:
-    """A scale or a zero point: a number, a value of a scalar type, or a tensor with the dims `dims` of the operand."""
+    """A scale or a zero point: a number, a value of a scalar type, or a tensor.
+
+    The dims of a tensor are the dims `dims` of the operand that it belongs to.
+    """
 
     value: Any
     dtype: TensorDType = _INT32
@@ -112,10 +115,14 @@ class _Body:
         return owner if owner is not None and owner in self._ops and owner.name in names else None
 
     def is_input(self, value: ir.Value, number: int) -> bool:
+        """True if `value` is the element of operand `number`."""
         return bool(value == self._arguments[number])
 
     def zero_point_of(self, value: ir.Value) -> QuantisationParameter:
-        """Returns a zero point. Raises `UnchangedError` for one that the body computes in another way."""
+        """Returns the zero point that `value` of the body is: a constant, or an element of an operand, widened or not.
+
+        Raises `UnchangedError` for another value.
+        """
         constant = constant_of(value)
         if isinstance(constant, ir.IntegerAttr):
             return QuantisationParameter(int(constant.value))
@@ -125,7 +132,10 @@ class _Body:
         return self._argument(value, _INT32)
 
     def scale_of(self, value: ir.Value) -> QuantisationParameter:
-        """Returns a scale. Raises `UnchangedError` for one that the body computes in another way."""
+        """Returns the scale that `value` of the body is: a constant, rounded or not, or an element of an operand.
+
+        Raises `UnchangedError` for another value.
+        """
         rounding = self.op_of(value, "arith.truncf")
         constant = constant_of(value if rounding is None else rounding.operands[0])
         if isinstance(constant, ir.FloatAttr):
