@@ -1,7 +1,4 @@
-"""`choose-layouts`: keeps tensors between convolutions in channels-last layout.
-
-Vectors of channels are then contiguous.
-"""
+"""`choose-layouts`: keeps tensors between convolutions in channels-last layout, in which channels are contiguous."""
 
 from __future__ import annotations
 
@@ -80,6 +77,7 @@ def _propagate(op: ir.Operation, layouts: ValueLayouts) -> None:
     is_permuted = any(layouts.is_permuted(value) for value in op.operands if _is_tensor(value))
     if not is_permuted and op.name != "linalg.transpose":
         if op.name in RELAYOUTS or op.name == "linalg.generic":
+            # The results depend on a convolution too.
             for result in op.results:
                 layouts.track(result, layouts.order_of(result))
         return

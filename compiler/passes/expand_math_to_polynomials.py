@@ -51,7 +51,7 @@ def _replace_activation(activation: Activation, name: str) -> str:
 
 
 def _replace(pattern: Activation | ByteRounding) -> None:
-    """Replaces the ops of `pattern` by the code that `pattern.emit` emits."""
+    """Replaces the last op of `pattern` by the code that `pattern.emit` emits; erases those that are unused then."""
     with ir.InsertionPoint(pattern.replaced), pattern.replaced.location:
         result = pattern.emit(pattern.argument)
     pattern.replaced.results[0].replace_all_uses_with(result)

@@ -37,6 +37,7 @@ class FuseElementwise(MlirPass):
                 self._fuse_into(op, context)
 
     def _fuse_into(self, consumer: ir.Operation, context: PassContext) -> None:
+        """Fuses producers into `consumer`, and theirs into the fused op, until none can be fused."""
         while (fusion := _find_fusion(consumer)) is not None:
             location = context.locations.union([consumer.location, fusion.producer.location])
             text = f"fused its producer ({len(fusion.producer.regions[0].blocks[0].operations) - 1} scalar ops)"
@@ -48,7 +49,10 @@ class FuseElementwise(MlirPass):
 
 @dataclass(frozen=True)
 class _Fusion:
-    """`producer` computes operand `number` of `consumer`, which reads it by the indexing map `map_`."""
+    """`producer` computes operand `number` of `consumer`, which reads it by the indexing map `map_`.
+
+    There may be reshapes between both ops that only add or drop unit dims: `map_` is that of the producer's result.
+    """
 
     consumer: Any
     number: int
@@ -108,7 +112,7 @@ class _Fusion:
         return inputs, maps, [consumer_numbers, producer_numbers]
 
     def _compose(self, map_: ir.AffineMap) -> ir.AffineMap:
-        """Converts a map of the producer's loops to one of the consumer's loops."""
+        """Converts `map_`, of the producer's loops, to a map of the consumer's loops."""
         result_map = indexing_maps(self.producer)[-1]
         dims = sorted(range(result_map.n_dims), key=lambda dim: result_map.results[dim].position)
         loops = ir.AffineMap.get(self.map_.n_dims, 0, [self.map_.results[dim] for dim in dims])
@@ -138,7 +142,7 @@ class _Fusion:
         return all(isinstance(expression, replaceable) for expression in indices)
 
     def _expression(self, loop: int) -> ir.AffineExpr:
-        """Returns the expression of the consumer's loops for a loop of the producer."""
+        """Returns the index of the producer's `loop` as an expression of the consumer's loops."""
         result_map = indexing_maps(self.producer)[-1]
         pairs = zip(result_map.results, self.map_.results, strict=True)
         loop_expression: ir.AffineExpr = next(expression for result, expression in pairs if result.position == loop)

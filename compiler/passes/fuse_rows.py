@@ -156,7 +156,7 @@ def _grow_group(run: Sequence[_Op], position: int, limit: int) -> _Group:
 def _try_add(group: _Group, op: _Op, is_before: bool, limit: int) -> str:
     """Adds `op` to `group`: as its first member if it `is_before` the group, otherwise as its last.
 
-    All members are split again, if `op` refines the bounds. Returns "", or the reason why the op was not added.
+    All members are split again at the bounds that `op` refines. Returns "", or the reason why the op was not added.
     """
     if op.is_grouped:
         return "the neighbour belongs to another loop"

@@ -107,8 +107,8 @@ class _Range:
 def _outline(root: ir.Operation, op: ir.Operation, threads: int) -> int:
     """Adds a task for the loop `op` to the module, and a call of it before `op`; returns the number of iterations.
 
-    The body of `op` is moved to the task. Raises `UnsupportedError`, before anything is changed, for a loop that cannot
-    be a task.
+    The body of `op` is moved to the task, and constants that it reads are copied there. Raises `UnsupportedError`,
+    before anything is changed, for a loop that cannot be a task.
     """
     ranges, index = _ranges(op), ir.IndexType.get()
     loop_ops = {op, *nested_ops(op)}
@@ -183,9 +183,10 @@ def _is_constant(value: ir.Value) -> bool:
 
 
 def _dynamic_numbers(type_: ir.Type) -> list[bool]:
-    """Returns whether the offset, each size and each stride of a memref type are dynamic; `[]` if there are none.
+    """Returns whether the offset, each size and each stride of a memref type are dynamic.
 
-    Raises `UnsupportedError` for a memref without strides.
+    Returns `[]` for another type, and for a memref of static shape without an offset, which is passed as it is. Raises
+    `UnsupportedError` for a memref without strides.
     """
     if not isinstance(type_, ir.MemRefType):
         return []
@@ -222,23 +223,28 @@ def _arguments_of(value: ir.Value) -> list[ir.Value]:
 
 
 def _rebuild(type_: ir.Type, arguments: Iterator[ir.Value]) -> ir.Value:
-    """Takes the arguments for a value of `type_` from `arguments`; emits and returns the value."""
+    """Takes the arguments for a value of `type_` from `arguments`, as `_arguments_of` returns them; emits the value."""
     dynamic, first = _dynamic_numbers(type_), next(arguments)
     if not any(dynamic):
         return first
     rank = len(type_.shape)
     strides, offset = type_.get_strides_and_offset()
-    values = [next(arguments) if is_dynamic else None for is_dynamic in dynamic]
-    offsets, sizes, stride_values = (
-        [value for value in part if value is not None]
-        for part in (values[:1], values[1 : 1 + rank], values[1 + rank :])
+
+    def take(are_dynamic: Sequence[bool]) -> list[ir.Value]:
+        return [next(arguments) for is_dynamic in are_dynamic if is_dynamic]
+
+    offset_values, size_values, stride_values = (
+        take(dynamic[:1]),
+        take(dynamic[1 : 1 + rank]),
+        take(dynamic[1 + rank :]),
     )
     return memref.reinterpret_cast(
-        type_, first, offsets, sizes, stride_values, [offset], list(type_.shape), list(strides)
+        type_, first, offset_values, size_values, stride_values, [offset], list(type_.shape), list(strides)
     )
 
 
 def _function_around(op: ir.Operation) -> ir.Operation:
+    """Returns the function that `op` is in."""
     while op.name != "func.func":
         op = op.parent.operation
     return op

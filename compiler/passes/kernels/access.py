@@ -322,6 +322,11 @@ def reassociation(op: ir.Operation) -> list[list[int]]:
     return [[_integer(dim) for dim in ir.ArrayAttr(group)] for group in ir.ArrayAttr(op.attributes["reassociation"])]
 
 
+def permutation_of(transpose: ir.Operation) -> list[int]:
+    """Returns the permutation of a `linalg.transpose`: dim `i` of the result is dim `permutation[i]` of the source."""
+    return list(ir.DenseI64ArrayAttr(transpose.attributes["permutation"]))
+
+
 def _non_unit_dim(group: list[int], shape: list[int]) -> int | None:
     """Returns the only dim of `group` whose size is not 1; the first dim of the group if all sizes are 1.
 

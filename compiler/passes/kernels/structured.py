@@ -16,6 +16,7 @@ from buddy.compiler.passes.kernels.access import (
     loop_sizes,
     loops_of,
     merge_loops,
+    permutation_of,
     start_offsets,
 )
 from buddy.compiler.passes.kernels.contraction import NAMED_CONTRACTIONS, indexing_maps
@@ -136,7 +137,7 @@ def maps_of(op: ir.Operation, operands: tuple[ir.Value, ...]) -> tuple[list[ir.A
     identity = ir.AffineMap.get_identity(rank)
     parallel = [False] * rank
     if op.name == "linalg.transpose":
-        permutation = list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
+        permutation = permutation_of(op)
         source = [identity.results[permutation.index(dim)] for dim in range(rank)]
         return [ir.AffineMap.get(rank, 0, source), identity], parallel
     if op.name == "linalg.broadcast":
