@@ -34,7 +34,9 @@ from buddy.compiler.passes.quantised_operands import (
     quantised_source,
 )
 
-_INT8, _INT32, _F32 = TensorDType.Int8, TensorDType.Int32, TensorDType.Float32
+_INT8 = TensorDType.Int8
+_INT32 = TensorDType.Int32
+_F32 = TensorDType.Float32
 # The indices of both operands and of the result of each op that is narrowed.
 _PRODUCTS = {
     "linalg.matmul": ("mk", "kn", "mn"),

@@ -12,7 +12,9 @@ from buddy.compiler.mlir.walk import constant_of, defining_op
 from buddy.compiler.passes.kernels.contraction import indexing_maps
 from buddy.compiler.protocol.errors import BuddyError
 
-_INT8, _UINT8, _INT32 = TensorDType.Int8, TensorDType.UInt8, TensorDType.Int32
+_INT8 = TensorDType.Int8
+_UINT8 = TensorDType.UInt8
+_INT32 = TensorDType.Int32
 # Ops that convert an integer to a wider one, or to a float, with the type of bytes that they read.
 _EXTENSIONS = {"arith.extui": _UINT8, "arith.extsi": _INT8, "arith.uitofp": _UINT8, "arith.sitofp": _INT8}
 _FROM_INTEGER = ("arith.uitofp", "arith.sitofp")

@@ -70,7 +70,7 @@ class Panels:
         """Returns the strides of the packed buffer along the outer loops."""
         return row_major_strides([size for size, _ in self.outer], self.count * self.panel_elements)
 
-    def fill(self, e: KernelEmitter, source: ir.Value, target: ir.Value) -> None:
+    def emit_packing(self, e: KernelEmitter, source: ir.Value, target: ir.Value) -> None:
         """Emits the packing of all of B, from the flat `source` to the flat `target`."""
         pack_all(e, self, source, target)
 
@@ -87,7 +87,7 @@ class Packing(Protocol):
     @property
     def element(self) -> str: ...
 
-    def fill(self, e: KernelEmitter, source: ir.Value, target: ir.Value) -> None:
+    def emit_packing(self, e: KernelEmitter, source: ir.Value, target: ir.Value) -> None:
         """Emits the packing from the flat unpacked weights `source` to the flat packed weights `target`."""
 
 
@@ -121,7 +121,7 @@ def emit_pack_function(
         terminator = func.ReturnOp([])
     with ir.InsertionPoint(terminator):
         source, target = (flatten(value) for value in entry.arguments)
-        packing.fill(KernelEmitter(entry), source, target)
+        packing.emit_packing(KernelEmitter(entry), source, target)
     return function
 
 

@@ -326,8 +326,8 @@ def _rewrite(op: ir.Operation, layouts: ValueLayouts, operands: Sequence[ir.Valu
 class FunctionSignatures:
     """The functions of a module, and the layouts of the arguments and results of those whose signature has changed.
 
-    `orders` has these layouts by the function's name; `None` stands for an argument that has not changed. The signatures
-    of recursive functions, and of functions that are called in the body of an op, do not change.
+    `orders` has these layouts by the function's name; `None` stands for an unchanged argument. The signatures of
+    recursive functions, and of functions that are called in the body of an op, do not change.
     """
 
     module: Any

@@ -187,5 +187,5 @@ def emit_conv_function(
 def _pack_into_scratch(e: KernelEmitter, packing: Packing, weights: ir.Value) -> ir.Value:
     """Emits the packing of `weights` into a new buffer; the caller frees the buffer."""
     scratch = memref.alloc(packed_type(packing, ir.MemRefType(weights.type)), [], [], alignment=ALIGNMENT)
-    packing.fill(e, weights, flatten(scratch))
+    packing.emit_packing(e, weights, flatten(scratch))
     return scratch

@@ -65,14 +65,14 @@ class BytePanels:
         *outer, steps, columns, group = self.panels.shape
         return (*outer, steps * self.bits // 8, columns, group)
 
-    def fill(self, e: KernelEmitter, source: ir.Value, target: ir.Value) -> None:
+    def emit_packing(self, e: KernelEmitter, source: ir.Value, target: ir.Value) -> None:
         """Emits the packing from the flat `source` to the flat `target`. A row of a panel has one word per column."""
         panels, byte = self.panels, target.type.element_type
         row_bytes, rows = panels.columns * WORD_BYTES, panels.count * panels.depth // WORD_BYTES
         lanes = panels.lanes * WORD_BYTES
         type_ = ir.VectorType.get([lanes], byte)
         if self.bits == 8:
-            panels.fill(e, source, target)
+            panels.emit_packing(e, source, target)
 
             def add_offset(start: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
                 # A signed byte with its highest bit inverted, read as unsigned, is larger by 128.
@@ -82,7 +82,7 @@ class BytePanels:
             e.loop(0, rows * row_bytes, lanes, add_offset)
             return
         unpacked = memref.alloc(ir.MemRefType.get([rows * row_bytes], byte), [], [], alignment=ALIGNMENT)
-        panels.fill(e, source, unpacked)
+        panels.emit_packing(e, source, unpacked)
         offset, four = e.splat(type_, 8), e.splat(type_, 4)
 
         def pack_rows(pair: Index, _: list[ir.Value]) -> Sequence[ir.Value]:

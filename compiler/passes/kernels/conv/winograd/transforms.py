@@ -184,7 +184,7 @@ class TransformedWeights:
         steps = (self.channels[0] // self.group, self.columns, *([self.group] if self.group > 1 else []))
         return (ceil_div(self.n[0], self.columns), self.points, *steps)
 
-    def fill(self, e: KernelEmitter, source: ir.Value, target: ir.Value) -> None:
+    def emit_packing(self, e: KernelEmitter, source: ir.Value, target: ir.Value) -> None:
         """Emits the transform from the flat weights `source` to the flat `target`. Sums are in double precision."""
         if not self._has_dense_windows:
             self._zero_partial_panel(e, target)
