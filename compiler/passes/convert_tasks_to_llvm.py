@@ -110,14 +110,16 @@ def _restrict_to_share(task: ir.Operation) -> None:
     entry = body.create_before(pointer_type(), _integer(32), _integer(32), arg_locs=[task.location] * 3)
     data, thread, threads = entry.arguments
     with ir.InsertionPoint(entry), task.location:
-        fields = [llvm.load(a.type, _field_address(data, type_, i)) for i, a in enumerate(body.arguments)]
-        number, count = (llvm.zext(_integer(64), value) for value in (thread, threads))
-        fields[:2] = _share_bounds(fields[0], fields[1], number, count)
+        fields = [
+            llvm.load(argument.type, _field_address(data, type_, number))
+            for number, argument in enumerate(body.arguments)
+        ]
+        wide_thread, wide_threads = (llvm.zext(_integer(64), value) for value in (thread, threads))
+        fields[:2] = _share_bounds(fields[0], fields[1], wide_thread, wide_threads)
         if scratch_bytes:
-            byte, offset = _integer(8), llvm.mul(number, _constant(scratch_bytes, 64), llvm.IntegerOverflowFlags.none)
-            fields[-1] = llvm.getelementptr(
-                pointer_type(), fields[-1], [offset], [DYNAMIC_GEP_INDEX], ir.TypeAttr.get(byte), []
-            )
+            offset = llvm.mul(wide_thread, _constant(scratch_bytes, 64), llvm.IntegerOverflowFlags.none)
+            byte = ir.TypeAttr.get(_integer(8))
+            fields[-1] = llvm.getelementptr(pointer_type(), fields[-1], [offset], [DYNAMIC_GEP_INDEX], byte, [])
         llvm.br(fields, body)
     task.attributes["function_type"] = ir.TypeAttr.get(ir.Type.parse("!llvm.func<void (ptr, i32, i32)>"))
     for name in (THREADS_ATTRIBUTE, SCRATCH_BYTES_ATTRIBUTE, "arg_attrs"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from typing import Any, ClassVar
 
 from buddy.compiler.mlir.bindings import ir
@@ -199,7 +200,7 @@ def _is_connected(group: _Group, end: int) -> bool:
 def _shares_rows(group: _Group) -> bool:
     """True if two ops access rows of more than one element in the same buffer."""
     buffers = [{access.buffer for access in op.accesses if any(access.inner_strides)} for op in group.row_ops]
-    return any(a & b for i, a in enumerate(buffers) for b in buffers[i + 1 :])
+    return any(not first.isdisjoint(second) for first, second in combinations(buffers, 2))
 
 
 # ---- rewriting -------------------------------------------------------------------------------------------------------

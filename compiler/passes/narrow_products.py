@@ -119,7 +119,7 @@ def _narrow_product(op: ir.Operation) -> ir.Value:
     _check_terms(depth)
     unsigned = a.dtype.is_unsigned, b.dtype.is_unsigned
     sums = st.contract(a.value, b.value, a_dims, b_dims, out_dims, _INT32, unsigned=unsigned)
-    zero_points = [_aligned_to_result(x.zero, st.shape_of(x.value)) for x in (a, b)]
+    zero_points = [_aligned_to_result(operand.zero, st.shape_of(operand.value)) for operand in (a, b)]
     # Pairs of factors: a zero point, and sums of the other operand.
     corrections = []
     if a.has_zero:
@@ -131,7 +131,7 @@ def _narrow_product(op: ir.Operation) -> ir.Value:
         corrections += [zero_points[0], QuantisationParameter(b_sums)]
     if b.has_zero:
         corrections += [zero_points[1], QuantisationParameter(_sums(a, [a_depth]))]
-    scales = [_aligned_to_result(x.scale, st.shape_of(x.value)) for x in (a, b)]
+    scales = [_aligned_to_result(operand.scale, st.shape_of(operand.value)) for operand in (a, b)]
     return _scale_and_add(op, _subtract_corrections(sums, corrections, shape), scales)
 
 

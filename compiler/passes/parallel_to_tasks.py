@@ -97,7 +97,7 @@ def _functions_called_in(root: ir.Operation, loops: Sequence[ir.Operation]) -> s
 
 @dataclass(frozen=True)
 class _Range:
-    """One dim of a parallel loop, with static bounds; `size` is the number of iterations."""
+    """One dim of a parallel loop with static bounds: `size` iterations from `lower` on, in steps of `step`."""
 
     lower: int
     size: int
@@ -122,7 +122,7 @@ def _outline(root: ir.Operation, op: ir.Operation, threads: int) -> int:
         task = func.FuncOp(name, (argument_types, []), visibility="private")
         task.operation.attributes[THREADS_ATTRIBUTE] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), threads)
         entry = task.add_entry_block([op.location] * len(argument_types))
-    trip_count = math.prod(r.size for r in ranges)
+    trip_count = math.prod(range_.size for range_ in ranges)
     with ir.InsertionPoint(op), op.location:
         e = KernelEmitter(_entry_block(parent))
         arguments = [argument for value in passed for argument in _arguments_of(value)]
@@ -197,7 +197,8 @@ def _dynamic_numbers(type_: ir.Type) -> list[bool]:
         raise UnsupportedError(f"it reads a {type_}, which has no strides")
     dynamic, rank = ir.ShapedType.get_dynamic_stride_or_offset(), len(type_.shape)
     strides, offset = type_.get_strides_and_offset()
-    return [offset == dynamic, *(type_.is_dynamic_dim(i) for i in range(rank)), *(s == dynamic for s in strides)]
+    are_dynamic_sizes = (type_.is_dynamic_dim(dim) for dim in range(rank))
+    return [offset == dynamic, *are_dynamic_sizes, *(stride == dynamic for stride in strides)]
 
 
 def _argument_types(type_: ir.Type) -> list[ir.Type]:
@@ -273,10 +274,10 @@ def _move_body(op: ir.Operation, entry: ir.Block, ranges: Sequence[_Range]) -> N
 def _indices(e: KernelEmitter, number: ir.Value, ranges: Sequence[_Range]) -> list[Index]:
     """Returns the value of each induction variable in iteration `number`; the last dim varies fastest."""
     indices: list[Index] = []
-    for position, r in reversed(list(enumerate(ranges))):
+    for position, range_ in reversed(list(enumerate(ranges))):
+        dim_iteration = number
         if position:
-            dim_iteration, number = arith.remui(number, e.value(r.size)), arith.divui(number, e.value(r.size))
-        else:
-            dim_iteration = number
-        indices.insert(0, e.add(e.mul(dim_iteration, r.step), r.lower))
+            size = e.value(range_.size)
+            dim_iteration, number = arith.remui(number, size), arith.divui(number, size)
+        indices.insert(0, e.add(e.mul(dim_iteration, range_.step), range_.lower))
     return indices

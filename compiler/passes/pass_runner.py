@@ -105,6 +105,7 @@ def _tool_error(error: ToolError, locations: LocationSets) -> PassRunError:
 
 
 def _run_python_pass(python_pass: MlirPass, operation: ir.Operation, step: PassStep, context: PassContext) -> None:
+    """Runs a pass written in Python. Raises `PassError` if `step` has another anchor than the pass."""
     with operation.context, context.locations.unmapped_location(operation.context):
         if step.anchor == python_pass.anchor:
             python_pass.run(operation, context)
@@ -192,6 +193,7 @@ class _Diagnostics:
         del self._handler
 
     def _collect(self, diagnostic: ir.DiagnosticInfo) -> bool:
+        """Adds a diagnostic of MLIR; returns `True`, so that MLIR does not print it."""
         self.messages.append(_message_with_op(diagnostic))
         number = self.locations.number_of(diagnostic.location)
         if number and not self.node:

@@ -164,7 +164,8 @@ class _Body:
 def _is_elementwise(owner: ir.Operation) -> bool:
     """True if a generic reads its first operand, and writes its result, in the order of its loops."""
     maps = indexing_maps(owner)
-    return len(owner.results) == 1 and all(m == ir.AffineMap.get_identity(m.n_dims) for m in (maps[0], maps[-1]))
+    are_identities = all(map_ == ir.AffineMap.get_identity(map_.n_dims) for map_ in (maps[0], maps[-1]))
+    return len(owner.results) == 1 and are_identities
 
 
 def is_zero(value: ir.Value) -> bool:

@@ -83,7 +83,11 @@ class _Readers:
         name = symbol_of(function)
         if name not in self.read_only_functions:
             arguments = function.regions[0].blocks[0].arguments
-            buffers = [a for a in arguments if isinstance(a.type, ir.MemRefType) and not is_unaliased(a)]
+            buffers = [
+                argument
+                for argument in arguments
+                if isinstance(argument.type, ir.MemRefType) and not is_unaliased(argument)
+            ]
             self.read_only_functions[name] = all(map(self.is_only_read, buffers))
         return self.read_only_functions[name]
 

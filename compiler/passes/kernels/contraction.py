@@ -25,7 +25,9 @@ def accumulator_element(a: str, b: str, result: str) -> str | None:
     Returns `None` if no kernel fits: if `a` and `b` differ in another way, or if `result` is narrower.
     """
     if result in FLOATS and {a, b} & set(FLOATS):
-        is_exact = all(x == "i8" or (x in FLOATS and bit_width(x) <= bit_width(result)) for x in (a, b))
+        is_exact = all(
+            element == "i8" or (element in FLOATS and bit_width(element) <= bit_width(result)) for element in (a, b)
+        )
         sums = "f32" if result in _NARROW_FLOATS else result
         return sums if is_exact else None
     if a != b:
@@ -277,7 +279,8 @@ def _split_loop(contraction: Contraction, role: str | int, boundary: int) -> Con
     inner_size, remainder = divmod(boundary, stride)
     if remainder or loop.size % inner_size:
         raise UnsupportedError("an operand is not linear along a loop of the kernel")
-    outer_part = replace(loop, size=loop.size // inner_size, strides=tuple(inner_size * s for s in loop.strides))
+    outer_strides = tuple(inner_size * loop_stride for loop_stride in loop.strides)
+    outer_part = replace(loop, size=loop.size // inner_size, strides=outer_strides)
     inner_part = replace(loop, size=inner_size)
     outer = list(contraction.outer)
     if isinstance(role, int):

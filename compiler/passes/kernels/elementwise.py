@@ -179,6 +179,7 @@ class _Elementwise:
             self._store(value, i, starts[i], index, active)
 
     def _store(self, value: ir.Value, operand: int, start: Index, index: Index, active: int | None) -> None:
+        """Stores a vector from `index` on along the inner loop; `start` is the offset of the row in the operand."""
         e, flat = self.e, self.flats[operand]
         if self.inner.strides[operand] == 2:
             e.store_every_other(value, flat, e.add(start, e.mul(index, 2)), active)

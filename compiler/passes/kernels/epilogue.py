@@ -211,7 +211,8 @@ class ResultSpec:
     @property
     def key(self) -> tuple[object, ...]:
         """Returns a value that is equal for specs with which kernels emit the same code."""
-        return self.strides, self.accumulate, *(s.key if s else None for s in (self.prologue, self.epilogue))
+        stage_keys = (stage.key if stage else None for stage in (self.prologue, self.epilogue))
+        return self.strides, self.accumulate, *stage_keys
 
 
 def _rounds(stage: EpilogueOp, sums: ir.Type) -> bool:

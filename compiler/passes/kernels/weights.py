@@ -155,8 +155,8 @@ class PackedWeights:
         """Gives a function its final arguments, and its calls the operands for them."""
         arguments = list(function.block.arguments)
         attributes = argument_attributes(function.op)
-        order, new_attributes = [], []
-        numbers: dict[ir.Value, int] = {a: i for i, a in enumerate(arguments)}
+        order, new_attributes = [], []  # the numbers of the final arguments, and their attributes
+        numbers: dict[ir.Value, int] = {argument: number for number, argument in enumerate(arguments)}
         for number in range(len(attributes)):
             packed_arguments = function.packed_arguments.get(number, {})
             if not packed_arguments or _is_used(arguments[number]):

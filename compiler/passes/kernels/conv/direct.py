@@ -128,6 +128,7 @@ class Depthwise(ConvKernel):
         return depthwise_panels(self.conv, self.block)
 
     def emit(self) -> None:
+        """Emits blocks of lines, which threads share."""
         e, conv = self.e, self.conv
         outer = [*conv.images, conv.lines]
         loaded_bytes = conv.flops // 2 * byte_width(conv.input_element)
@@ -248,9 +249,10 @@ class ImplicitGemm(ConvKernel):
         return gemm_panels(self.conv, self.block)
 
     def emit(self) -> None:
+        """Emits blocks of lines by groups of panels, which threads share."""
         conv, block = self.conv, self.block
-        sizes = [*(x.size for x in conv.groups), conv.n.size, *(x.size for x in conv.images), conv.lines.size]
-        blocks = [1 for _ in sizes]
+        loops = [*conv.groups, conv.n, *conv.images, conv.lines]
+        sizes, blocks = [loop.size for loop in loops], [1] * len(loops)
         blocks[len(conv.groups)], blocks[-1] = block.columns * block.panels, block.lines
         self.e.parallel_blocks(sizes, blocks, self._emit_lines, estimate_nanoseconds(flop=conv.flops))
 

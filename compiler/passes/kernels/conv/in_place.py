@@ -98,6 +98,7 @@ class InPlaceGemm(ImplicitGemm):
     def _accumulate(
         self, a: Index, b: Index, position_offsets: list[int], vectors: int, sums: list[ir.Value]
     ) -> list[ir.Value]:
+        """Returns the sums after the whole reduction: loops over runs, each of which is unrolled in groups."""
         e, (runs, elements) = self.e, _loops_of_run(self.conv)
         b_strides = self.panels.outer_strides[len(self.conv.groups) :]
         size = math.prod(loop.size for loop in elements)

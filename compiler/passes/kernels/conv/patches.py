@@ -204,6 +204,7 @@ class PatchGemm:
         self.depth, self.row = blocking.depth(conv), blocking.row(conv)
 
     def emit(self) -> None:
+        """Emits the chunks of all groups, which threads share."""
         e, conv, total = self.e, self.conv, positions_of(self.conv)
         sizes = [*(loop.size for loop in conv.groups), total]
         blocks = [*(1 for _ in conv.groups), self.block.positions]

@@ -61,6 +61,7 @@ class TapBlocking:
         return max(products, loads, FMA_LATENCY) + 0.05 * loads
 
     def describe(self) -> str:
+        """Returns the text of a remark."""
         block = f"{self.images}x" * (self.images > 1) + f"{self.lines}x{self.pixels} taps"
         block += f" by {self.columns} channels" * (self.columns > 1)
         lane_contents = "channels" if self.along_channels else "products of a channel"
@@ -118,6 +119,7 @@ class TapSums(ConvKernel):
         self.block = blocking
 
     def emit(self) -> None:
+        """Emits the blocks of taps, which threads share."""
         conv, block = self.conv, self.block
         images = [(loop, 1) for loop in conv.images[:-1]] + [(loop, block.images) for loop in conv.images[-1:]]
         rows = [*images, (conv.lines, block.lines), (conv.pixels, block.pixels)]

@@ -188,7 +188,7 @@ class DotProducts(GemmKernel):
     """The kernel for columns of B that are contiguous along K: reads each once and multiplies it with all rows of A."""
 
     def emit(self) -> None:
-        # Rows of A are read again for each column: they are widened once.
+        # Rows of A are read again for each column of B, so narrow elements are widened once before.
         is_narrow = byte_width(self.c.input_elements[0]) < byte_width(self.c.element)
         with self.copied_a() if is_narrow else nullcontext():
             self._emit_blocks()

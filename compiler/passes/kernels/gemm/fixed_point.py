@@ -151,7 +151,9 @@ class FixedPointRows(GemmKernel):
         self.digit_bytes = round_up(contraction.depth, self.lanes) + CACHE_LINE
 
     def emit(self) -> None:
+        """Emits the conversion of A, and then the products with each panel, which threads share."""
         rows = self.c.m.size
+        # Of each row: the digits, the corrections of the sums of each digit and group, and the scale.
         self.digits = self._allocate(rows * _DIGITS * self.digit_bytes, self.i8)
         self.corrections = self._allocate(rows * self.groups * _DIGITS, self.i32)
         self.factors = self._allocate(rows, self.element)
@@ -311,7 +313,8 @@ class FixedPointRows(GemmKernel):
         zeros = [self.e.zero(self.int_vector)] * (self.c.m.size * self.block.vectors * _DIGITS)
         chunk, add_steps = 1, self._add_by_dots
         if self.block.dot != VPDPBUSD.name:
-            chunk = next(n for n in range(_STEPS_IN_16_BITS // 2, 0, -1) if steps % n == 0)
+            # Each row of the panel has two words of a column, whose products are added in 16 bits.
+            chunk = next(rows for rows in range(_STEPS_IN_16_BITS // 2, 0, -1) if steps % rows == 0)
             add_steps = self._add_by_pairs
 
         def emit_chunk(step: Index, sums: list[ir.Value]) -> list[ir.Value]:

@@ -67,6 +67,7 @@ class WinogradBlocking:
         return self.tiles * columns + self.lanes
 
     def describe(self) -> str:
+        """Returns the text of a remark."""
         kind = f"winograd {self.tile_size}x{self.tile_size}"
         return f"{kind} in blocks of {self.tiles} tiles, {self.gemm.rows}x{self.gemm.columns} register block" + (
             f", {self.gemm.dot}" if self.gemm.dot else ""
@@ -92,7 +93,8 @@ def check_supported(conv: Convolution) -> None:
 
 def tiles_of(conv: Convolution, tile_size: int) -> tuple[int, ...]:
     """Returns the number of tiles along each of `conv.images`, lines and pixels."""
-    return (*(x.size for x in conv.images), ceil_div(conv.lines.size, tile_size), ceil_div(conv.pixels.size, tile_size))
+    tiles_in_plane = (ceil_div(loop.size, tile_size) for loop in (conv.lines, conv.pixels))
+    return (*(loop.size for loop in conv.images), *tiles_in_plane)
 
 
 def _dot_instruction(conv: Convolution, tile_size: int, target: Target) -> DotInstruction | None:
@@ -125,7 +127,7 @@ def estimate_speedup(conv: Convolution, tile_size: int, target: Target, packed: 
     lanes, points = target.lanes(byte_width(conv.element)), (tile_size + WINDOW - 1) ** 2
     tiles, output_vectors = math.prod(tiles_of(conv, tile_size)), ceil_div(conv.n.size, lanes)
     input_vectors = padded_channels(conv, lanes) // lanes
-    # Vectors of windows of weights that each call packs or transforms.
+    # The number of vectors of windows of weights that each call packs or transforms.
     windows = 0 if packed else conv.k[2].size * output_vectors
     instruction = _dot_instruction(conv, tile_size, target)
     element, group = (instruction.element, instruction.group) if instruction else (conv.element, 1)

@@ -50,6 +50,7 @@ class WinogradGradient(CheckedKernel):
         self.products = tile_products(gradient, blocking.strip * self.line_tiles, blocking.chunk, self.lanes)
 
     def emit(self) -> None:
+        """Emits chunks of input channels, or strips of tiles, see `GradientBlocking`."""
         transformed = [self._allocate(operand.elements) for operand in self.operands]
         if self.block.strips == 1:
             self._transform_operands(0, transformed)

@@ -77,6 +77,7 @@ class Winograd(CheckedKernel):
         self.channels = padded_channels(conv, self.lanes)
 
     def emit(self) -> None:
+        """Emits the blocks of tiles. Threads share the blocks if there are enough, otherwise the work on each."""
         e, count, work = self.e, ceil_div(math.prod(self.tiles), self.block.tiles), self._work()
         if count >= BLOCKS_TO_SHARE:
             e.parallel([count], lambda numbers: self._emit_block(numbers[0], work / count), work)

@@ -77,7 +77,7 @@ def _padded(row: list[float], size: int) -> list[float]:
 
 def _matrix(rows: Sequence[Sequence[float]]) -> Matrix:
     """Returns `rows` as a matrix; numbers within 1e-9 of an integer are rounded to it."""
-    return tuple(tuple(round(x) + 0.0 if abs(x - round(x)) < 1e-9 else x for x in row) for row in rows)
+    return tuple(tuple(float(round(x)) if abs(x - round(x)) < 1e-9 else x for x in row) for row in rows)
 
 
 # ---- products with matrices ------------------------------------------------------------------------------------------
