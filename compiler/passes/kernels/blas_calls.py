@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from buddy.compiler.mlir.bindings import arith, func, ir, memref
 from buddy.compiler.passes.kernels.access import UnsupportedError
-from buddy.compiler.passes.kernels.calls import argument_types, flat_operands
+from buddy.compiler.passes.kernels.calls import kernel_body
 from buddy.compiler.passes.kernels.contraction import Contraction
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter
 from buddy.compiler.support.blas import gemm_symbol
@@ -103,14 +103,10 @@ def emit_blas_wrapper(
 
     `types` are those of the operands. Unless `accumulate`, the old values of C are not read.
     """
-    function = func.FuncOp(name, (argument_types(types), []), visibility="private")
-    entry = function.add_entry_block()
-    with ir.InsertionPoint(entry):
-        terminator = func.ReturnOp([])
-    with ir.InsertionPoint(terminator):
-        first, second, c = flat_operands(entry.arguments, types)
+    with kernel_body(name, types) as (function, e, operands):
+        first, second, c = operands
         inputs = (second, first) if contraction.swapped else (first, second)
-        _BlasCalls(KernelEmitter(entry), [*inputs, c], contraction, callee, index_bits, accumulate).emit()
+        _BlasCalls(e, [*inputs, c], contraction, callee, index_bits, accumulate).emit()
     return function
 
 

@@ -6,7 +6,8 @@ as two arguments: its base and its offset.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.mlir.walk import has_identity_layout, nested_ops, root_of, unique_symbol
 from buddy.compiler.mlir.write_effects import WriteEffects
 from buddy.compiler.passes.kernels.access import flat_type, flatten, layout_of
+from buddy.compiler.passes.kernels.emit import KernelEmitter
 from buddy.compiler.passes.kernels.packing import Packing, emit_pack_function
 from buddy.compiler.passes.kernels.weights import ArgumentId, PackedWeights, mark_streamed
 
@@ -29,7 +31,7 @@ def call_arguments(values: Sequence[ir.Value]) -> list[ir.Value]:
     return [argument for value in values for argument in _arguments_of(value)]
 
 
-def flat_operands(arguments: Sequence[ir.Value], types: Sequence[ir.Type]) -> list[ir.Value]:
+def _flat_operands(arguments: Sequence[ir.Value], types: Sequence[ir.Type]) -> list[ir.Value]:
     """Emits the operands of `types` as 1-D memrefs, from the `arguments` of a kernel."""
     remaining = iter(arguments)
     return [
@@ -38,6 +40,20 @@ def flat_operands(arguments: Sequence[ir.Value], types: Sequence[ir.Type]) -> li
         else flatten(next(remaining))
         for type_ in types
     ]
+
+
+@contextmanager
+def kernel_body(name: str, types: Sequence[ir.Type]) -> Iterator[tuple[func.FuncOp, KernelEmitter, list[ir.Value]]]:
+    """Emits a private function for operands of `types`; the `with` block emits its body.
+
+    Yields the function, the emitter of the body, and the operands as 1-D memrefs.
+    """
+    function = func.FuncOp(name, (argument_types(types), []), visibility="private")
+    entry = function.add_entry_block()
+    with ir.InsertionPoint(entry):
+        terminator = func.ReturnOp([])
+    with ir.InsertionPoint(terminator):
+        yield function, KernelEmitter(entry), _flat_operands(entry.arguments, types)
 
 
 def _has_dynamic_offset(type_: ir.Type) -> bool:

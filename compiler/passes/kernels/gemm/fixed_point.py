@@ -19,7 +19,7 @@ from typing import Any
 from buddy.compiler.mlir.bindings import arith, func, ir, llvm, memref, vector
 from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, layout_of, loop_sizes, loops_of, merge_loops
 from buddy.compiler.passes.kernels.blocking import GemmBlocking
-from buddy.compiler.passes.kernels.calls import argument_types, flat_operands
+from buddy.compiler.passes.kernels.calls import kernel_body
 from buddy.compiler.passes.kernels.contraction import Contraction, emit_add, indexing_maps, is_pair
 from buddy.compiler.passes.kernels.dot_instructions import VPDPBUSD, VPMADDWD, WORD_BYTES, as_elements, as_words
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, ceil_div, reduce_lanes, round_up
@@ -476,13 +476,8 @@ def grouped_function(
     name: str, types: Sequence[ir.Type], grouped: GroupedProduct, blocking: GemmBlocking, spec: ResultSpec
 ) -> func.FuncOp:
     """Emits a private function (rows, packed weights, packed scales, result); callers pass memrefs of `types`."""
-    function = func.FuncOp(name, (argument_types(types), []), visibility="private")
-    entry = function.add_entry_block()
-    with ir.InsertionPoint(entry):
-        terminator = func.ReturnOp([])
-    with ir.InsertionPoint(terminator):
-        a, b, scales, *buffers = flat_operands(entry.arguments, types)
-        e = KernelEmitter(entry)
+    with kernel_body(name, types) as (function, e, operands):
+        a, b, scales, *buffers = operands
         results = KernelResults(e, spec, buffers, blocking.lanes, ir.F32Type.get())
         FixedPointRows(e, a, b, results, grouped.contraction, blocking, scales, grouped.group_size).emit()
     return function
