@@ -11,5 +11,6 @@ Names that all modules of this folder use in the same sense:
 - `lanes` is the number of elements of a vector. Where a size is no multiple of the lanes or of a block, the last one is
   partial, and `active` is the number of its elements that exist (`None`: all).
 - A panel is a copy of some columns of B, contiguous in the order in which a kernel reads it (`packing.Panels`).
-- The body of `e.loop` has the arguments (index, carried values) and returns the carried values for the next iteration.
+- The body of `e.loop` has the arguments (index, carried values) and returns the carried values for the next iteration;
+  that of `e.for_each` has the index alone.
 """

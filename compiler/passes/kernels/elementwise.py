@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.mlir.walk import element_bytes
 from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, flatten
 from buddy.compiler.passes.kernels.body import VectorBody, VectorPosition, clone_ops
-from buddy.compiler.passes.kernels.emit import Body, Index, KernelEmitter, ceil_div
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, ceil_div
 from buddy.compiler.passes.kernels.matrix_copies import PanelCopy
 from buddy.compiler.passes.kernels.structured import CHUNK_BYTES, Structured, for_rows, work_of
 from buddy.compiler.support.target import Target
@@ -126,25 +126,23 @@ class _Elementwise:
             if not self.inner.strides[i]
         }
 
-        def emit_vector(index: Index, _: list[ir.Value], active: int | None = None) -> Sequence[ir.Value]:
+        def emit_vector(index: Index, active: int | None = None) -> None:
             self._emit_vector(outer, starts, uniform, index, active)
-            return ()
 
         if self.vectors_per_iteration == 1:
-            e.loop(lower, upper, self.lanes, emit_vector)
+            e.for_each(lower, upper, self.lanes, emit_vector)
         else:
             self._emit_unrolled(lower, upper, emit_vector)
         if to_end and vectors_end < self.inner.size:
-            emit_vector(vectors_end, [], self.inner.size - vectors_end)
+            emit_vector(vectors_end, self.inner.size - vectors_end)
 
-    def _emit_unrolled(self, lower: Index, upper: Index, emit_vector: Body) -> None:
+    def _emit_unrolled(self, lower: Index, upper: Index, emit_vector: Callable[[Index], None]) -> None:
         """Emits a loop with several vectors per iteration, and a loop over the remaining vectors."""
         e, lanes = self.e, self.lanes
 
-        def emit_block(index: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+        def emit_block(index: Index) -> None:
             for i in range(self.vectors_per_iteration):
-                emit_vector(e.add(index, i * lanes), [])
-            return ()
+                emit_vector(e.add(index, i * lanes))
 
         block = self.vectors_per_iteration * lanes
         if isinstance(lower, int) and isinstance(upper, int):
@@ -152,8 +150,8 @@ class _Elementwise:
         else:
             count = arith.divui(arith.subi(e.value(upper), e.value(lower)), e.value(block))
             blocks_end = e.add(lower, e.mul(count, block))
-        e.loop(lower, blocks_end, block, emit_block)
-        e.loop(blocks_end, upper, lanes, emit_vector)
+        e.for_each(lower, blocks_end, block, emit_block)
+        e.for_each(blocks_end, upper, lanes, emit_vector)
 
     def _emit_vector(
         self,

@@ -121,6 +121,15 @@ class KernelEmitter:
             scf.yield_(list(body(op.induction_variable, list(op.inner_iter_args))))
         return list(op.results)
 
+    def for_each(self, lower: Index, upper: Index, step: int, body: Callable[[Index], None]) -> None:
+        """Emits `scf.for` around `body(index)`, as `loop` does, without carried values."""
+
+        def emit_iteration(index: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+            body(index)
+            return ()
+
+        self.loop(lower, upper, step, emit_iteration)
+
     def when(self, pairs: Sequence[tuple[Index, Index]], body: Callable[[], None]) -> None:
         """Emits `body()` for the case that the first of each pair is less than the second.
 
@@ -146,11 +155,10 @@ class KernelEmitter:
                 body(indices)
                 return
 
-            def emit_iteration(index: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+            def emit_iteration(index: Index) -> None:
                 emit_loops([*indices, index])
-                return ()
 
-            self.loop(0, sizes[len(indices)], 1, emit_iteration)
+            self.for_each(0, sizes[len(indices)], 1, emit_iteration)
 
         emit_loops([])
 
@@ -376,11 +384,10 @@ def for_blocks(e: KernelEmitter, size: int, block: int, body: Callable[[Index, i
     first = 0
     for active, count in block_counts(size, block):
 
-        def emit_block(number: Index, _: list[ir.Value], active: int = active) -> Sequence[ir.Value]:
+        def emit_block(number: Index, active: int = active) -> None:
             body(number, active)
-            return ()
 
-        e.loop(first, first + count, 1, emit_block)
+        e.for_each(first, first + count, 1, emit_block)
         first += count
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,11 +54,10 @@ class PanelCopy:
         """Emits `emit_row(offset in the source, offset in the target, active)` for each row."""
         e = self.e
 
-        def emit_iteration(k: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+        def emit_iteration(k: Index) -> None:
             emit_row(e.add(start, e.mul(k, self.k_stride)), e.add(target_start, e.mul(k, self.row_stride)), active)
-            return ()
 
-        e.loop(lower, upper, 1, emit_iteration)
+        e.for_each(lower, upper, 1, emit_iteration)
 
     def _copy_row(self, start: Index, target_start: Index, active: int) -> None:
         """Copies a row that is contiguous in the source, in vectors."""
@@ -72,12 +71,11 @@ class PanelCopy:
         e = self.e
         self._store_zeros(target_start, active // self.lanes * self.lanes)
 
-        def copy_element(column: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+        def copy_element(column: Index) -> None:
             value = e.load_scalar(self.source, e.add(start, e.mul(column, self.column_stride)))
             e.store_scalar(self._convert(value), self.target, e.add(target_start, column))
-            return ()
 
-        e.loop(0, active, 1, copy_element)
+        e.for_each(0, active, 1, copy_element)
 
     def _store(self, value: ir.Value, row_start: Index, column: int) -> None:
         """Stores a vector to the row at `row_start` of the target, from `column` to at most `width`."""
@@ -94,16 +92,15 @@ class PanelCopy:
         squares_end = self._squares_end(lower, upper)
         full_columns = active // lanes * lanes
 
-        def emit_squares(k: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+        def emit_squares(k: Index) -> None:
             row_start, row_target = e.add(start, k), e.add(target_start, e.mul(k, self.row_stride))
-            e.loop(0, full_columns, lanes, lambda column, _: self._transpose(row_start, row_target, column, lanes))
+            e.for_each(0, full_columns, lanes, lambda column: self._transpose(row_start, row_target, column, lanes))
             if active > full_columns:
                 self._transpose(row_start, row_target, full_columns, active - full_columns)
             for row in range(lanes):
                 self._store_zeros(e.add(row_target, row * self.row_stride), round_up(active, lanes))
-            return ()
 
-        e.loop(lower, squares_end, lanes, emit_squares)
+        e.for_each(lower, squares_end, lanes, emit_squares)
         self._emit_rows(self._gather_row, start, target_start, squares_end, upper, active)
 
     def _squares_end(self, lower: Index, upper: Index) -> Index:
@@ -114,7 +111,7 @@ class PanelCopy:
         count = arith.divui(arith.subi(e.value(upper), e.value(lower)), e.value(lanes))
         return e.add(lower, e.mul(count, lanes))
 
-    def _transpose(self, start: Index, target_start: Index, column: Index, count: int) -> Sequence[ir.Value]:
+    def _transpose(self, start: Index, target_start: Index, column: Index, count: int) -> None:
         """Reads `count` columns of `lanes` elements from `column` on, and writes `lanes` rows of `count` elements.
 
         If these are less than `lanes`, zeros follow them, up to the width.
@@ -126,7 +123,6 @@ class PanelCopy:
         columns += [e.zero(ir.VectorType.get([self.lanes], self.source.type.element_type))] * (self.lanes - count)
         for i, row in enumerate(transposed(columns)):
             e.store(self._convert(row), self.target, e.add(target_start, i * self.row_stride), width)
-        return ()
 
     def _convert(self, value: ir.Value) -> ir.Value:
         """Converts a scalar or vector of the source to elements of the target."""
@@ -172,12 +168,11 @@ class PackedWindows:
             first = e.mul(number, self.lanes)
             copier.copy(e.add(start, e.mul(first, self.window)), 0, 0, count * self.window, active)
 
-            def emit_channel(channel: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+            def emit_channel(channel: Index) -> None:
                 scratch_start = e.mul(channel, channel_stride)
                 body(e.add(first, channel), [e.add(scratch_start, i * self.columns) for i in range(self.window)])
-                return ()
 
-            e.loop(0, count, 1, emit_channel)
+            e.for_each(0, count, 1, emit_channel)
 
         for_blocks(e, channels, self.lanes, emit_block)
         memref.dealloc(self.scratch)

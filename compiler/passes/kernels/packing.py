@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -247,12 +246,11 @@ class _GroupedCopy:
         def emit_steps(k: Index, steps: int) -> None:
             copy_steps(e.add(start, e.mul(k, k_stride)), e.add(target_start, e.mul(k, panels.columns)), steps)
 
-        def emit_block(k: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+        def emit_block(k: Index) -> None:
             emit_steps(k, block)
-            return ()
 
         end = size // block * block
-        e.loop(0, end, block, emit_block)
+        e.for_each(0, end, block, emit_block)
         if end < size:
             emit_steps(end, size - end)
         first_zero = round_up(size, panels.group)
@@ -306,11 +304,10 @@ class _GroupedCopy:
         for column in range(0, panels.columns, panels.lanes):
             self._store(e.zero(self._group_vector), target, column)
 
-        def copy_group(column: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+        def copy_group(column: Index) -> None:
             for i in range(steps):
                 offset = e.add(start, e.add(e.mul(column, panels.n[1]), i * panels.k[0][1]))
                 value = e.load_scalar(self.source, offset)
                 e.store_scalar(value, self.target, e.add(target, e.add(e.mul(column, panels.group), i)))
-            return ()
 
-        e.loop(0, self.active, 1, copy_group)
+        e.for_each(0, self.active, 1, copy_group)

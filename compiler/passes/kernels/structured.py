@@ -211,11 +211,10 @@ def for_chunk(e: KernelEmitter, number: Index, chunk_size: int, size: int, body:
     if size % chunk_size:
         upper = e.minimum(upper, size)
 
-    def emit_index(index: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+    def emit_index(index: Index) -> None:
         body(index)
-        return ()
 
-    e.loop(lower, upper, 1, emit_index)
+    e.for_each(lower, upper, 1, emit_index)
 
 
 def for_rows(

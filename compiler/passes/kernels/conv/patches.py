@@ -285,13 +285,12 @@ class PatchGemm:
             value = kernel.convert_a(e.load(self.a, e.add(source, offset), size))
             e.store(value, target, e.add(target_start, offset))
 
-        def copy_widest(offset: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+        def copy_widest(offset: Index) -> None:
             copy(offset, widest)
-            return ()
 
         end = run // widest * widest
         if end // widest > _MAX_UNROLLED_VECTORS:
-            e.loop(0, end, widest, copy_widest)
+            e.for_each(0, end, widest, copy_widest)
         else:
             for offset in range(0, end, widest):
                 copy(offset, widest)

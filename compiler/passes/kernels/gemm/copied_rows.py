@@ -71,10 +71,9 @@ def _fill_rows(
     def fill(indices: list[Index]) -> None:
         start = e.dot(indices, strides)
 
-        def store(offset: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+        def store(offset: Index) -> None:
             e.store(zero, target, offset)
-            return ()
 
-        e.loop(e.add(start, first), e.add(start, last), lanes, store)
+        e.for_each(e.add(start, first), e.add(start, last), lanes, store)
 
     e.nest([loop.size for loop in outer], fill)

@@ -193,7 +193,7 @@ class TileGemm(DotGemm):
             start = (first + starts[row]) * columns + column * lanes
             _store(_cast(value, self._sums_type), buffer, e.value(start), e.value(columns))
 
-        def finish_row(row: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+        def finish_row(row: Index) -> None:
             offsets = results.advance(tile.offsets, self.m_loop, row)
             for column in range(0, tile.columns, lanes):
                 active = tile.columns - column
@@ -201,9 +201,8 @@ class TileGemm(DotGemm):
                 if results.has_initial_sums:
                     total = emit_add(results.initial(offsets, column, active), total)
                 results.finish(total, offsets, column, active)
-            return ()
 
-        e.loop(0, tile.rows, 1, finish_row)
+        e.for_each(0, tile.rows, 1, finish_row)
 
     def _accumulate_tiles(self, tile: Tile, panel: ir.Value, starts: Sequence[int]) -> list[ir.Value]:
         """Returns the tiles of sums over all of K, row by row; `starts` has the first row of each row of tiles."""

@@ -206,13 +206,12 @@ class DotProducts(GemmKernel):
         a, b = self.start(0, outer), e.add(self.start(1, outer), e.mul(first, self.c.n.strides[1]))
         buffer = memref.alloc(self.scratch_type(rows * _COLUMNS), [], [], alignment=ALIGNMENT)
 
-        def emit_column(index: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+        def emit_column(index: Index) -> None:
             totals = self._dot_products(a, e.add(b, e.mul(index, self.c.n.strides[1])))
             for row, total in enumerate(totals):
                 e.store_scalar(total, buffer, e.add(row * _COLUMNS, index))
-            return ()
 
-        e.loop(0, columns, 1, emit_column)
+        e.for_each(0, columns, 1, emit_column)
         self._store_totals(buffer, self.result_offsets(outer, 0, first), columns)
         memref.dealloc(buffer)
 
@@ -317,12 +316,8 @@ class StreamedRows(GemmKernel):
         size, depth = self.c.k[0].size, self.block.depth
         blocks_end = size // depth * depth
 
-        def add_rows(k: Index, _: list[ir.Value], count: int = depth) -> Sequence[ir.Value]:
-            self._add_rows(a, b, k, count, sums, columns)
-            return ()
-
-        self.e.loop(0, blocks_end, depth, add_rows)
-        self.e.loop(blocks_end, size, 1, lambda k, _: add_rows(k, [], 1))
+        self.e.for_each(0, blocks_end, depth, lambda k: self._add_rows(a, b, k, depth, sums, columns))
+        self.e.for_each(blocks_end, size, 1, lambda k: self._add_rows(a, b, k, 1, sums, columns))
 
     def _add_rows(self, a: Index, b: Index, k: Index, count: int, sums: KernelResults, columns: int) -> None:
         """Adds the products with `count` rows of B, from row `k` on, to `sums`."""

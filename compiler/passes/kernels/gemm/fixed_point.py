@@ -74,26 +74,24 @@ class BytePanels:
         if self.bits == 8:
             panels.emit_packing(e, source, target)
 
-            def add_offset(start: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+            def add_offset(start: Index) -> None:
                 # A signed byte with its highest bit inverted, read as unsigned, is larger by 128.
                 e.store(arith.xori(e.load(target, start, lanes), e.splat(type_, -128)), target, start)
-                return ()
 
-            e.loop(0, rows * row_bytes, lanes, add_offset)
+            e.for_each(0, rows * row_bytes, lanes, add_offset)
             return
         unpacked = memref.alloc(ir.MemRefType.get([rows * row_bytes], byte), [], [], alignment=ALIGNMENT)
         panels.emit_packing(e, source, unpacked)
         offset, four = e.splat(type_, 8), e.splat(type_, 4)
 
-        def pack_rows(pair: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+        def pack_rows(pair: Index) -> None:
             for column in range(0, row_bytes, lanes):
                 starts = [e.add(e.mul(pair, 2 * row_bytes), i * row_bytes + column) for i in range(2)]
                 low, high = (arith.addi(e.load(unpacked, start, lanes), offset) for start in starts)
                 low = arith.andi(low, e.splat(type_, 15))
                 e.store(arith.ori(low, arith.shli(high, four)), target, e.add(e.mul(pair, row_bytes), column))
-            return ()
 
-        e.loop(0, rows // 2, 1, pack_rows)
+        e.for_each(0, rows // 2, 1, pack_rows)
         memref.dealloc(unpacked)
 
 
@@ -158,11 +156,10 @@ class FixedPointRows(GemmKernel):
         self.corrections = self._allocate(rows * self.groups * _DIGITS, self.i32)
         self.factors = self._allocate(rows, self.element)
 
-        def convert_row(row: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+        def convert_row(row: Index) -> None:
             self._convert_row(row)
-            return ()
 
-        self.e.loop(0, rows, 1, convert_row)
+        self.e.for_each(0, rows, 1, convert_row)
         self.e.parallel_blocks([self.c.n.size], [self.block.columns], self._emit_columns, self.work)
         for buffer in (self.digits, self.corrections, self.factors):
             memref.dealloc(buffer)
@@ -190,7 +187,7 @@ class FixedPointRows(GemmKernel):
         inverse = vector.broadcast(self.vector, inverse)
         group_size = min(self.group_size, self.c.depth)
 
-        def convert_group(group: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+        def convert_group(group: Index) -> None:
             first = e.mul(group, group_size)
 
             def convert(k: Index, sums: list[ir.Value], active: int | None = None) -> Sequence[ir.Value]:
@@ -211,9 +208,8 @@ class FixedPointRows(GemmKernel):
             for digit, total in enumerate(sums):
                 correction = arith.muli(reduce_lanes(total, emit_add), offset)
                 e.store_scalar(correction, self.corrections, e.add(self._correction_start(row, group), digit))
-            return ()
 
-        e.loop(0, self.groups, 1, convert_group)
+        e.for_each(0, self.groups, 1, convert_group)
 
     def _largest_bits(self, start: Index) -> ir.Value:
         """Returns the bits of the largest magnitude of a row, as an integer: those of NaN are the largest."""

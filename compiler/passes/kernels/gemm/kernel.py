@@ -153,11 +153,10 @@ class BlockedGemm(GemmKernel):
         e, size = self.e, self.panels.panel_elements
         scratch = memref.alloc(self.scratch_type(size), [], [], alignment=ALIGNMENT)
 
-        def widen(offset: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+        def widen(offset: Index) -> None:
             e.store(self.to_accumulator(1, e.load(self.b, e.add(start, offset), self.lanes)), scratch, offset)
-            return ()
 
-        e.loop(0, size, self.lanes, widen)
+        e.for_each(0, size, self.lanes, widen)
         self._emit_over_depth(tile, scratch, None)
         memref.dealloc(scratch)
 
@@ -198,7 +197,7 @@ class BlockedGemm(GemmKernel):
         """Emits `tile` over the only loop of K, in blocks, which are added to the buffer `sums`."""
         e, columns = self.e, self.block.columns
 
-        def emit_k_block(lower: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+        def emit_k_block(lower: Index) -> None:
             block_tile = replace(tile, offsets=sums.origin)
             upper = e.minimum(e.add(lower, self.block.depth), self.c.k[0].size)
             if unpacked is not None:
@@ -207,9 +206,8 @@ class BlockedGemm(GemmKernel):
                 pack_panel(e, self.panels, self.b, unpacked, panel, panel_start, tile.columns, (lower, upper))
                 block_tile = replace(block_tile, b=panel_start)
             self.emit_row_blocks(block_tile, panel, sums, (lower, upper))
-            return ()
 
-        e.loop(0, self.c.k[0].size, self.block.depth, emit_k_block)
+        e.for_each(0, self.c.k[0].size, self.block.depth, emit_k_block)
 
     def emit_finished_blocks(self, tile: Tile, panel: ir.Value) -> None:
         """Emits all rows over all of K, and finishes each block as soon as it is complete."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from buddy.compiler.mlir.bindings import ir, memref
@@ -59,11 +59,10 @@ class PackedGemm(BlockedGemm):
         """Emits `body` for each block of K from step `first` on."""
         e, size = self.e, self.c.k[0].size
 
-        def emit_block(lower: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+        def emit_block(lower: Index) -> None:
             body((lower, e.minimum(e.add(lower, self.block.depth), size)))
-            return ()
 
-        e.loop(first, size, self.block.depth, emit_block)
+        e.for_each(first, size, self.block.depth, emit_block)
 
     def _allocate(self, elements: int) -> ir.Value:
         return memref.alloc(self.scratch_type(elements), [], [], alignment=ALIGNMENT)

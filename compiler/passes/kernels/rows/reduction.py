@@ -288,11 +288,10 @@ class _AcrossColumns(_Reduction):
         e, size, lanes = self.e, self.inner.size, self.lanes
         vectors_end = size // lanes * lanes
 
-        def emit_vector(index: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+        def emit_vector(index: Index) -> None:
             self._reduce_columns(starts, [index], None)
-            return ()
 
-        e.loop(first, vectors_end, lanes, emit_vector)
+        e.for_each(first, vectors_end, lanes, emit_vector)
         if vectors_end < size:
             self._reduce_columns(starts, [vectors_end], size - vectors_end)
 

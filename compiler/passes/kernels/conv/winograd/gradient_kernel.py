@@ -7,7 +7,6 @@ are not all finite, they are computed by direct convolution instead.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from itertools import product
 
 from buddy.compiler.mlir.bindings import arith, ir, memref, scf
@@ -90,17 +89,15 @@ class WinogradGradient(CheckedKernel):
         """Emits the sums of all input channels, strip by strip."""
         e, channels, sums = self.e, self.gradient.channels.size, self._allocate(self._sum_elements)
 
-        def clear(offset: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+        def clear(offset: Index) -> None:
             e.store(e.zero(self.vector), sums, offset)
-            return ()
 
-        def emit_strip(number: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+        def emit_strip(number: Index) -> None:
             self._transform_operands(number, transformed)
             self._multiply(transformed, 0, channels, sums, adds=True)
-            return ()
 
-        e.loop(0, self._sum_elements, self.lanes, clear)
-        e.loop(0, self.block.strips, 1, emit_strip)
+        e.for_each(0, self._sum_elements, self.lanes, clear)
+        e.for_each(0, self.block.strips, 1, emit_strip)
         self._transform_sums(sums, 0, channels)
         memref.dealloc(sums)
 
@@ -146,11 +143,10 @@ class WinogradGradient(CheckedKernel):
             starts, valid = self._lines(operand, strip, line, extent)
             whole_tiles = self.gradient.pixels.size // TILE_SIZE
 
-            def transform(tile: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+            def transform(tile: Index) -> None:
                 transform_tile(line, starts, valid, tile)
-                return ()
 
-            e.loop(0, whole_tiles, 1, transform)
+            e.for_each(0, whole_tiles, 1, transform)
             if whole_tiles < tiles:
                 transform_tile(line, starts, valid, whole_tiles)
 
@@ -188,21 +184,19 @@ class WinogradGradient(CheckedKernel):
                 ]
                 self._store_points(grid, matrix, operand, target, e.add(row, first))
 
-            def transform_whole(number: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+            def transform_whole(number: Index) -> None:
                 transform_tiles(number, lanes)
-                return ()
 
-            e.loop(0, whole_vectors, 1, transform_whole)
+            e.for_each(0, whole_vectors, 1, transform_whole)
             if remaining_tiles:
                 transform_tiles(whole_vectors, remaining_tiles)
 
         def transform_channel(numbers: list[Index]) -> None:
             # In order: the lanes after the last tile of a line are overwritten by the next line.
-            def transform(line: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+            def transform(line: Index) -> None:
                 transform_line(line, numbers[0])
-                return ()
 
-            e.loop(0, self.block.strip, 1, transform)
+            e.for_each(0, self.block.strip, 1, transform)
 
         e.parallel([shape.channels[0]], transform_channel, self._transform_work(operand))
 

@@ -8,7 +8,6 @@ direct convolution instead.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -102,11 +101,10 @@ class Winograd(CheckedKernel):
             sums = self._scratch(self.columns, self.vector.element_type)
             self._multiply(transformed, numbers[0], sums)
 
-            def emit_tile(slot: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+            def emit_tile(slot: Index) -> None:
                 self._transform_output(self._tile(e.add(first, slot)), slot, sums, numbers[0])
-                return ()
 
-            e.loop(0, count, 1, emit_tile)
+            e.for_each(0, count, 1, emit_tile)
             memref.dealloc(sums)
 
         def emit_input_transform(slots: list[Index]) -> None:
@@ -205,12 +203,11 @@ class Winograd(CheckedKernel):
                 self._finish_directly(channels_tile, column, active)
                 scf.yield_([])
 
-        def emit_full_vector(number: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+        def emit_full_vector(number: Index) -> None:
             emit_channels(number, lanes)
-            return ()
 
         remaining_vectors = e.subtract(full_vectors, first_vector)
-        e.loop(0, e.minimum(self.block.gemm.vectors, remaining_vectors), 1, emit_full_vector)
+        e.for_each(0, e.minimum(self.block.gemm.vectors, remaining_vectors), 1, emit_full_vector)
         if remaining_channels:
             is_last_panel = (full_vectors // self.block.gemm.vectors - 1, panel)  # the first is less than the second
             e.when([is_last_panel], lambda: emit_channels(remaining_vectors, remaining_channels))

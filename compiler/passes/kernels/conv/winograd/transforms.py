@@ -228,7 +228,7 @@ class TransformedWeights:
         matrix = transforms(self.tile_size).of_weights
 
         def transform_channel(channel: Index, row_starts: list[Index]) -> None:
-            def transform_columns(column: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+            def transform_columns(column: Index) -> None:
                 loaded = (e.load(windows.scratch, e.add(row, column), self.lanes) for row in row_starts)
                 weights = [convert_elements(value, double) for value in loaded]
                 grid = [weights[line * WINDOW : (line + 1) * WINDOW] for line in range(WINDOW)]
@@ -236,9 +236,8 @@ class TransformedWeights:
                 point_offset = self._first_point_offset(e, target_start, channel, column)
                 for point, value in enumerate(values):
                     self._store(e, value, target, e.add(point_offset, point * self.channels[0] * self.columns), channel)
-                return ()
 
-            e.loop(0, self.columns, self.lanes, transform_columns)
+            e.for_each(0, self.columns, self.lanes, transform_columns)
 
         windows.for_each_channel(start, self.channels[0], active, transform_channel)
 
@@ -289,8 +288,7 @@ class TransformedWeights:
             return
         zero = e.zero(target.type.element_type)
 
-        def store_zero(index: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+        def store_zero(index: Index) -> None:
             e.store_scalar(zero, target, index)
-            return ()
 
-        e.loop(whole_panels * self._panel_elements, (whole_panels + 1) * self._panel_elements, 1, store_zero)
+        e.for_each(whole_panels * self._panel_elements, (whole_panels + 1) * self._panel_elements, 1, store_zero)
