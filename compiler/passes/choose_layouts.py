@@ -8,6 +8,7 @@ from typing import ClassVar
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.walk import nested_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
+from buddy.compiler.passes.kernels.access import is_used
 from buddy.compiler.passes.layouts.generics import (
     FunctionSignatures,
     is_convolution,
@@ -106,5 +107,5 @@ def _erase_unused(block: ir.Block) -> None:
     """Erases ops of pure dialects whose results have no uses."""
     for op in reversed([op.operation for op in block.operations]):
         is_pure = op.name.startswith(("linalg.", "tensor.", "arith.", "math."))
-        if is_pure and len(op.results) and not any(True for result in op.results for _ in result.uses):
+        if is_pure and len(op.results) and not any(map(is_used, op.results)):
             op.erase()

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from buddy.compiler.mlir.bindings import arith, ir, linalg
 from buddy.compiler.mlir.walk import clone_body, nested_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
-from buddy.compiler.passes.kernels.access import skip_unit_reshapes
+from buddy.compiler.passes.kernels.access import is_used, skip_unit_reshapes
 from buddy.compiler.passes.kernels.contraction import indexing_maps, is_contraction
 from buddy.compiler.passes.late_roundings import drop_early_roundings
 
@@ -204,7 +204,7 @@ def _is_elementwise(value: ir.Value) -> bool:
         len(op.results) == 1
         and all("parallel" in str(kind) for kind in op.attributes["iterator_types"])
         and indexing_maps(op)[-1].is_permutation
-        and not any(True for _ in block.arguments[len(block.arguments) - 1].uses)
+        and not is_used(block.arguments[len(block.arguments) - 1])
         and all(_is_scalar_arithmetic(inner.operation.name) for inner in block.operations)
     )
 
@@ -249,7 +249,7 @@ def _inputs_of(op: ir.Operation) -> Sequence[tuple[ir.Value, ir.AffineMap]]:
 
 def _erase_unused(value: ir.Value | None) -> None:
     """Erases the op that defines `value`, if it has no uses, and the reshapes and the generic that only it used."""
-    while isinstance(value, ir.OpResult) and not list(value.uses):
+    while isinstance(value, ir.OpResult) and not is_used(value):
         owner = value.owner
         value = owner.operands[0] if owner.name.startswith("tensor.") else None
         owner.erase()

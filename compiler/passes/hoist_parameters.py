@@ -26,6 +26,7 @@ from buddy.compiler.mlir.walk import (
 )
 from buddy.compiler.ops.rounded_operands import ROUNDING
 from buddy.compiler.passes.base import MlirPass, PassContext, register
+from buddy.compiler.passes.kernels.access import is_used
 from buddy.compiler.passes.kernels.contraction import is_contraction
 from buddy.compiler.passes.kernels.weights import PARAMETER
 
@@ -130,7 +131,7 @@ class _ParameterHoister:
         for (value, number), prepare in zip(moved, prepare_names, strict=True):
             value.replace_all_uses_with(self._argument(name, number, prepare, value.type))
         for value in reversed(derived):
-            if not any(True for _ in value.uses):
+            if not is_used(value):
                 value.owner.operation.erase()
         return moved_types
 

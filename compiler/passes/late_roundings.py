@@ -12,6 +12,7 @@ from typing import Any
 
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.walk import defining_op
+from buddy.compiler.passes.kernels.access import is_used
 
 # Both are called maxima below.
 _MAXIMA = frozenset({"arith.maximumf", "arith.minimumf"})
@@ -42,7 +43,7 @@ def _drop_before(value: ir.Value, narrow: ir.Type) -> None:
         elif extension.name == "arith.extf" and (rounding := _rounding_of(extension.operands[0])) is not None:
             maximum.operands[number] = rounding.operands[0]
             for op in (extension, rounding):
-                if not list(op.results[0].uses):
+                if not is_used(op.results[0]):
                     op.erase()
 
 

@@ -81,6 +81,11 @@ def flat_type(type_: ir.Type) -> ir.Type:
     return ir.Type.parse(f"memref<{layout.span}x{type_.element_type}{strided}{space}>")
 
 
+def is_used(value: ir.Value) -> bool:
+    """True if an op uses `value`."""
+    return any(True for _ in value.uses)
+
+
 # ---- loops of structured ops -----------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.walk import root_of, zero_fill_before
-from buddy.compiler.passes.kernels.access import Loop, SizeAndStride, UnsupportedError
+from buddy.compiler.passes.kernels.access import Loop, SizeAndStride, UnsupportedError, is_used
 from buddy.compiler.passes.kernels.epilogue import (
     EPILOGUE,
     PROLOGUE,
@@ -155,5 +155,5 @@ def drop_unused(value: ir.Value) -> None:
     root = root_of(value)
     drop_dead_views(value)
     is_allocation = isinstance(root, ir.OpResult) and root.owner.name == "memref.alloc"
-    if is_allocation and not any(True for _ in root.uses):
+    if is_allocation and not is_used(root):
         root.owner.erase()

@@ -12,6 +12,7 @@ from buddy.compiler.mlir.walk import element_bytes
 from buddy.compiler.passes.kernels.access import (
     Loop,
     UnsupportedError,
+    is_used,
     layout_of,
     loop_sizes,
     loops_of,
@@ -78,7 +79,7 @@ class Structured:
 
     def reads(self, operand: int) -> bool:
         """True if the body reads operand number `operand`."""
-        return any(True for _ in self.arguments[operand].uses)
+        return is_used(self.arguments[operand])
 
 
 def analyse_vectorizable(op: ir.Operation, allow_loads: bool = False, allow_reversed: bool = False) -> Structured:

@@ -25,6 +25,7 @@ from buddy.compiler.mlir.walk import (
     symbol_of,
     unique_symbol,
 )
+from buddy.compiler.passes.kernels.access import is_used
 from buddy.compiler.passes.kernels.packing import Packing, emit_pack_function
 
 # Attribute of arguments of functions that are weights of the model.
@@ -159,7 +160,7 @@ class PackedWeights:
         numbers: dict[ir.Value, int] = {argument: number for number, argument in enumerate(arguments)}
         for number in range(len(attributes)):
             packed_arguments = function.packed_arguments.get(number, {})
-            if not packed_arguments or _is_used(arguments[number]):
+            if not packed_arguments or is_used(arguments[number]):
                 order.append(number)
                 new_attributes.append(attributes[number])
             for packing, packed in packed_arguments.items():
@@ -221,7 +222,7 @@ def _replace_call(call: ir.Operation, operands: list[ir.Value], weights: PackedW
 
 def drop_dead_views(value: ir.Value) -> None:
     """Erases the view that defines `value` and the views that it is a view of, as long as they are unused."""
-    while isinstance(value, ir.OpResult) and value.owner.name in _VIEWS and not _is_used(value):
+    while isinstance(value, ir.OpResult) and value.owner.name in _VIEWS and not is_used(value):
         owner = value.owner
         value = owner.operands[0]
         owner.erase()
@@ -240,10 +241,6 @@ def _argument_of(value: ir.Value) -> ArgumentId | None:
 def _is_contiguous(value: ir.Value) -> bool:
     type_ = value.type
     return isinstance(type_, ir.MemRefType) and type_.has_static_shape and has_identity_layout(type_)
-
-
-def _is_used(value: ir.Value) -> bool:
-    return any(True for _ in value.uses)
 
 
 def mark_streamed(weights: PackedWeights, parameter: ArgumentId) -> None:
