@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Remark:
-    """A note of pass `pass_name` on the op that comes from `nodes`: what the pass changed, or why it did not."""
+    """A note of pass `pass_name` on an op: what the pass changed, or why it changed nothing.
+
+    `nodes` has the stable names of the graph nodes that the op comes from.
+    """
 
     pass_name: str
     nodes: tuple[str, ...]
@@ -32,7 +35,8 @@ class Remark:
 class PassContext:
     """The inputs of a pass besides the IR, and the remarks that the pass adds.
 
-    `threads` is the recipe's number of threads; `protocol.pass_facts` says which passes read it.
+    `locations` maps the locations of ops to graph nodes. `target` is the processor that the code will run on. `threads`
+    is the recipe's number of threads; `protocol.pass_facts` says which passes read it.
     """
 
     locations: LocationSets
@@ -52,14 +56,18 @@ class PassContext:
 
 
 class MlirPass:
-    """An MLIR pass written in Python. Subclasses are frozen dataclasses whose fields are the options."""
+    """An MLIR pass written in Python. Subclasses are frozen dataclasses whose fields are the options.
+
+    `name` is the name in recipes, with hyphens. `summary` is the description in the list of passes. `anchor` is the
+    kind of op that the pass runs on.
+    """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     anchor: ClassVar[str] = "builtin.module"
 
     def run(self, root: ir.Operation, context: PassContext) -> None:
-        """Rewrites `root` (an operation of kind `anchor`) in place.
+        """Rewrites `root`, an op of kind `anchor`, in place.
 
         Raises `PassError` if the pass cannot handle the IR, and leaving it unchanged would be wrong.
         """
@@ -91,9 +99,10 @@ _IN_OTHER_MODULES = ("chain-packings",)
 
 @lru_cache(maxsize=1)
 def own_pass_names() -> frozenset[str]:
-    """Returns the names of this package's passes, derived from the names of its modules, which are not imported.
+    """Returns the names of this package's passes. Modules without a pass contribute names too, which does no harm.
 
-    A plug-in registers passes also in processes without MLIR, in which the modules cannot be imported.
+    The names come from the names of the modules, which are not imported: a plug-in also registers passes in processes
+    without MLIR, where the modules cannot be imported.
     """
     modules = (module.name.replace("_", "-") for module in iter_modules(passes.__path__))
     return frozenset((*modules, *_IN_OTHER_MODULES))

@@ -35,6 +35,9 @@ class BoolsToBytes(MlirPass):
             _retype_buffers(op)
 
 
+# ---- ops that access elements ----------------------------------------------------------------------------------------
+
+
 def _rewrite_load(op: ir.Operation) -> None:
     buffer, *indices = op.operands
     with ir.InsertionPoint(op), op.location:
@@ -59,6 +62,7 @@ def _rewrite_data_movement(op: ir.Operation) -> None:
 
 
 def _rewrite_generic(op: ir.Operation) -> None:
+    """Makes the body convert bytes to bools where it reads them, and bools to bytes where it yields them."""
     block = op.regions[0].blocks[0]
     terminator = block.operations[len(block.operations) - 1].operation
     first_output = len(op.operands) - len(terminator.operands)
@@ -107,6 +111,9 @@ _REWRITES = (
 )
 
 
+# ---- types -----------------------------------------------------------------------------------------------------------
+
+
 def _replace_operand(user: ir.Operation, old: ir.Value, new: ir.Value) -> None:
     for i, operand in enumerate(user.operands):
         if operand == old:
@@ -117,7 +124,7 @@ def _retype_buffers(op: ir.Operation) -> None:
     """Changes the type of buffers of bools to bytes, in the signature, results and block arguments of `op`."""
     if op.name == "func.func":
         old = ir.FunctionType(ir.TypeAttr(op.attributes["function_type"]).value)
-        new = ir.FunctionType.get([_as_byte_buffer(t) for t in old.inputs], [_as_byte_buffer(t) for t in old.results])
+        new = ir.FunctionType.get(list(map(_as_byte_buffer, old.inputs)), list(map(_as_byte_buffer, old.results)))
         op.attributes["function_type"] = ir.TypeAttr.get(new)
     elif op.name == "memref.global":
         _retype_global(op)
@@ -132,6 +139,7 @@ def _retype_buffers(op: ir.Operation) -> None:
 
 
 def _retype_global(op: ir.Operation) -> None:
+    """Changes the type and the initial value of a `memref.global` of bools."""
     type_ = ir.TypeAttr(op.attributes["type"]).value
     if not _is_bools(type_):
         return

@@ -20,7 +20,7 @@ from buddy.compiler.protocol import OptionInfo, PassInfo
 from buddy.compiler.protocol.recipe import option_text
 
 _LAYOUTS = ("infer-layout-map", "identity-layout-map", "fully-dynamic-layout-map")
-# The words that options of MLIR's passes accept, by the name of the option.
+# The words that options of MLIR's passes accept, by the name of the option. The bindings do not list them.
 _OPTION_WORDS: dict[str, tuple[str, ...]] = {
     "analysis-heuristic": ("bottom-up", "top-down", "bottom-up-from-terminators", "fuzzer"),
     "emission-kind": ("None", "Full", "LineTablesOnly", "DebugDirectivesOnly"),
@@ -33,9 +33,9 @@ _OPTION_WORDS: dict[str, tuple[str, ...]] = {
 
 
 def option_words(name: str, anchor: str, option: str) -> tuple[str, ...]:
-    """Returns the words that `option` of the pass `name` accepts; () if it accepts other values.
+    """Returns the words that `option` of the pass `name` accepts; () if it accepts other values, such as numbers.
 
-    Needs a current MLIR context.
+    Tries the words that an option of this name has in any pass. Needs a current MLIR context.
     """
     return tuple(word for word in _OPTION_WORDS.get(option, ()) if _accepts(f"{name}{{{option}={word}}}", anchor))
 
@@ -54,9 +54,14 @@ def _parse_on(step: str, anchor: str) -> Any | None:
         return None
 
 
+# An option in a printed pipeline, and its value: in braces, in quotes, or a word.
 _OPTION = re.compile(r"([\w-]+)=(\{[^}]*\}|\"[^\"]*\"|\S*)")
 # The anchors on which a pass is tried, in this order.
 _ANCHORS = ("builtin.module", "func.func", "gpu.module")
+# Passes whose summary starts with this abort on a context without torch-mlir's dialects: they are parsed, never run.
+_TORCH_MLIR_SUMMARY = "torch-mlir"
+# This pass runs on any anchor, and writes a file if no file name is given, so it is only parsed too.
+_FILE_WRITING_PASS = "snapshot-op-locations"
 
 
 def python_passes() -> list[PassInfo]:
@@ -76,14 +81,6 @@ def catalogue() -> tuple[PassInfo, ...]:
     names |= {info.name for info in upstream}
     mlir_opt_passes = [info for info in mlir_opt.passes() if info.name not in names]
     return tuple(sorted((*python, *upstream, *mlir_opt_passes), key=lambda info: info.name))
-
-
-# Passes whose summary starts with this abort on a context without torch-mlir's dialects: they are parsed, never run.
-_TORCH_MLIR_SUMMARY = "torch-mlir"
-
-
-# This pass runs on any anchor, and writes a file if no file name is given, so it is only parsed too.
-_FILE_WRITING_PASS = "snapshot-op-locations"
 
 
 @lru_cache(maxsize=1)
@@ -111,7 +108,10 @@ def _python_pass_info(pass_class: type[MlirPass]) -> PassInfo:
 
 
 def _read_upstream_list() -> list[tuple[str, str, tuple[str, ...]]]:
-    """Returns name, summary and list options of MLIR's passes; MLIR does not print list options that are empty."""
+    """Returns the name and summary of MLIR's passes, and the names of options whose values are lists.
+
+    MLIR does not print such an option if its list is empty, so that the names cannot be read from a printed pipeline.
+    """
     text = resources.files(__package__).joinpath("upstream.txt").read_text("utf-8")
     lines = (line for line in text.splitlines() if line and not line.startswith("#"))
     fields = (line.split("  ") for line in lines)
@@ -148,7 +148,10 @@ def _can_be_scheduled(manager: Any) -> bool:
 
 
 def _parse_options(pipeline: str, name: str, anchor: str) -> tuple[OptionInfo, ...]:
-    """Returns the options of the pass `name` in a printed pipeline, with their default values."""
+    """Returns the options of the pass `name`, with their default values.
+
+    `pipeline` is the text of a pass manager with this pass: `builtin.module(name{option=value other={a b}})`.
+    """
     start = pipeline.find(name + "{")
     if start < 0:
         return ()

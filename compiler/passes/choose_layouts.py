@@ -1,7 +1,4 @@
-"""`choose-layouts`: keeps tensors between convolutions in channels-last layout.
-
-Vectors of channels are then contiguous.
-"""
+"""`choose-layouts`: keeps tensors between convolutions in channels-last layout, in which channels are contiguous."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ from typing import ClassVar
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.walk import nested_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
+from buddy.compiler.passes.kernels.access import is_used
 from buddy.compiler.passes.layouts.generics import (
     FunctionSignatures,
     is_convolution,
@@ -80,6 +78,7 @@ def _propagate(op: ir.Operation, layouts: ValueLayouts) -> None:
     is_permuted = any(layouts.is_permuted(value) for value in op.operands if _is_tensor(value))
     if not is_permuted and op.name != "linalg.transpose":
         if op.name in RELAYOUTS or op.name == "linalg.generic":
+            # The results depend on a convolution too.
             for result in op.results:
                 layouts.track(result, layouts.order_of(result))
         return
@@ -108,5 +107,5 @@ def _erase_unused(block: ir.Block) -> None:
     """Erases ops of pure dialects whose results have no uses."""
     for op in reversed([op.operation for op in block.operations]):
         is_pure = op.name.startswith(("linalg.", "tensor.", "arith.", "math."))
-        if is_pure and len(op.results) and not any(True for result in op.results for _ in result.uses):
+        if is_pure and len(op.results) and not any(map(is_used, op.results)):
             op.erase()

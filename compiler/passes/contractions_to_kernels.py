@@ -70,9 +70,8 @@ class ContractionsToKernels(MlirPass):
         # The lists are complete before the first rewrite, which may erase neighbouring ops.
         ops = [op for op in nested_ops(root) if op.name.startswith("linalg.") and not len(op.results)]
         grouped_products = [op for op in ops if is_grouped_product(op)]
-        for op, is_supported in [
-            (op, is_contraction(op)) for op in ops if op.name in NAMED_CONTRACTIONS or is_contraction(op)
-        ]:
+        contractions = [(op, is_contraction(op)) for op in ops if op.name in NAMED_CONTRACTIONS or is_contraction(op)]
+        for op, is_supported in contractions:
             try:
                 if not is_supported:
                     raise UnsupportedError("no kernel multiplies and adds these element types")
@@ -129,6 +128,7 @@ def _rewrite(op: ir.Operation, calls: KernelCalls, context: PassContext, request
     parameter = calls.packable_parameter(b)
     fixed_point = None if parameter is None else fixed_point_blocking(contraction, context.target)
     if fixed_point is None and reads_in_place(contraction):
+        # B is not packed, even if it could be.
         if (streamed := calls.parameter(b)) is not None:
             calls.mark_streamed(streamed)
         parameter = None
@@ -138,9 +138,10 @@ def _rewrite(op: ir.Operation, calls: KernelCalls, context: PassContext, request
         packing = packing_of(contraction, blocking, bits=8) if fixed_point else panels_of(contraction, blocking)
         inputs[b_number] = calls.packed(parameter, packing, op.location)
     location = context.locations.union([op.location, *fused.locations])
-    repacks = parameter is None and blocking.b_source == "panel" and not blocking.packs_a
-    if repacks and (loop := invariant_loop(op, b, calls.root)) is not None:
-        # A panel would be packed again in each iteration.
+    packs_panels = parameter is None and blocking.b_source == "panel" and not blocking.packs_a
+    if packs_panels and (loop := invariant_loop(op, b, calls.root)) is not None:
+        # The kernel would pack the same panels again in each iteration. It reads the panels that a kernel of another
+        # loop over rows of this product reads, if there is such a kernel.
         earlier_packing = calls.requested_packing(loop, b)
         if isinstance(earlier_packing, Panels):
             requested = replace(requested, vectors=earlier_packing.columns // earlier_packing.lanes)

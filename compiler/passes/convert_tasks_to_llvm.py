@@ -20,7 +20,7 @@ from buddy.compiler.protocol.artifact import FORK
 # Attribute of a task whose last argument is scratch memory: the number of bytes for each thread.
 SCRATCH_BYTES_ATTRIBUTE = "buddy.slot"
 
-_DYNAMIC = -(1 << 31)  # marks a GEP index that is an operand
+DYNAMIC_GEP_INDEX = -(1 << 31)  # marks an index of `llvm.getelementptr` that is an operand
 
 
 @register
@@ -48,7 +48,8 @@ class ConvertTasksToLlvm(MlirPass):
             _declare_fork()
 
 
-def _pointer() -> ir.Type:
+def pointer_type() -> ir.Type:
+    """Returns the type of LLVM's pointers."""
     return ir.Type.parse("!llvm.ptr")
 
 
@@ -68,7 +69,7 @@ def _data_type(task: ir.Operation) -> ir.Type:
 
 def _field_address(data: ir.Value, type_: ir.Type, number: int) -> ir.Value:
     """Returns the address of field `number` of the struct of `type_` at `data`."""
-    return llvm.getelementptr(_pointer(), data, [], [0, number], ir.TypeAttr.get(type_), [])
+    return llvm.getelementptr(pointer_type(), data, [], [0, number], ir.TypeAttr.get(type_), [])
 
 
 def _replace_by_fork(call: ir.Operation, task: ir.Operation) -> None:
@@ -77,17 +78,18 @@ def _replace_by_fork(call: ir.Operation, task: ir.Operation) -> None:
     while function.name != "llvm.func":
         function = function.parent.operation
     with ir.InsertionPoint.at_block_begin(function.regions[0].blocks[0]), call.location:
-        data = llvm.alloca(_pointer(), _constant(1, 64), ir.TypeAttr.get(type_))
+        data = llvm.alloca(pointer_type(), _constant(1, 64), ir.TypeAttr.get(type_))
     with ir.InsertionPoint(call), call.location:
         for number, value in enumerate(call.operands):
             llvm.store(value, _field_address(data, type_, number))
-        address = llvm.mlir_addressof(_pointer(), symbol_of(task))
+        address = llvm.mlir_addressof(pointer_type(), symbol_of(task))
         threads = _constant(ir.IntegerAttr(task.attributes[THREADS_ATTRIBUTE]).value, 32)
         _emit_call(FORK, [address, data, threads])
     call.erase()
 
 
 def _emit_call(name: str, operands: list[ir.Value]) -> None:
+    """Emits a call of the function `name`, which returns nothing."""
     attributes = {
         "callee": ir.FlatSymbolRefAttr.get(name),
         "operandSegmentSizes": ir.DenseI32ArrayAttr.get([len(operands), 0]),
@@ -102,20 +104,22 @@ def _restrict_to_share(task: ir.Operation) -> None:
     A new entry block loads the arguments, of which the range and the scratch memory are those of the thread.
     """
     type_, body = _data_type(task), task.regions[0].blocks[0]
-    scratch_bytes = (
-        ir.IntegerAttr(task.attributes[SCRATCH_BYTES_ATTRIBUTE]).value
-        if SCRATCH_BYTES_ATTRIBUTE in task.attributes
-        else 0
-    )
-    entry = body.create_before(_pointer(), _integer(32), _integer(32), arg_locs=[task.location] * 3)
+    scratch_bytes = 0
+    if SCRATCH_BYTES_ATTRIBUTE in task.attributes:
+        scratch_bytes = ir.IntegerAttr(task.attributes[SCRATCH_BYTES_ATTRIBUTE]).value
+    entry = body.create_before(pointer_type(), _integer(32), _integer(32), arg_locs=[task.location] * 3)
     data, thread, threads = entry.arguments
     with ir.InsertionPoint(entry), task.location:
-        fields = [llvm.load(a.type, _field_address(data, type_, i)) for i, a in enumerate(body.arguments)]
-        number, count = (llvm.zext(_integer(64), value) for value in (thread, threads))
-        fields[:2] = _share_bounds(fields[0], fields[1], number, count)
+        fields = [
+            llvm.load(argument.type, _field_address(data, type_, number))
+            for number, argument in enumerate(body.arguments)
+        ]
+        wide_thread, wide_threads = (llvm.zext(_integer(64), value) for value in (thread, threads))
+        fields[:2] = _share_bounds(fields[0], fields[1], wide_thread, wide_threads)
         if scratch_bytes:
-            byte, offset = _integer(8), llvm.mul(number, _constant(scratch_bytes, 64), llvm.IntegerOverflowFlags.none)
-            fields[-1] = llvm.getelementptr(_pointer(), fields[-1], [offset], [_DYNAMIC], ir.TypeAttr.get(byte), [])
+            offset = llvm.mul(wide_thread, _constant(scratch_bytes, 64), llvm.IntegerOverflowFlags.none)
+            byte = ir.TypeAttr.get(_integer(8))
+            fields[-1] = llvm.getelementptr(pointer_type(), fields[-1], [offset], [DYNAMIC_GEP_INDEX], byte, [])
         llvm.br(fields, body)
     task.attributes["function_type"] = ir.TypeAttr.get(ir.Type.parse("!llvm.func<void (ptr, i32, i32)>"))
     for name in (THREADS_ATTRIBUTE, SCRATCH_BYTES_ATTRIBUTE, "arg_attrs"):
@@ -132,6 +136,7 @@ def _share_bounds(begin: ir.Value, end: ir.Value, thread: ir.Value, threads: ir.
 
 
 def _declare_fork() -> None:
+    """Emits the declaration of `buddy_fork`."""
     attributes = {
         "sym_name": ir.StringAttr.get(FORK),
         "function_type": ir.TypeAttr.get(ir.Type.parse("!llvm.func<void (ptr, ptr, i32)>")),

@@ -89,6 +89,7 @@ class ConvolutionsToKernels(MlirPass):
         calls.finish()
 
     def _rewrite(self, op: ir.Operation, calls: KernelCalls, context: PassContext) -> None:
+        """Replaces `op`, and the ops that its kernel absorbs, by a call. Raises `UnsupportedError` with the reason."""
         conv = analyse_convolution(op)
         if conv.is_product:
             raise UnsupportedError("it is a plain matrix product")
@@ -96,20 +97,19 @@ class ConvolutionsToKernels(MlirPass):
         image, weights, result = op.operands
         parameter, spec = calls.packable_parameter(weights), fused.spec
         chosen, notes = self._choose(conv, parameter is not None, context)
-        arguments, packing = [weights], chosen.weight_packing
-        if parameter is None and packing is not None:
+        weight_arguments, packing = [weights], chosen.weight_packing
+        are_packed_before = parameter is not None and packing is not None
+        if parameter is not None and packing is not None:
+            weight_arguments = [calls.packed(parameter, packing, op.location)]
+            if chosen.reads_unpacked_weights:
+                weight_arguments.append(weights)
+        elif packing is not None:
             notes = ["packed at each call", *notes]
-        elif parameter is not None and packing is not None:
-            arguments = [calls.packed(parameter, packing, op.location)]
-        else:
-            parameter = None
-        if parameter is not None and chosen.reads_unpacked_weights:
-            arguments.append(weights)
         location = context.locations.union([op.location, *fused.locations])
         calls.call(
-            op, (chosen, spec.key, parameter is None), chosen.symbol + ("_epilogue" if spec.epilogue else ""),
-            [image, *arguments, *spec.buffers(result)], location,
-            lambda name, types: emit_conv_function(name, types, chosen, spec, parameter is not None),
+            op, (chosen, spec.key, not are_packed_before), chosen.symbol + ("_epilogue" if spec.epilogue else ""),
+            [image, *weight_arguments, *spec.buffers(result)], location,
+            lambda name, types: emit_conv_function(name, types, chosen, spec, are_packed_before),
         )  # fmt: skip
         context.remark(self.name, location, ", ".join([chosen.describe(), *notes, *fused.notes]))
         op.erase()

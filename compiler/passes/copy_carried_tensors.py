@@ -1,4 +1,4 @@
-"""`copy-carried-tensors`: makes loops yield loop-carried tensors in the buffers of their iteration arguments."""
+"""`copy-carried-tensors`: makes each iteration of a loop yield a tensor in the buffer that it received it in."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from buddy.compiler.mlir.bindings import bufferization, ir
 from buddy.compiler.mlir.walk import find_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
-# The number of the operand whose buffer the op writes and returns. The destinations of linalg ops follow their inputs.
+# The number of the operand whose buffer an op writes and returns. (That of linalg ops follows their inputs.)
 _DESTINATIONS = {"tensor.insert_slice": 1, "tensor.insert": 1, "bufferization.materialize_in_destination": 1}
 
 
 @register
 @dataclass(frozen=True)
 class CopyCarriedTensors(MlirPass):
-    """Copies each loop-carried tensor that an iteration yields into the tensor that the iteration received.
+    """Copies each tensor that an iteration yields into the loop-carried tensor that the iteration received.
 
-    One-shot bufferization rejects a loop that yields another buffer than that of its argument. A tensor that is
-    computed in place in its argument, such as one into which slices are inserted, is not copied if nothing else reads
-    the argument.
+    One-shot bufferization rejects a loop that yields another buffer than that of the iteration argument. Nothing is
+    copied if the tensor is computed in place in the argument, for example by insertions of slices, and nothing else
+    reads the argument.
     """
 
     name: ClassVar[str] = "copy-carried-tensors"
@@ -36,7 +36,11 @@ class CopyCarriedTensors(MlirPass):
 
 
 def _carried_tensors(loop: ir.Operation) -> Iterator[tuple[ir.Operation, int, ir.Value, Sequence[ir.Value]]]:
-    """Yields the terminator, the number of its operand, its argument, and all arguments, for each carried tensor."""
+    """Yields for each tensor that `loop` carries what `_copy_into_argument` needs.
+
+    That is the terminator that yields the tensor, the number of its operand, the argument that receives the tensor in
+    the next iteration, and all arguments.
+    """
     # The induction variable of `scf.for`, and the condition of the first region of `scf.while`, are not carried.
     is_for = loop.name == "scf.for"
     for number, region in enumerate(loop.regions):
@@ -69,7 +73,7 @@ def _copy_into_argument(
 
 
 def _is_computed_in(value: ir.Value, argument: ir.Value) -> bool:
-    """True if each op from `argument` to `value` writes to the tensor that the op before it returns."""
+    """True if `value` is computed in the buffer of `argument`: each op writes to the result of the op before it."""
     while value != argument:
         if not isinstance(value.owner, ir.Operation | ir.OpView):
             return False

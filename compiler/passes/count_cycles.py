@@ -20,13 +20,13 @@ from buddy.compiler.mlir.bindings import func, ir, llvm
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.mlir.walk import callee_of, calls_in, symbol_of
 from buddy.compiler.passes.base import MlirPass, PassContext, PassError, register
+from buddy.compiler.passes.convert_tasks_to_llvm import DYNAMIC_GEP_INDEX, pointer_type
 from buddy.compiler.passes.parallel_to_tasks import THREADS_ATTRIBUTE
 from buddy.compiler.protocol.artifact import COUNTERS, TimedRegion
 from buddy.compiler.support.cycle_counter import CycleCounter, cycle_counter
 
 # The number of words before the first counter: the word in which a callee finds the number of its first counter.
 _HEADER_WORDS = 1
-_DYNAMIC = -(1 << 31)  # marks a GEP index that is an operand
 # Prefixes of ops that take time; other ops only prepare operands.
 _TIMED_OPS = ("linalg.", "vector.transfer_", "scf.", "affine.")
 
@@ -34,7 +34,7 @@ _TIMED_OPS = ("linalg.", "vector.transfer_", "scf.", "affine.")
 @register
 @dataclass(frozen=True)
 class CountCycles(MlirPass):
-    """Inserts the counters; runs after the passes that assign memory to functions, and before loops are lowered.
+    """Inserts the counters. It belongs after the passes that assign memory to functions, and before those on loops.
 
     Without `inside-calls` a call counts as one region. Without `ordered` the counter may be read before earlier
     instructions have completed, which costs less and separates short regions less precisely.
@@ -60,7 +60,7 @@ class CountCycles(MlirPass):
         root.attributes[REGIONS_ATTRIBUTE] = regions_attribute(list(frame.timed_regions(parent=-1, site=None)))
         counter = counter if self.ordered else _unordered(counter)
         with ir.InsertionPoint.at_block_begin(root.regions[0].blocks[0]):
-            func.FuncOp(COUNTERS, ([], [_pointer()]), visibility="private")
+            func.FuncOp(COUNTERS, ([], [pointer_type()]), visibility="private")
         for function_frame in functions.frames.values():
             _CodeEmitter(function_frame, counter, is_entry=function_frame is frame).emit()
             text = f"{len(function_frame.regions)} regions of @{function_frame.name}"
@@ -71,10 +71,6 @@ def _unordered(counter: CycleCounter) -> CycleCounter:
     """Returns `counter` without the instructions before the read, which wait for earlier instructions."""
     assembly = counter.assembly.rpartition("\\0A")[2]
     return CycleCounter(counter.name, counter.intrinsics[-1:], assembly, counter.constant_rate)
-
-
-def _pointer() -> ir.Type:
-    return ir.Type.parse("!llvm.ptr")
 
 
 def _word() -> ir.Type:
@@ -144,7 +140,10 @@ class _Frame:
 
 
 def _nodes_at_site(site: frozenset[str] | None, nodes: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns those of a shared function's nodes that belong to one call; all nodes if none does."""
+    """Returns those of `nodes`, of a function that several calls share, that belong to one call; all if none does.
+
+    `site` has the nodes of the call, and is `None` for the entry.
+    """
     nodes_of_call = tuple(name for name in nodes if site is not None and name in site)
     return nodes_of_call or nodes
 
@@ -251,11 +250,12 @@ class _CodeEmitter:
         self._frame, self._cycle_counter, self._is_entry = frame, counter, is_entry
 
     def emit(self) -> None:
+        """Emits the readings of the cycle counter, and stores of the number of the first counter before calls."""
         if not self._frame.regions:
             return
         function = self._frame.function
         with ir.InsertionPoint.at_block_begin(function.regions[0].blocks[0]), function.location:
-            memory = func.CallOp([_pointer()], ir.FlatSymbolRefAttr.get(COUNTERS), []).results[0]
+            memory = func.CallOp([pointer_type()], ir.FlatSymbolRefAttr.get(COUNTERS), []).results[0]
             first = _constant(_HEADER_WORDS) if self._is_entry else llvm.load(_word(), memory)
             counters = _element(memory, first)
             last_reading = self._read_cycles()
@@ -278,6 +278,7 @@ class _CodeEmitter:
         return reading
 
     def _read_cycles(self) -> ir.Value:
+        """Emits a reading of the cycle counter."""
         if not self._cycle_counter.intrinsics:
             attributes = {
                 "asm_string": ir.StringAttr.get(self._cycle_counter.assembly.replace("\\0A", "\n")),
@@ -293,7 +294,7 @@ class _CodeEmitter:
 
 def _element(address: ir.Value, number: ir.Value) -> ir.Value:
     """Returns the address of word `number` after `address`."""
-    return llvm.getelementptr(_pointer(), address, [number], [_DYNAMIC], ir.TypeAttr.get(_word()), [])
+    return llvm.getelementptr(pointer_type(), address, [number], [DYNAMIC_GEP_INDEX], ir.TypeAttr.get(_word()), [])
 
 
 def _constant(number: int) -> ir.Value:

@@ -1,9 +1,9 @@
 """Finds the passes and dialects that the MLIR bindings register: the bindings can check a name but not list the names.
 
-Every registered name is in the bindings' libraries: as a string, or as the end of a longer one, with which the linker
-has merged it. So each string and each of its suffixes that has the form of a name is tried. The construction of a pass
-may crash, so a forked process tries the names. The result is cached on disk until the libraries change. The engine
-reads the cache itself, and calls `find_registered` in a one-shot process.
+Every registered name is in the bindings' libraries: as a string, or as the end of a longer string, because linkers
+merge strings that have the same end. So each string, and each of its suffixes, that has the form of a name is tried.
+The construction of a pass may crash, so a forked process tries the names. The result is cached on disk until the
+libraries change. The engine reads the cache itself, and calls `find_registered` in a one-shot process.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ def find_registered() -> RegisteredNames:
     try:
         libraries, version, key = bindings.libraries(), bindings.version(), _cache_key()
         entry = _read_cache(key)
-        if entry is None or (entry.version, entry.states) != (version, _states(libraries)):
+        if entry is None or (entry.version, entry.states) != (version, _file_states(libraries)):
             folders = tuple(sorted({str(path.parent) for path in libraries}))
-            entry = _CacheEntry(version, folders, _states(libraries), _search_libraries(libraries))
+            entry = _CacheEntry(version, folders, _file_states(libraries), _search_libraries(libraries))
             CATALOGUES.write(key, msgspec.msgpack.encode(entry))
     except (bindings.BindingsError, OSError) as error:
         return RegisteredNames(problem=str(error))
@@ -76,12 +76,10 @@ def cached_passes() -> RegisteredNames | None:
     Returns `None` if there is no cached result, if the libraries have changed, or if the user has an `mlir-opt`.
     """
     try:
-        entry = (
-            _read_cache(_cache_key())
-            if bindings.package_folder() is not None and mlir_tool.find_tool() is None
-            else None
-        )
-        if entry is None or entry.states != _states(bindings.libraries_in(map(Path, entry.folders))):
+        if bindings.package_folder() is None or mlir_tool.find_tool() is not None:
+            return None
+        entry = _read_cache(_cache_key())
+        if entry is None or entry.states != _file_states(bindings.libraries_in(map(Path, entry.folders))):
             return None
     except (mlir_tool.ToolError, OSError):
         return None
@@ -91,17 +89,18 @@ def cached_passes() -> RegisteredNames | None:
 def _cache_key() -> str:
     """Returns a digest of the bindings' package and folder, the file that locates their libraries, and this module."""
     folder = bindings.package_folder()
-    locating_file_state = () if folder is None else _states(folder.glob("_mlir_libs/__init__.py"))
+    locating_file_state = () if folder is None else _file_states(folder.glob("_mlir_libs/__init__.py"))
     return digest(bindings.PACKAGE, str(folder), locating_file_state, Path(__file__).read_text(encoding="utf-8"))
 
 
-def _states(files: Iterable[Path]) -> tuple[tuple[str, int, int], ...]:
+def _file_states(files: Iterable[Path]) -> tuple[tuple[str, int, int], ...]:
     """Returns path, size in bytes and mtime in ns of each file."""
     stats = [(str(path), path.stat()) for path in files]
     return tuple((path, status.st_size, status.st_mtime_ns) for path, status in stats)
 
 
 def _read_cache(key: str) -> _CacheEntry | None:
+    """Returns the cached result under `key`; `None` without a result, or if it cannot be read."""
     data = CATALOGUES.read(key)
     try:
         return None if data is None else msgspec.msgpack.decode(data, type=_CacheEntry)
@@ -110,6 +109,7 @@ def _read_cache(key: str) -> _CacheEntry | None:
 
 
 def _bindings_info(entry: _CacheEntry) -> BindingsInfo:
+    """Returns the version and folder of the bindings, whether the user has set them, and the user's `mlir-opt`."""
     folder = str(Path(entry.folders[0]).parent) if entry.folders else ""
     is_configured = bool(os.environ.get(bindings.PACKAGE_VARIABLE))
     return BindingsInfo(bindings.PACKAGE, entry.version, folder, is_configured, *_tool_state())
@@ -123,14 +123,14 @@ def _tool_state() -> tuple[str, str]:
         return "", str(error)
     if tool is None:
         return "", ""
-    from buddy.compiler.passes import (
-        mlir_opt,  # imported here, because the engine calls `cached_passes` and must not load MLIR
-    )
+    # Imported here, because the engine calls `cached_passes` and must not load MLIR.
+    from buddy.compiler.passes import mlir_opt
 
     return tool.path, mlir_opt.problem()
 
 
 def _search_libraries(libraries: list[Path]) -> RegisteredNames:
+    """Returns the passes and dialects whose names are in `libraries`; if the passes cannot be tried, the reason."""
     texts, problem = [_read_constants(path) for path in libraries], ""
     try:
         passes = tuple(_find_passes(sorted(_possible_names(texts, _PASS_NAME))))
@@ -164,7 +164,7 @@ def _read_constants(library: Path) -> bytes:
 
 
 class _PassDetails(Message, frozen=True):
-    """A registered pass that a fork has found; sent to its parent."""
+    """A message from a fork to its parent: a registered pass."""
 
     info: PassInfo
 
@@ -256,6 +256,7 @@ def _find_dialects(texts: Iterable[bytes]) -> tuple[DialectInfo, ...]:
 
 
 def _is_registered(context: object, name: str) -> bool:
+    """True if the dialect `name` is registered; `context` is an MLIR context."""
     try:
         context.dialects[name]  # type: ignore[attr-defined]
     except (IndexError, KeyError, ValueError, RuntimeError, AttributeError):
@@ -264,6 +265,7 @@ def _is_registered(context: object, name: str) -> bool:
 
 
 def _python_module_of(dialect: str) -> str:
+    """Returns the name of the module with the Python classes of a dialect; "" if the bindings have none."""
     name = f"{bindings.PACKAGE}.dialects.{dialect}"
     try:
         return name if importlib.util.find_spec(name) is not None else ""

@@ -36,12 +36,13 @@ class DropUnitLoops(MlirPass):
     def run(self, root: ir.Operation, context: PassContext) -> None:
         # The list is complete before the first op is erased: ops inside an erased op are invalid.
         for op in [op for op in nested_ops(root) if _is_static_linalg_op(op)]:
-            if is_contraction(op) and has_plain_indices(op):
-                dropped = _unit_loops(op)
-                if any(_source_without(value, _dims_of(map_, dropped)) is not None for value, map_ in _inputs(op)):
-                    text = f"dropped {len(dropped)} loop{'s' if len(dropped) > 1 else ''} of one iteration"
-                    context.remark(self.name, op.location, text)
-                    _drop(op, dropped)
+            if not is_contraction(op) or not has_plain_indices(op):
+                continue
+            loops = _unit_loops(op)
+            if any(_source_without(value, _dims_of(map_, loops)) is not None for value, map_ in _inputs(op)):
+                text = f"dropped {len(loops)} loop{'s' if len(loops) > 1 else ''} of one iteration"
+                context.remark(self.name, op.location, text)
+                _drop(op, loops)
 
 
 def _is_static_linalg_op(op: ir.Operation) -> bool:
@@ -57,7 +58,7 @@ def _inputs(op: ir.Operation) -> list[tuple[ir.Value, ir.AffineMap]]:
 
 
 def _unit_loops(op: ir.Operation) -> frozenset[int]:
-    """Returns the positions of the parallel loops of a contraction that have one iteration."""
+    """Returns the positions of the parallel loops of a contraction that have one iteration; none for buffers."""
     map_, result = indexing_maps(op)[2], op.results[0]
     if not isinstance(result.type, ir.RankedTensorType):
         return frozenset()

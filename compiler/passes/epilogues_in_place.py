@@ -15,7 +15,7 @@ from buddy.compiler.passes.write_in_place import elementwise_pairs, share_buffer
 @register
 @dataclass(frozen=True)
 class EpiloguesInPlace(MlirPass):
-    """Merges the result of an epilogue with an operand, such as a residual or a gate, that is not read again.
+    """Makes an epilogue write its result to the buffer of an operand, such as a residual, that is not read again.
 
     The kernel reads each vector of that operand right before it stores the result. The inputs of the contraction are
     not overwritten, since the kernel reads them until it ends.
@@ -34,7 +34,7 @@ class EpiloguesInPlace(MlirPass):
 
 
 def _contraction_buffers(op: ir.Operation) -> set[ir.Value]:
-    """Returns the buffer with the contraction's sums, which the epilogue `op` reads, and the contraction's inputs."""
+    """Returns the buffers that the contraction before the epilogue `op` accesses: its inputs, and its sums."""
     sums = root_of(op.operands[ir.IntegerAttr(op.attributes[EPILOGUE]).value])
     producers = [user for user in accessing_ops(sums) if user != op]
     operands = [value for producer in producers for value in producer.operands]

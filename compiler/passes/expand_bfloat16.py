@@ -55,10 +55,12 @@ def _is_bfloat16(value: ir.Value) -> bool:
 
 
 def _replace(op: ir.Operation) -> None:
+    """Replaces an op on bfloat16, scalars or vectors, by f32 arithmetic and integer ops."""
     f32, i16 = ir.F32Type.get(), ir.IntegerType.get_signless(16)
     (result,) = op.results
     with ir.InsertionPoint(op), op.location:
         if op.name == _SELECT:
+            # Selects bits: their meaning does not matter.
             condition, *values = op.operands
             bits = (arith.bitcast(with_element_type(value.type, i16), value) for value in values)
             new = arith.bitcast(result.type, arith.select(condition, *bits))
@@ -96,10 +98,11 @@ def _is_extended(bits: ir.Value) -> bool:
     if not isinstance(bits, ir.OpResult) or bits.owner.name != "arith.shli":
         return False
     shift = constant_of(bits.owner.operands[1])
-    return shift is not None and bool(shift == _number(bits.type, 16))
+    return shift is not None and bool(shift == _attribute(bits.type, 16))
 
 
 def _is_exact_constant(attribute: ir.Attribute) -> bool:
+    """True if bfloat16 represents the number of `attribute` exactly: a float, or one in all lanes of a vector."""
     if isinstance(attribute, ir.DenseElementsAttr):
         if not attribute.is_splat:
             return False
@@ -131,21 +134,22 @@ def _round_to_bfloat16(value: ir.Value) -> ir.Value:
 
 
 def _upper_bits(value: ir.Value) -> ir.Value:
-    """Returns the upper 16 bits of the f32 `value`, as integers of 32 bits."""
+    """Returns the upper 16 bits of the f32 `value`, as the lower bits of integers of 32 bits."""
     type_ = with_element_type(value.type, ir.IntegerType.get_signless(32))
     return arith.shrui(arith.bitcast(type_, value), _constant(type_, 16))
 
 
 def _narrowed(bits: ir.Value) -> ir.Value:
-    """Returns integers of 32 bits, of which the upper ones are zero, as bfloat16."""
+    """Returns the lower 16 bits of integers of 32 bits as bfloat16."""
     narrow = arith.trunci(with_element_type(bits.type, ir.IntegerType.get_signless(16)), bits)
     return arith.bitcast(with_element_type(bits.type, ir.BF16Type.get()), narrow)
 
 
 def _constant(type_: ir.Type, number: int) -> ir.Value:
-    return arith.constant(type_, _number(type_, number))
+    return arith.constant(type_, _attribute(type_, number))
 
 
-def _number(type_: ir.Type, number: int) -> ir.Attribute:
+def _attribute(type_: ir.Type, number: int) -> ir.Attribute:
+    """Returns the attribute of a constant of the integer type `type_`, or of a vector with `number` in all lanes."""
     value = ir.IntegerAttr.get(element_type(type_), number)
     return ir.DenseElementsAttr.get_splat(type_, value) if isinstance(type_, ir.VectorType) else value

@@ -8,6 +8,7 @@ from typing import ClassVar
 from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.mlir.walk import nested_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
+from buddy.compiler.passes.kernels.access import is_used
 from buddy.compiler.passes.kernels.emit import element_type, with_element_type
 from buddy.compiler.passes.kernels.functions.activations import Activation, activation_around
 from buddy.compiler.passes.kernels.functions.roundings import ByteRounding, byte_rounding_of
@@ -51,13 +52,13 @@ def _replace_activation(activation: Activation, name: str) -> str:
 
 
 def _replace(pattern: Activation | ByteRounding) -> None:
-    """Replaces the ops of `pattern` by the code that `pattern.emit` emits."""
+    """Replaces the last op of `pattern` by the code that `pattern.emit` emits; erases those that are unused then."""
     with ir.InsertionPoint(pattern.replaced), pattern.replaced.location:
         result = pattern.emit(pattern.argument)
     pattern.replaced.results[0].replace_all_uses_with(result)
     pattern.replaced.erase()
     for op in pattern.dead:
-        if not any(True for _ in op.results[0].uses):
+        if not is_used(op.results[0]):
             op.erase()
 
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from buddy.compiler.mlir.bindings import ir, linalg, memref
 from buddy.compiler.mlir.walk import VIEW_OPS, is_unaliased, nested_ops, root_of
 from buddy.compiler.passes.base import MlirPass, PassContext, register
+from buddy.compiler.passes.kernels.access import is_used
 from buddy.compiler.passes.kernels.contraction import indexing_maps
 
 
@@ -40,7 +41,7 @@ def _blocks(root: ir.Operation) -> list[ir.Block]:
 
 
 def _find_padded_fills(block: ir.Block) -> list[tuple[ir.Operation, ir.Operation]]:
-    """Returns fills of whole buffers, each with the static subview that the next access to the buffer overwrites."""
+    """Returns the fills of whole buffers of which the next access overwrites a static subview, with the subviews."""
     padded_fills: list[tuple[Any, Any]] = []
     fills: dict[Any, Any] = {}  # by buffer, until the next access to the buffer
     for op in [op.operation for op in block.operations]:
@@ -85,7 +86,7 @@ def _overwrites_last_operand(op: ir.Operation) -> bool:
     if op.name != "linalg.generic" or int(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])[1]) != 1:
         return False
     arguments = op.regions[0].blocks[0].arguments
-    is_read = any(True for _ in arguments[len(arguments) - 1].uses)
+    is_read = is_used(arguments[len(arguments) - 1])
     return not is_read and indexing_maps(op)[-1].is_permutation
 
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from buddy.compiler.mlir.bindings import ir, linalg, tensor
 from buddy.compiler.mlir.walk import nested_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
+from buddy.compiler.passes.kernels.access import permutation_of
 from buddy.compiler.passes.kernels.contraction import (
     has_plain_indices,
     indexing_maps,
@@ -46,7 +47,7 @@ class FoldTransposes(MlirPass):
         if not isinstance(source, ir.OpResult) or source.owner.name != "linalg.transpose":
             return
         inner = source.owner.operation
-        permutation = [_permutation(inner)[dim] for dim in _permutation(op)]
+        permutation = [permutation_of(inner)[dim] for dim in permutation_of(op)]
         if permutation == sorted(permutation):
             context.remark(self.name, op.location, "removed two transposes that cancel each other")
             op.results[0].replace_all_uses_with(inner.operands[0])
@@ -59,31 +60,31 @@ class FoldTransposes(MlirPass):
             inner.erase()
 
     def _fold_contraction(self, op: ir.Operation, context: PassContext) -> None:
+        """Replaces a contraction by one that reads the sources of transposes, and writes the transposed result."""
         maps = indexing_maps(op)
         inputs = [_skip_transposes(op.operands[i], maps[i], any_order=True) for i in (0, 1)]
         result_transpose = _transpose_of_result(op)
         folded = sum(value != op.operands[i] for i, (value, _) in enumerate(inputs))
         if not folded and result_transpose is None:
             return
-        replaced = op if result_transpose is None else result_transpose
-        location = context.locations.union(
-            [op.location] if result_transpose is None else [op.location, replaced.location]
-        )
+        fused_ops = [op] if result_transpose is None else [op, result_transpose]
+        location = context.locations.union([fused.location for fused in fused_ops])
         (a, a_map), (b, b_map) = inputs
         init, c_map = op.operands[2], maps[2]
         with ir.InsertionPoint(op), location:
             if result_transpose is not None:
-                permutation = _permutation(result_transpose)
+                permutation = permutation_of(result_transpose)
                 init = _transposed_fill(init, permutation)
                 c_map = _with_results(c_map, [c_map.results[p] for p in permutation])
             new = rebuild_contraction(op, [a, b, init], [a_map, b_map, c_map])
-        replaced.results[0].replace_all_uses_with(new)
+        fused_ops[-1].results[0].replace_all_uses_with(new)
         if result_transpose is not None:
             result_transpose.erase()
         context.remark(self.name, op.location, _describe(folded, has_result=result_transpose is not None))
         op.erase()
 
     def _fold_generic(self, op: ir.Operation, context: PassContext) -> None:
+        """Makes a generic read the sources of transposes."""
         maps, inputs = indexing_maps(op), len(op.operands) - len(op.results)
         folded = 0
         # The weights of a convolution are packed, so they may have any layout. Other generics have no such operand.
@@ -101,12 +102,14 @@ class FoldTransposes(MlirPass):
 
 
 def _erase_unused(root: ir.Operation) -> None:
+    """Erases transposes whose results have no uses."""
     for op in reversed([op for op in nested_ops(root) if op.name == "linalg.transpose"]):
         if _has_tensor_results(op) and not _uses(op.results[0]):
             op.erase()
 
 
 def _describe(folded: int, has_result: bool) -> str:
+    """Returns the text of a remark: `folded` transposes of operands, and with `has_result` that of the result."""
     parts = [f"{folded} operand transpose{'s' if folded > 1 else ''}"] if folded else []
     return "folded " + " and ".join([*parts, *(["the result's transpose"] if has_result else [])])
 
@@ -118,7 +121,7 @@ def _skip_transposes(value: ir.Value, map_: ir.AffineMap, any_order: bool) -> tu
     dim would not be contiguous.
     """
     while isinstance(value, ir.OpResult) and value.owner.name == "linalg.transpose":
-        permutation = _permutation(value.owner)
+        permutation = permutation_of(value.owner)
         if not any_order and permutation[-1] != len(permutation) - 1:
             break
         results: list[Any] = [None] * len(permutation)
@@ -137,6 +140,7 @@ def _transpose_of_result(op: ir.Operation) -> ir.Operation | None:
 
 
 def _is_filled_empty(value: ir.Value) -> bool:
+    """True if `value` is the fill of a new tensor."""
     if not isinstance(value, ir.OpResult) or value.owner.name != "linalg.fill":
         return False
     target = value.owner.operands[1]
@@ -156,11 +160,8 @@ def _sizes(empty: ir.Operation) -> list[int | ir.Value]:
     return [next(values) if type_.is_dynamic_dim(dim) else size for dim, size in enumerate(type_.shape)]
 
 
-def _permutation(transpose: ir.Operation) -> list[int]:
-    return list(ir.DenseI64ArrayAttr(transpose.attributes["permutation"]))
-
-
 def _with_results(map_: ir.AffineMap, results: Sequence[ir.AffineExpr]) -> ir.AffineMap:
+    """Returns the map of the loops of `map_` with other `results`."""
     return ir.AffineMap.get(map_.n_dims, 0, list(results))
 
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from buddy.compiler.mlir.bindings import arith, ir, linalg
 from buddy.compiler.mlir.walk import clone_body, nested_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
-from buddy.compiler.passes.kernels.access import skip_unit_reshapes
+from buddy.compiler.passes.kernels.access import is_used, skip_unit_reshapes
 from buddy.compiler.passes.kernels.contraction import indexing_maps, is_contraction
 from buddy.compiler.passes.late_roundings import drop_early_roundings
 
@@ -37,6 +37,7 @@ class FuseElementwise(MlirPass):
                 self._fuse_into(op, context)
 
     def _fuse_into(self, consumer: ir.Operation, context: PassContext) -> None:
+        """Fuses producers into `consumer`, and theirs into the fused op, until none can be fused."""
         while (fusion := _find_fusion(consumer)) is not None:
             location = context.locations.union([consumer.location, fusion.producer.location])
             text = f"fused its producer ({len(fusion.producer.regions[0].blocks[0].operations) - 1} scalar ops)"
@@ -48,7 +49,10 @@ class FuseElementwise(MlirPass):
 
 @dataclass(frozen=True)
 class _Fusion:
-    """`producer` computes operand `number` of `consumer`, which reads it by the indexing map `map_`."""
+    """`producer` computes operand `number` of `consumer`, which reads it by the indexing map `map_`.
+
+    There may be reshapes between both ops that only add or drop unit dims: `map_` is that of the producer's result.
+    """
 
     consumer: Any
     number: int
@@ -108,7 +112,7 @@ class _Fusion:
         return inputs, maps, [consumer_numbers, producer_numbers]
 
     def _compose(self, map_: ir.AffineMap) -> ir.AffineMap:
-        """Converts a map of the producer's loops to one of the consumer's loops."""
+        """Converts `map_`, of the producer's loops, to a map of the consumer's loops."""
         result_map = indexing_maps(self.producer)[-1]
         dims = sorted(range(result_map.n_dims), key=lambda dim: result_map.results[dim].position)
         loops = ir.AffineMap.get(self.map_.n_dims, 0, [self.map_.results[dim] for dim in dims])
@@ -138,7 +142,7 @@ class _Fusion:
         return all(isinstance(expression, replaceable) for expression in indices)
 
     def _expression(self, loop: int) -> ir.AffineExpr:
-        """Returns the expression of the consumer's loops for a loop of the producer."""
+        """Returns the index of the producer's `loop` as an expression of the consumer's loops."""
         result_map = indexing_maps(self.producer)[-1]
         pairs = zip(result_map.results, self.map_.results, strict=True)
         loop_expression: ir.AffineExpr = next(expression for result, expression in pairs if result.position == loop)
@@ -200,7 +204,7 @@ def _is_elementwise(value: ir.Value) -> bool:
         len(op.results) == 1
         and all("parallel" in str(kind) for kind in op.attributes["iterator_types"])
         and indexing_maps(op)[-1].is_permutation
-        and not any(True for _ in block.arguments[len(block.arguments) - 1].uses)
+        and not is_used(block.arguments[len(block.arguments) - 1])
         and all(_is_scalar_arithmetic(inner.operation.name) for inner in block.operations)
     )
 
@@ -245,7 +249,7 @@ def _inputs_of(op: ir.Operation) -> Sequence[tuple[ir.Value, ir.AffineMap]]:
 
 def _erase_unused(value: ir.Value | None) -> None:
     """Erases the op that defines `value`, if it has no uses, and the reshapes and the generic that only it used."""
-    while isinstance(value, ir.OpResult) and not list(value.uses):
+    while isinstance(value, ir.OpResult) and not is_used(value):
         owner = value.owner
         value = owner.operands[0] if owner.name.startswith("tensor.") else None
         owner.erase()

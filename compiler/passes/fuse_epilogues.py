@@ -43,13 +43,14 @@ class FuseEpilogues(MlirPass):
     def run(self, root: ir.Operation, context: PassContext) -> None:
         for op in [op for op in nested_ops(root) if op.name.startswith("linalg.") and _is_product(op)]:
             for is_enabled, fuse in ((self.prologues, _fuse_prologue), (self.epilogues, _fuse_epilogue)):
-                if is_enabled:
-                    try:
-                        text = fuse(op)
-                    except UnsupportedError as reason:
-                        text = f"{op.name}: {reason}"
-                    if text:
-                        context.remark(self.name, op.location, text)
+                if not is_enabled:
+                    continue
+                try:
+                    text = fuse(op)
+                except UnsupportedError as reason:
+                    text = f"{op.name}: {reason}"
+                if text:
+                    context.remark(self.name, op.location, text)
 
 
 def _is_product(op: ir.Operation) -> bool:
@@ -73,8 +74,8 @@ def _fuse_epilogue(op: ir.Operation) -> str:
     if users is None:
         raise UnsupportedError("its result is accessed through a partial view")
     initialiser = _initialiser(op, users)
-    moved = [op] if initialiser is None else [initialiser, op]
-    readers = [user for user in users if user not in moved]
+    moved_ops = [op] if initialiser is None else [initialiser, op]
+    readers = [user for user in users if user not in moved_ops]
     if len(readers) != 1:
         raise UnsupportedError(f"{len(readers)} ops read its result")
     reader = readers[0]
@@ -85,7 +86,7 @@ def _fuse_epilogue(op: ir.Operation) -> str:
     sources = [*list(op.operands)[:2], *(_input_buffers(initialiser) if initialiser is not None else ())]
     _check_epilogue(op, reader, sources)
     _check_moves(op, reader, sources)
-    for moved_op in moved:
+    for moved_op in moved_ops:
         moved_op.move_before(reader)
     mark_stage(reader, EPILOGUE, result)
     return f"{reader.name}, which reads the result, is its epilogue"
@@ -192,6 +193,7 @@ def _ops_between(first: ir.Operation, last: ir.Operation) -> Iterator[ir.Operati
 
 
 def _may_write(op: ir.Operation, buffer: ir.Value) -> bool:
+    """True if `op` may write to `buffer`; the body of an op with regions is not analysed."""
     if op.name in NON_ACCESSING_OPS or op.name.startswith(("arith.", "math.")):
         return False
     memrefs = [value for value in op.operands if isinstance(value.type, ir.MemRefType)]
@@ -203,6 +205,7 @@ def _may_write(op: ir.Operation, buffer: ir.Value) -> bool:
 
 
 def _count_outputs(op: ir.Operation) -> int:
+    """Returns the number of outputs of a linalg op, which are its last operands."""
     if "operandSegmentSizes" in op.attributes:
         return int(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])[1])
     return 1

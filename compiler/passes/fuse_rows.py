@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from typing import Any, ClassVar
 
 from buddy.compiler.mlir.bindings import ir
@@ -140,6 +141,7 @@ def _grow_group(run: Sequence[_Op], position: int, limit: int) -> _Group:
     if row_bytes(group.row_ops[0]) > limit:
         raise UnsupportedError(f"a row of {row_bytes(group.row_ops[0])} bytes does not stay in cache")
     reason = ""
+    # Backward and then forward from the reduction, each up to the first op that cannot be added.
     for candidates in (range(position - 1, -1, -1), range(position + 1, len(run))):
         for candidate in candidates:
             reason_not_added = _try_add(group, run[candidate], candidate < position, limit)
@@ -155,7 +157,7 @@ def _grow_group(run: Sequence[_Op], position: int, limit: int) -> _Group:
 def _try_add(group: _Group, op: _Op, is_before: bool, limit: int) -> str:
     """Adds `op` to `group`: as its first member if it `is_before` the group, otherwise as its last.
 
-    Returns "", or the reason why the op was not added.
+    All members are split again at the bounds that `op` refines. Returns "", or the reason why the op was not added.
     """
     if op.is_grouped:
         return "the neighbour belongs to another loop"
@@ -198,7 +200,7 @@ def _is_connected(group: _Group, end: int) -> bool:
 def _shares_rows(group: _Group) -> bool:
     """True if two ops access rows of more than one element in the same buffer."""
     buffers = [{access.buffer for access in op.accesses if any(access.inner_strides)} for op in group.row_ops]
-    return any(a & b for i, a in enumerate(buffers) for b in buffers[i + 1 :])
+    return any(not first.isdisjoint(second) for first, second in combinations(buffers, 2))
 
 
 # ---- rewriting -------------------------------------------------------------------------------------------------------
@@ -258,7 +260,7 @@ def _erase_with_views(value: ir.Value) -> None:
 def _place_temporaries(row_ops: list[RowOp], temporaries: list[ir.Value]) -> tuple[list[RowOp], set[ir.Value]]:
     """Stores each temporary in the rows of a result of the last op that reads it, if possible.
 
-    Returns the ops, and the temporaries that were placed.
+    Returns the ops with the accesses redirected, and the temporaries that need no memory of their own.
     """
     placed: set[Any] = set()
     for root in temporaries:

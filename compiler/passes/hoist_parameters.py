@@ -26,6 +26,7 @@ from buddy.compiler.mlir.walk import (
 )
 from buddy.compiler.ops.rounded_operands import ROUNDING
 from buddy.compiler.passes.base import MlirPass, PassContext, register
+from buddy.compiler.passes.kernels.access import is_used
 from buddy.compiler.passes.kernels.contraction import is_contraction
 from buddy.compiler.passes.kernels.weights import PARAMETER
 
@@ -93,17 +94,17 @@ class _ParameterHoister:
             for call in calls_in(function.op):
                 if (callee := callee_of(call)) in self.functions:
                     self.functions[callee].calls.append(call)
-        # The names of the functions that prepare parameters, by their text.
-        self._names: dict[str, str] = {}
-        self._are_parameters: dict[tuple[str, int], bool] = {}
+        self._prepare_names: dict[str, str] = {}  # of the functions that prepare parameters, by their text
+        self._is_parameter_results: dict[tuple[str, int], bool] = {}  # by function and number of an argument
 
     def is_parameter(self, name: str, number: int) -> bool:
         """True if argument `number` of a function is a parameter in all of its calls."""
-        if (name, number) not in self._are_parameters:
-            self._are_parameters[name, number] = self._compute_is_parameter(name, number)
-        return self._are_parameters[name, number]
+        if (name, number) not in self._is_parameter_results:
+            self._is_parameter_results[name, number] = self._compute_is_parameter(name, number)
+        return self._is_parameter_results[name, number]
 
     def _compute_is_parameter(self, name: str, number: int) -> bool:
+        """Computes the result of `is_parameter`, which caches it."""
         function = self.functions[name]
         attributes = argument_attributes(function.op)
         if number >= len(attributes) or PARAMETER not in attributes[number]:
@@ -113,8 +114,9 @@ class _ParameterHoister:
         return bool(function.calls) and all(self._passes_parameter(call, number) for call in function.calls)
 
     def _passes_parameter(self, call: ir.Operation, number: int) -> bool:
-        passed = _argument_of(call.operands[number])
-        return passed is not None and self.is_parameter(*passed)
+        """True if operand `number` of `call` is a parameter of the caller."""
+        argument = _argument_of(call.operands[number])
+        return argument is not None and self.is_parameter(*argument)
 
     def hoist(self, name: str) -> list[tuple[ir.Location, ir.Type]]:
         """Replaces the values of a function that depend on one parameter alone by new arguments.
@@ -129,25 +131,29 @@ class _ParameterHoister:
         for (value, number), prepare in zip(moved, prepare_names, strict=True):
             value.replace_all_uses_with(self._argument(name, number, prepare, value.type))
         for value in reversed(derived):
-            if not any(True for _ in value.uses):
+            if not is_used(value):
                 value.owner.operation.erase()
         return moved_types
 
     def _argument(self, name: str, number: int, prepare: str, type_: ir.Type) -> ir.Value:
-        """Returns the argument for the value that `prepare` computes of parameter `number`; adds it if it is new."""
+        """Returns the argument of a function for the value that `prepare` computes of its parameter `number`.
+
+        A new argument is added to the function, and an operand for it to the calls of the function.
+        """
         function, key = self.functions[name], (number, prepare)
         if key not in function.added_arguments:
             function.added_arguments[key] = function.block.add_argument(
                 type_, function.block.arguments[number].location
             )
             for call in list(function.calls):
-                passed = _argument_of(call.operands[number])
-                assert passed is not None, "a parameter is a parameter in every caller"
-                self._add_operand(call, self._argument(passed[0], passed[1], prepare, type_))
+                parameter = _argument_of(call.operands[number])
+                assert parameter is not None, "a parameter is a parameter in every caller"
+                self._add_operand(call, self._argument(*parameter, prepare, type_))
         argument: ir.Value = function.added_arguments[key]
         return argument
 
     def _add_operand(self, call: ir.Operation, value: ir.Value) -> None:
+        """Replaces `call` by a call with the operand `value` after the others."""
         callee = callee_of(call)
         with ir.InsertionPoint(call), call.location:
             operands = [*call.operands, value]
@@ -161,7 +167,7 @@ class _ParameterHoister:
     def _prepare_function(self, function: _Function, value: ir.Value, number: int) -> str:
         """Emits a function of parameter `number` that computes `value`; returns its name, or that of an equal one."""
         parameter = function.block.arguments[number]
-        name = unique_symbol(self.root, f"prepare_{len(self._names)}")
+        name = unique_symbol(self.root, f"prepare_{len(self._prepare_names)}")
         with ir.InsertionPoint(self.root.regions[0].blocks[0]), value.owner.location:
             new = func.FuncOp(name, ([parameter.type], [value.type]))
             new.attributes["llvm.emit_c_interface"] = ir.UnitAttr.get()
@@ -181,20 +187,20 @@ class _ParameterHoister:
             with value.owner.location:
                 func.ReturnOp([values[value]])
         text = str(new.operation).replace(f"@{name}(", "@(", 1)
-        if text in self._names:
+        if text in self._prepare_names:
             new.operation.erase()
-        return self._names.setdefault(text, name)
+        return self._prepare_names.setdefault(text, name)
 
     def finish(self) -> None:
-        """Updates the types of functions with new arguments, and the attributes of these."""
+        """Updates the types of functions with new arguments, and gives attributes to the arguments."""
         for name, function in self.functions.items():
             if not function.added_arguments:
                 continue
             attributes = argument_attributes(function.op)
             for number, prepare in function.added_arguments:
-                old = {named.name: named.attr for named in attributes[number]}
+                of_parameter = {named.name: named.attr for named in attributes[number]}
                 of_entry = {PREPARE_ATTRIBUTE: ir.StringAttr.get(prepare)} if name == self.entry else {}
-                attributes.append(ir.DictAttr.get({**old, **of_entry}))
+                attributes.append(ir.DictAttr.get({**of_parameter, **of_entry}))
             results = ir.FunctionType(ir.TypeAttr(function.op.attributes["function_type"]).value).results
             inputs = [argument.type for argument in function.block.arguments]
             function.op.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, list(results)))
@@ -220,10 +226,10 @@ def _derived_values(hoister: _ParameterHoister, name: str) -> dict[ir.Value, int
 def _values_to_move(derived: dict[ir.Value, int | None], arguments: ir.BlockArgumentList) -> list[tuple[ir.Value, int]]:
     """Returns the values among `derived` to compute before the calls, in order, with the numbers of their parameters.
 
-    These are values that an op reads that stays in the function. A value that only moves elements, or is too large,
-    stays too, and the values that it is computed from are moved instead.
+    These are values that are read by an op that stays in the function. A value that only moves elements, or is too
+    large, stays too, and the values that it is computed from are moved instead.
     """
-    moved, needed = list[tuple[Any, int]](), set[Any]()
+    moved, needed = list[tuple[Any, int]](), set[Any]()  # `needed` has the derived values that stay
     for value, number in reversed(derived.items()):
         if not any(_stays(_op_in_function_body(use.owner.operation), derived, needed) for use in value.uses):
             continue

@@ -1,8 +1,8 @@
 """Rounds the maximum of numbers instead of the numbers, in the body of a structured op.
 
-Eager rounds each result to 16 bits, so that a ReLU after another op takes the maximum of a rounded number and zero,
-and rounds it again. Rounding is monotonic and does not change zero, so that the first of both can be left out. It also
-keeps LLVM from computing the maximum in 16 bits, for which processors have no instruction.
+Eager rounds each result to 16 bits, so that a ReLU after another op takes the maximum of a rounded number and zero, and
+rounds the maximum again. Rounding is monotonic and does not change zero, so that the first rounding can be dropped.
+LLVM would otherwise compute the maximum in 16 bits, for which processors have no instruction.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import Any
 
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.walk import defining_op
+from buddy.compiler.passes.kernels.access import is_used
 
+# Both are called maxima below.
 _MAXIMA = frozenset({"arith.maximumf", "arith.minimumf"})
 _NARROW = ("bf16", "f16")
 
@@ -20,7 +22,7 @@ _NARROW = ("bf16", "f16")
 def drop_early_roundings(block: ir.Block) -> None:
     """Drops the rounding of an f32 number to 16 bits before a maximum or minimum that is rounded to 16 bits again.
 
-    Nothing else may read the maximum. Its other operand is rounded too, or is a number that 16 bits represent exactly.
+    Changes a maximum only if nothing else reads it, and if 16 bits represent each of its operands exactly.
     """
     for op in [inner.operation for inner in block.operations]:
         if op.name == "arith.truncf" and str(op.operands[0].type) == "f32" and str(op.results[0].type) in _NARROW:
@@ -40,9 +42,9 @@ def _drop_before(value: ir.Value, narrow: ir.Type) -> None:
             _drop_before(operand, narrow)
         elif extension.name == "arith.extf" and (rounding := _rounding_of(extension.operands[0])) is not None:
             maximum.operands[number] = rounding.operands[0]
-            for dead in (extension, rounding):
-                if not list(dead.results[0].uses):
-                    dead.erase()
+            for op in (extension, rounding):
+                if not is_used(op.results[0]):
+                    op.erase()
 
 
 def _is_exact(value: ir.Value, narrow: ir.Type) -> bool:

@@ -48,19 +48,20 @@ class LibdeviceToIntrinsics(MlirPass):
             callee = callee_of(op)
             if not callee.startswith(_LIBDEVICE_PREFIX):
                 continue
-            new = _replace(op, callee)
-            if new is None:
+            location = op.location
+            is_replaced = _replace(op, callee)
+            if not is_replaced:
                 remaining_callees.add(callee)
-            result = "became an instruction" if new is not None else "has no instruction, and is called from libdevice"
-            context.remark(self.name, (new or op).location, f"{callee} {result}")
+            result = "became an instruction" if is_replaced else "has no instruction, and is called from libdevice"
+            context.remark(self.name, location, f"{callee} {result}")
         for op in find_ops(root, "llvm.func"):
             name = ir.StringAttr(op.attributes["sym_name"]).value
             if name.startswith(_LIBDEVICE_PREFIX) and name not in remaining_callees:
                 op.erase()
 
 
-def _replace(op: ir.Operation, callee: str) -> ir.Operation | None:
-    """Replaces a call of `callee`; returns the new op, or `None` if the function has no intrinsic."""
+def _replace(op: ir.Operation, callee: str) -> bool:
+    """Replaces the call `op` of `callee` by an intrinsic; returns whether there is one for this function."""
     type_ = op.results[0].type
     with ir.InsertionPoint(op), op.location:
         if callee in _INTRINSICS_BY_CALLEE:
@@ -68,12 +69,13 @@ def _replace(op: ir.Operation, callee: str) -> ir.Operation | None:
                 f"llvm.intr.{_INTRINSICS_BY_CALLEE[callee]}", results=[type_], operands=list(op.operands)
             )
         elif callee in (f"{_LIBDEVICE_PREFIX}rsqrt", f"{_LIBDEVICE_PREFIX}rsqrtf"):
+            # 1 / sqrt(x)
             root = ir.Operation.create("llvm.intr.sqrt", results=[type_], operands=list(op.operands))
             value = ir.FloatAttr.get(type_, 1.0)
             one = ir.Operation.create("llvm.mlir.constant", results=[type_], attributes={"value": value})
             new = ir.Operation.create("llvm.fdiv", results=[type_], operands=[one.result, root.result])
         else:
-            return None
+            return False
     op.results[0].replace_all_uses_with(new.results[0])
     op.erase()
-    return new
+    return True

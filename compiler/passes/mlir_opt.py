@@ -73,7 +73,10 @@ def _list_passes(mlir_opt: MlirTool) -> dict[str, PassInfo]:
 
 
 def _parse_help(text: str, origin: str) -> Iterator[PassInfo]:
-    """Yields the passes in a help text, each with its options, which are indented more than the pass."""
+    """Yields the passes in a help text, each with its options, which are indented more than the pass.
+
+    `origin` is the name of the tool, for `PassInfo.origin`.
+    """
     pass_indent, is_in_section, info = 0, False, None
     for line in text.splitlines():
         entry = _HELP_ENTRY.match(line)
@@ -122,7 +125,10 @@ def run(operation: ir.Operation, step: PassStep, locations: LocationSets) -> Non
 
 
 def _failure(mlir_opt: MlirTool, result: subprocess.CompletedProcess[str]) -> ToolError:
-    """Returns the tool's first error message, with the number of the set of nodes that it refers to."""
+    """Returns the first error message that the tool printed, with the number of the set of nodes that it refers to.
+
+    Without such a message, returns how the process ended and the first line that it printed.
+    """
     for line in result.stderr.splitlines():
         error = _ERROR.search(line)
         if error is not None:

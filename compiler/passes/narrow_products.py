@@ -1,10 +1,13 @@
 """`narrow-products`: multiplies bytes instead of the numbers that they were converted to.
 
-torch-mlir computes ONNX's `MatMulInteger` on operands that are widened to 32 bits, less their zero points, and sums
-them in 64 bits; `ConvInteger` and products of tensors with one scale become named ops that subtract zero points from
-each element; and with scales by channel, it dequantises both operands and multiplies floats. With zero points z and w,
-the sum of `(a - z) (b - w)` over k elements is that of `a b`, minus z times the sum of `b - w`, minus w times the sum
-of a. Arithmetic of 32 bits wraps around, so intermediate results may overflow; the whole sum does not.
+torch-mlir lowers products of quantised tensors in three ways. For ONNX's `MatMulInteger`, it widens the operands to 32
+bits, subtracts zero points, and sums in 64 bits. `ConvInteger`, and products of tensors with one scale, become named
+ops that subtract zero points from each element. With scales by channel, it dequantises both operands and multiplies
+floats.
+
+With zero points z and w, `sum((a - z) * (b - w)) = sum(a * b) - z * sum(b - w) - w * sum(a)`, where only the first sum
+needs a product of both operands. The other terms are the corrections below. Arithmetic of 32 bits wraps around, so
+intermediate results may overflow; the whole sum does not.
 """
 
 from __future__ import annotations
@@ -31,7 +34,9 @@ from buddy.compiler.passes.quantised_operands import (
     quantised_source,
 )
 
-_INT8, _INT32, _F32 = TensorDType.Int8, TensorDType.Int32, TensorDType.Float32
+_INT8 = TensorDType.Int8
+_INT32 = TensorDType.Int32
+_F32 = TensorDType.Float32
 # The indices of both operands and of the result of each op that is narrowed.
 _PRODUCTS = {
     "linalg.matmul": ("mk", "kn", "mn"),
@@ -95,6 +100,7 @@ def _operands(op: ir.Operation) -> list[QuantisedTensor]:
 
 
 def _check_terms(count: int) -> None:
+    """Raises `UnchangedError` if sums of `count` products may need more than 32 bits."""
     if count > _MAX_TERMS:
         raise UnchangedError(f"sums of {count} products of bytes may need more than 32 bits")
 
@@ -103,6 +109,7 @@ def _check_terms(count: int) -> None:
 
 
 def _narrow_product(op: ir.Operation) -> ir.Value:
+    """Emits the product `op` on bytes; returns its result. Raises `UnchangedError` with the reason."""
     a_dims, b_dims, out_dims = _PRODUCTS[op.name]
     a, b = _operands(op)
     a_depth, b_depth = a_dims.index("k"), b_dims.index("k")
@@ -112,7 +119,8 @@ def _narrow_product(op: ir.Operation) -> ir.Value:
     _check_terms(depth)
     unsigned = a.dtype.is_unsigned, b.dtype.is_unsigned
     sums = st.contract(a.value, b.value, a_dims, b_dims, out_dims, _INT32, unsigned=unsigned)
-    zero_points = [_aligned_to_result(x.zero, st.shape_of(x.value)) for x in (a, b)]
+    zero_points = [_aligned_to_result(operand.zero, st.shape_of(operand.value)) for operand in (a, b)]
+    # Pairs of factors: a zero point, and sums of the other operand.
     corrections = []
     if a.has_zero:
         b_sums = _sums(b, [b_depth])
@@ -123,7 +131,7 @@ def _narrow_product(op: ir.Operation) -> ir.Value:
         corrections += [zero_points[0], QuantisationParameter(b_sums)]
     if b.has_zero:
         corrections += [zero_points[1], QuantisationParameter(_sums(a, [a_depth]))]
-    scales = [_aligned_to_result(x.scale, st.shape_of(x.value)) for x in (a, b)]
+    scales = [_aligned_to_result(operand.scale, st.shape_of(operand.value)) for operand in (a, b)]
     return _scale_and_add(op, _subtract_corrections(sums, corrections, shape), scales)
 
 
@@ -139,6 +147,7 @@ def _sums(operand: QuantisedTensor, axes: Sequence[int]) -> ir.Value:
 
 
 def _narrow_convolution(op: ir.Operation) -> ir.Value:
+    """Emits the convolution `op` on bytes; returns its result. Raises `UnchangedError` with the reason."""
     x, weights = _operands_of_convolution(op)
     shape, kernel = list(op.results[0].type.shape), list(st.shape_of(weights.value))
     if weights.has_zero:
@@ -227,23 +236,27 @@ def _scale_and_add(op: ir.Operation, total: ir.Value, scales: Sequence[Quantisat
 def _pointwise(
     operands: Sequence[QuantisationParameter], shape: Sequence[int], dtype: TensorDType, body: Callable[..., Scalar]
 ) -> ir.Value:
-    """Emits `structured.pointwise` on `operands`: numbers, scalars, and one tensor at least."""
+    """Emits `structured.pointwise` on `operands`: numbers, scalars, and at least one tensor.
+
+    `body` gets for each operand its element, its scalar, or its number.
+    """
 
     def scalar_body(*elements: Scalar) -> Scalar:
         tensor_elements = iter(elements)
-        values = [
-            next(tensor_elements)
-            if operand.is_tensor
-            else Scalar(operand.value, operand.dtype)
-            if isinstance(operand.value, ir.Value)
-            else operand.value
-            for operand in operands
-        ]
-        return body(*values)
+
+        def value_of(operand: QuantisationParameter) -> Scalar | float:
+            if operand.is_tensor:
+                return next(tensor_elements)
+            is_scalar = isinstance(operand.value, ir.Value)
+            number: float = operand.value
+            return Scalar(operand.value, operand.dtype) if is_scalar else number
+
+        return body(*map(value_of, operands))
 
     tensors = [(operand.value, operand.dtype) for operand in operands if operand.is_tensor]
     return st.pointwise(tensors, shape, dtype, scalar_body)
 
 
 def _widened(value: Scalar | int) -> Scalar | int:
+    """Returns a zero point as a scalar of 32 bits; a number as it is."""
     return cast(value, _INT32) if isinstance(value, Scalar) else value

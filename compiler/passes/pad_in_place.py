@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from buddy.compiler.mlir.bindings import ir, linalg, tensor
 from buddy.compiler.mlir.walk import nested_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
+from buddy.compiler.passes.kernels.access import is_used
 
 
 @register
@@ -15,7 +16,7 @@ from buddy.compiler.passes.base import MlirPass, PassContext, register
 class PadInPlace(MlirPass):
     """Makes a generic whose result is inserted into a filled tensor write to that slice of the tensor.
 
-    Bufferization then makes no copy for the insertion. Other readers of the result read the slice.
+    Bufferization then emits no copy for the insertion. Other readers of the result read the slice.
     """
 
     name: ClassVar[str] = "pad-in-place"
@@ -101,5 +102,5 @@ def _count_uses(value: ir.Value) -> int:
 
 
 def _erase_if_unused(op: ir.OpView) -> None:
-    if not any(_count_uses(result) for result in op.results):
+    if not any(map(is_used, op.results)):
         op.erase()

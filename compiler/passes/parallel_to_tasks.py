@@ -25,7 +25,7 @@ from buddy.compiler.mlir.walk import (
 )
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import UnsupportedError
-from buddy.compiler.passes.kernels.emit import Index, KernelEmitter
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, ceil_div
 from buddy.compiler.protocol.recipe import MAX_THREADS
 
 # Attribute of a task: the number of threads among which the range of each call is divided.
@@ -97,7 +97,7 @@ def _functions_called_in(root: ir.Operation, loops: Sequence[ir.Operation]) -> s
 
 @dataclass(frozen=True)
 class _Range:
-    """One dim of a parallel loop, with static bounds; `size` is the number of iterations."""
+    """One dim of a parallel loop with static bounds: `size` iterations from `lower` on, in steps of `step`."""
 
     lower: int
     size: int
@@ -107,8 +107,8 @@ class _Range:
 def _outline(root: ir.Operation, op: ir.Operation, threads: int) -> int:
     """Adds a task for the loop `op` to the module, and a call of it before `op`; returns the number of iterations.
 
-    The body of `op` is moved to the task. Raises `UnsupportedError`, before anything is changed, for a loop that cannot
-    be a task.
+    The body of `op` is moved to the task, and constants that it reads are copied there. Raises `UnsupportedError`,
+    before anything is changed, for a loop that cannot be a task.
     """
     ranges, index = _ranges(op), ir.IndexType.get()
     loop_ops = {op, *nested_ops(op)}
@@ -122,7 +122,7 @@ def _outline(root: ir.Operation, op: ir.Operation, threads: int) -> int:
         task = func.FuncOp(name, (argument_types, []), visibility="private")
         task.operation.attributes[THREADS_ATTRIBUTE] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), threads)
         entry = task.add_entry_block([op.location] * len(argument_types))
-    trip_count = math.prod(r.size for r in ranges)
+    trip_count = math.prod(range_.size for range_ in ranges)
     with ir.InsertionPoint(op), op.location:
         e = KernelEmitter(_entry_block(parent))
         arguments = [argument for value in passed for argument in _arguments_of(value)]
@@ -150,7 +150,7 @@ def _ranges(op: ir.Operation) -> list[_Range]:
     dims = len(op.operands) // 3
     numbers = [_constant_bound(value) for value in op.operands]
     bounds = zip(numbers[:dims], numbers[dims : 2 * dims], numbers[2 * dims :], strict=True)
-    return [_Range(lower, max(0, -(-(upper - lower) // step)), step) for lower, upper, step in bounds]
+    return [_Range(lower, max(0, ceil_div(upper - lower, step)), step) for lower, upper, step in bounds]
 
 
 def _constant_bound(value: ir.Value) -> int:
@@ -183,9 +183,10 @@ def _is_constant(value: ir.Value) -> bool:
 
 
 def _dynamic_numbers(type_: ir.Type) -> list[bool]:
-    """Returns whether the offset, each size and each stride of a memref type are dynamic; `[]` if there are none.
+    """Returns whether the offset, each size and each stride of a memref type are dynamic.
 
-    Raises `UnsupportedError` for a memref without strides.
+    Returns `[]` for another type, and for a memref of static shape without an offset, which is passed as it is. Raises
+    `UnsupportedError` for a memref without strides.
     """
     if not isinstance(type_, ir.MemRefType):
         return []
@@ -196,7 +197,8 @@ def _dynamic_numbers(type_: ir.Type) -> list[bool]:
         raise UnsupportedError(f"it reads a {type_}, which has no strides")
     dynamic, rank = ir.ShapedType.get_dynamic_stride_or_offset(), len(type_.shape)
     strides, offset = type_.get_strides_and_offset()
-    return [offset == dynamic, *(type_.is_dynamic_dim(i) for i in range(rank)), *(s == dynamic for s in strides)]
+    are_dynamic_sizes = (type_.is_dynamic_dim(dim) for dim in range(rank))
+    return [offset == dynamic, *are_dynamic_sizes, *(stride == dynamic for stride in strides)]
 
 
 def _argument_types(type_: ir.Type) -> list[ir.Type]:
@@ -222,23 +224,28 @@ def _arguments_of(value: ir.Value) -> list[ir.Value]:
 
 
 def _rebuild(type_: ir.Type, arguments: Iterator[ir.Value]) -> ir.Value:
-    """Takes the arguments for a value of `type_` from `arguments`; emits and returns the value."""
+    """Takes the arguments for a value of `type_` from `arguments`, as `_arguments_of` returns them; emits the value."""
     dynamic, first = _dynamic_numbers(type_), next(arguments)
     if not any(dynamic):
         return first
     rank = len(type_.shape)
     strides, offset = type_.get_strides_and_offset()
-    values = [next(arguments) if is_dynamic else None for is_dynamic in dynamic]
-    offsets, sizes, stride_values = (
-        [value for value in part if value is not None]
-        for part in (values[:1], values[1 : 1 + rank], values[1 + rank :])
+
+    def take(are_dynamic: Sequence[bool]) -> list[ir.Value]:
+        return [next(arguments) for is_dynamic in are_dynamic if is_dynamic]
+
+    offset_values, size_values, stride_values = (
+        take(dynamic[:1]),
+        take(dynamic[1 : 1 + rank]),
+        take(dynamic[1 + rank :]),
     )
     return memref.reinterpret_cast(
-        type_, first, offsets, sizes, stride_values, [offset], list(type_.shape), list(strides)
+        type_, first, offset_values, size_values, stride_values, [offset], list(type_.shape), list(strides)
     )
 
 
 def _function_around(op: ir.Operation) -> ir.Operation:
+    """Returns the function that `op` is in."""
     while op.name != "func.func":
         op = op.parent.operation
     return op
@@ -267,10 +274,10 @@ def _move_body(op: ir.Operation, entry: ir.Block, ranges: Sequence[_Range]) -> N
 def _indices(e: KernelEmitter, number: ir.Value, ranges: Sequence[_Range]) -> list[Index]:
     """Returns the value of each induction variable in iteration `number`; the last dim varies fastest."""
     indices: list[Index] = []
-    for position, r in reversed(list(enumerate(ranges))):
+    for position, range_ in reversed(list(enumerate(ranges))):
+        dim_iteration = number
         if position:
-            dim_iteration, number = arith.remui(number, e.value(r.size)), arith.divui(number, e.value(r.size))
-        else:
-            dim_iteration = number
-        indices.insert(0, e.add(e.mul(dim_iteration, r.step), r.lower))
+            size = e.value(range_.size)
+            dim_iteration, number = arith.remui(number, size), arith.divui(number, size)
+        indices.insert(0, e.add(e.mul(dim_iteration, range_.step), range_.lower))
     return indices

@@ -105,6 +105,7 @@ def _tool_error(error: ToolError, locations: LocationSets) -> PassRunError:
 
 
 def _run_python_pass(python_pass: MlirPass, operation: ir.Operation, step: PassStep, context: PassContext) -> None:
+    """Runs a pass written in Python. Raises `PassError` if `step` has another anchor than the pass."""
     with operation.context, context.locations.unmapped_location(operation.context):
         if step.anchor == python_pass.anchor:
             python_pass.run(operation, context)
@@ -143,7 +144,7 @@ def _parse_pipeline(step: PassStep, context: ir.Context, verify: bool) -> Any:
 
 
 def _option_error(diagnostics: str, pipeline: str, context: ir.Context) -> str:
-    """Returns the error of LLVM's option parser.
+    """Returns the error of LLVM's option parser for `pipeline`; `diagnostics` is the error of the bindings.
 
     The parser prints the error to stderr, which the bindings do not capture, so the pipeline is parsed again with the
     process's stderr captured.
@@ -153,8 +154,8 @@ def _option_error(diagnostics: str, pipeline: str, context: ir.Context) -> str:
             passmanager.PassManager.parse(pipeline, context=context)
         captured.seek(0)
         text = captured.read().decode(errors="replace")
-    lines = (line.strip() for line in (*text.splitlines(), diagnostics.partition("failed to add")[0]))
-    line = next((line for line in lines if line), "")
+    candidates = (line.strip() for line in (*text.splitlines(), diagnostics.partition("failed to add")[0]))
+    line = next((candidate for candidate in candidates if candidate), "")
     return _OPTION_PARSER_PREFIX.sub("", line).rstrip("!").replace(" option: ", ": ", 1)
 
 
@@ -170,7 +171,10 @@ def _message_with_op(diagnostic: ir.DiagnosticInfo) -> str:
 
 @dataclass
 class _Diagnostics:
-    """Collects MLIR's messages while a pass runs, and the nodes of the first op with a known location."""
+    """A context manager that collects MLIR's messages while a pass runs.
+
+    `node` and `node_set` are those of the first message about an op with a known location, see `PassRunError`.
+    """
 
     context: Any
     locations: LocationSets
@@ -189,6 +193,7 @@ class _Diagnostics:
         del self._handler
 
     def _collect(self, diagnostic: ir.DiagnosticInfo) -> bool:
+        """Adds a diagnostic of MLIR; returns `True`, so that MLIR does not print it."""
         self.messages.append(_message_with_op(diagnostic))
         number = self.locations.number_of(diagnostic.location)
         if number and not self.node:
@@ -196,13 +201,14 @@ class _Diagnostics:
         return True
 
     def error(self, error: Exception) -> PassRunError:
-        """Returns the error to show: the first diagnostic, otherwise the first line of `error`."""
+        """Returns the error to show: the first message, otherwise the first line of `error`."""
         for diagnostic in getattr(error, "error_diagnostics", ()):
             self._collect(diagnostic)
         text = str(error)
         if _UNREGISTERED_PASS.search(text):
             return PassRunError("unknown pass", text)
-        first = self.messages[0] if self.messages else next(iter(text.strip().splitlines()), type(error).__name__)
+        first_line = next(iter(text.strip().splitlines()), type(error).__name__)
+        first = self.messages[0] if self.messages else first_line
         # This text of MLIR's dialect conversion is followed by the op in generic form, which may be very long.
         message = first.partition(" that was explicitly marked illegal")[0]
         if message == _NO_MESSAGE:

@@ -16,10 +16,10 @@ from buddy.compiler.passes.base import MlirPass, PassContext, register
 @register
 @dataclass(frozen=True)
 class PassSizes(MlirPass):
-    """Replaces each argument with `?` dims by a memref of rank 0, the base of the buffer.
+    """Replaces each argument whose type has `?` dims by a memref of rank 0, the base pointer of the buffer.
 
-    Functions rebuild the buffer in row-major layout. Its sizes are in the argument's attribute, as expressions of the
-    function's symbols, which are arguments too.
+    The function rebuilds the buffer from it, in row-major layout. The sizes are in an attribute of the argument, as
+    expressions of the function's symbols, whose values are arguments too.
     """
 
     name: ClassVar[str] = "pass-sizes"
@@ -46,12 +46,12 @@ def _is_dynamic(type_: ir.Type) -> bool:
 
 
 def _base_type(type_: ir.Type) -> ir.Type:
-    """Returns the type of the base of a buffer of `type_`."""
+    """Returns the type of the base pointer of a buffer of `type_`: a memref of rank 0."""
     return ir.MemRefType.get([], type_.element_type, memory_space=type_.memory_space)
 
 
 def _pass_bases(call: ir.Operation) -> None:
-    """Replaces `call` by a call that gets the base of each operand of dynamic size."""
+    """Replaces `call` by a call that passes the base pointer of each operand of dynamic size."""
     with ir.InsertionPoint(call), call.location:
         operands = [
             memref.ExtractStridedMetadataOp(value).results[0] if _is_dynamic(value.type) else value
@@ -86,10 +86,16 @@ def _rebuild_arguments(function: ir.Operation) -> int:
 
 
 def _rebuild(base: ir.Value, type_: ir.Type, shape: Sequence[Dim], symbols: dict[str, ir.Value]) -> ir.Value:
-    """Emits the row-major buffer of `type_` and `shape` at `base`."""
+    """Emits the row-major buffer of `type_` and `shape` at `base`. `symbols` has the value of each symbol."""
     strides = [product(shape[dim + 1 :]) for dim in range(len(shape))]
-    size_values, stride_values = ([emit_size(n, symbols) for n in ns if isinstance(n, Size)] for ns in (shape, strides))
-    static_sizes, static_strides = (
-        [ir.ShapedType.get_dynamic_size() if isinstance(n, Size) else n for n in ns] for ns in (shape, strides)
-    )
-    return memref.reinterpret_cast(type_, base, [], size_values, stride_values, [0], static_sizes, static_strides)
+
+    def emit_dynamic(dims: Sequence[Dim]) -> list[ir.Value]:
+        return [emit_size(dim, symbols) for dim in dims if isinstance(dim, Size)]
+
+    def static_or_marker(dims: Sequence[Dim]) -> list[int]:
+        return [ir.ShapedType.get_dynamic_size() if isinstance(dim, Size) else dim for dim in dims]
+
+    return memref.reinterpret_cast(
+        type_, base, [], emit_dynamic(shape), emit_dynamic(strides), [0], static_or_marker(shape),
+        static_or_marker(strides),
+    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Finds the bytes, zero points and scales from which the generics before an operand compute its values."""
+"""Finds the bytes, zero points and scales from which generics compute the values of an operand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from buddy.compiler.mlir.walk import constant_of, defining_op
 from buddy.compiler.passes.kernels.contraction import indexing_maps
 from buddy.compiler.protocol.errors import BuddyError
 
-_INT8, _UINT8, _INT32 = TensorDType.Int8, TensorDType.UInt8, TensorDType.Int32
+_INT8 = TensorDType.Int8
+_UINT8 = TensorDType.UInt8
+_INT32 = TensorDType.Int32
 # Ops that convert an integer to a wider one, or to a float, with the type of bytes that they read.
 _EXTENSIONS = {"arith.extui": _UINT8, "arith.extsi": _INT8, "arith.uitofp": _UINT8, "arith.sitofp": _INT8}
 _FROM_INTEGER = ("arith.uitofp", "arith.sitofp")
@@ -24,7 +26,10 @@ class UnchangedError(BuddyError):
 
 @dataclass(frozen=True)
 class QuantisationParameter:
-    """A scale or a zero point: a number, a value of a scalar type, or a tensor with the dims `dims` of the operand."""
+    """A scale or a zero point: a number, a value of a scalar type, or a tensor.
+
+    The dims of a tensor are the dims `dims` of the operand that it belongs to.
+    """
 
     value: Any
     dtype: TensorDType = _INT32
@@ -112,10 +117,14 @@ class _Body:
         return owner if owner is not None and owner in self._ops and owner.name in names else None
 
     def is_input(self, value: ir.Value, number: int) -> bool:
+        """True if `value` is the element of operand `number`."""
         return bool(value == self._arguments[number])
 
     def zero_point_of(self, value: ir.Value) -> QuantisationParameter:
-        """Returns a zero point. Raises `UnchangedError` for one that the body computes in another way."""
+        """Returns the zero point that `value` of the body is: a constant, or an element of an operand, widened or not.
+
+        Raises `UnchangedError` for another value.
+        """
         constant = constant_of(value)
         if isinstance(constant, ir.IntegerAttr):
             return QuantisationParameter(int(constant.value))
@@ -125,7 +134,10 @@ class _Body:
         return self._argument(value, _INT32)
 
     def scale_of(self, value: ir.Value) -> QuantisationParameter:
-        """Returns a scale. Raises `UnchangedError` for one that the body computes in another way."""
+        """Returns the scale that `value` of the body is: a constant, rounded or not, or an element of an operand.
+
+        Raises `UnchangedError` for another value.
+        """
         rounding = self.op_of(value, "arith.truncf")
         constant = constant_of(value if rounding is None else rounding.operands[0])
         if isinstance(constant, ir.FloatAttr):
@@ -152,7 +164,8 @@ class _Body:
 def _is_elementwise(owner: ir.Operation) -> bool:
     """True if a generic reads its first operand, and writes its result, in the order of its loops."""
     maps = indexing_maps(owner)
-    return len(owner.results) == 1 and all(m == ir.AffineMap.get_identity(m.n_dims) for m in (maps[0], maps[-1]))
+    are_identities = all(map_ == ir.AffineMap.get_identity(map_.n_dims) for map_ in (maps[0], maps[-1]))
+    return len(owner.results) == 1 and are_identities
 
 
 def is_zero(value: ir.Value) -> bool:

@@ -34,8 +34,8 @@ _READS = frozenset(
 class ReadInPlace(MlirPass):
     """Removes copies whose source is not written while they are in use.
 
-    Functions take dense buffers without an offset, so bufferization copies a slice of a tensor for each call. For a
-    dense slice, a pointer to its start is passed instead.
+    Functions take dense buffers without an offset, so bufferization copies a slice of a tensor for each call. If the
+    slice is dense, a pointer to its start is passed instead.
     """
 
     name: ClassVar[str] = "read-in-place"
@@ -83,7 +83,11 @@ class _Readers:
         name = symbol_of(function)
         if name not in self.read_only_functions:
             arguments = function.regions[0].blocks[0].arguments
-            buffers = [a for a in arguments if isinstance(a.type, ir.MemRefType) and not is_unaliased(a)]
+            buffers = [
+                argument
+                for argument in arguments
+                if isinstance(argument.type, ir.MemRefType) and not is_unaliased(argument)
+            ]
             self.read_only_functions[name] = all(map(self.is_only_read, buffers))
         return self.read_only_functions[name]
 
@@ -102,6 +106,7 @@ class _Readers:
         return op.name in ("memref.copy", "linalg.transpose", "linalg.broadcast") and number == 0
 
     def _callee_only_reads(self, name: str, number: int) -> bool:
+        """True if function `name` does not write to its argument `number`; false if its body is not known."""
         function = self.functions.get(name)
         if function is None or not function.regions[0].blocks:
             return False
@@ -113,7 +118,7 @@ class _Readers:
 
 
 def _uses(value: ir.Value) -> Iterator[tuple[ir.Operation, int]]:
-    """Yields the ops that access the memory of `value`, each with the number of the operand."""
+    """Yields the ops that access the memory of the buffer `value`, each with the number of the operand."""
     users = set(accessing_ops(value))
     for user in users:
         for number, operand in enumerate(user.operands):
@@ -148,7 +153,7 @@ def _is_source_unchanged(op: ir.Operation, source: ir.Value, readers: _Readers) 
 def _offset_of_source(source: ir.Value, target: ir.Value, entry: ir.Operation | None) -> int | None:
     """Returns the byte offset of `source` in its buffer.
 
-    Returns `None` if `source` does not have the layout of `target`. A source with an offset must be a view of an
+    Returns `None` if `source` does not have the layout of `target`, or if it has an offset and is not a view of an
     argument of the function `entry`.
     """
     try:

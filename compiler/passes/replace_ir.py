@@ -18,7 +18,7 @@ from buddy.compiler.passes.base import MlirPass, PassContext, PassError, registe
 from buddy.compiler.protocol.pass_facts import REPLACE_IR
 from buddy.compiler.protocol.text.diff import difference
 
-# How the parser prints a location, and an error with its line and column, if the text is not from a file.
+# How MLIR prints the location of an op in text that is not from a file, `loc("-":LINE:COLUMN)`, and a parse error.
 _LOCATION = re.compile(r'loc\("-":(\d+):\d+\)')
 _PARSE_ERROR = re.compile(r'"-":(\d+):(\d+): (.*)')
 
@@ -48,7 +48,10 @@ class ReplaceIr(MlirPass):
 
 
 def _sets_of_lines(root: ir.Operation, text: str, locations: LocationSets) -> list[int]:
-    """Returns the number of the set of graph nodes for each line of `text`, which is an edit of the text of `root`."""
+    """Returns the number of the set of graph nodes for each line of `text`, which is an edit of the text of `root`.
+
+    Unchanged lines keep their sets. Lines that an edit adds get the union of the sets of the lines that it removes.
+    """
     printed = print_mlir(print_with_locations(root, locations).text, locations)
     old_sets = list(printed.line_sets)
     new_sets: list[int] = []

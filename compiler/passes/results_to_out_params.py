@@ -86,7 +86,7 @@ def _move_results(function: ir.Operation, name: str, context: PassContext) -> No
 
 
 def _extend_argument_attributes(function: ir.Operation, inputs: int, numbers: Sequence[int]) -> None:
-    """Adds the attributes of the arguments for the results in `numbers`; the function has `inputs` arguments before."""
+    """Adds the attributes of the arguments for the results in `numbers`; the function has `inputs` arguments so far."""
     empty = ir.DictAttr.get({})
     attributes = result_attributes(function)
     sizes = ({SIZES: attributes[number]} if len(attributes[number]) else {} for number in numbers)
@@ -100,7 +100,7 @@ def _extend_argument_attributes(function: ir.Operation, inputs: int, numbers: Se
 
 
 def _write_results(region: ir.Region, numbers: Sequence[int]) -> list[tuple[ir.Location, str]]:
-    """Adds an argument to a function for each result in `numbers`, and writes the result to it.
+    """Adds an argument for each result in `numbers` to the function with the body `region`; writes the result to it.
 
     Returns (location, text) of a remark for each result and each return op: a function of several blocks may have
     several return ops.

@@ -94,9 +94,10 @@ def _tile_op(op: ir.Operation) -> tuple[list[ir.Operation], str]:
 
 
 class _Tiling:
-    """Emits loops over tiles of `op`. The constructor emits the computation of all loop bounds.
+    """Emits loops over tiles of `op`. The constructor emits the computation of the number of iterations of each loop.
 
-    `starts` and `sizes` of a tile have one entry per loop of `op`.
+    The methods describe a tile by `starts` and `sizes`, which have one entry per loop of `op`: the first iteration, and
+    the number of iterations.
     """
 
     def __init__(self, op: ir.Operation, loops: list[DynamicLoop]) -> None:
@@ -154,6 +155,7 @@ class _PlainTiling(_Tiling):
     """Tiles an op that is not a contraction: one element along each dynamic loop, or vectors along one of them."""
 
     def emit(self) -> tuple[list[ir.Operation], str]:
+        """Emits the op in tiles; returns the ops and the text that `_tile_op` returns."""
         untiled = [not _must_tile(loop) for loop in self.loops]
         vector_loop = self._choose_vector_loop(untiled)
         starts: list[Index] = [0] * len(self.loops)
@@ -197,6 +199,7 @@ class _ContractionTiling(_Tiling):
     """
 
     def emit(self) -> tuple[list[ir.Operation], str]:
+        """Emits the op in tiles; returns the ops and the text that `_tile_op` returns."""
         tiled = [i for i, loop in enumerate(self.loops) if _must_tile(loop)]
         # A loop that indexes all three operands is a batch. The loops of a convolution are not blocked: one image is
         # enough work for a kernel, and the padding of a block of images would be computed too.
@@ -234,7 +237,10 @@ class _ContractionTiling(_Tiling):
     # ---- one dynamic size --------------------------------------------------------------------------------------------
 
     def _emit_row_blocks(self, loop: int, starts: list[Index], sizes: list[int], new_ops: list[ir.Operation]) -> None:
-        """Emits blocks of rows on views of the operands, and the last rows, fewer than a block, on padded copies."""
+        """Emits blocks of rows on views of the operands, and the last rows, fewer than a block, on padded copies.
+
+        Sets the entries of `starts` and `sizes` for `loop`, and adds the copies to `new_ops`.
+        """
         size = self.sizes[loop]
         assert not isinstance(size, int)
         first: ir.Value = constant(0)
@@ -263,7 +269,10 @@ class _ContractionTiling(_Tiling):
     def _emit_copied_tiles(
         self, blocked: list[int], starts: list[Index], sizes: list[int], new_ops: list[ir.Operation]
     ) -> None:
-        """Emits one tile of the result at a time, in a buffer, and adds the products of tiles of the inputs to it."""
+        """Emits one tile of the result at a time, in a buffer, and adds the products of tiles of the inputs to it.
+
+        Tiles are parts of the `blocked` loops. Sets their entries of `starts`, and adds the copies to `new_ops`.
+        """
         reductions = [i for i in blocked if 2 not in self._operands_of(i)]
         padded = [_TILE_SIZE if i in blocked else n for i, n in enumerate(sizes)]
         valid: list[Index] = list(sizes)

@@ -58,7 +58,7 @@ def _vectorize(emitter: KernelEmitter, op: ir.Operation, context: PassContext) -
     if any(loop.size == 0 for loop in structured.loops):
         return "it has no elements"
     if structured.reductions:
-        # Raises an error if the body loads from memory or divides integers, or if a dim is reversed.
+        # Raises `UnsupportedError` if the body loads from memory or divides integers, or if a dim is reversed.
         analyse_vectorizable(op)
     emit = emit_reduction if structured.reductions else emit_elementwise
     with ir.InsertionPoint(op), op.location:

@@ -63,7 +63,7 @@ def _emit_insertion(op: ir.Operation) -> ir.Value | None:
     Returns `None` if the padding value depends on the position, or if a width of the padding is an operand.
     """
     body = op.regions[0].blocks[0]
-    value = body.operations[0].operands[0]
+    value = body.operations[0].operands[0]  # of `tensor.yield`, if that is the only op
     starts = list(ir.DenseI64ArrayAttr(op.attributes["static_low"]))
     is_index = isinstance(value, ir.BlockArgument) and value.owner == body
     if len(body.operations) > 1 or is_index or len(op.operands) > 1:

@@ -91,8 +91,9 @@ class _Functions:
             calls = [op for op in calls_in(self.functions[name]) if self._body_of(callee_of(op))]
             for op in calls:
                 visit(callee_of(op))
+            # The order of keys is the order of insertion: the caller moves behind its callees.
             del calls_by_caller[name]
-            calls_by_caller[name] = calls  # after its callees
+            calls_by_caller[name] = calls
 
         for name in self.functions:
             visit(name)
@@ -102,13 +103,17 @@ class _Functions:
         """Yields (operand, result) of `call` if the callee reads the operand only before it writes the result."""
         values, body = list(call.operands), self._body_of(callee_of(call))
         arguments = list(body.arguments) if body is not None else []
+        # Out-parameters are unaliased; other arguments are inputs.
         for j, result in enumerate(values[: len(arguments)]):
             for i, value in enumerate(values[: len(arguments)]):
-                has_types = is_unaliased(arguments[j]) and not is_unaliased(arguments[i]) and value.type == result.type
-                if has_types and _is_passed_once(value, values) and self._is_read_first(callee_of(call), i, j):
+                is_input_and_result = is_unaliased(arguments[j]) and not is_unaliased(arguments[i])
+                if not is_input_and_result or value.type != result.type or not _is_passed_once(value, values):
+                    continue
+                if self._is_read_first(callee_of(call), i, j):
                     yield value, result
 
     def _body_of(self, name: str) -> ir.Block | None:
+        """Returns the first block of a function; `None` if the module has no function `name` with a body."""
         function = self.functions.get(name)
         return function.regions[0].blocks[0] if function is not None and len(function.regions[0].blocks) else None
 
@@ -225,6 +230,7 @@ def _is_whole(value: ir.Value) -> bool:
 
 
 def is_allocated(root: ir.Value) -> bool:
+    """True if the buffer `root` is the result of an allocation."""
     return isinstance(root, ir.OpResult) and root.owner.name == "memref.alloc"
 
 

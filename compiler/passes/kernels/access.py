@@ -9,11 +9,14 @@ from buddy.compiler.mlir.bindings import arith, ir, memref, tensor
 from buddy.compiler.mlir.walk import bytes_of
 from buddy.compiler.protocol.errors import BuddyError
 
-SizeAndStride = tuple[int, int]  # size of a loop, and a stride along it in elements
+SizeAndStride = tuple[int, int]  # size of a loop, and an operand's stride along it, in elements
 
 
 class UnsupportedError(BuddyError):
     """A pass or its kernel generator does not support an op; the text is the reason, which a remark shows."""
+
+
+# ---- layouts of memrefs ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -78,12 +81,21 @@ def flat_type(type_: ir.Type) -> ir.Type:
     return ir.Type.parse(f"memref<{layout.span}x{type_.element_type}{strided}{space}>")
 
 
+def is_used(value: ir.Value) -> bool:
+    """True if an op uses `value`."""
+    return any(True for _ in value.uses)
+
+
+# ---- loops of structured ops -----------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Loop:
-    """One loop of a structured op: its size, the stride of each operand (0 if constant), whether it is a reduction.
+    """One loop of a structured op: its size, each operand's stride along it, and whether it is a reduction.
 
-    `dims` are the dims of the op's iteration space that were merged into the loop. `used` says for each operand whether
-    the loop indexes it: the stride may be 0 even then.
+    A stride, in elements, is 0 for an operand that does not vary along the loop. `dims` are the dims of the op's
+    iteration space that were merged into the loop. `used` says for each operand whether the loop indexes it; the stride
+    may be 0 even then.
     """
 
     size: int
@@ -115,9 +127,13 @@ def loops_of(
             for loop, factor in terms:
                 strides[operand][loop] += stride * factor
                 used[operand][loop] = True
+    # From one list per operand to one tuple per loop.
+    strides_by_loop, used_by_loop = zip(*strides, strict=True), zip(*used, strict=True)
     return [
-        Loop(size, tuple(s[d] for s in strides), reductions[d], (d,), tuple(u[d] for u in used))
-        for d, size in enumerate(sizes)
+        Loop(size, loop_strides, is_reduction, (dim,), loop_used)
+        for dim, (size, is_reduction, loop_strides, loop_used) in enumerate(
+            zip(sizes, reductions, strides_by_loop, used_by_loop, strict=True)
+        )
     ]
 
 
@@ -130,15 +146,18 @@ def start_offsets(maps: Sequence[ir.AffineMap], layouts: Sequence[MemrefLayout])
 
 
 def _terms(expression: ir.AffineExpr) -> tuple[list[tuple[int, int]], int]:
-    """Returns (loop, factor) for each term of a linear index such as `2 * h + kh`, and the constant term."""
+    """Returns (loop, factor) for each term of a linear index such as `2 * h + kh`, and the constant term.
+
+    Raises `UnsupportedError` for another index.
+    """
     if isinstance(expression, ir.AffineDimExpr):
         return [(expression.position, 1)], 0
     if isinstance(expression, ir.AffineAddExpr):
         (left, first), (right, second) = _terms(expression.lhs), _terms(expression.rhs)
         return [*left, *right], first + second
     if isinstance(expression, ir.AffineMulExpr) and isinstance(expression.rhs, ir.AffineConstantExpr):
-        (terms, constant), by = _terms(expression.lhs), expression.rhs.value
-        return [(loop, factor * by) for loop, factor in terms], constant * by
+        (terms, constant), multiplier = _terms(expression.lhs), expression.rhs.value
+        return [(loop, factor * multiplier) for loop, factor in terms], constant * multiplier
     if isinstance(expression, ir.AffineConstantExpr):
         return [], expression.value
     raise UnsupportedError(f"index {expression} is not a sum of loop indices")
@@ -186,6 +205,18 @@ def _are_contiguous(outer: Loop, inner: Loop) -> bool:
     )
 
 
+def row_major_strides(sizes: Sequence[int], stride: int) -> list[int]:
+    """Returns row-major strides over `sizes` with `stride` as the last one."""
+    strides: list[int] = []
+    for size in reversed(sizes):
+        strides.insert(0, stride)
+        stride *= size
+    return strides
+
+
+# ---- buffers of bytes ------------------------------------------------------------------------------------------------
+
+
 def byte_type(size: int) -> ir.Type:
     """Returns the type of a buffer of `size` bytes."""
     return ir.MemRefType.get([size], ir.IntegerType.get_signless(8))
@@ -212,13 +243,15 @@ def retype_as_bytes(function: ir.Operation, argument: ir.BlockArgument) -> ir.Va
     return argument
 
 
+# ---- reshapes that add or drop unit dims -----------------------------------------------------------------------------
+
 _RESHAPES = ("tensor.expand_shape", "tensor.collapse_shape")
 
 
 def skip_unit_reshapes(value: ir.Value, map_: ir.AffineMap) -> tuple[ir.Value, ir.AffineMap]:
-    """Returns the source of the reshapes that give `value` its unit dims, and the map to read the source.
+    """Skips the reshapes before `value` that only add or drop unit dims.
 
-    The map reads the same elements of the source as `map_` reads of `value`.
+    Returns their source, and the map that reads of the source what `map_` reads of `value`.
     """
     while isinstance(value, ir.OpResult) and value.owner.name in _RESHAPES:
         results = _source_indices(value, list(map_.results))
@@ -254,7 +287,8 @@ def _tensor_type(shape: Sequence[int], value: ir.Value) -> ir.Type:
 def reassociation_without(shape: Sequence[int], dims: Sequence[int]) -> list[list[int]]:
     """Returns the reassociation of a reshape that drops the unit dims `dims` of `shape`.
 
-    Each remaining dim has a group; each dim in `dims` is in the group before it, or in the first one.
+    There is a group for each remaining dim. A dim in `dims` joins the group of the remaining dim before it, or the
+    first group.
     """
     groups: list[list[int]] = []
     leading_dims: list[int] = []
@@ -291,6 +325,11 @@ def _source_indices(value: ir.Value, indices: list[ir.AffineExpr]) -> list[ir.Af
 def reassociation(op: ir.Operation) -> list[list[int]]:
     """Returns the groups of dims of a reshape op."""
     return [[_integer(dim) for dim in ir.ArrayAttr(group)] for group in ir.ArrayAttr(op.attributes["reassociation"])]
+
+
+def permutation_of(transpose: ir.Operation) -> list[int]:
+    """Returns the permutation of a `linalg.transpose`: dim `i` of the result is dim `permutation[i]` of the source."""
+    return list(ir.DenseI64ArrayAttr(transpose.attributes["permutation"]))
 
 
 def _non_unit_dim(group: list[int], shape: list[int]) -> int | None:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from buddy.compiler.mlir.bindings import arith, func, ir, memref
 from buddy.compiler.passes.kernels.access import UnsupportedError
-from buddy.compiler.passes.kernels.calls import argument_types, flat_operands
+from buddy.compiler.passes.kernels.calls import kernel_body
 from buddy.compiler.passes.kernels.contraction import Contraction
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter
 from buddy.compiler.support.blas import gemm_symbol
 
-# Enumeration values in cblas.h.
+# Values of the enumerations CBLAS_LAYOUT and CBLAS_TRANSPOSE in cblas.h.
 _ROW_MAJOR, _NOT_TRANSPOSED, _TRANSPOSED = 101, 111, 112
 
 _BYTES = {"f32": 4, "f64": 8}
@@ -84,6 +84,7 @@ def declare_gemm(root: ir.Operation, element: str, index_bits: int) -> str:
     if name not in declared:
         enum, size, scalar = ir.IntegerType.get_signless(32), _size_type(index_bits), ir.Type.parse(element)
         pointer = ir.IntegerType.get_signless(64)
+        # Layout, transpositions of A and B; m, n, k; alpha; A and B with their leading dimensions; beta; C with its.
         inputs = [*[enum] * 3, *[size] * 3, scalar, pointer, size, pointer, size, scalar, pointer, size]
         with ir.InsertionPoint(root.regions[0].blocks[0]):
             func.FuncOp(name, (inputs, []), visibility="private")
@@ -102,14 +103,10 @@ def emit_blas_wrapper(
 
     `types` are those of the operands. Unless `accumulate`, the old values of C are not read.
     """
-    function = func.FuncOp(name, (argument_types(types), []), visibility="private")
-    entry = function.add_entry_block()
-    with ir.InsertionPoint(entry):
-        terminator = func.ReturnOp([])
-    with ir.InsertionPoint(terminator):
-        first, second, c = flat_operands(entry.arguments, types)
+    with kernel_body(name, types) as (function, e, operands):
+        first, second, c = operands
         inputs = (second, first) if contraction.swapped else (first, second)
-        _BlasCalls(KernelEmitter(entry), [*inputs, c], contraction, callee, index_bits, accumulate).emit()
+        _BlasCalls(e, [*inputs, c], contraction, callee, index_bits, accumulate).emit()
     return function
 
 

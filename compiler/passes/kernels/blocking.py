@@ -15,9 +15,12 @@ from buddy.compiler.passes.kernels.dot_instructions import (
     WORD_BYTES,
     DotInstruction,
 )
-from buddy.compiler.passes.kernels.emit import block_counts
+from buddy.compiler.passes.kernels.emit import block_counts, ceil_div, round_up
 from buddy.compiler.support.target import CACHE_WAYS, FMA_LATENCY, L2_VECTORS_PER_CYCLE, Target
 
+# Where a kernel reads B: in place ("direct"); from one panel that it packs when needed ("panel"); from panels that were
+# packed before its call ("packed"); in place along K, without register blocks ("dot"); in place as one stream of rows
+# ("stream").
 BSource = Literal["direct", "panel", "packed", "dot", "stream"]
 
 # Vectors of columns in a register block.
@@ -71,17 +74,9 @@ _MIN_COPIED_COLUMNS = 4
 
 @dataclass(frozen=True)
 class GemmBlocking:
-    """`rows` x `vectors * lanes` elements of C stay in registers over `depth` steps of K.
+    """How a kernel computes C: `rows` x `vectors * lanes` elements stay in registers over `depth` steps of K.
 
-    `b_source` says where B is read: in place ("direct"), from one panel that is packed when needed ("panel"), from
-    panels that were packed before the call ("packed"), in place along K ("dot", without register blocks), or in place
-    as one stream of rows ("stream": `depth` rows at once, over `vectors * lanes` columns). `chunk` is the number of
-    rows of C in an iteration of the outer loop, which threads share (0: all rows). With `packs_a`, the kernel copies
-    these rows of A, too, and multiplies them with `strip` columns of B. `dot` is the name of the instruction that
-    multiplies groups of narrow elements, if any; it reads B from panels, and with `copies_a` the kernel copies all of A
-    first. With `fixed_point`, rows of f32 are converted to bytes, as in `gemm.fixed_point`; with `prefetches`, that
-    kernel prefetches B. With `shares_column_sums`, an iteration adds up B's columns once, for an instruction that needs
-    their sums, instead of for each block of rows.
+    If B is read as a stream, `depth` of its rows are read at once instead, over `vectors * lanes` columns.
     """
 
     rows: int
@@ -89,13 +84,14 @@ class GemmBlocking:
     lanes: int
     depth: int
     b_source: BSource
-    chunk: int = 0
-    packs_a: bool = False
+    chunk: int = 0  # rows of C in an iteration of the outer loop, which threads share; 0: all rows
+    packs_a: bool = False  # the kernel copies the rows of A of a chunk, and multiplies them with `strip` columns of B
     strip: int = 0
-    dot: str = ""
-    copies_a: bool = False
-    fixed_point: bool = False
-    prefetches: bool = False
+    dot: str = ""  # the instruction that multiplies groups of narrow elements, with B in panels; "": multiply-adds
+    copies_a: bool = False  # the kernel copies all of A first, with rows contiguous along K
+    fixed_point: bool = False  # rows of f32 are converted to bytes, as in `gemm.fixed_point`
+    prefetches: bool = False  # that kernel prefetches B
+    # An instruction that needs the sums of B's columns gets them once per iteration, not once per block of rows.
     shares_column_sums: bool = False
 
     @property
@@ -134,11 +130,15 @@ class GemmBlocking:
             return f"dot products in vectors of {self.lanes}"
         if self.b_source == "stream":
             return f"rows of B streamed in vectors of {self.lanes}"
-        notes = [f"{self.rows}x{self.columns} register block", f"{self.b_source} B"] + [
-            "fixed-point A"
-        ] * self.fixed_point
-        notes += ["packed A"] * self.packs_a + ["copied A"] * self.copies_a + [self.dot] * bool(self.dot)
-        return ", ".join(notes)
+        notes = [
+            f"{self.rows}x{self.columns} register block",
+            f"{self.b_source} B",
+            "fixed-point A" if self.fixed_point else "",
+            "packed A" if self.packs_a else "",
+            "copied A" if self.copies_a else "",
+            self.dot,
+        ]
+        return ", ".join(note for note in notes if note)
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def choose_gemm_blocking(
     b_source: BSource | None = None,
     requested: RequestedBlocking = RequestedBlocking(),
 ) -> GemmBlocking:
-    """Returns the blocking with the least estimated time, of those that read B at `b_source` if it is given.
+    """Returns the blocking with the least estimated time; if `b_source` is given, of those that read B there.
 
     A `requested` register block is used as far as C has enough rows and columns. Raises `UnsupportedError` if it
     exceeds the registers of `target`.
@@ -176,8 +176,8 @@ def choose_gemm_blocking(
         return _packed_a_blocking(contraction, rows, vectors, lanes, target, requested.depth)
     b_source = b_source or _choose_b_source(contraction, rows, target.l2)
     depth = _choose_depth(contraction, vectors * lanes * width, target.l2, requested.depth)
-    chunk, copies_a = _choose_chunk(contraction, rows, vectors * lanes, b_source), _widens_rows(contraction, lanes)
-    return GemmBlocking(rows, vectors, lanes, depth, b_source, chunk, copies_a=copies_a)
+    chunk = _choose_chunk(contraction, rows, vectors * lanes, b_source)
+    return GemmBlocking(rows, vectors, lanes, depth, b_source, chunk, copies_a=_widens_rows(contraction, lanes))
 
 
 def _rows_in_l1(contraction: Contraction, lanes: int, target: Target) -> int:
@@ -235,17 +235,18 @@ def _dot_blocking(
         shares_sums = needs_offset and m.size >= _MIN_ROWS_OF_SHARED_SUMS
         reserved = 2 if needs_offset and not shares_sums else 1
         rows, vectors = _register_block(m.size, n.size, lanes, registers, requested, reserved)
-        if lanes // 2 * WORD_BYTES in dict(instruction.intrinsics) and not requested.vectors:
+        if instruction.has_vectors_of(lanes // 2) and not requested.vectors:
             half = _register_block(m.size, n.size, lanes // 2, registers, requested, reserved)
             # Two instructions on half a vector take as long as one on a whole vector.
             time = _cost(m.size, n.size, lanes, rows, vectors)
-            if _cost(m.size, n.size, lanes // 2, *half) / 2 < _MAX_SHARE_OF_HALVES * time:
+            time_of_halves = _cost(m.size, n.size, lanes // 2, *half) / 2
+            if time_of_halves < _MAX_SHARE_OF_HALVES * time:
                 lanes, (rows, vectors) = lanes // 2, half
         copies_a = contraction.k[0].strides[0] != 1 or instruction.widens or needs_offset
         if b_source == "packed":
             row_bytes = vectors * lanes * byte_width(contraction.input_elements[1])
             depth = _choose_depth(contraction, row_bytes, target.l2, requested.depth)
-            depth = -(-depth // instruction.group) * instruction.group
+            depth = round_up(depth, instruction.group)
     chunk = _choose_chunk(contraction, rows, vectors * lanes, b_source)
     return GemmBlocking(
         rows, vectors, lanes, depth, b_source, chunk, dot=instruction.name, copies_a=copies_a,
@@ -277,23 +278,26 @@ def _streaming_blocking(contraction: Contraction, lanes: int) -> GemmBlocking:
     whole rows.
     """
     size, rows = contraction.n.size, max(1, contraction.m.size)
-    columns = size if size < _MIN_DIVIDED_ROW else max(_MIN_DIVIDED_ROW // 2, -(-size // _MAX_ROW_PIECES))
-    return GemmBlocking(rows, -(-columns // lanes), lanes, _STREAMED_ROWS, "stream")
+    columns = size if size < _MIN_DIVIDED_ROW else max(_MIN_DIVIDED_ROW // 2, ceil_div(size, _MAX_ROW_PIECES))
+    return GemmBlocking(rows, ceil_div(columns, lanes), lanes, _STREAMED_ROWS, "stream")
 
 
 def _choose_chunk(contraction: Contraction, rows: int, columns: int, b_source: BSource) -> int:
-    """Returns the rows of C per iteration: all, or a multiple of `rows` with enough iterations for threads."""
-    m, tiles = contraction.m.size, -(-contraction.n.size // columns)
-    for loop in contraction.outer:
-        tiles *= loop.size
-    blocks = -(-m // rows)
-    min_rows = -(-_MIN_ITERATION_FLOP // max(1, 2 * contraction.depth * columns))
+    """Returns the rows of C per iteration: all, or a multiple of `rows` with enough iterations for threads.
+
+    A register block has `rows` x `columns` elements.
+    """
+    m = contraction.m.size
+    # Iterations of the other loops that threads share.
+    tiles = ceil_div(contraction.n.size, columns) * math.prod(loop.size for loop in contraction.outer)
+    blocks = ceil_div(m, rows)
+    min_rows = ceil_div(_MIN_ITERATION_FLOP, max(1, 2 * contraction.depth * columns))
     min_rows = max(min_rows, _MIN_ROWS_OF_PANEL if b_source == "panel" else 1)
-    chunks = min(-(-_MIN_ITERATIONS // max(1, tiles)), max(1, m // min_rows))
+    chunks = min(ceil_div(_MIN_ITERATIONS, max(1, tiles)), max(1, m // min_rows))
     if chunks <= 1:
         return max(1, blocks) * rows
     equal_chunks = [count for count in range(chunks, 2 * chunks) if blocks % count == 0 and m // count >= min_rows]
-    return -(-blocks // (equal_chunks[0] if equal_chunks else chunks)) * rows
+    return ceil_div(blocks, equal_chunks[0] if equal_chunks else chunks) * rows
 
 
 def crosses_rows_of_a(contraction: Contraction) -> bool:
@@ -324,13 +328,13 @@ def _packed_a_blocking(
     """
     width, columns = byte_width(contraction.element), vectors * lanes
     limit = requested_depth or max(_MIN_DEPTH_LIMIT, target.l1 // 2 // (columns * width))
-    depth = -(-contraction.depth // -(-contraction.depth // limit))
-    blocks, panels = -(-contraction.m.size // rows), -(-contraction.n.size // columns)
+    depth = ceil_div(contraction.depth, ceil_div(contraction.depth, limit))
+    blocks, panels = ceil_div(contraction.m.size, rows), ceil_div(contraction.n.size, columns)
     outer = max(1, math.prod(loop.size for loop in contraction.outer))
-    max_blocks, min_blocks = max(1, target.l2 // 2 // (depth * width * rows)), -(-_MIN_PACKED_ROWS // rows)
-    chunks = max(-(-blocks // max_blocks), min(-(-_MIN_ITERATIONS // outer), blocks // min_blocks), 1)
-    strips = min(-(-_MIN_ITERATIONS // (outer * chunks)), contraction.n.size // _MIN_PACKED_COLUMNS, panels)
-    chunk, strip = -(-blocks // chunks) * rows, -(-panels // max(1, strips)) * columns
+    max_blocks, min_blocks = max(1, target.l2 // 2 // (depth * width * rows)), ceil_div(_MIN_PACKED_ROWS, rows)
+    chunks = max(ceil_div(blocks, max_blocks), min(ceil_div(_MIN_ITERATIONS, outer), blocks // min_blocks), 1)
+    strips = min(ceil_div(_MIN_ITERATIONS, outer * chunks), contraction.n.size // _MIN_PACKED_COLUMNS, panels)
+    chunk, strip = ceil_div(blocks, chunks) * rows, ceil_div(panels, max(1, strips)) * columns
     return GemmBlocking(rows, vectors, lanes, depth, "panel", chunk, packs_a=True, strip=strip)
 
 
@@ -340,14 +344,14 @@ def _register_block(
     """Returns rows and vectors of the register block with the least cost.
 
     `rows_of_b` is the number of rows of vectors that are live in addition to the sums; a block has at most `max_rows`
-    rows (0: as many as registers). Raises `UnsupportedError` if the
-    requested block does not fit into the registers.
+    rows (0: as many as registers). Raises `UnsupportedError` if the requested block does not fit into the registers.
     """
-    # A single row needs no more sums than hide the latency, and narrow panels are shared more evenly.
+    # A single row needs only as many sums as hide the latency of a multiply-add, and narrow panels are shared more
+    # evenly.
     max_vectors = _MAX_VECTORS if m > 1 else FMA_LATENCY
     candidates = [
         (rows, vectors)
-        for vectors in _sizes(min(max_vectors, max(1, -(-n // lanes))), requested.vectors)
+        for vectors in _sizes(min(max_vectors, max(1, ceil_div(n, lanes))), requested.vectors)
         for rows in _sizes(max(1, min(m, max_rows or registers)), requested.rows)
         if (rows + rows_of_b) * vectors + 1 <= registers  # sums, a row of B, a broadcast element of A
     ]
@@ -366,7 +370,7 @@ def _cost(m: int, n: int, lanes: int, rows: int, vectors: int) -> float:
     return sum(
         row_count * column_count * block_cycles(row_size, column_size)
         for row_size, row_count in block_counts(m, rows)
-        for column_size, column_count in block_counts(-(-n // lanes), vectors)
+        for column_size, column_count in block_counts(ceil_div(n, lanes), vectors)
     )
 
 
@@ -404,12 +408,12 @@ def _stays_in_l2(contraction: Contraction, l2: int) -> bool:
 def _choose_depth(contraction: Contraction, row_bytes: int, l2: int, requested: int) -> int:
     """Returns the steps of K per block: K in equal blocks that are not longer than a limit.
 
-    The limit is the requested number, or the number of steps with which a panel of B fills its share of the L2 cache.
-    Of several loops of K, the last one is split, if it is long.
+    The limit is the requested number, or the number of steps with which a panel of B, `row_bytes` bytes for each step,
+    fills its share of the L2 cache. Of several loops of K, the last one is split, if it is long.
     """
     if len(contraction.k) != 1 and (not contraction.k or contraction.k[-1].size < _MIN_INNER_DEPTH):
         return max(1, contraction.depth)
     size = contraction.k[-1].size
     limit = requested or max(_MIN_DEPTH_LIMIT, int(_PANEL_SHARE_OF_L2 * l2) // row_bytes)
-    blocks = max(1, -(-size // limit))
-    return max(1, -(-size // blocks))
+    blocks = max(1, ceil_div(size, limit))
+    return max(1, ceil_div(size, blocks))

@@ -36,10 +36,10 @@ def clone_ops(
 
 @dataclass(frozen=True)
 class VectorPosition:
-    """The position of a vector in the loops of an op: lane `i` is element `start + i` along `dim`.
+    """The position of a vector in the loops of an op: lane `i` is iteration `start + i` of the loop over `dim`.
 
     Only the first `active` lanes are in use (`None`: all). `uniform` maps each argument of the body that is equal in
-    all lanes to its scalar, and `indices` maps the dims of the other loops to their indices.
+    all lanes to its scalar, and `indices` maps the dims of the other loops to the indices there.
     """
 
     dim: int
@@ -52,7 +52,7 @@ class VectorPosition:
 class VectorBody:
     """Emits the body of `op` with a vector of `lanes` for every scalar, once for each call of `emit`.
 
-    `skip` are body ops that are not emitted.
+    The ops in `skip` are not emitted: the caller emits them in another way, or not at all.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class VectorBody:
     def emit(
         self, vectors: dict[ir.Value, ir.Value], position: VectorPosition | None = None
     ) -> dict[ir.Value, ir.Value]:
-        """Emits the body on `vectors`, by its arguments; returns the vectors of all values of the body.
+        """Emits the body on `vectors`, which has vectors for its arguments; returns those of all values of the body.
 
         With `position`, the body may read indices and load from memory, and values that are equal in all lanes are
-        computed as scalars.
+        computed as scalars first.
         """
         vectors, uniform = dict(vectors), dict(position.uniform) if position is not None else {}
         for op in self.op.block.operations:
@@ -115,6 +115,7 @@ class VectorBody:
         uniform: dict[ir.Value, ir.Value],
         position: VectorPosition,
     ) -> bool:
+        """True if the result of `op` is equal in all lanes."""
         if op.name == "linalg.index":
             return _dim(op) != position.dim
         return len(op.results) == 1 and all(
@@ -126,6 +127,7 @@ class VectorBody:
         return value in self.op.scalars or (value not in vectors and _defining_block(value) != self.op.block)
 
     def _emit_scalar(self, op: ir.Operation, uniform: dict[ir.Value, ir.Value], position: VectorPosition) -> ir.Value:
+        """Emits `op`, whose result is equal in all lanes, on scalars; returns its result."""
         if op.name == "arith.constant":
             return self.e.constant(op.attributes["value"])
         if op.name == "linalg.index":
@@ -144,6 +146,7 @@ class VectorBody:
         uniform: dict[ir.Value, ir.Value],
         position: VectorPosition | None,
     ) -> list[ir.Value]:
+        """Emits `op` on vectors; returns its results."""
         if op.name == "arith.constant":
             return [self.broadcast(op.results[0])]
         if op.name == "linalg.index":
@@ -155,6 +158,7 @@ class VectorBody:
         types = [ir.VectorType.get([self.lanes], result.type) for result in op.results]
         operands = [self.vector_of(operand, vectors) for operand in op.operands]
         if op.name in TRAPPING_OPS and position is not None and position.active is not None:
+            # Unused lanes divide by one.
             one = self.e.splat(operands[1].type, 1)
             operands[1] = arith.select(self.e.mask(self.lanes, position.active), operands[1], one)
         return list(ir.Operation.create(op.name, types, operands, attributes_of(op)).results)

@@ -1,4 +1,4 @@
-"""Emits calls of kernels, each of which it emits once, and converts their memref arguments.
+"""Emits each distinct kernel once, and calls of it; converts the memrefs that calls pass.
 
 Calls pass buffers as bare pointers, which do not include an offset. A memref with a dynamic offset is therefore passed
 as two arguments: its base and its offset.
@@ -6,7 +6,8 @@ as two arguments: its base and its offset.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.mlir.walk import has_identity_layout, nested_ops, root_of, unique_symbol
 from buddy.compiler.mlir.write_effects import WriteEffects
 from buddy.compiler.passes.kernels.access import flat_type, flatten, layout_of
+from buddy.compiler.passes.kernels.emit import KernelEmitter
 from buddy.compiler.passes.kernels.packing import Packing, emit_pack_function
 from buddy.compiler.passes.kernels.weights import ArgumentId, PackedWeights, mark_streamed
 
@@ -29,7 +31,7 @@ def call_arguments(values: Sequence[ir.Value]) -> list[ir.Value]:
     return [argument for value in values for argument in _arguments_of(value)]
 
 
-def flat_operands(arguments: Sequence[ir.Value], types: Sequence[ir.Type]) -> list[ir.Value]:
+def _flat_operands(arguments: Sequence[ir.Value], types: Sequence[ir.Type]) -> list[ir.Value]:
     """Emits the operands of `types` as 1-D memrefs, from the `arguments` of a kernel."""
     remaining = iter(arguments)
     return [
@@ -38,6 +40,20 @@ def flat_operands(arguments: Sequence[ir.Value], types: Sequence[ir.Type]) -> li
         else flatten(next(remaining))
         for type_ in types
     ]
+
+
+@contextmanager
+def kernel_body(name: str, types: Sequence[ir.Type]) -> Iterator[tuple[func.FuncOp, KernelEmitter, list[ir.Value]]]:
+    """Emits a private function for operands of `types`; the `with` block emits its body.
+
+    Yields the function, the emitter of the body, and the operands as 1-D memrefs.
+    """
+    function = func.FuncOp(name, (argument_types(types), []), visibility="private")
+    entry = function.add_entry_block()
+    with ir.InsertionPoint(entry):
+        terminator = func.ReturnOp([])
+    with ir.InsertionPoint(terminator):
+        yield function, KernelEmitter(entry), _flat_operands(entry.arguments, types)
 
 
 def _has_dynamic_offset(type_: ir.Type) -> bool:
@@ -83,10 +99,10 @@ class KernelCalls:
         self.packs = pack_weights
         self._weights = PackedWeights(root)
         self._is_within_limit = not pack_limit or self._weights.entry_bytes <= pack_limit << 20
-        # The name, the function, and the locations of its calls.
+        # Of each kernel: its name, its function, and the locations of its calls.
         self._functions: dict[Hashable, tuple[str, ir.Operation, list[ir.Location]]] = {}
-        self._packed_for: dict[Packing, list[Any]] = {}  # locations of the ops that read the packed weights
-        self._packed_before: list[_PackedBeforeLoop] = []
+        self._readers_of_packing: dict[Packing, list[Any]] = {}  # locations of the ops that read packed weights
+        self._packed_before_loops: list[_PackedBeforeLoop] = []
 
     def parameter(self, value: ir.Value) -> ArgumentId | None:
         """Returns the argument of which `value` is a contiguous view, if it is a parameter; otherwise `None`."""
@@ -102,21 +118,21 @@ class KernelCalls:
     def packed(self, parameter: ArgumentId, packing: Packing, location: ir.Location) -> ir.Value:
         """Returns the buffer with the packed weights of `parameter`, for the op at `location`."""
         assert self.packs, "only weights that can be packed before the call are parameters"
-        self._packed_for.setdefault(packing, []).append(location)
+        self._readers_of_packing.setdefault(packing, []).append(location)
         return self._weights.packed(parameter, packing)
 
     def pack_before_loop(
         self, loop: ir.Operation, value: ir.Value, packing: Packing, location: ir.Location
     ) -> ir.Value:
         """Returns a buffer with `value` packed before `loop`, inside which `value` does not change."""
-        for packed in self._packed_before:
+        for packed in self._packed_before_loops:
             if packed.packing == packing and packed.holds(loop, value):
-                self._packed_before.append(replace(packed, loop=loop))
+                self._packed_before_loops.append(replace(packed, loop=loop))
                 return packed.buffer
         type_ = ir.MemRefType.get(list(packing.shape), value.type.element_type)
         with ir.InsertionPoint(loop), location:
             buffer = memref.alloc(type_, [], [])
-        self._packed_before.append(_PackedBeforeLoop(loop, value, packing, buffer))
+        self._packed_before_loops.append(_PackedBeforeLoop(loop, value, packing, buffer))
         self.call(
             loop, ("pack", packing), "pack_before_loop", [value, buffer], location,
             lambda name, types: emit_pack_function(name, types[0], types[1], packing, public=False),
@@ -124,8 +140,8 @@ class KernelCalls:
         return buffer
 
     def requested_packing(self, loop: ir.Operation, value: ir.Value) -> Packing | None:
-        """Returns the packing of `value` before `loop` that another kernel has requested, if any."""
-        return next((packed.packing for packed in self._packed_before if packed.holds(loop, value)), None)
+        """Returns the packing of `value` before `loop` that another kernel has requested, or `None`."""
+        return next((packed.packing for packed in self._packed_before_loops if packed.holds(loop, value)), None)
 
     def mark_streamed(self, parameter: ArgumentId) -> None:
         """Marks the weights of `parameter`, for the runner, as read sequentially and in place by a kernel."""
@@ -167,12 +183,12 @@ class KernelCalls:
             set_location(function, self.locations.union(locations))
         for packing, functions in packing_functions.items():
             for function in functions:
-                set_location(function, self.locations.union(self._packed_for[packing]))
+                set_location(function, self.locations.union(self._readers_of_packing[packing]))
 
 
 @dataclass(frozen=True)
 class _PackedBeforeLoop:
-    """A `buffer` with `value` packed before `loop`."""
+    """A `buffer` to which `value` is packed before `loop`, so that kernels in the loop need not pack it."""
 
     loop: ir.Operation
     value: ir.Value
@@ -180,10 +196,10 @@ class _PackedBeforeLoop:
     buffer: ir.Value
 
     def holds(self, loop: ir.Operation, value: ir.Value) -> bool:
-        """True if the buffer has the elements of `value` before `loop`: its own loop, or one that directly follows.
+        """True if the buffer has the elements of `value` in `loop`: its own loop, or one that directly follows.
 
-        Such loops are over the rows of one contraction: only bounds are computed between them, and the loops write only
-        the result.
+        Both are then loops over rows of one contraction, with only computations of bounds between them. They write
+        nothing but its result.
         """
         return self.value == value and (self.loop == loop or _follows(self.loop, loop))
 

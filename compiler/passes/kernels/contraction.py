@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -9,20 +10,24 @@ from buddy.compiler.mlir.bindings import arith, ir, linalg, vector
 from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, layout_of, loop_sizes, loops_of, merge_loops
 from buddy.compiler.passes.kernels.emit import element_type, with_element_type
 
+# ---- element types and arithmetic on them ----------------------------------------------------------------------------
+
 FLOATS = ("bf16", "f16", "f32", "f64")
 INTEGERS = ("i8", "i16", "i32", "i64")
 _NARROW_FLOATS = frozenset({"bf16", "f16"})
 
 
 def accumulator_element(a: str, b: str, result: str) -> str | None:
-    """Returns the element type in which a contraction of `a` and `b` with a result of type `result` accumulates.
+    """Returns the element type of the sums of a contraction of elements `a` and `b` with a result of type `result`.
 
-    Narrow floats accumulate in f32 and are rounded once, integers in the result's type, modulo its width. One operand
-    may be of another type that converts to the sums without rounding: a narrower float, or 8-bit integers. Returns
-    `None` if no kernel fits: if `a` and `b` differ in another way, or if `result` is narrower.
+    Sums of 16-bit floats are f32, and are rounded once. Sums of integers have the result's type, and wrap around. `a`
+    and `b` may be different types that convert to the sums without rounding: narrower floats, or 8-bit integers.
+    Returns `None` if no kernel fits: if `a` and `b` differ in another way, or if `result` is narrower.
     """
     if result in FLOATS and {a, b} & set(FLOATS):
-        is_exact = all(x == "i8" or (x in FLOATS and bit_width(x) <= bit_width(result)) for x in (a, b))
+        is_exact = all(
+            element == "i8" or (element in FLOATS and bit_width(element) <= bit_width(result)) for element in (a, b)
+        )
         sums = "f32" if result in _NARROW_FLOATS else result
         return sums if is_exact else None
     if a != b:
@@ -43,8 +48,8 @@ def byte_width(element: str) -> int:
 def convert_elements(value: ir.Value, element: ir.Type, unsigned: bool = False) -> ir.Value:
     """Converts a scalar or vector to elements of type `element`, which is a float if `value` is one.
 
-    Floats are rounded to nearest even. Integers are truncated, sign-extended, or zero-extended if `unsigned`; they are
-    also converted to floats.
+    Floats are rounded to nearest even. Integers are truncated or extended, by zeros if `unsigned`, otherwise by their
+    sign; they may also become floats.
     """
     old = element_type(value.type)
     if old == element:
@@ -77,10 +82,13 @@ def emit_add(left: ir.Value, right: ir.Value) -> ir.Value:
     return arith.addf(left, right) if is_float else arith.addi(left, right)
 
 
+# ---- matching ops ----------------------------------------------------------------------------------------------------
+
 _EXTENSIONS = frozenset({"arith.extf", "arith.extsi", "arith.extui", "arith.sitofp", "arith.uitofp"})
 _UNSIGNED_EXTENSIONS = frozenset({"arith.extui", "arith.uitofp"})
 # The named ops that are contractions; `linalg.generic` may be one too.
 NAMED_CONTRACTIONS = frozenset({"linalg.contract", "linalg.matmul", "linalg.batch_matmul"})
+# The names of the last ops of the body of a contraction, of floats and of integers.
 _MULTIPLY_ADD = (["arith.mulf", "arith.addf", "linalg.yield"], ["arith.muli", "arith.addi", "linalg.yield"])
 
 
@@ -120,7 +128,7 @@ def sum_type(op: ir.Operation) -> str | None:
 
 
 def unsigned_inputs(op: ir.Operation) -> tuple[bool, bool]:
-    """Returns for A and B whether a contraction zero-extends their elements, whose MLIR type is signless."""
+    """Returns for A and B whether a contraction zero-extends their integers. Their MLIR types are signless."""
     block = op.regions[0].blocks[0]
     extended = [
         inner.operation.operands[0] for inner in block.operations if inner.operation.name in _UNSIGNED_EXTENSIONS
@@ -140,11 +148,9 @@ def rebuild_contraction(op: ir.Operation, operands: Sequence[ir.Value], maps: Se
         return linalg.contract(a, b, outs=[c], indexing_maps=maps)
     unsigned, in_c = unsigned_inputs(op), {e.position for e in maps[2].results}
     kinds = ["parallel" if loop in in_c else "reduction" for loop in range(maps[2].n_dims)]
-    attributes: tuple[list[ir.Attribute], ...] = (
-        [ir.AffineMapAttr.get(map_) for map_ in maps],
-        [ir.Attribute.parse(f"#linalg.iterator_type<{kind}>") for kind in kinds],
-    )
-    new = linalg.GenericOp([c.type], [a, b], [c], *(ir.ArrayAttr.get(group) for group in attributes))
+    map_attributes = ir.ArrayAttr.get([ir.AffineMapAttr.get(map_) for map_ in maps])
+    iterators = ir.ArrayAttr.get([ir.Attribute.parse(f"#linalg.iterator_type<{kind}>") for kind in kinds])
+    new = linalg.GenericOp([c.type], [a, b], [c], map_attributes, iterators)
     elements = [value.type.element_type for value in operands]
     block = new.regions[0].blocks.append(*elements, arg_locs=[ir.Location.current] * 3)
     with ir.InsertionPoint(block):
@@ -186,14 +192,17 @@ def _has_reduction(op: ir.Operation) -> bool:
     return any("reduction" in str(kind) for kind in op.attributes["iterator_types"])
 
 
+# ---- loops in their roles --------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Contraction:
     """`C[outer, m, n] += sum over k of A[outer, m, k] * B[outer, k, n]`.
 
-    Each loop has the strides of (A, B, C), in elements. `swapped` means that A is the op's second operand. `m` and `n`
-    are the loops that a register block covers (of size 1 if absent); `outer` has all other loops over C. Sums have the
-    element type `element`; `input_elements` are those of A and B, and `result_element` is that of C. `unsigned` says
-    for A and B whether their integers are unsigned.
+    Each loop has the strides of (A, B, C), in elements. `swapped` means that A is the op's second operand, and B its
+    first one. `m` and `n` are the loops that a register block covers (of size 1 if absent); `outer` has all other loops
+    over C. Sums have the element type `element`; `input_elements` are those of A and B, and `result_element` is that of
+    C. `unsigned` says for A and B whether their integers are unsigned.
     """
 
     element: str
@@ -214,10 +223,7 @@ class Contraction:
     @property
     def depth(self) -> int:
         """Returns the number of products per element of C."""
-        total = 1
-        for loop in self.k:
-            total *= loop.size
-        return total
+        return math.prod(loop.size for loop in self.k)
 
     def describe_types(self) -> str:
         """Returns the element types of A and B, as "bf16" or "f32 and i8"."""
@@ -226,10 +232,7 @@ class Contraction:
     @property
     def flops(self) -> int:
         """Returns the number of multiplications and additions."""
-        total = 2 * self.m.size * self.n.size * self.depth
-        for loop in self.outer:
-            total *= loop.size
-        return total
+        return 2 * math.prod(loop.size for loop in self.loops) * self.depth
 
 
 def analyse_contraction(op: ir.Operation) -> Contraction:
@@ -252,9 +255,9 @@ def analyse_contraction(op: ir.Operation) -> Contraction:
 
 
 def split_contraction(contraction: Contraction, boundaries: Sequence[int]) -> Contraction:
-    """Splits each loop over C of the contraction at the strides in C that are listed in `boundaries`.
+    """Returns the contraction with each loop over C split at the strides in C that `boundaries` has.
 
-    The part with the smaller stride keeps the loop's role, the other part becomes an outer loop. Raises
+    The inner part, with the smaller stride, keeps the role of the loop; the other part becomes an outer loop. Raises
     `UnsupportedError` if the size of a loop is not divisible there.
     """
     for stride in boundaries:
@@ -264,9 +267,10 @@ def split_contraction(contraction: Contraction, boundaries: Sequence[int]) -> Co
 
 
 def _split_loop(contraction: Contraction, role: str | int, boundary: int) -> Contraction:
-    """Splits the loop `role` at the stride `boundary` in C, if it is larger than one step and less than the loop.
+    """Returns the contraction with the loop `role` split at the stride `boundary` in C.
 
-    `role` is "m", "n", or the number of an outer loop.
+    `role` is "m", "n", or the number of an outer loop. The loop is unchanged unless `boundary` is larger than one of
+    its steps and less than all of them.
     """
     loop = contraction.outer[role] if isinstance(role, int) else getattr(contraction, role)
     stride = loop.strides[2]
@@ -275,7 +279,8 @@ def _split_loop(contraction: Contraction, role: str | int, boundary: int) -> Con
     inner_size, remainder = divmod(boundary, stride)
     if remainder or loop.size % inner_size:
         raise UnsupportedError("an operand is not linear along a loop of the kernel")
-    outer_part = replace(loop, size=loop.size // inner_size, strides=tuple(inner_size * s for s in loop.strides))
+    outer_strides = tuple(inner_size * loop_stride for loop_stride in loop.strides)
+    outer_part = replace(loop, size=loop.size // inner_size, strides=outer_strides)
     inner_part = replace(loop, size=inner_size)
     outer = list(contraction.outer)
     if isinstance(role, int):
@@ -297,9 +302,8 @@ def _assign_roles(loops: list[Loop], element: str, elements: tuple[str, str, str
     columns = [loop for loop in loops if loop.used == (False, True, True)]
     swapped = _prefers_swap(rows, columns)
     if swapped:
-        rows, columns = columns, rows
-        rows, columns = [_swap(x) for x in rows], [_swap(x) for x in columns]
-        k, loops = tuple(_swap(x) for x in k), [_swap(x) for x in loops]
+        rows, columns = [_swap(loop) for loop in columns], [_swap(loop) for loop in rows]
+        k, loops = tuple(_swap(loop) for loop in k), [_swap(loop) for loop in loops]
     n = min(columns, key=lambda loop: (loop.strides[2] != 1, -loop.size), default=_unit_loop())
     m = max(rows, key=lambda loop: loop.size, default=_unit_loop())
     outer = tuple(loop for loop in loops if not loop.reduction and loop.dims not in (m.dims, n.dims))

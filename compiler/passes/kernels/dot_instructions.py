@@ -62,6 +62,10 @@ class DotInstruction:
         """True if the kernel must add `OFFSET` to a signed A, and subtract `OFFSET` times the sums of B's columns."""
         return self.name == VPDPBUSD.name and unsigned == (False, False)
 
+    def has_vectors_of(self, lanes: int) -> bool:
+        """True if the instruction multiplies vectors with `lanes` sums."""
+        return lanes * WORD_BYTES in dict(self.intrinsics)
+
     def emit(self, sums: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
         """Returns `sums` plus the products of `a` and `b`, vectors of `element`; not for an instruction on tiles."""
         intrinsic = dict(self.intrinsics)[sums.type.shape[0] * WORD_BYTES]
@@ -85,12 +89,12 @@ VPMADDWD = DotInstruction(
     ((64, "llvm.x86.avx512.pmaddw.d.512"), (32, "llvm.x86.avx2.pmadd.wd")),
 )  # fmt: skip
 TDPBF16PS = DotInstruction("tdpbf16ps", "bf16", "bf16", 2, "f32", ((False, False),))
-# Stands for tdpbssd, tdpbsud, tdpbusd and tdpbuud.
+# Stands for tdpbssd, tdpbsud, tdpbusd and tdpbuud, one for each pair of signs.
 TDPB = DotInstruction("tdpbssd", "i8", "i8", 4, "i32", _ANY_SIGNS)
 
 INSTRUCTIONS = {instruction.name: instruction for instruction in (TDPBF16PS, TDPB, VDPBF16PS, VPDPBUSD, VPMADDWD)}
 
-# A signed byte x with its highest bit inverted, read as unsigned, is x + OFFSET.
+# A signed byte x whose highest bit is inverted is x + OFFSET if it is read as unsigned.
 OFFSET = 128
 
 

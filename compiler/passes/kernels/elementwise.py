@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.mlir.walk import element_bytes
 from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, flatten
 from buddy.compiler.passes.kernels.body import VectorBody, VectorPosition, clone_ops
-from buddy.compiler.passes.kernels.emit import Body, Index, KernelEmitter
-from buddy.compiler.passes.kernels.packing import PanelCopy
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, ceil_div
+from buddy.compiler.passes.kernels.matrix_copies import PanelCopy
 from buddy.compiler.passes.kernels.structured import CHUNK_BYTES, Structured, for_rows, work_of
 from buddy.compiler.support.target import Target
 
@@ -31,7 +31,8 @@ def vector_loop(op: Structured, candidates: Sequence[Loop], max_stride: int = 1)
     Along it, the strides of inputs are -1 to `max_stride`, and those of outputs 1 to `max_stride`.
     """
     for loop in reversed(candidates):
-        if all(-1 <= stride <= max_stride for stride in loop.strides) and all(x > 0 for x in loop.strides[op.inputs :]):
+        has_vectors = all(-1 <= stride <= max_stride for stride in loop.strides)
+        if has_vectors and all(stride > 0 for stride in loop.strides[op.inputs :]):
             return loop
     return None
 
@@ -47,10 +48,11 @@ def emit_elementwise(e: KernelEmitter, op: Structured, target: Target) -> str:
         _emit_single_element(e, op)
         return "a single element, without a loop"
     lanes = lanes_for(op, target)
-    inner, loop_pair = vector_loop(op, op.loops), _transposed_loops(op) if _is_copy(op) else None
-    if inner is None and loop_pair is not None:
-        _emit_transpose(e, op, *loop_pair, lanes)
-        return f"transposed in {lanes}x{lanes} squares" + _describe_repetitions(op.loops, loop_pair)
+    inner = vector_loop(op, op.loops)
+    transposed = _transposed_loops(op) if inner is None and _is_copy(op) else None
+    if transposed is not None:
+        _emit_transpose(e, op, *transposed, lanes)
+        return f"transposed in {lanes}x{lanes} squares" + _describe_repetitions(op.loops, transposed)
     inner = inner or vector_loop(op, op.loops, max_stride=2)
     if inner is not None:
         _Elementwise(e, op, inner, lanes).emit()
@@ -59,11 +61,13 @@ def emit_elementwise(e: KernelEmitter, op: Structured, target: Target) -> str:
 
 
 def _describe_repetitions(loops: Sequence[Loop], inner: Sequence[Loop]) -> str:
+    """Returns the end of a description: the sizes of the loops around `inner`, "" if there are no others."""
     sizes = "x".join(str(loop.size) for loop in loops if loop not in inner)
     return f", {sizes} times" if sizes else ""
 
 
 def _emit_single_element(e: KernelEmitter, op: Structured) -> None:
+    """Emits `op`, whose operands have one element each, on scalars."""
     flats = [flatten(value) for value in op.operands]
     values = {op.arguments[i]: e.load_scalar(flat, op.starts[i]) for i, flat in enumerate(flats) if op.reads(i)}
     values = clone_ops(op.block, values | op.scalars, {dim: e.value(0) for dim in op.indexed})
@@ -72,7 +76,7 @@ def _emit_single_element(e: KernelEmitter, op: Structured) -> None:
 
 
 class _Elementwise:
-    """Emits `op` with vectors along the loop `inner`. `read` has the numbers of the operands that the body reads."""
+    """Emits `op` with vectors along the loop `inner`, and loops over the others around it."""
 
     def __init__(self, e: KernelEmitter, op: Structured, inner: Loop, lanes: int) -> None:
         self.e, self.op, self.inner, self.lanes = e, op, inner, lanes
@@ -82,6 +86,7 @@ class _Elementwise:
         unrolling = next((count for ops, count in _UNROLLING if len(op.block.operations) <= ops), 1)
         is_long = inner.size >= _MIN_UNROLLED_ITERATIONS * unrolling * lanes
         self.vectors_per_iteration = unrolling if is_long else 1
+        # The numbers of the operands that the body reads.
         self.read = [number for number in range(len(op.operands)) if op.reads(number)]
 
     def emit(self) -> None:
@@ -102,7 +107,7 @@ class _Elementwise:
             upper = upper if vectors_end % chunk == 0 else e.minimum(upper, vectors_end)
             self._emit_row(outer, lower, upper, to_end=False)
 
-        e.parallel([*rows, -(-vectors_end // chunk)], emit_chunk, work)
+        e.parallel([*rows, ceil_div(vectors_end, chunk)], emit_chunk, work)
         e.nest(rows, lambda outer: self._emit_row(outer, vectors_end, vectors_end, to_end=True))
 
     def _emit_row(self, outer: list[Index], lower: Index, upper: Index, to_end: bool) -> None:
@@ -121,25 +126,23 @@ class _Elementwise:
             if not self.inner.strides[i]
         }
 
-        def emit_vector(index: Index, _: list[ir.Value], active: int | None = None) -> Sequence[ir.Value]:
+        def emit_vector(index: Index, active: int | None = None) -> None:
             self._emit_vector(outer, starts, uniform, index, active)
-            return ()
 
         if self.vectors_per_iteration == 1:
-            e.loop(lower, upper, self.lanes, emit_vector)
+            e.for_each(lower, upper, self.lanes, emit_vector)
         else:
             self._emit_unrolled(lower, upper, emit_vector)
         if to_end and vectors_end < self.inner.size:
-            emit_vector(vectors_end, [], self.inner.size - vectors_end)
+            emit_vector(vectors_end, self.inner.size - vectors_end)
 
-    def _emit_unrolled(self, lower: Index, upper: Index, emit_vector: Body) -> None:
+    def _emit_unrolled(self, lower: Index, upper: Index, emit_vector: Callable[[Index], None]) -> None:
         """Emits a loop with several vectors per iteration, and a loop over the remaining vectors."""
         e, lanes = self.e, self.lanes
 
-        def emit_block(index: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+        def emit_block(index: Index) -> None:
             for i in range(self.vectors_per_iteration):
-                emit_vector(e.add(index, i * lanes), [])
-            return ()
+                emit_vector(e.add(index, i * lanes))
 
         block = self.vectors_per_iteration * lanes
         if isinstance(lower, int) and isinstance(upper, int):
@@ -147,8 +150,8 @@ class _Elementwise:
         else:
             count = arith.divui(arith.subi(e.value(upper), e.value(lower)), e.value(block))
             blocks_end = e.add(lower, e.mul(count, block))
-        e.loop(lower, blocks_end, block, emit_block)
-        e.loop(blocks_end, upper, lanes, emit_vector)
+        e.for_each(lower, blocks_end, block, emit_block)
+        e.for_each(blocks_end, upper, lanes, emit_vector)
 
     def _emit_vector(
         self,
@@ -174,6 +177,7 @@ class _Elementwise:
             self._store(value, i, starts[i], index, active)
 
     def _store(self, value: ir.Value, operand: int, start: Index, index: Index, active: int | None) -> None:
+        """Stores a vector from `index` on along the inner loop; `start` is the offset of the row in the operand."""
         e, flat = self.e, self.flats[operand]
         if self.inner.strides[operand] == 2:
             e.store_every_other(value, flat, e.add(start, e.mul(index, 2)), active)
@@ -197,7 +201,7 @@ def _transposed_loops(op: Structured) -> tuple[Loop, Loop] | None:
 
 
 def _emit_transpose(e: KernelEmitter, op: Structured, input_loop: Loop, output_loop: Loop, lanes: int) -> None:
-    """Emits the transpose in bands of `input_loop`, which threads share."""
+    """Emits a copy whose loops `_transposed_loops` returns, in bands of `input_loop`, which threads share."""
     source, target = (flatten(value) for value in op.operands)
     outer = [loop for loop in op.loops if loop is not input_loop and loop is not output_loop]
     copier = PanelCopy(e, source, 1, output_loop.strides[0], target, input_loop.strides[1], output_loop.size, lanes)

@@ -11,9 +11,8 @@ from buddy.compiler.mlir.walk import LOOP_ANNOTATION
 from buddy.compiler.support.target import BYTES_PER_NANOSECOND, FLOP_PER_NANOSECOND, MIN_PARALLEL_NANOSECONDS
 
 Index = int | ir.Value  # an int if the value is known, else a value of type `index`
-Body = Callable[
-    [Index, list[ir.Value]], Sequence[ir.Value]
-]  # (index, carried values) -> the values for the next iteration
+# The body of a loop: (index, carried values) -> the carried values for the next iteration.
+Body = Callable[[Index, list[ir.Value]], Sequence[ir.Value]]
 
 
 def estimate_nanoseconds(flop: float = 0, moved: float = 0) -> float:
@@ -86,7 +85,7 @@ class KernelEmitter:
         return arith.divui(number, self.value(size)), arith.remui(number, self.value(size))
 
     def digits(self, number: Index, sizes: Sequence[int]) -> list[Index]:
-        """Returns the index along each of `sizes` of element `number` of all, in row-major order."""
+        """Returns the indices along dims of `sizes` of element `number` in row-major order, as `unravel_index` does."""
         digits: list[Index] = []
         for size in reversed(sizes[1:]):
             number, digit = self.divide(number, size)
@@ -122,6 +121,15 @@ class KernelEmitter:
             scf.yield_(list(body(op.induction_variable, list(op.inner_iter_args))))
         return list(op.results)
 
+    def for_each(self, lower: Index, upper: Index, step: int, body: Callable[[Index], None]) -> None:
+        """Emits `scf.for` around `body(index)`, as `loop` does, without carried values."""
+
+        def emit_iteration(index: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+            body(index)
+            return ()
+
+        self.loop(lower, upper, step, emit_iteration)
+
     def when(self, pairs: Sequence[tuple[Index, Index]], body: Callable[[], None]) -> None:
         """Emits `body()` for the case that the first of each pair is less than the second.
 
@@ -147,11 +155,10 @@ class KernelEmitter:
                 body(indices)
                 return
 
-            def emit_iteration(index: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+            def emit_iteration(index: Index) -> None:
                 emit_loops([*indices, index])
-                return ()
 
-            self.loop(0, sizes[len(indices)], 1, emit_iteration)
+            self.for_each(0, sizes[len(indices)], 1, emit_iteration)
 
         emit_loops([])
 
@@ -172,8 +179,8 @@ class KernelEmitter:
             self.nest(sizes, body)
             return
         # The constants are emitted in the order in which `nest` emits them, so that both emit the same ops.
-        zero, first, one = self.value(0), self.value(sizes[non_unit_dims[0]]), self.value(1)
-        bounds = [first, *(self.value(sizes[i]) for i in non_unit_dims[1:])]
+        zero, first_bound, one = self.value(0), self.value(sizes[non_unit_dims[0]]), self.value(1)
+        bounds = [first_bound, *(self.value(sizes[i]) for i in non_unit_dims[1:])]
         op = scf.ParallelOp([], [zero] * len(non_unit_dims), bounds, [one] * len(non_unit_dims), [])
         block = op.regions[0].blocks.append(*[ir.IndexType.get()] * len(non_unit_dims))
         indices: list[Index] = [0] * len(sizes)
@@ -194,7 +201,7 @@ class KernelEmitter:
         or less in the last block of a dim that does not divide evenly. The body is emitted for each combination of
         `active`, and branches select the combination of an iteration.
         """
-        counts = [-(-size // block) for size, block in zip(sizes, blocks, strict=True)]
+        counts = [ceil_div(size, block) for size, block in zip(sizes, blocks, strict=True)]
         if not self.is_worth_sharing(work) or math.prod(counts) <= 1:
             self._nested_blocks(sizes, blocks, body)
         else:
@@ -203,6 +210,8 @@ class KernelEmitter:
     def _nested_blocks(
         self, sizes: Sequence[int], blocks: Sequence[int], body: Callable[[list[Index], list[int]], None]
     ) -> None:
+        """Emits `parallel_blocks` as sequential loops: along each dim, over whole blocks, and then the partial one."""
+
         def emit_loops(numbers: list[Index], active: list[int]) -> None:
             dim = len(numbers)
             if dim == len(sizes):
@@ -284,7 +293,10 @@ class KernelEmitter:
     def load_strided(
         self, flat: ir.Value, start: Index, index: Index, stride: int, lanes: int, active: int | None = None
     ) -> ir.Value:
-        """Loads elements number `index` and following, which are `stride` (1, 2 or -1) apart, counted from `start`."""
+        """Loads the elements `index`, `index + 1`, … of a sequence that begins at offset `start` of `flat`.
+
+        Neighbouring elements of the sequence are `stride` (1, 2 or -1) apart.
+        """
         if stride == 2:
             return self.load_every_other(flat, self.add(start, self.mul(index, 2)), lanes, active)
         if stride == -1:
@@ -348,8 +360,18 @@ def reduce_lanes(value: ir.Value, join: Callable[[ir.Value, ir.Value], ir.Value]
     return vector.extract(value, [], [0])
 
 
+def ceil_div(number: int, divisor: int) -> int:
+    """Returns `number / divisor`, rounded up."""
+    return -(-number // divisor)
+
+
+def round_up(number: int, multiple: int) -> int:
+    """Returns the least multiple of `multiple` that is not less than `number`."""
+    return ceil_div(number, multiple) * multiple
+
+
 def block_counts(size: int, block: int) -> list[tuple[int, int]]:
-    """Splits `size` into (block size, count) pairs: full blocks, then the remainder."""
+    """Returns (block size, count) of the whole blocks of `size` elements, and of the partial one after them."""
     full, remainder = divmod(size, block)
     return [pair for pair in ((block, full), (remainder, 1)) if pair[0] and pair[1]]
 
@@ -362,11 +384,10 @@ def for_blocks(e: KernelEmitter, size: int, block: int, body: Callable[[Index, i
     first = 0
     for active, count in block_counts(size, block):
 
-        def emit_block(number: Index, _: list[ir.Value], active: int = active) -> Sequence[ir.Value]:
+        def emit_block(number: Index, active: int = active) -> None:
             body(number, active)
-            return ()
 
-        e.loop(first, first + count, 1, emit_block)
+        e.for_each(first, first + count, 1, emit_block)
         first += count
 
 

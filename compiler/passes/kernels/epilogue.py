@@ -19,17 +19,17 @@ from buddy.compiler.passes.kernels.emit import Index, KernelEmitter
 from buddy.compiler.passes.kernels.paired_roundings import PairedValues, emit_paired_body, rounds, rounds_types
 from buddy.compiler.passes.kernels.structured import Structured, analyse_vectorizable
 
+# One offset in elements for each of the buffers that a kernel reads or writes as results.
+ResultOffsets = tuple[Index, ...]
 # The sums of a vector, its offsets, its column, and its active lanes: the arguments of `KernelResults.finish`.
-FinishedVector = tuple["ir.Value", "ResultOffsets", int, int]
+FinishedVector = tuple[ir.Value, ResultOffsets, int, int]
+
+# ---- ops as stages of a kernel ---------------------------------------------------------------------------------------
 
 # Attributes of an op that reads the result of the contraction before it, and of an op that initialises the sums of the
 # contraction after it. The value is the number of the operand that is the contraction's result.
 EPILOGUE = "buddy.epilogue"
 PROLOGUE = "buddy.prologue"
-
-ResultOffsets = tuple[
-    Index, ...
-]  # one offset in elements for each of the buffers that a kernel reads or writes as results
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def check_stage(op: Structured) -> None:
 
 
 def check_single_use(op: Structured, kernel_operand: int) -> None:
-    """Raises `UnsupportedError` if `op` uses an element of `kernel_operand` twice: a kernel computes each once."""
+    """Raises `UnsupportedError` if `op` uses an element of `kernel_operand` twice: a kernel finishes each once."""
     if any(loop.size > 1 and loop.strides[kernel_operand] == 0 for loop in op.loops):
         raise UnsupportedError("it reads an element of the result more than once")
 
@@ -176,13 +176,16 @@ def body_key(op: Structured) -> tuple[object, ...]:
     return tuple(ops)
 
 
+# ---- results of a kernel ---------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class ResultSpec:
     """How a kernel initialises its sums (zero, C's values or a prologue's) and stores them (to C, or by an epilogue).
 
     `accumulate` means that sums start with C's values. `strides` has the stride of C along each of the kernel's loops.
-    `padded` means that C has room for whole vectors, of which all lanes are loaded and stored: a vector that is loaded
-    from memory to which a part of it has been stored would wait for the store.
+    `padded` means that rows of C have room for whole vectors, so that all lanes are loaded and stored. (A load of a
+    whole vector after a store of a part of it would wait for the store.)
     """
 
     strides: tuple[int, ...]
@@ -208,7 +211,8 @@ class ResultSpec:
     @property
     def key(self) -> tuple[object, ...]:
         """Returns a value that is equal for specs with which kernels emit the same code."""
-        return self.strides, self.accumulate, *(s.key if s else None for s in (self.prologue, self.epilogue))
+        stage_keys = (stage.key if stage else None for stage in (self.prologue, self.epilogue))
+        return self.strides, self.accumulate, *stage_keys
 
 
 def _rounds(stage: EpilogueOp, sums: ir.Type) -> bool:
@@ -220,7 +224,8 @@ def _rounds(stage: EpilogueOp, sums: ir.Type) -> bool:
 class KernelResults:
     """Emits the initial values and the stores of a kernel's sums; `buffers` are those of `spec.buffers`.
 
-    With `in_pairs`, `finish_all` rounds two vectors at a time, see `paired_roundings`.
+    Sums are vectors of `lanes` elements of type `element`. With `in_pairs`, `finish_all` rounds two vectors at a time,
+    see `PairedValues`.
     """
 
     def __init__(
@@ -231,6 +236,7 @@ class KernelResults:
         self.flats = [flatten(value) for value in buffers]
         self.vector = ir.VectorType.get([lanes], element)
         self.prologue_count = len(spec.prologue.other_operands) if spec.prologue else 0
+        # The strides of each buffer along the kernel's loops.
         self.strides = [
             stage.strides[i] for stage in (spec.prologue, spec.epilogue) if stage for i in stage.other_operands
         ]
@@ -304,24 +310,24 @@ class KernelResults:
             self.finish(*vector_)
 
     def finish_pair(self, first: FinishedVector, second: FinishedVector) -> None:
-        """Applies the epilogue to two vectors at a time, and stores them."""
+        """Applies the epilogue, whose body is emitted on both vectors op by op, and stores the results."""
         stage = self.spec.epilogue
         assert stage is not None
         body, values = VectorBody(self.e, stage.op, self.lanes), PairedValues(self.e, ({}, {}))
-        finished = (first, second)
+        both = (first, second)
         argument = stage.op.arguments[stage.kernel_operand]
         if str(argument.type) == "bf16":
-            values.round(argument, *(sums for sums, *_ in finished))
-        for each, (sums, offsets, column, active) in zip(values.each, finished, strict=True):
+            values.round(argument, *(sums for sums, *_ in both))
+        for vectors, (sums, offsets, column, active) in zip(values.vectors, both, strict=True):
             if argument not in values.pairs:
-                each[argument] = convert_elements(sums, argument.type)
-            self._load_operands(stage, body, offsets[self.prologue_count :], column, active, each)
+                vectors[argument] = convert_elements(sums, argument.type)
+            self._load_operands(stage, body, offsets[self.prologue_count :], column, active, vectors)
         emit_paired_body(body, values)
         for number, scalar in zip(range(stage.op.inputs, len(stage.op.operands)), stage.op.yielded, strict=True):
             values.split(scalar)
             buffer = self.prologue_count + stage.other_operands.index(number)
-            for each, (_, offsets, column, active) in zip(values.each, finished, strict=True):
-                self._store(body.vector_of(scalar, each), buffer, offsets, column, active)
+            for vectors, (_, offsets, column, active) in zip(values.vectors, both, strict=True):
+                self._store(body.vector_of(scalar, vectors), buffer, offsets, column, active)
 
     def _emit_body(
         self,
@@ -356,12 +362,14 @@ class KernelResults:
                 vectors[stage.op.arguments[number]] = loaded
 
     def _load_operand(self, body: VectorBody, buffer: int, offset: Index, column: int, active: int) -> ir.Value:
+        """Loads a vector of an epilogue's or prologue's operand; an element that all lanes share is broadcast."""
         flat = self.flats[buffer]
         if self.strides[buffer][-1] == 0:
             return body.broadcast(self.e.load_scalar(flat, offset))
         return self.e.load(flat, self.e.add(offset, column), self.lanes, active)
 
     def _load(self, buffer: int, offsets: ResultOffsets, column: int, active: int) -> ir.Value:
+        """Loads a vector along the last loop; lane by lane if the buffer is not contiguous along it."""
         e, flat, stride = self.e, self.flats[buffer], self.strides[buffer][-1]
         if stride == 1:
             return e.load(flat, e.add(offsets[buffer], column), self.lanes, None if self.spec.padded else active)
@@ -372,6 +380,7 @@ class KernelResults:
         return value
 
     def _store(self, value: ir.Value, buffer: int, offsets: ResultOffsets, column: int, active: int) -> None:
+        """Stores a vector along the last loop; lane by lane if the buffer is not contiguous along it."""
         e, flat, stride = self.e, self.flats[buffer], self.strides[buffer][-1]
         if stride == 1:
             e.store(value, flat, e.add(offsets[buffer], column), None if self.spec.padded else active)

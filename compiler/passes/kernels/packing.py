@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from buddy.compiler.mlir.bindings import arith, func, ir, memref, vector
+from buddy.compiler.mlir.bindings import func, ir, memref
 from buddy.compiler.mlir.walk import RUNS_ONCE
-from buddy.compiler.passes.kernels.access import Loop, SizeAndStride, flatten
+from buddy.compiler.passes.kernels.access import Loop, SizeAndStride, flatten, row_major_strides
 from buddy.compiler.passes.kernels.blocking import GemmBlocking
 from buddy.compiler.passes.kernels.contraction import Contraction, convert_elements
 from buddy.compiler.passes.kernels.dot_instructions import as_elements, as_words
-from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, for_blocks
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, ceil_div, for_blocks, round_up
+from buddy.compiler.passes.kernels.matrix_copies import PackedWindows, PanelCopy, interleaved, transposed
 from buddy.compiler.support.target import CACHE_LINE
 
 ALIGNMENT = CACHE_LINE  # bytes, of every packed buffer
@@ -26,12 +26,11 @@ _MAX_WINDOW = 25
 class Panels:
     """The packing of B into panels [outer..., panel, k, column].
 
-    `outer`, `n` and `k` have the sizes of the loops over B and its strides along them.
-
-    A panel has `columns` columns, which are packed in vectors of `lanes`. `unsigned` says that integers of B are
-    unsigned; it has an effect if the panels have a wider element type. With a `group` of more than one, that many
-    elements along K are adjacent: the order is [panel, k / group, column, k % group]. The depth of a panel is rounded
-    up to a `multiple`, by zeros. Panels have elements of type `element`; without a group, it may differ from that of B.
+    `outer`, `n` and `k` have the sizes of the loops over B, and its strides along them. A panel has `columns` columns,
+    which are packed in vectors of `lanes`; columns that B lacks are zeros. With a `group` of more than one, that many
+    elements along K are adjacent: the order is [panel, k / group, column, k % group]. Zeros fill up the depth of a
+    panel to a `multiple`. `element` is the type of the elements of packed weights ("": that of B). Without groups, the
+    elements of a panel may be wider than those of B; integers are extended by zeros if `unsigned`.
     """
 
     outer: tuple[SizeAndStride, ...]
@@ -47,12 +46,12 @@ class Panels:
     @property
     def depth(self) -> int:
         """Returns the steps of K in a panel."""
-        return -(-math.prod(size for size, _ in self.k) // self.multiple) * self.multiple
+        return round_up(math.prod(size for size, _ in self.k), self.multiple)
 
     @property
     def count(self) -> int:
         """Returns the number of panels for one iteration of the outer loops."""
-        return -(-self.n[0] // self.columns)
+        return ceil_div(self.n[0], self.columns)
 
     @property
     def panel_elements(self) -> int:
@@ -70,7 +69,7 @@ class Panels:
         """Returns the strides of the packed buffer along the outer loops."""
         return row_major_strides([size for size, _ in self.outer], self.count * self.panel_elements)
 
-    def fill(self, e: KernelEmitter, source: ir.Value, target: ir.Value) -> None:
+    def emit_packing(self, e: KernelEmitter, source: ir.Value, target: ir.Value) -> None:
         """Emits the packing of all of B, from the flat `source` to the flat `target`."""
         pack_all(e, self, source, target)
 
@@ -78,7 +77,7 @@ class Panels:
 class Packing(Protocol):
     """The layout of packed weights, and the code that packs them: a value that can be compared and hashed.
 
-    `element` is the type of packed elements, or "" for that of the weights.
+    `shape` is that of the packed buffer. `element` is the type of packed elements, or "" for that of the weights.
     """
 
     @property
@@ -87,7 +86,7 @@ class Packing(Protocol):
     @property
     def element(self) -> str: ...
 
-    def fill(self, e: KernelEmitter, source: ir.Value, target: ir.Value) -> None:
+    def emit_packing(self, e: KernelEmitter, source: ir.Value, target: ir.Value) -> None:
         """Emits the packing from the flat unpacked weights `source` to the flat packed weights `target`."""
 
 
@@ -121,7 +120,7 @@ def emit_pack_function(
         terminator = func.ReturnOp([])
     with ir.InsertionPoint(terminator):
         source, target = (flatten(value) for value in entry.arguments)
-        packing.fill(KernelEmitter(entry), source, target)
+        packing.emit_packing(KernelEmitter(entry), source, target)
     return function
 
 
@@ -148,8 +147,8 @@ def pack_panel(
 ) -> None:  # fmt: skip
     """Emits the packing of one panel, of which the first `active` columns are copied and the others become zeros.
 
-    `start` is the offset of the first column in the flat `source`, `target_start` that of the panel in the flat
-    `target`. Packs all of K, or `k_range` of the only loop of K.
+    `start` is the offset of the first column in the flat `source`, and `target_start` that of step 0 of K in the flat
+    `target`. Packs all steps of K, or those from `k_range[0]` up to `k_range[1]` of its only loop.
     """
     *outer, (size, stride) = panels.k or ((1, 0),)
     lower, upper = k_range or (0, size)
@@ -161,24 +160,7 @@ def pack_panel(
             _GroupedCopy(e, panels, source, target, active).copy(start, target_start)
         return
     if window := _inner_window(panels):
-        windows = PackedWindows(e, source, panels.n[1], window, panels.columns, panels.lanes)
-        target_strides = [panels.columns, size * panels.columns]  # per channel, and per element of the window
-
-        def emit_row(channel: Index, element: int, row_start: Index) -> None:
-            row_target = e.dot((channel, element), target_strides, target_start)
-            for column in range(0, panels.columns, panels.lanes):
-                value = e.load(windows.scratch, e.add(row_start, column), panels.lanes)
-                e.store(
-                    convert_elements(value, target.type.element_type, panels.unsigned),
-                    target,
-                    e.add(row_target, column),
-                )
-
-        def emit_channel(channel: Index, row_starts: list[Index]) -> None:
-            for element, row_start in enumerate(row_starts):
-                emit_row(channel, element, row_start)
-
-        windows.for_each_channel(start, size, active, emit_channel)
+        _pack_windows(e, panels, source, start, target, target_start, active, window)
         return
     unsigned, columns = panels.unsigned, panels.columns
     copier = PanelCopy(e, source, stride, panels.n[1], target, columns, columns, panels.lanes, unsigned)
@@ -189,6 +171,26 @@ def pack_panel(
         copier.copy(row_start, e.dot(indices, target_strides, target_start), lower, upper, active)
 
     e.nest([count for count, _ in outer], emit_rows)
+
+
+def _pack_windows(
+    e: KernelEmitter, panels: Panels, source: ir.Value, start: Index, target: ir.Value, target_start: Index,
+    active: int, window: int,
+) -> None:  # fmt: skip
+    """Emits the packing of one panel of weights [column, channel, window], of `window` elements for each channel."""
+    channels = panels.k[-1][0]
+    windows = PackedWindows(e, source, panels.n[1], window, panels.columns, panels.lanes)
+    target_strides = [panels.columns, channels * panels.columns]  # per channel, and per element of the window
+
+    def emit_channel(channel: Index, row_starts: list[Index]) -> None:
+        for element, row_start in enumerate(row_starts):
+            row_target = e.dot((channel, element), target_strides, target_start)
+            for column in range(0, panels.columns, panels.lanes):
+                value = e.load(windows.scratch, e.add(row_start, column), panels.lanes)
+                value = convert_elements(value, target.type.element_type, panels.unsigned)
+                e.store(value, target, e.add(row_target, column))
+
+    windows.for_each_channel(start, channels, active, emit_channel)
 
 
 def _pack_groups_of_rows(
@@ -218,181 +220,6 @@ def _inner_window(panels: Panels) -> int:
     return window if 1 < window <= _MAX_WINDOW and is_dense and panels.lanes > 1 else 0
 
 
-def row_major_strides(sizes: Sequence[int], stride: int) -> list[int]:
-    """Returns row-major strides over `sizes` with `stride` as the last one."""
-    strides: list[int] = []
-    for size in reversed(sizes):
-        strides.insert(0, stride)
-        stride *= size
-    return strides
-
-
-class PackedWindows:
-    """Converts weights [column, channel, window] to vectors of columns, in a scratch buffer for `lanes` channels."""
-
-    def __init__(
-        self, e: KernelEmitter, source: ir.Value, column_stride: int, window: int, columns: int, lanes: int
-    ) -> None:
-        self.e, self.source, self.column_stride = e, source, column_stride
-        self.window, self.columns, self.lanes = window, columns, lanes
-        self.scratch: Any = None
-
-    def for_each_channel(
-        self, start: Index, channels: int, active: int, body: Callable[[Index, list[Index]], object]
-    ) -> None:
-        """Emits `body(channel, row_starts)` for each channel.
-
-        `row_starts` has, for each element of the window, the offset in `scratch` of a row of columns. Columns from
-        `active` on are zeros.
-        """
-        e, channel_stride = self.e, self.window * self.columns
-        type_ = ir.MemRefType.get([self.lanes * channel_stride], self.source.type.element_type)
-        self.scratch = memref.alloc(type_, [], [], alignment=ALIGNMENT)
-        copier = PanelCopy(
-            e, self.source, 1, self.column_stride, self.scratch, self.columns, self.columns, self.lanes
-        )  # fmt: skip
-
-        def emit_block(number: Index, count: int) -> None:
-            first = e.mul(number, self.lanes)
-            copier.copy(e.add(start, e.mul(first, self.window)), 0, 0, count * self.window, active)
-
-            def emit_channel(channel: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
-                scratch_start = e.mul(channel, channel_stride)
-                body(e.add(first, channel), [e.add(scratch_start, i * self.columns) for i in range(self.window)])
-                return ()
-
-            e.loop(0, count, 1, emit_channel)
-
-        for_blocks(e, channels, self.lanes, emit_block)
-        memref.dealloc(self.scratch)
-
-
-@dataclass(frozen=True)
-class PanelCopy:
-    """Emits copies of a matrix to contiguous rows; columns that are not contiguous in the source are transposed.
-
-    Element (k, column) is read from the flat memref `source` at `start + k * k_stride + column * column_stride` and
-    written to the flat memref `target` at `target_start + k * row_stride + column`; `copy` gets both starts. A row has
-    `width` columns; `lanes` is a power of two. Elements are converted if the element types differ; `unsigned` says
-    that integers are zero-extended. `convert`, if given, converts scalars and vectors instead.
-    """
-
-    e: KernelEmitter
-    source: Any
-    k_stride: int
-    column_stride: int
-    target: Any
-    row_stride: int
-    width: int
-    lanes: int
-    unsigned: bool = False
-    convert: Callable[[ir.Value], ir.Value] | None = None
-
-    def copy(self, start: Index, target_start: Index, lower: Index, upper: Index, active: int) -> None:
-        """Emits the copy of the rows `lower <= k < upper`; columns from `active` to `width` become zeros."""
-        if self.column_stride == 1:
-            self._emit_rows(self._copy_row, start, target_start, lower, upper, active)
-        elif self.k_stride == 1 and self.lanes > 1:
-            self._transpose_squares(start, target_start, lower, upper, active)
-        else:
-            self._emit_rows(self._gather_row, start, target_start, lower, upper, active)
-
-    def _emit_rows(
-        self,
-        emit_row: Callable[[Index, Index, int], None],
-        start: Index,
-        target_start: Index,
-        lower: Index,
-        upper: Index,
-        active: int,
-    ) -> None:
-        """Emits `emit_row(offset in the source, offset in the target, active)` for each row."""
-        e = self.e
-
-        def emit_iteration(k: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
-            emit_row(e.add(start, e.mul(k, self.k_stride)), e.add(target_start, e.mul(k, self.row_stride)), active)
-            return ()
-
-        e.loop(lower, upper, 1, emit_iteration)
-
-    def _copy_row(self, start: Index, target_start: Index, active: int) -> None:
-        """Copies a row that is contiguous in the source, in vectors."""
-        for column in range(0, active, self.lanes):
-            value = self.e.load(self.source, self.e.add(start, column), self.lanes, active - column)
-            self._store(value, target_start, column)
-        self._store_zeros(target_start, -(-active // self.lanes) * self.lanes)
-
-    def _gather_row(self, start: Index, target_start: Index, active: int) -> None:
-        """Copies a row element by element."""
-        e = self.e
-        self._store_zeros(target_start, active // self.lanes * self.lanes)
-
-        def copy_element(column: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
-            value = e.load_scalar(self.source, e.add(start, e.mul(column, self.column_stride)))
-            e.store_scalar(self._convert(value), self.target, e.add(target_start, column))
-            return ()
-
-        e.loop(0, active, 1, copy_element)
-
-    def _store(self, value: ir.Value, row_start: Index, column: int) -> None:
-        """Stores a vector to the row at `row_start` of the target, from `column` to at most `width`."""
-        self.e.store(self._convert(value), self.target, self.e.add(row_start, column), self.width - column)
-
-    def _store_zeros(self, row_start: Index, first: int) -> None:
-        """Stores zeros to the row at `row_start` of the target, from column `first` on."""
-        for column in range(first, self.width, self.lanes):
-            self.e.store(self.e.zero(self._vector), self.target, self.e.add(row_start, column), self.width - column)
-
-    def _transpose_squares(self, start: Index, target_start: Index, lower: Index, upper: Index, active: int) -> None:
-        """Transposes squares of lanes x lanes elements in registers; the remaining rows of K are copied one by one."""
-        e, lanes = self.e, self.lanes
-        squares_end = self._squares_end(lower, upper)
-        full_columns = active // lanes * lanes
-
-        def emit_squares(k: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
-            row_start, row_target = e.add(start, k), e.add(target_start, e.mul(k, self.row_stride))
-            e.loop(0, full_columns, lanes, lambda column, _: self._transpose(row_start, row_target, column, lanes))
-            if active > full_columns:
-                self._transpose(row_start, row_target, full_columns, active - full_columns)
-            for row in range(lanes):
-                self._store_zeros(e.add(row_target, row * self.row_stride), -(-active // lanes) * lanes)
-            return ()
-
-        e.loop(lower, squares_end, lanes, emit_squares)
-        self._emit_rows(self._gather_row, start, target_start, squares_end, upper, active)
-
-    def _squares_end(self, lower: Index, upper: Index) -> Index:
-        """Returns the end of the last full square between `lower` and `upper`."""
-        e, lanes = self.e, self.lanes
-        if isinstance(lower, int) and isinstance(upper, int):
-            return lower + (upper - lower) // lanes * lanes
-        count = arith.divui(arith.subi(e.value(upper), e.value(lower)), e.value(lanes))
-        return e.add(lower, e.mul(count, lanes))
-
-    def _transpose(self, start: Index, target_start: Index, column: Index, count: int) -> Sequence[ir.Value]:
-        """Reads `count` columns of `lanes` elements from `column` on, and writes `lanes` rows of `count` elements.
-
-        If these are less than `lanes`, zeros follow them, up to the width.
-        """
-        e = self.e
-        width = self.lanes if count == self.lanes or not isinstance(column, int) else self.width - column
-        start, target_start = e.add(start, e.mul(column, self.column_stride)), e.add(target_start, column)
-        columns = [e.load(self.source, e.add(start, i * self.column_stride), self.lanes) for i in range(count)]
-        columns += [e.zero(ir.VectorType.get([self.lanes], self.source.type.element_type))] * (self.lanes - count)
-        for i, row in enumerate(_transposed(columns)):
-            e.store(self._convert(row), self.target, e.add(target_start, i * self.row_stride), width)
-        return ()
-
-    def _convert(self, value: ir.Value) -> ir.Value:
-        if self.convert is not None:
-            return self.convert(value)
-        return convert_elements(value, self.target.type.element_type, self.unsigned)
-
-    @property
-    def _vector(self) -> ir.Type:
-        return ir.VectorType.get([self.lanes], self.target.type.element_type)
-
-
 @dataclass(frozen=True)
 class _GroupedCopy:
     """Emits the copy of a matrix to one of `panels`, whose groups of elements are adjacent. Elements keep their type.
@@ -411,22 +238,22 @@ class _GroupedCopy:
         """Emits the copy of all steps of K, and zeros for the steps that pad the panel."""
         e, panels = self.e, self.panels
         ((size, k_stride),), column_stride = panels.k, panels.n[1]
-        block, emit = panels.group, self._copy_rows if column_stride == 1 else self._gather_rows
+        # `copy_steps` copies at most `block` steps of K at once.
+        block, copy_steps = panels.group, self._copy_rows if column_stride == 1 else self._gather_rows
         if k_stride == 1 and column_stride != 1:
-            block, emit = panels.group * panels.lanes, self._copy_columns
+            block, copy_steps = panels.group * panels.lanes, self._copy_columns
 
         def emit_steps(k: Index, steps: int) -> None:
-            emit(e.add(start, e.mul(k, k_stride)), e.add(target_start, e.mul(k, panels.columns)), steps)
+            copy_steps(e.add(start, e.mul(k, k_stride)), e.add(target_start, e.mul(k, panels.columns)), steps)
 
-        def emit_block(k: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+        def emit_block(k: Index) -> None:
             emit_steps(k, block)
-            return ()
 
         end = size // block * block
-        e.loop(0, end, block, emit_block)
+        e.for_each(0, end, block, emit_block)
         if end < size:
             emit_steps(end, size - end)
-        first_zero = -(-size // panels.group) * panels.group
+        first_zero = round_up(size, panels.group)
         for column in range(0, panels.columns, panels.lanes):
             for step in range(first_zero, panels.depth, panels.group):
                 self._store(e.zero(self._group_vector), e.add(target_start, step * panels.columns), column)
@@ -443,19 +270,19 @@ class _GroupedCopy:
     def _copy_columns(self, start: Index, target: Index, steps: int) -> None:
         """Copies `steps` steps of each column, which are contiguous, by transposing squares of words."""
         e, panels, lanes = self.e, self.panels, self.panels.lanes
-        row_elements, rows = panels.columns * panels.group, -(-steps // panels.group)
+        row_elements, rows = panels.columns * panels.group, ceil_div(steps, panels.group)
         zero = e.zero(self._group_vector)
 
         def copy_square(number: Index, count: int) -> None:
             first = e.mul(number, lanes)
             starts = [e.add(start, e.mul(e.add(first, i), panels.n[1])) for i in range(count)]
             columns = [e.load(self.source, offset, lanes * panels.group, steps) for offset in starts]
-            square = _transposed([as_words(column, panels.group) for column in [*columns, *[zero] * (lanes - count)]])
+            square = transposed([as_words(column, panels.group) for column in [*columns, *[zero] * (lanes - count)]])
             for i, row in enumerate(square[:rows]):
                 self._store(as_elements(row, self.source.type.element_type), e.add(target, i * row_elements), first)
 
         for_blocks(e, self.active, lanes, copy_square)
-        for column in range(-(-self.active // lanes) * lanes, panels.columns, lanes):
+        for column in range(round_up(self.active, lanes), panels.columns, lanes):
             for i in range(rows):
                 self._store(zero, e.add(target, i * row_elements), column)
 
@@ -469,7 +296,7 @@ class _GroupedCopy:
             rows = [
                 e.load(self.source, e.add(row, column), lanes, remaining) if remaining > 0 else zero for row in starts
             ]
-            self._store(_interleaved([*rows, *[zero] * (panels.group - steps)]), target, column)
+            self._store(interleaved([*rows, *[zero] * (panels.group - steps)]), target, column)
 
     def _gather_rows(self, start: Index, target: Index, steps: int) -> None:
         """Copies `steps` steps, a group or less, element by element."""
@@ -477,36 +304,10 @@ class _GroupedCopy:
         for column in range(0, panels.columns, panels.lanes):
             self._store(e.zero(self._group_vector), target, column)
 
-        def copy_group(column: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+        def copy_group(column: Index) -> None:
             for i in range(steps):
                 offset = e.add(start, e.add(e.mul(column, panels.n[1]), i * panels.k[0][1]))
                 value = e.load_scalar(self.source, offset)
                 e.store_scalar(value, self.target, e.add(target, e.add(e.mul(column, panels.group), i)))
-            return ()
 
-        e.loop(0, self.active, 1, copy_group)
-
-
-def _interleaved(rows: list[ir.Value]) -> ir.Value:
-    """Returns the vector with the first elements of all `rows` (a power of two), then the second ones, and so on."""
-    while len(rows) > 1:
-        half = len(rows) // 2
-        lanes = rows[0].type.shape[0]
-        mask = [lane // 2 + lanes * (lane % 2) for lane in range(2 * lanes)]
-        rows = [vector.shuffle(rows[i], rows[i + half], mask) for i in range(half)]
-    return rows[0]
-
-
-def _transposed(rows: list[ir.Value]) -> list[ir.Value]:
-    """Returns the transpose of L vectors of L lanes (a power of two), by repeated perfect shuffles.
-
-    Interleaving row i with row i + L/2 moves the top bit of the row number into the lowest bit of the lane number;
-    after log2(L) rounds, row and lane are exchanged.
-    """
-    lanes = len(rows)
-    low = [lane // 2 + lanes * (lane % 2) for lane in range(lanes)]
-    high = [index + lanes // 2 for index in low]
-    for _ in range(lanes.bit_length() - 1):
-        pairs = [(rows[i], rows[i + lanes // 2]) for i in range(lanes // 2)]
-        rows = [vector.shuffle(a, b, mask) for a, b in pairs for mask in (low, high)]
-    return rows
+        e.for_each(0, self.active, 1, copy_group)

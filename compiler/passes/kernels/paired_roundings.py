@@ -13,7 +13,7 @@ from buddy.compiler.passes.kernels.body import VectorBody
 from buddy.compiler.passes.kernels.dot_instructions import VDPBF16PS, as_elements
 from buddy.compiler.passes.kernels.emit import KernelEmitter
 
-# Lanes of a vector of f32 that the instruction takes twice.
+# Lanes of each of the two vectors of f32 that the instruction rounds.
 LANES = 16
 _INTRINSIC = "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
 
@@ -38,32 +38,34 @@ def rounds_types(wide: ir.Type, narrow: ir.Type) -> bool:
 
 @dataclass
 class PairedValues:
-    """The vectors of the scalars of a body, for two executions of it.
+    """The vectors of the scalars of a body that is emitted twice, for two vectors of sums.
 
-    `pairs` has the scalars that are rounded: a vector with those of the first execution, followed by the second's.
+    `vectors` has those of the first and of the second time. `pairs` has the scalars that the body rounds: both vectors
+    in one, those of the first time in the lower half.
     """
 
     e: KernelEmitter
-    each: tuple[dict[ir.Value, ir.Value], dict[ir.Value, ir.Value]]
+    vectors: tuple[dict[ir.Value, ir.Value], dict[ir.Value, ir.Value]]
     pairs: dict[ir.Value, ir.Value] = field(default_factory=dict)
 
     def round(self, scalar: ir.Value, first: ir.Value, second: ir.Value) -> None:
-        """Makes `scalar` the vectors `first` and `second` of f32, rounded."""
+        """Rounds the vectors `first` and `second` of f32, and records the result as those of `scalar`."""
         type_ = ir.VectorType.get([2 * LANES], ir.BF16Type.get())
         self.pairs[scalar] = llvm.call_intrinsic(type_, _INTRINSIC, [second, first], [], [])
 
     def widened(self, scalar: ir.Value, number: int) -> ir.Value:
-        """Returns the rounded `scalar` of one execution as f32: each of its elements follows 16 bits of zeros."""
+        """Returns the rounded `scalar` of the first (0) or second (1) time as f32: 16 zero bits, then its 16 bits."""
         words = as_elements(self.pairs[scalar], ir.IntegerType.get_signless(16))
-        places = [place for lane in range(LANES) for place in (2 * LANES, number * LANES + lane)]
-        return as_elements(vector.shuffle(words, self.e.zero(words.type), places), ir.F32Type.get())
+        first_zero = 2 * LANES  # the number of the first element of the second operand of the shuffle
+        mask = [element for lane in range(LANES) for element in (first_zero, number * LANES + lane)]
+        return as_elements(vector.shuffle(words, self.e.zero(words.type), mask), ir.F32Type.get())
 
     def split(self, scalar: ir.Value) -> None:
-        """Extracts the vectors of a rounded `scalar`."""
-        for number, values in enumerate(self.each):
-            if scalar in self.pairs and scalar not in values:
-                places = [number * LANES + lane for lane in range(LANES)]
-                values[scalar] = vector.shuffle(self.pairs[scalar], self.pairs[scalar], places)
+        """Extracts both vectors of `scalar`, if it is rounded."""
+        for number, vectors in enumerate(self.vectors):
+            if scalar in self.pairs and scalar not in vectors:
+                mask = [number * LANES + lane for lane in range(LANES)]
+                vectors[scalar] = vector.shuffle(self.pairs[scalar], self.pairs[scalar], mask)
 
 
 def emit_paired_body(body: VectorBody, values: PairedValues) -> None:
@@ -74,13 +76,13 @@ def emit_paired_body(body: VectorBody, values: PairedValues) -> None:
         with op.location:
             if rounds(op):
                 values.split(op.operands[0])
-                values.round(op.results[0], *(body.vector_of(op.operands[0], each) for each in values.each))
+                values.round(op.results[0], *(body.vector_of(op.operands[0], vectors) for vectors in values.vectors))
                 continue
             is_widening = op.name == "arith.extf" and str(op.results[0].type) == "f32"
-            for number, each in enumerate(values.each):
+            for number, vectors in enumerate(values.vectors):
                 if is_widening and op.operands[0] in values.pairs:
-                    each[op.results[0]] = values.widened(op.operands[0], number)
+                    vectors[op.results[0]] = values.widened(op.operands[0], number)
                     continue
                 for scalar in op.operands:
                     values.split(scalar)
-                body.emit_op(op, each)
+                body.emit_op(op, vectors)

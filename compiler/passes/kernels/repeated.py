@@ -22,7 +22,7 @@ _FILL, _SUBVIEW = "linalg.fill", "memref.subview"
 
 @dataclass(frozen=True)
 class _Run:
-    """Consecutive ops that access only the memory of `operands`; equal runs have an equal `key`."""
+    """Consecutive ops that access only the memory of `operands`. Runs with equal keys can call the same function."""
 
     ops: tuple[ir.Operation, ...]
     operands: tuple[Any, ...]
@@ -35,7 +35,7 @@ class _Run:
     @property
     def key(self) -> tuple[Hashable, ...]:
         """Returns the types of the operands, and the ops with numbers for their values, as a plain value."""
-        numbers: dict[Any, int] = {}
+        numbers: dict[Any, int] = {}  # of values, in the order in which they first occur
         key_parts: list[Hashable] = [str(value.type) for value in self.operands]
         outer_values = [value for op in self.ops for value in _outer_values(op)]
         constants = [value.owner.operation for value in outer_values if constant_of(value) is not None]
@@ -123,6 +123,7 @@ def _runs(block: ir.Block) -> Iterator[_Run]:
 
 
 def _join_fills(fills: Sequence[_Run]) -> Iterator[_Run]:
+    """Yields one run of all `fills`, which are consecutive and of the same buffer; nothing if there are no fills."""
     if fills:
         yield _Run(tuple(op for run in fills for op in run.ops), fills[0].operands)
 
@@ -130,7 +131,7 @@ def _join_fills(fills: Sequence[_Run]) -> Iterator[_Run]:
 def _single_run(op: ir.Operation) -> _Run | None:
     """Returns the run of `op` alone; for a fill of a subview, with the subview.
 
-    Returns `None` if `op` uses other values than constants, and memrefs that calls pass without an offset.
+    Returns `None` if `op` uses values other than constants and memrefs that calls pass without an offset.
     """
     ops: tuple[ir.Operation, ...] = (op,)
     values = [value for value in _outer_values(op) if constant_of(value) is None]

@@ -1,4 +1,7 @@
-"""Finds the ops around a contraction or convolution that its kernel absorbs: prologue, epilogue, fill with zeros."""
+"""Finds the ops around a contraction or convolution that its kernel absorbs: prologue, epilogue, fill with zeros.
+
+`fuse-epilogues` has marked the prologue and the epilogue, and moved them next to the contraction.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.walk import root_of, zero_fill_before
-from buddy.compiler.passes.kernels.access import Loop, SizeAndStride, UnsupportedError
+from buddy.compiler.passes.kernels.access import Loop, SizeAndStride, UnsupportedError, is_used
 from buddy.compiler.passes.kernels.epilogue import (
     EPILOGUE,
     PROLOGUE,
@@ -39,7 +42,7 @@ Split = Callable[[Product, Sequence[int]], Product]
 class FusedNeighbours(Generic[Product]):
     """The ops that the kernel of `contraction` absorbs, and `spec`, which describes them for the kernel.
 
-    `notes` describe the ops for a remark. `locations` are those of `absorbed`, without a fill with zeros.
+    `notes` describe the ops for a remark. `locations` are those of the ops in `absorbed`, except a fill with zeros.
     """
 
     contraction: Product
@@ -64,10 +67,8 @@ def find_neighbours(op: ir.Operation, contraction: Product, split: Split[Product
     `contraction`, split by `split` where an absorbed op requires it.
     """
     result, notes, absorbed = op.operands[_RESULT], list[str](), list[Any]()
-    prologue = _prologue_of(op, PROLOGUE)
-    epilogue = _epilogue_of(op, EPILOGUE)
     stages: dict[str, EpilogueOp | None] = {PROLOGUE: None, EPILOGUE: None}
-    for mark, neighbour in ((PROLOGUE, prologue), (EPILOGUE, epilogue)):
+    for mark, neighbour in ((PROLOGUE, _prologue_of(op)), (EPILOGUE, _epilogue_of(op))):
         if neighbour is None:
             continue
         try:
@@ -101,7 +102,10 @@ def _add_stage(
     op: ir.Operation,
     result: ir.Value,
 ) -> tuple[Product, dict[str, EpilogueOp | None]]:
-    """Returns the contraction with the loops that `op` requires too, and all stages in terms of these loops."""
+    """Adds `op`, which has the attribute `mark` and accesses `result`, to the stages.
+
+    Returns the contraction, its loops split as `op` requires, and all stages in terms of these loops.
+    """
     kernel_operand = operand_number(op, result)
     contraction = split(contraction, split_strides(op, kernel_operand))
     matched = {mark: match_stage(op, kernel_operand, _extents(contraction))}
@@ -112,26 +116,26 @@ def _add_stage(
 
 
 def _describe(mark: str, op: ir.Operation) -> str:
-    """Returns what a remark says of a fused op, such as "epilogue of linalg.generic (2 scalar ops)"."""
+    """Returns the note for a remark on a fused op, such as "epilogue of linalg.generic (2 scalar ops)"."""
     count = len(op.regions[0].blocks[0].operations) - 1
     phrase = "starts from" if mark == PROLOGUE else "epilogue of"
     return f"{phrase} {op.name}" + (f" ({count} scalar op{'s' if count != 1 else ''})" if count else "")
 
 
-def _epilogue_of(op: ir.Operation, mark: str) -> ir.Operation | None:
-    """Returns the op with `mark` that reads the result of `op`."""
+def _epilogue_of(op: ir.Operation) -> ir.Operation | None:
+    """Returns the op that is marked as an epilogue and reads the result of `op`, or `None`."""
     result = op.operands[_RESULT]
-    return next((user for user in _users(root_of(result)) if is_marked(user, mark, result)), None)
+    return next((user for user in _users(root_of(result)) if is_marked(user, EPILOGUE, result)), None)
 
 
-def _prologue_of(op: ir.Operation, mark: str) -> ir.Operation | None:
-    """Returns the op with `mark` directly before `op` that writes its result."""
+def _prologue_of(op: ir.Operation) -> ir.Operation | None:
+    """Returns the last op before `op` that uses its result buffer, if it is marked as a prologue; else `None`."""
     previous = None
     for user in _users(root_of(op.operands[_RESULT])):
         is_nearer = previous is None or previous.is_before_in_block(user)
         if user.block == op.block and user != op and user.is_before_in_block(op) and is_nearer:
             previous = user
-    return previous if previous is not None and is_marked(previous, mark, op.operands[_RESULT]) else None
+    return previous if previous is not None and is_marked(previous, PROLOGUE, op.operands[_RESULT]) else None
 
 
 def _users(value: ir.Value) -> Sequence[ir.Operation]:
@@ -151,5 +155,5 @@ def drop_unused(value: ir.Value) -> None:
     root = root_of(value)
     drop_dead_views(value)
     is_allocation = isinstance(root, ir.OpResult) and root.owner.name == "memref.alloc"
-    if is_allocation and not any(True for _ in root.uses):
+    if is_allocation and not is_used(root):
         root.owner.erase()

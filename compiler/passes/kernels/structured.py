@@ -12,18 +12,20 @@ from buddy.compiler.mlir.walk import element_bytes
 from buddy.compiler.passes.kernels.access import (
     Loop,
     UnsupportedError,
+    is_used,
     layout_of,
     loop_sizes,
     loops_of,
     merge_loops,
+    permutation_of,
     start_offsets,
 )
 from buddy.compiler.passes.kernels.contraction import NAMED_CONTRACTIONS, indexing_maps
-from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, estimate_nanoseconds
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, ceil_div, estimate_nanoseconds
 
 STRUCTURED_OPS = frozenset({"linalg.generic", "linalg.fill", "linalg.copy", "linalg.transpose", "linalg.broadcast"})
 
-# Integer divisions, which could trap on the filler value of masked lanes.
+# Integer divisions, which trap on the zeros in unused lanes of a partial vector.
 TRAPPING_OPS = frozenset(
     f"arith.{name}" for name in ("divsi", "divui", "remsi", "remui", "ceildivsi", "ceildivui", "floordivsi")
 )
@@ -41,8 +43,8 @@ class Structured:
 
     `arguments[i]` is the argument of `block`, the body, for an element of `operands[i]`. `scalars` maps the arguments
     for scalar operands to these operands. `indexed` has the dims whose index the body reads. `starts[i]` is the offset
-    of the first element of `operands[i]` that is read or written: not 0 for a reversed dim, whose loop has a negative
-    stride.
+    of the element of `operands[i]` that the first iteration reads or writes: not 0 if a dim is reversed, so that its
+    loop has a negative stride.
     """
 
     op: Any
@@ -77,7 +79,7 @@ class Structured:
 
     def reads(self, operand: int) -> bool:
         """True if the body reads operand number `operand`."""
-        return any(True for _ in self.arguments[operand].uses)
+        return is_used(self.arguments[operand])
 
 
 def analyse_vectorizable(op: ir.Operation, allow_loads: bool = False, allow_reversed: bool = False) -> Structured:
@@ -96,9 +98,9 @@ def analyse_vectorizable(op: ir.Operation, allow_loads: bool = False, allow_reve
 def structure_of(op: ir.Operation, allow_loads: bool = False, allow_reversed: bool = False) -> Structured:
     """Returns the structure of `op`, one of `STRUCTURED_OPS` on memrefs, with a loop for each dim it iterates over.
 
-    Raises `UnsupportedError` for tensors, for dynamic shapes or strides, if operands are not indexed by sums of loop
-    indices, unless `allow_reversed`, if a dim is reversed, and unless `allow_loads`, if the body has side effects or
-    loads from memory.
+    Raises `UnsupportedError` for tensors, for dynamic shapes or strides, and for operands that are not indexed by sums
+    of loop indices; for a reversed dim unless `allow_reversed`; and for a body that loads from memory or has side
+    effects unless `allow_loads`.
     """
     if len(op.results):
         raise UnsupportedError("it works on tensors, not on buffers")
@@ -136,7 +138,7 @@ def maps_of(op: ir.Operation, operands: tuple[ir.Value, ...]) -> tuple[list[ir.A
     identity = ir.AffineMap.get_identity(rank)
     parallel = [False] * rank
     if op.name == "linalg.transpose":
-        permutation = list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
+        permutation = permutation_of(op)
         source = [identity.results[permutation.index(dim)] for dim in range(rank)]
         return [ir.AffineMap.get(rank, 0, source), identity], parallel
     if op.name == "linalg.broadcast":
@@ -192,6 +194,8 @@ def _indexed_dims(block: ir.Block) -> frozenset[int]:
     )
 
 
+# ---- loops over rows that threads share ------------------------------------------------------------------------------
+
 # The size of a chunk that one thread processes: some microseconds of work, and small enough to get many chunks.
 CHUNK_BYTES = 16 << 10
 
@@ -201,18 +205,17 @@ def rows_in_chunk(rows: int, row_bytes: int) -> int:
     return max(1, min(rows, CHUNK_BYTES // max(1, row_bytes)))
 
 
-def for_chunk(e: KernelEmitter, number: Index, chunk: int, size: int, body: Callable[[Index], None]) -> None:
-    """Emits `body(index)` for the indices of chunk `number`, of `chunk` indices, that are below `size`."""
-    lower = e.mul(number, chunk)
-    upper = e.add(lower, chunk)
-    if size % chunk:
+def for_chunk(e: KernelEmitter, number: Index, chunk_size: int, size: int, body: Callable[[Index], None]) -> None:
+    """Emits `body(index)` for each index of chunk `number` of `range(size)`; chunks have `chunk_size` indices."""
+    lower = e.mul(number, chunk_size)
+    upper = e.add(lower, chunk_size)
+    if size % chunk_size:
         upper = e.minimum(upper, size)
 
-    def emit_index(index: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+    def emit_index(index: Index) -> None:
         body(index)
-        return ()
 
-    e.loop(lower, upper, 1, emit_index)
+    e.for_each(lower, upper, 1, emit_index)
 
 
 def for_rows(
@@ -220,19 +223,20 @@ def for_rows(
 ) -> None:
     """Emits loops over `sizes` around `body(indices)`, whose iterations are independent.
 
-    Threads share chunks of the last loop if `work`, the time of the whole nest in nanoseconds, is long enough.
+    An iteration of the last loop is a row of `row_bytes` bytes. Threads share chunks of rows if `work`, the time of the
+    whole nest in nanoseconds, is long enough.
     """
     if not sizes or not e.is_worth_sharing(work):
         e.nest(sizes, body)
         return
     *outer, last = sizes
-    chunk = rows_in_chunk(last, row_bytes)
+    chunk_size = rows_in_chunk(last, row_bytes)
 
     def emit_chunk(indices: list[Index]) -> None:
         *outer_indices, number = indices
-        for_chunk(e, number, chunk, last, lambda index: body([*outer_indices, index]))
+        for_chunk(e, number, chunk_size, last, lambda index: body([*outer_indices, index]))
 
-    e.parallel([*outer, -(-last // chunk)], emit_chunk, work)
+    e.parallel([*outer, ceil_div(last, chunk_size)], emit_chunk, work)
 
 
 def work_of(op: Structured) -> float:
@@ -241,7 +245,7 @@ def work_of(op: Structured) -> float:
 
 
 def moved_bytes(op: Structured, parts: int = 1) -> int:
-    """Returns the bytes that `op` reads and writes, each element once, in one of `parts` equal parts of its work."""
+    """Returns the bytes that one of `parts` equal parts of `op` reads and writes, each element counted once."""
     total = 0
     for number, value in enumerate(op.operands):
         elements = math.prod(loop.size for loop in op.loops if loop.strides[number])

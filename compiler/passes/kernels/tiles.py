@@ -6,18 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from buddy.compiler.mlir.bindings import arith, ir, memref
-from buddy.compiler.passes.kernels.access import UnsupportedError
+from buddy.compiler.passes.kernels.access import UnsupportedError, row_major_strides
 from buddy.compiler.passes.kernels.emit import Index
-from buddy.compiler.passes.kernels.packing import row_major_strides
 from buddy.compiler.passes.kernels.structured import maps_of
 
 
 @dataclass(frozen=True)
 class DynamicLoop:
-    """A loop of `size` iterations; `None` if the trip count is dynamic.
+    """A loop of an op on buffers, of `size` iterations (`None` if the trip count is dynamic).
 
     `static_strides` means that each operand has a static stride along the loop. `uses` has (operand, dim) of each dim
-    that the loop indexes.
+    that the loop alone indexes.
     """
 
     size: int | None
@@ -41,10 +40,10 @@ def dynamic_loops_of(op: ir.Operation) -> list[DynamicLoop]:
     Raises `UnsupportedError` if a dynamic size or stride belongs to a sum of loop indices.
     """
     buffers = buffers_of(op)
-    maps, kinds = maps_of(op, tuple(buffers))
-    uses: list[list[tuple[int, int]]] = [[] for _ in kinds]
-    sizes: list[int | None] = [1] * len(kinds)
-    static_strides = [True] * len(kinds)
+    maps, reductions = maps_of(op, tuple(buffers))
+    uses: list[list[tuple[int, int]]] = [[] for _ in reductions]
+    sizes: list[int | None] = [1] * len(reductions)
+    static_strides = [True] * len(reductions)
     for number, (value, map_) in enumerate(zip(buffers, maps, strict=True)):
         for dim, (expression, size, stride) in enumerate(zip(map_.results, *_layout(value), strict=True)):
             if isinstance(expression, ir.AffineDimExpr):
@@ -57,9 +56,14 @@ def dynamic_loops_of(op: ir.Operation) -> list[DynamicLoop]:
     if any(sizes[loop] is None or not (static_strides[loop] or sizes[loop] == 1) for loop in loops_in_sums):
         raise UnsupportedError("a loop with a dynamic size or stride is part of a sum")
     return [
-        DynamicLoop(None if any(_layout(buffers[n])[0][d] is None for n, d in dims) else size, is_static, tuple(dims))
-        for size, is_static, dims in zip(sizes, static_strides, uses, strict=True)
+        DynamicLoop(None if _dynamic_dim(buffers, loop_uses) is not None else size, is_static, tuple(loop_uses))
+        for size, is_static, loop_uses in zip(sizes, static_strides, uses, strict=True)
     ]
+
+
+def _dynamic_dim(buffers: Sequence[ir.Value], uses: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
+    """Returns the first (operand, dim) in `uses` whose size is dynamic, or `None`."""
+    return next(((number, dim) for number, dim in uses if _layout(buffers[number])[0][dim] is None), None)
 
 
 def has_window(op: ir.Operation) -> bool:
@@ -89,7 +93,9 @@ def size_of(op: ir.Operation, loop: DynamicLoop) -> ir.Value:
     if loop.size is not None:
         return constant(loop.size)
     buffers = buffers_of(op)
-    number, dim = next((n, d) for n, d in loop.uses if _layout(buffers[n])[0][d] is None)
+    use = _dynamic_dim(buffers, loop.uses)
+    assert use is not None, "a loop of dynamic size indexes a dim of dynamic size"
+    number, dim = use
     return memref.DimOp(buffers[number], constant(dim)).result
 
 
@@ -127,10 +133,12 @@ def subview(value: ir.Value, starts: Sequence[Index], sizes: Sequence[Index]) ->
     rank = len(sizes)
     dynamic = ir.ShapedType.get_dynamic_size()
     _, strides = _layout(value)
-    start_values, size_values = ([n for n in ns if not isinstance(n, int)] for ns in (starts, sizes))
-    static_starts, static_sizes = ([n if isinstance(n, int) else dynamic for n in ns] for ns in (starts, sizes))
+    start_values, size_values = ([i for i in indices if not isinstance(i, int)] for indices in (starts, sizes))
+    static_starts, static_sizes = (
+        [i if isinstance(i, int) else dynamic for i in indices] for indices in (starts, sizes)
+    )
     stride_text = ", ".join("?" if stride is None else str(stride) for stride in strides)
-    shape = "".join(f"{'?' if not isinstance(n, int) else n}x" for n in sizes)
+    shape = "".join(f"{size if isinstance(size, int) else '?'}x" for size in sizes)
     # The verifier requires a static offset of 0 where possible.
     has_zero_start = not start_values and not any(starts)
     offset = 0 if has_zero_start and ir.MemRefType(value.type).get_strides_and_offset()[1] == 0 else "?"

@@ -25,9 +25,10 @@ from buddy.compiler.mlir.walk import (
     symbol_of,
     unique_symbol,
 )
+from buddy.compiler.passes.kernels.access import is_used
 from buddy.compiler.passes.kernels.packing import Packing, emit_pack_function
 
-# Attribute of arguments that are weights of the model.
+# Attribute of arguments of functions that are weights of the model.
 PARAMETER = "buddy.parameter"
 # Views that keep the order of elements.
 _VIEWS = frozenset({"memref.collapse_shape", "memref.expand_shape", "memref.cast"})
@@ -43,7 +44,7 @@ def packed_type(packing: Packing, weights: ir.Type) -> ir.MemRefType:
 
 @dataclass
 class _Function:
-    """A function, the calls of it, and its packed arguments: by the number of the parameter, and by the packing."""
+    """A function and the calls of it. `packed_arguments` are new arguments, by number of the parameter and packing."""
 
     op: ir.Operation
     calls: list[ir.Operation] = field(default_factory=list)
@@ -83,6 +84,7 @@ class PackedWeights:
         return argument if argument is not None and self._is_parameter(argument) else None
 
     def _is_parameter(self, argument: ArgumentId) -> bool:
+        """True if an argument is a parameter in all calls of its function."""
         name, number = argument
         function = self.functions[name]
         if PARAMETER not in argument_attributes(function.op)[number]:
@@ -93,7 +95,7 @@ class PackedWeights:
 
     @cached_property
     def entry_bytes(self) -> int:
-        """Returns the bytes of the weights that callers pass, without those that are computed from others."""
+        """Returns the bytes of all weights that callers pass, without those that the runtime computes from others."""
         return sum(
             bytes_of(argument.type)
             for function in self.functions.values()
@@ -103,7 +105,7 @@ class PackedWeights:
         )
 
     def is_prepared(self, parameter: ArgumentId) -> bool:
-        """True if `parameter` is always a copy that the runtime computes, which packing replaces."""
+        """True if `parameter` is a value that the runtime computes from a weight; its packed form takes its place."""
         name, number = parameter
         function = self.functions[name]
         if function.is_public:
@@ -151,13 +153,14 @@ class PackedWeights:
         return functions
 
     def _finish_function(self, function: _Function) -> None:
+        """Gives a function its final arguments, and its calls the operands for them."""
         arguments = list(function.block.arguments)
         attributes = argument_attributes(function.op)
-        order, new_attributes = [], []
-        numbers: dict[ir.Value, int] = {a: i for i, a in enumerate(arguments)}
+        order, new_attributes = [], []  # the numbers of the final arguments, and their attributes
+        numbers: dict[ir.Value, int] = {argument: number for number, argument in enumerate(arguments)}
         for number in range(len(attributes)):
             packed_arguments = function.packed_arguments.get(number, {})
-            if not packed_arguments or _is_used(arguments[number]):
+            if not packed_arguments or is_used(arguments[number]):
                 order.append(number)
                 new_attributes.append(attributes[number])
             for packing, packed in packed_arguments.items():
@@ -174,7 +177,7 @@ class PackedWeights:
         self, function: _Function, unpacked: ir.Value, attributes: ir.Attribute, packing: Packing
     ) -> ir.DictAttr:
         """Returns the attributes of a packed argument: those of the parameter, and the packing function."""
-        new = {named.name: named.attr for named in _named_attributes(attributes)}
+        new = {named.name: named.attr for named in ir.DictAttr(attributes)}
         if function.is_public:
             new[PACK_ATTRIBUTE] = ir.StringAttr.get(self._pack_function_name(unpacked, packing))
         return ir.DictAttr.get(new)
@@ -219,7 +222,7 @@ def _replace_call(call: ir.Operation, operands: list[ir.Value], weights: PackedW
 
 def drop_dead_views(value: ir.Value) -> None:
     """Erases the view that defines `value` and the views that it is a view of, as long as they are unused."""
-    while isinstance(value, ir.OpResult) and value.owner.name in _VIEWS and not _is_used(value):
+    while isinstance(value, ir.OpResult) and value.owner.name in _VIEWS and not is_used(value):
         owner = value.owner
         value = owner.operands[0]
         owner.erase()
@@ -240,16 +243,8 @@ def _is_contiguous(value: ir.Value) -> bool:
     return isinstance(type_, ir.MemRefType) and type_.has_static_shape and has_identity_layout(type_)
 
 
-def _is_used(value: ir.Value) -> bool:
-    return any(True for _ in value.uses)
-
-
-def _named_attributes(attributes: ir.Attribute) -> list[ir.NamedAttribute]:
-    return [attributes[i] for i in range(len(attributes))]
-
-
 def mark_streamed(weights: PackedWeights, parameter: ArgumentId) -> None:
-    """Marks the arguments of public functions that are passed as `parameter`, as weights that are read in place."""
+    """Marks a parameter as read in place: gives an attribute to the public functions' arguments that it comes from."""
     name, number = parameter
     function = weights.functions[name]
     if not function.is_public:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from math import prod
 from typing import Any
 
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.walk import callee_of, callees_first, calls_in, functions_of, nested_ops, symbol_of
+from buddy.compiler.passes.kernels.access import permutation_of
 from buddy.compiler.passes.kernels.contraction import has_plain_indices, indexing_maps, is_contraction
 from buddy.compiler.passes.kernels.conv.tap_sums import MAX_CHANNELS, READ_STEPS
 from buddy.compiler.passes.kernels.weights import PARAMETER
@@ -27,11 +29,28 @@ def is_convolution(op: ir.Operation) -> bool:
 # ---- convolutions ----------------------------------------------------------------------------------------------------
 
 
-def relayout_convolution(op: ir.Operation, layouts: ValueLayouts) -> bool:
-    """Rewrites a convolution to channels last; its weights keep their layout, since they get packed.
+class _Role(IntEnum):
+    """The role of a loop of a convolution."""
 
-    Returns `False` for a matrix product or a kernel's gradient whose operands all have the original layout: it stays as
-    it is.
+    BATCH = 0
+    POSITION = 1  # a spatial loop of the result
+    GROUP = 2
+    OUT_CHANNEL = 3
+    WINDOW = 4  # a spatial loop of the weights
+    IN_CHANNEL = 5
+
+
+# Orders of loops by role, from the outermost to the innermost.
+_GROUPS_LAST = tuple(_Role)
+_GROUPS_FIRST = (_Role.BATCH, _Role.GROUP, _Role.POSITION, _Role.OUT_CHANNEL, _Role.WINDOW, _Role.IN_CHANNEL)
+_TAP_SUMS_ORDER = (_Role.IN_CHANNEL, _Role.BATCH, _Role.POSITION, _Role.WINDOW, _Role.OUT_CHANNEL, _Role.GROUP)
+
+
+def relayout_convolution(op: ir.Operation, layouts: ValueLayouts) -> bool:
+    """Rewrites a convolution to channels last. Its weights keep their layout, since a kernel packs them.
+
+    Returns `False` for an op that stays as it is because all of its operands have the original layout: a matrix product
+    that stands alone, or the gradient of a kernel in groups of few channels.
     """
     roles = _roles(op)
     sums_taps = _sums_taps(op, roles)
@@ -43,7 +62,7 @@ def relayout_convolution(op: ir.Operation, layouts: ValueLayouts) -> bool:
         _relayout_tap_sums(op, roles, layouts)
         return True
     role_order = _GROUPS_FIRST if not is_permuted and _is_lone_grouped(op, roles) else _GROUPS_LAST
-    loops = sorted(range(len(roles)), key=lambda loop: (role_order.index(roles[loop]), loop))
+    loops = _loops_by_role(roles, role_order)
     image, weights, init = op.operands
     image_loops, _, result_loops = (_main_loops(map_, roles) for map_ in indexing_maps(op))
     image_order, result_order = (_sorted_dims(dim_loops, loops) for dim_loops in (image_loops, result_loops))
@@ -54,24 +73,32 @@ def relayout_convolution(op: ir.Operation, layouts: ValueLayouts) -> bool:
     return True
 
 
-def _sums_taps(op: ir.Operation, roles: dict[int, int]) -> bool:
-    """True for the gradient of the kernel of a convolution in groups of few channels: few sums of many products."""
-    if _GROUP not in roles.values():
+def _sums_taps(op: ir.Operation, roles: dict[int, _Role]) -> bool:
+    """True for the gradient of a kernel in groups of few channels: few sums, each of many products.
+
+    The window of this convolution has a position for each one of the forward result; its own results are taps.
+    """
+    if _Role.GROUP not in roles.values():
         return False
     sizes = _loop_sizes(op, roles)
 
-    def count(*counted_roles: int) -> int:
+    def count(*counted_roles: _Role) -> int:
+        """Returns the number of iterations of the loops with these roles."""
         return prod(size for loop, size in sizes.items() if roles[loop] in counted_roles)
 
     # Its window is larger than its result, unlike that of a forward convolution of many channels on a small image.
-    has_few_sums = count(_WINDOW, _IN_CHANNEL) > count(_BATCH, _POSITION) and count(_WINDOW) > count(_POSITION)
-    return has_few_sums and count(_OUT_CHANNEL) <= MAX_CHANNELS and _last_step(op, roles) in READ_STEPS
+    has_large_window = count(_Role.WINDOW) > count(_Role.POSITION)
+    has_few_sums = count(_Role.WINDOW, _Role.IN_CHANNEL) > count(_Role.BATCH, _Role.POSITION)
+    if not has_large_window or not has_few_sums or count(_Role.OUT_CHANNEL) > MAX_CHANNELS:
+        return False
+    return _last_step(op, roles) in READ_STEPS
 
 
-def _last_step(op: ir.Operation, roles: dict[int, int]) -> int:
-    """Returns the step in the image of the last loop inside the window."""
+def _last_step(op: ir.Operation, roles: dict[int, _Role]) -> int:
+    """Returns by how many elements of the image the last loop over the window advances along a dim: its dilation."""
 
     def step(expression: ir.AffineExpr) -> int:
+        """Returns the factor of the loop `last` in an index."""
         if isinstance(expression, ir.AffineDimExpr):
             return int(expression.position == last)
         if isinstance(expression, ir.AffineAddExpr):
@@ -80,53 +107,57 @@ def _last_step(op: ir.Operation, roles: dict[int, int]) -> int:
             return step(expression.lhs) * expression.rhs.value
         return 0
 
-    last = max(loop for loop, role in roles.items() if role == _WINDOW)
+    last = max(loop for loop, role in roles.items() if role == _Role.WINDOW)
     return max(step(expression) for expression in indexing_maps(op)[0].results)
 
 
-def _loop_sizes(op: ir.Operation, roles: dict[int, int]) -> dict[int, int]:
+def _loop_sizes(op: ir.Operation, roles: dict[int, _Role]) -> dict[int, int]:
     """Returns the size of each loop of a convolution."""
     _, weights, result = indexing_maps(op)
     operands = ((weights, op.operands[1]), (result, op.operands[2]))
-    pairs = (zip(_main_loops(map_, roles), value.type.shape, strict=True) for map_, value in operands)
-    return {loop: size for each in pairs for loop, size in each}
+    return {
+        loop: size
+        for map_, value in operands
+        for loop, size in zip(_main_loops(map_, roles), value.type.shape, strict=True)
+    }
 
 
-def _is_depthwise(op: ir.Operation, roles: dict[int, int]) -> bool:
+def _is_depthwise(op: ir.Operation, roles: dict[int, _Role]) -> bool:
     """True if the groups of a kernel's gradient have one channel."""
-    return all(size == 1 for loop, size in _loop_sizes(op, roles).items() if roles[loop] in (_BATCH, _OUT_CHANNEL))
+    return all(
+        size == 1 for loop, size in _loop_sizes(op, roles).items() if roles[loop] in (_Role.BATCH, _Role.OUT_CHANNEL)
+    )
 
 
-def _relayout_tap_sums(op: ir.Operation, roles: dict[int, int], layouts: ValueLayouts) -> None:
+def _relayout_tap_sums(op: ir.Operation, roles: dict[int, _Role], layouts: ValueLayouts) -> None:
     """Rewrites the gradient of a depthwise kernel, which reads both operands in place, to channels last."""
     image, weights, init = op.operands
-    role_order = (_IN_CHANNEL, _BATCH, _POSITION, _WINDOW, _OUT_CHANNEL, _GROUP)
-    loops = sorted(range(len(roles)), key=lambda loop: (role_order.index(roles[loop]), loop))
+    loops = _loops_by_role(roles, _TAP_SUMS_ORDER)
     orders = [_sorted_dims(_main_loops(map_, roles), loops) for map_ in indexing_maps(op)]
     operands = [layouts.in_order(value, order) for value, order in zip((image, weights, init), orders, strict=True)]
     _rewrite(op, layouts, operands, loops)
 
 
-def _is_lone_product(op: ir.Operation, roles: dict[int, int]) -> bool:
+def _is_lone_product(op: ir.Operation, roles: dict[int, _Role]) -> bool:
     """True for a convolution without a window whose image and result would be transposed for it alone.
 
     It is a matrix product for each image of the batch, in any layout. No other convolution depends on it; that is known
     only in a public function, whose callers are outside of the module.
     """
     image, weights, result = op.operands
-    if _GROUP in roles.values():
+    if _Role.GROUP in roles.values():
         return False
     image_loops, weight_loops, _ = (_main_loops(map_, roles) for map_ in indexing_maps(op))
-    window = (size for size, loop in zip(weights.type.shape, weight_loops, strict=True) if roles[loop] == _WINDOW)
+    window = (size for size, loop in zip(weights.type.shape, weight_loops, strict=True) if roles[loop] == _Role.WINDOW)
     positions = [
-        [value.type.shape[dim] for dim, loop in enumerate(loops) if roles[loop] == _POSITION]
+        [value.type.shape[dim] for dim, loop in enumerate(loops) if roles[loop] == _Role.POSITION]
         for value, loops in ((image, image_loops), (result, _main_loops(indexing_maps(op)[2], roles)))
     ]
     is_product = prod(window) == 1 and positions[0] == positions[1]
     return is_product and "sym_visibility" not in op.parent.attributes and not _reaches_convolution(op)
 
 
-def _is_lone_grouped(op: ir.Operation, roles: dict[int, int]) -> bool:
+def _is_lone_grouped(op: ir.Operation, roles: dict[int, _Role]) -> bool:
     """True for a convolution in groups of several channels whose image and result would be transposed for it alone.
 
     The channels of a group are then a tensor of their own, which is small enough for the caches: kernel and transposes
@@ -136,11 +167,11 @@ def _is_lone_grouped(op: ir.Operation, roles: dict[int, int]) -> bool:
     channels = [
         prod(size for size, loop in zip(value.type.shape, loops, strict=True) if roles[loop] in channel_roles)
         for value, loops, channel_roles in (
-            (op.operands[0], image, (_IN_CHANNEL,)),
-            (op.operands[2], result, (_OUT_CHANNEL,)),
+            (op.operands[0], image, (_Role.IN_CHANNEL,)),
+            (op.operands[2], result, (_Role.OUT_CHANNEL,)),
         )
     ]
-    is_grouped = _GROUP in roles.values() and min(channels) > 1
+    is_grouped = _Role.GROUP in roles.values() and min(channels) > 1
     return is_grouped and "sym_visibility" not in op.parent.attributes and not _reaches_convolution(op)
 
 
@@ -159,39 +190,43 @@ def _reaches_convolution(op: ir.Operation) -> bool:
     return False
 
 
-def _has_few_channels(image: ir.Value, image_loops: Sequence[int], roles: dict[int, int]) -> bool:
-    if _GROUP in roles.values():
+def _has_few_channels(image: ir.Value, image_loops: Sequence[int], roles: dict[int, _Role]) -> bool:
+    """True if the image is not transposed, see `_MAX_UNTRANSPOSED_CHANNELS`."""
+    if _Role.GROUP in roles.values():
         return False
-    channels = (size for size, loop in zip(image.type.shape, image_loops, strict=True) if roles[loop] == _IN_CHANNEL)
+    channels = (
+        size for size, loop in zip(image.type.shape, image_loops, strict=True) if roles[loop] == _Role.IN_CHANNEL
+    )
     return prod(channels) <= _MAX_UNTRANSPOSED_CHANNELS
 
 
-# The roles of a convolution's loops, and two orders of loops by role. `_POSITION` is a spatial loop of the
-# result, `_WINDOW` a spatial loop of the weights.
-_BATCH, _POSITION, _GROUP, _OUT_CHANNEL, _WINDOW, _IN_CHANNEL = range(6)
-_GROUPS_LAST = (_BATCH, _POSITION, _GROUP, _OUT_CHANNEL, _WINDOW, _IN_CHANNEL)
-_GROUPS_FIRST = (_BATCH, _GROUP, _POSITION, _OUT_CHANNEL, _WINDOW, _IN_CHANNEL)
-
-
-def _roles(op: ir.Operation) -> dict[int, int]:
+def _roles(op: ir.Operation) -> dict[int, _Role]:
     """Returns the role of each loop of a convolution."""
     image, weights, _ = ([_loops_in(e) for e in map_.results] for map_ in indexing_maps(op))
     image_dims = {loops[0] for loops in image if len(loops) == 1}
     weight_loops = {loop for loops in weights for loop in loops}
     reductions = _reductions(op)
 
-    def role(loop: int) -> int:
+    def role(loop: int) -> _Role:
         if loop in reductions:
-            return _IN_CHANNEL if loop in image_dims else _WINDOW
+            return _Role.IN_CHANNEL if loop in image_dims else _Role.WINDOW
         if loop in image_dims:
-            return _GROUP if loop in weight_loops else _BATCH
-        return _OUT_CHANNEL if loop in weight_loops else _POSITION
+            return _Role.GROUP if loop in weight_loops else _Role.BATCH
+        return _Role.OUT_CHANNEL if loop in weight_loops else _Role.POSITION
 
     return {loop: role(loop) for loop in range(len(op.attributes["iterator_types"]))}
 
 
-def _main_loops(map_: ir.AffineMap, roles: dict[int, int]) -> list[int]:
-    """Returns the loop that indexes each dim of an operand; of two loops, the window's position, not its offset."""
+def _loops_by_role(roles: dict[int, _Role], role_order: Sequence[_Role]) -> list[int]:
+    """Returns all loops, sorted by their roles; loops with the same role keep their order."""
+    return sorted(roles, key=lambda loop: (role_order.index(roles[loop]), loop))
+
+
+def _main_loops(map_: ir.AffineMap, roles: dict[int, _Role]) -> list[int]:
+    """Returns the loop that indexes each dim of an operand.
+
+    A spatial dim of the image is indexed by a position plus an offset in the window; the loop over positions counts.
+    """
     return [min(_loops_in(e), key=lambda loop: roles[loop]) for e in map_.results]
 
 
@@ -251,6 +286,7 @@ def _operand_order(
 
 
 def _reductions(op: ir.Operation) -> frozenset[int]:
+    """Returns the loops of a generic that are reductions."""
     return frozenset(i for i, kind in enumerate(op.attributes["iterator_types"]) if "reduction" in str(kind))
 
 
@@ -290,7 +326,8 @@ def _rewrite(op: ir.Operation, layouts: ValueLayouts, operands: Sequence[ir.Valu
 class FunctionSignatures:
     """The functions of a module, and the layouts of the arguments and results of those whose signature has changed.
 
-    The signatures of recursive functions, and of functions that are called in the body of an op, do not change.
+    `orders` has these layouts by the function's name; `None` stands for an unchanged argument. The signatures of
+    recursive functions, and of functions that are called in the body of an op, do not change.
     """
 
     module: Any
@@ -333,12 +370,10 @@ class FunctionSignatures:
         block = function.regions[0].blocks[0]
         terminator = block.operations[len(block.operations) - 1].operation
         attributes = ir.ArrayAttr(function.attributes["arg_attrs"]) if "arg_attrs" in function.attributes else None
-        inputs = [
-            None
-            if attributes is not None and PARAMETER in ir.DictAttr(attributes[i])
-            else _absorb_argument_transpose(argument)
-            for i, argument in enumerate(block.arguments)
-        ]
+        inputs: list[Order | None] = []
+        for i, argument in enumerate(block.arguments):
+            is_parameter = attributes is not None and PARAMETER in ir.DictAttr(attributes[i])
+            inputs.append(None if is_parameter else _absorb_argument_transpose(argument))
         results = [_absorb_result_transpose(terminator, i) for i in range(len(terminator.operands))]
         changed = sum(order is not None and order != identity_order(len(order)) for order in (*inputs, *results))
         if changed:
@@ -368,7 +403,7 @@ def _absorb_argument_transpose(argument: ir.Value) -> Order | None:
     Returns the layout, or `None` if the argument is unchanged.
     """
     uses = [use.owner.operation for use in argument.uses]
-    orders = {tuple(_permutation(op)) for op in uses if op.name == "linalg.transpose" and op.operands[0] == argument}
+    orders = {tuple(permutation_of(op)) for op in uses if op.name == "linalg.transpose" and op.operands[0] == argument}
     if len(orders) != 1 or any(op.name != "linalg.transpose" for op in uses):
         return None
     (order,) = orders
@@ -387,16 +422,13 @@ def _absorb_result_transpose(terminator: ir.Operation, number: int) -> Order:
     value = terminator.operands[number]
     if not isinstance(value, ir.OpResult) or value.owner.name != "linalg.transpose":
         return identity_order(rank_of(value)) if isinstance(value.type, ir.RankedTensorType) else ()
-    permutation = _permutation(value.owner)
+    permutation = permutation_of(value.owner)
     terminator.operands[number] = value.owner.operands[0]
     return tuple(permutation.index(dim) for dim in range(len(permutation)))
 
 
-def _permutation(op: ir.Operation) -> Sequence[int]:
-    return list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
-
-
 def _permute_type(type_: ir.Type, order: Order) -> ir.Type:
+    """Returns the type of a tensor in the layout `order`; another type as it is."""
     if not isinstance(type_, ir.RankedTensorType):
         return type_
     return ir.RankedTensorType.get([type_.shape[dim] for dim in order], type_.element_type)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from buddy.compiler.mlir.bindings import ir, linalg, tensor
-from buddy.compiler.passes.kernels.access import move_unit_dims, reassociation
+from buddy.compiler.passes.kernels.access import move_unit_dims, permutation_of, reassociation
 
 Order = tuple[int, ...]  # dim `i` in memory, from the outermost, is dim `order[i]` of the original tensor
 
@@ -25,10 +25,10 @@ def rank_of(value: ir.Value) -> int:
 class ValueLayouts:
     """The layouts of the values of one function.
 
-    `tracked` has the results of convolutions and of ops that depend on them, even those in the original layout: a
-    transpose of such a value changes its layout and copies nothing. The dims of its type are in the order of its
-    layout. All other values have the original layout. `on_transpose` is called with each value that is transposed by a
-    new op, and its new layout.
+    `tracked` has the layouts of the results of convolutions and of ops that depend on them, even of those in the
+    original layout: a transpose of such a value changes its layout and copies nothing. The type of a value has its dims
+    in the order of its layout. All other values have the original layout. `on_transpose` is called with each value
+    that is transposed by a new op, and its new layout.
     """
 
     on_transpose: Callable[[Any, Order], None]
@@ -36,6 +36,7 @@ class ValueLayouts:
     _copies: dict[tuple[ir.Value, Order], ir.Value] = field(default_factory=dict)
 
     def order_of(self, value: ir.Value) -> Order:
+        """Returns the layout of `value`."""
         return self.tracked.get(value) or identity_order(rank_of(value))
 
     def is_permuted(self, value: ir.Value) -> bool:
@@ -65,7 +66,7 @@ class ValueLayouts:
         return self.in_order(value, identity_order(rank_of(value)))
 
     def _copy(self, value: ir.Value, order: Order) -> ir.Value:
-        """Emits a copy of `value` in the layout `order`, without a transpose if possible."""
+        """Emits `value` in the layout `order`: as a new splat, as a reshape, or, if necessary, as a transpose."""
         old = self.order_of(value)
         permutation = [old.index(dim) for dim in order]
         shape = [value.type.shape[p] for p in permutation]
@@ -82,7 +83,7 @@ class ValueLayouts:
 
 
 def _recreate(value: ir.Value, shape: Sequence[int]) -> ir.Value | None:
-    """Returns `value` in another shape, if it is a splat or empty tensor; otherwise `None`."""
+    """Emits the tensor `value` again in another shape, if all of its elements are equal or undefined; or `None`."""
     producer = value.owner.name if isinstance(value, ir.OpResult) else ""
     if producer not in ("tensor.empty", "linalg.fill"):
         return None
@@ -100,7 +101,7 @@ def _insertion_point_after(value: ir.Value) -> ir.InsertionPoint:
 def relayout_transpose(op: ir.Operation, layouts: ValueLayouts) -> bool:
     """Replaces a transpose by its source with another layout: the memory is the same."""
     source = op.operands[0]
-    permutation = list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
+    permutation = permutation_of(op)
     order = tuple(permutation.index(dim) for dim in layouts.order_of(source))
     # The source keeps its layout for its other uses: a cast to the same type creates a separate value.
     value = tensor.cast(source.type, source)
@@ -188,6 +189,7 @@ def _bounds(op: ir.Operation, order: Order) -> list[list[int]]:
 
 
 def _replace(op: ir.Operation, layouts: ValueLayouts, value: ir.Value, order: Order) -> None:
+    """Replaces the result of `op` by `value`, which has the layout `order`."""
     layouts.track(value, order)
     op.results[0].replace_all_uses_with(value)
 

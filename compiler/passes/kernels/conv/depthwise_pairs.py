@@ -44,7 +44,7 @@ class PairedBlocking(DepthwiseBlocking):
 def choose_pairs(conv: Convolution, target: Target) -> PairedBlocking | None:
     """Returns the blocking, or `None` if `target` has no such instruction, or if the window has no pairs of lines."""
     lanes, instruction = target.lanes(byte_width(conv.element)), find_dot_instruction(conv, target)
-    if instruction is None or instruction.group != 2 or lanes * WORD_BYTES not in dict(instruction.intrinsics):
+    if instruction is None or instruction.group != 2 or not instruction.has_vectors_of(lanes):
         return None
     if len(conv.k) != 2 or conv.k[0].size == 1 or conv.depth > MAX_UNROLLED_WINDOW:
         return None

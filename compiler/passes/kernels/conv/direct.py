@@ -14,11 +14,12 @@ from math import prod
 from typing import Any
 
 from buddy.compiler.mlir.bindings import ir, vector
+from buddy.compiler.passes.kernels.access import row_major_strides
 from buddy.compiler.passes.kernels.contraction import byte_width, convert_elements, emit_multiply_add
 from buddy.compiler.passes.kernels.conv.shape import ConvBlocking, Convolution
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, block_counts, estimate_nanoseconds, for_blocks
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultOffsets
-from buddy.compiler.passes.kernels.packing import Panels, row_major_strides
+from buddy.compiler.passes.kernels.packing import Panels
 from buddy.compiler.support.target import Target
 
 
@@ -30,6 +31,7 @@ class ConvKernel:
         self.vector, self.lanes = results.vector, results.lanes
 
     def emit(self) -> None:
+        """Emits the convolution at the insertion point."""
         raise NotImplementedError
 
     def advance(self, offsets: ResultOffsets, **steps: Index) -> ResultOffsets:
@@ -53,13 +55,12 @@ class ConvKernel:
         return convert_elements(self.e.load(flat, offset, self.lanes, active), self.vector.element_type, unsigned)
 
 
+# ---- depthwise -------------------------------------------------------------------------------------------------------
+
 # Output pixels that are accumulated at once: more would leave no registers for weights and input.
 _MAX_PIXELS = 8
-
 # Windows with more elements use loops: unrolled, their code would be long.
 MAX_UNROLLED_WINDOW = 64
-
-
 # Lines of outputs of narrow elements that are accumulated at once: each element is widened for fewer windows.
 _NARROW_LINES = 2
 # Vector registers that sums of several lines need, with those of a line of the image and weights.
@@ -127,6 +128,7 @@ class Depthwise(ConvKernel):
         return depthwise_panels(self.conv, self.block)
 
     def emit(self) -> None:
+        """Emits blocks of lines, which threads share."""
         e, conv = self.e, self.conv
         outer = [*conv.images, conv.lines]
         loaded_bytes = conv.flops // 2 * byte_width(conv.input_element)
@@ -156,9 +158,11 @@ class Depthwise(ConvKernel):
             start = e.dot([channel, pixel], [1, pixels.strides[0]], a)
             block_offsets = self.advance(first_offsets, pixel=pixel, column=channel)
             offsets = [self.advance(block_offsets, line=i, pixel=j) for i in range(lines) for j in range(count)]
-            sums = [self.results.initial(one, 0, active) for one in offsets]
+            sums = [self.results.initial(result_offsets, 0, active) for result_offsets in offsets]
             sums = self._accumulate(start, b, sums, active, lines)
-            self.results.finish_all([(value, one, 0, active) for value, one in zip(sums, offsets, strict=True)])
+            self.results.finish_all(
+                [(total, result_offsets, 0, active) for total, result_offsets in zip(sums, offsets, strict=True)]
+            )
 
         for_blocks(e, pixels.size, self.block.pixels, emit_block)
 
@@ -196,8 +200,9 @@ class Depthwise(ConvKernel):
         e, conv, sums = self.e, self.conv, list(sums)
         pixels = len(sums) // lines
         loaded: dict[int, Any] = {}
-        places = product(*(range(loop.size) for loop in conv.k))
-        starts = [sum(p * loop.strides[0] for p, loop in zip(place, conv.k, strict=True)) for place in places]
+        taps = product(*(range(loop.size) for loop in conv.k))
+        starts = [sum(index * loop.strides[0] for index, loop in zip(tap, conv.k, strict=True)) for tap in taps]
+        # (offset in the image, line of the block, number of the tap) of each step.
         steps = [
             (start + line * conv.lines.strides[0], line, number)
             for line in range(lines)
@@ -211,6 +216,9 @@ class Depthwise(ConvKernel):
                     loaded[offset] = self.load_vector(self.a, e.add(a, offset), active)
                 sums[line * pixels + i] = emit_multiply_add(loaded[offset], weight, sums[line * pixels + i])
         return sums
+
+
+# ---- implicit GEMM ---------------------------------------------------------------------------------------------------
 
 
 def gemm_panels(conv: Convolution, blocking: ConvBlocking) -> Panels:
@@ -241,9 +249,10 @@ class ImplicitGemm(ConvKernel):
         return gemm_panels(self.conv, self.block)
 
     def emit(self) -> None:
+        """Emits blocks of lines by groups of panels, which threads share."""
         conv, block = self.conv, self.block
-        sizes = [*(x.size for x in conv.groups), conv.n.size, *(x.size for x in conv.images), conv.lines.size]
-        blocks = [1 for _ in sizes]
+        loops = [*conv.groups, conv.n, *conv.images, conv.lines]
+        sizes, blocks = [loop.size for loop in loops], [1] * len(loops)
         blocks[len(conv.groups)], blocks[-1] = block.columns * block.panels, block.lines
         self.e.parallel_blocks(sizes, blocks, self._emit_lines, estimate_nanoseconds(flop=conv.flops))
 
@@ -299,7 +308,10 @@ class ImplicitGemm(ConvKernel):
     def _accumulate(
         self, a: Index, b: Index, position_offsets: list[int], vectors: int, sums: list[ir.Value]
     ) -> list[ir.Value]:
-        """Returns the sums after the whole reduction."""
+        """Returns the sums after the whole reduction, from offsets `a` and `b`: for each position, `vectors` vectors.
+
+        `position_offsets` has the offset in the image of each position of the block.
+        """
         e, loops = self.e, self.conv.merged_k
         b_strides = row_major_strides([loop.size for loop in loops], self.block.columns)
 

@@ -26,7 +26,7 @@ from buddy.compiler.passes.kernels.dot_instructions import (
     as_elements,
     as_words,
 )
-from buddy.compiler.passes.kernels.emit import Index
+from buddy.compiler.passes.kernels.emit import Index, ceil_div
 from buddy.compiler.passes.kernels.packing import Panels
 from buddy.compiler.support.target import Target
 
@@ -56,10 +56,10 @@ def choose_in_place(conv: Convolution, target: Target) -> InPlaceBlocking | None
     # Only pairs can be incomplete, see `InPlaceGemm._broadcast`.
     if instruction is None or run == 1 or instruction.group != 2:
         return None
-    pieces, groups = run.bit_count(), -(-run // instruction.group)
+    pieces, groups = run.bit_count(), ceil_div(run, instruction.group)
     block = choose_conv_blocking(conv, target)
-    vectors = -(-conv.n.size // block.lanes)
-    if block.lanes * WORD_BYTES not in dict(instruction.intrinsics):
+    vectors = ceil_div(conv.n.size, block.lanes)
+    if not instruction.has_vectors_of(block.lanes):
         return None
     if 2 * pieces < groups * vectors or (groups - run / instruction.group) * vectors >= pieces:
         return None
@@ -67,7 +67,10 @@ def choose_in_place(conv: Convolution, target: Target) -> InPlaceBlocking | None
 
 
 def _loops_of_run(conv: Convolution) -> tuple[tuple[Loop, ...], tuple[Loop, ...]]:
-    """Returns the loops of the reduction over the runs, and those over the elements of a run, adjacent in the image."""
+    """Returns the loops of the reduction over runs, and those over the elements of a run.
+
+    The elements of a run are adjacent in the image.
+    """
     outer, inner, size = list(conv.k), list[Loop](), 1
     while outer and outer[-1].strides[0] == size:
         inner.insert(0, outer.pop())
@@ -95,6 +98,7 @@ class InPlaceGemm(ImplicitGemm):
     def _accumulate(
         self, a: Index, b: Index, position_offsets: list[int], vectors: int, sums: list[ir.Value]
     ) -> list[ir.Value]:
+        """Returns the sums after the whole reduction: loops over runs, each of which is unrolled in groups."""
         e, (runs, elements) = self.e, _loops_of_run(self.conv)
         b_strides = self.panels.outer_strides[len(self.conv.groups) :]
         size = math.prod(loop.size for loop in elements)
@@ -119,14 +123,14 @@ class InPlaceGemm(ImplicitGemm):
         for step in range(0, size, group):
             start, active = e.add(b, step * self.block.columns), min(group, size - step)
             weights = [e.load(self.b, e.add(start, j * lanes * group), lanes * group) for j in range(vectors)]
-            result: list[ir.Value] = []
+            new_sums: list[ir.Value] = []
             for i, offset in enumerate(position_offsets):
                 elements = self._broadcast(e.add(a, offset + step), active)
-                result += [
+                new_sums += [
                     self.block.instruction.emit(sums[i * vectors + j], elements, weight)
                     for j, weight in enumerate(weights)
                 ]
-            sums = result
+            sums = new_sums
         return sums
 
     def _broadcast(self, offset: Index, active: int) -> ir.Value:

@@ -12,16 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from buddy.compiler.mlir.bindings import ir, memref
-from buddy.compiler.passes.kernels.access import Loop, subrange
+from buddy.compiler.passes.kernels.access import Loop, row_major_strides, subrange
 from buddy.compiler.passes.kernels.blocking import GemmBlocking, choose_gemm_blocking
 from buddy.compiler.passes.kernels.contraction import Contraction, byte_width
 from buddy.compiler.passes.kernels.conv.shape import BLOCKS_TO_SHARE, Convolution
 from buddy.compiler.passes.kernels.dot_instructions import TILE_ROWS
-from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, estimate_nanoseconds
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, ceil_div, estimate_nanoseconds, round_up
 from buddy.compiler.passes.kernels.epilogue import FinishedVector, KernelResults, ResultOffsets
 from buddy.compiler.passes.kernels.gemm.dot import DotGemm, TileGemm
 from buddy.compiler.passes.kernels.gemm.kernel import BlockedGemm
-from buddy.compiler.passes.kernels.packing import ALIGNMENT, Panels, row_major_strides
+from buddy.compiler.passes.kernels.packing import ALIGNMENT, Panels
 from buddy.compiler.support.target import CACHE_LINE, Target
 
 # The share of the L2 cache for the patches of a chunk; the rest is for a panel of weights, the image and the results.
@@ -32,13 +32,13 @@ _MIN_BLOCKS = 8
 _ALIASING_BYTES = 1024
 # Products by tiles in the time of a multiply-add: 512 of bfloat16 per cycle, and two vectors of 16 multiply-adds.
 _TILE_RATE = 16
-# Pieces of a run that are copied without a loop.
-_MAX_UNROLLED_PIECES = 16
+# A run of elements that is contiguous in the image is copied without a loop if it has at most this many vectors.
+_MAX_UNROLLED_VECTORS = 16
 
 
 @dataclass(frozen=True)
 class PatchBlocking:
-    """`positions` patches are copied, and then multiplied in blocks of `gemm`, which reads packed weights."""
+    """`positions` patches (a chunk) are copied, and then multiplied in blocks of `gemm`, which reads packed weights."""
 
     positions: int
     gemm: GemmBlocking
@@ -62,7 +62,7 @@ class PatchBlocking:
 
     def depth(self, conv: Convolution) -> int:
         """Returns the elements of a patch, with the zeros at its end."""
-        return -(-conv.depth // self.gemm.depth_multiple) * self.gemm.depth_multiple
+        return round_up(conv.depth, self.gemm.depth_multiple)
 
     def row(self, conv: Convolution) -> int:
         """Returns the elements from one patch to the next."""
@@ -92,21 +92,23 @@ def choose_patches(conv: Convolution, target: Target) -> PatchBlocking:
     total = positions_of(conv)
     gemm = choose_gemm_blocking(_product(conv, total, conv.depth, conv.depth), target, "packed")
     blocking = PatchBlocking(total, gemm)
-    # A chunk is one iteration, and patches are copies, with zeros that are steps of K too.
+    # The chunk is one iteration of the outer loop, and its patches need no other copy. Zeros at the end of a patch are
+    # steps of K too.
     depth = gemm.depth if gemm.depth < conv.depth else blocking.depth(conv)
     gemm = replace(gemm, chunk=0, copies_a=False, depth=depth)
     blocking = replace(blocking, gemm=gemm)
     row_bytes = blocking.row(conv) * byte_width(blocking.element(conv))
-    smallest = _MIN_BLOCKS * gemm.rows if not _on_tiles(gemm) else 2 * gemm.rows
-    largest = max(smallest, int(_L2_SHARE_OF_PATCHES * target.l2) // row_bytes)
-    count = -(-total // largest)
-    if count > 2:
-        count = min(-(-count // BLOCKS_TO_SHARE) * BLOCKS_TO_SHARE, max(count, total // smallest))
-    positions = -(-total // (count * gemm.rows)) * gemm.rows
+    smallest_chunk = _MIN_BLOCKS * gemm.rows if not _on_tiles(gemm) else 2 * gemm.rows
+    largest_chunk = max(smallest_chunk, int(_L2_SHARE_OF_PATCHES * target.l2) // row_bytes)
+    chunks = ceil_div(total, largest_chunk)
+    if chunks > 2:
+        chunks = min(round_up(chunks, BLOCKS_TO_SHARE), max(chunks, total // smallest_chunk))
+    positions = ceil_div(total, chunks * gemm.rows) * gemm.rows
     return replace(blocking, positions=min(positions, total))
 
 
 def _on_tiles(gemm: GemmBlocking) -> bool:
+    """True if the product is one of tiles of AMX."""
     return gemm.instruction is not None and gemm.instruction.on_tiles
 
 
@@ -123,7 +125,10 @@ def _product(conv: Convolution, rows: int, depth: int, row: int, element: str = 
 
 
 def patch_panels(conv: Convolution, blocking: PatchBlocking) -> Panels:
-    """Returns the packing of the weights: [group..., panel, k / g, column, k % g] for an instruction that adds g."""
+    """Returns the packing of the weights: [group..., panel, k / g, column, k % g].
+
+    g is the number of products that the instruction adds to a sum, and 1 without an instruction.
+    """
     gemm = blocking.gemm
     outer = tuple((loop.size, loop.strides[1]) for loop in conv.groups)
     ks = tuple((loop.size, loop.strides[1]) for loop in conv.k)
@@ -136,8 +141,8 @@ def patch_panels(conv: Convolution, blocking: PatchBlocking) -> Panels:
 class PositionResults(KernelResults):
     """The results of a chunk of positions, as rows that a product finishes; offsets begin with the number of the row.
 
-    Lines and images need not follow each other in the buffers, such as those of an epilogue that writes to the inside
-    of a padded image, so that a row is located when it is loaded or stored.
+    The distance between rows is not constant: an epilogue, for example, may write to the inside of a padded image. A
+    row is therefore located when it is loaded or stored.
     """
 
     def __init__(self, results: KernelResults, conv: Convolution, group: Sequence[Index], first: Index) -> None:
@@ -199,10 +204,11 @@ class PatchGemm:
         self.depth, self.row = blocking.depth(conv), blocking.row(conv)
 
     def emit(self) -> None:
+        """Emits the chunks of all groups, which threads share."""
         e, conv, total = self.e, self.conv, positions_of(self.conv)
         sizes = [*(loop.size for loop in conv.groups), total]
         blocks = [*(1 for _ in conv.groups), self.block.positions]
-        chunks = math.prod(sizes[:-1]) * -(-total // self.block.positions)
+        chunks = math.prod(sizes[:-1]) * ceil_div(total, self.block.positions)
         # With few chunks, threads share the copies and then the panels of each.
         work = estimate_nanoseconds(flop=conv.flops) if chunks >= BLOCKS_TO_SHARE else 0
         e.parallel_blocks(sizes, blocks, self._emit_chunk, work)
@@ -279,13 +285,12 @@ class PatchGemm:
             value = kernel.convert_a(e.load(self.a, e.add(source, offset), size))
             e.store(value, target, e.add(target_start, offset))
 
-        def copy_widest(offset: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+        def copy_widest(offset: Index) -> None:
             copy(offset, widest)
-            return ()
 
         end = run // widest * widest
-        if end // widest > _MAX_UNROLLED_PIECES:
-            e.loop(0, end, widest, copy_widest)
+        if end // widest > _MAX_UNROLLED_VECTORS:
+            e.for_each(0, end, widest, copy_widest)
         else:
             for offset in range(0, end, widest):
                 copy(offset, widest)

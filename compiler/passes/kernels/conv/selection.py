@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from buddy.compiler.mlir.bindings import func, ir, memref
 from buddy.compiler.passes.kernels.access import UnsupportedError, flatten
-from buddy.compiler.passes.kernels.calls import argument_types, flat_operands
+from buddy.compiler.passes.kernels.calls import kernel_body
 from buddy.compiler.passes.kernels.conv import depthwise_pairs, direct, in_place, patches, shape, tap_sums
 from buddy.compiler.passes.kernels.conv.shape import Convolution
 from buddy.compiler.passes.kernels.conv.winograd import blocking as winograd
@@ -65,7 +65,7 @@ class BlockedConvolution:
 
     @property
     def dot(self) -> str:
-        """The name of the instruction that adds groups of products, or ""."""
+        """Returns the name of the instruction that adds groups of products; "" for multiply-adds."""
         if isinstance(self.blocking, patches.PatchBlocking):
             return self.blocking.gemm.dot
         if isinstance(self.blocking, depthwise_pairs.PairedBlocking | in_place.InPlaceBlocking):
@@ -150,14 +150,10 @@ def emit_conv_function(
     argument with the unpacked weights follows them. Otherwise the weights are unpacked, and the function packs them in
     each call, unless it reads them in place. The strides in `spec` are those along `chosen.conv.loops`.
     """
-    function = func.FuncOp(name, (argument_types(types), []), visibility="private")
-    entry = function.add_entry_block()
-    with ir.InsertionPoint(entry):
-        terminator = func.ReturnOp([])
-    with ir.InsertionPoint(terminator):
-        a, b, *buffers = flat_operands(entry.arguments, types)
+    with kernel_body(name, types) as (function, e, operands):
+        a, b, *buffers = operands
         unpacked = buffers.pop(0) if packed and chosen.reads_unpacked_weights else b
-        e, conv, block = KernelEmitter(entry), chosen.conv, chosen.blocking
+        conv, block = chosen.conv, chosen.blocking
         in_pairs = rounds_pairs(chosen.dot, block.lanes)
         results = KernelResults(e, spec, buffers, block.lanes, ir.Type.parse(conv.element), in_pairs)
         packing = chosen.weight_packing
@@ -187,5 +183,5 @@ def emit_conv_function(
 def _pack_into_scratch(e: KernelEmitter, packing: Packing, weights: ir.Value) -> ir.Value:
     """Emits the packing of `weights` into a new buffer; the caller frees the buffer."""
     scratch = memref.alloc(packed_type(packing, ir.MemRefType(weights.type)), [], [], alignment=ALIGNMENT)
-    packing.fill(e, weights, flatten(scratch))
+    packing.emit_packing(e, weights, flatten(scratch))
     return scratch

@@ -16,7 +16,7 @@ from buddy.compiler.passes.kernels.contraction import (
     unsigned_inputs,
 )
 from buddy.compiler.passes.kernels.dot_instructions import INSTRUCTIONS, DotInstruction
-from buddy.compiler.passes.kernels.emit import block_counts
+from buddy.compiler.passes.kernels.emit import block_counts, ceil_div
 from buddy.compiler.support.target import FMA_LATENCY, Target
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ class Convolution:
 
     @property
     def flops(self) -> int:
+        """Returns the number of multiplications and additions."""
         outer = math.prod(loop.size for loop in (*self.groups, *self.images))
         return 2 * outer * self.lines.size * self.pixels.size * self.n.size * self.depth
 
@@ -99,6 +100,7 @@ class Convolution:
         return tuple(merged)
 
     def describe(self) -> str:
+        """Returns the text of a remark, such as "56x56 pixels, 64 channels over 64x3x3"."""
         window = "x".join(str(loop.size) for loop in self.k) or "1"
         groups = "".join(f", {loop.size} groups" for loop in self.groups)
         return f"{self.lines.size}x{self.pixels.size} pixels, {self.n.size} channels over {window}{groups}"
@@ -145,11 +147,15 @@ def _by_stride(loops: Iterable[Loop]) -> list[Loop]:
 def find_dot_instruction(conv: Convolution, target: Target) -> DotInstruction | None:
     """Returns the first instruction of `target` on vectors that multiplies the elements of `conv` as they are."""
     elements = (conv.input_element, conv.input_element)
-    for one in (INSTRUCTIONS[name] for name in target.dot_instructions):
-        is_plain = not (one.on_tiles or one.widens or one.needs_offset(conv.unsigned))
-        if is_plain and one.multiplies(elements, conv.element, conv.unsigned):
-            return one
+    for name in target.dot_instructions:
+        instruction = INSTRUCTIONS[name]
+        is_plain = not (instruction.on_tiles or instruction.widens or instruction.needs_offset(conv.unsigned))
+        if is_plain and instruction.multiplies(elements, conv.element, conv.unsigned):
+            return instruction
     return None
+
+
+# ---- blocking of the implicit GEMM -----------------------------------------------------------------------------------
 
 
 # Lines of output positions, and vectors of output channels, in a register block.
@@ -174,6 +180,7 @@ class ConvBlocking:
 
     @property
     def columns(self) -> int:
+        """Returns the number of output channels in a register block."""
         return self.vectors * self.lanes
 
     def describe(self) -> str:
@@ -193,8 +200,11 @@ def choose_conv_blocking(conv: Convolution, target: Target) -> ConvBlocking:
 
 
 def _candidates(conv: Convolution, lanes: int, target: Target) -> Iterator[tuple[int, int, int]]:
-    """Yields blocks whose accumulators, weights and broadcast input fit into registers, and their input into cache."""
-    for vectors in range(1, min(_MAX_VECTORS, -(-conv.n.size // lanes)) + 1):
+    """Yields (lines, pixels, vectors) of blocks whose sums, weights and broadcast input fit into the registers.
+
+    The input of a block fits into the L1 cache.
+    """
+    for vectors in range(1, min(_MAX_VECTORS, ceil_div(conv.n.size, lanes)) + 1):
         max_positions = max(1, min((target.vector_registers - 1 - vectors) // vectors, _pixels_in_l1(conv, target)))
         for lines in range(1, min(_MAX_LINES, conv.lines.size, max_positions) + 1):
             for pixels in range(1, min(conv.pixels.size, max_positions // lines) + 1):
@@ -213,7 +223,7 @@ def _cost(conv: Convolution, lanes: int, lines: int, pixels: int, vectors: int) 
         line_count * pixel_count * column_count * _cycles(line_size * pixel_size, column_size)
         for line_size, line_count in block_counts(conv.lines.size, lines)
         for pixel_size, pixel_count in block_counts(conv.pixels.size, pixels)
-        for column_size, column_count in block_counts(-(-conv.n.size // lanes), vectors)
+        for column_size, column_count in block_counts(ceil_div(conv.n.size, lanes), vectors)
     )
 
 

@@ -17,7 +17,7 @@ from buddy.compiler.passes.kernels.access import Loop
 from buddy.compiler.passes.kernels.contraction import byte_width, convert_elements, emit_add, emit_multiply_add
 from buddy.compiler.passes.kernels.conv.direct import ConvKernel
 from buddy.compiler.passes.kernels.conv.shape import Convolution
-from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, estimate_nanoseconds, reduce_lanes
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, ceil_div, estimate_nanoseconds, reduce_lanes
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultOffsets
 from buddy.compiler.support.target import FMA_LATENCY, Target
 
@@ -35,8 +35,9 @@ READ_STEPS = (1, 2)
 class TapBlocking:
     """The sums that stay in registers over the whole reduction, for `lanes` channels or products at once.
 
-    These are `images` x `lines` x `pixels` taps, along the last loop over images and the loops over lines and pixels,
-    by `columns` output channels.
+    These are the sums of `images` x `lines` x `pixels` taps, along the last loop over images and the loops over lines
+    and pixels, by `columns` output channels. Vectors are along channels, or (not `along_channels`) along the last loop
+    of the reduction.
     """
 
     images: int
@@ -60,6 +61,7 @@ class TapBlocking:
         return max(products, loads, FMA_LATENCY) + 0.05 * loads
 
     def describe(self) -> str:
+        """Returns the text of a remark."""
         block = f"{self.images}x" * (self.images > 1) + f"{self.lines}x{self.pixels} taps"
         block += f" by {self.columns} channels" * (self.columns > 1)
         lane_contents = "channels" if self.along_channels else "products of a channel"
@@ -94,15 +96,15 @@ def choose_taps(conv: Convolution, target: Target) -> TapBlocking | None:
 
     def cost(block: TapBlocking) -> tuple[float, int]:
         """Returns the cycles of a step for all sums, where a block at an end takes as long as a whole one."""
-        chosen = (block.images, block.lines, block.pixels, block.columns)
-        count = prod(-(-size // part) for size, part in zip(sizes, chosen, strict=True))
+        block_sizes = (block.images, block.lines, block.pixels, block.columns)
+        count = prod(ceil_div(size, block_size) for size, block_size in zip(sizes, block_sizes, strict=True))
         return count * block.cycles, -block.taps * block.columns
 
     return min(blocks, key=cost)
 
 
 class TapSums(ConvKernel):
-    """Emits the convolution in blocks of taps. `b` is unpacked."""
+    """Emits the convolution in blocks of taps. The weights `b` are not packed."""
 
     def __init__(
         self,
@@ -117,6 +119,7 @@ class TapSums(ConvKernel):
         self.block = blocking
 
     def emit(self) -> None:
+        """Emits the blocks of taps, which threads share."""
         conv, block = self.conv, self.block
         images = [(loop, 1) for loop in conv.images[:-1]] + [(loop, block.images) for loop in conv.images[-1:]]
         rows = [*images, (conv.lines, block.lines), (conv.pixels, block.pixels)]
@@ -199,11 +202,12 @@ class TapSums(ConvKernel):
 
             return emit_steps
 
-        whole = loop.size // _UNROLLED_STEPS * _UNROLLED_STEPS
-        sums = e.loop(0, whole, _UNROLLED_STEPS, steps(_UNROLLED_STEPS), sums)
-        return (
-            e.loop(whole, loop.size, loop.size - whole, steps(loop.size - whole), sums) if whole < loop.size else sums
-        )
+        unrolled_end = loop.size // _UNROLLED_STEPS * _UNROLLED_STEPS
+        sums = e.loop(0, unrolled_end, _UNROLLED_STEPS, steps(_UNROLLED_STEPS), sums)
+        remaining_steps = loop.size - unrolled_end
+        if not remaining_steps:
+            return sums
+        return e.loop(unrolled_end, loop.size, remaining_steps, steps(remaining_steps), sums)
 
     def _add_vectors(
         self, loop: Loop, a: Index, b: Index, starts: list[int], sums: list[ir.Value], columns: int

@@ -15,9 +15,9 @@ from buddy.compiler.mlir.walk import constant_of
 from buddy.compiler.passes.kernels.functions.arithmetic import Arithmetic
 from buddy.compiler.passes.kernels.functions.polynomials import ROUND, exp_or_infinity
 
-# -log2(2 Φ(-t)) = t P(t), where Φ is the normal distribution, for t up to _TAIL_END, where 2 Φ(-t) is 2^-124. The
-# relative error of Φ is 2e-8 up to t = 3; from there on, the error is 2e-8 of Φ(-3). `polynomials.py` says how the
-# polynomials were fitted.
+# -log2(2 Φ(-t)) = t P(t), where Φ is the cumulative distribution function of the normal distribution, for t up to
+# _TAIL_END, where 2 Φ(-t) is 2^-124. The relative error of Φ is 2e-8 up to t = 3; from there on, the error is 2e-8 of
+# Φ(-3). `polynomials.py` says how the polynomials were fitted.
 _TAIL = (
     1.1511049270629883, 0.4592152237892151, 0.052453748881816864, -0.006955599877983332, -3.1435752134711947e-06,
     0.0002872188633773476, -8.071239426499233e-05, 1.2102211258024909e-05, -1.006948878057301e-06,
@@ -52,20 +52,23 @@ def gelu(x: ir.Value) -> ir.Value:
 
 
 def one_plus_tanh(x: ir.Value) -> ir.Value:
-    """Returns 1 + tanh(x) = 2 / (1 + exp(-2 x)); at most 3 ULP; the plain sum loses all digits below zero."""
+    """Returns 1 + tanh(x), as 2 / (1 + exp(-2 x)), with an error of at most 3 ULP.
+
+    The plain sum loses all digits for large negative x.
+    """
     s = Arithmetic(x.type)
     return arith.divf(s.number(2.0), one_plus_exp(arith.mulf(x, s.number(-2.0))))
 
 
 def one_plus_exp(x: ir.Value) -> ir.Value:
-    """Returns 1 + exp(x); at most 1 ULP."""
+    """Returns 1 + exp(x) with an error of at most 1 ULP."""
     s = Arithmetic(x.type)
     return arith.addf(exp_or_infinity(s, x), s.number(1.0))
 
 
 @dataclass(frozen=True)
 class Activation:
-    """An activation: `emit(argument)` computes the result of the op `replaced` in less time.
+    """An activation: `emit(argument)` emits code that computes the result of the op `replaced` in less time.
 
     `dead` has the ops that may be unused once `replaced` is erased.
     """

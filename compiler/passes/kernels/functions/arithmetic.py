@@ -53,7 +53,7 @@ class Arithmetic:
         return arith.cmpf(arith.CmpFPredicate[predicate.upper()], x, self.number(bound))
 
     def clamped(self, x: ir.Value, lower: float | None, upper: float | None) -> ir.Value:
-        """Clamps `x`; NaN stays NaN."""
+        """Returns `x` limited to `lower` and `upper` (`None`: no limit); NaN stays NaN."""
         if upper is not None:
             x = self.where("ogt", x, upper, self.number(upper), x)
         if lower is not None:
@@ -80,7 +80,7 @@ class Arithmetic:
         return arith.mulf(product, self.power_of_two(arith.subi(exponent, half)))
 
     def logarithm(self, x: ir.Value, finite: ir.Value) -> ir.Value:
-        """Returns the logarithm of `x`, which is `finite` for finite `x` above zero; -inf at zero, NaN below."""
+        """Returns the logarithm of any `x`: `finite` if `x` is finite and above zero, -inf at zero, NaN below."""
         result = self.where("oeq", x, _INFINITY, x, finite)
         result = self.where("oeq", x, 0.0, self.number(-_INFINITY), result)
         return self.where("ult", x, 0.0, self.number(_NAN), result)

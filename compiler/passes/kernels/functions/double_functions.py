@@ -16,6 +16,9 @@ _ROUND_BITS = 0x4338000000000000
 _SQRT_HALF_BITS = 0x3FE6A09E667F3BCD
 _MANTISSA_BITS = 52
 _LOG2_E, _LN2 = 1.4426950408889634, 0.6931471805599453
+
+# ---- arithmetic for functions of f32 ---------------------------------------------------------------------------------
+
 # Polynomials for `DoubleArithmetic`, whose results are rounded to f32.
 # 2^f for |f| <= 1/2, relative error 4e-11.
 _EXP2 = (
@@ -59,6 +62,7 @@ class DoubleArithmetic(Arithmetic):
         return self.from_bits(arith.addi(self.bits(self.horner(fraction, _EXP2)), exponent))
 
     def exp(self, x: ir.Value) -> ir.Value:
+        """Returns e to the power of x, as exactly as `exp2`."""
         return self.exp2(arith.mulf(x, self.number(_LOG2_E)))
 
     def log2(self, x: ir.Value) -> ir.Value:
@@ -76,6 +80,7 @@ class DoubleArithmetic(Arithmetic):
         return self.where("ult", x, 0.0, self.number(float("nan")), result)
 
     def log(self, x: ir.Value) -> ir.Value:
+        """Returns the natural logarithm, as exactly as `log2`."""
         return arith.mulf(self.log2(x), self.number(_LN2))
 
     def atan(self, x: ir.Value) -> ir.Value:
@@ -93,7 +98,8 @@ class DoubleArithmetic(Arithmetic):
         return math.copysign(arith.addf(start, arith.addf(t, tail)), x)
 
 
-# Polynomials for the functions of f64.
+# ---- functions of f64 ------------------------------------------------------------------------------------------------
+
 # exp(r) = 1 + r + r² P(r) for |r| <= ln(2)/2, relative error 2e-19.
 _EXP = (
     0.5, 0.1666666666666667, 0.04166666666666667, 0.008333333333326136, 0.0013888888888883748, 0.00019841269874820627,
@@ -236,8 +242,8 @@ def _log_parts(d: DoubleArithmetic, x: ir.Value) -> tuple[ir.Value, ir.Value, ir
     s = arith.divf(f, arith.addf(f, d.number(2.0)))
     square = arith.mulf(s, s)
     half = arith.mulf(arith.mulf(f, f), d.number(0.5))
-    rest = arith.mulf(s, math.fma(square, d.horner(square, _LOG), half))
-    return arith.addf(n, shift), f, arith.subf(half, rest)
+    correction = arith.mulf(s, math.fma(square, d.horner(square, _LOG), half))
+    return arith.addf(n, shift), f, arith.subf(half, correction)
 
 
 def _log_of_positive(d: DoubleArithmetic, x: ir.Value) -> ir.Value:

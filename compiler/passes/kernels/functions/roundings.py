@@ -5,7 +5,6 @@ A float that is added to 1.5 * 2^23 is rounded to an integer, ties to even, whic
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,7 @@ from buddy.compiler.passes.kernels.functions.activations import only_user
 from buddy.compiler.passes.kernels.functions.arithmetic import Arithmetic
 from buddy.compiler.passes.kernels.functions.polynomials import ROUND
 
-# The range of limits: with them, the sum is at least 2^23 and below 2^24, where all integers are floats, and no others.
+# The greatest magnitude of limits. With these, the sum is at least 2^23 and below 2^24, where floats are the integers.
 _MAX_LIMIT = 1 << 20
 _BYTE_VALUES = 256
 
@@ -35,9 +34,9 @@ class ByteRounding:
     dead: tuple[ir.Operation, ...]
 
     def emit(self, x: ir.Value) -> ir.Value:
-        """Emits the numbers in another order: limits that are integers can be applied before the rounding.
+        """Emits the computation for `x`: since limits are integers, they can be applied before the rounding.
 
-        The byte of NaN is 0, as that of the conversion on x86.
+        NaN becomes the byte 0, as by the conversion on x86.
         """
         s = Arithmetic(x.type)
         low, high = float(self.low - self.zero), float(self.high - self.zero)
@@ -58,8 +57,8 @@ def byte_rounding_of(op: ir.Operation) -> ByteRounding | None:
     """Returns the rounding to 8 bits of which `op`, a `math.roundeven` of f32, is a part, or `None`.
 
     That is `roundeven`, `addf` of an integer, `maximumf` and `minimumf` with integers, `fptosi` to 32 bits, and
-    `trunci` to 8 bits, each with one use. A maximum with 0 before, which changes only numbers below the limit, is
-    dropped.
+    `trunci` to 8 bits, each with one use. If the argument is a scaled maximum with 0, which changes only numbers below
+    the lower limit, the IR is changed: the product then reads the operand of the maximum.
     """
     if str(op.results[0].type) != "f32":
         return None
@@ -83,8 +82,8 @@ def byte_rounding_of(op: ir.Operation) -> ByteRounding | None:
     dead = list(reversed(chain[:-1]))
     x = op.operands[0]
     # max(y, 0) * c, where c is positive, is below the limit if and only if y * c is.
-    if low >= zero and (found := _scaled_maximum(x)):
-        product, number, maximum, y = found
+    if low >= zero and (scaled_maximum := _scaled_maximum(x)):
+        product, number, maximum, y = scaled_maximum
         product.operands[number] = y
         dead.append(maximum)
     return ByteRounding(x, zero, low, high, chain[-1], tuple(dead))
@@ -115,7 +114,7 @@ def _scaled_maximum(value: ir.Value) -> tuple[ir.Operation, int, ir.Operation, i
         factor = _constant(product.operands[1 - number])
         maximum = _only_used(product.operands[number], "arith.maximumf")
         y = None if maximum is None else _beside_zero(maximum)
-        if factor is not None and 0 < factor < math.inf and maximum is not None and y is not None:
+        if factor is not None and 0 < factor < float("inf") and maximum is not None and y is not None:
             return product, number, maximum, y
     return None
 

@@ -15,11 +15,11 @@ _MODULES = {
     ),
 }
 
-# The functions that emit an expansion: for single-precision operands.
+# The functions that emit an expansion: for operands in single precision.
 EXPANSIONS: dict[str, Callable[..., Any]] = {
     f"math.{name}": getattr(module, name) for module, names in _MODULES.items() for name in names
 }
-# For double-precision operands.
+# For operands in double precision.
 DOUBLE_EXPANSIONS: dict[str, Callable[..., Any]] = {
     f"math.{name}": getattr(double_functions, name)
     for name in ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "tanh", "erf")

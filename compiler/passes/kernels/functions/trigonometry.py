@@ -14,6 +14,8 @@ from buddy.compiler.mlir.bindings import arith, ir, math
 from buddy.compiler.passes.kernels.functions.arithmetic import Arithmetic
 from buddy.compiler.passes.kernels.functions.double_functions import ROUND, DoubleArithmetic
 
+# ---- hyperbolic functions and powers ---------------------------------------------------------------------------------
+
 # The first terms of the series of sinh(x) / x in x²: relative error 3e-11 for |x| <= 1/2.
 _SINH = (1.0, 1 / 6, 1 / 120, 1 / 5040, 1 / 362880)
 _INFINITY, _NAN = float("inf"), float("nan")
@@ -96,6 +98,8 @@ def powf(x: ir.Value, y: ir.Value) -> ir.Value:
 def _is_nan(x: ir.Value) -> ir.Value:
     return arith.cmpf(arith.CmpFPredicate.UNO, x, x)
 
+
+# ---- trigonometric functions -----------------------------------------------------------------------------------------
 
 # sin(r) = r + r³ P(r²), cos(r) = 1 - r²/2 + r⁴ Q(r²) for |r| <= π/4; relative errors 4e-9 (sin) and 1e-10 (cos).
 _SIN = (-0.16666653752326965, 0.008332118391990662, -0.0001950906153069809)
@@ -225,15 +229,18 @@ def _reduce_argument(s: Arithmetic, x: ir.Value) -> tuple[ir.Value, ir.Value]:
     y, parts = _scale(d, wide)
     high = arith.select(is_large, arith.mulf(y, parts[0]), wide)
     middle, low = (arith.select(is_large, arith.mulf(y, part), d.number(0.0)) for part in parts[1:])
-    high_rest, n_high = _subtract_quadrants(d, high)
-    middle_rest, n_middle = _subtract_quadrants(d, middle)
-    rest, n_rest = _subtract_quadrants(d, arith.addf(high_rest, arith.addf(middle_rest, low)))
-    quadrant = arith.trunci(s.integers, arith.addi(n_high, arith.addi(n_middle, n_rest)))
-    return arith.truncf(s.type, rest), quadrant
+    high_remainder, n_high = _subtract_quadrants(d, high)
+    middle_remainder, n_middle = _subtract_quadrants(d, middle)
+    remainder, n_last = _subtract_quadrants(d, arith.addf(high_remainder, arith.addf(middle_remainder, low)))
+    quadrant = arith.trunci(s.integers, arith.addi(n_high, arith.addi(n_middle, n_last)))
+    return arith.truncf(s.type, remainder), quadrant
 
 
 def _scale(d: DoubleArithmetic, x: ir.Value) -> tuple[ir.Value, list[ir.Value]]:
-    """Returns x / 2^K for the largest K in `_POWERS` for which this is an integer, and the parts of 2^K modulo 2π."""
+    """Returns x / 2^K for the largest K in `_POWERS` for which this is an integer, and the parts of 2^K modulo 2π.
+
+    For smaller `x`, K is the first one.
+    """
     (k, *first_parts), *other_powers = _POWERS
     scale, parts = d.number(2.0**-k), [d.number(part) for part in first_parts]
     magnitude = math.absf(x)
@@ -248,5 +255,5 @@ def _subtract_quadrants(d: DoubleArithmetic, x: ir.Value) -> tuple[ir.Value, ir.
     """Returns `x` minus the nearest multiple of π/2, and an integer whose low bits are those of the multiple."""
     rounded = math.fma(x, d.number(_TWO_OVER_PI), d.number(ROUND))
     n = arith.negf(arith.subf(rounded, d.number(ROUND)))
-    rest = math.fma(n, d.number(_PI_2_HIGH), x)
-    return math.fma(n, d.number(_PI_2_LOW), rest), d.bits(rounded)
+    remainder = math.fma(n, d.number(_PI_2_HIGH), x)
+    return math.fma(n, d.number(_PI_2_LOW), remainder), d.bits(rounded)

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from buddy.compiler.mlir.bindings import func, ir
 from buddy.compiler.passes.kernels.blocking import GemmBlocking
-from buddy.compiler.passes.kernels.calls import argument_types, flat_operands
+from buddy.compiler.passes.kernels.calls import kernel_body
 from buddy.compiler.passes.kernels.contraction import Contraction
-from buddy.compiler.passes.kernels.emit import KernelEmitter
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultSpec
 from buddy.compiler.passes.kernels.gemm.dot import DotGemm, TileGemm
 from buddy.compiler.passes.kernels.gemm.few_rows import DotProducts, GemmKernel, StreamedRows
@@ -39,14 +38,9 @@ def kernel_function(
     If `blocking.b_source` is "packed", the operand that is B has the shape `panels_of(contraction, blocking).shape`.
     The strides in `spec` are those along `contraction.loops`.
     """
-    function = func.FuncOp(name, (argument_types(types), []), visibility="private")
-    entry = function.add_entry_block()
-    with ir.InsertionPoint(entry):
-        terminator = func.ReturnOp([])
-    with ir.InsertionPoint(terminator):
-        first, second, *buffers = flat_operands(entry.arguments, types)
+    with kernel_body(name, types) as (function, e, operands):
+        first, second, *buffers = operands
         a, b = (second, first) if contraction.swapped else (first, second)
-        e = KernelEmitter(entry)
         in_pairs = rounds_pairs(blocking.dot, blocking.lanes)
         results = KernelResults(e, spec, buffers, blocking.lanes, ir.Type.parse(contraction.element), in_pairs)
         kernel_class(blocking)(e, a, b, results, contraction, blocking).emit()

@@ -14,7 +14,7 @@ from buddy.compiler.passes.kernels.dot_instructions import (
     as_elements,
     as_words,
 )
-from buddy.compiler.passes.kernels.emit import Index
+from buddy.compiler.passes.kernels.emit import Index, ceil_div, round_up
 from buddy.compiler.passes.kernels.epilogue import KernelResults
 from buddy.compiler.passes.kernels.gemm.kernel import BlockedGemm, Range, Tile
 from buddy.compiler.passes.kernels.packing import ALIGNMENT
@@ -22,7 +22,10 @@ from buddy.compiler.support.target import CACHE_LINE
 
 
 class DotGemm(BlockedGemm):
-    """Computes C in register blocks, from groups of elements: of A, which it may copy first, and in panels of B."""
+    """Computes C in register blocks, by an instruction that multiplies groups of elements along K.
+
+    B is in panels of groups. A is copied first if it is not contiguous along K, or if its elements must be converted.
+    """
 
     @property
     def instruction(self) -> DotInstruction:
@@ -30,20 +33,15 @@ class DotGemm(BlockedGemm):
         return self.block.instruction
 
     def copied_element(self) -> ir.Type:
-        return self._element(self.instruction.element)
+        return ir.Type.parse(self.instruction.element)
 
     def convert_a(self, value: ir.Value) -> ir.Value:
         if not self.instruction.needs_offset(self.c.unsigned):
             return super().convert_a(value)
         return arith.xori(value, self.e.splat(value.type, -OFFSET))  # the same bits as OFFSET, in a signed byte
 
-    def _element(self, name: str) -> ir.Type:
-        return ir.Type.parse(name)
-
-    # ---- panels ------------------------------------------------------------------------------------------------------
-
     def private_panel_type(self) -> ir.Type:
-        return ir.MemRefType.get([self.panels.panel_elements], self._element(self.c.input_elements[1]))
+        return ir.MemRefType.get([self.panels.panel_elements], ir.Type.parse(self.c.input_elements[1]))
 
     # ---- sums of B's columns -----------------------------------------------------------------------------------------
 
@@ -60,12 +58,12 @@ class DotGemm(BlockedGemm):
         memref.dealloc(self._column_corrections)
 
     def _store_column_corrections(self, tile: Tile, panel: ir.Value, k_range: Range | None) -> None:
-        """Stores `OFFSET` times the sums of B's columns, which sums of products have in excess: A is larger by it."""
+        """Stores `OFFSET` times the sums of B's columns: products have this in excess, as elements of A are larger."""
         e, group, (k,), lanes = self.e, self.block.group, self.c.k, self.lanes
-        vectors = -(-tile.columns // lanes)
-        lower, upper = k_range or (0, -(-k.size // group) * group)  # zeros at the end of a panel add nothing
+        vectors = ceil_div(tile.columns, lanes)
+        lower, upper = k_range or (0, round_up(k.size, group))  # zeros at the end of a panel add nothing
         steps = upper - lower if isinstance(lower, int) and isinstance(upper, int) else group
-        # Independent sums hide the latency of an addition.
+        # Several sums for each column hide the latency of an addition.
         count = next(n for n in (4, 2, 1) if steps % (n * group) == 0)
 
         def emit_step(step: Index, carried: list[ir.Value]) -> Sequence[ir.Value]:
@@ -81,7 +79,7 @@ class DotGemm(BlockedGemm):
     def _add_ones(self, sums: list[ir.Value], b_vectors: list[ir.Value]) -> list[ir.Value]:
         """Returns `sums` plus the sums of the groups in each of `b_vectors`."""
         ones = self.e.splat(ir.VectorType.get([self.lanes], ir.IntegerType.get_signless(32)), 0x01010101)
-        ones_in_bytes = as_elements(ones, self._element(self.instruction.element))
+        ones_in_bytes = as_elements(ones, ir.Type.parse(self.instruction.element))
         return [self.instruction.emit(total, ones_in_bytes, b) for total, b in zip(sums, b_vectors, strict=True)]
 
     # ---- steps of K --------------------------------------------------------------------------------------------------
@@ -119,29 +117,32 @@ class DotGemm(BlockedGemm):
         The sums of B's columns follow the sums in `carried`, if the instruction needs them.
         """
         e, lanes, group = self.e, self.lanes, self.block.group
-        element = self._element(self.instruction.element)
+        element = ir.Type.parse(self.instruction.element)
         b_vectors = self._load_row_of_b(panel, b, tile.columns)
-        result = []
+        new_sums = []
         for row in range(tile.rows):
             active_of_a = None if self.block.copies_a else active  # a copy is padded with zeros
             word = as_words(e.load(self.a, e.add(a, e.mul(row, self._row_step)), group, active_of_a), group)
             word = vector.broadcast(ir.VectorType.get([lanes], word.type.element_type), vector.extract(word, [], [0]))
             a_vector = as_elements(word, element)
-            base = row * len(b_vectors)
-            result += [
-                self.instruction.emit(carried[base + j], a_vector, b_vector) for j, b_vector in enumerate(b_vectors)
+            row_sums = carried[row * len(b_vectors) : (row + 1) * len(b_vectors)]
+            new_sums += [
+                self.instruction.emit(total, a_vector, b_vector)
+                for total, b_vector in zip(row_sums, b_vectors, strict=True)
             ]
-        column_sums = carried[len(result) :]
-        return [*result, *(self._add_ones(column_sums, b_vectors) if column_sums else [])]
+        column_sums = carried[len(new_sums) :]
+        return [*new_sums, *(self._add_ones(column_sums, b_vectors) if column_sums else [])]
 
     def _load_row_of_b(self, panel: ir.Value, b: Index, columns: int) -> list[ir.Value]:
         """Loads the vectors of one group of K at offset `b` of a panel, as elements that the instruction multiplies."""
-        e, width, element = self.e, self.lanes * self.block.group, self._element(self.instruction.element)
+        e, width, element = self.e, self.lanes * self.block.group, ir.Type.parse(self.instruction.element)
         return [
             convert_elements(e.load(panel, e.add(b, column * self.block.group), width), element, self.c.unsigned[1])
             for column in range(0, columns, self.lanes)
         ]
 
+
+# ---- tiles of AMX ----------------------------------------------------------------------------------------------------
 
 _TILE = "!llvm.x86_amx"
 # Rows of zeros, for as many tiles as a block has.
@@ -156,8 +157,8 @@ class TileGemm(DotGemm):
     """
 
     def emit(self) -> None:
-        # Sums start with tiles of zeros, each loaded from another offset: MLIR or LLVM would merge equal tiles, and a
-        # tile is copied by way of memory.
+        # Sums start with tiles of zeros, each loaded from another offset. MLIR or LLVM would merge equal loads, and the
+        # tile would then have to be copied, which takes a store and a load.
         self._zeros = memref.alloc(self.scratch_type(_ZERO_ROWS * self.lanes), [], [], alignment=ALIGNMENT)
         for row in range(_ZERO_ROWS):
             self.e.store(self.zero(), self._zeros, row * self.lanes)
@@ -192,7 +193,7 @@ class TileGemm(DotGemm):
             start = (first + starts[row]) * columns + column * lanes
             _store(_cast(value, self._sums_type), buffer, e.value(start), e.value(columns))
 
-        def finish_row(row: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+        def finish_row(row: Index) -> None:
             offsets = results.advance(tile.offsets, self.m_loop, row)
             for column in range(0, tile.columns, lanes):
                 active = tile.columns - column
@@ -200,9 +201,8 @@ class TileGemm(DotGemm):
                 if results.has_initial_sums:
                     total = emit_add(results.initial(offsets, column, active), total)
                 results.finish(total, offsets, column, active)
-            return ()
 
-        e.loop(0, tile.rows, 1, finish_row)
+        e.for_each(0, tile.rows, 1, finish_row)
 
     def _accumulate_tiles(self, tile: Tile, panel: ir.Value, starts: Sequence[int]) -> list[ir.Value]:
         """Returns the tiles of sums over all of K, row by row; `starts` has the first row of each row of tiles."""
@@ -225,7 +225,7 @@ class TileGemm(DotGemm):
             factors = [(a_tile, b_tile) for a_tile in a_tiles for b_tile in b_tiles]
             return [self._multiply(*pair, total) for pair, total in zip(factors, carried, strict=True)]
 
-        padded = -(-k.size // steps) * steps
+        padded = round_up(k.size, steps)
         return e.loop(0, padded, steps, emit_step, [_cast(zero, ir.Type.parse(_TILE)) for zero in zeros])
 
     def _prefetch_panel(self, offset: Index) -> None:

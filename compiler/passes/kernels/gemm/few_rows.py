@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
@@ -15,7 +16,14 @@ from buddy.compiler.passes.kernels.contraction import (
     emit_multiply_add,
 )
 from buddy.compiler.passes.kernels.dot_instructions import WORD_BYTES
-from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, estimate_nanoseconds, for_blocks, reduce_lanes
+from buddy.compiler.passes.kernels.emit import (
+    Index,
+    KernelEmitter,
+    estimate_nanoseconds,
+    for_blocks,
+    reduce_lanes,
+    round_up,
+)
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultOffsets, ResultSpec
 from buddy.compiler.passes.kernels.gemm.copied_rows import copy_rows
 from buddy.compiler.passes.kernels.packing import ALIGNMENT
@@ -26,7 +34,12 @@ _MAX_MEMORY_BOUND_ROWS = 8
 
 
 class GemmKernel:
-    """Emits one contraction of the flat operands `a` and `b`. Offsets are in elements."""
+    """Emits one contraction of the flat operands `a` and `b`. Offsets are in elements.
+
+    Attributes: `c` is the contraction, whose stride of A changes with a copy of A; `block` the blocking; `vector` and
+    `element` the types of a vector and of an element of sums. `m_loop` and `n_loop` are the numbers of the loops over
+    rows and columns in `KernelResults.advance`.
+    """
 
     def __init__(
         self,
@@ -44,6 +57,7 @@ class GemmKernel:
         self.m_loop, self.n_loop = len(contraction.outer), len(contraction.outer) + 1
 
     def emit(self) -> None:
+        """Emits the contraction at the insertion point."""
         raise NotImplementedError
 
     @contextmanager
@@ -89,10 +103,8 @@ class GemmKernel:
     @property
     def work(self) -> float:
         """Returns a rough time on one thread in nanoseconds: with few rows, the time to read B counts too."""
-        outer = 1
-        for loop in self.c.outer:
-            outer *= loop.size
-        b_bytes = outer * self.c.n.size * self.c.depth * byte_width(self.c.input_elements[1])
+        iterations = math.prod(loop.size for loop in self.c.outer)
+        b_bytes = iterations * self.c.n.size * self.c.depth * byte_width(self.c.input_elements[1])
         return estimate_nanoseconds(self.c.flops, b_bytes if self.c.m.size <= _MAX_MEMORY_BOUND_ROWS else 0)
 
     def allocate_sums(self, rows: int, columns: int) -> tuple[ir.Value, KernelResults]:
@@ -100,7 +112,7 @@ class GemmKernel:
 
         Rows have room for whole vectors, which are loaded and stored as such.
         """
-        columns = -(-columns // self.lanes) * self.lanes
+        columns = round_up(columns, self.lanes)
         buffer = memref.alloc(self.scratch_type(rows * columns), [], [], alignment=ALIGNMENT)
         spec = ResultSpec((*(0 for _ in self.c.outer), columns, 1), accumulate=True, padded=True)
         return buffer, KernelResults(self.e, spec, [buffer], self.lanes, self.element)
@@ -114,18 +126,20 @@ class GemmKernel:
         target: KernelResults,
         target_start: ResultOffsets,
     ) -> None:
-        """Emits a loop that passes `rows` x `columns` sums from `source.initial` to `target.finish`.
+        """Emits loops that pass `rows` x `columns` sums from `source.initial` to `target.finish`.
 
         `start` and `target_start` are the offsets of the first sum in `source` and `target`.
         """
-        vectors = [(column, columns - column) for column in range(0, columns, self.lanes)]
-        # Two rows have an even number of vectors, to be finished in pairs.
-        rows_at_once = 2 if target.in_pairs and len(vectors) % 2 else 1
+        # (column, number of active lanes) of each vector of a row.
+        row_vectors = [(column, columns - column) for column in range(0, columns, self.lanes)]
+        # Vectors are finished in pairs: if their number in a row is odd, two rows at once.
+        rows_at_once = 2 if target.in_pairs and len(row_vectors) % 2 else 1
 
         def move_vectors(starts: list[tuple[ResultOffsets, ResultOffsets]], vectors: list[tuple[int, int]]) -> None:
-            sums = [source.initial(offsets, *place) for offsets, _ in starts for place in vectors]
-            places = [(offsets, *place) for _, offsets in starts for place in vectors]
-            target.finish_all([(value, *place) for value, place in zip(sums, places, strict=True)])
+            """Moves `vectors` of each row; `starts` has the offsets of the rows in `source` and `target`."""
+            sums = [source.initial(offsets, *vector_) for offsets, _ in starts for vector_ in vectors]
+            accesses = [(offsets, *vector_) for _, offsets in starts for vector_ in vectors]
+            target.finish_all([(value, *access) for value, access in zip(sums, accesses, strict=True)])
 
         def move_rows(number: Index, count: int) -> None:
             numbers = [self.e.add(self.e.mul(number, rows_at_once), i) for i in range(count)]
@@ -134,7 +148,7 @@ class GemmKernel:
                 for row in numbers
             ]
             if target.in_pairs:
-                move_vectors(starts, vectors)
+                move_vectors(starts, row_vectors)
                 return
 
             def move_vector(column: Index, active: int) -> None:
@@ -151,11 +165,15 @@ class GemmKernel:
         for_blocks(self.e, columns, self.lanes, lambda number, active: body(self.e.mul(number, self.lanes), active))
 
     def zero(self) -> ir.Value:
+        """Returns a vector of sums that are zero."""
         return self.e.zero(self.vector)
 
     def scratch_type(self, elements: int) -> ir.Type:
+        """Returns the type of a buffer of `elements` sums."""
         return ir.MemRefType.get([elements], self.element)
 
+
+# ---- dot products ----------------------------------------------------------------------------------------------------
 
 # Vectors of sums that are computed at once: four hide the latency of a multiply-add, more keep several loads in flight.
 _SUMS = 8
@@ -167,10 +185,10 @@ _COLUMNS = 64
 
 
 class DotProducts(GemmKernel):
-    """Reads each column of B once, from start to end, and multiplies it with all rows of A."""
+    """The kernel for columns of B that are contiguous along K: reads each once and multiplies it with all rows of A."""
 
     def emit(self) -> None:
-        # Rows of A are read again for each column: they are widened once.
+        # Rows of A are read again for each column of B, so narrow elements are widened once before.
         is_narrow = byte_width(self.c.input_elements[0]) < byte_width(self.c.element)
         with self.copied_a() if is_narrow else nullcontext():
             self._emit_blocks()
@@ -188,13 +206,12 @@ class DotProducts(GemmKernel):
         a, b = self.start(0, outer), e.add(self.start(1, outer), e.mul(first, self.c.n.strides[1]))
         buffer = memref.alloc(self.scratch_type(rows * _COLUMNS), [], [], alignment=ALIGNMENT)
 
-        def emit_column(index: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+        def emit_column(index: Index) -> None:
             totals = self._dot_products(a, e.add(b, e.mul(index, self.c.n.strides[1])))
             for row, total in enumerate(totals):
                 e.store_scalar(total, buffer, e.add(row * _COLUMNS, index))
-            return ()
 
-        e.loop(0, columns, 1, emit_column)
+        e.for_each(0, columns, 1, emit_column)
         self._store_totals(buffer, self.result_offsets(outer, 0, first), columns)
         memref.dealloc(buffer)
 
@@ -267,8 +284,14 @@ class DotProducts(GemmKernel):
                 self.results.finish(totals, offsets, column, active)
 
 
+# ---- streamed rows of B ----------------------------------------------------------------------------------------------
+
+
 class StreamedRows(GemmKernel):
-    """Computes `block.columns` columns of C at a time in a private buffer, from `block.depth` rows of B at once."""
+    """The kernel for rows of B that are contiguous and long: reads `block.depth` of them at once.
+
+    Sums of `block.columns` columns of C are in a private buffer meanwhile.
+    """
 
     def emit(self) -> None:
         sizes = [*(loop.size for loop in self.c.outer), self.c.n.size]
@@ -276,6 +299,7 @@ class StreamedRows(GemmKernel):
         self.e.parallel_blocks(sizes, blocks, self._emit_columns, self.work)
 
     def _emit_columns(self, numbers: list[Index], active: list[int]) -> None:
+        """Emits a block of columns: of each row of C, and over all of K."""
         e, rows, columns = self.e, self.c.m.size, active[-1]
         *outer, number = numbers
         first = e.mul(number, self.block.columns)
@@ -292,12 +316,8 @@ class StreamedRows(GemmKernel):
         size, depth = self.c.k[0].size, self.block.depth
         blocks_end = size // depth * depth
 
-        def add_rows(k: Index, _: list[ir.Value], count: int = depth) -> Sequence[ir.Value]:
-            self._add_rows(a, b, k, count, sums, columns)
-            return ()
-
-        self.e.loop(0, blocks_end, depth, add_rows)
-        self.e.loop(blocks_end, size, 1, lambda k, _: add_rows(k, [], 1))
+        self.e.for_each(0, blocks_end, depth, lambda k: self._add_rows(a, b, k, depth, sums, columns))
+        self.e.for_each(blocks_end, size, 1, lambda k: self._add_rows(a, b, k, 1, sums, columns))
 
     def _add_rows(self, a: Index, b: Index, k: Index, count: int, sums: KernelResults, columns: int) -> None:
         """Adds the products with `count` rows of B, from row `k` on, to `sums`."""

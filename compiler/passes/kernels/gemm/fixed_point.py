@@ -4,7 +4,8 @@ A row of activations becomes 24-bit fixed point with one scale, as three signed 
     x = scale * (65536 * high + 256 * mid + low)
 A product of a digit and a weight is one of bytes, and sums of 32 bits are exact, so that weights need no conversion.
 The error of an activation is at most 2^-24 of the largest magnitude in its row, which is that of a sum in f32. Weights
-are stored as unsigned integers, larger by an offset; the sum of a row's digits times the offset is subtracted.
+are stored as unsigned integers, larger by an offset: what this adds to a sum, the offset times the sum of the row's
+digits (a "correction"), is subtracted again.
 
 A row of activations with infinity or NaN has NaN in all of its results.
 """
@@ -18,10 +19,10 @@ from typing import Any
 from buddy.compiler.mlir.bindings import arith, func, ir, llvm, memref, vector
 from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, layout_of, loop_sizes, loops_of, merge_loops
 from buddy.compiler.passes.kernels.blocking import GemmBlocking
-from buddy.compiler.passes.kernels.calls import argument_types, flat_operands
+from buddy.compiler.passes.kernels.calls import kernel_body
 from buddy.compiler.passes.kernels.contraction import Contraction, emit_add, indexing_maps, is_pair
 from buddy.compiler.passes.kernels.dot_instructions import VPDPBUSD, VPMADDWD, WORD_BYTES, as_elements, as_words
-from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, reduce_lanes
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, ceil_div, reduce_lanes, round_up
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultSpec
 from buddy.compiler.passes.kernels.gemm.few_rows import GemmKernel
 from buddy.compiler.passes.kernels.packing import ALIGNMENT, Panels
@@ -51,8 +52,8 @@ _ADD_PAIRS = {32: "llvm.x86.avx2.pmadd.wd", 64: "llvm.x86.avx512.pmaddw.d.512"}
 class BytePanels:
     """The packing of integers of `bits` (8 or 4) as unsigned integers, larger by half of their range.
 
-    With 4 bits, a byte has those of two steps: of a word (4 steps of K of one column) in its low and of the next word
-    in its high half. `panels` are those of single bytes, in groups of words.
+    A word has the integers of one column for 4 steps of K, a byte each. With 4 bits, two words share one: the first has
+    the low halves of its bytes, the second the high halves. `panels` are those of 8 bits, in groups of words.
     """
 
     panels: Panels
@@ -64,34 +65,33 @@ class BytePanels:
         *outer, steps, columns, group = self.panels.shape
         return (*outer, steps * self.bits // 8, columns, group)
 
-    def fill(self, e: KernelEmitter, source: ir.Value, target: ir.Value) -> None:
-        """Emits the packing from the flat `source` to the flat `target`."""
+    def emit_packing(self, e: KernelEmitter, source: ir.Value, target: ir.Value) -> None:
+        """Emits the packing from the flat `source` to the flat `target`. A row of a panel has one word per column."""
         panels, byte = self.panels, target.type.element_type
-        row, rows = panels.columns * WORD_BYTES, panels.count * panels.depth // WORD_BYTES
+        row_bytes, rows = panels.columns * WORD_BYTES, panels.count * panels.depth // WORD_BYTES
         lanes = panels.lanes * WORD_BYTES
         type_ = ir.VectorType.get([lanes], byte)
         if self.bits == 8:
-            panels.fill(e, source, target)
+            panels.emit_packing(e, source, target)
 
-            def add_offset(start: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+            def add_offset(start: Index) -> None:
+                # A signed byte with its highest bit inverted, read as unsigned, is larger by 128.
                 e.store(arith.xori(e.load(target, start, lanes), e.splat(type_, -128)), target, start)
-                return ()
 
-            e.loop(0, rows * row, lanes, add_offset)
+            e.for_each(0, rows * row_bytes, lanes, add_offset)
             return
-        unpacked = memref.alloc(ir.MemRefType.get([rows * row], byte), [], [], alignment=ALIGNMENT)
-        panels.fill(e, source, unpacked)
+        unpacked = memref.alloc(ir.MemRefType.get([rows * row_bytes], byte), [], [], alignment=ALIGNMENT)
+        panels.emit_packing(e, source, unpacked)
         offset, four = e.splat(type_, 8), e.splat(type_, 4)
 
-        def pack_rows(pair: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
-            for column in range(0, row, lanes):
-                starts = [e.add(e.mul(pair, 2 * row), i * row + column) for i in range(2)]
+        def pack_rows(pair: Index) -> None:
+            for column in range(0, row_bytes, lanes):
+                starts = [e.add(e.mul(pair, 2 * row_bytes), i * row_bytes + column) for i in range(2)]
                 low, high = (arith.addi(e.load(unpacked, start, lanes), offset) for start in starts)
                 low = arith.andi(low, e.splat(type_, 15))
-                e.store(arith.ori(low, arith.shli(high, four)), target, e.add(e.mul(pair, row), column))
-            return ()
+                e.store(arith.ori(low, arith.shli(high, four)), target, e.add(e.mul(pair, row_bytes), column))
 
-        e.loop(0, rows // 2, 1, pack_rows)
+        e.for_each(0, rows // 2, 1, pack_rows)
         memref.dealloc(unpacked)
 
 
@@ -120,7 +120,7 @@ def fixed_point_blocking(contraction: Contraction, target: Target, bits: int = 8
     # All sums stay in registers: one for each digit, row and vector, beside weights and digits.
     sums = target.vector_registers * 3 // 8 if instruction == VPDPBUSD.name else target.vector_registers // 2
     lanes = target.lanes(WORD_BYTES)
-    vectors = max(1, min(4, sums // (_DIGITS * c.m.size), -(-c.n.size // lanes)))
+    vectors = max(1, min(4, sums // (_DIGITS * c.m.size), ceil_div(c.n.size, lanes)))
     return GemmBlocking(
         c.m.size, vectors, lanes, c.depth, "packed", dot=instruction, fixed_point=True,
         prefetches=target.prefetches_streams,
@@ -140,25 +140,26 @@ class FixedPointRows(GemmKernel):
     ) -> None:  # fmt: skip
         super().__init__(e, a, b, results, contraction, blocking)
         self.scales, self.bits = scales, 4 if group_size else 8
-        self.group_size = group_size or -(-contraction.depth // WORD_BYTES) * WORD_BYTES
-        self.groups = -(-contraction.depth // self.group_size)
+        self.group_size = group_size or round_up(contraction.depth, WORD_BYTES)
+        self.groups = ceil_div(contraction.depth, self.group_size)
         self.i32 = ir.IntegerType.get_signless(32)
         self.i8 = ir.IntegerType.get_signless(8)
         self.int_vector = ir.VectorType.get([self.lanes], self.i32)
         # Bytes from one digit of a row to the next one: conversions store whole vectors.
-        self.digit_bytes = -(-contraction.depth // self.lanes) * self.lanes + CACHE_LINE
+        self.digit_bytes = round_up(contraction.depth, self.lanes) + CACHE_LINE
 
     def emit(self) -> None:
+        """Emits the conversion of A, and then the products with each panel, which threads share."""
         rows = self.c.m.size
+        # Of each row: the digits, the corrections of the sums of each digit and group, and the scale.
         self.digits = self._allocate(rows * _DIGITS * self.digit_bytes, self.i8)
         self.corrections = self._allocate(rows * self.groups * _DIGITS, self.i32)
         self.factors = self._allocate(rows, self.element)
 
-        def convert_row(row: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+        def convert_row(row: Index) -> None:
             self._convert_row(row)
-            return ()
 
-        self.e.loop(0, rows, 1, convert_row)
+        self.e.for_each(0, rows, 1, convert_row)
         self.e.parallel_blocks([self.c.n.size], [self.block.columns], self._emit_columns, self.work)
         for buffer in (self.digits, self.corrections, self.factors):
             memref.dealloc(buffer)
@@ -186,7 +187,7 @@ class FixedPointRows(GemmKernel):
         inverse = vector.broadcast(self.vector, inverse)
         group_size = min(self.group_size, self.c.depth)
 
-        def convert_group(group: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+        def convert_group(group: Index) -> None:
             first = e.mul(group, group_size)
 
             def convert(k: Index, sums: list[ir.Value], active: int | None = None) -> Sequence[ir.Value]:
@@ -207,9 +208,8 @@ class FixedPointRows(GemmKernel):
             for digit, total in enumerate(sums):
                 correction = arith.muli(reduce_lanes(total, emit_add), offset)
                 e.store_scalar(correction, self.corrections, e.add(self._correction_start(row, group), digit))
-            return ()
 
-        e.loop(0, self.groups, 1, convert_group)
+        e.for_each(0, self.groups, 1, convert_group)
 
     def _largest_bits(self, start: Index) -> ir.Value:
         """Returns the bits of the largest magnitude of a row, as an integer: those of NaN are the largest."""
@@ -253,12 +253,16 @@ class FixedPointRows(GemmKernel):
     # ---- products ----------------------------------------------------------------------------------------------------
 
     def _emit_columns(self, numbers: list[Index], active: list[int]) -> None:
-        """Emits the results of all rows for the columns of one panel."""
+        """Emits the results of all rows for the columns of one panel: group by group of K, one if there are no scales.
+
+        `sums` are exact, in integers: for each row, vector of columns and digit. `totals` are floats, in units of the
+        row's scale: for each row and vector.
+        """
         e, rows, vectors, columns = self.e, self.c.m.size, self.block.vectors, self.block.columns
         (panel,) = numbers
         row_bytes = columns * WORD_BYTES
-        words_in_row = 8 // self.bits
-        steps = self.group_size // WORD_BYTES // words_in_row  # rows of the panel in a group
+        words_per_word = 8 // self.bits  # words of 8-bit integers in a word of the panel
+        steps = self.group_size // WORD_BYTES // words_per_word  # rows of the panel in a group
         panel_start = e.mul(panel, self.groups * steps * row_bytes)
         scale_start = e.mul(panel, self.groups * columns)
 
@@ -282,7 +286,7 @@ class FixedPointRows(GemmKernel):
         for row in range(rows):
             factor = vector.broadcast(self.vector, e.load_scalar(self.factors, row))
             offsets = self.results.advance(start, self.m_loop, row)
-            for i in range(-(-active[0] // self.lanes)):
+            for i in range(ceil_div(active[0], self.lanes)):
                 column, remaining = i * self.lanes, active[0] - i * self.lanes
                 total = arith.mulf(totals[row * vectors + i], factor)
                 if self.results.has_initial_sums:
@@ -305,7 +309,8 @@ class FixedPointRows(GemmKernel):
         zeros = [self.e.zero(self.int_vector)] * (self.c.m.size * self.block.vectors * _DIGITS)
         chunk, add_steps = 1, self._add_by_dots
         if self.block.dot != VPDPBUSD.name:
-            chunk = next(n for n in range(_STEPS_IN_16_BITS // 2, 0, -1) if steps % n == 0)
+            # Each row of the panel has two words of a column, whose products are added in 16 bits.
+            chunk = next(rows for rows in range(_STEPS_IN_16_BITS // 2, 0, -1) if steps % rows == 0)
             add_steps = self._add_by_pairs
 
         def emit_chunk(step: Index, sums: list[ir.Value]) -> list[ir.Value]:
@@ -438,6 +443,7 @@ def analyse_grouped(op: ir.Operation) -> GroupedProduct:
     result_loops = {e.position for e in maps[3].results if isinstance(e, ir.AffineDimExpr)}
     loops = loops_of(sizes, [d not in result_loops for d in range(len(sizes))], maps, layouts)
     by_use = {use: [loop for loop in merge_loops(loops) if loop.used == use] for use in {loop.used for loop in loops}}
+    # Which of rows, weights, scales and result a loop indexes.
     roles = {
         "rows": (True, False, False, True), "columns": (False, True, True, True),
         "groups": (True, True, True, False), "steps": (True, True, False, False),
@@ -466,13 +472,8 @@ def grouped_function(
     name: str, types: Sequence[ir.Type], grouped: GroupedProduct, blocking: GemmBlocking, spec: ResultSpec
 ) -> func.FuncOp:
     """Emits a private function (rows, packed weights, packed scales, result); callers pass memrefs of `types`."""
-    function = func.FuncOp(name, (argument_types(types), []), visibility="private")
-    entry = function.add_entry_block()
-    with ir.InsertionPoint(entry):
-        terminator = func.ReturnOp([])
-    with ir.InsertionPoint(terminator):
-        a, b, scales, *buffers = flat_operands(entry.arguments, types)
-        e = KernelEmitter(entry)
+    with kernel_body(name, types) as (function, e, operands):
+        a, b, scales, *buffers = operands
         results = KernelResults(e, spec, buffers, blocking.lanes, ir.F32Type.get())
         FixedPointRows(e, a, b, results, grouped.contraction, blocking, scales, grouped.group_size).emit()
     return function

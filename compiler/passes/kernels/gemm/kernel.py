@@ -1,4 +1,4 @@
-"""The register-blocked matrix-multiply kernel."""
+"""The register-blocked matrix-multiply kernel: how it divides C and K into blocks, and what it prefetches."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from copy import copy
 from dataclasses import dataclass, replace
 
 from buddy.compiler.mlir.bindings import arith, ir, memref, vector
+from buddy.compiler.passes.kernels.access import row_major_strides
 from buddy.compiler.passes.kernels.blocking import crosses_rows_of_a
 from buddy.compiler.passes.kernels.contraction import byte_width, emit_multiply_add
-from buddy.compiler.passes.kernels.emit import Index, for_blocks
+from buddy.compiler.passes.kernels.emit import Index, ceil_div, for_blocks
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultOffsets
 from buddy.compiler.passes.kernels.gemm.few_rows import GemmKernel
-from buddy.compiler.passes.kernels.packing import ALIGNMENT, Panels, pack_panel, panels_of, row_major_strides
+from buddy.compiler.passes.kernels.packing import ALIGNMENT, Panels, pack_panel, panels_of
 from buddy.compiler.support.target import CACHE_LINE
 
 Range = tuple[Index, Index]  # lower and upper bound of steps of K, which has one loop
@@ -36,10 +37,11 @@ _MAX_UNROLLED_OPS = 128
 class Tile:
     """`rows` x `columns` elements of C: the part that one iteration of the outer loop computes, or a block of it.
 
-    `a` and `b` are the offsets of the tile's first elements of A and B (`b` in the current panel), `offsets` those of
-    its results. `next_panel` is the offset in B of the next packed panel, or of the columns from which it is packed,
-    and `next_columns` that of the next columns of a row-major B; `None` if these are not prefetched. `first_row_block`
-    is the number of the tile's first block of rows.
+    `a` and `b` are the offsets of the tile's first elements in A and in B, or in the current panel of B; `offsets` are
+    those of its results. `first_row_block` is the number of the tile's first block of rows.
+
+    What is prefetched while the tile is computed: at offset `next_panel` of B the next packed panel, or the columns
+    from which it is packed; at offset `next_columns` the next columns of a row-major B. `None`: nothing.
     """
 
     a: Index
@@ -60,6 +62,7 @@ class BlockedGemm(GemmKernel):
 
     @property
     def panels(self) -> Panels:
+        """Returns the panels of B that the kernel reads, if it reads panels."""
         return panels_of(self.c, self.block)
 
     def emit(self) -> None:
@@ -150,11 +153,10 @@ class BlockedGemm(GemmKernel):
         e, size = self.e, self.panels.panel_elements
         scratch = memref.alloc(self.scratch_type(size), [], [], alignment=ALIGNMENT)
 
-        def widen(offset: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+        def widen(offset: Index) -> None:
             e.store(self.to_accumulator(1, e.load(self.b, e.add(start, offset), self.lanes)), scratch, offset)
-            return ()
 
-        e.loop(0, size, self.lanes, widen)
+        e.for_each(0, size, self.lanes, widen)
         self._emit_over_depth(tile, scratch, None)
         memref.dealloc(scratch)
 
@@ -163,7 +165,7 @@ class BlockedGemm(GemmKernel):
         depth = self.block.depth if self.block.blocks_k(self.c) else self.c.depth
         return self.scratch_type(depth * self.block.columns)
 
-    # ---- K -----------------------------------------------------------------------------------------------------------
+    # ---- blocks of K -------------------------------------------------------------------------------------------------
 
     def _emit_over_depth(self, tile: Tile, panel: ir.Value, unpacked: Index | None) -> None:
         """Emits `tile` over all of K, in blocks if necessary.
@@ -177,6 +179,7 @@ class BlockedGemm(GemmKernel):
             return
         buffer, sums = self.allocate_sums(tile.rows, self.block.columns)
         self.move(tile.rows, tile.columns, self.results, tile.offsets, sums, sums.origin)
+        # A kernel over the last loop of K alone, in an iteration of its other loops.
         *outer, last = self.c.k
         inner = self if not outer else copy(self)
         inner.c = replace(self.c, k=(last,))
@@ -194,7 +197,7 @@ class BlockedGemm(GemmKernel):
         """Emits `tile` over the only loop of K, in blocks, which are added to the buffer `sums`."""
         e, columns = self.e, self.block.columns
 
-        def emit_k_block(lower: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+        def emit_k_block(lower: Index) -> None:
             block_tile = replace(tile, offsets=sums.origin)
             upper = e.minimum(e.add(lower, self.block.depth), self.c.k[0].size)
             if unpacked is not None:
@@ -203,9 +206,8 @@ class BlockedGemm(GemmKernel):
                 pack_panel(e, self.panels, self.b, unpacked, panel, panel_start, tile.columns, (lower, upper))
                 block_tile = replace(block_tile, b=panel_start)
             self.emit_row_blocks(block_tile, panel, sums, (lower, upper))
-            return ()
 
-        e.loop(0, self.c.k[0].size, self.block.depth, emit_k_block)
+        e.for_each(0, self.c.k[0].size, self.block.depth, emit_k_block)
 
     def emit_finished_blocks(self, tile: Tile, panel: ir.Value) -> None:
         """Emits all rows over all of K, and finishes each block as soon as it is complete."""
@@ -216,7 +218,7 @@ class BlockedGemm(GemmKernel):
         self.emit_row_blocks(tile, panel, self.results, None, block_sums)
         memref.dealloc(buffer)
 
-    # ---- rows --------------------------------------------------------------------------------------------------------
+    # ---- blocks of rows ----------------------------------------------------------------------------------------------
 
     def emit_row_blocks(
         self, tile: Tile, panel: ir.Value, results: KernelResults, k_range: Range | None,
@@ -264,7 +266,7 @@ class BlockedGemm(GemmKernel):
 
         All blocks of rows together prefetch the whole panel.
         """
-        return -(-self.block.columns // -(-self.c.m.size // self.block.rows))
+        return ceil_div(self.block.columns, ceil_div(self.c.m.size, self.block.rows))
 
     def emit_block(
         self,
@@ -292,7 +294,7 @@ class BlockedGemm(GemmKernel):
         ]
 
     def accumulate(self, tile: Tile, panel: ir.Value, k_range: Range | None, sums: list[ir.Value]) -> list[ir.Value]:
-        """Returns the sums after the steps of K in `k_range`."""
+        """Returns the sums of a register block after the steps of K in `k_range` (`None`: all)."""
         e, loops = self.e, self.c.k
         a_strides, b_strides = self._a_strides(), self._b_strides()
         if tile.next_panel is not None or self._prefetches_rows(tile, k_range):
@@ -377,9 +379,9 @@ class BlockedGemm(GemmKernel):
 
         Each block of rows of C prefetches another share; `block` is its number.
         """
-        e, blocks = self.e, -(-self.c.m.size // self.block.rows)
-        share = -(-_LINE // blocks)
-        share_number = arith.remui(e.value(block), e.value(-(-_LINE // share)))
+        e, blocks = self.e, ceil_div(self.c.m.size, self.block.rows)
+        share = ceil_div(_LINE, blocks)
+        share_number = arith.remui(e.value(block), e.value(ceil_div(_LINE, share)))
         first = e.add(k, e.mul(share_number, share))
         for i in range(share):
             row = e.add(start, e.mul(e.add(first, i), self.c.k[0].strides[1]))
@@ -390,21 +392,23 @@ class BlockedGemm(GemmKernel):
         """Prefetches the cache line of an element for reading: to all levels of the cache, or with 2 from L2 on."""
         memref.prefetch(source, [self.e.value(offset)], False, locality, True)
 
-    def _add_products(self, a: Index, b: Index, panel: ir.Value, tile: Tile, sums: list[ir.Value]) -> list[ir.Value]:
+    def _add_products(
+        self, a: Index, b_start: Index, panel: ir.Value, tile: Tile, sums: list[ir.Value]
+    ) -> list[ir.Value]:
         """Returns the sums after one step of K: a rank-one update of the block.
 
         A zero-padded panel is read in whole vectors.
         """
         e, lanes = self.e, self.lanes
-        limit = tile.columns if self.block.b_source == "direct" else self.block.columns
+        readable_columns = tile.columns if self.block.b_source == "direct" else self.block.columns
         b_vectors = [
-            self.to_accumulator(1, e.load(panel, e.add(b, column), lanes, limit - column))
+            self.to_accumulator(1, e.load(panel, e.add(b_start, column), lanes, readable_columns - column))
             for column in range(0, tile.columns, lanes)
         ]
-        result = []
+        new_sums = []
         for row in range(tile.rows):
             scalar = e.load_scalar(self.a, e.add(a, e.mul(row, self._row_step)))
             element = vector.broadcast(self.vector, self.to_accumulator(0, scalar))
-            base = row * len(b_vectors)
-            result += [emit_multiply_add(element, b_vector, sums[base + j]) for j, b_vector in enumerate(b_vectors)]
-        return result
+            row_sums = sums[row * len(b_vectors) :]
+            new_sums += [emit_multiply_add(element, b, total) for b, total in zip(b_vectors, row_sums, strict=False)]
+        return new_sums

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from buddy.compiler.mlir.bindings import ir, memref
-from buddy.compiler.passes.kernels.emit import Index, for_blocks
+from buddy.compiler.passes.kernels.emit import Index, ceil_div, for_blocks, round_up
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultOffsets
 from buddy.compiler.passes.kernels.gemm.kernel import BlockedGemm, Range, Tile
 from buddy.compiler.passes.kernels.packing import ALIGNMENT, Panels, pack_panel
@@ -16,7 +16,7 @@ from buddy.compiler.passes.kernels.packing import ALIGNMENT, Panels, pack_panel
 class PackedGemm(BlockedGemm):
     """Copies a chunk of rows of A, block by block, then multiplies it with all panels of B, each copied before its use.
 
-    The copy of a block is [k][row], with rows padded to whole vectors.
+    The copy of a block is [k][row], with rows padded to whole vectors. It replaces `a` while an iteration is emitted.
     """
 
     def emit(self) -> None:
@@ -32,7 +32,7 @@ class PackedGemm(BlockedGemm):
         row, column = e.mul(chunk, block.chunk), e.mul(strip, block.strip)
         a_start = e.add(self.start(0, outer), e.mul(row, c.m.strides[0]))
         b_start, offsets = self._unpacked_start(outer, column), self.result_offsets(outer, row, column)
-        self.a = self._allocate(-(-rows // block.rows) * self._row_panels.panel_elements)
+        self.a = self._allocate(ceil_div(rows, block.rows) * self._row_panels.panel_elements)
         panel = self._allocate(self.panels.panel_elements)
 
         def multiply(results: KernelResults, origin: ResultOffsets, k_range: Range | None) -> None:
@@ -59,28 +59,27 @@ class PackedGemm(BlockedGemm):
         """Emits `body` for each block of K from step `first` on."""
         e, size = self.e, self.c.k[0].size
 
-        def emit_block(lower: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+        def emit_block(lower: Index) -> None:
             body((lower, e.minimum(e.add(lower, self.block.depth), size)))
-            return ()
 
-        e.loop(first, size, self.block.depth, emit_block)
+        e.for_each(first, size, self.block.depth, emit_block)
 
     def _allocate(self, elements: int) -> ir.Value:
         return memref.alloc(self.scratch_type(elements), [], [], alignment=ALIGNMENT)
 
     @property
     def panels(self) -> Panels:
-        return self._of_depth(super().panels)
+        return self._for_block_of_k(super().panels)
 
     @property
     def _row_panels(self) -> Panels:
-        """The copy of A as panels: one for each block of rows."""
-        (k,), width = self.c.k, -(-self.block.rows // self.lanes) * self.lanes
+        """Returns the layout of the copy of A: a panel for each block of rows, whose columns are the rows of A."""
+        (k,), width = self.c.k, round_up(self.block.rows, self.lanes)
         rows = (self.c.m.size, self.c.m.strides[0])
-        return self._of_depth(Panels((), rows, ((k.size, k.strides[0]),), width, self.lanes, self.c.unsigned[0]))
+        return self._for_block_of_k(Panels((), rows, ((k.size, k.strides[0]),), width, self.lanes, self.c.unsigned[0]))
 
-    def _of_depth(self, panels: Panels) -> Panels:
-        """Returns `panels` for the steps of one block of K. The panels of all blocks have this layout."""
+    def _for_block_of_k(self, panels: Panels) -> Panels:
+        """Returns `panels` with the steps of one block of K. The panels of all blocks have this layout."""
         ((_, stride),) = panels.k
         return replace(panels, k=((self.block.depth, stride),))
 

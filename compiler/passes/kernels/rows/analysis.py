@@ -12,13 +12,17 @@ from buddy.compiler.mlir.walk import VIEW_OPS, element_bytes, is_unaliased, root
 from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, layout_of
 from buddy.compiler.passes.kernels.structured import Structured
 
-# The products of the sizes of no row loop (1), of the first one, of the first two, and so on.
+# The numbers of iterations of no row loop (1), of the first one, of the first two together, and so on: loops of the
+# sizes 2, 3 and 4 have the bounds (1, 2, 6, 24). Ops whose loops are split at the same bounds have the same row loops.
 Bounds = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class OperandAccess:
-    """An op's access to element `offset + row indices · row_strides + inner indices · inner_strides` of `buffer`."""
+    """An op's access to element `offset + row indices · row_strides + inner indices · inner_strides` of `buffer`.
+
+    Offsets and strides are in elements.
+    """
 
     value: Any  # the operand, a view of `buffer`
     buffer: Any
@@ -92,13 +96,14 @@ def split_rows(op: Structured, bounds: Bounds) -> RowOp:
     for loop in op.loops:
         remaining = loop.size
         for lower, upper in pairwise(bounds):
+            # Only the row loop that begins where the loops before end takes a part of this loop.
             if lower != iterations or remaining == 1:
                 continue
             size = upper // lower
             if loop.reduction or remaining % size:
                 raise UnsupportedError("its outer loops do not match the rows")
             remaining //= size
-            rows.append(replace(loop, size=size, strides=tuple(s * remaining for s in loop.strides)))
+            rows.append(replace(loop, size=size, strides=tuple(stride * remaining for stride in loop.strides)))
             iterations = upper
         if remaining > 1:
             inner.append(replace(loop, size=remaining))

@@ -16,11 +16,13 @@ from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, reduce_lane
 from buddy.compiler.passes.kernels.structured import Structured, for_rows, moved_bytes, work_of
 from buddy.compiler.support.target import FMA_LATENCY, Target
 
-# The number of vectors that accumulate results (`sums` below, whatever the op): enough to hide the latency of the op.
+# The number of vectors that accumulate results: enough to hide the latency of the op. Below, `sums` are accumulators,
+# and `terms` the values that are combined with them, whatever the op is.
 ACCUMULATORS = FMA_LATENCY
 
 _INFINITY = float("inf")
-# The neutral element of each op that a reduction may combine values with, by the bit width of the type.
+# The neutral element of each op that a reduction may combine values with, by the bit width of the type. That of
+# `arith.addf` is -0.0, because the sum of -0.0 and 0.0 is 0.0.
 _NEUTRAL: dict[str, Callable[[int], float]] = {
     "arith.addf": lambda width: -0.0,
     "arith.mulf": lambda width: 1.0,
@@ -76,7 +78,10 @@ def _reductions_of(op: Structured) -> dict[int, RowReduction]:
 
 
 def _match_reduction(yielded: ir.Value, argument: ir.Value) -> RowReduction:
-    """Returns the reduction that yields `yielded`, with the accumulator `argument`."""
+    """Returns the reduction that yields `yielded`, with the accumulator `argument`.
+
+    Raises `UnsupportedError` if the body is not such a reduction.
+    """
     uses = list(argument.uses)
     if len(uses) != 1 or not isinstance(yielded, ir.OpResult) or uses[0].owner.operation != yielded.owner.operation:
         raise UnsupportedError("its body is not a plain reduction")
@@ -95,7 +100,8 @@ def emit_reduction(e: KernelEmitter, op: Structured, target: Target) -> str:
     """
     reductions = _reductions_of(op)
     lanes = lanes_for(op, target)
-    contiguous = _contiguous_reduction(op, set(range(op.inputs, len(op.operands))) - set(reductions))
+    stored_outputs = set(range(op.inputs, len(op.operands))) - set(reductions)
+    contiguous = _contiguous_reduction(op, stored_outputs)
     columns = _column_loop(op) if len(reductions) == op.outputs and not op.indexed else None
     # Vectors along a short loop, such as that over a window, are mostly empty.
     if contiguous is not None and columns is not None and contiguous.size < lanes <= columns.size:
@@ -156,6 +162,7 @@ class _Reduction:
         self.reduction_loops = [loop for loop in op.reductions if loop is not inner]
 
     def emit(self) -> None:
+        """Emits all loops of the op."""
         raise NotImplementedError
 
     def _starts(self, outer: list[Index]) -> list[Index]:
@@ -208,8 +215,8 @@ class _Reduction:
         ]
 
     def _combine(self, sums: Sequence[ir.Value], terms: Sequence[ir.Value]) -> list[ir.Value]:
-        """Combines each of `sums` with one of `terms`; both repeat the reductions in order, one vector for each."""
-        reductions = self.reductions * len(sums)
+        """Combines each of `sums` with one of `terms`: one vector for each reduction, in order, once or repeatedly."""
+        reductions = self.reductions * len(sums)  # more than enough
         return [reduction.join(a, b) for reduction, a, b in zip(reductions, sums, terms, strict=False)]
 
 
@@ -281,11 +288,10 @@ class _AcrossColumns(_Reduction):
         e, size, lanes = self.e, self.inner.size, self.lanes
         vectors_end = size // lanes * lanes
 
-        def emit_vector(index: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+        def emit_vector(index: Index) -> None:
             self._reduce_columns(starts, [index], None)
-            return ()
 
-        e.loop(first, vectors_end, lanes, emit_vector)
+        e.for_each(first, vectors_end, lanes, emit_vector)
         if vectors_end < size:
             self._reduce_columns(starts, [vectors_end], size - vectors_end)
 

@@ -14,7 +14,7 @@ from typing import Any
 from buddy.compiler.mlir.bindings import ir, linalg, memref
 from buddy.compiler.mlir.walk import element_bytes
 from buddy.compiler.passes.kernels.body import clone_ops
-from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, estimate_nanoseconds
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, ceil_div, estimate_nanoseconds, round_up
 from buddy.compiler.passes.kernels.rows.analysis import Bounds, OperandAccess, RowOp, row_bytes
 from buddy.compiler.passes.kernels.structured import for_chunk, rows_in_chunk
 from buddy.compiler.support.target import CACHE_LINE
@@ -25,22 +25,27 @@ View = Callable[[OperandAccess, Sequence[int]], ir.Value]
 
 @dataclass(frozen=True)
 class RowStage:
-    """Fused ops, which have the same loops within a row; buffers in `unstored` only pass values between these ops."""
+    """Fused ops, which have the same loops within a row; they become one `linalg.generic`.
+
+    Buffers in `unstored` only pass values between these ops, so that nothing is stored to them.
+    """
 
     ops: tuple[RowOp, ...]
     unstored: frozenset[Any] = frozenset()
 
     @property
     def sizes(self) -> tuple[int, ...]:
+        """Returns the sizes of the loops within a row."""
         return tuple(loop.size for loop in self.ops[0].inner_loops)
 
     @property
     def reductions(self) -> tuple[bool, ...]:
-        return tuple(
-            any(kinds) for kinds in zip(*([loop.reduction for loop in op.inner_loops] for op in self.ops), strict=True)
-        )
+        """Returns for each loop within a row whether it is a reduction of one of the ops."""
+        loops_of_ops = zip(*(op.inner_loops for op in self.ops), strict=True)
+        return tuple(any(loop.reduction for loop in same_loops) for same_loops in loops_of_ops)
 
     def accesses(self, written: bool) -> Iterable[OperandAccess]:
+        """Returns the writes of the ops, or their reads."""
         return (access for op in self.ops for access in op.accesses if access.written == written)
 
     def all_accesses(self) -> list[OperandAccess]:
@@ -52,10 +57,10 @@ class RowStage:
 
 
 def stages_of(ops: Sequence[RowOp], temporaries: Collection[ir.Value]) -> list[RowStage]:
-    """Returns the stages for `ops`, in order. An element-wise op joins the later op that reads the same element of its
-    result in the same iteration.
+    """Returns the stages for `ops`, in order.
 
-    A buffer in `temporaries` that only one stage of several ops uses is not stored.
+    An element-wise op joins the later op that reads the same element of its result in the same iteration. A buffer in
+    `temporaries` that only one stage of several ops uses is not stored.
     """
     stages = [RowStage((op,)) for op in ops]
     number = 0
@@ -78,16 +83,17 @@ def _can_fuse(stages: Sequence[RowStage], first: int, second: int) -> bool:
     a, b = stages[first], stages[second]
     if not a.sizes or a.sizes != b.sizes or any(a.reductions) or not a.buffers(written=True) & b.buffers(written=False):
         return False
+    a_reads, a_writes = a.buffers(written=False), a.buffers(written=True)
     writes = {access.buffer: access for access in a.accesses(written=True)}
     if any(
         access.buffer in writes and not _accesses_same(access, writes[access.buffer]) for access in b.all_accesses()
     ):
         return False
-    if b.buffers(written=True) & (a.buffers(written=False) | a.buffers(written=True)):
+    if b.buffers(written=True) & (a_reads | a_writes):
         return False
     return not any(
-        a.buffers(written=True) & (middle.buffers(written=False) | middle.buffers(written=True))
-        or a.buffers(written=False) & middle.buffers(written=True)
+        a_writes & (middle.buffers(written=False) | middle.buffers(written=True))
+        or a_reads & middle.buffers(written=True)
         for middle in stages[first + 1 : second]
     )
 
@@ -202,7 +208,7 @@ class RowLoop:
     """A loop over chunks of rows around a loop over a chunk's rows; each chunk has separate temporaries.
 
     Creating it emits the allocations of one row per chunk, which replace the buffers in `replaced`. `bounds` are the
-    products of the sizes of the first row loops (see `analysis.Bounds`).
+    products of the sizes of the first row loops (see `Bounds`).
     """
 
     def __init__(
@@ -211,7 +217,7 @@ class RowLoop:
         self.e, self.stages = e, stages
         *self.outer, self.row_count = [b // a for a, b in pairwise(bounds)]
         self.rows_per_chunk = rows_in_chunk(self.row_count, max(row_bytes(op) for stage in stages for op in stage.ops))
-        self.loop_sizes = [*self.outer, -(-self.row_count // self.rows_per_chunk)]
+        self.loop_sizes = [*self.outer, ceil_div(self.row_count, self.rows_per_chunk)]
         self.scratch = {buffer: self._allocate_row(buffer) for buffer in replaced}
 
     def _allocate_row(self, buffer: ir.Value) -> tuple[ir.Value, int, int]:
@@ -225,7 +231,7 @@ class RowLoop:
         extent = max(access.offset + access.span for access in accesses) - start
         element = buffer.type.element_type
         line = max(1, CACHE_LINE // element_bytes(element))
-        pitch = -(-extent // line) * line
+        pitch = round_up(extent, line)
         alignment = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), CACHE_LINE)
         type_ = ir.MemRefType.get([math.prod(self.loop_sizes) * pitch], element)
         return memref.alloc(type_, [], [], alignment=alignment), pitch, start

@@ -12,6 +12,7 @@ from buddy.compiler.passes.kernels.contraction import Contraction, byte_width
 from buddy.compiler.passes.kernels.conv.shape import BLOCKS_TO_SHARE, Convolution
 from buddy.compiler.passes.kernels.conv.winograd.transforms import TILE_SIZES, WINDOW
 from buddy.compiler.passes.kernels.dot_instructions import INSTRUCTIONS, DotInstruction
+from buddy.compiler.passes.kernels.emit import ceil_div, round_up
 from buddy.compiler.support.target import Target
 
 # The share of the L2 cache for the transformed input of a block of tiles.
@@ -66,6 +67,7 @@ class WinogradBlocking:
         return self.tiles * columns + self.lanes
 
     def describe(self) -> str:
+        """Returns the text of a remark."""
         kind = f"winograd {self.tile_size}x{self.tile_size}"
         return f"{kind} in blocks of {self.tiles} tiles, {self.gemm.rows}x{self.gemm.columns} register block" + (
             f", {self.gemm.dot}" if self.gemm.dot else ""
@@ -91,7 +93,8 @@ def check_supported(conv: Convolution) -> None:
 
 def tiles_of(conv: Convolution, tile_size: int) -> tuple[int, ...]:
     """Returns the number of tiles along each of `conv.images`, lines and pixels."""
-    return (*(x.size for x in conv.images), -(-conv.lines.size // tile_size), -(-conv.pixels.size // tile_size))
+    tiles_in_plane = (ceil_div(loop.size, tile_size) for loop in (conv.lines, conv.pixels))
+    return (*(loop.size for loop in conv.images), *tiles_in_plane)
 
 
 def _dot_instruction(conv: Convolution, tile_size: int, target: Target) -> DotInstruction | None:
@@ -122,9 +125,9 @@ def estimate_speedup(conv: Convolution, tile_size: int, target: Target, packed: 
     `direct_rate` is the number of products for which direct convolution takes as long as for a multiply-add of floats.
     """
     lanes, points = target.lanes(byte_width(conv.element)), (tile_size + WINDOW - 1) ** 2
-    tiles, output_vectors = math.prod(tiles_of(conv, tile_size)), -(-conv.n.size // lanes)
+    tiles, output_vectors = math.prod(tiles_of(conv, tile_size)), ceil_div(conv.n.size, lanes)
     input_vectors = padded_channels(conv, lanes) // lanes
-    # Vectors of windows of weights that each call packs or transforms.
+    # The number of vectors of windows of weights that each call packs or transforms.
     windows = 0 if packed else conv.k[2].size * output_vectors
     instruction = _dot_instruction(conv, tile_size, target)
     element, group = (instruction.element, instruction.group) if instruction else (conv.element, 1)
@@ -163,25 +166,25 @@ def _candidates(conv: Convolution, tile_size: int, lanes: int, target: Target) -
     element, dot = (instruction.element, instruction.name) if instruction else (conv.element, "")
     tile_bytes = points * padded_channels(conv, lanes) * byte_width(element)
     tiles_in_cache = int(_L2_SHARE_OF_INPUT * target.l2) // tile_bytes
-    count = -(-total // max(1, tiles_in_cache))
-    count = count if count <= 2 else -(-count // BLOCKS_TO_SHARE) * BLOCKS_TO_SHARE
-    for vectors in range(1, min(_MAX_VECTORS, -(-conv.n.size // lanes)) + 1):
+    count = ceil_div(total, max(1, tiles_in_cache))
+    count = count if count <= 2 else round_up(count, BLOCKS_TO_SHARE)
+    for vectors in range(1, min(_MAX_VECTORS, ceil_div(conv.n.size, lanes)) + 1):
         for rows in range(1, min(total, (target.vector_registers - 1 - vectors) // vectors) + 1):
-            tiles = -(-total // (count * rows)) * rows
+            tiles = ceil_div(total, count * rows) * rows
             block = gemm.GemmBlocking(rows, vectors, lanes, conv.k[2].size, "packed", dot=dot)
             yield WinogradBlocking(tile_size, tiles, block)
 
 
 def _cost(conv: Convolution, block: WinogradBlocking) -> float:
     """Returns the cycles per input channel and point."""
-    blocks = -(-math.prod(tiles_of(conv, block.tile_size)) // block.tiles)
-    panels = -(-conv.n.size // block.gemm.columns)
+    blocks = ceil_div(math.prod(tiles_of(conv, block.tile_size)), block.tiles)
+    panels = ceil_div(conv.n.size, block.gemm.columns)
     return blocks * panels * block.tiles / block.gemm.rows * gemm.block_cycles(block.gemm.rows, block.gemm.vectors)
 
 
 def padded_channels(conv: Convolution, lanes: int) -> int:
     """Returns the input channels, rounded up to whole vectors."""
-    return -(-conv.k[2].size // lanes) * lanes
+    return round_up(conv.k[2].size, lanes)
 
 
 def tile_products(conv: Convolution, block: WinogradBlocking) -> Contraction:

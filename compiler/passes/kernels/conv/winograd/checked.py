@@ -1,10 +1,12 @@
-"""The base of Winograd's kernels: the check that sums are finite, and the direct sums for those that are not.
+"""The base class of Winograd's kernels: the check that sums are finite, and direct convolution if they are not.
 
 Output transforms add and subtract the values of all points, so an infinity would become NaN in results that do not
 depend on it, and sums of large numbers may overflow where the products of the convolution do not.
 """
 
 from __future__ import annotations
+
+import functools
 
 from buddy.compiler.mlir.bindings import arith, ir, vector
 from buddy.compiler.passes.kernels.contraction import convert_elements, emit_add, emit_multiply_add
@@ -15,7 +17,7 @@ from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultOffsets
 
 
 class CheckedKernel(ConvKernel):
-    """A kernel that computes results from the flat `unpacked` weights where its own sums are not finite."""
+    """A kernel that convolves directly, with the flat `unpacked` weights, where its own sums are not finite."""
 
     def __init__(
         self,
@@ -31,10 +33,8 @@ class CheckedKernel(ConvKernel):
 
     def are_finite(self, values: list[ir.Value]) -> ir.Value:
         """Emits an i1 that is true if all values and their sum are finite."""
-        total = values[0]
-        for value in values[1:]:
-            total = arith.addf(total, value)
-        zero_or_nan = arith.subf(total, total)
+        total = functools.reduce(arith.addf, values)
+        zero_or_nan = arith.subf(total, total)  # NaN for an infinity, and for NaN
         is_zero = arith.cmpf(arith.CmpFPredicate.OEQ, zero_or_nan, self.e.zero(self.vector))
         return vector.reduction(ir.IntegerType.get_signless(1), vector.CombiningKind.AND, is_zero)
 
@@ -45,14 +45,14 @@ class CheckedKernel(ConvKernel):
         self.results.finish(value, offsets, 0, active)
 
     def direct_sums(self, start: Index, column: Index, active: int) -> ir.Value:
-        """Returns the sums of the window at offset `start` of the image, for the channels from `column` on."""
-        e, n, mask = self.e, self.conv.n.strides[1], self.e.mask(self.lanes, active)
+        """Returns the sums of the window at offset `start` of the image, for `active` channels from `column` on."""
+        e, channel_stride, mask = self.e, self.conv.n.strides[1], self.e.mask(self.lanes, active)
         weight_type = ir.VectorType.get([self.lanes], self.unpacked.type.element_type)
         index_type = ir.VectorType.get([self.lanes], ir.IndexType.get())
-        channel_offsets = arith.muli(vector.step(index_type), e.splat(index_type, n))
+        channel_offsets = arith.muli(vector.step(index_type), e.splat(index_type, channel_stride))
 
         def add_product(number: Index, total: list[ir.Value]) -> list[ir.Value]:
-            a, b = start, e.mul(column, n)
+            a, b = start, e.mul(column, channel_stride)
             for loop in reversed(self.conv.k):
                 number, k = e.divide(number, loop.size)
                 a_stride, b_stride, _ = loop.strides
@@ -63,5 +63,5 @@ class CheckedKernel(ConvKernel):
             wide = convert_elements(weights, self.vector.element_type)
             return [emit_multiply_add(self.broadcast_element(a), wide, total[0])]
 
-        # One loop over the whole window: short loops would be unrolled to much code that rarely runs.
+        # One loop over the whole window: LLVM would unroll short loops to much code that rarely runs.
         return e.loop(0, self.conv.depth, 1, add_product, [e.zero(self.vector)])[0]

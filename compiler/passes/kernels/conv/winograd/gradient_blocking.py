@@ -15,6 +15,7 @@ from buddy.compiler.passes.kernels.access import Loop, SizeAndStride, Unsupporte
 from buddy.compiler.passes.kernels.contraction import Contraction, byte_width
 from buddy.compiler.passes.kernels.conv.shape import Convolution
 from buddy.compiler.passes.kernels.conv.winograd.transforms import WINDOW
+from buddy.compiler.passes.kernels.emit import ceil_div, round_up
 from buddy.compiler.support.target import Target
 
 # Lines and pixels of the positions in a tile. Tiles of 4 x 4 save more products and lose more digits.
@@ -78,11 +79,13 @@ class KernelGradient:
 
     @property
     def image(self) -> Operand:
+        """Returns the first operand."""
         sizes = self.lines.size + WINDOW - 1, self.pixels.size + WINDOW - 1
         return self._operand(0, (self.channels.size, self.channels.strides[0]), *sizes)
 
     @property
     def gradient(self) -> Operand:
+        """Returns the second operand, the gradient of the convolution's result."""
         n = self.conv.n
         return self._operand(1, (n.size, n.strides[1]), self.lines.size, self.pixels.size)
 
@@ -93,16 +96,16 @@ class KernelGradient:
     @property
     def tiles(self) -> tuple[int, int]:
         """Returns the lines of tiles in the whole batch, and the tiles in each."""
-        return self.images.size * -(-self.lines.size // TILE_SIZE), -(-self.pixels.size // TILE_SIZE)
+        return self.images.size * ceil_div(self.lines.size, TILE_SIZE), ceil_div(self.pixels.size, TILE_SIZE)
 
 
 @dataclass(frozen=True)
 class TransformedOperand:
     """The layout of the transformed tiles of a strip: [point, tile, channel] or [point, channel, tile].
 
-    Channels are last if they are in the operand. Rows are whole vectors, with room for one more after the last tile,
-    and each point is followed by an extra vector: without it, points with a distance of a power of two would share few
-    sets of the cache.
+    Channels are last if they are in the operand. Rows are whole vectors; a row of tiles has room for another vector.
+    An extra vector follows each point: without it, points with a distance of a power of two would share few sets of the
+    cache.
     """
 
     operand: Operand
@@ -110,22 +113,23 @@ class TransformedOperand:
     lanes: int
 
     @property
-    def _row(self) -> int:
+    def _row_elements(self) -> int:
+        """Returns the distance in elements between two tiles, or between two channels if these are not last."""
         size = self.operand.channels[0] if self.operand.has_channels_last else self.tiles + self.lanes
-        return -(-size // self.lanes) * self.lanes
+        return round_up(size, self.lanes)
 
     @property
     def channel_stride(self) -> int:
-        return 1 if self.operand.has_channels_last else self._row
+        return 1 if self.operand.has_channels_last else self._row_elements
 
     @property
     def tile_stride(self) -> int:
-        return self._row if self.operand.has_channels_last else 1
+        return self._row_elements if self.operand.has_channels_last else 1
 
     @property
     def point_stride(self) -> int:
         rows = self.tiles if self.operand.has_channels_last else self.operand.channels[0]
-        return rows * self._row + self.lanes
+        return rows * self._row_elements + self.lanes
 
     @property
     def elements(self) -> int:
@@ -134,10 +138,10 @@ class TransformedOperand:
 
 @dataclass(frozen=True)
 class GradientBlocking:
-    """A strip has `strip` lines of tiles, which are transformed at once; sums are those of `chunk` input channels.
+    """Tiles are transformed in `strips` strips of `strip` lines of tiles, and multiplied for `chunk` input channels.
 
-    There is one strip, or one chunk. `gemm` is the blocking of the matrix product (input channel, tile) by (tile,
-    output channel) at each point.
+    With several strips there is one chunk, which has all channels; with several chunks there is one strip. `gemm` is
+    the blocking of the matrix product (input channel, tile) by (tile, output channel) at each point.
     """
 
     strips: int
@@ -164,6 +168,7 @@ def analyse_gradient(conv: Convolution) -> KernelGradient:
     if conv.element not in ("f32", "f64") or conv.is_narrow:
         raise UnsupportedError(f"its operands are of type {conv.input_element}")
     rows = [(number, loop) for number, loop in enumerate(conv.loops[:-1]) if loop.size > 1]
+    # Loops over taps, each with the loop over positions along the same dim.
     pairs = [
         ((number, row), k) for number, row in rows for k in conv.k
         if row.size == WINDOW and row.strides[0] == k.strides[0]
@@ -187,12 +192,12 @@ def estimate_speedup(gradient: KernelGradient, target: Target) -> float:
     """Returns the estimated speedup over direct convolution."""
     conv, lanes = gradient.conv, target.lanes(byte_width(gradient.conv.element))
     lines, tiles = gradient.tiles
-    sums = gradient.channels.size * -(-conv.n.size // lanes)
+    sums = gradient.channels.size * ceil_div(conv.n.size, lanes)
     direct = _PRODUCT_COST * WINDOW**2 * conv.depth * sums
     vectors = sum(
-        -(-operand.channels[0] // lanes) * tiles
+        ceil_div(operand.channels[0], lanes) * tiles
         if operand.has_channels_last
-        else operand.channels[0] * -(-tiles // lanes)
+        else operand.channels[0] * ceil_div(tiles, lanes)
         for operand in (gradient.image, gradient.gradient)
     )
     cost = _PRODUCT_COST * lines * tiles * sums + _OPERAND_COST * lines * vectors + _SUM_COST * sums
@@ -206,12 +211,12 @@ def choose_gradient_blocking(gradient: KernelGradient, target: Target) -> Gradie
     line_bytes, row_bytes = _POINTS * tiles * (inputs + outputs) * width, _POINTS * outputs * width
     sum_limit = int(_L2_SHARE_OF_SUMS * target.l2)
     share = _L2_SHARE_OF_OPERANDS if inputs * row_bytes <= sum_limit else _L2_MULTIPLE_OF_OPERANDS
-    strips = -(-lines // max(1, int(share * target.l2) // line_bytes))
-    strip = -(-lines // strips)
-    chunks = 1 if strips > 1 else -(-inputs // max(_MIN_CHUNK, sum_limit // row_bytes))
-    chunk = -(-inputs // chunks)
+    strips = ceil_div(lines, max(1, int(share * target.l2) // line_bytes))
+    strip = ceil_div(lines, strips)
+    chunks = 1 if strips > 1 else ceil_div(inputs, max(_MIN_CHUNK, sum_limit // row_bytes))
+    chunk = ceil_div(inputs, chunks)
     products = tile_products(gradient, strip * tiles, chunk, target.lanes(width))
-    return GradientBlocking(-(-lines // strip), strip, chunk, gemm.choose_gemm_blocking(products, target))
+    return GradientBlocking(ceil_div(lines, strip), strip, chunk, gemm.choose_gemm_blocking(products, target))
 
 
 def transformed_operands(
@@ -228,7 +233,7 @@ def tile_products(gradient: KernelGradient, tiles: int, chunk: int, lanes: int) 
     channel, output channel], with output channels in whole vectors, and a vector after each point.
     """
     a, b = transformed_operands(gradient, tiles, lanes)
-    element, columns = gradient.conv.element, -(-gradient.conv.n.size // lanes) * lanes
+    element, columns = gradient.conv.element, round_up(gradient.conv.n.size, lanes)
     sums_stride = chunk * columns + lanes
     point = Loop(_POINTS, (a.point_stride, b.point_stride, sums_stride), False, (0,), (True, True, True))
     m = Loop(chunk, (a.channel_stride, 0, columns), False, (1,), (True, False, True))

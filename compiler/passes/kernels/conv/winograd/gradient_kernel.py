@@ -1,12 +1,12 @@
 """Winograd's gradient of a 3x3 kernel: transforms of both operands, a matrix product per point, transform of the sums.
 
-The sums over tiles go on from strip to strip. Taps of a vector of output channels that are not all finite are computed
-by direct convolution instead.
+Lines of tiles are processed in strips, over which the sums are accumulated. If the taps of a vector of output channels
+are not all finite, they are computed by direct convolution instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
 from itertools import product
 
 from buddy.compiler.mlir.bindings import arith, ir, memref, scf
@@ -23,7 +23,7 @@ from buddy.compiler.passes.kernels.conv.winograd.gradient_blocking import (
     transformed_operands,
 )
 from buddy.compiler.passes.kernels.conv.winograd.transforms import WINDOW, Matrix, apply_on_both_sides, transforms
-from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, estimate_nanoseconds, for_blocks
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, ceil_div, estimate_nanoseconds, for_blocks
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultSpec
 from buddy.compiler.passes.kernels.gemm import kernel_class
 from buddy.compiler.passes.kernels.packing import ALIGNMENT
@@ -49,6 +49,7 @@ class WinogradGradient(CheckedKernel):
         self.products = tile_products(gradient, blocking.strip * self.line_tiles, blocking.chunk, self.lanes)
 
     def emit(self) -> None:
+        """Emits chunks of input channels, or strips of tiles, see `GradientBlocking`."""
         transformed = [self._allocate(operand.elements) for operand in self.operands]
         if self.block.strips == 1:
             self._transform_operands(0, transformed)
@@ -79,7 +80,7 @@ class WinogradGradient(CheckedKernel):
             self._transform_sums(sums, first, active)
             memref.dealloc(sums)
 
-        if -(-channels // chunk) >= BLOCKS_TO_SHARE:
+        if ceil_div(channels, chunk) >= BLOCKS_TO_SHARE:
             e.parallel_blocks([channels], [chunk], lambda numbers, active: emit_chunk(numbers[0], active[0]), work)
         else:
             for_blocks(e, channels, chunk, emit_chunk)
@@ -88,17 +89,15 @@ class WinogradGradient(CheckedKernel):
         """Emits the sums of all input channels, strip by strip."""
         e, channels, sums = self.e, self.gradient.channels.size, self._allocate(self._sum_elements)
 
-        def clear(offset: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+        def clear(offset: Index) -> None:
             e.store(e.zero(self.vector), sums, offset)
-            return ()
 
-        def emit_strip(number: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+        def emit_strip(number: Index) -> None:
             self._transform_operands(number, transformed)
             self._multiply(transformed, 0, channels, sums, adds=True)
-            return ()
 
-        e.loop(0, self._sum_elements, self.lanes, clear)
-        e.loop(0, self.block.strips, 1, emit_strip)
+        e.for_each(0, self._sum_elements, self.lanes, clear)
+        e.for_each(0, self.block.strips, 1, emit_strip)
         self._transform_sums(sums, 0, channels)
         memref.dealloc(sums)
 
@@ -142,15 +141,14 @@ class WinogradGradient(CheckedKernel):
         def transform_line(numbers: list[Index]) -> None:
             (line,) = numbers
             starts, valid = self._lines(operand, strip, line, extent)
-            whole = self.gradient.pixels.size // TILE_SIZE
+            whole_tiles = self.gradient.pixels.size // TILE_SIZE
 
-            def transform(tile: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+            def transform(tile: Index) -> None:
                 transform_tile(line, starts, valid, tile)
-                return ()
 
-            e.loop(0, whole, 1, transform)
-            if whole < tiles:
-                transform_tile(line, starts, valid, whole)
+            e.for_each(0, whole_tiles, 1, transform)
+            if whole_tiles < tiles:
+                transform_tile(line, starts, valid, whole_tiles)
 
         e.parallel([self.block.strip], transform_line, self._transform_work(operand))
 
@@ -162,8 +160,8 @@ class WinogradGradient(CheckedKernel):
         lanes = min(self.lanes, 1 << (tiles - 1).bit_length())
         type_ = ir.VectorType.get([lanes], self.vector.element_type)
         # A last tile of one pixel is in the last vector, which has a part of the tiles or all of them.
-        whole = self.gradient.pixels.size // TILE_SIZE // lanes
-        remaining_tiles = tiles - whole * lanes
+        whole_vectors = self.gradient.pixels.size // TILE_SIZE // lanes
+        remaining_tiles = tiles - whole_vectors * lanes
 
         def transform_line(line: Index, channel: Index) -> None:
             starts, valid = self._lines(operand, strip, line, extent)
@@ -177,7 +175,7 @@ class WinogradGradient(CheckedKernel):
                     offset = e.add(e.add(start, e.mul(first, TILE_SIZE)), pixel)
                     count = active
                     if isinstance(first, int):
-                        count = min(active, -(-(shape.pixels - pixel - first * TILE_SIZE) // TILE_SIZE))
+                        count = min(active, ceil_div(shape.pixels - pixel - first * TILE_SIZE, TILE_SIZE))
                     return e.load_every_other(source, offset, lanes, count) if count > 0 else e.zero(type_)
 
                 grid = [
@@ -186,21 +184,19 @@ class WinogradGradient(CheckedKernel):
                 ]
                 self._store_points(grid, matrix, operand, target, e.add(row, first))
 
-            def transform_whole(number: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+            def transform_whole(number: Index) -> None:
                 transform_tiles(number, lanes)
-                return ()
 
-            e.loop(0, whole, 1, transform_whole)
+            e.for_each(0, whole_vectors, 1, transform_whole)
             if remaining_tiles:
-                transform_tiles(whole, remaining_tiles)
+                transform_tiles(whole_vectors, remaining_tiles)
 
         def transform_channel(numbers: list[Index]) -> None:
             # In order: the lanes after the last tile of a line are overwritten by the next line.
-            def transform(line: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+            def transform(line: Index) -> None:
                 transform_line(line, numbers[0])
-                return ()
 
-            e.loop(0, self.block.strip, 1, transform)
+            e.for_each(0, self.block.strip, 1, transform)
 
         e.parallel([shape.channels[0]], transform_channel, self._transform_work(operand))
 
@@ -213,8 +209,9 @@ class WinogradGradient(CheckedKernel):
     ) -> tuple[list[Index], list[ir.Value | None]]:
         """Returns the offsets of the lines that line `line` of tiles in a strip reads, and whether they exist.
 
-        Whether a line of the gradient exists is an i1, or `None` for one that always does; for others, the offset is
-        that of another line. A line of the image that does not exist is multiplied by zeros of the gradient.
+        Whether a line of the gradient exists is an i1, or `None` if it always does. The offset of a line that does not
+        exist is that of another line. It needs no test for a line of the image, which is multiplied by zeros of the
+        gradient.
         """
         e, gradient, shape = self.e, self.gradient, operand.operand
         is_gradient = extent == TILE_SIZE
@@ -234,7 +231,7 @@ class WinogradGradient(CheckedKernel):
             if is_partial:
                 line_number = e.minimum(line_number, shape.lines - 1)
             starts.append(e.dot([image, line_number], [shape.image_stride, shape.line_stride]))
-            valid.append(arith.andi(*tests) if len(tests) == 2 else tests[0] if tests else None)
+            valid.append(functools.reduce(arith.andi, tests) if tests else None)
         return starts, valid
 
     def _is_less(self, left: Index, right: int) -> ir.Value:
@@ -311,8 +308,8 @@ class WinogradGradient(CheckedKernel):
         taps = list(product(range(WINDOW), repeat=2))
 
         def tap_offsets(line: Index, pixel: Index) -> tuple[Index, ...]:
-            moved = self.results.advance(offsets, gradient.loop_numbers[1], line)
-            return self.results.advance(moved, gradient.loop_numbers[2], pixel)
+            line_offsets = self.results.advance(offsets, gradient.loop_numbers[1], line)
+            return self.results.advance(line_offsets, gradient.loop_numbers[2], pixel)
 
         def emit_directly(indices: list[Index]) -> None:
             self.store(self.direct_sums(e.dot(indices, steps, start), column, active), tap_offsets(*indices), active)

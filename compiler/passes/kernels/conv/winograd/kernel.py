@@ -8,7 +8,6 @@ direct convolution instead.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -30,7 +29,7 @@ from buddy.compiler.passes.kernels.conv.winograd.transforms import (
     apply_on_both_sides,
     transforms,
 )
-from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, estimate_nanoseconds, for_blocks
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, ceil_div, estimate_nanoseconds, for_blocks
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultOffsets, ResultSpec
 from buddy.compiler.passes.kernels.gemm.dot import DotGemm
 from buddy.compiler.passes.kernels.gemm.kernel import BlockedGemm
@@ -77,7 +76,8 @@ class Winograd(CheckedKernel):
         self.channels = padded_channels(conv, self.lanes)
 
     def emit(self) -> None:
-        e, count, work = self.e, -(-math.prod(self.tiles) // self.block.tiles), self._work()
+        """Emits the blocks of tiles. Threads share the blocks if there are enough, otherwise the work on each."""
+        e, count, work = self.e, ceil_div(math.prod(self.tiles), self.block.tiles), self._work()
         if count >= BLOCKS_TO_SHARE:
             e.parallel([count], lambda numbers: self._emit_block(numbers[0], work / count), work)
         else:
@@ -101,20 +101,20 @@ class Winograd(CheckedKernel):
             sums = self._scratch(self.columns, self.vector.element_type)
             self._multiply(transformed, numbers[0], sums)
 
-            def emit_tile(slot: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+            def emit_tile(slot: Index) -> None:
                 self._transform_output(self._tile(e.add(first, slot)), slot, sums, numbers[0])
-                return ()
 
-            e.loop(0, count, 1, emit_tile)
+            e.for_each(0, count, 1, emit_tile)
             memref.dealloc(sums)
 
         def emit_input_transform(slots: list[Index]) -> None:
-            # Slots after the last tile transform it again; their results are not used.
+            # A slot is the position of a tile in the block. Slots after the last tile transform it again; their results
+            # are not used.
             number = e.minimum(e.add(first, slots[0]), math.prod(self.tiles) - 1)
             self._transform_input(self._tile(number), slots[0], transformed)
 
-        moved = self.block.tiles * self.block.points * self.channels * byte_width(self.packing.element)
-        e.parallel([self.block.tiles], emit_input_transform, estimate_nanoseconds(moved=moved))
+        transformed_bytes = self.block.tiles * self.block.points * self.channels * byte_width(self.packing.element)
+        e.parallel([self.block.tiles], emit_input_transform, estimate_nanoseconds(moved=transformed_bytes))
         e.parallel([self.packing.shape[0]], emit_panel, work)
         memref.dealloc(transformed)
 
@@ -188,7 +188,7 @@ class Winograd(CheckedKernel):
     def _transform_output(self, tile: _Tile, slot: Index, sums: ir.Value, panel: Index) -> None:
         """Transforms row `slot` of `sums` at all points to the results of `tile`, for the channels of a panel."""
         e, width, lanes = self.e, self.columns, self.lanes
-        full_vectors, rest = divmod(self.conv.n.size, lanes)
+        full_vectors, remaining_channels = divmod(self.conv.n.size, lanes)
         first_vector = e.mul(panel, self.block.gemm.vectors)
 
         def emit_channels(number: Index, active: int) -> None:
@@ -203,15 +203,14 @@ class Winograd(CheckedKernel):
                 self._finish_directly(channels_tile, column, active)
                 scf.yield_([])
 
-        def emit_full_vector(number: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+        def emit_full_vector(number: Index) -> None:
             emit_channels(number, lanes)
-            return ()
 
-        remaining = e.subtract(full_vectors, first_vector)
-        e.loop(0, e.minimum(self.block.gemm.vectors, remaining), 1, emit_full_vector)
-        if rest:
-            is_last_panel = (full_vectors // self.block.gemm.vectors - 1, panel)
-            e.when([is_last_panel], lambda: emit_channels(remaining, rest))
+        remaining_vectors = e.subtract(full_vectors, first_vector)
+        e.for_each(0, e.minimum(self.block.gemm.vectors, remaining_vectors), 1, emit_full_vector)
+        if remaining_channels:
+            is_last_panel = (full_vectors // self.block.gemm.vectors - 1, panel)  # the first is less than the second
+            e.when([is_last_panel], lambda: emit_channels(remaining_vectors, remaining_channels))
 
     def _transform(self, sums: ir.Value, start: Index) -> list[ir.Value]:
         """Returns a vector of channels per output of a tile, line by line; `start` is the offset of the first point."""

@@ -23,8 +23,8 @@ from buddy.compiler.mlir.bindings import arith, ir, vector
 from buddy.compiler.passes.kernels.access import SizeAndStride
 from buddy.compiler.passes.kernels.contraction import convert_elements, emit_multiply_add
 from buddy.compiler.passes.kernels.dot_instructions import as_elements, as_words
-from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, for_blocks
-from buddy.compiler.passes.kernels.packing import PackedWindows
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, ceil_div, for_blocks
+from buddy.compiler.passes.kernels.matrix_copies import PackedWindows
 
 WINDOW = 3  # lines and pixels of a window
 
@@ -77,8 +77,10 @@ def _padded(row: list[float], size: int) -> list[float]:
 
 def _matrix(rows: Sequence[Sequence[float]]) -> Matrix:
     """Returns `rows` as a matrix; numbers within 1e-9 of an integer are rounded to it."""
-    return tuple(tuple(round(x) + 0.0 if abs(x - round(x)) < 1e-9 else x for x in row) for row in rows)
+    return tuple(tuple(float(round(x)) if abs(x - round(x)) < 1e-9 else x for x in row) for row in rows)
 
+
+# ---- products with matrices ------------------------------------------------------------------------------------------
 
 Grid = list[list[ir.Value]]  # scalars or vectors by line and pixel
 
@@ -91,6 +93,7 @@ def apply_on_both_sides(e: KernelEmitter, matrix: Matrix, grid: Grid) -> Grid:
 
 def _multiply(e: KernelEmitter, matrix: Sequence[Sequence[float]], values: Sequence[ir.Value]) -> list[ir.Value]:
     """Returns `matrix * values`; neighbouring columns, and rows, that differ only in some signs share operations."""
+    # First replaces pairs of columns, with the values they are multiplied by, then computes rows, in pairs if possible.
     columns, combined = [list(column) for column in zip(*matrix, strict=True)], list(values)
     for j in range(len(columns) - 1):
         if _differ_in_signs(columns[j], columns[j + 1]):
@@ -149,6 +152,9 @@ def _rounded(value: ir.Value, element: ir.Type) -> ir.Value:
     )
 
 
+# ---- weights ---------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class TransformedWeights:
     """The packing of weights as `G g Gᵀ` of every window: [panel, point, input channel, column].
@@ -170,14 +176,15 @@ class TransformedWeights:
 
     @property
     def points(self) -> int:
+        """Returns the number of elements of a transformed window."""
         return (self.tile_size + WINDOW - 1) ** 2
 
     @property
     def shape(self) -> tuple[int, ...]:
         steps = (self.channels[0] // self.group, self.columns, *([self.group] if self.group > 1 else []))
-        return (-(-self.n[0] // self.columns), self.points, *steps)
+        return (ceil_div(self.n[0], self.columns), self.points, *steps)
 
-    def fill(self, e: KernelEmitter, source: ir.Value, target: ir.Value) -> None:
+    def emit_packing(self, e: KernelEmitter, source: ir.Value, target: ir.Value) -> None:
         """Emits the transform from the flat weights `source` to the flat `target`. Sums are in double precision."""
         if not self._has_dense_windows:
             self._zero_partial_panel(e, target)
@@ -209,10 +216,8 @@ class TransformedWeights:
     @property
     def _has_dense_windows(self) -> bool:
         """True if windows are contiguous, channel by channel, as in PyTorch."""
-        size = WINDOW * WINDOW
-        return (self.window, self.channels[1], self.n[1], self.lanes > 1) == (
-            (WINDOW, 1), size, size * self.channels[0], True,
-        )  # fmt: skip
+        dense_strides = (WINDOW, 1), WINDOW**2, WINDOW**2 * self.channels[0]
+        return self.lanes > 1 and (self.window, self.channels[1], self.n[1]) == dense_strides
 
     def _transform_vectors(
         self, e: KernelEmitter, source: ir.Value, start: Index, active: int, target: ir.Value, target_start: Index
@@ -223,7 +228,7 @@ class TransformedWeights:
         matrix = transforms(self.tile_size).of_weights
 
         def transform_channel(channel: Index, row_starts: list[Index]) -> None:
-            def transform_columns(column: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+            def transform_columns(column: Index) -> None:
                 loaded = (e.load(windows.scratch, e.add(row, column), self.lanes) for row in row_starts)
                 weights = [convert_elements(value, double) for value in loaded]
                 grid = [weights[line * WINDOW : (line + 1) * WINDOW] for line in range(WINDOW)]
@@ -231,16 +236,16 @@ class TransformedWeights:
                 point_offset = self._first_point_offset(e, target_start, channel, column)
                 for point, value in enumerate(values):
                     self._store(e, value, target, e.add(point_offset, point * self.channels[0] * self.columns), channel)
-                return ()
 
-            e.loop(0, self.columns, self.lanes, transform_columns)
+            e.for_each(0, self.columns, self.lanes, transform_columns)
 
         windows.for_each_channel(start, self.channels[0], active, transform_channel)
 
     def _store(self, e: KernelEmitter, value: ir.Value, target: ir.Value, offset: Index, channel: Index) -> None:
-        """Stores a vector of columns of `channel`; in groups, to the words of the group, channel by channel.
+        """Stores a vector of columns of `channel`; `offset` is that of the first column's element.
 
-        `offset` is that of the first column's element. Bits of later channels become zeros.
+        In groups, the elements of a column form a word, to which the channels are added one after the other: bits of
+        earlier channels are kept, and those of later ones become zeros.
         """
         narrow = _rounded(value, target.type.element_type)
         if self.group == 1:
@@ -252,12 +257,12 @@ class TransformedWeights:
         word_vector = ir.VectorType.get([self.lanes], word)
         _, lane = e.divide(channel, self.group)
         shift = arith.index_cast(word, e.value(e.mul(lane, bits)))
-        earlier = arith.subi(arith.shli(e.splat(word, 1), shift), e.splat(word, 1))
+        earlier_mask = arith.subi(arith.shli(e.splat(word, 1), shift), e.splat(word, 1))
         start = e.subtract(offset, lane)
         old = as_words(e.load(target, start, self.lanes * self.group), self.group)
-        kept_bits = arith.andi(old, vector.broadcast(word_vector, earlier))
+        earlier_bits = arith.andi(old, vector.broadcast(word_vector, earlier_mask))
         new_bits = arith.shli(arith.extui(word_vector, integers), vector.broadcast(word_vector, shift))
-        e.store(as_elements(arith.ori(kept_bits, new_bits), target.type.element_type), target, start)
+        e.store(as_elements(arith.ori(earlier_bits, new_bits), target.type.element_type), target, start)
 
     def _transform_window(
         self, e: KernelEmitter, source: ir.Value, start: Index, target: ir.Value, target_start: Index
@@ -278,13 +283,12 @@ class TransformedWeights:
 
     def _zero_partial_panel(self, e: KernelEmitter, target: ir.Value) -> None:
         """Emits zeros for the whole last panel, if it has fewer output channels than columns."""
-        panels, rest = divmod(self.n[0], self.columns)
-        if not rest:
+        whole_panels, remaining_columns = divmod(self.n[0], self.columns)
+        if not remaining_columns:
             return
         zero = e.zero(target.type.element_type)
 
-        def store_zero(index: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+        def store_zero(index: Index) -> None:
             e.store_scalar(zero, target, index)
-            return ()
 
-        e.loop(panels * self._panel_elements, (panels + 1) * self._panel_elements, 1, store_zero)
+        e.for_each(whole_panels * self._panel_elements, (whole_panels + 1) * self._panel_elements, 1, store_zero)
