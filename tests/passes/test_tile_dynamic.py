@@ -236,6 +236,28 @@ def test_remarks_are_about_ops_of_unknown_sizes_alone() -> None:
     )
 
 
+# The first loop is dynamic in one operand only.
+WINDOWS = """
+func.func @f(%x: memref<84xf32>, %y: memref<?xf32>, %out: memref<80x5xf32>) attributes {llvm.emit_c_interface} {
+  linalg.generic {indexing_maps = [affine_map<(i, j) -> (i + j)>, affine_map<(i, j) -> (i)>,
+                                   affine_map<(i, j) -> (i, j)>], iterator_types = ["parallel", "parallel"]}
+      ins(%x, %y : memref<84xf32>, memref<?xf32>) outs(%out : memref<80x5xf32>) {
+  ^bb0(%a: f32, %b: f32, %o: f32):
+    %r = arith.addf %a, %b : f32
+    linalg.yield %r : f32
+  }
+  return
+}
+"""
+
+
+def test_a_loop_in_a_sum_is_not_tiled_if_its_size_is_static_in_another_operand() -> None:
+    compiled = Compiled(WINDOWS, [TileDynamic(), VectorizeGenerics()])
+    x, y, out = array(84), array(80), np.full((80, 5), np.nan, np.float32)
+    compiled("f", x, y, out)
+    np.testing.assert_array_equal(out, np.lib.stride_tricks.sliding_window_view(x, 5) + y[:, None])
+
+
 CALLS = """
 func.func private @g(%x: memref<?x4xf32> {buddy.sizes = ["2*s0 + 1", "4"]}, %n: index {buddy.symbol = "s0"}) {
   %two = arith.constant 2.0 : f32

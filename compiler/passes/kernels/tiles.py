@@ -49,7 +49,9 @@ def dynamic_loops_of(op: ir.Operation) -> list[DynamicLoop]:
             if isinstance(expression, ir.AffineDimExpr):
                 loop = expression.position
                 uses[loop].append((number, dim))
-                sizes[loop], static_strides[loop] = size, static_strides[loop] and stride is not None
+                # One operand may have a static size where another one has a dynamic size.
+                sizes[loop] = None if sizes[loop] is None else size
+                static_strides[loop] = static_strides[loop] and stride is not None
             elif size is None or (stride is None and size != 1):
                 raise UnsupportedError(f"a dynamic size or stride is indexed by {expression}")
     loops_in_sums = {loop for map_ in maps for e in map_.results for loop in _loops_in_sum(e)}
