@@ -14,6 +14,7 @@ from buddy.compiler.tools.coverage.plan import CheckPair, CoverageListing, ListP
 
 @serves(ListPairs | CheckPair)
 def serve(channel: Channel) -> None:
+    """Answers one `ListPairs`, then any number of `CheckPair`, until the channel closes."""
     plan = channel.receive().plan
     _warm_up()
     for path in plan.extensions:
@@ -31,7 +32,7 @@ def serve(channel: Channel) -> None:
 
 
 def _warm_up() -> None:
-    """Imports all that workers need, without running ops: a fork after a use of torch's thread pool would hang."""
+    """Imports what workers need, without running ops: torch's thread pool, once started, hangs in forked processes."""
     import torch
 
     torch.set_num_threads(1)
