@@ -12,9 +12,9 @@ from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.worker_messages import Message
 
 # The outcome of compiling a program. With right results: "compiled" by this project's lowerings alone, "torch-mlir" if
-# torch-mlir's passes lower some ops, "eager" if some nodes run in eager. "refused": Dynamo does not capture it. "wrong":
-# the results differ from eager's. "error": the compiler, or compiled code, raises an error. "crash" and "timeout": the
-# process that checks it ends, or does not answer in time.
+# torch-mlir's passes lower some ops, "eager" if some nodes run in eager. "refused": Dynamo does not capture it.
+# "wrong": the results differ from eager's. "error": the compiler, or compiled code, raises an error. "crash" and
+# "timeout": the process that checks it ends, or does not answer in time.
 Outcome = Literal["compiled", "torch-mlir", "eager", "refused", "wrong", "error", "crash", "timeout"]
 
 # From best to worst. "refused", a rejection by Dynamo, is not a fault of the compiler, so every other outcome is worse.

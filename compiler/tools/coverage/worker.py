@@ -31,7 +31,7 @@ from buddy.compiler.tools.coverage.samples import SampleCall, accepted_calls, op
 JOINT = -1
 
 
-def serve(channel: Channel) -> None:
+def _serve_jobs(channel: Channel) -> None:
     """Runs jobs in the fork until the channel closes."""
     while (job := channel.receive()) is not None:
         _run_job(job, channel.send)
@@ -129,7 +129,7 @@ class CoverageWorker:
     def _get_fork(self) -> ForkedWorker:
         if self._fork is None or not self._fork.alive:
             self.close()
-            self._fork = ForkedWorker(serve, CoverageJob, CallStarted | CallChecked | JobDone)
+            self._fork = ForkedWorker(_serve_jobs, CoverageJob, CallStarted | CallChecked | JobDone)
         return self._fork
 
     def _receive_results(self, fork: ForkedWorker, progress: _Progress) -> str | None:
