@@ -17,7 +17,7 @@ from buddy.compiler.tools.bench.session import BlockTimed, PrepareSide, SideFail
 # The minimum duration of a block. With a single call of a few milliseconds, a block would mostly measure how long the
 # threads take to wake up after the side's last block, and one interrupt could double its time.
 _MIN_BLOCK_SECONDS = 0.03
-_MAX_REASON_CHARS = 300
+_MAX_REASON_CHARACTERS = 300
 
 
 @serves(PrepareSide | TimeBlock)
@@ -44,7 +44,7 @@ def _describe_error(error: Exception) -> str:
         return str(error)
     # The first line of an error of Dynamo is that of its cause; the others explain how to see more of it.
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:_MAX_REASON_CHARS]
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:_MAX_REASON_CHARACTERS]
 
 
 def seconds_per_call(call: Callable[[], Any], clock: Clock = "wall") -> float:
@@ -59,7 +59,10 @@ def seconds_per_call(call: Callable[[], Any], clock: Clock = "wall") -> float:
 
 
 def _prepare_subject(request: PrepareSide) -> tuple[Callable[[], Any], dict[str, Any]]:
-    """Compiles the subject by a side, and compares its results with eager; returns its call and the report."""
+    """Compiles the subject by a side, and compares its results with eager.
+
+    Returns its call, and the report of `SidePrepared`: times in seconds, errors, and numbers of the subject.
+    """
     import torch
 
     from buddy.compiler.tools.bench import rounded_weights

@@ -124,7 +124,7 @@ class FuzzBatch(msgspec.Struct, frozen=True):
 
 
 def read_batches(path: Path, plan: FuzzPlan) -> dict[int, FuzzBatch]:
-    """Returns the batches of `plan` in a file of JSON lines, by seed, if their conditions are equal. Raises `OSError`."""
+    """Returns the batches in a file of JSON lines, by seed, that `plan` would run in the same way. Raises `OSError`."""
     batches = files.read_json_lines(path, FuzzBatch)
     return {b.seed: b for b in batches if b.seed in plan.seeds() and b.conditions == plan.conditions(b.seed)}
 
