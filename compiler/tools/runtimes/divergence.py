@@ -21,6 +21,7 @@ from buddy.compiler.protocol.run_report import Divergence, OutputReport
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.compare import compare
 from buddy.compiler.runtime.graph_interpreter import SEED, compute_results
+from buddy.compiler.runtime.measure import OnProgress
 from buddy.compiler.runtime.sensitivity import compare_result
 from buddy.compiler.tools.runtimes.onnx_model import RuntimeModel, make_evaluator
 
@@ -28,7 +29,6 @@ from buddy.compiler.tools.runtimes.onnx_model import RuntimeModel, make_evaluato
 MARKS_PER_CALL = 8
 # Calls the model once with the nodes of these names marked, and returns its outputs as NumPy arrays.
 CallMarked = Callable[[Sequence[str]], list[Any]]
-OnProgress = Callable[[str, float], None]
 
 
 class DivergenceSearch:
