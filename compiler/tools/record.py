@@ -96,6 +96,7 @@ class Recording:
         A graph that cannot be written is left out, with a note. Raises `SourceError` if none can be, and `OSError`.
         """
         folder = Path(folder)
+        # The names of graphs, with those of their scripts as modules.
         modules = {}
         for number, captured in enumerate(self.graphs):
             try:

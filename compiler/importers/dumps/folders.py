@@ -14,13 +14,16 @@ from buddy.compiler.importers.dumps.records import Dump, DumpStage
 from buddy.compiler.protocol.dump_files import IR_SUFFIXES, DumpFormat, files_in, is_text, language_of_text
 from buddy.compiler.protocol.plain_values import Language
 
-# The maximum number of file names in a note about files that are not shown.
+# The maximum number of file names in a note about files that are not shown, and of bytes of a line with a header.
 _MAX_LISTED_NAMES = 5
 _MAX_HEADER_BYTES = 16 << 10
 
 
 class DumpFile(NamedTuple):
-    """A file that has the IR of one stage. Stages are sorted by `order`; if `anchor` is "", the IR determines it."""
+    """A file that has the IR of one stage, as its name says.
+
+    Stages are sorted by `order`. `anchor` is that of `DumpStage`; if it is "", the IR determines it.
+    """
 
     path: Path
     order: tuple[Any, ...]
@@ -42,22 +45,23 @@ class FolderScan:
         is_file = dump.format == "ir"
         files = [dump.path] if is_file else files_in(dump.path)
         read_name = _read_single_name if is_file else _NAME_READERS[dump.format]
-        stages = [stage for path in files if (stage := read_name(dump.path, path)) is not None]
-        others = set(files) - {stage.path for stage in stages}
-        dump.size = sum(stage.path.stat().st_size for stage in stages)
+        stage_files = [stage_file for path in files if (stage_file := read_name(dump.path, path)) is not None]
+        others = set(files) - {stage_file.path for stage_file in stage_files}
+        dump.size = sum(stage_file.path.stat().st_size for stage_file in stage_files)
         unreadable = []
-        for stage in sorted(stages, key=lambda stage: stage.order):
+        for stage_file in sorted(stage_files, key=lambda stage_file: stage_file.order):
             try:
-                yield from self._read_stage(stage)
+                yield from self._read_stage(stage_file)
             except OSError:
-                unreadable.append(stage.path)
+                unreadable.append(stage_file.path)
         add_names_note(dump, sorted(others), "no IR of a stage")
         add_names_note(dump, unreadable, "cannot be read")
 
-    def _read_stage(self, stage: DumpFile) -> Iterator[None]:
+    def _read_stage(self, stage_file: DumpFile) -> Iterator[None]:
+        """Adds the stage of a file to the dump, and yields after each chunk. Raises `OSError`."""
         dump = self._dump
-        stage_hash = StageHash(stage.language, dump.size <= MAX_COUNTED_BYTES)
-        with stage.path.open("rb") as file:
+        stage_hash = StageHash(stage_file.language, dump.size <= MAX_COUNTED_BYTES)
+        with stage_file.path.open("rb") as file:
             line = file.readline(_MAX_HEADER_BYTES)
             # The header of a pass is not part of the IR.
             header = read_header(line) if line.endswith(b"\n") else None
@@ -67,18 +71,18 @@ class FolderScan:
                 dump.scanned += len(data)
                 yield
         if not stage_hash.length or not is_text(stage_hash.head):
-            dump.notes.append(f"{stage.path.name} is {'a binary file' if stage_hash.length else 'empty'}")
+            dump.notes.append(f"{stage_file.path.name} is {'a binary file' if stage_hash.length else 'empty'}")
             return
-        language = language_of_text(stage_hash.head) if stage.language == "text" else stage.language
-        anchor = stage.anchor or anchor_of(stage_hash.head, language, "")
+        language = language_of_text(stage_hash.head) if stage_file.language == "text" else stage_file.language
+        anchor = stage_file.anchor or anchor_of(stage_hash.head, language, "")
         record = DumpStage(
-            stage.title, language, stage.phase, len(dump.files), start, stage_hash.length, stage_hash.total_lines,
-            stage_hash.digest,
-            anchor, ops=stage_hash.ops,
+            stage_file.title, language, stage_file.phase, len(dump.files), start, stage_hash.length,
+            stage_hash.total_lines, stage_hash.digest, anchor,
+            ops=stage_hash.ops,
             pipeline=header.pipeline if header is not None else "",
             op=first_op_name(stage_hash.head) if dump.format == "mlir-tree" else "",
         )  # fmt: skip
-        dump.files.append(stage.path)
+        dump.files.append(stage_file.path)
         dump.add(record)
 
 
@@ -88,6 +92,9 @@ def add_names_note(dump: Dump, paths: Iterable[Path], what: str) -> None:
     if names:
         more = f" and {len(names) - _MAX_LISTED_NAMES} more" if len(names) > _MAX_LISTED_NAMES else ""
         dump.notes.append(f"{what}: {', '.join(names[:_MAX_LISTED_NAMES])}{more}")
+
+
+# ---- file names ------------------------------------------------------------------------------------------------------
 
 
 def _natural_sort_key(text: str) -> tuple[tuple[int, str], ...]:
@@ -196,6 +203,7 @@ def _read_single_name(_folder: Path, path: Path) -> DumpFile:
     return DumpFile(path, (), path.stem, language, language)
 
 
+# By format of the dump: the function that reads the name of a file in the folder, `None` for a file without a stage.
 _NAME_READERS: dict[DumpFormat, Callable[[Path, Path], DumpFile | None]] = {
     "mlir-tree": _read_mlir_tree_name,
     "iree-phases": _read_iree_phase_name,

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from buddy.compiler.protocol.plain_values import Language
 
+# The anchor of IR that is a whole module, and what a pass on it ran on.
 MODULE = "module"
 
 # MLIR: `// -----// IR Dump After Canonicalizer (canonicalize) ('func.func' operation: @f) //----- //`. Newer versions
@@ -15,6 +16,7 @@ _MLIR = re.compile(
     rb"// -----// (?P<owner>[^\n]*? )?IR Dump (?P<when>After|Before):? (?P<name>.*?)(?P<failed> Failed)?"
     rb"(?: \('(?P<op>[^']*)' operation(?:: @(?P<symbol>[^)]*))?\))?(?: //-----.*)?\s*$"
 )
+# The class of a pass and its argument, in newer and older versions of MLIR.
 _MLIR_ARGUMENT = re.compile(
     r"(?P<class>.*?)(?P<failed> Failed)?(?:: (?P<new>[\w.-]+)(?P<options>\{.*\})?| \((?P<old>[\w.-]+)\))$"
 )
@@ -24,6 +26,7 @@ _LLVM = re.compile(
     rb"(?P<reason> omitted because no change| filtered out| ignored)?|(?P<start>Dump At Start)"
     rb"|Pass (?P<name_without_ir>.*?)(?: on (?P<on_without_ir>.*?))?(?: ignored)?)(?: \(?invalidated\)?)? \*\*\*"
 )
+# The names of a pass and of what it ran on, in the header: `Loop Pass (loop-pass)`, `loop %x in function f`.
 _LEGACY_ARGUMENT = re.compile(r"(?P<class>.*?) \((?P<argument>[\w.-]+)\)$")
 _LOOP = re.compile(r"loop .* in function (?P<function>\S+)$")
 
@@ -38,7 +41,7 @@ _SKIPPED_LINE = re.compile(rb"^(?:\s*$|\s*//|[#!][\w$.-]+ = |\{-#)")
 
 
 class Header(NamedTuple):
-    """A header: `title` names the stage, `ran_on` what the pass ran on.
+    """A header: `title` names the stage, `language` is that of its IR, and `ran_on` says what the pass ran on.
 
     `ran_on` is `@symbol`, `module` or the op's name without its dialect, "" if the header does not say. `op` is the
     full name of that op, which MLIR prints only with the IR of the whole module. `omitted` stands for IR that is not

@@ -13,6 +13,7 @@ from buddy.compiler.protocol import NodeRow
 
 # Longer texts are shown without source lines, because finding these would delay the stage noticeably.
 MAX_LOCATED_CHARACTERS = 2 << 20
+# The source lines that one line of IR names.
 SourceLines = tuple[str, ...]
 # The maximum number of references from one location to another that are followed, since a file may have a cycle.
 _MAX_DEPTH = 16
@@ -30,29 +31,19 @@ _PYTHON_SOURCE = re.compile(r"\s*# File: (.*?):(\d+) in ")
 
 
 def find_source_lines(text: str, language: str) -> list[SourceLines]:
-    """Returns, for each line of a text, the source lines that it names."""
-    find = _FINDERS.get(language)
-    return find(text) if find is not None else []
+    """Returns, for each line of a text, the source lines that it names; [] if the text names none at all."""
+    finder = _FINDERS.get(language)
+    return finder(text) if finder is not None else []
 
 
 def source_line_rows(source_lines: Iterable[str]) -> tuple[NodeRow, ...]:
     """Returns a row for each source line, sorted by file and line, as nodes of a graph."""
-    ordered = sorted(
-        set(source_lines), key=lambda source_line: (source_line.rpartition(":")[0], int(source_line.rpartition(":")[2]))
-    )
-    return tuple(
-        NodeRow(
-            index,
-            source_line,
-            "source line",
-            source_line,
-            source_line.rpartition(":")[0],
-            source_line.rpartition(":")[2],
-            "",
-            location=source_line,
-        )
-        for index, source_line in enumerate(ordered)
-    )
+    positions = sorted((file, int(line)) for file, _, line in (text.rpartition(":") for text in set(source_lines)))
+    rows = []
+    for index, (file, line) in enumerate(positions):
+        text = f"{file}:{line}"
+        rows.append(NodeRow(index, text, "source line", text, file, str(line), "", location=text))
+    return tuple(rows)
 
 
 def _source_lines_of_mlir(text: str) -> list[SourceLines]:
@@ -72,7 +63,7 @@ def _source_lines_of_mlir(text: str) -> list[SourceLines]:
                 source_lines |= dict.fromkeys(resolved[alias])
         return tuple(source_lines)
 
-    # Many lines have the same locations.
+    # The results by text of the locations: many lines have the same ones.
     known: dict[str, SourceLines] = {}
 
     def of_line(line: str) -> SourceLines:
@@ -93,6 +84,7 @@ def _source_lines_of_llvm(text: str) -> list[SourceLines]:
     nodes = {number: (kind, _parse_fields(fields)) for number, kind, fields in _LLVM_DEFINITION.findall(text)}
 
     def file_of(number: str, depth: int = 0) -> str:
+        """Returns the path of the file of a scope, or of a node in it."""
         kind, fields = nodes.get(number, ("", {}))
         if kind == "DIFile":
             name, folder = fields.get("filename", ""), fields.get("directory", "")
@@ -101,6 +93,7 @@ def _source_lines_of_llvm(text: str) -> list[SourceLines]:
         return file_of(parent, depth + 1) if parent and depth < _MAX_DEPTH else ""
 
     def source_lines_of(number: str) -> SourceLines:
+        """Returns the lines of a location: its own, then those at which it was inlined."""
         source_lines = []
         for _ in range(_MAX_DEPTH):
             kind, fields = nodes.get(number, ("", {}))
@@ -122,6 +115,7 @@ def _source_lines_of_llvm(text: str) -> list[SourceLines]:
 
 
 def _parse_fields(text: str) -> dict[str, str]:
+    """Returns the fields of a metadata node of LLVM IR, without quotes; references are numbers without `!`."""
     return {name: value.strip('"').lstrip("!") for name, value in re.findall(r'(\w+): ("[^"]*"|[^,]+)', text)}
 
 
@@ -145,6 +139,7 @@ def _source_lines_of_hlo(text: str) -> list[SourceLines]:
 
 
 def _hlo_table(body: str) -> dict[str, str]:
+    """Returns the entries of a table of locations in HLO, by number."""
     pairs = (line.split(" ", 1) for line in body.splitlines())
     return {number: value.strip('"') for number, value in pairs}
 

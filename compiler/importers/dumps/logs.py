@@ -20,11 +20,13 @@ from buddy.compiler.protocol.dump_files import language_of_text
 CHUNK_BYTES = 1 << 20
 # The maximum lengths of the start of a stage, in which its anchor is found, and of a line that may be a header.
 _HEAD_BYTES, _MAX_HEADER_BYTES = 64 << 10, 16 << 10
+# The hexadecimal digits of a stage's hash that are kept.
 _DIGEST_DIGITS = 24
 # Evenly spaced samples of a log show whether it has grown or was rewritten: all bytes of logs up to 256 KiB.
 _SAMPLES, _SAMPLE_BYTES = 64, 4 << 10
 # Ops are counted in dumps up to this size: counting is much slower than reading.
 MAX_COUNTED_BYTES = 16 << 20
+# A line that starts with an op, whose name is the group, by language.
 _OP_PATTERNS = {
     "mlir": re.compile(rb'^[ \t]*(?:%[^=\n]*= )?"?([a-z_]\w*(?:\.[\w$.]+)?)"?(?=[ ({<]|$)', re.MULTILINE),
     "llvm": re.compile(rb"^[ \t]+(?:%\S+ = )?(?:tail |musttail |notail )?([a-z]\w*)\b(?!:)", re.MULTILINE),
@@ -165,7 +167,10 @@ class LogScan:
 
 
 class _LogReader:
-    """Reads headers and the IR between them."""
+    """Reads headers and the IR between them, from a position in the file on.
+
+    `resume_position` is the position of the last header, and `stages_before` the number of stages before it.
+    """
 
     def __init__(self, dump: Dump, file_number: int, position: int, counts_ops: bool) -> None:
         self._dump, self._file_number, self._counts_ops = dump, file_number, counts_ops
@@ -179,18 +184,19 @@ class _LogReader:
     def add(self, data: bytes) -> None:
         """Reads whole lines that follow those read before."""
         start = 0
-        hit = data.find(b" IR ")
-        while hit >= 0:
-            line = data.rfind(b"\n", 0, hit) + 1
-            end = data.find(b"\n", hit) + 1 or len(data)
-            header = read_header(data[line:end]) if end - line <= _MAX_HEADER_BYTES else None
+        # Every header has this text; few other lines do.
+        match = data.find(b" IR ")
+        while match >= 0:
+            line_start = data.rfind(b"\n", 0, match) + 1
+            end = data.find(b"\n", match) + 1 or len(data)
+            header = read_header(data[line_start:end]) if end - line_start <= _MAX_HEADER_BYTES else None
             if header is not None:
-                header_position = line + header.column
+                header_position = line_start + header.column
                 self._hash.add(data[start:header_position])
                 self._end_stage()
                 self._begin_stage(header, self.position + header_position, self.position + end)
                 start = end
-            hit = data.find(b" IR ", end)
+            match = data.find(b" IR ", end)
         self._hash.add(data[start:])
         self.position += len(data)
 
@@ -207,28 +213,30 @@ class _LogReader:
         self._hash = StageHash(header.language, self._counts_ops)
 
     def _end_stage(self) -> None:
-        header, dump, read = self._header, self._dump, self._hash
+        header, dump, stage_hash = self._header, self._dump, self._hash
         if header is None:
-            if read.length:
-                language = language_of_text(read.head)
-                self._add(Header("output", language), read, MODULE)
+            if stage_hash.length:
+                language = language_of_text(stage_hash.head)
+                self._add(Header("output", language), stage_hash, MODULE)
             return
         if header.omitted:
             header = header if dump.add_unchanged(header.title, header.ran_on) else header._replace(has_no_ir=True)
-        elif not header.has_no_ir and read.length:
-            self._add(header, read, anchor_of(read.head, header.language, header.ran_on))
+        elif not header.has_no_ir and stage_hash.length:
+            self._add(header, stage_hash, anchor_of(stage_hash.head, header.language, header.ran_on))
         elif not header.has_no_ir:
             dump.notes.append(f"{header.title} has a header without IR")
         self.headers_without_ir += header.has_no_ir
 
-    def _add(self, header: Header, read: StageHash, anchor: str) -> None:
-        if read.is_binary:
+    def _add(self, header: Header, stage_hash: StageHash, anchor: str) -> None:
+        """Adds the stage after a header to the dump."""
+        if stage_hash.is_binary:
             self._dump.notes.append(f"the text of {header.title} has binary data in it")
-        # A header without a pass is of output before the first one.
-        op = (header.op or first_op_name(read.head)) if header.language == "mlir" and header.pipeline else ""
+        # A header without a pass stands for output before the first header.
+        op = (header.op or first_op_name(stage_hash.head)) if header.language == "mlir" and header.pipeline else ""
         stage = DumpStage(
-            header.title, header.language, _PHASES[header.language], self._file_number, self._start, read.length,
-            read.total_lines, read.digest, anchor, header.ran_on, failed=header.failed, ops=read.ops,
+            header.title, header.language, _PHASES[header.language], self._file_number, self._start,
+            stage_hash.length, stage_hash.total_lines, stage_hash.digest, anchor, header.ran_on, failed=header.failed,
+            ops=stage_hash.ops,
             pipeline=header.pipeline, before=header.before, op=op,
         )  # fmt: skip
         self._dump.add(stage)

@@ -141,10 +141,11 @@ class Pipeline:
         """Raises `DumpPipelineError` if a pass ran on some functions only. The last passes may not have ended."""
         for step, following in pairwise(self.steps):
             is_last = following.group == self.steps[-1].group
-            same = (step.group, step.op) == (following.group, following.op)
-            if same and not is_last and len(step.stages) != len(following.stages):
-                shown = f"{step.title} ran on {len(step.stages)} functions and {following.title} on "
-                raise DumpPipelineError(f"the pipeline is not known: {shown}{len(following.stages)}")
+            is_same_pipeline = (step.group, step.op) == (following.group, following.op)
+            if is_same_pipeline and not is_last and len(step.stages) != len(following.stages):
+                first_run = f"{step.title} ran on {len(step.stages)} functions"
+                second_run = f"{following.title} on {len(following.stages)}"
+                raise DumpPipelineError(f"the pipeline is not known: {first_run} and {second_run}")
 
     def step_of(self, stage: int) -> int | None:
         """Returns the index of the step that stage number `stage` belongs to; `None` if it belongs to none."""
@@ -186,8 +187,8 @@ class Pipeline:
     def to_text(self, first: int, skipped: Collection[int] = ()) -> str:
         """Returns the pipeline from step `first` on, without the `skipped` ones, in the syntax of `mlir-opt`."""
         parts = []
-        kept = [step for index, step in enumerate(self.steps) if index >= first and index not in skipped]
-        for (_, op), steps in groupby(kept, lambda step: (step.group, step.op)):
+        executed = [step for index, step in enumerate(self.steps) if index >= first and index not in skipped]
+        for (_, op), steps in groupby(executed, lambda step: (step.group, step.op)):
             passes = ",".join(step.spelling for step in steps)
             nested = passes if op == MODULE_OP else f"{op}({passes})"
             parts.append(f"{_PARENTS[op]}({nested})" if op in _PARENTS else nested)
@@ -195,10 +196,10 @@ class Pipeline:
 
     def match(self, stages: Sequence[DumpStage], first: int, skipped: Collection[int] = ()) -> list[int | None]:
         """Returns the step of each stage of a re-run from step `first` on, `None` for a stage of an inner pipeline."""
-        kept = [index for index in range(first, len(self.steps)) if index not in skipped]
+        executed = [index for index in range(first, len(self.steps)) if index not in skipped]
         # Without the pass on the module between them, passes on functions are one group.
         groups: list[list[int]] = []
-        for is_module, run in groupby(kept, lambda index: self.steps[index].op == MODULE_OP):
+        for is_module, run in groupby(executed, lambda index: self.steps[index].op == MODULE_OP):
             members = list(run)
             groups += [[index] for index in members] if is_module else [members]
         matched: list[int | None] = [None] * len(stages)
@@ -213,6 +214,7 @@ class Pipeline:
     def _match_group(
         self, stages: Sequence[DumpStage], numbers: Sequence[int], group: Sequence[int], matched: list[int | None]
     ) -> None:
+        """Sets the entries of `matched` for the stages `numbers`, which are those of the steps `group`."""
         by_symbol: dict[tuple[str, str], list[int]] = {}
         for number in numbers:
             by_symbol.setdefault((stages[number].op, _symbol(stages[number])), []).append(number)
@@ -245,8 +247,8 @@ class Pipeline:
                 continue
             for number in self.steps[index].stages:
                 stage = self._stages[number]
-                found = rerun_stages.pop((index, _symbol(stage)), None)
-                if found is None or not equal(stage, found):
+                rerun_stage = rerun_stages.pop((index, _symbol(stage)), None)
+                if rerun_stage is None or not equal(stage, rerun_stage):
                     return index
             if any(step == index for step, _ in rerun_stages):
                 return index
@@ -263,7 +265,7 @@ def possible_pipelines(stages: Sequence[DumpStage]) -> Iterator[Pipeline]:
         raise DumpPipelineError("the dump does not name the passes of an MLIR pipeline")
     seen: set[frozenset[int]] = set()
     problem: DumpPipelineError | None = None
-    found = False
+    has_pipeline = False
     for choose in _CHOICES:
         inner = frozenset(_inner_stages(stages, choose))
         if inner in seen:
@@ -274,10 +276,13 @@ def possible_pipelines(stages: Sequence[DumpStage]) -> Iterator[Pipeline]:
         except DumpPipelineError as error:
             problem = problem or error
             continue
-        found = True
+        has_pipeline = True
         yield pipeline
-    if not found and problem is not None:
+    if not has_pipeline and problem is not None:
         raise problem
+
+
+# ---- stages of inner pipelines ---------------------------------------------------------------------------------------
 
 
 def _all_of(run: list[int], _stages: Sequence[DumpStage]) -> list[int]:
@@ -285,6 +290,7 @@ def _all_of(run: list[int], _stages: Sequence[DumpStage]) -> list[int]:
 
 
 def _all_but_first(run: list[int], stages: Sequence[DumpStage]) -> list[int]:
+    """Returns the stages without the first one of each function, which is of the outer pipeline."""
     first: dict[str, int] = {}
     for number in run:
         first.setdefault(_symbol(stages[number]), number)
@@ -295,6 +301,7 @@ def _none_of(_run: list[int], _stages: Sequence[DumpStage]) -> list[int]:
     return []
 
 
+# The possible choices of the stages of an inner pipeline, among a run of stages that may be of it.
 _CHOICES: tuple[Callable[[list[int], Sequence[DumpStage]], list[int]], ...] = (_all_of, _all_but_first, _none_of)
 
 

@@ -21,8 +21,8 @@ from buddy.compiler.protocol.text.lines import IndexedText
 
 # Longer texts are truncated, because they would fill the memory.
 MAX_TEXT_BYTES = 192 << 20
-# The bytes of control characters but tab and newline, and the pictures that Unicode has for them. The first byte of
-# those beyond ASCII is the last of the list.
+# The bytes of control characters, without tab and newline, and the pictures that Unicode has for them. 0xC2 is the
+# first byte of the control characters beyond ASCII in UTF-8.
 _CONTROL_BYTES = bytes(range(9)) + bytes(range(11, 32)) + b"\x7f\xc2"
 _PICTURES = {code: chr(0x2400 + code) for code in range(32) if code not in (9, 10)} | {0x7F: "\u2421"}
 _PICTURES |= dict.fromkeys(range(0x80, 0xA0), "\ufffd")
@@ -60,13 +60,14 @@ def indexed_text(dump: Dump, stage: DumpStage) -> IndexedText:
     text = read_text(dump, stage)
     if len(text) > MAX_LOCATED_CHARACTERS:
         return IndexedText(text)
+    # The distinct sets of source lines, numbered; each line of the text has the number of its set.
     sets: dict[tuple[str, ...], int] = {(): 0}
-    places = find_source_lines(text, stage.language)
-    line_sets = array("I", (sets.setdefault(names, len(sets)) for names in places))
-    return IndexedText(text, line_sets, tuple(sets)) if len(sets) > 1 else IndexedText(text)
+    source_lines = find_source_lines(text, stage.language)
+    set_of_line = array("I", (sets.setdefault(names, len(sets)) for names in source_lines))
+    return IndexedText(text, set_of_line, tuple(sets)) if len(sets) > 1 else IndexedText(text)
 
 
-# The modification time and the size of each file.
+# The path, modification time and size of each file.
 _Statuses = tuple[tuple[str, int, int], ...]
 
 

@@ -17,6 +17,7 @@ from buddy.compiler.protocol.plain_values import LANGUAGES, Language
 ALL_STAGES = "all"
 # Anchors beyond this number have no separate graph; their stages are only in `ALL_STAGES`.
 MAX_ANCHORS = 2000
+# The start of the names of a dump's texts in the engine's store.
 TEXT_PREFIX = "dump-"
 StageOrigin = Literal["dump", "re-run", "skipped"]
 # The formats of dumps of one program. In other formats, each anchor is a separate program.
@@ -32,7 +33,7 @@ class DumpStage:
     with its options, as far as the dump has them. The text is the IR after the pass; if `before` is set, that before
     it. `strip` names the prefix of each line that is not part of the text ("", "torch-log", "tab"). `digest` is a hash
     of the bytes. `changed` is false if the previous stage with the same anchor has the same hash. `ops` counts the ops
-    by name, if they were counted.
+    by name, `None` if they were not counted; `deltas` are the differences from that previous stage.
 
     `origin` is "dump", "re-run", or "skipped" if a re-run skipped the pass; the text is then that of the stage before.
     `step` is the number of the step of the pipeline, -1 if unknown.
@@ -74,7 +75,8 @@ class Dump:
     """The stages of a dump that have been found so far.
 
     `scanned` of `size` bytes have been read; `is_complete` is set when all files have been read to their end. `notes`
-    report the parts that are not IR.
+    report the parts that are not IR. `by_text` has the first stage with each text. `_last` has the last stage of each
+    anchor and language, and `_anchors` the number of stages of each anchor.
     """
 
     path: Path
@@ -169,6 +171,7 @@ def client_stage(stage: DumpStage, index: int) -> Stage:
 
 
 def _deltas(before: Counter[str], after: Counter[str]) -> tuple[tuple[str, int], ...]:
+    """Returns the ops whose counts differ, with the differences, the largest first."""
     differences = {name: after[name] - before[name] for name in (*before, *after)}
     changed = ((name, count) for name, count in differences.items() if count)
     return tuple(sorted(changed, key=lambda pair: (-abs(pair[1]), pair[0])))

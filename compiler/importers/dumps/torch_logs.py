@@ -29,7 +29,9 @@ _TRACE_PHASES = {
     "inductor_post_grad_graph": "inductor",
     "inductor_output_code": "code",
 }
+# The names of artifacts that are graphs or code.
 _ARTIFACT = re.compile(r".*(?:graph|code|kernel)(?!.*(?:metadata|stack_traces)).*")
+# The anchor of texts outside of a compilation.
 _NO_GRAPH = "no graph"
 
 
@@ -53,11 +55,11 @@ class TorchLogScan:
     def scan(self) -> Iterator[None]:
         """Reads the log, and yields after each chunk."""
         reader = _TextReader(self._dump, self._file_number, "tab" if self._is_trace else "torch-log")
-        read = self._read_trace if self._is_trace else self._read_log
+        read_lines = self._read_trace if self._is_trace else self._read_log
         position = 0
         with self._path.open("rb") as file:
             for data in lines_from(file, 0):
-                read(reader, data, position)
+                read_lines(reader, data, position)
                 position += len(data)
                 self._dump.scanned += len(data)
                 yield
@@ -98,24 +100,26 @@ class TorchLogScan:
 
 
 class _TextReader:
-    """Collects the lines of the text that is being read."""
+    """Collects the lines of the text that is being read, and adds each text to the dump as a stage.
+
+    `start` describes the current text, `None` between texts; `strip` is that of `DumpStage`.
+    """
 
     def __init__(self, dump: Dump, file_number: int, strip: str) -> None:
         self._dump, self._file_number, self._strip = dump, file_number, strip
         self.start: _TextStart | None = None
         self._hash = StageHash("python", False)
-        self._position = self._length = self._lines = 0
+        self._position = self._length = 0
 
     def begin(self, start: _TextStart, position: int) -> None:
         """Ends the text before, and begins another at a byte position of the file."""
         self.end()
-        self.start, self._position, self._length, self._lines = start, position, 0, 0
+        self.start, self._position, self._length = start, position, 0
         self._hash = StageHash("python", False)
 
     def add(self, line: bytes, text: bytes) -> None:
         """Adds a line of the file, whose `text` follows a prefix."""
         self._length += len(line)
-        self._lines += 1
         self._hash.add(text)
 
     def end(self) -> None:

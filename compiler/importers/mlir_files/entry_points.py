@@ -27,6 +27,7 @@ from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.protocol.plain_values import ImportedIR
 from buddy.compiler.protocol.programs import ShapeWord, check_shape_names, shape_word
 
+# The maximum number of functions of a file that are opened.
 MAX_ENTRIES = 32
 # CPU time limit for a file: these seconds, and one more for this many bytes. MLIR never finishes reading some bytecode.
 # CPU time, unlike elapsed time, does not depend on the load of the machine.
@@ -79,19 +80,21 @@ def _open_entries(request: ReadRequest, parts: list[ModulePart], shape_words: li
 
 
 def _arity(module: ir.Module, name: str) -> int:
+    """Returns the number of arguments of a function."""
     entry = next(function for function in _functions(module) if symbol_of(function) == name)
     return len(entry.regions[0].blocks[0].arguments)
 
 
 def _functions(module: ir.Module) -> Iterator[ir.Operation]:
+    """Returns the functions of a module that have a body."""
     operations = (op.operation for op in module.body if op.operation.name in FUNCTIONS)
     return (op for op in operations if len(op.regions[0].blocks))
 
 
 def _is_public(function: ir.Operation) -> bool:
     attributes = function.attributes
-    private = "sym_visibility" in attributes and str(ir.StringAttr(attributes["sym_visibility"]).value) != "public"
-    return not private and "internal" not in str(attributes.get("linkage"))
+    is_private = "sym_visibility" in attributes and str(ir.StringAttr(attributes["sym_visibility"]).value) != "public"
+    return not is_private and "internal" not in str(attributes.get("linkage"))
 
 
 def _entry_names(module: ir.Module, entry: str) -> list[str]:
@@ -130,7 +133,10 @@ def _missing_entry(request: ReadRequest, parts: list[ModulePart]) -> Diagnostic:
 def _open_entry(
     part: ModulePart, name: str, title: str, request: ReadRequest, shape_words: list[ShapeWord]
 ) -> EntryPoint:
-    """Opens one function as a program, in a copy of its module."""
+    """Opens one function as a program, in a copy of its module.
+
+    A function that cannot be called becomes a program without inputs and results, with a note on the reason.
+    """
     module = _copy_module(part.module)
     text, dialects, entry_phase = str(part.module), dialects_of(module), phase_of(module)
     entry = next(function for function in _functions(module) if symbol_of(function) == name)
@@ -190,4 +196,5 @@ def _default_size_notes(signature: FunctionSignature) -> list[str]:
 
 
 def _default_option(value: SignatureValue) -> str:
+    """Returns the sizes of an argument as in the option `--shape`, with the default for dynamic ones."""
     return "x".join(str(DEFAULT_SIZE if size is None else size) for size in value.shape)

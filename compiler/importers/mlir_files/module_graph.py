@@ -20,7 +20,7 @@ MAX_NODES = 20_000
 FUNCTIONS = frozenset({"func.func", "llvm.func"})
 _TERMINATORS = frozenset({"func.return", "llvm.return"})
 # The longest attribute text shown for a node, in characters.
-_MAX_ATTRIBUTE_CHARS = 60
+_MAX_ATTRIBUTE_CHARACTERS = 60
 _DTYPES = {dtype.value: dtype for dtype in TensorDType}
 
 
@@ -88,6 +88,7 @@ class ModuleGraphBuilder:
             self._add(nested, name)
 
     def _add(self, op: ir.Operation, function: str) -> None:
+        """Adds the node of an op in `function`, "" for one at the top level of the module."""
         name = op.name.rpartition(".")[2]
         node = new_op(ImportedOp, self._unique_name(name), op.name, self._parents_of(op), _metas(op))
         node.stable = self._unique_name(".".join(filter(None, (function, op.name))))
@@ -119,6 +120,7 @@ class ModuleGraphBuilder:
         return list(dict.fromkeys(node for node in producers if node is not None))
 
     def _producer(self, value: ir.Value) -> Op | None:
+        """Returns the node of an op's result or of an argument of the entry; `None` for other values."""
         if isinstance(value, ir.OpResult):
             return self._node_of_op.get(value.owner.operation)
         inputs = zip(self._entry_arguments, self._inputs, strict=False)
@@ -167,6 +169,7 @@ def _metas(op: ir.Operation) -> list[TensorMeta | None]:
 
 
 def _meta(mlir_type: ir.Type) -> TensorMeta | None:
+    """Returns the shape and dtype of a type with static sizes; `None` for other types."""
     if not isinstance(mlir_type, ir.RankedTensorType | ir.MemRefType | ir.VectorType) or not mlir_type.has_static_shape:
         return None
     dtype = _DTYPES.get(str(mlir_type.element_type))
@@ -188,4 +191,4 @@ def _attribute_text(attribute: ir.Attribute) -> str:
     ):
         return f"dense<…> : {attribute.type}"
     text = str(attribute)
-    return text if len(text) <= _MAX_ATTRIBUTE_CHARS else f"{text[: _MAX_ATTRIBUTE_CHARS - 1]}…"
+    return text if len(text) <= _MAX_ATTRIBUTE_CHARACTERS else f"{text[: _MAX_ATTRIBUTE_CHARACTERS - 1]}…"

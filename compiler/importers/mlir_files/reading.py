@@ -15,6 +15,7 @@ from buddy.compiler.protocol.errors import BuddyError
 BYTECODE = b"ML\xefR"
 # Where `mlir-opt --split-input-file` splits a text.
 _PART_SEPARATOR = re.compile(r"^// -----.*$", re.MULTILINE)
+# Messages of MLIR's readers.
 _UNKNOWN_DIALECT = re.compile(
     r"[Dd]ialect [`'](\w+)['`] not found|dialect '(\w+)' is unknown|unregistered dialect '?(\w+)"
 )
@@ -86,6 +87,7 @@ def _texts(content: bytes, title: str) -> list[tuple[str, int]]:
 
 
 def _parse(content: str | bytes, title: str, context: ir.Context, lines_before: int = 0) -> ir.Module | None:
+    """Parses one module. Raises `UnreadableError`."""
     try:
         return ir.Module.parse(content, context)
     except (ir.MLIRError, ValueError) as error:
@@ -155,6 +157,7 @@ def _unknown_ops(ops: set[str], where: str, detail: str) -> Diagnostic:
     )
 
 
+# The position in a location of a parsed module, whose file is called `-`.
 _LINE = re.compile(r'"-":(\d+):\d+')
 
 

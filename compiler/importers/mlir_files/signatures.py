@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from buddy.compiler.graph.types import TensorDType, TensorMeta
@@ -18,6 +18,7 @@ _DTYPES = {dtype.value: dtype for dtype in TensorDType}
 _TORCH_TENSOR = re.compile(r"!torch\.v?tensor<\[([\d?,]*)\],([\w<>]+)>")
 _TORCH_DTYPES = {"si64": "i64", "si32": "i32", "si16": "i16", "si8": "i8"}
 
+# How a function takes a value: as a tensor, a memref, a number, or a pointer of the LLVM dialect.
 Holder = Literal["tensor", "buffer", "number", "pointer"]
 
 
@@ -67,9 +68,7 @@ def _llvm_result(text: str) -> ir.Type:
 def signature_values(types: Sequence[ir.Type], prefix: str, words: Sequence[ShapeWord] = ()) -> list[SignatureValue]:
     """Returns the arguments or results of the given types, named `prefix` with a number.
 
-    `words` are the shapes that the user has set.
-
-    Raises `NotRunnableError` for a type that a run cannot pass.
+    `words` are the shapes that the user has set. Raises `NotRunnableError` for a type that a run cannot pass.
     """
     values = [
         _value(f"{prefix}{number}", mlir_type, shape_for(words, f"{prefix}{number}", number))
@@ -82,6 +81,7 @@ def signature_values(types: Sequence[ir.Type], prefix: str, words: Sequence[Shap
 
 
 def _value(name: str, mlir_type: ir.Type, user_shape: ShapeWord | None) -> SignatureValue:
+    """Returns the value of a type. Raises `NotRunnableError` for a type that a run cannot pass."""
     if isinstance(mlir_type, ir.RankedTensorType | ir.MemRefType):
         holder: Holder = "buffer" if isinstance(mlir_type, ir.MemRefType) else "tensor"
         shape = tuple(None if mlir_type.is_dynamic_dim(i) else mlir_type.get_dim_size(i) for i in range(mlir_type.rank))
@@ -122,6 +122,7 @@ def _pointer(name: str, mlir_type: ir.Type, user_shape: ShapeWord | None) -> Sig
 
 
 def _dtype(name: str, text: str, mlir_type: ir.Type) -> TensorDType:
+    """Returns the dtype of an element type given as text. Raises `NotRunnableError` if no tensor can have it."""
     dtype = _DTYPES.get("i64" if text == "index" else text)
     if dtype is None or dtype.is_complex:
         raise NotRunnableError(f"{name} is {mlir_type}, which a PyTorch tensor cannot represent")
@@ -131,12 +132,11 @@ def _dtype(name: str, text: str, mlir_type: ir.Type) -> TensorDType:
 def fix_sizes(values: Sequence[SignatureValue]) -> list[SignatureValue]:
     """Returns the values with default sizes for all dynamic ones."""
     return [
-        SignatureValue(
-            v.name, v.holder, tuple(DEFAULT_SIZE if size is None else size for size in v.shape), v.dtype, v.mlir_type
-        )
-        for v in values
+        replace(value, shape=tuple(DEFAULT_SIZE if size is None else size for size in value.shape)) for value in values
     ]
 
+
+# ---- phases ----------------------------------------------------------------------------------------------------------
 
 # The dialects of a module that can be translated to LLVM IR.
 _LLVM_DIALECTS = frozenset({"builtin", "llvm"})

@@ -7,13 +7,14 @@ so that the inputs of a run are not modified.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.importers.mlir_files.signatures import NotRunnableError, SignatureValue
 from buddy.compiler.mlir.bindings import arith, func, ir, memref, passmanager, tensor
 from buddy.compiler.ops.utils import mlir_element_type_get
 
+# The name of the function that the wrapper adds.
 WRAPPER = "program"
 # Propagates sizes from callers to callees, and folds ops whose operands become constants.
 _SPECIALIZE = "builtin.module(inline,canonicalize,cse,canonicalize,symbol-dce)"
@@ -76,10 +77,11 @@ def wrap(
 def _static_output(
     out: SignatureValue, shapes: Sequence[tuple[int, ...]], signature: FunctionSignature
 ) -> SignatureValue:
+    """Returns an output with its static shape: a written argument has that of `shapes`, those of the arguments."""
     if out not in signature.arguments:
         return out
     shape = shapes[signature.arguments.index(out)]
-    return SignatureValue(out.name, out.holder, shape, out.dtype, out.mlir_type)
+    return replace(out, shape=shape)
 
 
 def _element_type(value: SignatureValue) -> ir.Type:
@@ -90,6 +92,7 @@ def _element_type(value: SignatureValue) -> ir.Type:
 
 
 def _insert_call(signature: FunctionSignature, operands: Sequence[ir.Value], module: ir.Module) -> list[ir.Value]:
+    """Inserts a call of the function, by `func.call` or `llvm.call`; returns its results."""
     types = [value.mlir_type for value in signature.results]
     callee = ir.FlatSymbolRefAttr.get(signature.name)
     if _find_function(module, signature.name).name == "func.func":
@@ -137,12 +140,14 @@ def _wrap_tensors(module: ir.Module, signature: FunctionSignature, shapes: Seque
 
 
 def _from_tensor(value: SignatureValue, argument: ir.Value) -> ir.Value:
+    """Converts an argument of the wrapper to that of the function."""
     if value.holder == "number":
         return _as_number(value, tensor.ExtractOp(argument, []).result)
     return tensor.CastOp(value.mlir_type, argument).result if value.mlir_type != argument.type else argument
 
 
 def _to_tensor(value: SignatureValue, result: ir.Value) -> ir.Value:
+    """Converts a result of the function to that of the wrapper."""
     if value.holder != "number":
         return result
     return tensor.FromElementsOp(
@@ -188,6 +193,7 @@ def _without_cast(value: ir.Value) -> ir.Value:
 
 
 def _resized(value: SignatureValue, mlir_type: ir.Type) -> SignatureValue:
+    """Returns a result with the type and the sizes of a tensor type."""
     shape = tuple(None if mlir_type.is_dynamic_dim(i) else mlir_type.get_dim_size(i) for i in range(mlir_type.rank))
     return SignatureValue(value.name, "tensor", shape, value.dtype, mlir_type)
 
@@ -218,16 +224,18 @@ def _wrap_buffers(module: ir.Module, signature: FunctionSignature, shapes: Seque
 
 
 def _from_buffer(value: SignatureValue, buffer: ir.Value) -> ir.Value:
+    """Converts an argument of the wrapper to that of the function: a number, a buffer or a pointer."""
     if value.holder == "number":
         return _as_number(value, memref.LoadOp(buffer, []).result)
     if value.holder == "buffer":
         return memref.CastOp(value.mlir_type, buffer).result if value.mlir_type != buffer.type else buffer
     address = memref.ExtractAlignedPointerAsIndexOp(buffer).result
-    word = arith.IndexCastOp(mlir_element_type_get(TensorDType.Int64), address).result
-    return ir.Operation.create("llvm.inttoptr", [value.mlir_type], [word]).result
+    integer = arith.IndexCastOp(mlir_element_type_get(TensorDType.Int64), address).result
+    return ir.Operation.create("llvm.inttoptr", [value.mlir_type], [integer]).result
 
 
 def _to_buffer(value: SignatureValue, result: ir.Value, out: ir.Value) -> None:
+    """Writes a result of the function to an out-parameter of the wrapper."""
     if value.holder == "number":
         memref.StoreOp(_from_number(value, result), out, [])
     else:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import onnx
 
 _QUANTISER_OPS = {"QuantizeLinear", "DynamicQuantizeLinear"}
-# These select or move elements, or have integers as operands and one rounding, which is the same everywhere.
+# These select or move elements, or compute with integers and one rounding, which is the same in every implementation.
 _EXACT_OPS = {
     *_QUANTISER_OPS, "Abs", "Cast", "Ceil", "Clip", "Compress", "Concat", "Constant", "ConstantOfShape", "CumMax",
     "DepthToSpace", "DequantizeLinear", "Dropout", "Expand", "Flatten", "Floor", "Gather", "GatherElements", "GatherND",
@@ -32,19 +32,20 @@ _EXACT_OPS = {
     "Round", "ScatterElements", "ScatterND", "Sign", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "TopK",
     "Transpose", "Unsqueeze", "Where",
 }  # fmt: skip
-_PRODUCT_OPS, _MEAN_OPS = (
-    {"Conv", "ConvTranspose", "Gemm", "MatMul"},
-    {"AveragePool", "GlobalAveragePool", "ReduceMean"},
-)
+_PRODUCT_OPS = {"Conv", "ConvTranspose", "Gemm", "MatMul"}
+_MEAN_OPS = {"AveragePool", "GlobalAveragePool", "ReduceMean"}
+# That of float32.
 _UNIT_ROUNDOFF = 2.0**-24
 # 95 % of the errors of a sum are below two deviations.
 _DEVIATIONS = 2.0
 # Unit roundoffs of other ops: exponentials and the like are approximated on both sides, each with an error of up to two
 # units in the last place, which are four unit roundoffs.
 _ROUNDINGS = 8.0
-# A division by a scale may be a multiplication by its inverse: that of the inverse, and that of each of both results.
-# It is less than `_ROUNDINGS`, so that both together are not zero where the signs differ.
+# Unit roundoffs of a quantiser's division by its scale, which may be a multiplication by the inverse: one of the
+# inverse, and one of each of both results. They are fewer than `_ROUNDINGS`, so that the error of a quantiser and that
+# of the op before it do not cancel where their signs differ.
 _ROUNDINGS_OF_DIVISION = 3.0
+# The name of the additional input of the changed model.
 _SIGNS_INPUT = "random_signs"
 
 
@@ -182,7 +183,10 @@ class _ErrorInserter:
         return math.prod(shapes[0]) // max(1, math.prod(self._shapes[node.output[0].removesuffix("/exact")]))
 
     def _append_signs(self, shape: tuple[int, ...], stem: str) -> str:
-        """Appends nodes that read a part of the signs as a tensor of `shape`; each call reads another part."""
+        """Appends nodes that read a part of the signs as a tensor of `shape`.
+
+        The parts of different calls overlap, but each begins at another sign.
+        """
         start, count = len(self.constants), math.prod(shape)
         self.n_signs = max(self.n_signs, start + count)
         limits = [self._add_integers([start], f"{stem}/start"), self._add_integers([start + count], f"{stem}/end")]
@@ -190,6 +194,7 @@ class _ErrorInserter:
         return self._append_node("Reshape", [part, self._add_integers(list(shape), f"{stem}/shape")], f"{stem}/sign")
 
     def _append_scaled(self, name: str, factor: float, output: str) -> str:
+        """Appends `output` = `name` * `factor` unit roundoffs; returns `output`."""
         import numpy as np
         import onnx.numpy_helper
 
@@ -198,6 +203,7 @@ class _ErrorInserter:
         return self._append_node("Mul", [name, f"{output}/factor"], output)
 
     def _add_integers(self, values: Sequence[int], name: str) -> str:
+        """Adds a constant vector called `name`; returns the name."""
         import numpy as np
         import onnx.numpy_helper
 

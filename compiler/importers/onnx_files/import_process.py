@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 # Maximum length of a reported error, in characters.
-_MAX_PROBLEM_CHARS = 400
+_MAX_PROBLEM_CHARACTERS = 400
 
 
 class ImportedModel(msgspec.Struct, frozen=True):
@@ -16,15 +16,16 @@ class ImportedModel(msgspec.Struct, frozen=True):
 
 
 def import_model(content: bytes) -> ImportedModel:
-    """Imports a serialized model."""
+    """Imports a serialized `ModelProto`."""
     try:
         return ImportedModel(_to_mlir(content))
     except Exception as error:  # the importer has no exception type for unsupported models
         line = next((line for line in str(error).splitlines() if line.strip()), "no reason given")
-        return ImportedModel(problem=f"{type(error).__name__}: {line}"[:_MAX_PROBLEM_CHARS])
+        return ImportedModel(problem=f"{type(error).__name__}: {line}"[:_MAX_PROBLEM_CHARACTERS])
 
 
 def _to_mlir(content: bytes) -> str:
+    """Returns the model as text in the torch dialect, with locations."""
     import onnx
 
     from buddy.compiler.mlir import bindings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -221,11 +222,10 @@ def _name_nodes(model: onnx.ModelProto) -> None:
 
 
 def _turn_weights_into_inputs(onnx: ModuleType, model: onnx.ModelProto) -> dict[str, np.ndarray]:
-    """Turns f16, f32 and f64 initializers of more than `MAX_CONSTANT_FLOATS` elements into the first inputs.
+    """Turns large initializers into the first inputs of the model; returns them by name, in this order.
 
-    Those of 8-bit integers too, if they have several dims: only inputs are packed before the program is called.
-
-    Returns them by name, in this order.
+    They are those of f16, f32 and f64 with more than `MAX_CONSTANT_FLOATS` elements, and those of 8-bit integers with
+    several dims: only inputs can be packed before the program is called.
     """
     graph = model.graph
     weights = [tensor for tensor in graph.initializer if _is_weight(onnx, tensor)]
@@ -242,9 +242,7 @@ def _turn_weights_into_inputs(onnx: ModuleType, model: onnx.ModelProto) -> dict[
 def _is_weight(onnx: ModuleType, tensor: onnx.TensorProto) -> bool:
     proto = onnx.TensorProto
     floats = (proto.FLOAT, proto.DOUBLE, proto.FLOAT16)
-    size = 1
-    for dim in tensor.dims:
-        size *= dim
+    size = math.prod(tensor.dims)
     # Matrices and kernels of bytes; vectors of bytes are zero points.
     is_bytes = tensor.data_type in (proto.INT8, proto.UINT8) and len(tensor.dims) > 1
     return (tensor.data_type in floats or is_bytes) and size > MAX_CONSTANT_FLOATS

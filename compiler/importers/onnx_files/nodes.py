@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 # Maximum length of an attribute in the node table, in characters.
-_MAX_ATTRIBUTE_CHARS = 60
+_MAX_ATTRIBUTE_CHARACTERS = 60
 # Keys are the names of NumPy's dtypes, which ONNX's own helper returns.
 _DTYPES = {
     "bool": TensorDType.Bool,
@@ -61,6 +61,7 @@ class _GraphBuilder:
         return graph
 
     def _meta_of(self, name: str) -> TensorMeta:
+        """Returns the shape and dtype of an input or a result. Raises `SourceError` if they are not supported."""
         meta = self._metas.get(name)
         if meta is None:
             what = f"{self._path.name}: the shape of {name}, or its element type, is not known{self._first_unknown()}"
@@ -79,6 +80,7 @@ class _GraphBuilder:
         return ""
 
     def _result(self, name: str) -> Op:
+        """Returns the node of a result. Raises `SourceError` if its shape or dtype is unknown, or it is a constant."""
         self._meta_of(name)
         if name not in self._values:
             what = f"{self._path.name}: its result {name} is a constant"
@@ -126,4 +128,4 @@ def _attribute_text(attribute: onnx.AttributeProto) -> str:
     import onnx.helper
 
     text = str(onnx.helper.printable_attribute(attribute)).partition(" = ")[2]
-    return text if len(text) <= _MAX_ATTRIBUTE_CHARS else text[: _MAX_ATTRIBUTE_CHARS - 1] + "…"
+    return text if len(text) <= _MAX_ATTRIBUTE_CHARACTERS else text[: _MAX_ATTRIBUTE_CHARACTERS - 1] + "…"

@@ -68,7 +68,11 @@ def pool_bytes_as_floats(model: onnx.ModelProto) -> bool:
 
 
 class _OperatorRewriter:
-    """Makes the new nodes of a model; has its constants by name."""
+    """Makes the new nodes of a model (`nodes`); has its constants by name.
+
+    The names in the methods are those of ONNX's and ONNX Runtime's documentation. Each quantised operand is a tensor,
+    its scale and its zero point; the result has only the last two.
+    """
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -105,11 +109,10 @@ class _OperatorRewriter:
 
     def rewrite_unary(self, node: onnx.NodeProto) -> None:
         operands = [self._dequantise(node, "x", node.input[:3])]
-        attributes_kept = [
-            attribute for attribute in node.attribute if attribute.name not in ("opset", "channels_last")
-        ]
+        # ONNX's op has no attributes for ONNX Runtime's other forms of it.
+        attributes = [attribute for attribute in node.attribute if attribute.name not in ("opset", "channels_last")]
         name = node.op_type.removeprefix("QLinear")
-        self._append_quantised(node, name, operands, *_scale_and_zero(node.input[3:]), attributes_kept)
+        self._append_quantised(node, name, operands, *_scale_and_zero(node.input[3:]), attributes)
 
     def _dequantise(self, node: onnx.NodeProto, role: str, tensor: Sequence[str], axis: int | None = None) -> str:
         """Appends the node that dequantises `tensor`, a name with those of its scale and zero point."""
@@ -148,13 +151,14 @@ class _OperatorRewriter:
     def _append_node(self, op_type: str, output: str, inputs: Sequence[str], name: str = "", **attributes: Any) -> str:
         import onnx.helper
 
-        given = list(inputs)
-        while not given[-1]:
-            given.pop()
-        self.nodes.append(onnx.helper.make_node(op_type, given, [output], name=name or output, **attributes))
+        present_inputs = list(inputs)
+        while not present_inputs[-1]:  # optional ones
+            present_inputs.pop()
+        self.nodes.append(onnx.helper.make_node(op_type, present_inputs, [output], name=name or output, **attributes))
         return output
 
     def _constant_array(self, node: onnx.NodeProto, name: str) -> np.ndarray:
+        """Returns the value of a constant operand of `node`. Raises `UnknownScaleError` if it is no constant."""
         import onnx.numpy_helper
 
         if name not in self._constants:
@@ -163,7 +167,10 @@ class _OperatorRewriter:
         return array
 
     def _as_scalar(self, name: str) -> str:
-        """Returns the name of a constant of one element without dims, as `name` for the whole tensor has to be."""
+        """Removes the dims of the constant `name` if it has one element: a scale of a whole tensor is a scalar.
+
+        Returns `name`.
+        """
         constant = self._constants.get(name)
         if constant is not None and list(constant.dims) == [1]:
             del constant.dims[:]
@@ -171,10 +178,12 @@ class _OperatorRewriter:
 
     @staticmethod
     def _stem(node: onnx.NodeProto) -> str:
+        """Returns the start of the names of new values and nodes."""
         return node.name or node.output[0]
 
 
 def _scale_and_zero(names: Sequence[str]) -> tuple[str, str]:
+    """Returns the scale and the zero point of a result, "" for a missing one."""
     scale, zero = [*names, ""][:2]
     return scale, zero
 

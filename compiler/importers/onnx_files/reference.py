@@ -9,6 +9,7 @@ import torch
 
 from buddy.compiler.support.target import host_has_features
 
+# Computes a model's results from NumPy arrays, by the names of the inputs.
 Evaluate = Callable[[dict[str, Any]], Sequence[Any]]
 
 

@@ -39,9 +39,10 @@ class UnsupportedNodeError(BuddyError):
 
 
 def replace_nodes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Returns `model`, whose types are inferred, without such nodes; types of new values are not inferred.
+    """Returns `model` with replacements for the nodes that torch-mlir lowers wrong.
 
-    Returns the same object if it has none. Raises `UnsupportedNodeError`.
+    The types of the values in `model` must be known; those of new values are not inferred. Returns the same object if
+    no node has to be replaced. Raises `UnsupportedNodeError` for a node without a replacement.
     """
     import onnx.inliner
     import onnx.version_converter
@@ -108,12 +109,13 @@ def _type_of(tensor: onnx.TensorProto) -> onnx.TypeProto.Tensor:
 
 
 def _attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
+    """Returns the value of an attribute of `node`, or `default` if the node does not have it."""
     import onnx.helper
 
-    found = next((attribute for attribute in node.attribute if attribute.name == name), None)
-    if found is None:
+    attribute = next((attribute for attribute in node.attribute if attribute.name == name), None)
+    if attribute is None:
         return default
-    value = onnx.helper.get_attribute_value(found)
+    value = onnx.helper.get_attribute_value(attribute)
     return value.decode() if isinstance(value, bytes) else value
 
 
@@ -160,10 +162,12 @@ def _check_recurrent(node: onnx.NodeProto, types: Types, constants: dict[str, on
 
 
 def _reject(node: onnx.NodeProto, what: str) -> None:
+    """Raises the error for a node that has `what` torch-mlir lowers wrong."""
     raise UnsupportedNodeError(f"its node {node.name or node.output[0]} ({node.op_type}) has {what}")
 
 
 # ---- replacements ----------------------------------------------------------------------------------------------------
+# The text of a replacement has the operands x0, x1 and so on, and the results y0, y1 and so on.
 
 
 def _number(element_type: int, value: float) -> str:
@@ -355,23 +359,23 @@ def _grid_sample(node: onnx.NodeProto, types: Types) -> str:
                 {axis}_scaled = Mul ({axis}_from_one, {axis}_size)
                 {axis}_doubled = Sub ({axis}_scaled, one)
                 {axis}_raw = Div ({axis}_doubled, two)""")
-        at = f"{axis}_raw"
+        position = f"{axis}_raw"  # the name of the value with the position along the axis so far
         if mode == "nearest":
-            lines.append(f"{axis}_rounded = Round ({at})")
-            at = f"{axis}_rounded"
+            lines.append(f"{axis}_rounded = Round ({position})")
+            position = f"{axis}_rounded"
         if padding == "reflection":
-            lines += _reflected(axis, at, size, aligned, number)
-            at = f"{axis}_reflected"
+            lines += _reflected(axis, position, size, aligned, number)
+            position = f"{axis}_reflected"
         if padding != "zeros":
-            lines.append(f"{axis}_raised = Max ({at}, zero)\n {axis}_inside = Min ({axis}_raised, {axis}_last)")
-            at = f"{axis}_inside"
+            lines.append(f"{axis}_raised = Max ({position}, zero)\n {axis}_inside = Min ({axis}_raised, {axis}_last)")
+            position = f"{axis}_inside"
         if mode == "nearest":
-            lines.append(f"{axis}0 = Identity ({at})")
+            lines.append(f"{axis}0 = Identity ({position})")
         else:
             lines.append(f"""
-                {axis}0 = Floor ({at})
+                {axis}0 = Floor ({position})
                 {axis}1 = Add ({axis}0, one)
-                {axis}1_weight = Sub ({at}, {axis}0)
+                {axis}1_weight = Sub ({position}, {axis}0)
                 {axis}0_weight = Sub (one, {axis}1_weight)""")
     lines.append(f"""
         flat = Constant <value_ints = {[n, c, h * w]}> ()
@@ -391,17 +395,20 @@ def _grid_sample(node: onnx.NodeProto, types: Types) -> str:
     return "\n".join(lines)
 
 
-def _reflected(axis: str, at: str, size: int, aligned: bool, number: Callable[[float], str]) -> Iterable[str]:
-    """Yields the lines that reflect `at` at the edges of the image: at the centres of its pixels if `aligned`."""
+def _reflected(axis: str, position: str, size: int, aligned: bool, number: Callable[[float], str]) -> Iterable[str]:
+    """Yields the lines of `{axis}_reflected`: `position` reflected at the edges of the image.
+
+    The edges go through the centres of the outermost pixels if `aligned`, else around these.
+    """
     low, span = (0.0, float(size - 1)) if aligned else (-0.5, float(size))
     if not span:  # a single aligned pixel
-        yield f"{axis}_reflected = Mul ({at}, zero)"
+        yield f"{axis}_reflected = Mul ({position}, zero)"
         return
     yield f"""
         {axis}_low = {number(low)}
         {axis}_span = {number(span)}
         {axis}_period = {number(2 * span)}
-        {axis}_signed = Sub ({at}, {axis}_low)
+        {axis}_signed = Sub ({position}, {axis}_low)
         {axis}_distance = Abs ({axis}_signed)
         {axis}_times = Div ({axis}_distance, {axis}_period)
         {axis}_whole = Floor ({axis}_times)

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CapturedGraph", "CapturedProgram", "SourceError", "load_program"]
 
+# Called with a text that says what is done now.
 OnProgress = Callable[[str], None]
 
 
@@ -118,6 +119,7 @@ class _Loading:
         self._tape = Tape(skip_calls=lambda: defines_both(self._names), frontend=frontend)
 
     def run(self) -> CapturedProgram:
+        """Runs the source and returns its program. Raises `SourceError`."""
         notes: list[str] = []
         with script_environment(self._location.path, self._arguments), offline_models(notes), self._tape.running():
             self._run_code()
@@ -159,6 +161,7 @@ class _Loading:
         return program_files(self._file)
 
     def _run_code(self) -> None:
+        """Runs the script or imports the module, and keeps its globals."""
         self._report(f"running {self._source}")
         path, name = self._location.path, self._location.name
         if path is None:
@@ -169,6 +172,7 @@ class _Loading:
         run_script(path, module)
 
     def _capture_named(self) -> None:
+        """Captures the global that the source names, unless it is a module without inputs and calls were captured."""
         name = self._location.name
         if name not in self._names:
             names = ", ".join(key for key, value in self._names.items() if callable(value) and not key.startswith("_"))
@@ -191,6 +195,7 @@ class _Loading:
         self._tape.notes.append(f"{name}: the trace on the lazy device, through Lazy Tensor's TorchScript graph")
 
     def _capture_defined(self) -> None:
+        """Captures the script's `model` on its `example_inputs`, if there is one."""
         if self._names.get(MODEL) is None:
             return
         self._capture(self._names[MODEL], self._names.get(INPUTS), f"{self._where()}:{MODEL}")
@@ -201,6 +206,7 @@ class _Loading:
         inputs: torch.Tensor | tuple[torch.Tensor, torch.Tensor, torch.Tensor],
         where: str,
     ) -> None:
+        """Captures a model on inputs, or restores its known graph; `where` names the model in messages."""
         todo = f"call {where} on its inputs in the script, and run it by Python, to see the error"
         with reporting_user_errors(self._location.path, self._location.module, todo):
             function, args, kwargs = make_call(target, inputs, where)
@@ -255,6 +261,7 @@ class _Loading:
         return with_unique_names(graphs)
 
     def _where(self) -> str:
+        """Returns the path or the module for messages."""
         return str(self._location.path or self._location.module)
 
 

@@ -28,8 +28,10 @@ from buddy.compiler.runtime.torch_values import from_torch_dtype
 
 # Ops that access files; a model does not need them.
 FILE_OPS = ("from_file", "save", "_save", "load")
+# In the JSON of a program: the module of a class that the structure of inputs needs, and those that are allowed.
 _NAMED_MODULE = re.compile(rb'default_factory_module\\*"\s*:\s*\\*"([\w.]+)')
-# Exceptions of `zipfile` for archives that are truncated, encrypted, or have invalid names.
+_ALLOWED_MODULES = (b"builtins", b"collections")
+# The exceptions of `zipfile` for archives that are truncated, encrypted, or have invalid names.
 ARCHIVE_ERRORS = (
     zipfile.BadZipFile,
     zlib.error,
@@ -40,7 +42,7 @@ ARCHIVE_ERRORS = (
     ValueError,
     KeyError,
 )
-_ALLOWED_MODULES = (b"builtins", b"collections")
+# The value of symbolic sizes that were unknown at export.
 _DEFAULT_SIZE = 4
 _HINT = "write it again with torch.export.save, by a PyTorch of this version or an earlier one"
 
@@ -157,6 +159,7 @@ def _forbidden_callees(node: torch.fx.Node) -> Iterator[object]:
 
 
 def _is_allowed(target: object) -> bool:
+    """Returns whether a callee is a PyTorch op that accesses no files, or arithmetic on sizes."""
     if isinstance(target, torch._ops.OpOverload):
         return target._schema.name.partition("::")[2] not in FILE_OPS
     if isinstance(target, torch._ops.HigherOrderOperator):
@@ -205,6 +208,7 @@ def _known_size(size: int | torch.SymInt) -> int:
 def _change_shapes(
     opening: Opening, module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> tuple[tuple[object, ...], dict[str, object]]:
+    """Returns the arguments with the shapes that the user sets, after a test run. Raises `SourceError` if it fails."""
     args, kwargs = apply_shapes(module, args, kwargs, opening.shapes)
     try:
         with torch.no_grad():

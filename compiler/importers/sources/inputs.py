@@ -110,6 +110,7 @@ def _has_no_parameters(target: Callable[..., object]) -> bool:
 
 
 def _signature(target: Callable[..., object]) -> inspect.Signature | None:
+    """Returns the signature of a function, or of a module's forward; `None` if it has none."""
     try:
         return inspect.signature(target.forward if isinstance(target, torch.nn.Module) else target)
     except (TypeError, ValueError):
@@ -127,6 +128,7 @@ def _can_bind(signature: inspect.Signature, args: tuple[torch.Tensor, ...], kwar
 def _check_fits(
     target: Callable[..., object], args: tuple[torch.Tensor, ...], kwargs: dict[str, object], where: str
 ) -> None:
+    """Raises `SourceError` if `target` cannot be called with these arguments."""
     signature = _signature(target)
     if signature is not None and not _can_bind(signature, args, kwargs):
         arguments = ", ".join(
@@ -144,6 +146,8 @@ def _describe_type(value: object) -> str:
 def _describe_kind(value: object) -> str:
     return f"a {type(value).__name__}"
 
+
+# ---- random tensors --------------------------------------------------------------------------------------------------
 
 SEED = 0
 # Random integers are less than this, because a program may use them as positions in a tensor.
@@ -173,6 +177,8 @@ def dtype_of(word: ShapeWord) -> TensorDType:
         raise source_error(f"unknown element type {word.dtype}", "the shapes to open with", f"there are {names}")
     return dtypes[word.dtype or "f32"]
 
+
+# ---- shapes of the user ----------------------------------------------------------------------------------------------
 
 _SHAPE_HINT = "give NAME=4x128, or NUMBER=4x128, of a tensor that the model is called with"
 

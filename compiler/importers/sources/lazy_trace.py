@@ -20,6 +20,7 @@ from buddy.compiler.protocol.source_locations import source_error
 DEVICE = "lazy"
 # A number of the program is a 0-d tensor in the trace; this op converts it to a number.
 _NUMBER = re.compile(r": Scalar = aten::ScalarImplicit\(%p(\d+)\)")
+# A comment in the trace, which PyTorch's parser does not accept.
 _SOURCE = re.compile(r"\[source=\"[^\"]*\"\]")
 
 
@@ -85,6 +86,7 @@ class _LazyBackend:
 
 
 def _lazy_backend() -> _LazyBackend:
+    """Returns PyTorch's functions. Raises `SourceError` if this PyTorch lacks them."""
     try:
         lazy, script = torch._C._lazy, torch._C._lazy_ts_backend
         text, graph, data = lazy._get_tensors_text, lazy._get_tensors_backend, script._get_tensors_ts_device_data_node

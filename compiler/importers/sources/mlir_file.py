@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _READER = "buddy.compiler.importers.mlir_files.entry_points:read_entry_points_in_time"
 _TIMEOUT_SECONDS = 120.0
 MAX_FILE_BYTES = 512 << 20
+# Computes the expected results of a function of MLIR, in Python.
 ReferenceFunction = Callable[..., Any]
 
 
@@ -92,6 +93,8 @@ def _to_captured(
 
 
 def _to_eager(reference: ReferenceFunction) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]:
+    """Returns `reference` in the form of `CapturedGraph.eager`."""
+
     def eager(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         results = reference(*tensors)
         return [torch.as_tensor(value) for value in (results if isinstance(results, (list, tuple)) else [results])]
@@ -99,6 +102,9 @@ def _to_eager(reference: ReferenceFunction) -> Callable[[Sequence[torch.Tensor]]
     return eager
 
 
+# ---- modules that a script builds ------------------------------------------------------------------------------------
+
+# The globals of a script: an MLIR module, and the function that computes its expected results.
 MODULE, REFERENCE = "module", "reference"
 
 
@@ -122,6 +128,7 @@ def program_of_module(
 
 
 def _example_tensors(names: Mapping[str, object]) -> list[torch.Tensor] | None:
+    """Returns the script's `example_inputs` as tensors; `None` if there are none, or other values among them."""
     example_inputs = names.get(INPUTS)
     values = split_arguments(example_inputs)[0] if example_inputs is not None else ()
     return [torch.as_tensor(value) for value in values] if values and all(map(_is_tensor, values)) else None
@@ -137,10 +144,8 @@ def _find_reference(names: Mapping[str, object]) -> Callable[..., object] | None
     if not callable(reference):
         return None
     example_inputs = names.get(INPUTS)
-    if not any(
-        isinstance(value, np.ndarray)
-        for value in (split_arguments(example_inputs)[0] if example_inputs is not None else ())
-    ):
+    values = split_arguments(example_inputs)[0] if example_inputs is not None else ()
+    if not any(isinstance(value, np.ndarray) for value in values):
         return reference
 
     def on_arrays(*tensors: torch.Tensor) -> Any:

@@ -97,10 +97,13 @@ def _as_call(
     """Returns the arguments of a call with `tensors`. Other parameters are left out, or passed their defaults."""
     args: list[object] = []
     kwargs: dict[str, object] = {}
-    given = [k for k, p in enumerate(parameters) if p.name in tensors and p.kind is Parameter.POSITIONAL_ONLY]
+    # Positional-only parameters are passed up to the last one with a tensor.
+    last_positional = max(
+        (k for k, p in enumerate(parameters) if p.name in tensors and p.kind is Parameter.POSITIONAL_ONLY), default=-1
+    )
     for index, parameter in enumerate(parameters):
         name = parameter.name
-        if parameter.kind is Parameter.POSITIONAL_ONLY and index <= max(given, default=-1):
+        if parameter.kind is Parameter.POSITIONAL_ONLY and index <= last_positional:
             args.append(tensors.get(name, parameter.default))
         elif name in tensors and parameter.kind is Parameter.POSITIONAL_OR_KEYWORD and len(args) == index:
             args.append(tensors[name])
@@ -136,6 +139,9 @@ def _forward_parameters(module: torch.nn.Module) -> list[Parameter]:
     return [p for p in parameters if p.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)]
 
 
+# ---- pickles ---------------------------------------------------------------------------------------------------------
+
+# The maximum number of tensors that an error names.
 _MAX_LISTED_TENSORS = 4
 
 
@@ -148,6 +154,7 @@ def load_pickle(opening: Opening) -> CapturedProgram:
 
 
 def _no_program_error(title: str, content: object) -> SourceError:
+    """Returns the error for a file whose content is no module: it describes the tensors in it."""
     tensors = list(_named_tensors("", content))
     if not tensors:
         what = f"{title} holds a {type(content).__name__}, which is neither weights nor a program"

@@ -56,6 +56,7 @@ def _tensors(graph: Graph, model: PreparedModel) -> list[torch.Tensor]:
 
 
 def _random(meta: TensorMeta, generator: torch.Generator) -> torch.Tensor:
+    """Returns random floats or booleans, or integers that are 0 or 1."""
     shape = tuple(int(size) for size in meta.shape)
     dtype = to_torch_dtype(meta.dtype)
     if dtype.is_floating_point or dtype is torch.bool:

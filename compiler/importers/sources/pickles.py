@@ -20,6 +20,7 @@ from buddy.compiler.protocol.source_locations import SourceError, source_error
 
 # The names of pickles in PyTorch's own archives.
 _PICKLE_NAME = re.compile(r"(?:^|/)(?:data|constants)\.pkl$")
+# The message of PyTorch's reader of weights about a class or function that it does not call.
 _REJECTED_GLOBAL = re.compile(r"GLOBAL (\S+) was not an allowed global")
 # Prefixes of `module name` of the globals that a pickle of tensors uses; all other globals are foreign code.
 _TENSOR_GLOBALS = (
@@ -83,6 +84,8 @@ def _reject_class(*_: object, **__: object) -> NoReturn:
 
 
 def _check_sympify(sympify: Callable[..., object]) -> Callable[..., object]:
+    """Wraps `sympy.sympify`, which evaluates text as Python, to reject text that is no expression of sizes."""
+
     def sympify_sizes(expression: object, *args: object, **options: object) -> object:
         local_names = options.get("locals")
         known = local_names if isinstance(local_names, Mapping) else {}
@@ -103,6 +106,7 @@ def _is_size_expression(text: str, local_names: Mapping[str, object]) -> bool:
 
 
 def _is_allowed_node(node: ast.AST, local_names: Mapping[str, object]) -> bool:
+    """Returns whether a node of an allowed class has an allowed name, text or callee."""
     if isinstance(node, ast.Name):
         return node.id in local_names or node.id in _SYMPY_NAMES or _SYMBOL.fullmatch(node.id) is not None
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -136,7 +140,8 @@ def list_globals(path: Path) -> list[str]:
 
 
 def _globals_in_pickle(file: BinaryIO) -> Iterator[str]:
-    """Returns the text `module name` for each global in a pickle."""
+    """Yields the text `module name` for each global in a pickle."""
+    # The texts so far: the module and the name of a `STACK_GLOBAL` are the last two.
     texts: list[str] = []
     for opcode, argument, _ in pickletools.genops(file):
         if opcode.name == "GLOBAL":

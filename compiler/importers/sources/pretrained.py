@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     import transformers
 
 
+# The seed of weights.
 SEED = 0
 # The fraction of the free memory that a model built from its config may use.
 MEMORY_SHARE = 0.5
+# Makes a model from a config; and a result for a class, a name and the options of a call of `from_pretrained`.
 Builder = Callable[..., Any]
 Fallback = Callable[[Any, str, dict[str, Any]], Any]
 
@@ -180,11 +182,8 @@ def _apply_fallback(
         result = fallback(cls, str(name), options)
     except (LookupError, MemoryError) as reason:
         raise _NotCachedError(f"{name} is not in the local cache, and {reason}") from error
-    how = (
-        f"built from its config with seed {SEED}"
-        if isinstance(result, torch.nn.Module)
-        else "made without a vocabulary"
-    )
+    is_model = isinstance(result, torch.nn.Module)
+    how = f"built from its config with seed {SEED}" if is_model else "made without a vocabulary"
     notes.append(f"{name} is not in the local cache: {type(result).__name__} was {how}")
     return result
 
@@ -198,6 +197,7 @@ class _ImportPatcher(importlib.abc.MetaPathFinder):
 
     @contextmanager
     def active(self) -> Iterator[None]:
+        """Patches modules in the `with` block, and restores them at its end."""
         with self._undo:
             for name in self._patches:
                 if name in sys.modules:

@@ -33,6 +33,9 @@ class CapturedProgram:
     is_reused: bool = False
 
 
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+# The names of the folders of installed packages, for `sysconfig`.
 _INSTALLATION_PATHS = ("stdlib", "platstdlib", "purelib", "platlib")
 
 
@@ -55,6 +58,8 @@ def program_files(script: Path | None) -> tuple[str, ...]:
             paths.append(path)
     return tuple(dict.fromkeys(paths))
 
+
+# ---- code ------------------------------------------------------------------------------------------------------------
 
 # The code of a larger file is not shown; no script is this long.
 _MAX_FILE_BYTES = 8 << 20

@@ -60,10 +60,9 @@ def describe_graph(
 ) -> bytes:
     """Returns what `restore_graph` needs to make `captured`, the only graph of a call of `module`, again.
 
-    `structure` is the module's `structure_hash` before the call.
-
-    b"" if that is impossible: for functions, whose tensors have no names, and for graphs with constants, numbers,
-    random ops, mutated inputs or lowerings of the script.
+    `structure` is the module's `structure_hash` before the call. Returns b"" if the graph cannot be restored: for
+    functions, whose tensors have no names, and for graphs with constants, numbers, random ops, mutated inputs or
+    lowerings of the script.
     """
     eager = eager_code_of(captured.eager)
     is_plain = not (captured.numbers or captured.graph.mutated or captured.info.strict or captured.user_lowerings())
@@ -146,16 +145,17 @@ def _gives_results_of(
         _log.debug("the known graph does not run", exc_info=error)
         return False
     names = captured.names_of_results()
-    found = [
+    matching = [
         (name, value)
         for name, value in expected
         if any(name in ("", known) and _is_same(value, result) for known, result in zip(names, results, strict=True))
     ]
-    used = [any(_is_same(value, result) for _, value in found) for result in results]
-    return len(found) == len(expected) and all(used)
+    is_returned = [any(_is_same(value, result) for _, value in matching) for result in results]
+    return len(matching) == len(expected) and all(is_returned)
 
 
 def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Returns whether two tensors have the same form and the same bits."""
     return _form(one) == _form(other) and bytes(dense_bytes(one)) == bytes(dense_bytes(other))
 
 
@@ -165,6 +165,7 @@ def _states(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def _memory_layout(tensor: torch.Tensor) -> tuple[object, ...]:
+    """Returns the place of a tensor in memory: equal for two views of the same elements."""
     return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
 
 
@@ -208,7 +209,7 @@ def _index_of(tensor: torch.Tensor, arguments: Sequence[torch.Tensor]) -> int:
 def structure_hash(module: object) -> str:
     """Returns a hash of a module's submodules with their classes and settings, and of the forms of their tensors.
 
-    "" for a function. Calls may change settings, so it is that before the first call.
+    Returns "" for a function. Calls may change settings, so hashes are compared as they were before the first call.
     """
     if not isinstance(module, torch.nn.Module):
         return ""

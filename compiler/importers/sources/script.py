@@ -79,6 +79,7 @@ def run_script(path: Path, module: types.ModuleType) -> None:
 
 
 def _exit_error(path: Path, script: str, stop: SystemExit) -> SourceError:
+    """Returns the error for a script that exited with a status other than 0, or a message."""
     reason = f"status {stop.code}" if isinstance(stop.code, int) else f"the message: {stop.code}"
     return source_error(
         f"{path} exited with {reason}",
@@ -140,7 +141,7 @@ def _first_lines(error: BaseException) -> str:
     return text if len(text) < 400 else text[:400] + "…"
 
 
-def _frames(error: BaseException) -> list[traceback.FrameSummary]:
+def _user_frames(error: BaseException) -> list[traceback.FrameSummary]:
     """Returns the frames of the user's code, without those of this package, of torch and of the import system."""
     frames = traceback.extract_tb(error.__traceback__)
     return [f for f in frames if not is_library(f.filename) and "importlib" not in f.filename]
@@ -151,7 +152,7 @@ def _line_of(error: BaseException, path: Path | None, script: str) -> str:
 
     `script` is the absolute path of the script at `path`, or "" without one.
     """
-    frames = _frames(error)
+    frames = _user_frames(error)
     candidates = [f for f in frames if f.filename == script] or frames
     if not candidates:
         return str(path or "")
@@ -160,4 +161,4 @@ def _line_of(error: BaseException, path: Path | None, script: str) -> str:
 
 
 def _user_traceback(error: BaseException) -> str:
-    return "".join(traceback.format_list(_frames(error))).rstrip()
+    return "".join(traceback.format_list(_user_frames(error))).rstrip()

@@ -77,6 +77,7 @@ class Tape:
         self.called: list[CapturedGraph] = []
         self.notes: list[str] = []
         self._skip_calls = skip_calls
+        # The modules whose calls were captured, by `_call_signature`s.
         self._captured_calls: dict[object, Any] = {}
         self._trainable: list[_Trainable] = []
         # Graphs with the function that lists the guards of their frame.
@@ -121,6 +122,7 @@ class Tape:
     # ---- replacements of PyTorch's functions while the script runs ----
 
     def _compile(self, model: Callable[..., object] | None = None, **options: Any) -> object:
+        """Replaces `torch.compile`: compiles by a backend that captures graphs, unless that is a `DynamoCompiler`."""
         if model is None:
             return functools.partial(self._compile, **options)
         if self.exports:
@@ -145,10 +147,10 @@ class Tape:
         return call
 
     def _on_module_call(self, module: torch.nn.Module, *args: torch.Tensor, **kwargs: object) -> torch.Tensor:
+        """Replaces `Module.__call__`: captures outermost calls, and returns their results in eager."""
         if torch.compiler.is_compiling():
-            return _original_call(
-                module, *args, **kwargs
-            )  # part of a function that was passed to `torch.compile` before
+            # The call is part of a function that was passed to `torch.compile` before.
+            return _original_call(module, *args, **kwargs)
         with self.pause_recording():
             if isinstance(module, OptimizedModule):
                 return self._call_and_name(functools.partial(_original_call, module), args, kwargs)
@@ -160,6 +162,8 @@ class Tape:
             return self._capture_call(module, args, kwargs)
 
     def _note_backward(self, function: Callable[..., object]) -> Callable[..., object]:
+        """Wraps a function of autograd, to note that the script computes gradients."""
+
         @functools.wraps(function)
         def call(*args: torch.Tensor | bool | None, **kwargs: object) -> object:
             self._has_backward = True
@@ -187,18 +191,19 @@ class Tape:
         self, function: Callable[..., object], args: Sequence[torch.Tensor], kwargs: Mapping[str, object]
     ) -> torch.Tensor:
         """Returns the result of a call; graphs that it runs for the first time name their results like this one."""
-        outer, self._runs = self._runs, []
+        outer_runs, self._runs = self._runs, []
         try:
             result = function(*args, **kwargs)
             if self._runs:
                 name_results(self._runs, result)
         finally:
-            self._runs = outer
+            self._runs = outer_runs
         return result
 
     def _capture_call(
         self, module: torch.nn.Module, args: tuple[torch.Tensor, ...], kwargs: dict[str, object]
     ) -> torch.Tensor:
+        """Returns the result of a plain module call, whose graphs are captured if it is the first of its kind."""
         signature = (id(module), module.training, *map(_call_signature, tree_leaves((args, kwargs))))
         if signature in self._captured_calls:
             return _original_call(module, *args, **kwargs)
@@ -238,7 +243,7 @@ class Tape:
         graphs.extend(recorder.graphs)
 
     def _backend(self, name: str, graphs: list[CapturedGraph], strict: bool = False) -> DynamoBackend:
-        """A Dynamo backend that adds the inference graph to `graphs` and runs the Dynamo graph in eager.
+        """Returns a Dynamo backend that adds the inference graph to `graphs` and runs the Dynamo graph in eager.
 
         With `strict`, it raises for a graph that cannot be captured; otherwise it adds a note.
         """
@@ -336,6 +341,7 @@ def _is_tracing() -> bool:
 
 
 def _call_signature(value: torch.Tensor) -> object:
+    """Returns what an argument adds to the signature of a call: calls with equal signatures have equal graphs."""
     if isinstance(value, torch.Tensor):
         return (tuple(value.shape), value.dtype)
     return value if isinstance(value, (bool, int, float, str)) else type(value)

@@ -8,6 +8,7 @@ import warnings
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -85,6 +86,7 @@ def _choose_inputs(opening: Opening, module: torch.jit.ScriptModule) -> tuple[ob
 
 
 def _convert(opening: Opening, module: torch.jit.ScriptModule, args: Sequence[object]) -> torch.export.ExportedProgram:
+    """Returns the module as an exported program, after a test run. Raises `SourceError` if one of these fails."""
     from torch._export.converter import TS2EPConverter
 
     try:
@@ -101,6 +103,7 @@ def _convert(opening: Opening, module: torch.jit.ScriptModule, args: Sequence[ob
 
 @contextmanager
 def _quiet_converter_logs() -> Iterator[None]:
+    """Disables the converter's logs, which repeat the error that it raises."""
     logger = logging.getLogger("torch._export.converter")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -115,17 +118,19 @@ def _compare_with_script(
 ) -> list[str]:
     """Returns a note if the converted program, which is the reference, returns other results than the script module."""
     with torch.no_grad():
-        script, converted = tree_leaves(module(*args)), tree_leaves(program.module(check_guards=False)(*args))
-    pairs = [(s, c) for s, c in zip(script, converted, strict=False) if isinstance(s, torch.Tensor)]
-    wrong = len(script) != len(converted) or any(compare("", c, s, equal_nan=True).verdict != "ok" for s, c in pairs)
+        script_results = tree_leaves(module(*args))
+        converted_results = tree_leaves(program.module(check_guards=False)(*args))
+    has_difference = len(script_results) != len(converted_results) or any(
+        compare("", converted, script, equal_nan=True).verdict != "ok"
+        for script, converted in zip(script_results, converted_results, strict=True)
+        if isinstance(script, torch.Tensor)
+    )
     note = "the program from PyTorch's converter gives OTHER RESULTS than the script module; runs are compared with "
-    return [f"{note}the converted program"] if wrong else []
+    return [f"{note}the converted program"] if has_difference else []
 
 
 def _without_shapes(opening: Opening) -> Opening:
     """Returns the request without shapes, because the inputs already have them."""
-    from dataclasses import replace
-
     return replace(opening, shapes=())
 
 

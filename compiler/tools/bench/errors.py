@@ -30,7 +30,7 @@ _NEGLIGIBLE_FRACTION = 1e-4
 
 @dataclass(frozen=True)
 class StepDifference:
-    """The result of a training step with the largest error relative to the allowed error.
+    """The error of one result of a training step, the loss or a gradient, called `name`.
 
     `error` and `spread` are norms of differences, relative to the norm of the result.
     """
@@ -82,7 +82,7 @@ def largest_error(results: Sequence[torch.Tensor], expected: Sequence[torch.Tens
 def step_error(
     names: Sequence[str], results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], spreads: Sequence[float]
 ) -> StepDifference:
-    """Returns the error of the result that has the largest error relative to the allowed error.
+    """Returns the difference of the result with the largest error relative to the allowed error.
 
     `results` are the loss and the gradients, with their `names`; `spreads` are those of `gradient_spreads`.
     """
@@ -147,5 +147,6 @@ def _finite_doubles(tensor: torch.Tensor) -> torch.Tensor:
 
 def _difference(ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
     """Returns the differences of elements in double precision: 0 for equal values, infinite if only one is finite."""
-    a, b = ours.double(), theirs.double()
-    return torch.where((a == b) | (a.isnan() & b.isnan()), 0.0, (a - b).nan_to_num(math.inf, math.inf, -math.inf))
+    ours, theirs = ours.double(), theirs.double()
+    is_equal = (ours == theirs) | (ours.isnan() & theirs.isnan())
+    return torch.where(is_equal, 0.0, (ours - theirs).nan_to_num(math.inf, math.inf, -math.inf))

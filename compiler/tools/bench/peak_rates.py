@@ -50,14 +50,8 @@ def measure_peak_rates(threads: int) -> dict[str, float]:
         def run_multiplications(number: int) -> None:
             multiply(ctypes.addressof(result_buffers[number]), _STEPS)
 
-        return (
-            2e-9  # a multiply-add is two operations
-            * host().lanes(_ELEMENT_BYTES[element])
-            * SUMS
-            * _STEPS
-            * threads
-            / _min_seconds(run_multiplications, threads)
-        )
+        multiply_adds = host().lanes(_ELEMENT_BYTES[element]) * SUMS * _STEPS * threads
+        return 1e-9 * 2 * multiply_adds / _min_seconds(run_multiplications, threads)
 
     def run_reads(number: int) -> None:
         read(

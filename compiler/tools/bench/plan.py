@@ -20,7 +20,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-# This compiler's sides.
+# This compiler's sides: with weights read in place, and with weights as constants.
 OURS, OURS_FROZEN = "buddy", "buddy-frozen"
 EAGER = "eager"
 INDUCTOR, FREEZING, MAX_AUTOTUNE, CPP_WRAPPER = "inductor", "freezing", "max-autotune", "cpp-wrapper"
@@ -192,6 +192,9 @@ def with_precisions(subjects: Sequence[BenchSubject], names: Sequence[str]) -> t
         msgspec.structs.replace(subject, precisions=tuple(precisions)) if subject.task == "inference" else subject
         for subject in subjects
     )
+
+
+# ---- what sides support ----------------------------------------------------------------------------------------------
 
 
 def unsupported_reason(side: str, case: BenchCase) -> str:

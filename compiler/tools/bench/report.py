@@ -33,8 +33,8 @@ def median_and_quartiles(values: Sequence[float], digits: int = 4) -> dict[str, 
     """Returns the median and quartiles of the values, rounded to `digits` significant digits, and their number."""
     at_least_two = values if len(values) > 1 else list(values) * 2
     low, median, high = statistics.quantiles(at_least_two, n=4, method="inclusive")
-    statistics_by_name = {"median": median, "low": low, "high": high}
-    rounded = {name: float(f"{value:.{digits}g}") for name, value in statistics_by_name.items()}
+    quartiles = {"median": median, "low": low, "high": high}
+    rounded = {name: float(f"{value:.{digits}g}") for name, value in quartiles.items()}
     return {**rounded, "runs": len(values)}
 
 
@@ -60,6 +60,9 @@ def geometric_mean(values: Iterable[float]) -> float:
     return math.exp(sum(logarithms) / len(logarithms)) if logarithms else math.nan
 
 
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+# The colours of the sides in a plot.
 _COLOURS = {
     OURS: "#2166ac", OURS_FROZEN: "#92c5de", EAGER: "#b2182b", INDUCTOR: "#ef8a62", FREEZING: "#fddbc7",
     IREE: "#999999", MAX_AUTOTUNE: "#d6604d", CPP_WRAPPER: "#b35806", TORCHSCRIPT: "#fdb863", ZENTORCH: "#542788",
@@ -100,6 +103,7 @@ def _thread_count(count: str) -> str:
 
 
 def _machine_rates(results: dict[str, Any], threads: str) -> dict[str, Any]:
+    """Returns the name of the machine, and its peak rates on a number of threads."""
     return {"name": results.get("machine", "unknown CPU"), **results["limits"][threads]}
 
 
@@ -228,6 +232,9 @@ def _time_cell(side: dict[str, Any]) -> str:
     weights_error = f"{side['error_of_weights']:.0e}, float32 " if "error_of_weights" in side else ""
     error = f" ({weights_error}{side['relative_error']:.0e}{spread})" if "relative_error" in side else ""
     return f"{side['seconds']['median'] * 1e3:.3g}{error}"
+
+
+# ---- plot ------------------------------------------------------------------------------------------------------------
 
 
 def write_plot(results: dict[str, Any], path: Path) -> None:

@@ -41,7 +41,7 @@ def round_weights(model: torch.nn.Module, precision: BenchPrecision) -> list[tor
 
 def _round_weight(weight: torch.Tensor, depth_dim: int, precision: BenchPrecision) -> torch.Tensor:
     """Returns one matrix as `round_weights` describes; `depth_dim` is the dim K along which products are added."""
-    letters = "nk" if depth_dim else "kn"
+    letters = "nk" if depth_dim else "kn"  # the dims of the weight; g stands for groups along k
     if precision == "int8-weights":
         steps, scale = quantise(weight, letters, "n", INT8_LIMIT)
         return steps * scale
@@ -93,9 +93,10 @@ def _is_transposed(layer: torch.nn.Module) -> bool:
 
 def _nearest(weight: torch.Tensor, matrices: Iterable[torch.Tensor]) -> torch.Tensor | None:
     """Returns the matrix that `weight` was rounded to, in the orientation of `weight`; `None` if none is near it."""
-    candidates = [m for matrix in matrices for m in (matrix, matrix.t()) if m.shape == weight.shape]
+    oriented = (candidate for matrix in matrices for candidate in (matrix, matrix.t()))
+    candidates = [candidate for candidate in oriented if candidate.shape == weight.shape]
     sample = weight[:_COMPARED_ROWS]
     limit = _MAX_ROUNDING_ERROR * sample.norm()
-    distances = [(m[:_COMPARED_ROWS] - sample).norm() for m in candidates]
+    distances = [(candidate[:_COMPARED_ROWS] - sample).norm() for candidate in candidates]
     best = min(range(len(candidates)), key=lambda i: distances[i], default=None)
     return candidates[best].contiguous() if best is not None and distances[best] < limit else None

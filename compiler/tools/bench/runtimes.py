@@ -213,6 +213,7 @@ def _openvino_weights(model: Any) -> Iterator[torch.Tensor]:
 
 
 def _is_constant(node: Any) -> bool:
+    """Returns whether a node of OpenVINO's model depends on constants only."""
     inputs = [value.get_node() for value in node.input_values()]
     return all(map(_is_constant, inputs)) if inputs else bool(node.get_type_name() == "Constant")
 

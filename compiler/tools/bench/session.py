@@ -131,10 +131,12 @@ class SideProcess:
 
 def _environment(threads: int, caches: str) -> dict[str, str]:
     """Returns the environment of a side: the same number of threads for every library, and empty caches."""
-    counts = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
-    fresh = {"BUDDY_CACHE": caches, "TORCHINDUCTOR_CACHE_DIR": caches, "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
-    return {**counts, **fresh, **NO_TELEMETRY}
+    thread_counts = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
+    empty_caches = {"BUDDY_CACHE": caches, "TORCHINDUCTOR_CACHE_DIR": caches, "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
+    return {**thread_counts, **empty_caches, **NO_TELEMETRY}
 
+
+# ---- measurements ----------------------------------------------------------------------------------------------------
 
 # Called with a text that says what is measured now.
 OnProgress = Callable[[str], None]
@@ -184,7 +186,7 @@ def run_on_cluster(
     on_progress: OnProgress = lambda _text: None,
     earlier_results: Mapping[str, Any] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Like `run_benchmark`, but workers of the Dask cluster at `address` measure.
+    """Like `run_benchmark`, but measures on workers of the Dask cluster at `address`.
 
     One worker measures all sides of a subject. A worker should have one thread, so that it measures one subject at a
     time. Logs are not kept. Raises `ClusterError`.
@@ -197,12 +199,12 @@ def run_on_cluster(
         )
         for case in unmeasured
     ]
-    done = len(results["subjects"])
+    earlier_count = len(results["subjects"])
     for _, (limits, machine, subject) in map_on_cluster(address, measure_job, jobs, on_progress):
         results["limits"].setdefault(str(subject["threads"]), limits)
         results["machine"] = machine
         results["subjects"].append(subject)
-        on_progress(f"{len(results['subjects']) - done} of {len(jobs)} measured: {subject['name']}")
+        on_progress(f"{len(results['subjects']) - earlier_count} of {len(jobs)} measured: {subject['name']}")
         yield _with_summary(results)
 
 
@@ -222,6 +224,7 @@ def _unmeasured_cases(plan: BenchPlan, results: Mapping[str, Any]) -> list[Bench
 
 
 def _with_summary(results: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a copy of the results with the geometric means, by number of threads."""
     subjects = list(results["subjects"])
     return {
         **results,
@@ -320,8 +323,8 @@ class _CaseRun:
             return None
 
     def _result(self, reports: dict[str, dict[str, Any]], times: dict[str, list[float]]) -> dict[str, Any]:
-        # All reports have the same numbers for the subject.
-        a_report = next((report for report in reports.values() if "error" not in report), {})
+        # All reports have the same numbers for the subject, so any will do.
+        subject_numbers = next((report for report in reports.values() if "error" not in report), {})
         sides = {name: self._side_result(report, times.get(name, ())) for name, report in reports.items()}
         subject, precision = self.case.subject, self.case.precision
         return {
@@ -331,8 +334,8 @@ class _CaseRun:
             "precision": precision,
             "threads": self.case.threads,
             "clock": self.plan.clock,
-            "flops": a_report.get("flops", 0),
-            "parameter_bytes": a_report.get("parameter_bytes", 0),
+            "flops": subject_numbers.get("flops", 0),
+            "parameter_bytes": subject_numbers.get("parameter_bytes", 0),
             "sides": sides,
             # No side freezes weights in training.
             **compare_with_other_sides(times, () if subject.task == "training" else CONSTANT_WEIGHTS),
@@ -346,6 +349,9 @@ class _CaseRun:
         names += [name for name in ("spread", "error_of_weights") if name in report]
         names += ["note"] if report["note"] else []
         return {"seconds": median_and_quartiles(seconds), **{name: report[name] for name in names}}
+
+
+# ---- comparisons -----------------------------------------------------------------------------------------------------
 
 
 def compare_with_other_sides(
@@ -383,9 +389,9 @@ def summarize_tables(subjects: Sequence[dict[str, Any]], threads: int) -> dict[s
 
     In tables of several precisions, each entry counts.
     """
-    models = [subject for subject in subjects if subject["threads"] == threads and subject["group"] != OP_GROUP]
+    all_models = [subject for subject in subjects if subject["threads"] == threads and subject["group"] != OP_GROUP]
     tables: dict[str, list[dict[str, Any]]] = {}
-    for model in models:
+    for model in all_models:
         tables.setdefault(table_of(model), []).append(model)
     return {table: _means(models) for table, models in tables.items()}
 

@@ -113,6 +113,7 @@ def _rounded_matrices(converted: LoadedModel, precision: BenchPrecision) -> list
 
 
 def _prepare_ours(side: str, loaded: LoadedModel, precision: BenchPrecision) -> PreparedSide:
+    """Compiles by this compiler, a second time for the times with filled caches."""
     options: dict[str, Any] = {"freeze": side == OURS_FROZEN}
     matrices: list[torch.Tensor] = []
     if precision in _PRECISION_OPTIONS:
@@ -193,29 +194,30 @@ def _our_backend(timer: _CompileTimer, options: dict[str, Any], task: Task) -> A
     if task == "dynamic":
         return timed_for_all_sizes
 
-    def compiled_aten(aten: Any, settings: backend.BackendSettings) -> Any:
+    def compile_aten(aten: Any, settings: backend.BackendSettings) -> Any:
         with timer.running("compile_seconds"), timer.running("aten_seconds"):
             return backend.compile_aten(aten, settings)
 
-    def timed(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+    def timed_backend(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
         with timer.running("compile_seconds"):
-            return backend.buddy_backend(module, inputs, options=options, compile_graph=compiled_aten)
+            return backend.buddy_backend(module, inputs, options=options, compile_graph=compile_aten)
 
-    return timed
+    return timed_backend
 
 
 def _inductor_backend(timer: _CompileTimer) -> Any:
+    """Returns Inductor as a backend for `torch.compile`, whose calls `timer` times."""
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
-    def inner(*args: Any, **kwargs: Any) -> Any:
+    def timed_inner(*args: Any, **kwargs: Any) -> Any:
         with timer.running("compile_seconds"), timer.running("aten_seconds"):
             return compile_fx_inner(*args, **kwargs)
 
-    def timed(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+    def timed_backend(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
         with timer.running("compile_seconds"):
-            return compile_fx(module, inputs, inner_compile=inner)
+            return compile_fx(module, inputs, inner_compile=timed_inner)
 
-    return timed
+    return timed_backend
 
 
 def _prepare_zentorch(loaded: LoadedModel) -> SubjectCall:

@@ -16,6 +16,7 @@ from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.source_locations import locate_source
 from buddy.compiler.tools.bench.plan import EAGER, BenchPrecision, Task
 
+# Computes a subject once.
 SubjectCall = Callable[[], Any]
 # A model's positional and keyword arguments.
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]
@@ -133,12 +134,13 @@ class FlatModel(torch.nn.Module):
     def export(self) -> Any:
         """Returns the program that PyTorch exports; sizes that differ between the inputs are dynamic."""
         first, *others = self.inputs
-        sizes = [
-            {d: torch.export.Dim.AUTO for d in range(x.dim()) if any(each[i].shape[d] != x.shape[d] for each in others)}
-            for i, x in enumerate(first)
-        ]
+        dynamic_dims = []
+        for number, tensor in enumerate(first):
+            shapes = [tensors[number].shape for tensors in others]
+            varying = (dim for dim, size in enumerate(tensor.shape) if any(shape[dim] != size for shape in shapes))
+            dynamic_dims.append(dict.fromkeys(varying, torch.export.Dim.AUTO))
         with torch.no_grad():
-            return torch.export.export(self, tuple(first), dynamic_shapes=(tuple(sizes),) if others else None)
+            return torch.export.export(self, tuple(first), dynamic_shapes=(tuple(dynamic_dims),) if others else None)
 
 
 # ---- precisions ------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from buddy.compiler.tools.bench.session import BlockTimed, PrepareSide, SideFail
 # The minimum duration of a block. With a single call of a few milliseconds, a block would mostly measure how long the
 # threads take to wake up after the side's last block, and one interrupt could double its time.
 _MIN_BLOCK_SECONDS = 0.03
-_MAX_REASON_CHARS = 300
+_MAX_REASON_CHARACTERS = 300
 
 
 @serves(PrepareSide | TimeBlock)
@@ -44,7 +44,7 @@ def _describe_error(error: Exception) -> str:
         return str(error)
     # The first line of an error of Dynamo is that of its cause; the others explain how to see more of it.
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:_MAX_REASON_CHARS]
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:_MAX_REASON_CHARACTERS]
 
 
 def seconds_per_call(call: Callable[[], Any], clock: Clock = "wall") -> float:
@@ -59,11 +59,14 @@ def seconds_per_call(call: Callable[[], Any], clock: Clock = "wall") -> float:
 
 
 def _prepare_subject(request: PrepareSide) -> tuple[Callable[[], Any], dict[str, Any]]:
-    """Compiles the subject by a side, and compares its results with eager; returns its call and the report."""
+    """Compiles the subject by a side, and compares its results with eager.
+
+    Returns its call, and the report of `SidePrepared`: times in seconds, errors, and numbers of the subject.
+    """
     import torch
 
-    from buddy.compiler.tools.bench import rounded_weights
     from buddy.compiler.tools.bench.errors import gradient_spreads, largest_error, relative_error, step_error
+    from buddy.compiler.tools.bench.rounded_weights import WEIGHT_PRECISIONS, results_with_weights
     from buddy.compiler.tools.bench.sides import prepare_side
     from buddy.compiler.tools.bench.subjects import LoadedModel, load_subject, result_tensors
 
@@ -78,27 +81,21 @@ def _prepare_subject(request: PrepareSide) -> tuple[Callable[[], Any], dict[str,
     if request.task == "training":
         names = loaded.result_names()
         spreads = gradient_spreads(lambda: result_tensors(loaded.results()), loaded.trained_floats(), expected)
-    rounds_weights = request.precision in rounded_weights.WEIGHT_PRECISIONS and isinstance(
-        loaded.model, torch.nn.Module
-    )
+    rounds_weights = request.precision in WEIGHT_PRECISIONS and isinstance(loaded.model, torch.nn.Module)
     original = copy.deepcopy(loaded) if rounds_weights else None
     prepared = prepare_side(request.side, loaded, request.precision, request.threads)
     call = prepared.call
     results = result_tensors(call.results() if isinstance(call, LoadedModel) else call())
     if len(results) != len(expected):
         raise ValueError(f"{len(results)} results, but eager has {len(expected)}")
-    errors: dict[str, Any] = {"relative_error": relative_error(results, expected)}
+    error_fields: dict[str, Any] = {"relative_error": relative_error(results, expected)}
     if original is not None:
-        reference = rounded_weights.results_with_weights(original, prepared.matrices)
-        errors["error_of_weights"] = relative_error(results, reference)
+        reference = results_with_weights(original, prepared.matrices)
+        error_fields["error_of_weights"] = relative_error(results, reference)
         del original
     if request.task == "training":
         step = step_error(names, results, expected, spreads)
-        errors = {
-            "relative_error": step.error,
-            "spread": step.spread,
-            "problem": step.problem,
-        }
+        error_fields = {"relative_error": step.error, "spread": step.spread, "problem": step.problem}
     return call, {
         "prepare_seconds": time.perf_counter() - start,
         "compile_seconds": prepared.compile_seconds,
@@ -106,7 +103,7 @@ def _prepare_subject(request: PrepareSide) -> tuple[Callable[[], Any], dict[str,
         "warm_seconds": prepared.warm_seconds,
         "warm_aten_seconds": prepared.warm_aten_seconds,
         "largest_error": largest_error(results, expected),
-        **errors,
+        **error_fields,
         "note": prepared.note,
         "flops": flops,
         "parameter_bytes": parameter_bytes,

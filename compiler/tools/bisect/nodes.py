@@ -31,9 +31,10 @@ def find_wrong_lowerings(
     judge: Judge,
     of_plugins: bool = False,
 ) -> list[WrongLowering]:
-    """Returns the wrong lowerings of nodes in `small`: the result is right if only this node runs in eager.
+    """Returns the wrong lowerings of nodes in `small`: those nodes without which, each alone in eager, it is right.
 
-    With `of_plugins`, only nodes that plug-ins lower are tried.
+    `whole` is the program of which `small` is a failing part. At most `_MAX_NODES_IN_EAGER` nodes are tried; with
+    `of_plugins`, only nodes that plug-ins lower.
     """
     wrong: list[WrongLowering] = []
     candidates = [op for op in small.subgraph.graph.operations if not isinstance(op, GetItemOp)]
@@ -88,8 +89,12 @@ def describe_wrong_lowering(wrong: WrongLowering) -> str:
     """Returns a sentence that names the lowering at fault, and the right ones."""
     origin = f" ({wrong.origin})" if wrong.origin else ""
     count = len(wrong.nodes)
-    other = f"{', '.join(wrong.correct[:-1])} and eager are" if len(wrong.correct) > 1 else "eager is"
-    return f"the lowering of {wrong.op} by {wrong.registry}{origin} is at fault ({count} nodes); {other} right"
+    # Eager is always right, and the last entry.
+    right = f"{', '.join(wrong.correct[:-1])} and eager are" if len(wrong.correct) > 1 else "eager is"
+    return f"the lowering of {wrong.op} by {wrong.registry}{origin} is at fault ({count} nodes); {right} right"
+
+
+# ---- the smallest failing part ---------------------------------------------------------------------------------------
 
 
 # Returns whether a subgraph fails like the whole program.
@@ -118,7 +123,7 @@ def node_units(part: Subgraph, recipe: Recipe) -> list[NodeUnit]:
 
 
 def extract_subject(whole: TrialSubject, nodes: Sequence[Op]) -> TrialSubject | None:
-    """Returns the subgraph of `nodes` with its real inputs; `None` if it cannot be extracted."""
+    """Returns the subgraph of `nodes` with its inputs and results in eager; `None` if it cannot be extracted."""
     try:
         part = extract_subgraph(whole.subgraph, nodes)
     except ExtractionError:
@@ -155,7 +160,7 @@ def function_subjects(whole: TrialSubject, recipe: Recipe) -> Iterator[TrialSubj
 
 
 def layer_groups(part: Subgraph, recipe: Recipe, names: Sequence[str]) -> list[tuple[str, ...]]:
-    """Returns the groups that contain the nodes `names`; a group has the corresponding nodes of all equal layers."""
+    """Returns the groups that contain the nodes `names`: each has the corresponding nodes of all equal layers."""
     group_of: dict[str, tuple[str, ...]] = {}
     for function in partitioning.outline_layers(part.graph, recipe.node_settings()).functions:
         for position in range(len(function.nodes)):

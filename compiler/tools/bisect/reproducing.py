@@ -89,7 +89,7 @@ def _reproduce_mlir_pass(trials: RecipeTrials, subject: TrialSubject, recipe: Re
     """Returns the input and the output of step number `index` on `subject`; with a negative one, the top-level IR."""
     result = Reproducer()
 
-    def store_text(message: Message) -> None:
+    def store_text_before(message: Message) -> None:
         if isinstance(message, ModuleBefore):
             result.before = message.text
 
@@ -108,7 +108,7 @@ def _reproduce_mlir_pass(trials: RecipeTrials, subject: TrialSubject, recipe: Re
             _module_text(module), tuple(name for name, text in after.items() if before.get(name) != text)
         )
 
-    reply = trials.run_in_child(work, ModuleBefore | ModuleAfter, store_text, subject=subject)
+    reply = trials.run_in_child(work, ModuleBefore | ModuleAfter, store_text_before, subject=subject)
     if isinstance(reply, ModuleAfter):
         result.after, result.functions = reply.text, reply.functions
     return result

@@ -149,7 +149,7 @@ class _Bisection:
             return bool(plugin_lowerings)
 
         def try_recipe(changed: Recipe) -> RecipeOutcome:
-            enabled, total = (len(steps.enabled_steps(each)) for each in (changed, recipe))
+            enabled, total = len(steps.enabled_steps(changed)), len(steps.enabled_steps(recipe))
             self._report(f"{enabled} of {total} passes on {_size_text(small)}", 0.5)
             return self.trials(small, changed)
 
@@ -182,6 +182,10 @@ class _Bisection:
     def _make_result(
         self, small: TrialSubject, recipe: Recipe, outcome: RecipeOutcome, culprits: _Culprits
     ) -> BisectionResult:
+        """Returns the result for `culprits`; `recipe` is the one without them, and `outcome` that of the whole program.
+
+        If that is still wrong, the recipe of the result runs some nodes in eager, if this makes the program right.
+        """
         step_indices, lowerings = sorted(culprits.step_indices), culprits.lowerings
         culprits_of_steps = steps.make_culprits(self.recipe, step_indices)
         in_eager, recipe_in_eager = self._find_eager_nodes(small, lowerings)
@@ -248,6 +252,7 @@ class _Bisection:
     # ---- verdicts and texts --------------------------------------------------------------------------------------
 
     def _meets_criterion(self, outcome: RecipeOutcome) -> bool:
+        """Returns whether an outcome is a failure that the criterion asks for: by default, any."""
         kinds = {"differs": ("differs",), "fails": ("fails", "crashes", "hangs")}
         return outcome.kind in kinds.get(self.trials.criterion.kind, ("fails", "crashes", "hangs", "differs"))
 

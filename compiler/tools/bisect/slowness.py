@@ -68,7 +68,7 @@ def time_pairs(programs: Sequence[Callable[[], object]], bound: float) -> TimeRa
     Measures pairs of samples until the ratio is significantly above or below `bound`, or for a few seconds. A sample
     has as many calls as the faster program needs for the minimum duration.
     """
-    # The second of two calls of each program: the first one warms up.
+    # Each program is called twice; the first call warms up, so only the second one counts.
     call_seconds = [_seconds_per_call(program, 1) for program in programs for _ in range(2)][1::2]
     calls = max(1, math.ceil(_SAMPLE_SECONDS / max(min(call_seconds), 1e-9)))
     ratios: list[float] = []
@@ -100,6 +100,8 @@ def _seconds_per_call(program: Callable[[], object], calls: int) -> float:
         program()
     return (time.perf_counter() - start) / calls
 
+
+# ---- search ----------------------------------------------------------------------------------------------------------
 
 # In programs with more nodes, only the largest function is measured: each trial compiles its nodes again.
 _MAX_WHOLE_NODES = 96
@@ -147,9 +149,8 @@ def _candidate_steps(recipe: Recipe) -> tuple[list[int], list[int]]:
     for index in steps.optional_steps(recipe):
         step = recipe.steps[index]
         unmatched_preset_steps[step.name, step.anchor] -= 1
-        (added if unmatched_preset_steps[step.name, step.anchor] < 0 or steps.plugin_of_step(step) else others).append(
-            index
-        )
+        is_added = unmatched_preset_steps[step.name, step.anchor] < 0 or steps.plugin_of_step(step)
+        (added if is_added else others).append(index)
     return added, others
 
 

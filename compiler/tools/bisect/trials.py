@@ -105,7 +105,7 @@ def position_text(step: int, recipe: Recipe) -> str:
 
 @dataclass(frozen=True)
 class TrialSubject:
-    """A subgraph with eager's results.
+    """A subgraph with eager's results (`expected`).
 
     `key` is a hash of its graph, including the node names, so different subgraphs of a program have different keys.
     """
@@ -147,7 +147,7 @@ class RecipeTrials:
 
     @property
     def time_is_up(self) -> bool:
-        """True if the time limit of the bisection has passed."""
+        """Whether the time limit of the bisection has passed."""
         return self.seconds > self.criterion.seconds
 
     def has_outcome(self, subject: TrialSubject, recipe: Recipe, until: int = UNTIL_END) -> bool:
@@ -240,13 +240,17 @@ def _error_result(error: Exception) -> Reply:
 
 
 class _LastStepDone(BaseException):
-    """Ends a trial whose last step has finished."""
+    """Ends a trial whose last step has finished; no `Exception`, so that the compiler does not catch it."""
 
 
 def _run_trial(
     channel: Channel, subject: TrialSubject, recipe: Recipe, overrides: Any, tolerance_factor: float, until: int
 ) -> Reply:
-    """Runs a trial; this is the work of its process."""
+    """Runs a trial, in its own process, and sends a `TrialStep` before each step.
+
+    `overrides` are the user's lowerings, `tolerance_factor` multiplies the tolerances, and `until` is that of
+    `RecipeTrials`.
+    """
     lowered: dict[str, str] = {}
     current_step = LOWERING_STEP
 

@@ -46,27 +46,29 @@ EAGER_ERRORS = {(f"special.bessel_{name}", torch.float64): Tolerance(1e-6, 1e-7)
 def tolerance_of(op_info: OpInfo, dtype: torch.dtype) -> tuple[Tolerance, str]:
     """Returns the tolerance for results of `dtype`, and its origin.
 
-    This is the usual one; OpInfo's if that is wider; or eager's own error, where it is known to be greater
-    (`EAGER_ERRORS`). OpInfo's is that for tests on the CPU which, like the checks of this module, compare two ways to
-    compute the same result (`TestCommon`).
+    The tolerance is that of `runtime.compare`; OpInfo's if that is wider; or eager's own error, where it is known to be
+    greater (`EAGER_ERRORS`). OpInfo declares its tolerances by decorators of tests. The relevant ones are those of
+    `TestCommon` on the CPU, whose tests, like the checks of this module, compare two ways to compute a result.
     """
     if (op_info.full_name, dtype) in EAGER_ERRORS:
         return EAGER_ERRORS[op_info.full_name, dtype], "eager's error"
     usual = TOLERANCES.get(dtype, EXACT)
-    declared = [
-        rule.d[dtype]
-        for info in op_info.decorators
-        if getattr(info, "cls_name", "") == "TestCommon" and getattr(info, "device_type", None) in (None, "cpu")
-        for rule in info.decorators
-        if type(rule).__name__ == "toleranceOverride" and dtype in rule.d
-    ]
     if usual == EXACT:
         return usual, "torch.testing"
+    declared = [
+        override.d[dtype]
+        for info in op_info.decorators
+        if getattr(info, "cls_name", "") == "TestCommon" and getattr(info, "device_type", None) in (None, "cpu")
+        for override in info.decorators
+        if type(override).__name__ == "toleranceOverride" and dtype in override.d
+    ]
     widest = Tolerance(
         max([usual.absolute, *(tol.atol for tol in declared)]), max([usual.relative, *(tol.rtol for tol in declared)])
     )
     return widest, "OpInfo" if widest != usual else "torch.testing"
 
+
+# ---- the difference of two results -----------------------------------------------------------------------------------
 
 # A function that returns the tolerance of results of a dtype.
 ToleranceOf = Callable[[torch.dtype], Tolerance]
@@ -77,8 +79,8 @@ def describe_difference(
 ) -> tuple[str, float]:
     """Returns a description of the first difference of two nested results, or "", and the largest absolute difference.
 
-    `tolerance_for` returns the tolerance of a result by its dtype. Without `compare_values`, only the dtype, shape and
-    strides of tensors are compared.
+    `tolerance_for` returns the tolerance of a result by its dtype. Without `compare_values`, only the layout, dtype,
+    shape and strides of tensors are compared. The difference is NaN if values cannot be compared.
     """
     left, right = tree_leaves(ours), tree_leaves(theirs)
     if len(left) != len(right):
@@ -96,7 +98,7 @@ def _describe_leaf_difference(
     ours: Any, theirs: Any, tolerance_for: ToleranceOf, compare_values: bool
 ) -> tuple[str, float]:
     if not isinstance(theirs, torch.Tensor) or not isinstance(ours, torch.Tensor):
-        is_equal = type(ours) is type(theirs) and (ours == theirs or ours != ours)  # or both are NaN
+        is_equal = type(ours) is type(theirs) and (ours == theirs or ours != ours)  # NaN differs from itself
         return ("" if is_equal else f"{ours!r}, eager gives {theirs!r}"), 0.0
     for name in ("layout", "dtype", "shape"):
         if getattr(ours, name) != getattr(theirs, name):
@@ -109,11 +111,11 @@ def _describe_leaf_difference(
 
 
 def _describe_value_difference(ours: torch.Tensor, theirs: torch.Tensor, tolerance: Tolerance) -> tuple[str, float]:
-    one, other = (tensor.resolve_conj().resolve_neg() for tensor in (ours, theirs))
-    report = compare("", one, other, tolerance, equal_nan=True)
+    resolved_ours, resolved_theirs = (tensor.resolve_conj().resolve_neg() for tensor in (ours, theirs))
+    report = compare("", resolved_ours, resolved_theirs, tolerance, equal_nan=True)
     if report.verdict == "ok":
         return "", report.max_abs
-    index = tuple(int(word) for word in report.where.strip("[]").split(",") if word.strip())
+    index = tuple(int(number) for number in report.where.strip("[]").split(",") if number.strip())
     return f"{ours[index].item()!r} at {report.where}, eager gives {theirs[index].item()!r}", report.max_abs
 
 
@@ -133,6 +135,8 @@ def _is_dense(tensor: torch.Tensor) -> bool:
     return True
 
 
+# ---- recording of a compilation --------------------------------------------------------------------------------------
+
 # The numbers of completed steps (`CallResult.reached`) after each of `STEPS`.
 CAPTURED, LOWERED, COMPILED, RUN_DONE, COMPARED = range(1, len(STEPS) + 1)
 
@@ -140,8 +144,9 @@ CAPTURED, LOWERED, COMPILED, RUN_DONE, COMPARED = range(1, len(STEPS) + 1)
 class CoverageRecorder:
     """A Dynamo backend that compiles like "buddy" and records the steps and the lowerings.
 
-    `reached` is the greatest number of completed steps of any graph, `fault` the error of the compiler, `reasons` are
-    the reasons why nodes run in eager, and `lowerings` maps targets to the lowerings of their nodes, with counts.
+    `reached` is the greatest number of completed steps of any graph, `fault` the error of the compiler, "" for none.
+    `reasons` are the reasons why nodes run in eager, as keys in their order; `lowerings` are those of `CallResult`, and
+    `graphs` the graphs that reached the compiler. `options` are those of the "buddy" backend.
     """
 
     def __init__(self, options: Mapping[str, object]) -> None:
@@ -151,6 +156,7 @@ class CoverageRecorder:
         self.reasons: dict[str, None] = {}
         self.lowerings: dict[str, dict[str, int]] = {}
         self.graphs: list[Graph] = []
+        # The ATen targets of the last graph's ops, by the stable name of the op.
         self._targets: dict[str, str] = {}
 
     def __call__(
@@ -160,7 +166,7 @@ class CoverageRecorder:
 
     @property
     def lowering(self) -> Outcome:
-        """The outcome of the program if its results are right."""
+        """The outcome of the program if its results are right: how its nodes were lowered."""
         if self.reasons:
             return "eager"
         return "torch-mlir" if any(TORCH_MLIR in lowerings for lowerings in self.lowerings.values()) else "compiled"
@@ -203,6 +209,9 @@ class CoverageRecorder:
             counts[lowering] = counts.get(lowering, 0) + 1
 
 
+# ---- the check -------------------------------------------------------------------------------------------------------
+
+# A function that takes the arguments of each call, and returns the result of each call.
 Program = Callable[[list[Any]], list[Any]]
 
 
@@ -217,7 +226,11 @@ class ProgramRun(NamedTuple):
 def check(
     pair: OpDtypePair, calls: Sequence[SampleCall], options: Mapping[str, object], backward: bool = False
 ) -> CallResult:
-    """Compiles `calls` as one program, and compares its results with eager's; with `backward`, also the gradients."""
+    """Compiles `calls` as one program, and compares its results with eager's; with `backward`, also the gradients.
+
+    Results of random operators are compared with those of the captured program run in eager, if compiled code has its
+    own generator.
+    """
     text = calls[0].text if len(calls) == 1 else f"{len(calls)} calls in one program"
     recorder = CoverageRecorder(options)
     program = _make_program([call.function for call in calls])
@@ -244,7 +257,7 @@ def check(
 
 
 def _result_of_exception(text: str, recorder: CoverageRecorder, error: Exception) -> CallResult:
-    """Returns the result for an exception: of the compiled program, or else of PyTorch before compilation."""
+    """Returns the result for an exception of the compiled program; before compilation, it is PyTorch's ("refused")."""
     error = getattr(error, "inner_exception", error)  # Dynamo wraps the exceptions of backends
     message = f"{type(error).__name__}: {_first_line(error)}"
     if recorder.reached >= COMPILED:
@@ -322,7 +335,10 @@ def _run_program(program: Program, calls: Sequence[SampleCall], backward: bool) 
 def _compare(
     ours: ProgramRun, theirs: ProgramRun, tolerance_for: ToleranceOf, compare_values: bool
 ) -> tuple[str, float]:
-    """Compares results, gradients, and the arguments after the call, which must have changed as in eager."""
+    """Compares results, gradients, and the arguments after the call, which must have changed as in eager.
+
+    Returns the same as `describe_difference`.
+    """
     largest = 0.0
     parts = (
         ("", ours.results, theirs.results),
@@ -337,8 +353,8 @@ def _compare(
     return "", largest
 
 
-def _tensors(arguments: object) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
+def _tensors(nested: object) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(nested) if isinstance(leaf, torch.Tensor)]
 
 
 def _finite_error(error: float) -> float:

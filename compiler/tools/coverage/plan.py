@@ -11,6 +11,10 @@ import msgspec
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.worker_messages import Message
 
+# The outcome of compiling a program. With right results: "compiled" by this project's lowerings alone, "torch-mlir" if
+# torch-mlir's passes lower some ops, "eager" if some nodes run in eager. "refused": Dynamo does not capture it.
+# "wrong": the results differ from eager's. "error": the compiler, or compiled code, raises an error. "crash" and
+# "timeout": the process that checks it ends, or does not answer in time.
 Outcome = Literal["compiled", "torch-mlir", "eager", "refused", "wrong", "error", "crash", "timeout"]
 
 # From best to worst. "refused", a rejection by Dynamo, is not a fault of the compiler, so every other outcome is worse.
@@ -71,7 +75,8 @@ class CallResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """The result of one call, or of several calls in one program; `call` describes it.
 
     `reached` is the number of completed `STEPS`. `reasons` say why it was not compiled, or how it differs; `error` is
-    the largest absolute error. `lowerings` maps ATen targets to the lowerings of their nodes, with counts.
+    the largest absolute error, -1 if that is infinite or NaN. `lowerings` has, for each ATen target, the number of its
+    nodes by lowering.
     """
 
     call: str
@@ -86,7 +91,8 @@ class PairResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """The result of an operator with one dtype: the worst outcome of its calls.
 
     `outcomes` counts calls by outcome; `reached` has for each of `STEPS` the number of calls that completed it.
-    `findings` are the calls with reasons. `skipped` says why there was no call. `backward` is that of the plan.
+    `findings` are the calls with reasons. `tolerance` is the one for results of this dtype, as text. `skipped` says why
+    there was no call. `backward` is that of the plan.
     """
 
     op: str
@@ -206,7 +212,8 @@ class PairChecked(Message, frozen=True):
 class CoverageJob(Message, frozen=True):
     """Check a pair in a fork, without the calls numbered `finished`; with `joint`, first all calls in one program.
 
-    Answered by `CallStarted` before each program, `CallChecked` for each call, and `JobDone`.
+    At most `samples` samples are called. `options` are those of the `torch.compile` backend. Answered by `CallStarted`
+    before each program, `CallChecked` for each call, and `JobDone`.
     """
 
     pair: OpDtypePair
@@ -218,7 +225,7 @@ class CoverageJob(Message, frozen=True):
 
 
 class CallStarted(Message, frozen=True):
-    """The check of call number `number` starts, or that of all calls in one program (-1)."""
+    """The check of call number `number` starts, or that of all calls in one program (-1); `text` describes it."""
 
     number: int
     text: str

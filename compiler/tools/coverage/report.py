@@ -26,10 +26,10 @@ _COUNTED_OUTCOMES = ("compiled", "torch-mlir", "eager", "wrong", "error", "crash
 
 
 def summary(results: Sequence[PairResult], core: Sequence[CoreOp]) -> dict[str, Any]:
-    """Returns the statistics of results, by dtype and in total, and of Core ATen.
+    """Returns the statistics of results: `dtypes` has those of each dtype, `all` of all, `core` those of Core ATen.
 
-    They are numbers of pairs by outcome, numbers of calls by completed step, and shares of compiled pairs, in the pairs
-    that PyTorch can capture: pairs that Dynamo rejects, or without samples, do not count.
+    They are the numbers of pairs by outcome and of calls by completed step, and the shares of compiled pairs. Shares
+    are of the pairs that PyTorch can capture: pairs that Dynamo rejects, or without samples, do not count.
     """
     dtypes = sorted({result.dtype for result in results})
     by_dtype = {dtype: _statistics([r for r in results if r.dtype == dtype]) for dtype in dtypes}
@@ -50,7 +50,7 @@ def _core_statistics(core: Sequence[CoreOp]) -> dict[str, Any]:
 def _statistics(results: Sequence[PairResult]) -> dict[str, Any]:
     outcomes = Counter[str](result.outcome for result in results)
     captured = sum(count for outcome, count in outcomes.items() if outcome not in ("refused", "skipped"))
-    ours, theirs = outcomes["compiled"], outcomes["torch-mlir"]
+    compiled_here = outcomes["compiled"]
     reached = [sum(r.reached[step] for r in results if r.reached) for step in range(len(STEPS))]
     return {
         "pairs": len(results),
@@ -58,13 +58,13 @@ def _statistics(results: Sequence[PairResult]) -> dict[str, Any]:
         "calls": sum(sum(result.outcomes.values()) for result in results),
         **dict(zip(STEPS, reached, strict=True)),
         "captured": captured,
-        "compiled_here": round(ours / captured, 4) if captured else None,
-        "without_eager": round((ours + theirs) / captured, 4) if captured else None,
+        "compiled_here": round(compiled_here / captured, 4) if captured else None,
+        "without_eager": round((compiled_here + outcomes["torch-mlir"]) / captured, 4) if captured else None,
     }
 
 
 def statistics_text(statistics: dict[str, Any]) -> str:
-    """Returns tables of pairs by dtype and outcome, and of calls by completed step."""
+    """Returns a `summary` as tables of pairs by dtype and outcome, and of calls by completed step."""
     names = [*statistics["dtypes"], "all"]
     rows = [*statistics["dtypes"].values(), statistics["all"]]
     shares = [(_percent(row["compiled_here"]), _percent(row["without_eager"])) for row in rows]
@@ -122,15 +122,18 @@ def outcome_changes(before: Mapping[OpDtypePair, PairResult], results: Sequence[
 
 
 def conclusions(statistics: dict[str, Any]) -> str:
-    """Returns the most frequent reasons and the changes of a summary that has them, and what to run next."""
-    top, outcome_changes = statistics["reasons"], statistics["changed"]
+    """Returns the most frequent reasons, the changed outcomes, and the command to run next, as text.
+
+    `statistics` is a `summary` with two more entries: `reasons` from `top_reasons`, `changed` from `outcome_changes`.
+    """
+    top, changes = statistics["reasons"], statistics["changed"]
     lines = ["most frequent reasons of the pairs that are not compiled here"] if top else []
     lines += [
         f"{row['pairs']:>6} {_percent(row['share']):>8}  {row['outcome']}: {row['reason']} (such as {row['for']})"
         for row in top
     ]
-    lines += ["changed since the last results"] if outcome_changes else []
-    for entry in outcome_changes:
+    lines += ["changed since the last results"] if changes else []
+    for entry in changes:
         more = f" and {len(entry['pairs']) - _MAX_NAMED} more" if len(entry["pairs"]) > _MAX_NAMED else ""
         named = ", ".join(entry["pairs"][:_MAX_NAMED])
         lines.append(f"{len(entry['pairs']):>6}  {entry['before']} -> {entry['after']}: {named}{more}")
@@ -172,12 +175,17 @@ def _percent(share: float | None) -> str:
 def _table(heading: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
     cells = [[str(cell) for cell in row] for row in (heading, *rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(heading))]
-    lines = [
-        [row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))] for row in cells
+    aligned_rows = [
+        [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        for row in cells
     ]
-    return "\n".join("  ".join(words) for words in lines)
+    return "\n".join("  ".join(row) for row in aligned_rows)
 
 
+# ---- the page --------------------------------------------------------------------------------------------------------
+
+
+# The titles of the page's sections, by outcome of their pairs.
 _SECTIONS = {
     "crash": "The process ended",
     "timeout": "No answer in time",
@@ -264,9 +272,9 @@ def _page_rows(results: Sequence[PairResult]) -> Iterable[tuple[str, str, str]]:
 
 
 def _page_table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [heading, ["---"] * len(heading), *rows]
-    return "\n".join("| " + " | ".join(_cell(word) for word in line) + " |" for line in lines)
+    all_rows = [heading, ["---"] * len(heading), *rows]
+    return "\n".join("| " + " | ".join(_escape_cell(text) for text in row) + " |" for row in all_rows)
 
 
-def _cell(word: str) -> str:
-    return word.replace("|", "\\|").replace("<", "&lt;")
+def _escape_cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;")

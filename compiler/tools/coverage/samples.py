@@ -39,16 +39,16 @@ def core_ops() -> list[CoreOp]:
     ops = []
     for op in _core_overloads():
         functional = _functional_overload(op)
-        cls = classes.get(target_key(functional))
+        op_class = classes.get(target_key(functional))
         lowered: tuple[str, ...] = ()
-        if cls is not None:
-            lowered = tuple(name for name, registry in all_registries.items() if cls.__name__ in registry)
+        if op_class is not None:
+            lowered = tuple(name for name, registry in all_registries.items() if op_class.__name__ in registry)
         if not lowered and op in RULES and op not in decompositions:
             lowered = (_COMPLEX_RULES,)
         if op is torch.ops.aten._local_scalar_dense.default:
             lowered = (BETWEEN,)
         decomposed = functional in decompositions or functional in DISTRIBUTION_RULES or _is_composite(functional)
-        eager_reason = "" if cls is None or lowered or functional in DISTRIBUTION_RULES else cls.only_eager
+        eager_reason = "" if op_class is None or lowered or functional in DISTRIBUTION_RULES else op_class.only_eager
         ops.append(CoreOp(target_key(op), lowered, not lowered and decomposed, eager_reason))
     return ops
 
@@ -76,6 +76,8 @@ def _core_overloads() -> Iterator[torch._ops.OpOverload]:
             yield from (op for op in overloads if torch.Tag.core in op.tags)
 
 
+# ---- calls and their gradients ---------------------------------------------------------------------------------------
+
 # The seed of all random numbers of a check: of samples, programs and gradients.
 SEED = 0
 
@@ -85,7 +87,7 @@ CallArguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class Gradients(NamedTuple):
-    """The gradients: one dense tensor for each leaf; `any_depends` says whether a result depends on any leaf."""
+    """The gradients: one dense tensor for each leaf; `any_depends` says whether any result depends on any leaf."""
 
     tensors: tuple[torch.Tensor, ...]
     any_depends: bool
@@ -124,7 +126,8 @@ class SampleCall:
     """A call with the arguments of a sample: `function(*args, **kwargs)`; `text` describes the arguments.
 
     Gradients are computed of `differentiable(result)`, the part of a result that OpInfo defines as unique, for example
-    without the signs of eigenvectors. `writes` says that the function writes to its first argument.
+    without the signs of eigenvectors. With `writes`, the function writes to its first argument while autograd records
+    it, so the argument is copied before the call (`prepare`).
     """
 
     function: Callable[..., object]
@@ -139,12 +142,12 @@ class SampleCall:
         return copy.deepcopy((self.args, self.kwargs))
 
     def prepare(self, arguments: CallArguments) -> CallArguments:
-        """Returns the arguments `arguments` with a copy of the tensor that `function` writes to, if it writes.
-
-        Eager does not allow writes to leaves of autograd's graph.
-        """
+        """Returns `arguments`, with `writes` the first one copied: autograd does not allow writes to leaves."""
         (first, *others), kwargs = arguments
         return (tree_map_only(torch.Tensor, torch.clone, first) if self.writes else first, *others), kwargs
+
+
+# ---- PyTorch's operator database -------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=1)
@@ -242,22 +245,20 @@ def _select_accepted(candidates: Iterable[SampleCall], limit: int, backward: boo
     return accepted
 
 
-def _spread_out(items: Sequence[SampleCall]) -> list[SampleCall]:
+def _spread_out(calls: Sequence[SampleCall]) -> list[SampleCall]:
     """Reorders the calls so that any prefix is spread over the list: first, last, the middle, the quarters."""
-    order, step = [0, len(items) - 1], len(items)
+    order, step = [0, len(calls) - 1], len(calls)
     while step > 1:
         step = (step + 1) // 2
-        order += range(step, len(items), step)
-    return [items[i] for i in dict.fromkeys(order) if 0 <= i < len(items)]
+        order += range(step, len(calls), step)
+    return [calls[i] for i in dict.fromkeys(order) if 0 <= i < len(calls)]
 
 
 def _describe(sample: SampleInput) -> str:
     """Returns the shapes, dtypes, layouts and plain values of a sample; samples with equal texts are duplicates."""
-    parts = [sample.input, *sample.args]
-    words = [_describe_value(part) for part in parts] + [
-        f"{key}={_describe_value(value)}" for key, value in sample.kwargs.items()
-    ]
-    return "(" + ", ".join(words) + ")"
+    arguments = [_describe_value(value) for value in (sample.input, *sample.args)]
+    arguments += [f"{key}={_describe_value(value)}" for key, value in sample.kwargs.items()]
+    return f"({', '.join(arguments)})"
 
 
 def _describe_value(value: object) -> str:
@@ -275,7 +276,7 @@ class _TensorDescription:
             self._text += f" {tensor.layout}"
         elif not tensor.is_contiguous():
             self._text += f" strides {tuple(tensor.stride())}"
-        if tensor.is_conj() or tensor.is_neg():
+        if tensor.is_conj() or tensor.is_neg():  # conjugated or negated when read
             self._text += " lazy"
 
     def __repr__(self) -> str:

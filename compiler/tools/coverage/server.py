@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import runpy
 
+import torch
+
+from buddy.compiler.mlir.bindings import PACKAGE, version
+from buddy.compiler.ops import registries
+from buddy.compiler.passes.pass_runner import own_passes
 from buddy.compiler.support.processes.channel import Channel, serves
 from buddy.compiler.tools.coverage.plan import CheckPair, CoverageListing, ListPairs, PairChecked, PairsListed
+from buddy.compiler.tools.coverage.samples import core_ops, list_pairs, op_infos
+from buddy.compiler.tools.coverage.worker import CoverageWorker
 
 
 @serves(ListPairs | CheckPair)
 def serve(channel: Channel) -> None:
+    """Answers one `ListPairs`, then any number of `CheckPair`, until the channel closes."""
     plan = channel.receive().plan
     _warm_up()
     for path in plan.extensions:
         runpy.run_path(path)
-    from buddy.compiler.tools.coverage.samples import core_ops, list_pairs
-    from buddy.compiler.tools.coverage.worker import CoverageWorker
-
-    channel.send(PairsListed(CoverageListing(list_pairs(plan), core_ops(), _versions())))
+    versions = {"torch": str(torch.__version__), PACKAGE: version()}
+    channel.send(PairsListed(CoverageListing(list_pairs(plan), core_ops(), versions)))
     worker = CoverageWorker(plan)
     try:
         while (request := channel.receive()) is not None:
@@ -31,22 +37,8 @@ def serve(channel: Channel) -> None:
 
 
 def _warm_up() -> None:
-    """Imports all that workers need, without running ops: a fork after a use of torch's thread pool would hang."""
-    import torch
-
+    """Loads what workers need, without running ops: torch's thread pool, once started, hangs in forked processes."""
     torch.set_num_threads(1)
-    from buddy.compiler.ops import registries
-    from buddy.compiler.passes.pass_runner import own_passes
-    from buddy.compiler.tools.coverage.samples import op_infos
-
     op_infos()
     registries()
     own_passes()
-
-
-def _versions() -> dict[str, str]:
-    import torch
-
-    from buddy.compiler.mlir.bindings import PACKAGE, version
-
-    return {"torch": str(torch.__version__), PACKAGE: version()}

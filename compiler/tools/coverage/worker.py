@@ -12,7 +12,7 @@ import msgspec
 from buddy.compiler.protocol.worker_messages import Message
 from buddy.compiler.support.processes.channel import Channel
 from buddy.compiler.support.processes.forks import ForkedWorker
-from buddy.compiler.tools.coverage.check import check
+from buddy.compiler.tools.coverage.check import check, tolerance_of
 from buddy.compiler.tools.coverage.plan import (
     RIGHT_OUTCOMES,
     CallChecked,
@@ -31,13 +31,14 @@ from buddy.compiler.tools.coverage.samples import SampleCall, accepted_calls, op
 JOINT = -1
 
 
-def serve(channel: Channel) -> None:
-    """Runs in the fork: receives jobs, and sends progress and results."""
+def _serve_jobs(channel: Channel) -> None:
+    """Runs jobs in the fork until the channel closes."""
     while (job := channel.receive()) is not None:
         _run_job(job, channel.send)
 
 
 def _run_job(job: CoverageJob, send: Callable[[Message], None]) -> None:
+    """Checks the calls of a pair, jointly if possible, else one by one; sends the messages that `CoverageJob` names."""
     try:
         sample_calls = accepted_calls(job.pair, job.samples, job.backward)
     except Exception as error:
@@ -56,8 +57,8 @@ def _run_job(job: CoverageJob, send: Callable[[Message], None]) -> None:
 def _check_jointly(job: CoverageJob, sample_calls: list[SampleCall], send: Callable[[Message], None]) -> bool:
     """Checks all calls as one program; if it was captured and is right, sends a result for each call.
 
-    Returns whether that was the case: then no call has to be checked alone. If a part of the program runs in eager,
-    each call counts as eager.
+    Returns whether it did; if not, each call has to be checked alone. If any node of the program runs in eager, each
+    call counts as eager.
     """
     send(CallStarted(JOINT, f"{len(sample_calls)} calls in one program"))
     finding = check(job.pair, sample_calls, job.options, job.backward)
@@ -72,11 +73,15 @@ def _check_jointly(job: CoverageJob, sample_calls: list[SampleCall], send: Calla
 
 @dataclass
 class _Progress:
-    """The results for a pair so far, by number of the call, and the number and text of the call that is running."""
+    """The results for a pair so far, by number of the call, and the running call.
+
+    `current_call` is its number, `JOINT` for all calls in one program, `None` while the samples are made; `text`
+    describes it. `joint` says whether to try all calls in one program first.
+    """
 
     current_call: int | None = None
     text: str = ""
-    found: dict[int, CallResult] = field(default_factory=dict)
+    results: dict[int, CallResult] = field(default_factory=dict)
     joint: bool = True
 
 
@@ -97,19 +102,19 @@ class CoverageWorker:
         backward, skip_reason = self._plan.backward, None
         while skip_reason is None:
             fork = self._get_fork()
-            job = CoverageJob(pair, self._plan.samples, options, progress.joint, frozenset(progress.found), backward)
+            job = CoverageJob(pair, self._plan.samples, options, progress.joint, frozenset(progress.results), backward)
             try:
                 fork.send(job)
             except BrokenPipeError:
                 self.close()  # the fork exited between two jobs: another fork takes this job
                 continue
-            skip_reason = self._follow(fork, progress)
+            skip_reason = self._receive_results(fork, progress)
         seconds = time.perf_counter() - start
-        if not progress.found:
+        if not progress.results:
             return PairResult(
                 pair.op, pair.dtype, "skipped", skipped=skip_reason, seconds=round(seconds, 2), backward=backward
             )
-        findings = [progress.found[number] for number in sorted(progress.found)]
+        findings = [progress.results[number] for number in sorted(progress.results)]
         return make_pair_result(pair, findings, seconds, self._tolerance_text(pair), backward)
 
     def close(self) -> None:
@@ -118,21 +123,20 @@ class CoverageWorker:
         self._fork = None
 
     def _tolerance_text(self, pair: OpDtypePair) -> str:
-        from buddy.compiler.tools.coverage.check import tolerance_of
-
         tolerance, source = tolerance_of(op_infos()[pair.op], torch_dtype(pair.dtype))
         return f"{tolerance} ({source})"
 
     def _get_fork(self) -> ForkedWorker:
         if self._fork is None or not self._fork.alive:
             self.close()
-            self._fork = ForkedWorker(serve, CoverageJob, CallStarted | CallChecked | JobDone)
+            self._fork = ForkedWorker(_serve_jobs, CoverageJob, CallStarted | CallChecked | JobDone)
         return self._fork
 
-    def _follow(self, fork: ForkedWorker, progress: _Progress) -> str | None:
-        """Handles the fork's messages until the pair is done or the fork ends.
+    def _receive_results(self, fork: ForkedWorker, progress: _Progress) -> str | None:
+        """Records the fork's messages in `progress` until the pair is done or the fork ends.
 
-        Returns the reason if the pair has no call, else ""; `None` if another fork has to check the remaining calls.
+        Returns `None` if another fork has to check the remaining calls, else the reason why the pair has no call, "" if
+        it has one.
         """
         progress.current_call = None
         while True:
@@ -145,18 +149,18 @@ class CoverageWorker:
             if isinstance(message, CallStarted):
                 progress.current_call, progress.text = message.number, message.text
             elif isinstance(message, CallChecked):
-                progress.found[message.number] = message.result
+                progress.results[message.number] = message.result
             else:
                 return str(message.skipped)
 
     def _record_crash(self, progress: _Progress, outcome: Any, cause: str) -> str | None:
-        """Records that the fork crashed or sent nothing for too long; returns the same as `_follow`."""
+        """Records that the fork crashed or sent nothing for too long; returns what `_receive_results` does."""
         self.close()
         if progress.current_call is None:
             return f"its samples cannot be made: {cause}"
         progress.joint = False
         if progress.current_call == JOINT:
             return None
-        progress.found[progress.current_call] = CallResult(progress.text, outcome, 0, (cause,))
+        progress.results[progress.current_call] = CallResult(progress.text, outcome, 0, (cause,))
         # The other calls would most likely time out too.
         return "" if outcome == "timeout" else None

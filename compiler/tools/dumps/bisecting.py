@@ -35,7 +35,7 @@ class BisectionError(BuddyError):
 
 @dataclass
 class Suspect:
-    """A stage with its text, and its number in the dump; `None` for a stage of a re-run."""
+    """A stage with its text, "" before it is read; `number` is that in the dump, `None` for a stage of a re-run."""
 
     stage: DumpStage
     text: str
@@ -125,6 +125,7 @@ class StageBisection:
 
     def __init__(self, dump: Dump, failure: Failure, on_progress: OnProgress) -> None:
         self._dump, self._failure, self._on_progress = dump, failure, on_progress
+        # Whether a text that has been tested shows the failure, by the digest of its stage.
         self._results_by_digest: dict[str, bool] = {}
 
     def run(self, numbers: Sequence[int]) -> FirstFailure:
@@ -141,7 +142,10 @@ class StageBisection:
         return Suspect(self._dump.stages[number], "", number)
 
     def _store_failure_message(self, last: Suspect, folder: Path) -> None:
-        """Runs the command on the last text. From then on, the failure is that with the same message."""
+        """Runs the command on the last text; from then on, only a failure with the same message counts.
+
+        Raises `BisectionError` if that text does not show the failure.
+        """
         path = self._write_text(last, folder)
         result = execute(self._failure, str(path))
         if not shows_failure(self._failure, result):
@@ -152,7 +156,7 @@ class StageBisection:
         self._results_by_digest[last.stage.digest] = True
 
     def _find_first(self, suspects: Sequence[Suspect], folder: Path) -> int:
-        """Returns the first of the suspects that shows the failure, which the last one shows."""
+        """Returns the index of the first suspect that shows the failure, by bisection; the last one must show it."""
         low, high = -1, len(suspects) - 1
         while high - low > 1:
             # The first text is tested at once: if it shows the failure, no pass of the dump is the cause.
@@ -174,6 +178,7 @@ class StageBisection:
         return self._results_by_digest[digest]
 
     def _write_text(self, suspect: Suspect, folder: Path) -> Path:
+        """Writes the text of a stage to a file, and returns its path."""
         path = folder / f"stage{LANGUAGES[suspect.stage.language].suffix}"
         suspect.text = suspect.text or read_text(self._dump, suspect.stage)
         path.write_text(suspect.text, encoding="utf-8")

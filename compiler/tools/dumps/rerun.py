@@ -36,7 +36,7 @@ from buddy.compiler.protocol.recipe import file_option
 from buddy.compiler.support.files import scratch_folder
 from buddy.compiler.support.processes.lifetime import describe_exit, kill_group, start_with_pipe
 
-# The time between two checks whether the process has ended, and the maximum size of the diagnostics that are shown.
+# The seconds between two checks whether the process has ended, and the maximum size of the diagnostics that are shown.
 _POLL_SECONDS = 0.05
 _MAX_MESSAGES_BYTES = 64 << 10
 _ERROR = re.compile(r"error: (.*)")
@@ -92,7 +92,10 @@ class _BaseRun:
 
 
 class Rerunner:
-    """Runs steps of one dump, which has `count` stages, again; caches the results of re-runs without skipped steps."""
+    """Runs steps of one dump again; caches the results of re-runs without skipped steps.
+
+    `count` is the number of stages of the dump at the start.
+    """
 
     def __init__(self, dump: Dump) -> None:
         self._dump, self.count = dump, len(dump.stages)
@@ -315,11 +318,13 @@ def _split_messages(stderr_path: Path, log: Path) -> str:
 
 
 def _first_error(execution: RerunExecution) -> str:
+    """Returns the first error of `mlir-opt`, or how it ended."""
     match = _ERROR.search(execution.messages)
     return match[1].strip() if match is not None else describe_exit(execution.code)
 
 
 def _input_problem(mlir_opt: MlirTool, dump: Dump, start: RerunStart, execution: RerunExecution) -> Diagnostic:
+    """Returns the error of a run that ended before its first step: `mlir-opt` rejects the pipeline or the text."""
     stage, error = dump.stages[start.stages[0]], _first_error(execution)
     if "PassPipeline" in execution.messages or "Pass-Options-Parser" in execution.messages:
         what = f"{mlir_opt.name} does not know the pipeline of the dump: {error}"
@@ -330,6 +335,7 @@ def _input_problem(mlir_opt: MlirTool, dump: Dump, start: RerunStart, execution:
 
 
 def _failure_diagnostic(mlir_opt: MlirTool, execution: RerunExecution) -> Diagnostic | None:
+    """Returns the error of the step that failed in a run, `None` if all succeeded."""
     if not execution.code:
         return None
     failed = next((stage for stage in reversed(execution.dump.stages) if stage.failed), execution.dump.stages[-1])
@@ -339,6 +345,7 @@ def _failure_diagnostic(mlir_opt: MlirTool, execution: RerunExecution) -> Diagno
 
 
 def _describe_run(mlir_opt: MlirTool, base: _BaseRun, count: int, unsafe: Collection[int]) -> Iterator[str]:
+    """Yields the notes on a re-run of `count` steps, without the steps `unsafe`, whose options name files."""
     steps = base.pipeline.steps
     if base.difference is not None:
         step = steps[base.difference]
@@ -361,9 +368,9 @@ def _combine_stages(
 ) -> Dump:  # fmt: skip
     """Returns the stages of a dump before group `first_group` of the pipeline, followed by those of a re-run.
 
-    `user_numbers` maps the indices of steps to the numbers that the user sees. The stages of the skipped steps
-    (`left_out`) keep their positions, with the text of the stage before. The stages of steps before the start of the
-    re-run are those of the dump.
+    `again` is the dump of the re-run. `user_numbers` maps the indices of steps to the numbers that the user sees. The
+    stages of the skipped steps (`left_out`) keep their positions, with the text of the stage before. The stages of
+    steps before the start of the re-run are those of the dump.
     """
     numbers = StepNumbers()
     step_numbers = [numbers.add(stage) for stage in dump.stages]
@@ -394,10 +401,10 @@ def _combine_stages(
             if step is None or step not in left_out:
                 add_recorded(number)
                 continue
-            shown = next((other for other in reversed(result.stages) if other.anchor == stage.anchor), stage)
+            previous = next((other for other in reversed(result.stages) if other.anchor == stage.anchor), stage)
             result.add(
                 dataclasses.replace(
-                    shown, title=stage.title, ran_on=stage.ran_on, origin="skipped", deltas=(), failed=False,
+                    previous, title=stage.title, ran_on=stage.ran_on, origin="skipped", deltas=(), failed=False,
                     step=user_numbers[step],
                 )
             )  # fmt: skip

@@ -31,11 +31,13 @@ class RecordedValues:
 
 @dataclass
 class RecordedCompile:
-    """A compilation that is being recorded.
+    """A compilation that is being recorded; sources are as the user writes them (`guards.as_written`).
 
-    `info` is its entry in the report, `tree` its guards, `reasons` are those for which earlier code was not reused.
-    `frames` are the user's lines that read each source, and `closure` the variables of enclosing functions. `counts`
-    are the checks of its guards and the calls of its code, -1 if unknown; `failed` counts failures by source.
+    `index` is its position in the report and `info` its entry there. `process` names the process, "" for the only one.
+    `tree` has its guards. `reasons` are those for which earlier code was not reused. `frames` are the user's lines that
+    read each source, and `closure` the variables of enclosing functions. `counts` are the checks of its guards and the
+    calls of its code, -1 if unknown; `failed` counts failures by source. `tensor_facts` are the tensors that Dynamo has
+    described, by the numbers of the describer and of the tensor. A `closed` compilation gets no further records.
     """
 
     index: int
@@ -48,7 +50,6 @@ class RecordedCompile:
     closure: frozenset[str] = frozenset()
     counts: tuple[int, int] = (-1, -1)
     failed: dict[str, int] = field(default_factory=dict)
-    tensor_sources: dict[tuple[int, int], str] = field(default_factory=dict)
     tensor_facts: dict[tuple[int, int], TensorFacts] = field(default_factory=dict)
     closed: bool = False
 
@@ -99,6 +100,7 @@ def _recorded_value(compile_: RecordedCompile, source: str) -> str:
 
 
 def _facts(compile_: RecordedCompile | None, source: str) -> TensorFacts | None:
+    """Returns what is known of a tensor: from Dynamo's description of it, else from its guard; `None` if nothing."""
     if compile_ is None:
         return None
     guarded, described = compile_.tree.tensors.get(source), compile_.values.tensors.get(source)
@@ -108,5 +110,6 @@ def _facts(compile_: RecordedCompile | None, source: str) -> TensorFacts | None:
 
 
 def _size_at(facts: TensorFacts | None, index: int) -> str:
+    """Returns the size along dim `index`, "" if it is unknown or not fixed (`*`)."""
     sizes = facts.size.strip("[]").split(", ") if facts is not None and facts.size else []
     return sizes[index] if index < len(sizes) and sizes[index] != "*" else ""

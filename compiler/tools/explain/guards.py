@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from buddy.compiler.protocol.dynamo import UserFrame
 
-# What guards of each class of Dynamo check.
+# What Dynamo's classes of guards check. The values are the kinds of guards in the report.
 _KINDS = {
     "TENSOR_MATCH": "tensor",
     "EQUALS_MATCH": "value",
@@ -52,7 +52,8 @@ _LIBRARY_SOURCE = re.compile(
     r"\b__import_|G\['__builtins|_(?:global_)?(?:forward|backward)(?:_pre)?_hooks|__code__\.co_"
     r"|\.(?:__dict__|_modules|_parameters|_buffers)$"
 )
-# Parts of the printed tree.
+# Parts of the printed tree: an indented line; a manager, which checks the value of one source; a guard of the manager
+# above it; the comment after a guard, with the user's line.
 _INDENT = re.compile(r"^((?:\| )*)\+- (.*)$")
 _SOURCE = re.compile(r"(?:Manager|KeyManager|ValueManager): .*?source=(.*?)(?:, accessed_by=|, type=<|$)")
 _LEAF = re.compile(r"^([A-Z][A-Z_0-9]+|LAMBDA_GUARD): (.*)$")
@@ -63,17 +64,22 @@ _TENSOR = re.compile(
     r"check_tensor\((.*?), \w+, (DispatchKeySet\([^)]*\)), (\S+), device=(.*?), requires_grad=(\w+), "
     r"size=(\[.*?\]), stride=(\[.*?\])\)"
 )
+# Parts of sources, which Dynamo writes as Python expressions: `L['self']._modules['head']`.
 _LOCAL = re.compile(r"\bL\[['\"](\w+)['\"]\]")
 _GLOBAL = re.compile(r"\bG\[['\"](\w+)['\"]\]")
 _MEMBER = re.compile(r"\._(?:modules|parameters|buffers)\[['\"](\w+)['\"]\]")
 _CODE = re.compile(r"\.__code__\b|\.__closure__\[\d+\]\.cell_contents\b")
+# Sizes, strides, and the operators that only expressions of symbolic sizes have.
 _SIZES = re.compile(r"\.(?:size|stride)\(\)\[|\.storage_offset\(\)|\b[su]\d+\b|Mod\(|FloorDiv\(")
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 
 
 @dataclass
 class TensorFacts:
-    """What a guard checks of a tensor. Sizes and strides are texts such as `[2, 4]`; "" is unknown."""
+    """What a guard checks of a tensor, as texts, such as `[2, 4]` for sizes and strides; "" is unknown.
+
+    `*` in sizes and strides stands for any number. `keys` are the dispatch keys, as Dynamo prints them.
+    """
 
     size: str = ""
     stride: str = ""
@@ -95,7 +101,11 @@ class TensorFacts:
 
 @dataclass
 class GuardLine:
-    """A guard of the printed tree. `source` is as in Dynamo, such as `L['x']`; `frame` may have a shortened path."""
+    """A guard of the printed tree: what it checks (a value of `_KINDS`), and its condition in the user's terms.
+
+    `source` is as in Dynamo, such as `L['x']`. `frame` is the user's line that made the guard necessary; its path may
+    be shortened.
+    """
 
     kind: str
     expression: str
@@ -105,6 +115,7 @@ class GuardLine:
 
     @property
     def key(self) -> str:
+        """The source as the user writes it."""
         return as_written(self.source)
 
     @property
@@ -129,6 +140,7 @@ def is_library_source(source: str) -> bool:
 
 def read_tree(text: str) -> GuardTree:
     """Reads the tree of guards that Dynamo prints."""
+    # `sources` has the source of the last manager at each depth.
     tree, sources = GuardTree(), dict[int, str]()
     for line in text.splitlines():
         match = _INDENT.match(line.strip("\t "))
@@ -151,6 +163,7 @@ def read_tree(text: str) -> GuardTree:
 
 
 def _guard(dynamo_class: str, text: str, source: str) -> GuardLine:
+    """Returns a guard from its class, the text after it, and the source of its manager, which the text may correct."""
     expression, frame = _split_comment(text)
     kind = _KINDS.get(dynamo_class, "")
     tensor = None
@@ -171,6 +184,7 @@ def _guard(dynamo_class: str, text: str, source: str) -> GuardLine:
 
 
 def _split_comment(text: str) -> tuple[str, UserFrame | None]:
+    """Splits the text of a guard into its expression and the user's line in the comment, `None` if it names none."""
     match = _COMMENT.match(text)
     if match is None:
         return text.split("  # ")[0].rstrip(), None
@@ -179,7 +193,7 @@ def _split_comment(text: str) -> tuple[str, UserFrame | None]:
     )
 
 
-# Numbers of dtypes in PyTorch's C++ code.
+# Numbers of dtypes in PyTorch's C++ code (`c10::ScalarType`).
 _DTYPES = {5: "float16", 6: "float32", 7: "float64", 15: "bfloat16"}
 
 
@@ -195,10 +209,14 @@ def _global_state(text: str) -> dict[str, str]:
 
 
 def differing_keys(before: str, after: str) -> tuple[str, str]:
-    """Returns the dispatch keys in which two of Dynamo's descriptions differ, such as `CPU, AutogradCPU`."""
-    sets = [text.removeprefix("DispatchKeySet(").rstrip(")").split(", ") for text in (before, after)]
-    first, second = ([key for key in keys if key not in other] for keys, other in (sets, sets[::-1]))
-    return ", ".join(first) or "none", ", ".join(second) or "none"
+    """Returns the dispatch keys that only one of two sets has, such as `CPU, AutogradCPU`.
+
+    The sets are texts such as `DispatchKeySet(CPU, BackendSelect)`.
+    """
+    keys_before, keys_after = (text.removeprefix("DispatchKeySet(").rstrip(")").split(", ") for text in (before, after))
+    only_before = ", ".join(key for key in keys_before if key not in keys_after)
+    only_after = ", ".join(key for key in keys_after if key not in keys_before)
+    return only_before or "none", only_after or "none"
 
 
 def kind_of_expression(expression: str) -> str:
@@ -235,15 +253,15 @@ def describe_guard(expression: str) -> str:
     match = _ID.search(expression)
     if match is None:
         return as_written(expression)
-    return (
-        f"type of {as_written(match[2])} is {match[3]}"
-        if match[1] == "type"
-        else f"{as_written(match[2])} is the same object"
-    )
+    source = as_written(match[2])
+    return f"type of {source} is {match[3]}" if match[1] == "type" else f"{source} is the same object"
 
 
 def scope_of(source: str, closure: frozenset[str] = frozenset()) -> str:
-    """Returns where the value `source`, as Dynamo names it, is found."""
+    """Returns the kind of variable that `source`, as Dynamo names it, is: "global", "attribute", "closure" or "local".
+
+    Returns "" if it is none. `closure` are the names of the function's variables from enclosing functions.
+    """
     name = _LOCAL.match(source)
     if source.startswith("G["):
         return "global"
@@ -259,7 +277,11 @@ def scope_of(source: str, closure: frozenset[str] = frozenset()) -> str:
 
 
 class Reason(NamedTuple):
-    """Dynamo's reason why a guard failed. `before` and `after` are what the text says of the values."""
+    """Dynamo's reason why a guard failed: what it checks, and its condition in the user's terms.
+
+    `source` is as Dynamo's text names it. `before` and `after` are what the text says of the checked value when it was
+    compiled and when the guard failed, "" for nothing.
+    """
 
     kind: str
     expression: str
@@ -269,13 +291,14 @@ class Reason(NamedTuple):
 
     @property
     def dynamo_source(self) -> str:
-        """The source as in guards: reasons have `x` for `L['x']`."""
+        """The source as in guards, which have `L['x']` where reasons may have `x`."""
         name = re.match(r"[A-Za-z_]\w*(?!\w|\[)", self.source)
         if name is None or self.kind in ("global state", "aliasing"):
             return self.source
         return f"L['{name[0]}']{self.source[name.end() :]}"
 
 
+# Dynamo's reasons, and the expressions in them.
 _MISMATCH = re.compile(
     r"tensor '(?P<source>.+?)' (?P<what>size|stride) mismatch at index (?P<index>\d+)\. "
     r"expected (?P<a>\S+), actual (?P<b>\S+)"
@@ -301,12 +324,11 @@ _SIZE_NAME = re.compile(r"((?:[LG]\[['\"]\w+['\"]\]|\w)[\w.\[\]'\"]*?)\.(?:size|
 def read_reason(text: str) -> Reason:
     """Reads a reason, such as `tensor 'x' size mismatch at index 0. expected 2, actual 3` or `n == 1`."""
     expression = _split_comment(text.strip())[0].splitlines()[0] if text.strip() else ""
-    for reason in _matching_reasons(expression):
-        return reason
-    return Reason("other", expression)
+    return next(_matching_reasons(expression), Reason("other", expression))
 
 
 def _matching_reasons(text: str) -> Iterator[Reason]:
+    """Yields the readings of a text by all patterns that match it, the most specific first."""
     if match := _MISMATCH.search(text):
         what, index = match["what"], match["index"]
         yield Reason(
@@ -346,7 +368,7 @@ def _matching_reasons(text: str) -> Iterator[Reason]:
         kind, before = ("type" if match[1] == "type" else "identity"), match[3] or ""
         yield Reason(kind, describe_guard(text), match[2], before if kind == "type" else "")
     if match := _LENGTH.match(text):
-        # The guards of a dict name the condition that was found: `len(d) != 1`.
+        # The reason for a dict names the condition that holds instead: `len(d) != 1`.
         yield Reason("length", as_written(f"len({match[1]}) == {match[3]}"), match[1], f"length {match[3]}")
     if match := _CONTAINS.match(text):
         before, after = ("without", "with") if match[1] else ("with", "without")
@@ -372,6 +394,7 @@ def _backend_name(description: str) -> str:
 
 # ---- what to do ------------------------------------------------------------------------------------------------------
 
+# The advice for a failed guard, by what it checks.
 _FIXES: Mapping[str, str] = {
     "size": "mark the dimension by torch._dynamo.mark_dynamic({source}, {index}), compile with dynamic=True, or pad "
     "the inputs to a few sizes",
@@ -397,7 +420,10 @@ _FIXES: Mapping[str, str] = {
 
 
 def fix_for(reason: Reason, scope: str, before: str, after: str) -> str:
-    """Returns what to change so that the guard no longer fails, "" if unknown."""
+    """Returns what to change so that the guard no longer fails, "" if unknown.
+
+    `scope` is that of `scope_of`; `before` and `after` are the values of `compilations.checked_values`.
+    """
     source = as_written(reason.source) or "the value"
     if reason.kind == "value":
         return _fix_for_value(source, scope, before, after)

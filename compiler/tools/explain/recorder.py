@@ -58,6 +58,7 @@ _MAX_CHANGES = 20
 _MAX_TEXT = 80
 # The pause in seconds between two counts of the checks of guards.
 _COUNT_SECONDS = 2.0
+# Parts of Dynamo's warning that a function reached a limit of recompilations.
 _LIMIT_WARNING = re.compile(r"torch\._dynamo hit config\.(\w+)")
 _FUNCTION_DESCRIPTION = re.compile(r"'(.+)' \((.+):(\d+)\)")
 
@@ -84,8 +85,8 @@ def _run(request: RecordScript) -> Diagnostic | None:
     try:
         os.chdir(request.directory or os.getcwd())
         location = locate_source(request.source)
-        if location.path is not None and (found := kind_of(location.path)).kind != "script":
-            what = f"{request.source} is not a script ({found.kind}): no function is compiled when it is opened"
+        if location.path is not None and (source_kind := kind_of(location.path)).kind != "script":
+            what = f"{request.source} is not a script ({source_kind.kind}): no function is compiled when it is opened"
             return Diagnostic(what, request.source, "pass a script that calls functions of torch.compile")
         with script_environment(location.path, request.arguments):
             if location.path is not None:
@@ -106,9 +107,10 @@ def _run(request: RecordScript) -> Diagnostic | None:
 
 @dataclass
 class _CountedCode:
-    """Compiled code whose guards are counted: the checks of its guards (`checked`), and those that all guards passed.
+    """Compiled code, with counts of the checks of its guards (`checked`) and of those that all guards passed (`calls`).
 
-    `values` are the descriptions of the values that its guards check, when it was compiled.
+    `serial` is its number. `sources` are the expressions of the values that its guards check, compiled; `values`
+    describe these values at the time of the compilation. Checks while `is_paused` returns True do not count.
     """
 
     serial: int
@@ -118,11 +120,13 @@ class _CountedCode:
     checked: int = 0
     calls: int = 0
 
-    def check(self, *_: object) -> bool:
+    def count_check(self, *_: object) -> bool:
+        """Counts a check: as the first guard, which always passes."""
         self.checked += not self.is_paused()
         return True
 
-    def call(self, *_: object) -> bool:
+    def count_call(self, *_: object) -> bool:
+        """Counts a call: as the last guard, which is checked only if all others have passed."""
         self.calls += not self.is_paused()
         return True
 
@@ -132,8 +136,10 @@ class Recorder:
 
     def __init__(self, send: Send) -> None:
         self._send, self._lock, self._owner = send, threading.Lock(), os.getpid()
+        # By the guard manager of the code; the list has weak references to the managers, in order of compilation.
         self._entries: weakref.WeakKeyDictionary[Any, _CountedCode] = weakref.WeakKeyDictionary()
         self._all_entries: list[tuple[_CountedCode, Any]] = []
+        # The notes that have been sent (`_reporting`).
         self._problems: set[str] = set()
         # While Dynamo looks for the guard that failed, it checks guards again.
         self._is_explaining = False
@@ -144,8 +150,8 @@ class Recorder:
         """While active, records what Dynamo does. At the end, sends the numbers of checks of guards."""
         trace, limits = logging.getLogger("torch.__trace"), logging.getLogger("torch._dynamo.convert_frame")
         with ExitStack() as stack:
-            for logger, take in ((trace, self._take_record), (limits, self._take_warning)):
-                handler = _Handler(take)
+            for logger, take_record in ((trace, self._take_record), (limits, self._take_warning)):
+                handler = _Handler(take_record)
                 logger.addHandler(handler)
                 stack.callback(logger.removeHandler, handler)
             manager = dynamo_guards.CheckFunctionManager
@@ -171,6 +177,7 @@ class Recorder:
     # ---- logs ----
 
     def _take_record(self, record: logging.LogRecord) -> None:
+        """Sends a record of the structured trace, if the report needs it."""
         fields = getattr(record, "metadata", None)
         if not isinstance(fields, dict):
             return
@@ -184,9 +191,11 @@ class Recorder:
             self._send_record(structured_record(fields, getattr(record, "payload", None) or ""))
 
     def _take_warning(self, record: logging.LogRecord) -> None:
+        """Sends `buddy_limit` for a warning that a function reached a limit of recompilations."""
         match = _LIMIT_WARNING.search(str(record.msg) % record.args if record.args else str(record.msg))
         arguments = record.args if isinstance(record.args, tuple) else ()
-        function = next((found for a in arguments if (found := _FUNCTION_DESCRIPTION.fullmatch(str(a)))), None)
+        matches = (_FUNCTION_DESCRIPTION.fullmatch(str(argument)) for argument in arguments)
+        function = next((match for match in matches if match), None)
         if match and function and len(arguments) > 1:
             fields = {
                 "setting": match[1], "limit": int(str(arguments[1])), "function": function[1], "file": function[2],
@@ -214,6 +223,7 @@ class Recorder:
         return build_guards
 
     def _add_entry(self, guards: GuardManagerWrapper, code: types.CodeType, output_graph: OutputGraph) -> None:
+        """Describes the values that the guards of new code check, sends them, and begins to count the checks."""
         sources = dict[str, types.CodeType]()
         for guard_source in _sources(guards.root):
             if not guard_source.startswith(_LIBRARY_SOURCES) and len(sources) < _MAX_SOURCES:
@@ -229,8 +239,8 @@ class Recorder:
         }  # fmt: skip
         self._record("buddy_values", fields, _current_compile())
         with self._reporting("checks of guards are not counted"):
-            guards.root.add_lambda_guard(entry.check, ["True"], None)
-            guards.root.add_epilogue_lambda_guard(entry.call, ["True"], None)
+            guards.root.add_lambda_guard(entry.count_check, ["True"], None)
+            guards.root.add_epilogue_lambda_guard(entry.count_call, ["True"], None)
         if time.monotonic() - self._counted_at > _COUNT_SECONDS:
             self._send_counts()
 
@@ -257,6 +267,7 @@ class Recorder:
         return explain_recompilation
 
     def _failure(self, cache_entry: CacheEntry, frame: FrameType, backend: object) -> dict[str, Any]:
+        """Returns the `FailureFields` for cached code whose guards failed in the call `frame`."""
         guards = cache_entry.guard_manager
         reason = dynamo_guards.get_guard_fail_reason(
             guards, cache_entry.code, frame.f_locals, cache_entry.compile_id, backend, skip_logging=True
@@ -266,17 +277,17 @@ class Recorder:
         entry = self._entries.get(guards)
         if entry is None:
             return failure
-        now = _describe_sources(entry.sources, guards, frame.f_locals)
-        changed = {
-            source: (value, now.get(source, {}))
+        values_now = _describe_sources(entry.sources, guards, frame.f_locals)
+        changes = {
+            source: (value, values_now.get(source, {}))
             for source, value in entry.values.items()
-            if value != now.get(source, {})
+            if value != values_now.get(source, {})
         }
-        info = guards.check_verbose(frame.f_locals)
-        stack = getattr(info, "user_stack", None) or ()
+        check = guards.check_verbose(frame.f_locals)
+        stack = getattr(check, "user_stack", None) or ()
         return {
             **failure, "serial": entry.serial, "frames": [_frame_fields(frame) for frame in stack],
-            "changes": _leaf_changes(changed),
+            "changes": _leaf_changes(changes),
         }  # fmt: skip
 
     def _send_counts(self) -> None:
@@ -305,19 +316,19 @@ class Recorder:
 
 
 class _Handler(logging.Handler):
-    """Passes records on to a function."""
+    """Passes records on to a function, and suppresses its errors."""
 
-    def __init__(self, take: Callable[[logging.LogRecord], None]) -> None:
+    def __init__(self, take_record: Callable[[logging.LogRecord], None]) -> None:
         super().__init__(logging.DEBUG)
-        self._take = take
+        self._take_record = take_record
 
     def emit(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(Exception):
-            self._take(record)
+            self._take_record(record)
 
 
 def _callers() -> list[tuple[str, int, str, str]]:
-    """Returns the stack of Python frames, the innermost last: Dynamo's record of a compilation lacks some of them."""
+    """Returns the user's frames on the stack, the innermost last: Dynamo's record of a compilation lacks some."""
     frames = [(frame.f_code, line) for frame, line in traceback.walk_stack(None)]
     return [
         (code.co_filename, line, code.co_name, linecache.getline(code.co_filename, line).strip())
@@ -326,6 +337,7 @@ def _callers() -> list[tuple[str, int, str, str]]:
 
 
 def _current_compile() -> str:
+    """Returns the id of the running compilation, such as `0/1`, "" if none is running."""
     compile_id = torch._guards.CompileContext.current_compile_id()
     return "" if compile_id is None else f"{compile_id.frame_id}/{compile_id.frame_compile_id}"
 
@@ -342,7 +354,10 @@ def _managers(root: GuardManager) -> Iterator[GuardManager]:
 
 
 def _sources(root: GuardManager) -> dict[str, None]:
-    """Returns the sources of a tree that have guards of their own, which those on dicts do not list."""
+    """Returns the sources of a tree whose values have guards: dicts always count, as they do not list their guards.
+
+    They are the keys of the result.
+    """
     return {
         source: None for manager in _managers(root)
         if (source := manager.get_source())[:2] in ("L[", "G[")
@@ -351,7 +366,7 @@ def _sources(root: GuardManager) -> dict[str, None]:
 
 
 def _count_failures(manager: GuardManager, failed: dict[str, int]) -> int:
-    """Adds the failures of the guards on each source; returns those of the whole tree."""
+    """Adds the numbers of failures of the guards below `manager` to `failed`, by source; returns their sum."""
     failures_of_children = sum(_count_failures(child, failed) for child in manager.get_child_managers())
     total = int(manager.fail_count())
     if (source := manager.get_source()) and total > failures_of_children:
@@ -371,6 +386,7 @@ def _frames_of(guards: Iterable[Guard]) -> dict[str, tuple[str, int, str, str]]:
 
 
 def _frame_fields(frame: traceback.FrameSummary) -> tuple[str, int, str, str]:
+    """Returns a frame as a `records.PlainFrame`."""
     return frame.filename, int(frame.lineno or 0), frame.name, (frame.line or "").strip()
 
 
@@ -380,24 +396,34 @@ def _frame_fields(frame: traceback.FrameSummary) -> tuple[str, int, str, str]:
 def _describe_sources(
     sources: Mapping[str, types.CodeType], guards: GuardManagerWrapper, local_scope: Mapping[str, object]
 ) -> dict[str, dict[str, object]]:
-    """Returns the values of sources in a scope; a source that cannot be evaluated there is left out."""
+    """Returns descriptions of the global state, and of the values of `sources` in a scope.
+
+    `local_scope` has the local variables of the function. A source that cannot be evaluated there is left out.
+    """
     names = {**(guards.closure_vars or {}), **(guards.global_scope or {}), "L": local_scope}
-    values: dict[str, dict[str, object]] = {f"{name}": {"text": text} for name, text in _global_state().items()}
+    values: dict[str, dict[str, object]] = {name: {"text": text} for name, text in _global_state().items()}
     for source, code in sources.items():
         with contextlib.suppress(Exception):
             values[source] = _describe_value(eval(code, names))
     return values
 
 
-# The description of a value before and after.
+# The descriptions of a value before and after, {} if it had none.
 Change = tuple[Mapping[str, object], Mapping[str, object]]
 
 
-def _leaf_changes(changed: Mapping[str, Change]) -> dict[str, Change]:
-    """Returns the changes, without those of objects that contain another changed value."""
-    names = sorted(changed, key=len, reverse=True)
-    kept = [n for n in names if not any(o != n and o.startswith(n) and not _has_text_change(changed[n]) for o in names)]
-    return {name: changed[name] for name in reversed(kept[-_MAX_CHANGES:])}
+def _leaf_changes(changes: Mapping[str, Change]) -> dict[str, Change]:
+    """Returns the changes without those of objects that contain another changed value, unless their texts differ too.
+
+    Returns at most `_MAX_CHANGES`, with the shortest sources first.
+    """
+
+    def is_leaf(source: str) -> bool:
+        has_changed_part = any(other != source and other.startswith(source) for other in changes)
+        return not has_changed_part or _has_text_change(changes[source])
+
+    leaves = [source for source in sorted(changes, key=len, reverse=True) if is_leaf(source)]
+    return {source: changes[source] for source in reversed(leaves[-_MAX_CHANGES:])}
 
 
 def _has_text_change(change: Change) -> bool:
@@ -405,7 +431,7 @@ def _has_text_change(change: Change) -> bool:
 
 
 def _describe_value(value: object) -> dict[str, object]:
-    """Returns a value as data: a short text, its type, and what guards check of it."""
+    """Returns a value as `records.ValueFields`: a short text, its type, and what guards check of it."""
     described: dict[str, object] = {"text": _short_text(value), "type": type(value).__qualname__}
     if isinstance(value, torch.Tensor):
         described["tensor"] = _tensor_fields(value)
@@ -416,6 +442,7 @@ def _describe_value(value: object) -> dict[str, object]:
     return described
 
 
+# The types whose `repr` describes a value: it does not contain an address.
 _REPR_TYPES = (
     int,
     float,
@@ -432,8 +459,10 @@ _REPR_TYPES = (
 
 
 def _short_text(value: object) -> str:
+    """Returns a text of at most `_MAX_TEXT` characters for plain values; names or types for others."""
     if isinstance(value, torch.Tensor):
-        return f"{_tensor_fields(value)['dtype']} {_tensor_fields(value)['size']}"
+        facts = _tensor_fields(value)
+        return f"{facts['dtype']} {facts['size']}"
     if isinstance(value, _REPR_TYPES) or (
         isinstance(value, list | tuple) and all(isinstance(v, _REPR_TYPES) for v in value[:20])
     ):
@@ -459,7 +488,7 @@ def _tensor_fields(value: torch.Tensor) -> dict[str, str]:
         "dtype": str(value.dtype).removeprefix("torch."), "requires_grad": str(value.requires_grad),
         "device": str(value.device), "size": str(list(value.shape)), "stride": "",
     }  # fmt: skip
-    with contextlib.suppress(RuntimeError):
+    with contextlib.suppress(RuntimeError):  # a sparse tensor has no strides
         facts["stride"] = str(list(value.stride()))
     return facts
 

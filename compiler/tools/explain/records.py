@@ -10,7 +10,9 @@ import msgspec
 
 from buddy.compiler.protocol.dynamo import UserFrame
 
+# Paths of installed packages and of Python, and texts in `<>` that stand for a path, except IPython's cells.
 _LIBRARY_PATH = re.compile(r"/(?:site|dist)-packages/|/lib/python3\.\d+/|^<(?!ipython)|^[^/<]|/torch/_dynamo/")
+# A frame of a printed Python traceback.
 _FRAME = re.compile(
     r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.+)\n(?:\s+(?P<text>(?!File ").*)\n?)?',
     re.MULTILINE,
@@ -22,12 +24,12 @@ _STACK_TITLE = "User stack trace:"
 # ---- the fields of records, after JSON -------------------------------------------------------------------------------
 # The versions of Dynamo write different fields, so each field of Dynamo's records may be missing.
 
-# File, line, function and text of a line.
+# A Python frame: file, line, function, and the text of the line.
 PlainFrame = tuple[str, int, str, str]
 
 
 class StackFrame(TypedDict, total=False):
-    """A frame of Dynamo's stacks; `filename` is the number of a text, or the text."""
+    """A frame of Dynamo's stacks; `filename` is the path, or the number of a path in a record `str`."""
 
     filename: int | str
     line: int
@@ -51,7 +53,7 @@ class FunctionFields(TypedDict):
 
 
 class TensorFields(TypedDict, total=False):
-    """`describe_tensor`: a tensor by number; symbolic sizes are texts."""
+    """`describe_tensor`: a tensor, numbered by `describer_id` and `id`; symbolic sizes are texts."""
 
     describer_id: int
     id: int
@@ -62,7 +64,7 @@ class TensorFields(TypedDict, total=False):
 
 
 class SourceFields(TypedDict, total=False):
-    """`describe_source`: the source of the tensor with the number `id`."""
+    """`describe_source`: the source of the tensor with the same `describer_id` and `id`."""
 
     describer_id: int
     id: int
@@ -103,7 +105,11 @@ class ValueFields(TypedDict, total=False):
 
 
 class FailureFields(TypedDict, total=False):
-    """A failed guard of the compilation `entry`; `changes` are values before and after, by source."""
+    """A failed guard of the earlier compilation `entry`, by Dynamo's id, and `serial`, by the number of our hooks.
+
+    `reason` is Dynamo's text, `frames` the user's frames that made the guard necessary. `changes` are the changed
+    values before and after, by source.
+    """
 
     entry: str
     reason: str
@@ -113,7 +119,10 @@ class FailureFields(TypedDict, total=False):
 
 
 class ValuesFields(TypedDict):
-    """`buddy_values`: the values that the guards of a compilation check, by source; `serial` numbers compilations."""
+    """`buddy_values`: the values that the guards of a compilation check, by source; `serial` numbers compilations.
+
+    `frames` are the user's lines that read each source, `closure` the names of variables of enclosing functions.
+    """
 
     serial: int
     values: dict[str, ValueFields]
@@ -122,7 +131,7 @@ class ValuesFields(TypedDict):
 
 
 class LimitFields(TypedDict, total=False):
-    """`buddy_limit`: a limit of recompilations that a function reached."""
+    """`buddy_limit`: the `setting` of `torch._dynamo.config` that limits recompilations, which a function reached."""
 
     setting: str
     limit: int
@@ -144,14 +153,14 @@ class NoteFields(TypedDict):
     note: str
 
 
-# Serial number of a compilation, checks of its guards, calls, and failures by source.
+# `buddy_counts`: serial number of a compilation, checks of its guards, calls, and failures by source.
 CountFields = tuple[int, int, int, dict[str, int]]
 
 # ---- frames and values -----------------------------------------------------------------------------------------------
 
 
 def is_user_file(path: str) -> bool:
-    """Returns whether a path is of the user's code: neither of an installed package, nor of Python."""
+    """Returns whether a path is of the user's code: neither of an installed package, nor of Python, nor empty."""
     return bool(path) and not _LIBRARY_PATH.search(path)
 
 
@@ -178,7 +187,7 @@ def tidy_frame(frame: UserFrame) -> UserFrame:
 
 
 def without_repetitions(frames: Sequence[UserFrame]) -> tuple[UserFrame, ...]:
-    """Returns the frames, without repetitions of a line: a compiled function and its wrapper."""
+    """Returns the frames without those on the line of the frame before, such as a wrapper and the wrapped function."""
     return tuple(frame for n, frame in enumerate(frames) if not n or frames[n - 1].location != frame.location)
 
 
@@ -189,11 +198,7 @@ def user_stack_of(reason: str) -> list[UserFrame]:
 
 def size_text(value: Sequence[int | str] | None) -> str:
     """Returns sizes or strides as text, such as `[2, s0]`; "" if they are unknown."""
-    return (
-        ""
-        if value is None
-        else str([str(size) if not isinstance(size, int) else size for size in value]).replace("'", "")
-    )
+    return "" if value is None else f"[{', '.join(map(str, value))}]"
 
 
 def with_size(sizes: str, index: int, size: str) -> str:
@@ -203,13 +208,16 @@ def with_size(sizes: str, index: int, size: str) -> str:
 
 
 def value_texts(before: ValueFields, after: ValueFields, kind: str = "") -> tuple[str, str]:
-    """Returns two values that our hooks have described, as texts that differ."""
+    """Returns two values that our hooks have described, as texts that differ.
+
+    `kind` is what a guard checks of them, "" for the whole values. Of two tensors, only changed properties are named.
+    """
     tensors = [value["tensor"] for value in (before, after) if "tensor" in value]
     if not kind and len(tensors) == 2:
-        changed_names = [
-            n for n in ("dtype", "size", "stride", "requires_grad", "device") if tensors[0][n] != tensors[1][n]
-        ]
-        changed_names = [name for name in changed_names if name != "stride" or "size" not in changed_names]
+        names = ("dtype", "size", "stride", "requires_grad", "device")
+        changed_names = [name for name in names if tensors[0][name] != tensors[1][name]]
+        if "size" in changed_names and "stride" in changed_names:
+            changed_names.remove("stride")  # strides follow from sizes
         first, second = (", ".join(f"{name} {tensor[name]}" for name in changed_names) for tensor in tensors)
         return first, second
     texts = [_text(value, kind) for value in (before, after)]
@@ -219,6 +227,7 @@ def value_texts(before: ValueFields, after: ValueFields, kind: str = "") -> tupl
 
 
 def _text(value: ValueFields, kind: str) -> str:
+    """Returns what guards of `kind` check of a value, or all of it."""
     if not value:
         return "nothing"
     if kind == "type":
@@ -233,16 +242,18 @@ def _text(value: ValueFields, kind: str) -> str:
 
 
 def compile_error(metrics: MetricsFields) -> str:
-    """Returns the error that ended a compilation, in one line."""
+    """Returns the error that ended a compilation, in one line, "" for none; all of its text for a recompile limit."""
     reason = str(metrics.get("fail_reason") or "").strip()
-    first = next((line.strip() for line in reason.splitlines() if line.strip()), "")
     if not metrics.get("fail_type"):
         return ""
-    if "recompile limit" in reason or "recompile_limit" in reason:
+    if is_recompile_limit(reason):
         return reason
-    return f"{str(metrics['fail_type']).rpartition('.')[2].rstrip(chr(39) + '>')}: {first}"
+    # Dynamo writes the type as `<class 'package.Error'>` or `package.Error`.
+    type_name = str(metrics["fail_type"]).rpartition(".")[2].rstrip("'>")
+    first_line = next((line.strip() for line in reason.splitlines() if line.strip()), "")
+    return f"{type_name}: {first_line}"
 
 
 def is_recompile_limit(problem: str) -> bool:
-    """Returns whether a compilation ended because its function had been compiled too often."""
+    """Returns whether the error of a compilation says that its function has been compiled too often."""
     return "recompile limit" in problem or "recompile_limit" in problem

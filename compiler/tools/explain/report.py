@@ -64,12 +64,14 @@ READ_RECORDS = frozenset(
      "compilation_metrics")
 )  # fmt: skip
 READ_ARTIFACTS = frozenset(("dynamo_graph_break_reason", "recompile_reasons", "torch_version"))
-# The kind of the guard that checks all of these properties of a tensor at once.
+# The kinds of reasons for which a guard on a tensor fails, which is one guard for all these properties.
 _TENSOR_KINDS = dict.fromkeys(("size", "rank", "stride", "dtype", "requires_grad", "device"), "tensor")
 # The maximum numbers of entries in a report. A large model has some thousand guards per compilation.
 MAX_GUARDS = 5000
 MAX_BREAKS = 1000
+# The end of the `function_title` of code after a graph break.
 _RESUMED_TITLE = re.compile(r" after line (\d+)$")
+# In Dynamo's text of a graph break: the whole function runs in eager; the titles above the user's stack.
 _SKIP_PHRASE = "which results in a skip"
 _TRACEBACK_TITLES = ("User code traceback:", "in the following user code:")
 
@@ -79,12 +81,16 @@ class ReportBuilder:
 
     def __init__(self) -> None:
         self._compiles: list[RecordedCompile] = []
+        # By process and Dynamo's id: the last compilation with that id.
         self._by_id: dict[tuple[str, str], RecordedCompile] = {}
         self._serials: dict[int, RecordedCompile] = {}
         self._breaks: list[DynamoBreak] = []
         self._limits: list[RecompileLimit] = []
+        # The texts that other records of a process refer to by number.
         self._strings: dict[tuple[str, int], str] = {}
-        self._files: dict[str, str] = {}
+        # The paths that records have named, as keys in their order.
+        self._files: dict[str, None] = {}
+        # The version of PyTorch.
         self._torch = ""
         # The folder of the package that runs the script: its frames are on every stack.
         self._runner = ""
@@ -145,7 +151,7 @@ class ReportBuilder:
         return [f for f in frames if is_user_file(f.file) and not (runner and f.file.startswith(runner))]
 
     def _note_file(self, path: str) -> None:
-        self._files.setdefault(path, path)
+        self._files[path] = None
 
     def _take_version(self, record: TraceRecord, _fields: object) -> None:
         self._torch = str(json.loads(record.payload or "{}").get("pytorch_version", ""))
@@ -157,6 +163,7 @@ class ReportBuilder:
         # The last frame is the function itself.
         user_frames = self._user_frames(callers or frames[:-1])
         if frames and (resumed := RESUME_FUNCTION.match(fields["stack"][-1].get("name", ""))):
+            # The function's own frames before its graph break are not its callers.
             while user_frames and user_frames[-1].function.partition(" after line ")[0] == resumed[1]:
                 user_frames.pop()
         compile_.info = msgspec.structs.replace(compile_.info, call=user_frames[-1] if user_frames else None)
@@ -174,12 +181,13 @@ class ReportBuilder:
         )
 
     def _take_function(self, record: TraceRecord, fields: FunctionFields) -> None:
+        """Sets the function of a compilation, and of the earlier ones of this function whose records do not."""
         compile_ = self._compile_of(record)
         self._note_file(fields["file"])
         function = function_title(fields["function"])
         function_fields = {"function": function, "file": fields["file"], "line": fields["line"]}
         compile_.info = msgspec.structs.replace(compile_.info, **function_fields)
-        for earlier in self._earlier_compiles(compile_):  # a log names a function when it is compiled again
+        for earlier in self._earlier_compiles(compile_):  # a text log names a function only when it is compiled again
             if not earlier.info.function:
                 earlier.info = msgspec.structs.replace(earlier.info, **function_fields)
 
@@ -190,7 +198,7 @@ class ReportBuilder:
         for frame in frames:
             self._note_file(frame.file)
         skipped, reason = _SKIP_PHRASE in text, message.reason
-        if skipped:
+        if skipped:  # the text has the reason to skip, then the graph break
             message = read_break(text.rpartition("Unsupported: ")[2])
             reason = message.reason or reason
         fixes = message.fixes or (BREAK_FIX,)
@@ -212,7 +220,7 @@ class ReportBuilder:
     def _take_reasons(self, record: TraceRecord, _fields: object) -> None:
         compile_ = self._compile_of(record)
         if compile_.reasons:
-            return  # the reasons of this project's hooks, which contain more
+            return  # they are those of this project's hooks, which contain more
         text = record.payload
         try:
             reasons = json.loads(text) if text.lstrip().startswith(("[", '"')) else [text]
@@ -226,11 +234,12 @@ class ReportBuilder:
         self._compile_of(record).reasons = list(fields)
 
     def _take_tensor(self, record: TraceRecord, fields: TensorFields) -> None:
-        dtype, requires_grad = (
+        facts = TensorFacts(
+            size_text(fields.get("size")),
+            size_text(fields.get("stride")),
             str(fields.get("dtype", "")).removeprefix("torch."),
             str(bool(fields.get("requires_grad"))),
         )
-        facts = TensorFacts(size_text(fields.get("size")), size_text(fields.get("stride")), dtype, requires_grad)
         self._compile_of(record).tensor_facts[fields.get("describer_id", 0), fields.get("id", 0)] = facts
 
     def _take_source(self, record: TraceRecord, fields: SourceFields) -> None:
@@ -266,10 +275,12 @@ class ReportBuilder:
         if record.compile and fields.get("function"):
             function_fields = FunctionFields(function=fields["function"], file=fields["file"], line=fields["line"])
             self._take_function(record, function_fields)
-        info, index = self._with_function(self._compile_of(record)), self._compile_of(record).index
-        limit = RecompileLimit(info.function, info.location, fields["setting"], int(fields["limit"]), index)
-        if (limit.function, limit.location) not in {(known.function, known.location) for known in self._limits}:
-            self._limits.append(limit)
+        compile_ = self._compile_of(record)
+        info = self._with_function(compile_)
+        is_known = any((info.function, info.location) == (known.function, known.location) for known in self._limits)
+        if not is_known:
+            setting, limit = fields["setting"], int(fields["limit"])
+            self._limits.append(RecompileLimit(info.function, info.location, setting, limit, compile_.index))
 
     def _with_function(self, compile_: RecordedCompile) -> DynamoCompile:
         """Returns the compilation, with the function of an earlier one if its own records do not name it."""
@@ -281,11 +292,12 @@ class ReportBuilder:
 
     def _earlier_compiles(self, compile_: RecordedCompile) -> list[RecordedCompile]:
         """Returns the earlier compilations of the same function, the newest first."""
-        function, earlier = compile_.info.id.rpartition("/")[0], list[RecordedCompile]()
+        # An id is the process, and the numbers of the function and of its compilation: `rank 0 3/1`.
+        function_id, earlier = compile_.info.id.rpartition("/")[0], list[RecordedCompile]()
         if compile_.info.number == 1:
             return earlier
         for other in reversed(self._compiles[: compile_.index]):
-            if other.info.id.rpartition("/")[0] == function:
+            if other.info.id.rpartition("/")[0] == function_id:
                 earlier.append(other)
                 if other.info.number == 1:  # earlier ones were made before Dynamo was reset
                     break
@@ -318,7 +330,7 @@ class ReportBuilder:
         self._close(record, fields)
 
     def _take_error(self, compile_: RecordedCompile, metrics: MetricsFields) -> None:
-        """Adds the graph break that ended a compilation with `fullgraph=True`: Dynamo records it as an error alone."""
+        """Adds the graph break that ended a compilation with `fullgraph=True`: Dynamo records it only as an error."""
         if not str(metrics["fail_type"]).rstrip("'>").endswith("Unsupported"):
             return
         message = read_break(str(metrics.get("fail_reason") or ""))
@@ -337,7 +349,7 @@ class ReportBuilder:
 
     def report(self, notes: Sequence[str] = (), problem: Diagnostic | None = None) -> DynamoReport:
         """Returns the report of the records so far."""
-        compiles = tuple(self._compiled(compile_) for compile_ in self._compiles)
+        compiles = tuple(self._report_compile(compile_) for compile_ in self._compiles)
         failed = {
             (failure.compile, failure.source, _TENSOR_KINDS.get(failure.kind, failure.kind))
             for compiled in compiles for failure in compiled.failures
@@ -351,7 +363,8 @@ class ReportBuilder:
             problem,
         )  # fmt: skip
 
-    def _compiled(self, compile_: RecordedCompile) -> DynamoCompile:
+    def _report_compile(self, compile_: RecordedCompile) -> DynamoCompile:
+        """Returns the entry of a compilation in the report."""
         failures = tuple(self._failure(compile_, fields) for fields in compile_.reasons)
         calls = compile_.counts[1] + 1 if compile_.counts[1] >= 0 else -1  # the first call checks no guard
         info = self._with_function(compile_)
@@ -361,6 +374,7 @@ class ReportBuilder:
         return msgspec.structs.replace(info, failures=failures, calls=calls)
 
     def _failure(self, compile_: RecordedCompile, fields: FailureFields) -> GuardFailure:
+        """Returns a failed guard of an earlier compilation, for which `compile_` was made, with advice."""
         reason = read_reason(fields["reason"])
         failed = self._by_entry(compile_, fields)
         source, scope = as_written(reason.source), ""
@@ -389,6 +403,7 @@ class ReportBuilder:
         )  # fmt: skip
 
     def _by_entry(self, compile_: RecordedCompile, fields: FailureFields) -> RecordedCompile | None:
+        """Returns the earlier compilation whose guard failed, `None` if its records are missing."""
         if "serial" in fields:
             return self._serials.get(fields["serial"])
         return next(
@@ -423,7 +438,9 @@ class ReportBuilder:
             has_not_failed = (index, line.key, line.kind) not in failed_guards and (
                 line.key in sources_with_failures or line.library
             )
-            failed = -1 if checked < 0 else 0 if has_not_failed else compile_.failed.get(line.key, 0)
+            failed = 0 if has_not_failed else compile_.failed.get(line.key, 0)
+            if checked < 0:
+                failed = -1  # unknown
             yield DynamoGuard(
                 index, line.kind, line.expression, line.key, scope_of(line.source, compile_.closure), frame,
                 checked, failed, line.library,

@@ -22,6 +22,7 @@ _PREFIX = re.compile(
 # The rest of the line in a text log: the compile id, the artifact and the message.
 _TEXT_BODY = re.compile(r"^(?:\[(?:!\d+/?)?(\d+/\d+)(?:_\d+)?\] ?)?(?:\[__(\w+)\] ?)?(.*)$")
 _RANK = re.compile(r"rank_?(\d+)")
+# Messages of text logs.
 _RECOMPILING = re.compile(r"Recompiling function (\S+) in (.+):(\d+)\s*\n")
 _LIMIT_HIT = re.compile(r"torch\._dynamo hit config\.(\w+) \((\d+)\)\s+function: '(.+?)' \((.+?):(\d+)\)")
 _COMPILE_START = re.compile(r"torchdynamo start (?:compiling|tracing) (\S+) (.+?):(\d+)")
@@ -66,7 +67,7 @@ def serve(channel: Channel) -> None:
 def read_trace(path: Path, on_progress: Callable[[float], None] = lambda done: None) -> DynamoReport:
     """Returns the report of a trace: a file, or all logs in a folder. Files that are not traces are named in its notes.
 
-    Raises `TraceError` if no file is a trace.
+    Calls `on_progress` with the share of bytes that have been read. Raises `TraceError` if no file is a trace.
     """
     files = trace_files(path)
     builder, notes, log_lines = ReportBuilder(), list[str](), 0
@@ -87,15 +88,15 @@ def read_trace(path: Path, on_progress: Callable[[float], None] = lambda done: N
                         if bytes_before + position - reported > _PROGRESS_BYTES:
                             reported = bytes_before + position
                             on_progress(min(reported / total, 1.0))
-                    notes += [] if reader.found else [f"{file} has no line of TORCH_TRACE or TORCH_LOGS"]
+                    notes += [] if reader.log_lines else [f"{file} has no line of TORCH_TRACE or TORCH_LOGS"]
         except OSError as error:
             notes.append(f"{file} cannot be read: {error.strerror or error}")
         bytes_before += size
-        log_lines += reader.found
+        log_lines += reader.log_lines
         if reader.unreadable:
             notes.append(f"{file}: {_record_count(reader.unreadable)} could not be read")
-        if reader.cut:
-            notes.append(f"{file}: {_record_count(reader.cut)} of more than {_MAX_PAYLOAD >> 20} MiB, cut")
+        if reader.truncated:
+            notes.append(f"{file}: {_record_count(reader.truncated)} of more than {_MAX_PAYLOAD >> 20} MiB, cut")
     if not log_lines:
         hint = "run the script with TORCH_TRACE=DIR, or with TORCH_LOGS=recompiles,graph_breaks,guards 2> FILE"
         reasons = f": {'; '.join(notes)}" if notes else ""
@@ -119,7 +120,7 @@ class _Message:
     """The message whose lines are being read.
 
     A structured record has `fields`, and its payload as `lines`. A message of a text log has no fields; all its lines
-    are printed with the same time and place (`origin`), compile id and artifact.
+    are printed with the same time and place (`origin`), compile id and artifact. `size` is its number of characters.
     """
 
     process: str
@@ -129,21 +130,21 @@ class _Message:
     artifact: str = ""
     lines: list[str] = field(default_factory=list)
     size: int = 0
-    is_cut: bool = False
+    is_truncated: bool = False
 
     def append(self, line: str) -> None:
         if self.size < _MAX_PAYLOAD:
             self.lines.append(line)
             self.size += len(line)
         else:
-            self.is_cut = True
+            self.is_truncated = True
 
 
 class _Reader:
     """Reads the records of one file.
 
-    `found` is the number of lines with a prefix of torch's logs, `unreadable` that of the records that cannot be
-    decoded, and `cut` that of the records that exceed `_MAX_PAYLOAD`.
+    `log_lines` is the number of lines with a prefix of torch's logs, `unreadable` that of the records that cannot be
+    decoded, and `truncated` that of the records that exceed `_MAX_PAYLOAD`.
 
     Several processes may have written the file, such as the ranks of a run to one stderr: a record belongs to the rank
     that its line names. Records without a rank belong to the process `name`.
@@ -154,7 +155,7 @@ class _Reader:
         # The open message of each process, and the process of the last line with a prefix.
         self._messages: dict[str, _Message] = {}
         self._last = name
-        self.found = self.unreadable = self.cut = 0
+        self.log_lines = self.unreadable = self.truncated = 0
 
     def records(self, stream: IO[bytes]) -> Iterator[tuple[TraceRecord, int]]:
         """Yields the records, each with the number of bytes read so far."""
@@ -166,7 +167,7 @@ class _Reader:
             if match is None:
                 self._append_payload_line(line)
                 continue
-            self.found += 1
+            self.log_lines += 1
             process = self._last = f"rank {match['rank']}" if match["rank"] else self._name
             if match["rest"].startswith("{"):
                 yield from self._finish(process, position)
@@ -210,10 +211,11 @@ class _Reader:
             message.append(line[1:])
 
     def _finish(self, process: str, position: int) -> Iterator[tuple[TraceRecord, int]]:
+        """Closes the open message of a process, and yields its records, each with `position`."""
         message = self._messages.pop(process, None)
         if message is None:
             return
-        self.cut += message.is_cut
+        self.truncated += message.is_truncated
         if message.fields is not None:
             yield structured_record(message.fields, "\n".join(message.lines), message.process), position
         else:
@@ -252,7 +254,7 @@ def _artifact_name(fields: dict[str, Any]) -> str:
 
 
 def _records_of_text(message: _Message) -> Iterator[TraceRecord]:
-    """Yields the records of a message of a text log, in the form of the structured trace."""
+    """Yields the records that a message of a text log stands for, as `ReportBuilder` takes them."""
     text = "\n".join(message.lines)
 
     def record(name: str, fields: Any, payload: str = "") -> TraceRecord:

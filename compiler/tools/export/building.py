@@ -91,6 +91,7 @@ def compiler_for(machine: Machine) -> list[str]:
 
 
 def _compile(sources: BuildSources, machine: Machine, folder: Path, openmp: bool) -> Path:
+    """Compiles the loader in `folder`; returns the path of the object."""
     (folder / f"{sources.name}.h").write_text(sources.header, encoding="utf-8")
     loader = folder / f"{sources.name}.c"
     loader.write_text(sources.loader, encoding="utf-8")
@@ -100,6 +101,7 @@ def _compile(sources: BuildSources, machine: Machine, folder: Path, openmp: bool
 
 
 def _run(command: list[str]) -> None:
+    """Runs a C compiler. Raises `ExportError` if it does not start, fails, or exceeds the time limit."""
     try:
         completed = run_owned(command, _TIMEOUT_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -39,7 +39,7 @@ class ExportTensor:
 
 @dataclass(frozen=True)
 class ExportArgument:
-    """An argument of the entry: input number `input` or weight number `weight` (the other one is -1).
+    """An argument of the entry, the compiled function: input number `input` or weight number `weight`; the other is -1.
 
     If `pack` is set, the loader packs the tensor into `bytes` bytes with that function. If only `bytes` is set, it
     copies a weight to memory that is fast to read. Otherwise it passes the tensor unchanged.
@@ -66,6 +66,7 @@ class ProgramInterface:
 
     `sources` are the numbers of the graph's placeholders: first those of `inputs`, then those of `weights`.
     `rejections` are the symbols that compiled code calls for values that eager rejects, with the error messages.
+    `entry` is the symbol of the compiled function, `arena` the bytes of scratch memory that it needs.
     """
 
     name: str

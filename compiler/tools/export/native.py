@@ -36,7 +36,7 @@ class NativeProgram:
         self._names = external_names(interface)
         context = new_context()
         module = parse_module(text, machine, context)
-        packs = dict.fromkeys(interface.packs, 2)
+        packs = dict.fromkeys(interface.packs, 2)  # with their numbers of parameters
         _check_imports(module, {FORK, *dict(interface.rejections)})
         for function in module.functions:
             if not function.is_declaration:
@@ -49,6 +49,7 @@ class NativeProgram:
         for old, new in self._names.items():
             _rename(module, old, new)
         self._text = str(module)
+        # The module after LLVM's passes, from the first use on.
         self._optimised: Any = None
 
     @property
@@ -58,7 +59,7 @@ class NativeProgram:
 
     @property
     def uses_tiles(self) -> bool:
-        """True if the code uses the tile registers of AMX, for which a process has to ask Linux."""
+        """Whether the code uses the tile registers of AMX, for which a process has to ask Linux."""
         return "@llvm.x86.tile" in self._text
 
     def assembly(self) -> str:

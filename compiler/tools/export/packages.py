@@ -21,6 +21,8 @@ from elftools.elf.elffile import ELFFile
 from buddy.compiler.codegen.machines import Machine
 from buddy.compiler.tools.export.texts import c_source
 
+# ---- static libraries ------------------------------------------------------------------------------------------------
+
 _ARCHIVE_MAGIC = b"!<arch>\n"
 _MEMBER_HEADER_BYTES = 60
 
@@ -62,6 +64,8 @@ def _defined_symbols(data: bytes) -> list[str]:
     return [symbol.name for symbol in defined if symbol["st_info"]["bind"] in ("STB_GLOBAL", "STB_WEAK")]
 
 
+# ---- safetensors -----------------------------------------------------------------------------------------------------
+
 _ALIGNMENT_BYTES = 64  # the data begin at a cache line
 
 
@@ -95,6 +99,8 @@ def write_safetensors(path: Path, tensors: Mapping[str, StoredTensor], metadata:
             file.write(tensors[name].data)
 
 
+# ---- wheels ----------------------------------------------------------------------------------------------------------
+
 # The version of the Python package in a wheel: an exported program has no version of its own.
 _WHEEL_VERSION = "0.1.0"
 # The earliest timestamp of a zip file, so that the output is deterministic.
@@ -107,7 +113,10 @@ def wheel_name(name: str, machine: Machine) -> str:
 
 
 def write_wheel(path: Path, name: str, machine: Machine, library: bytes, weights: Path, summary: str) -> None:
-    """Writes the wheel of the program `name`. Raises `OSError`."""
+    """Writes the wheel of the program `name`. Raises `OSError`.
+
+    `library` is the shared library, `weights` the safetensors file, and `summary` the line of the package's metadata.
+    """
     folder, records = f"{name}-{_WHEEL_VERSION}.dist-info", list[str]()
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
 

@@ -132,7 +132,7 @@ def _write_by_plugins(
 
 
 class _Writer:
-    """Writes the files of an order to the folder `folder`."""
+    """Writes the files of an order to `folder`, except those of plug-ins."""
 
     def __init__(
         self,
@@ -224,21 +224,23 @@ class _Writer:
         packages.write_wheel(path, self._name, self._machine, library, weights, f"Compiled from {self._program.origin}")
 
     def _write_weights(self, path: Path) -> None:
-        tensors, (_, sources) = self._program.captured.tensors, self._interface.sources
+        tensors, (_, weight_sources) = self._program.captured.tensors, self._interface.sources
         stored = {}
-        for weight, source in zip(self._interface.weights, sources, strict=True):
+        for weight, source in zip(self._interface.weights, weight_sources, strict=True):
             shape = [size for size in weight.shape if isinstance(size, int)]
             data = dense_bytes(tensors[source])
             stored[weight.name] = packages.StoredTensor(weight.element.safetensors, weight.element.bytes, shape, data)
         packages.write_safetensors(path, stored, {"format": "pt", "program": self._name})
 
     def _write_examples(self) -> None:
+        """Writes the inputs of the capture, and eager's results for them, as `.npy` files."""
         captured, interface = self._program.captured, self._interface
         results: list[torch.Tensor] = []
         if captured.eager is not None:
             torch.manual_seed(_SEED)
             results = [value for value in captured.eager(captured.tensors) if isinstance(value, torch.Tensor)]
-        inputs = [captured.tensors[source] for source in interface.sources[0]]
+        input_sources, _ = interface.sources
+        inputs = [captured.tensors[source] for source in input_sources]
         for kind, tensors in (("input", inputs), ("output", results)):
             for i, tensor in enumerate(tensors):
                 np.save(self._path(f"example/{kind}{i}.npy"), _to_numpy(tensor))
@@ -299,6 +301,7 @@ def _check_overwriting(folder: Path, file_names: Collection[str], force: bool) -
 
 
 def _move_files(scratch: Path, folder: Path, file_names: Sequence[str]) -> list[ExportedFile]:
+    """Moves the files from `scratch` to `folder`; returns them with their sizes in bytes."""
     exported = []
     for file in file_names:
         target = folder / file
@@ -309,6 +312,7 @@ def _move_files(scratch: Path, folder: Path, file_names: Sequence[str]) -> list[
 
 
 def _bytecode(text: str) -> bytes:
+    """Returns MLIR's bytecode of a module given as text."""
     from buddy.compiler.mlir.bindings import ir
     from buddy.compiler.ops.lowering import new_context
 

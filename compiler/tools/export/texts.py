@@ -9,6 +9,7 @@ from importlib import resources
 from buddy.compiler.codegen.machines import Machine
 from buddy.compiler.graph.sizes import evaluate, parse_size
 from buddy.compiler.tools.export.interface import ExportTensor, ProgramInterface
+from buddy.compiler.tools.export.names import ElementType
 from buddy.compiler.tools.export.native import external_names
 
 # The placeholders in the C sources: for the program's name, and for its tables.
@@ -54,7 +55,7 @@ def header_source(interface: ProgramInterface, origin: str, machine: Machine) ->
 
 
 def loader_tables(interface: ProgramInterface) -> str:
-    """Returns the loader's tables for this program."""
+    """Returns the loader's tables of inputs, outputs, weights, arguments and sizes for this program, in C."""
     names, sizes = external_names(interface), _SizeExpressions(interface)
     pack_of = {pack: names[f"buddy_block_{pack}"] for pack in interface.packs}
     ask_functions = [(names[symbol], text) for symbol, text in interface.rejections]
@@ -63,7 +64,7 @@ def loader_tables(interface: ProgramInterface) -> str:
         "ARGUMENTS": len(interface.arguments), "SIZES": len(interface.sizes),
         "ARENA_BYTES": f"((size_t){interface.arena})",
     }  # fmt: skip
-    weights = [f"{{{_string(w.name)}, {_type_initializer(w)}}}" for w in interface.weights]
+    weights = [f"{{{_string(w.name)}, {_type_initializer(w.element, _static_shape(w))}}}" for w in interface.weights]
     arguments = [f"{{{a.input}, {a.weight}, {pack_of.get(a.pack, 'NULL')}, {a.bytes}u}}" for a in interface.arguments]
     lines = [
         *(f"#define {key} {value}" for key, value in counts.items()),
@@ -95,8 +96,7 @@ class _SizeExpressions:
     def tensor(self, tensor: ExportTensor) -> str:
         """Returns the initializer of a tensor; the symbolic size with number n stands as -1 - n in its shape."""
         shape = [size if isinstance(size, int) else -1 - self._number(size) for size in tensor.shape]
-        words = [_string(tensor.element.safetensors), str(tensor.element.bytes), str(len(shape)), _sizes(shape)]
-        return f"{{{_string(tensor.name)}, {', '.join(words)}}}"
+        return f"{{{_string(tensor.name)}, {_type_initializer(tensor.element, shape)}}}"
 
     def function(self) -> list[str]:
         """Returns the lines of the C function that returns the value of a symbolic size by its number."""
@@ -107,6 +107,7 @@ class _SizeExpressions:
         return ["", head, uses, "  switch (which) {", *cases, "  default: return 0;", "  }", "}"]
 
     def _number(self, size: str) -> int:
+        """Returns the number of a new case of the C function, which computes the symbolic size `size`."""
         text = evaluate(parse_size(size), self._symbols, lambda number: f"INT64_C({number})", _size_operation)
         self._expressions.append(text)
         return len(self._expressions) - 1
@@ -121,6 +122,7 @@ def _size_operation(name: str, left: str, right: str) -> str:
 
 
 def _rejection_function(name: str, text: str) -> list[str]:
+    """Returns the C function that compiled code calls if eager would reject a value; the first message is kept."""
     return [f"HIDDEN void {name}(void);", f"void {name}(void) {{ refusal = refusal ? refusal : {_string(text)}; }}"]
 
 
@@ -129,9 +131,12 @@ def _array(element_type: str, name: str, items: Sequence[str], sentinel: str = "
     return [f"static const {element_type} {name}[] = {{", *(f"    {item}," for item in items), f"    {sentinel}}};"]
 
 
-def _type_initializer(tensor: ExportTensor) -> str:
-    shape = [size for size in tensor.shape if isinstance(size, int)]
-    element = tensor.element
+def _static_shape(weight: ExportTensor) -> list[int]:
+    return [size for size in weight.shape if isinstance(size, int)]
+
+
+def _type_initializer(element: ElementType, shape: Sequence[int]) -> str:
+    """Returns the part of a C initializer that `struct weight` and `NAME_tensor` share: dtype, bytes, rank, shape."""
     return f"{_string(element.safetensors)}, {element.bytes}, {len(shape)}, {_sizes(shape)}"
 
 
@@ -176,16 +181,19 @@ def _tensor_line(number: int, tensor: ExportTensor) -> str:
 def _typed_call(interface: ProgramInterface) -> list[str]:
     """Returns a C function with a typed parameter for each tensor."""
     name = interface.name
-    inputs = [(f"in{i}", f"const {tensor.element.c} *in{i}") for i, tensor in enumerate(interface.inputs)]
-    outputs = [(f"out{i}", f"{tensor.element.c} *out{i}") for i, tensor in enumerate(interface.outputs)]
-    sizes = [("sizes", "const int64_t *sizes")] if interface.sizes else []
-    parameters = ", ".join([f"{name} *opened", *(text for _, text in (*sizes, *inputs, *outputs))])
-    arrays = ", ".join(["NULL" if not inputs else "inputs", "NULL" if not outputs else "outputs"])
-    lists = [f"  const void *const inputs[] = {{{', '.join(word for word, _ in inputs)}}};"] if inputs else []
-    lists += [f"  void *const outputs[] = {{{', '.join(word for word, _ in outputs)}}};"] if outputs else []
-    call = f"  return {name}_run(opened, {'sizes' if sizes else 'NULL'}, {arrays});"
+    inputs = {f"in{i}": f"const {tensor.element.c} *in{i}" for i, tensor in enumerate(interface.inputs)}
+    outputs = {f"out{i}": f"{tensor.element.c} *out{i}" for i, tensor in enumerate(interface.outputs)}
+    sizes = {"sizes": "const int64_t *sizes"} if interface.sizes else {}
+    parameters = ", ".join([f"{name} *opened", *sizes.values(), *inputs.values(), *outputs.values()])
+    arrays = [f"  const void *const inputs[] = {{{', '.join(inputs)}}};"] if inputs else []
+    arrays += [f"  void *const outputs[] = {{{', '.join(outputs)}}};"] if outputs else []
+    arguments = ["sizes" if sizes else "NULL", "inputs" if inputs else "NULL", "outputs" if outputs else "NULL"]
+    call = f"  return {name}_run(opened, {', '.join(arguments)});"
     comment = f"/* Calls {name}_run, with a typed parameter for each tensor. */"
-    return [comment, f"static inline int {name}_call({parameters}) {{", *lists, call, "}", ""]
+    return [comment, f"static inline int {name}_call({parameters}) {{", *arrays, call, "}", ""]
+
+
+# ---- build file and README -------------------------------------------------------------------------------------------
 
 
 def cmake_text(interface: ProgramInterface, code: str) -> str:
@@ -224,13 +232,16 @@ def _object_property(code: str) -> str:
 def readme_text(
     interface: ProgramInterface, origin: str, machine: Machine, files: Collection[str], command: str
 ) -> str:
-    """Returns the README of an export: its files, and how to build and run the program."""
+    """Returns the README of an export: its files, and how to build and run the program.
+
+    `command` is the command line of the export, `origin` names the program that was compiled.
+    """
     name = interface.name
     descriptions = _file_descriptions(name)
-    listed = [f"| `{file}` | {descriptions.get(file, _describe_other_file(file))} |" for file in files]
+    table_rows = [f"| `{file}` | {descriptions.get(file, _describe_other_file(file))} |" for file in files]
     parts = [
         f"# {name}\n\nCompiled by buddy-tui from `{origin}` for {machine}:\n\n```sh\n{command}\n```\n",
-        "\n".join(["| file | content |", "|---|---|", *listed, ""]),
+        "\n".join(["| file | content |", "|---|---|", *table_rows, ""]),
     ]
     code = next((file for file in (f"{name}.o", f"{name}.s") if file in files), "")
     if f"{name}.c" in files and code:

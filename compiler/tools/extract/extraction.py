@@ -51,6 +51,7 @@ def extract_subgraph(whole: Subgraph, nodes: Collection[Op]) -> Subgraph:
 
 
 def _compute_inputs(whole: Subgraph, names: Sequence[str]) -> list[torch.Tensor]:
+    """Returns the values of the nodes `names` in eager. Raises `ExtractionError` if eager raises an error."""
     torch.manual_seed(SEED)
     try:
         values = compute_values(whole.graph, whole.tensors, set(names), whole.numbers)
@@ -60,6 +61,8 @@ def _compute_inputs(whole: Subgraph, names: Sequence[str]) -> list[torch.Tensor]
     # Inputs keep their strides, because a later `view` depends on them.
     return [values[name] for name in names]
 
+
+# ---- scripts ---------------------------------------------------------------------------------------------------------
 
 # The text of a script; `_RANDOM_BITS` is its import if the graph makes random bits.
 _SCRIPT = '''\
@@ -156,6 +159,7 @@ def _python_names(graph: Graph) -> dict[str, str]:
 
 
 def _is_parameter(op: Op) -> bool:
+    """Returns whether a node is a parameter or buffer of the program, and so a buffer of the script's model."""
     return isinstance(op, PlaceholderOp) and op.kind is NodeType.FakeNode
 
 
@@ -216,6 +220,9 @@ def _npz(tensors: Mapping[str, torch.Tensor]) -> bytes:
     data = io.BytesIO()
     np.savez(data, **{name: as_array(tensor, bits=True) for name, tensor in tensors.items()})
     return data.getvalue()
+
+
+# ---- captured graphs -------------------------------------------------------------------------------------------------
 
 
 def extract(captured: CapturedGraph, names: Sequence[str]) -> CapturedGraph:

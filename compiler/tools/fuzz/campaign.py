@@ -46,7 +46,7 @@ _NUMBER = re.compile(r"\b\d[\d.]*(?:e[+-]?\d+)?\b")
 
 
 class _Failed(Exception):
-    """Tells Hypothesis that a program fails, so that it searches for a smaller program with the same failure."""
+    """Raised for Hypothesis when a program fails, so that it searches for a smaller program with the same failure."""
 
 
 def run(
@@ -65,7 +65,7 @@ def run(
         _check_plan(plan, worker)
         for batch_seed in plan.seeds():
             if batch_seed not in finished:
-                yield _BatchRun(plan, worker, batch_seed, statement_log, tuple(crashing.get(batch_seed, ()))).batch()
+                yield _BatchRun(plan, worker, batch_seed, statement_log, tuple(crashing.get(batch_seed, ()))).run()
 
 
 def _check_plan(plan: FuzzPlan, worker: RestartableProcess) -> None:
@@ -80,7 +80,11 @@ def _check_plan(plan: FuzzPlan, worker: RestartableProcess) -> None:
 
 
 class _BatchRun:
-    """One running batch."""
+    """One running batch.
+
+    Hypothesis calls `_try_program` with program after program. After the first failure of a new kind, it calls it with
+    smaller programs (the reduction), until none fails in the same way or `MAX_REDUCTIONS` have been tried.
+    """
 
     def __init__(
         self,
@@ -100,15 +104,15 @@ class _BatchRun:
         self._reasons: Counter[str] = Counter()
         self._compiled: list[Histogram] = []
         self._faults: list[FuzzFault] = []
-        # The failing programs of the current reduction, from large to small.
+        # The failing programs of the current reduction, from large to small; empty if none is running.
         self._failing: list[FuzzFault] = []
         self._reductions_left = 0
 
-    def batch(self) -> FuzzBatch:
+    def run(self) -> FuzzBatch:
         """Runs all programs of the batch, and returns the results."""
         start = time.perf_counter()
         size, programs_before = self._plan.size(self._seed), -1
-        while programs_before < self._outcomes.total() < size:
+        while programs_before < self._outcomes.total() < size:  # Hypothesis may have no further programs
             programs_before = self._outcomes.total()
             self._faults += self._find_fault(f"{self._seed}, from {programs_before}", size - programs_before)
         tables = {"statements": dict(self._kinds), "reasons": dict(self._reasons)}
@@ -134,6 +138,7 @@ class _BatchRun:
         return self._failing[-1:]
 
     def _try_program(self, program: GeneratedProgram) -> None:
+        """Counts a program's verdict, unless it is part of a reduction. Raises `_Failed` to begin or continue one."""
         if self._failing:
             self._reductions_left -= 1
             if self._reductions_left < 0:

@@ -29,7 +29,7 @@ from buddy.compiler.tools.fuzz import roundings
 from buddy.compiler.tools.fuzz.session import Histogram, Verdict
 
 Backend = str | Callable[..., Callable[..., Any]]
-# Words of the descriptions of differences: an error of the compiled program, and other strides.
+# With these begin the descriptions of two kinds of differences: an error of the compiled program, and other strides.
 RAISED, STRIDES = "raised", "strides"
 # In a script of `writing.py`: each assignment of a value, and the return statement of `forward`.
 _ASSIGNMENT = re.compile(r"^        (v\d+) = (.*)$", re.MULTILINE)
@@ -37,6 +37,7 @@ _RETURN = re.compile(r"^(        return ).*$", re.MULTILINE)
 _CALLED_FUNCTION = re.compile(r"\b([a-z]\w*)\(")
 # The prefix of a difference in one of several results.
 _RESULT_PREFIX = re.compile(r"result (\d+): ")
+# The paths of the extensions that this process has run.
 _loaded_extensions: set[str] = set()
 
 
@@ -69,6 +70,7 @@ def check(
 
 
 def _load(script: str) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
+    """Runs the script; returns its `model` and `example_inputs`."""
     module = ModuleType("random_program")
     exec(compile(script, "random_program.py", "exec"), module.__dict__)
     return module.model, module.example_inputs
@@ -114,7 +116,7 @@ class _ProgramTrial:
             with contextlib.suppress(Exception):
                 self._inputs.append(_double_sizes(inputs))
                 self._expected = self._call(model)
-            del self._inputs[len(self._expected[0]) :]
+            del self._inputs[len(self._expected[0]) :]  # the larger inputs, if eager rejected them
 
     def run(self, backend: Backend) -> CheckedRun:
         """Runs the program compiled by `backend`."""
@@ -127,7 +129,7 @@ class _ProgramTrial:
         return CheckedRun(results, self.describe_difference(results, self._expected))
 
     def describe_difference(self, results: CallOutcome, other: CallOutcome) -> str:
-        """Returns a description of the difference between the results of two runs, "" if they agree."""
+        """Returns a description of the difference between the results of two runs, "" if rounding explains it."""
         difference, _ = describe_difference(results[0], other[0], lambda _dtype: EXACT, compare_values=False)
         # Nearly all programs are within the tolerance of one op; the effect of rounding is measured for the others.
         if not difference and roundings.describe_difference(results, other, ()):
@@ -172,6 +174,7 @@ def _double_sizes(inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
 
 
 def _judge(trial: _ProgramTrial, recorder: CoverageRecorder) -> Verdict:
+    """Runs the program compiled, and returns the verdict without `at` and `compiled`."""
     ours = trial.run(recorder)
     if not ours.difference and recorder.fault:
         return Verdict("error", recorder.fault)
@@ -190,7 +193,8 @@ def _attribute_fault(trial: _ProgramTrial, ours: CheckedRun) -> Verdict:
     traced = trial.run(_traced_backend)
     if STRIDES in traced.difference and _explains(trial, ours, traced):
         return Verdict("refused", f"as traced and decomposed: {traced.difference}")
-    cause = "captured: " * bool(captured.difference) or "decomposed: " * bool(traced.difference)
+    # PyTorch's tracing causes a difference too, but another one.
+    cause = "captured: " if captured.difference else "decomposed: " if traced.difference else ""
     return Verdict("error" if ours.results is None else "wrong", f"{cause}{ours.difference}")
 
 
@@ -225,7 +229,7 @@ def _traced_backend(module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]
     A backend only sees these predictions. Eager's strides may differ from them.
     """
 
-    def compiled(aten: AtenGraph) -> Runner:
+    def make_runner(aten: AtenGraph) -> Runner:
         metas = [getattr(node, "meta", {}).get("val") for node in aten.module.graph.output_node().args[0]]
 
         def run(*arguments: torch.Tensor) -> list[torch.Tensor]:
@@ -234,7 +238,7 @@ def _traced_backend(module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]
 
         return run
 
-    return run_aot(module, inputs, compiled, fallback_random=True)
+    return run_aot(module, inputs, make_runner, fallback_random=True)
 
 
 def _count_compiled(recorder: CoverageRecorder) -> Histogram:

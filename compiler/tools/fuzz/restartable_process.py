@@ -40,14 +40,14 @@ CallEnd = Literal["answer", "crash", "timeout"]
 
 
 class WorkResult(NamedTuple):
-    """How a call ended, with its answer, or a description of the crash."""
+    """How a call ended; `value` is the function's result for "answer", else a description of the crash or timeout."""
 
     how: CallEnd
     value: Any
 
 
 class LoadWork(Message, frozen=True):
-    """Import `module`, whose function `function` is to be called."""
+    """Import `module`, whose `function` later requests call; this must be the first request, and has no answer."""
 
     module: str
     function: str
@@ -61,7 +61,7 @@ class CallWork(Message, frozen=True):
 
 
 class WorkCalled(Message, frozen=True):
-    """The pickled `value` of a `WorkResult`."""
+    """The answer to `CallWork`: a `WorkResult` with a pickled `value`."""
 
     how: CallEnd
     value: bytes
@@ -86,7 +86,10 @@ class RestartableProcess:
         self._warm.end()
 
     def ask(self, arguments: tuple[object, ...], timeout: float) -> WorkResult:
-        """Calls the function; gives up after `timeout` seconds. Raises `RuntimeError` if the warm process exits."""
+        """Calls the function; gives up after `timeout` seconds. Raises `RuntimeError` if the warm process exits.
+
+        `arguments` and the result are pickled.
+        """
         try:
             self._warm.send(CallWork(pickle.dumps(arguments), timeout))
         except BrokenPipeError:

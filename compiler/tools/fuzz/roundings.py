@@ -20,7 +20,8 @@ from buddy.compiler.runtime.compare import EXACT, TOLERANCES
 
 _aten = torch.ops.aten
 _ATTENTION = _aten._scaled_dot_product_flash_attention_for_cpu.default
-# What eager's kernels return for NaN where they compute vectors; otherwise they return the gradient of the result.
+# What these ops return at NaN in the vectorized loop of eager's kernels; the scalar loop returns the gradient of the
+# result.
 _VALUES_AT_NAN = {_aten.hardtanh_backward.default: 0.0, _aten.hardswish_backward.default: math.nan}
 _TRANSFORMS = (_aten._fft_c2c.default, _aten._fft_r2c.default, _aten._fft_c2r.default)
 
@@ -35,8 +36,8 @@ def spread_nonfinite(
     """Changes `results`, those of `func`, in place and at random where another algorithm may return NaN.
 
     This concerns Fourier transforms, attention, and gradients of clamped numbers. Attention of a NaN query is NaN in
-    most of PyTorch's kernels; the kernel for CPUs returns 0. The gradient at NaN depends on whether eager computes an
-    element with its neighbours as a vector.
+    most of PyTorch's kernels; the kernel for CPUs returns 0. The gradient at NaN depends on whether the vectorized or
+    the scalar loop of a kernel computes an element. `generator` is not that of the program's random numbers.
     """
     if func in _TRANSFORMS:
         _spread_transform(func, args, results, generator)
@@ -49,6 +50,7 @@ def spread_nonfinite(
 def _spread_gradient(
     value: float, args: Sequence[torch.Tensor], results: torch.Tensor, generator: torch.Generator
 ) -> None:
+    """Sets the gradients at NaN to `value` or the gradient of the result, at random."""
     with torch.utils._python_dispatch._disable_current_modes():
         gradient, x = args[:2]
         chosen = torch.where(torch.rand(results.shape, generator=generator) < 0.5, gradient, value)
@@ -56,6 +58,7 @@ def _spread_gradient(
 
 
 def _spread_attention(args: Sequence[Any], kwargs: Mapping[str, object], results: torch.Tensor) -> None:
+    """Replaces the results by those of PyTorch's other kernel, if an input has NaN or infinity."""
     query, key, value, *other_arguments = args
     defaults: list[Any] = [0.0, False]
     dropout, is_causal = other_arguments + defaults[len(other_arguments) :]
@@ -69,11 +72,11 @@ def _spread_attention(args: Sequence[Any], kwargs: Mapping[str, object], results
 def _spread_transform(
     func: torch._ops.OpOverload, args: Sequence[Any], results: Any, generator: torch.Generator
 ) -> None:
-    """Sets every part of a result that another algorithm may make NaN to NaN or infinity, at random.
+    """Sets the real and imaginary parts that another algorithm may make NaN to NaN or infinity, at random.
 
-    By definition, NaN and infinity spread to both parts of every number of a Fourier transform. Algorithms leave out
-    products with known zeros; which ones depends on how they factor the length. Only the numbers of a transform of real
-    numbers that are their own conjugates always have no imaginary part.
+    By definition, a NaN or infinity in the input of a Fourier transform spreads to both parts of all its results.
+    Algorithms leave out products with known zeros; which ones depends on how they factor the length. One part never
+    changes: the imaginary part of results that are their own conjugates, in a transform of real numbers.
     """
     with torch.utils._python_dispatch._disable_current_modes():
         numbers, dims = args[0], args[1]
@@ -96,6 +99,8 @@ def _own_conjugates(numbers: torch.Tensor, results: torch.Tensor, dims: list[int
     return mask
 
 
+# ---- runs with other roundings ---------------------------------------------------------------------------------------
+
 # The number of runs with other roundings. If rounding decides between two equally likely results, all runs agree with
 # the probability 2**(1 - PERTURBED_RUNS).
 PERTURBED_RUNS = 6
@@ -109,8 +114,8 @@ MAX_ULPS = 4.0
 SPREAD_MARGIN = 16.0
 
 
+# The arguments of a program.
 T = TypeVar("T")
-R = TypeVar("R")
 
 
 class RecordedFloats(TorchDispatchMode):
@@ -135,8 +140,9 @@ class RecordedFloats(TorchDispatchMode):
 class PerturbedFloats(TorchDispatchMode):
     """Changes every float result of an op by a few units in its last place, except for views and empty tensors.
 
-    `unperturbed` are the unchanged results. They are used until the program takes another branch, so that the ops
-    differ.
+    `unperturbed` are the ops of an unperturbed run with their results: elements whose sign may differ between the runs
+    are also set to 0 (`_cancel`). They are used up to the first op that differs, after which the program may have taken
+    another branch.
     """
 
     def __init__(self, generator: torch.Generator, unperturbed: Sequence[tuple[object, torch.Tensor]] = ()) -> None:
@@ -172,6 +178,7 @@ def _new_floats(func: torch._ops.OpOverload, results: object) -> Iterator[torch.
 
 
 def _floats_of(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yields the tensor if it can be perturbed: if it has floats or complex numbers, and is not expanded."""
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj())
     if tensor.is_floating_point() and tensor.numel() and 0 not in tensor.stride():
@@ -208,7 +215,10 @@ def _cancel(tensor: torch.Tensor, unperturbed: torch.Tensor, generator: torch.Ge
 
 
 def run_perturbed(program: Callable[[T], object], arguments: Callable[[], T]) -> list[torch.Tensor]:
-    """Returns the results of `PERTURBED_RUNS` runs of `program` with other roundings, each on new `arguments()`."""
+    """Returns the results of `PERTURBED_RUNS` runs of `program` with other roundings.
+
+    `arguments` makes new, equal arguments for each run, because programs may write to them.
+    """
     results, inputs = [], arguments()
     with RecordedFloats() as recorder:
         program(inputs)
@@ -223,32 +233,38 @@ def run_perturbed(program: Callable[[T], object], arguments: Callable[[], T]) ->
     return results
 
 
+# ---- comparison ------------------------------------------------------------------------------------------------------
+
+
 def describe_difference(ours: object, eager: object, perturbed: Sequence[object]) -> str:
     """Returns a description of the first difference from eager that rounding does not explain, or "".
 
     `perturbed` are the results of `run_perturbed`.
     """
-    leaves = [tree_leaves(run) for run in perturbed]
+    perturbed_leaves = [tree_leaves(run) for run in perturbed]
     for number, (mine, other) in enumerate(zip(tree_leaves(ours), tree_leaves(eager), strict=True)):
         if isinstance(other, torch.Tensor) and other.numel():
-            description = _first_difference(mine, other, [run[number] for run in leaves])
+            description = _first_difference(mine, other, [run[number] for run in perturbed_leaves])
             if description:
                 return f"result {number}: {description}"
     return ""
 
 
 def _first_difference(ours: torch.Tensor, eager: torch.Tensor, perturbed: Sequence[torch.Tensor]) -> str:
+    """Returns a description of the first element of a tensor that rounding does not explain, or "".
+
+    If rounding changes the shape or dtype of a result, no value of it counts as wrong.
+    """
     if any(run.shape != eager.shape or run.dtype != eager.dtype for run in perturbed):
         return ""
     if eager.is_complex():
         ours, eager, *perturbed = (torch.view_as_real(tensor.resolve_conj()) for tensor in (ours, eager, *perturbed))
-    wrong, depends_on_rounding = (_compare_floats if eager.is_floating_point() else _compare_discrete)(
-        ours, eager, perturbed
-    )
+    compare = _compare_floats if eager.is_floating_point() else _compare_discrete
+    wrong, depends_on_rounding = compare(ours, eager, perturbed)
     if int(wrong.sum()) <= UNSEEN_SHARE * int(depends_on_rounding.sum()):
         return ""
-    at = tuple(int(index) for index in wrong.nonzero()[0])
-    return f"{ours[at].item()!r} at {list(at)}, eager gives {eager[at].item()!r}"
+    index = tuple(int(position) for position in wrong.nonzero()[0])
+    return f"{ours[index].item()!r} at {list(index)}, eager gives {eager[index].item()!r}"
 
 
 def _compare_discrete(
@@ -266,10 +282,10 @@ def _compare_floats(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns the mask of wrong floats, and the mask of those that depend on rounding.
 
-    These differ between the runs by more than the tolerance, or are finite in some runs only.
+    Those that depend on rounding differ between the runs by more than the tolerance, or are finite in some runs only.
     """
     tolerance = TOLERANCES.get(eager.dtype, EXACT)
-    mine, theirs = ours.double(), eager.double()
+    ours, theirs = ours.double(), eager.double()
     finite = theirs.isfinite()
     scale = theirs[finite].square().mean().sqrt().clamp(min=1.0) if bool(finite.any()) else 1.0
     allowed = tolerance.absolute * scale + tolerance.relative * theirs.abs()
@@ -278,10 +294,9 @@ def _compare_floats(
         both_finite = run.isfinite() & finite
         largest_change = torch.where(both_finite, torch.maximum(largest_change, (run - theirs).abs()), largest_change)
         changes_finiteness |= ~both_finite & ~_equal_or_both_nan(run, theirs)
-    near = finite & ((mine - theirs).abs() <= allowed + SPREAD_MARGIN * largest_change)
-    return ~changes_finiteness & ~near & ~_equal_or_both_nan(mine, theirs), changes_finiteness | (
-        largest_change > allowed
-    )
+    near = finite & ((ours - theirs).abs() <= allowed + SPREAD_MARGIN * largest_change)
+    wrong = ~changes_finiteness & ~near & ~_equal_or_both_nan(ours, theirs)
+    return wrong, changes_finiteness | (largest_change > allowed)
 
 
 def _equal_or_both_nan(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:

@@ -29,16 +29,16 @@ Outcome = Literal["compiled", "eager", "refused", "invalid", "wrong", "error", "
 FAULTS: tuple[Outcome, ...] = ("wrong", "error", "crash", "timeout")
 
 
-# Tables of counts: by the name of a table and the name of a row.
+# Tables of counts: the name of a table, such as "operators", the name of a row, and its count.
 Histogram = dict[str, dict[str, int]]
-# The modules that determine which programs a seed generates.
+# The files beside this one that determine which programs a seed generates.
 _DRAWING_MODULES = ("operands.py", "statements.py", "writing.py")
 
 
 class Verdict(msgspec.Struct, frozen=True):
     """The outcome of a program, and the reason if it is not "compiled".
 
-    `at` is the op of the first statement with a wrong value, if it is known. `compiled` counts the operators, dtypes
+    `at` is the op of the first statement with a wrong value, "" if unknown. `compiled` counts the operators, dtypes
     and ranks of the graphs that reached the compiler.
     """
 
@@ -49,9 +49,9 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class FuzzPlan(msgspec.Struct, frozen=True):
-    """A plan of `count` programs, in batches with seeds from `seed` on.
+    """A plan of `count` programs, in batches of `BATCH`; the n-th batch, counted from 0, has the seed `seed + n`.
 
-    The batches may be divided into parts: `shard` is the number of the part to run, from 1, and the number of parts. A
+    The batches may be divided into shards: `shard` is the number of the one to run, from 1, and their number. A
     program has at most `statements` statements, and may take `timeout` seconds. `options` are those of the
     `torch.compile` backend. With `dynamic`, sizes are symbolic; with `gradients`, backward graphs are compiled too.
     `extensions` are Python files that are run first and may define op classes, lowerings and passes.
@@ -110,8 +110,8 @@ class FuzzFault(msgspec.Struct, frozen=True):
 class FuzzBatch(msgspec.Struct, frozen=True):
     """The results of one batch: the number of programs per outcome, and the smallest program for each kind of failure.
 
-    `conditions` is the hash of its plan for its seed. `crashing` are the statements that crashed eager, which its
-    programs do not contain. `drawn` counts the kinds of statements, what reached the compiler, and reasons of verdicts.
+    `conditions` is that of its plan for its seed. `crashing` are the statements that crashed eager, which its programs
+    do not contain. `drawn` counts the kinds of statements, what reached the compiler, and reasons of verdicts.
     """
 
     seed: int
@@ -124,7 +124,7 @@ class FuzzBatch(msgspec.Struct, frozen=True):
 
 
 def read_batches(path: Path, plan: FuzzPlan) -> dict[int, FuzzBatch]:
-    """Returns the batches of `plan`, by seed, that a file of JSON lines has with equal conditions. Raises `OSError`."""
+    """Returns the batches in a file of JSON lines, by seed, that `plan` would run in the same way. Raises `OSError`."""
     batches = files.read_json_lines(path, FuzzBatch)
     return {b.seed: b for b in batches if b.seed in plan.seeds() and b.conditions == plan.conditions(b.seed)}
 
@@ -183,10 +183,11 @@ def run(plan: FuzzPlan, finished: Collection[int] = ()) -> Iterator[FuzzBatch]:
         crash_log, log = Path(folder, "statement"), Path(folder, "log")
         while True:
             code = yield from _run_process(plan, crash_log, log, finished_seeds, crashing)
-            number, _, statement = read_crash_log(crash_log).partition(" ")
-            if code >= 0 or not statement or statement in crashing.get(int(number), ()):
+            batch_seed, _, statement = read_crash_log(crash_log).partition(" ")
+            is_signal = code < 0
+            if not is_signal or not statement or statement in crashing.get(int(batch_seed), ()):
                 break
-            crashing.setdefault(int(number), []).append(statement)
+            crashing.setdefault(int(batch_seed), []).append(statement)
             crash_log.unlink()
         if code:
             lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]

@@ -14,6 +14,7 @@ def _for_each_name(template: str, names: str) -> tuple[str, ...]:
 
 
 _F = "torch.nn.functional"
+# `logsumexp` needs a dim, and `count_nonzero` has no `keepdim`: the templates below leave them out.
 _REDUCTIONS = "sum mean amax amin prod argmax argmin all any logsumexp nansum count_nonzero nanmean"
 _ACTIVATIONS = """
     relu gelu silu elu leaky_relu hardswish hardsigmoid hardtanh mish softplus softsign logsigmoid relu6 tanhshrink selu
@@ -406,7 +407,7 @@ STATEMENTS: Mapping[str, tuple[str, ...]] = {
     ),
 }
 
-# The probability of a kind is proportional to its number of occurrences.
+# The kinds to draw from: one that is listed n times is n times as likely.
 KINDS: tuple[str, ...] = (
     *("unary",) * 3, *("activation",) * 2, "special", *("binary",) * 3, *("operators",) * 2, *("ternary",) * 2,
     *("reduction",) * 4, *("scan",) * 2, *("view",) * 5, *("move",) * 4, *("index",) * 4, *("product",) * 3,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from buddy.compiler.tools.fuzz.operands import fill_template, tensors
 from buddy.compiler.tools.fuzz.statements import KINDS, STATEMENTS
 
+# The maximum number of elements of a statement's value; statements with larger values are dropped.
 MAX_ELEMENTS = 8192
 # The kind of the statements that write to their operands, whose values get no name.
 IN_PLACE = "in place"
+# A weight in a statement, with its shape. In the script, it becomes a parameter of the module.
 _WEIGHT = re.compile(r"self\.weight\(([\d, ]+)\)")
 _SCRIPT = '''"""A random program: open it with `buddy-tui` to see what each pass makes of it."""
 
@@ -45,6 +47,7 @@ model = Program().eval()
 '''
 
 
+# Called with each statement before eager runs it, and with "" afterwards.
 OnStatement = Callable[[str], object]
 
 
@@ -77,6 +80,7 @@ class ProgramDraft:
     values: dict[str, Any] = field(default_factory=dict)
 
     def add_input(self, text: str) -> None:
+        """Adds an input with the value of the expression `text`."""
         name = f"x{len(self.inputs)}"
         self.inputs.append(text)
         self.values[name] = _evaluate(text, {})
@@ -100,6 +104,7 @@ class ProgramDraft:
         return True
 
     def script(self) -> str:
+        """Returns the program as a script, in which weights are parameters."""
         shapes: list[str] = []
         body = [_WEIGHT.sub(lambda match: _add_weight(shapes, match[1]), line) for line in self.body]
         weights = [f"self.w{number} = weight({shape})" for number, shape in enumerate(shapes)]
@@ -108,18 +113,15 @@ class ProgramDraft:
             weights="".join(f"\n        {line}" for line in weights),
             names=", ".join(f"x{number}" for number in range(len(self.inputs))),
             body="\n        ".join(body),
-            results=_name_list(self.results),
+            results="".join(f"{name}, " for name in self.results).rstrip(),  # a tuple, also of one result
             inputs=",\n    ".join(self.inputs),
         )
 
 
 def _add_weight(shapes: list[str], shape: str) -> str:
+    """Appends the shape of a weight to `shapes`, and returns the parameter's name in `forward`."""
     shapes.append(shape)
     return f"self.w{len(shapes) - 1}"
-
-
-def _name_list(names: Iterable[str]) -> str:
-    return "".join(f"{name}, " for name in names).rstrip()
 
 
 class _Weights:
@@ -166,6 +168,7 @@ def scripts(
 
 
 def _draw_statement(draw: st.DrawFn, draft: ProgramDraft, name: str) -> None:
+    """Draws a statement and adds it to `draft`, its value as `name`, unless eager rejects it."""
     kind = draw(st.sampled_from(KINDS))
     template = draw(st.sampled_from(STATEMENTS[kind]))
     draft.try_statement(kind, fill_template(template, draw, draft.values), "" if kind == IN_PLACE else name)

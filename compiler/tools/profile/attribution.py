@@ -17,7 +17,7 @@ from buddy.compiler.tools.profile.minimum_work import Traffic, operations_of
 
 @dataclass
 class _NodeGroup:
-    """The regions in which one node does most of the work: their total time and number, and all nodes in them."""
+    """The regions in which one node, the leader, does most of the work: their total time and number, and all nodes."""
 
     seconds: float = 0.0
     regions: int = 0
@@ -42,7 +42,8 @@ def attribute_time(
 ) -> Attribution:
     """Attributes the times of `regions`, `seconds`, to the nodes of `graph`; the time of a call includes its callee's.
 
-    `symbols` are the values of symbolic sizes.
+    The time of a region counts for the node in it that does most of the work. `symbols` are the values of symbolic
+    sizes.
     """
     operations = {op.stable: operations_of(op, symbols) for op in graph.body}
     order = {name: index for index, name in enumerate(operations)}
@@ -56,7 +57,7 @@ def attribute_time(
 
     groups: dict[str, _NodeGroup] = {}
     outside = 0.0
-    calls = {region.parent for region in regions}
+    calls = {region.parent for region in regions}  # their time is the overhead of the call
     for number, (region, own_seconds) in enumerate(zip(regions, _exclusive_seconds(regions, seconds), strict=True)):
         if not region.nodes or number in calls:
             outside += own_seconds

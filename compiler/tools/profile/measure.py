@@ -118,6 +118,7 @@ def _faster_half(seconds: Sequence[float]) -> list[int]:
 
 
 def _mean(column: Sequence[float], runs: Sequence[int]) -> float:
+    """Returns the mean over `runs`; `column` has a value for each run."""
     return statistics.fmean(column[number] for number in runs)
 
 

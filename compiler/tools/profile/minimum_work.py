@@ -14,12 +14,12 @@ from buddy.compiler.graph.node import GetItemOp, Op, OpType, OutputOp, Placehold
 from buddy.compiler.graph.sizes import Size, value_of
 from buddy.compiler.graph.types import TensorMeta
 
+# The values of symbolic sizes by name, and a shape without symbols.
 Symbols = Mapping[str, int]
 Sizes = tuple[int, ...]
 
 # Operations per element. Softmax: maximum, difference, exp, sum, quotient. Norm: sum for the mean, difference, square
-# and sum for the variance, quotient, scale, shift.
-# Variance: sum for the mean, difference, square and sum.
+# and sum for the variance, quotient, scale, shift. Variance: sum for the mean, difference, square and sum.
 _SOFTMAX, _NORM, _VARIANCE = 5, 7, 4
 
 
@@ -95,6 +95,7 @@ def _pool_operations(node: Op, shape: Callable[[Op], Sizes]) -> float:
     return float(prod(result.shape) * prod(sizes))
 
 
+# Op classes with the same count.
 _ATTENTIONS = (
     "ScaledDotProductFlashAttentionForCpuOp", "FlashAttentionForCpuPrefillOp", "GQAAttentionFusedOp",
     "MaskedSoftmaxAttentionOp",
@@ -109,6 +110,7 @@ _REDUCTIONS = (
     "CumsumOp", "CumprodOp", "CummaxOp", "CumminOp",
 )  # fmt: skip
 
+# The function that counts the operations of a node, by op class; it also takes a function from a node to its shape.
 _OPERATION_COUNTS: dict[str, Callable[[Op, Callable[[Op], Sizes]], float]] = {
     **dict.fromkeys(("MatmulOp", "IntMatmulOp", "AddMMOp", "BatchMatmulOp", "BaddbmmOp", "TransposeMatmulFusedOp",
                      "MatVecOp", "AddMatVecOp"), _matrix_operations),

@@ -99,6 +99,7 @@ class Sampler:
         self._rings.clear()
 
     def _open(self, number: int, thread: int) -> None:
+        """Opens the event of a thread with its ring buffer; `number` is that of the system call."""
         fd = _open_event(number, thread, self.hertz)
         try:
             ring = mmap.mmap(fd, (1 + _BUFFER_PAGES) * mmap.PAGESIZE)
@@ -108,6 +109,7 @@ class Sampler:
         self._rings.append((fd, ring))
 
     def _control(self, request: int) -> None:
+        """Starts or stops all events, by the ioctl `_ENABLE` or `_DISABLE`."""
         for fd, _ in self._rings:
             fcntl.ioctl(fd, request, 0)
 
@@ -143,6 +145,7 @@ class Sampler:
         _WORD.pack_into(ring, _TAIL_OFFSET, head)
 
     def _count(self, records: bytes) -> None:
+        """Counts samples and losses in records: a header with type and size, and an address or a number."""
         offset = 0
         while offset + _RECORD_HEADER.size <= len(records):
             kind, _, size = _RECORD_HEADER.unpack_from(records, offset)
@@ -198,7 +201,9 @@ def _kernel_setting(setting: str, default: int) -> int:
         return default
 
 
-# The minimum sampling time, and the maximum number of runs to reach it.
+# ---- sampling of a program -------------------------------------------------------------------------------------------
+
+# The minimum sampling time in seconds, and the maximum number of runs to reach it.
 _MIN_SECONDS = 1.0
 _MAX_RUNS = 10_000
 # The maximum number of reported instructions: those with most samples.
@@ -231,6 +236,7 @@ def sample_instructions(call: Callable[[], object], code: Sequence[CodeRange], r
 
 
 def _repeat(call: Callable[[], object], runs: int) -> None:
+    """Calls at least `runs` times, and for `_MIN_SECONDS` unless that takes more than `_MAX_RUNS` calls."""
     deadline, run_count = time.monotonic() + _MIN_SECONDS, 0
     while run_count < runs or (time.monotonic() < deadline and run_count < _MAX_RUNS):
         call()
@@ -238,6 +244,7 @@ def _repeat(call: Callable[[], object], runs: int) -> None:
 
 
 def _summarize(sampler: Sampler, code: Sequence[CodeRange]) -> Sampling:
+    """Counts the samples by instruction of `code`, and those outside of it by library."""
     ordered = sorted(code, key=lambda function: function.address)
     starts = [function.address for function in ordered]
     inside: Counter[tuple[str, int]] = Counter()

@@ -2,7 +2,7 @@
 
 A removed value is replaced by a new argument of the enclosing function, so that the remaining ops keep their types. At
 the calls of this function, a new argument of the calling function is passed. Each edit returns False if it does not
-apply.
+apply; the module may then be partly changed, so callers edit a copy.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from buddy.compiler.tools.reduce.generic_ir import Block, GenericModule, IrOp, I
 
 Item = TypeVar("Item")
 
+# The names of properties or attributes, and the start of the LLVM dialect's function types.
 _FUNCTION_TYPE = "function_type"
 _LLVM_FUNCTION = "!llvm.func<"
 _CALLEE = "callee"
@@ -26,7 +27,7 @@ _YIELD = re.compile(r"yield|\.terminator$|in_parallel$")
 
 
 class Signature(NamedTuple):
-    """The types of a function; `is_llvm` if it is a type of the LLVM dialect."""
+    """The types of a function's arguments and results; with `is_llvm`, it is printed as a type of the LLVM dialect."""
 
     inputs: list[str]
     results: list[str]
@@ -36,8 +37,8 @@ class Signature(NamedTuple):
         inputs = ", ".join(self.inputs)
         if self.is_llvm:
             return f"{_LLVM_FUNCTION}{self.results[0] if self.results else 'void'} ({inputs})>"
-        single = len(self.results) == 1 and not self.results[0].startswith("(")
-        return f"({inputs}) -> {self.results[0] if single else '(' + ', '.join(self.results) + ')'}"
+        has_plain_result = len(self.results) == 1 and not self.results[0].startswith("(")
+        return f"({inputs}) -> {self.results[0] if has_plain_result else '(' + ', '.join(self.results) + ')'}"
 
 
 def signature_of(function: IrOp) -> Signature | None:
@@ -77,7 +78,7 @@ def _edit_list(function: IrOp, name: str, edit: Callable[[list[str]], None]) -> 
 
 
 def parents(module: GenericModule) -> dict[IrOp, IrOp | None]:
-    """Returns the op around each op."""
+    """Returns the op around each op, `None` for top-level ops."""
     result: dict[IrOp, IrOp | None] = dict.fromkeys(module.ops)
 
     def visit(op: IrOp) -> None:
@@ -101,6 +102,7 @@ class Rewriter:
 
     def __init__(self, module: GenericModule) -> None:
         self.module, self.parents = module, parents(module)
+        # The arguments that stand for removed values, by function and removed value.
         self._added: dict[tuple[IrOp, Value], Value] = {}
 
     def function_around(self, op: IrOp) -> IrOp | None:
@@ -132,6 +134,7 @@ class Rewriter:
         return True
 
     def _argument(self, function: IrOp, value: Value) -> Value:
+        """Returns the argument of `function` that stands for `value`; adds it at the first use."""
         key = (function, value)
         if key not in self._added:
             self._added[key] = argument = Value(value.type, added=True)
@@ -196,15 +199,15 @@ class Rewriter:
     def remove_result(self, op: IrOp, number: int, *, carried: bool) -> bool:
         """Removes a result of an op, and the operand of the terminators of its regions that yields it.
 
-        If it is `carried`, the operand and the block arguments at the same distance from the end are removed too, as in
-        loops.
+        If it is `carried` from one iteration of a loop to the next, its initial value and its block arguments are
+        removed too: those at the same distance from the end of the operands and of the entry block's arguments.
         """
         count = len(op.results)
         removed_values = [op.results.pop(number)]
         for block in op.blocks:
-            end = block.ops[-1] if block.ops else None
-            if end is not None and _YIELD.search(end.name) and len(end.operands) == count:
-                del end.operands[number]
+            terminator = block.ops[-1] if block.ops else None
+            if terminator is not None and _YIELD.search(terminator.name) and len(terminator.operands) == count:
+                del terminator.operands[number]
         if carried:
             position = len(op.operands) - count + number
             if position < 0:
@@ -258,12 +261,12 @@ class Rewriter:
         """Removes blocks without predecessors; joins a block with its only predecessor if that jumps only to it."""
         removed_values: set[Value] = set()
         for region in [region for op in self.module.walk() for region in op.regions]:
-            reached, waiting = set[Block](), region.blocks[:1]
-            while waiting:
-                block = waiting.pop()
+            reached, pending = set[Block](), region.blocks[:1]
+            while pending:
+                block = pending.pop()
                 if block not in reached:
                     reached.add(block)
-                    waiting += block.ops[-1].successors if block.ops else []
+                    pending += block.ops[-1].successors if block.ops else []
             removed = [block for block in region.blocks if block not in reached]
             region.blocks = [block for block in region.blocks if block in reached]
             removed_values |= {value for block in removed for op in block.ops for value in op.results}
@@ -272,12 +275,13 @@ class Rewriter:
         return self.replace_by_arguments(removed_values)
 
     def _join_blocks(self, region: IrRegion) -> None:
+        """Appends to each block the only successor of its terminator, if no other op branches to that."""
         for block in list(region.blocks):
             while block.ops and len(block.ops[-1].successors) == 1 and block in region.blocks:
                 (target,) = block.ops[-1].successors
-                others = sum(op.successors.count(target) for other in region.blocks for op in other.ops)
+                branch_count = sum(op.successors.count(target) for other in region.blocks for op in other.ops)
                 arguments = target.arguments
-                if others != 1 or target is block or target is region.blocks[0]:
+                if branch_count != 1 or target is block or target is region.blocks[0]:
                     break
                 if len(block.ops[-1].operands) != len(arguments):
                     break
@@ -313,12 +317,12 @@ def is_terminator(op: IrOp) -> bool:
 
 
 def _resize_segment(op: IrOp, position: int, change: int) -> None:
-    """Changes the size of the segment that operand number `position` belongs to."""
+    """Adds `change` to the size of the segment of operand number `position`, if the op has segments of operands."""
     for entries in (op.properties, op.attributes):
         match = _SEGMENT_SIZES.fullmatch(entries.get(_SEGMENTS, ""))
         if match is None:
             continue
-        sizes, end = [int(word) for word in match[1].split(",")], 0
+        sizes, end = [int(size) for size in match[1].split(",")], 0
         for number, size in enumerate(sizes):
             end += size
             if position < end or number == len(sizes) - 1:
@@ -333,4 +337,5 @@ def _without(items: list[Item], numbers: Collection[int]) -> list[Item]:
 
 
 def _delete(items: list[str], numbers: Collection[int]) -> None:
+    """Removes the items at the indices `numbers`, in place."""
     items[:] = _without(items, numbers)

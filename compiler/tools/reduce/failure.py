@@ -43,7 +43,7 @@ class Failure(msgspec.Struct, frozen=True):
     `text` must be in the output for `contains`; for `crash` and `verifier` it is the message of the original failure,
     without its variable parts, "" if unknown. The command runs in `folder`. It is stopped after `timeout` seconds,
     which counts as the failure if `hang_fails` is set. If `forks` is set, the command is `python -m MODULE …`: a worker
-    process calls `warm_up` of the module once, and its `main` in forks of itself.
+    process calls `warm_up` of the module once, and its `main`, with the other arguments, in forks of itself.
     """
 
     kind: FailureKind
@@ -102,8 +102,8 @@ def execute_in_fork(failure: Failure, path: str) -> CommandExecution:
         process = os.fork()
         if process == 0:
             _run_as_child(run, words, output.fileno())
-        end, status = time.monotonic() + failure.timeout, None
-        while status is None and time.monotonic() < end:
+        deadline, status = time.monotonic() + failure.timeout, None
+        while status is None and time.monotonic() < deadline:
             finished_pid, exit_status = os.waitpid(process, os.WNOHANG)
             status = exit_status if finished_pid else None
             time.sleep(0 if finished_pid else _POLL_SECONDS)
@@ -141,13 +141,14 @@ def _run_as_child(run: Callable[[list[str]], int], words: list[str], output: int
 
 
 def _tail(output: IO[bytes]) -> str:
+    """Returns the last `_MAX_OUTPUT_BYTES` of a file as text."""
     size = output.seek(0, os.SEEK_END)
     output.seek(max(0, size - _MAX_OUTPUT_BYTES))
     return output.read().decode(errors="replace")
 
 
 def shows_failure(failure: Failure, result: CommandExecution) -> bool:
-    """True if the command has failed as `failure` says."""
+    """Returns whether the command has failed as `failure` says."""
     if result.code is None:
         return failure.hang_fails
     if failure.kind == "test":
@@ -160,7 +161,7 @@ def shows_failure(failure: Failure, result: CommandExecution) -> bool:
 
 
 def is_crash(result: CommandExecution) -> bool:
-    """True if a signal, a failed assertion or a fatal error has ended the command."""
+    """Returns whether a signal, a failed assertion or a fatal error has ended the command."""
     if result.code is None:
         return False
     return result.code < 0 or result.code > _SIGNAL_CODES or _ASSERTION.search(result.output) is not None

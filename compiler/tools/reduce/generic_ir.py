@@ -12,18 +12,20 @@ from dataclasses import dataclass, field
 
 from buddy.compiler.protocol.errors import BuddyError
 
+# White space and comments, and the tokens of the generic form.
 _SPACE = re.compile(r"(?:\s|//[^\n]*)+")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _VALUE = re.compile(r"%[\w$.-]+")
 _VALUE_USE = re.compile(r"%[\w$.-]+(?:#\d+)?")
 _BLOCK = re.compile(r"\^[\w$.-]+")
+# The name of an attribute or property.
 _ENTRY_NAME = re.compile(r'"(?:[^"\\]|\\.)*"|[\w$.-]+')
 _ALIAS = re.compile(r"[#!][\w$.-]+")
 _ALIAS_DEFINITION = re.compile(r"[#!][\w$.-]+\s*=")
 _NUMBER = re.compile(r"\d+")
 _LINE_END = "\n"
 _OPENING, _CLOSING = "([{<", ")]}>"
-# In function types, affine maps and affine sets, these contain a `>` that closes no bracket.
+# In function types, affine maps and affine sets, these have a `>` that closes no bracket.
 _ARROWS = ("->", ">=")
 
 
@@ -143,7 +145,10 @@ class _Cloner:
 
 
 class _Printer:
-    """Prints a module in generic form with new names of values, blocks and arguments."""
+    """Prints a module in generic form with new names of values, blocks and arguments.
+
+    `_counts` has the number of the next value by prefix of its name: `%0`, `%arg0`.
+    """
 
     def __init__(self) -> None:
         self._names: dict[Value, str] = {}
@@ -156,8 +161,7 @@ class _Printer:
             self._op(op, "")
         text = "\n".join(self._lines)
         used, aliases = {*_ALIAS.findall(text)}, []
-        # An alias may use those before it.
-        for alias in reversed(module.aliases):
+        for alias in reversed(module.aliases):  # an alias may use those before it
             name, _, value = alias.partition("=")
             if name.strip() in used:
                 aliases.append(alias)
@@ -169,6 +173,7 @@ class _Printer:
         return self._names.get(value) or self._define([value], "")
 
     def _define(self, values: Sequence[Value], prefix: str) -> str:
+        """Names the values of one op or argument; returns the name as its definition prints it: `%0`, or `%0:2`."""
         name = f"%{prefix}{self._counts[prefix]}"
         self._counts[prefix] += 1
         for index, value in enumerate(values):
@@ -242,7 +247,7 @@ def split_list(text: str) -> list[str]:
 
 
 class Scanner:
-    """Reads a text from `position` on, skipping white space and comments."""
+    """Reads a text from `position` on; skips white space and comments after what it reads."""
 
     def __init__(self, text: str) -> None:
         self.text, self.position = text, 0
@@ -280,10 +285,10 @@ class Scanner:
 
     def require(self, pattern: re.Pattern[str], what: str) -> str:
         """Reads a match of `pattern`. Raises `GenericFormError`, which names `what`, without one."""
-        found = self.match(pattern)
-        if not found:
+        token = self.match(pattern)
+        if not token:
             raise self.error(f"expected {what}")
-        return found
+        return token
 
     def balanced(self, stops: str) -> str:
         """Reads up to one of the characters `stops`, or a closing bracket, outside brackets and strings."""
@@ -308,13 +313,14 @@ class Scanner:
         return text[start:position].strip()
 
     def error(self, problem: str) -> GenericFormError:
+        """Returns an error with the line and the text at the position."""
         line = self.text.count("\n", 0, self.position) + 1
         return GenericFormError(f"line {line}: {problem}, found {self.text[self.position : self.position + 20]!r}")
 
     def _skip(self) -> None:
-        found = _SPACE.match(self.text, self.position)
-        if found is not None:
-            self.position = found.end()
+        space = _SPACE.match(self.text, self.position)
+        if space is not None:
+            self.position = space.end()
 
 
 class _Scope:
@@ -330,13 +336,15 @@ class _Scope:
         self._values[name] = values
 
     def block(self, name: str) -> Block:
+        """Returns the block called `name`, which a branch may name before it is read."""
         return self._blocks.setdefault(name, Block())
 
     def use(self, op: IrOp, number: int, name: str) -> None:
+        """Notes that operand `number` of `op` is the value `name`, such as `%0#1`."""
         self._uses.append((op, number, name))
 
     def resolve(self) -> None:
-        """Sets the operands whose values are known; the others are uses of the enclosing region."""
+        """Sets the operands whose values this region defines; passes the other uses on to the enclosing region."""
         for op, number, name in self._uses:
             base, _, index = name.partition("#")
             values = self._values.get(base)
@@ -351,6 +359,7 @@ class _Parser(Scanner):
     """Parses ops, regions, blocks and lists of attributes in generic form."""
 
     def module(self) -> GenericModule:
+        """Reads the whole text."""
         module, scope = GenericModule(), _Scope(None)
         while not self.at_end:
             if self.peek("{-#"):
@@ -366,15 +375,7 @@ class _Parser(Scanner):
         return module
 
     def _op(self, scope: _Scope) -> IrOp:
-        defined = []
-        if self.peek("%"):
-            while True:
-                name = self.require(_VALUE, "a value")
-                count = int(self.require(_NUMBER, "a number")) if self.take(":") else 1
-                defined.append((name, count))
-                if not self.take(","):
-                    break
-            self.expect("=")
+        result_names = self._result_names()
         op = IrOp(self.require(_STRING, "an op in generic form")[1:-1])
         self.expect("(")
         uses = []
@@ -399,20 +400,34 @@ class _Parser(Scanner):
             self.expect("}")
         self.expect(":")
         inputs, outputs = self._function_type()
-        if len(inputs) != len(uses) or (len(outputs) != sum(count for _, count in defined) and defined):
+        if len(inputs) != len(uses) or (result_names and len(outputs) != sum(count for _, count in result_names)):
             raise self.error(f"{op.name} has another number of types than values")
         op.operands = [Value(type_) for type_ in inputs]
         op.results = [Value(type_) for type_ in outputs]
         for number, use in enumerate(uses):
             scope.use(op, number, use)
         first = 0
-        for name, count in defined:
+        for name, count in result_names:
             scope.define(name, op.results[first : first + count])
             first += count
         self._location()
         return op
 
+    def _result_names(self) -> list[tuple[str, int]]:
+        """Reads the names before an op, such as `%0:2, %1 =`; returns each with its number of results."""
+        names = []
+        if self.peek("%"):
+            while True:
+                name = self.require(_VALUE, "a value")
+                count = int(self.require(_NUMBER, "a number")) if self.take(":") else 1
+                names.append((name, count))
+                if not self.take(","):
+                    break
+            self.expect("=")
+        return names
+
     def _parse_entries(self) -> dict[str, str]:
+        """Reads attributes or properties up to the closing brace."""
         entries = {}
         while not self.peek("}"):
             name = self.require(_ENTRY_NAME, "the name of an attribute")

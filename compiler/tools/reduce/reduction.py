@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import NamedTuple, Protocol, TypeVar
 
 from buddy.compiler.protocol.errors import BuddyError
@@ -48,7 +49,8 @@ class ReductionProgress:
     """The state of a reduction: the sizes of the original and of the smallest module so far, in `unit`, and its costs.
 
     `tests` counts the commands that were run, `rejected` the candidates that the bindings found invalid, and `hits` the
-    candidates that had been tried before. `form` describes the representation of the module, `step` the current step.
+    candidates that had been tried before. `form` describes the representation of the module, `step` the current step;
+    `seconds` have passed since the start.
     """
 
     original: int
@@ -63,7 +65,10 @@ class ReductionProgress:
 
 
 class ReducibleModule(Protocol):
-    """A module that can be reduced: its text, and the items that can be removed from it."""
+    """A module that can be reduced: its text, its size, and the items that can be removed from it.
+
+    Instances do not change; each reduction step returns another one.
+    """
 
     @property
     def text(self) -> str: ...
@@ -117,6 +122,7 @@ class ReducibleIr:
             yield (Attempt(step.what, partial(self._after, step)) for step in kind(self.module))
 
     def _after(self, step: steps.ReductionStep) -> ReducibleModule | None:
+        """Returns the module after a step, `None` if that does not apply."""
         module = steps.apply_step(self.module, step)
         return None if module is None else ReducibleIr(module)
 
@@ -162,6 +168,7 @@ class ReducibleLines:
         return ReducibleLines("\n".join([*self._lines[:number], *self._lines[number + 1 :], ""]))
 
     def _depths(self) -> list[int]:
+        """Returns the depth of each line in curly brackets; a closing bracket at its start ends the level before it."""
         depths, depth = [], 0
         for line in self._lines:
             depth -= line.lstrip().startswith("}")
@@ -170,13 +177,14 @@ class ReducibleLines:
         return depths
 
 
-# ---- tests -----------------------------------------------------------------------------------------------------------
+# ---- trials ----------------------------------------------------------------------------------------------------------
 
 
 class _WorkerPool:
-    """Workers that try modules in parallel.
+    """At most `count` workers that try modules in parallel.
 
-    A worker that crashes or hangs is replaced; its module counts as one without the failure.
+    A worker starts with its first request. One that crashes or hangs is replaced; its module counts as one without the
+    failure.
     """
 
     def __init__(self, failure: Failure, count: int) -> None:
@@ -190,6 +198,7 @@ class _WorkerPool:
             self._idle.put(None)
 
     def submit(self, request: TryModule | PrintGeneric) -> Future[ModuleTried | GenericPrinted | None]:
+        """Returns the future answer, which is `None` if the worker crashes or hangs, or the pool is closed."""
         return self._executor.submit(self._ask, request)
 
     def _ask(self, request: TryModule | PrintGeneric) -> ModuleTried | GenericPrinted | None:
@@ -232,8 +241,9 @@ class _WorkerPool:
 class Reduction:
     """One reduction of the module `text`. `best` is the smallest module so far that shows the failure.
 
-    `generic` returns the module in generic form, printed by the user's tool, or "". Call `start`, then `run`, which may
-    be interrupted; leaving the context ends the workers.
+    `jobs` is the number of workers, 0 for one per CPU. `generic` returns the module in generic form, printed by the
+    user's tool, or "". `report` is called with the progress after each trial. Call `start`, then `run`, which may be
+    interrupted; `minimal` is True if it has ended. Leaving the context ends the workers.
     """
 
     text: str
@@ -247,6 +257,7 @@ class Reduction:
     def __post_init__(self) -> None:
         self.jobs = self.jobs or os.cpu_count() or 1
         self._pool = _WorkerPool(self.failure, self.jobs)
+        # Whether a module that has been tried fails, by the hash of its text.
         self._fails_by_text: dict[bytes, bool] = {}
         self._start_time = time.monotonic()
         self.progress = ReductionProgress(0, 0, "", "")
@@ -258,7 +269,7 @@ class Reduction:
     def __exit__(self, *_: object) -> None:
         self._pool.close()
 
-    # ---- start
+    # ---- start ----
 
     def start(self, original: CommandExecution) -> None:
         """Chooses the representation in which the module still fails. `original` is the command's result on `text`.
@@ -284,7 +295,7 @@ class Reduction:
         )  # fmt: skip
 
     def _representations(self) -> Iterator[tuple[str, Form, ReducibleModule]]:
-        """Yields the ways to represent the module: first those that can simplify most."""
+        """Yields the representations of the module with a description and a form: first those that simplify most."""
         answer = self._pool.submit(PrintGeneric(self.text)).result()
         if isinstance(answer, GenericPrinted) and answer.text:
             module = self._parse(answer.text)
@@ -308,7 +319,7 @@ class Reduction:
         except GenericFormError:
             return None
 
-    # ---- search
+    # ---- search ----
 
     def run(self) -> None:
         """Reduces until no single step preserves the failure; then `minimal` is True."""
@@ -331,35 +342,38 @@ class Reduction:
 
         def first_failing(subsets: Iterable[Sequence[int]]) -> Sequence[int] | None:
             def attempts() -> Iterator[tuple[Attempt, Sequence[int]]]:
-                for kept in subsets:
-                    removed = sorted(set(items) - set(kept))
-                    yield Attempt(what, partial(subject.without, removed)), kept
+                for subset in subsets:
+                    removed = sorted(set(items) - set(subset))
+                    yield Attempt(what, partial(subject.without, removed)), subset
 
-            found = self._first_failing(attempts())
-            return found[1] if found is not None else None
+            failing = self._first_failing(attempts())
+            return failing[1] if failing is not None else None
 
         if first_failing([[]]) is None:
             smallest_failing_by(items, first_failing)
 
     def _take_single_steps(self) -> bool:
         """Takes each single step that preserves the failure; returns whether it took any."""
-        changed = False
-        number, kinds = 0, len(list(self._subject.single_steps()))
-        while number < kinds:
+        has_changed = False
+        kind_count = len(list(self._subject.single_steps()))
+        for kind in range(kind_count):
             # After a step, the same kind continues at its position: the steps before it do not preserve the failure.
             position = 0
             while True:
-                attempts = next(kind for n, kind in enumerate(self._subject.single_steps()) if n == number)
+                # The steps depend on the module, which a successful step changes.
+                attempts = next(islice(self._subject.single_steps(), kind, None))
                 numbered = ((attempt, n) for n, attempt in enumerate(attempts) if n >= position)
-                found = self._first_failing(numbered)
-                if found is None:
+                failing = self._first_failing(numbered)
+                if failing is None:
                     break
-                changed, position = True, found[1]
-            number += 1
-        return changed
+                has_changed, position = True, failing[1]
+        return has_changed
 
     def _first_failing(self, attempts: Iterable[tuple[Attempt, Item]]) -> tuple[Attempt, Item] | None:
-        """Tries `attempts` in parallel; makes the first of them that fails the current module, and returns it."""
+        """Tries `attempts` in parallel, each with an item; the first that fails becomes the current module.
+
+        Returns it with its item, `None` if none fails.
+        """
         waiting: deque[tuple[Attempt, Item, ReducibleModule, Future[ModuleTried | GenericPrinted | None]]] = deque()
         source = iter(attempts)
         try:
@@ -394,6 +408,7 @@ class Reduction:
         return subject, self._pool.submit(TryModule(subject.text, self._form, self.failure))
 
     def _fails(self, subject: ReducibleModule, future: Future[ModuleTried | GenericPrinted | None]) -> bool:
+        """Waits for a trial, counts and records it; returns whether the module shows the failure."""
         tried = future.result()
         fails = isinstance(tried, ModuleTried) and tried.fails
         if isinstance(tried, ModuleTried) and tried.execution is None:

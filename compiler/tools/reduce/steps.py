@@ -6,7 +6,6 @@ A module is minimal if no single step preserves the failure.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -19,6 +18,7 @@ _REQUIRED_ATTRIBUTES = frozenset({"function_type", "sym_name", "operandSegmentSi
 # The sizes of a tensor, memref or vector (`4x?x` in `tensor<4x?xf32>`), and those of a torch tensor.
 _SHAPE = re.compile(r"(?<=<)(?:(?:\d+|\?)x)+(?=[a-z!])|(?<=tensor<\[)[\d,?]+(?=\])")
 _SIZE = re.compile(r"\d+")
+# Constants; the group is the type.
 _INTEGER = re.compile(r"-?\d+( : (?:i|si|ui)\d+| : index)")
 _FLOAT = re.compile(r"(?:-?\d\.\d+[eE][+-]\d+|0x[0-9A-F]+)( : \w+)")
 _DENSE = re.compile(r"dense(?:_resource)?<.*>( : \w+<(?:[^<>]|<[^<>]*>)*>)", re.DOTALL)
@@ -50,15 +50,18 @@ def apply_step(module: GenericModule, step: ReductionStep) -> GenericModule | No
 
 
 def removable_by_depth(module: GenericModule) -> list[list[int]]:
-    """Returns the numbers (in pre-order) of the ops that may be removed, by their depth; terminators may not."""
+    """Returns the numbers, in pre-order, of the ops that may be removed, by depth; terminators may not.
+
+    Depths without such an op are left out.
+    """
     levels: list[list[int]] = []
     numbers = {op: number for number, op in enumerate(module.walk())}
 
     def visit(ops: Sequence[IrOp], depth: int, *, in_block: bool) -> None:
         if len(levels) <= depth:
             levels.append([])
-        kept = ops[:-1] if in_block and ops and is_terminator(ops[-1]) else ops
-        levels[depth] += [numbers[op] for op in kept]
+        removable = ops[:-1] if in_block and ops and is_terminator(ops[-1]) else ops
+        levels[depth] += [numbers[op] for op in removable]
         for op in ops:
             for block in op.blocks:
                 visit(block.ops, depth + 1, in_block=True)
@@ -69,12 +72,12 @@ def removable_by_depth(module: GenericModule) -> list[list[int]]:
 
 def remove_ops(numbers: Iterable[int], module: GenericModule) -> bool:
     """Removes the ops with these numbers from `module`."""
-    chosen = set(numbers)
-    return bool(chosen) and Rewriter(module).remove([op for n, op in enumerate(module.walk()) if n in chosen])
+    removed = set(numbers)
+    return bool(removed) and Rewriter(module).remove([op for n, op in enumerate(module.walk()) if n in removed])
 
 
 def _ops(module: GenericModule) -> Iterator[ReductionStep]:
-    # The users are before the ops that define their operands, so that chains disappear in one pass.
+    # The users of a value come before the op that defines it, so that whole chains are removed in one pass.
     ops = list(module.walk())
     for level in reversed(removable_by_depth(module)):
         for number in reversed(level):
@@ -104,7 +107,7 @@ def _empty_region(index: int, rewriter: Rewriter, op: IrOp) -> bool:
     return True
 
 
-def _blocks(module: GenericModule) -> Iterator[ReductionStep]:
+def _branches(module: GenericModule) -> Iterator[ReductionStep]:
     for number, op in enumerate(module.walk()):
         if len(op.successors) > 1:
             for index in range(len(op.successors)):
@@ -140,11 +143,12 @@ def _equal_arguments(module: GenericModule) -> Iterator[ReductionStep]:
     for number, op in enumerate(module.walk()):
         if signature_of(op) is None or not op.regions or not op.regions[0].blocks:
             continue
-        first: dict[str, int] = {}
+        first_of_type: dict[str, int] = {}
         for index, value in enumerate(op.regions[0].blocks[0].arguments):
-            if first.setdefault(value.type, index) != index:
-                merge = partial(_merge_arguments, first[value.type], index)
-                yield _on_op(number, f"use argument {first[value.type]} of {op.name} for {index}", merge)
+            first = first_of_type.setdefault(value.type, index)
+            if first != index:
+                merge = partial(_merge_arguments, first, index)
+                yield _on_op(number, f"use argument {first} of {op.name} for {index}", merge)
 
 
 def _merge_arguments(target: int, index: int, rewriter: Rewriter, op: IrOp) -> bool:
@@ -228,14 +232,14 @@ def _constants(module: GenericModule) -> Iterator[ReductionStep]:
 
 def _simpler_constants(text: str) -> list[str]:
     """Returns simpler constants of the same type, up to the constant itself."""
-    if found := _INTEGER.fullmatch(text):
-        choices = [f"0{found[1]}", f"1{found[1]}"]
-    elif found := _FLOAT.fullmatch(text):
-        choices = [f"0.000000e+00{found[1]}", f"1.000000e+00{found[1]}"]
-    elif found := _DENSE.fullmatch(text):
-        is_bool, is_float = found[1].endswith("i1>"), _FLOAT_ELEMENT.search(found[1])
+    if match := _INTEGER.fullmatch(text):
+        choices = [f"0{match[1]}", f"1{match[1]}"]
+    elif match := _FLOAT.fullmatch(text):
+        choices = [f"0.000000e+00{match[1]}", f"1.000000e+00{match[1]}"]
+    elif match := _DENSE.fullmatch(text):
+        is_bool, is_float = match[1].endswith("i1>"), _FLOAT_ELEMENT.search(match[1])
         zero = "false" if is_bool else "0.000000e+00" if is_float else "0"
-        choices = [f"dense<{zero}>{found[1]}"]
+        choices = [f"dense<{zero}>{match[1]}"]
     else:
         return []
     return choices[: choices.index(text)] if text in choices else choices
@@ -247,10 +251,10 @@ def _set_attribute(name: str, text: str, rewriter: Rewriter, op: IrOp) -> bool:
 
 
 def _sizes(module: GenericModule) -> Iterator[ReductionStep]:
-    sizes: Counter[int] = Counter()
+    sizes: set[int] = set()
     types = {value.type for op in module.walk() for value in _values(op)}
     for type_ in types:
-        sizes.update(int(word) for shape in _SHAPE.findall(type_) for word in _SIZE.findall(shape))
+        sizes.update(_sizes_of(type_))
     for size in sorted(sizes, reverse=True):
         for smaller in dict.fromkeys((1, 2, size // 2, size - 1)):
             if 0 < smaller < size:
@@ -260,15 +264,22 @@ def _sizes(module: GenericModule) -> Iterator[ReductionStep]:
                         f"size {size} becomes {smaller} in {where}", partial(_resize, size, smaller, everywhere)
                     )
     for type_ in sorted(types):
-        for size in sorted({int(w) for shape in _SHAPE.findall(type_) for w in _SIZE.findall(shape)}, reverse=True):
+        for size in sorted(set(_sizes_of(type_)), reverse=True):
             if size > 1:
                 changed = _resize_type(type_, size, 1)
                 yield ReductionStep(f"{type_} becomes {changed}", partial(_replace_type, type_, changed))
 
 
+def _sizes_of(type_: str) -> list[int]:
+    """Returns the static sizes in the text of a type."""
+    return [int(size) for shape in _SHAPE.findall(type_) for size in _SIZE.findall(shape)]
+
+
 def _resize_type(text: str, size: int, smaller: int) -> str:
+    """Returns the text with `smaller` for each `size` in shapes."""
+
     def change(shape: re.Match[str]) -> str:
-        return _SIZE.sub(lambda word: str(smaller) if int(word[0]) == size else word[0], shape[0])
+        return _SIZE.sub(lambda number: str(smaller) if int(number[0]) == size else number[0], shape[0])
 
     return _SHAPE.sub(change, text)
 
@@ -318,6 +329,6 @@ def _on_op(number: int, what: str, edit: Callable[[Rewriter, IrOp], bool]) -> Re
 
 # All kinds of steps, in the order in which they are tried: first those that remove most.
 STEP_KINDS: tuple[StepKind, ...] = (
-    _unused_arguments, _all_attributes, _blocks, _ops, _regions, _results, _equal_arguments, _operands, _attributes,
+    _unused_arguments, _all_attributes, _branches, _ops, _regions, _results, _equal_arguments, _operands, _attributes,
     _constants, _sizes,
 )  # fmt: skip

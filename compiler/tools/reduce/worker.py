@@ -33,7 +33,8 @@ class TryModule(Message, frozen=True):
 class ModuleTried(Message, frozen=True):
     """The result for a module: whether it shows the failure, the text that was tested, and how the command ended.
 
-    `execution` is `None` if the bindings reject the module, so that the command was not run; `problem` has the reason.
+    `execution` is `None` if the command was not run, because the bindings reject the module or the command cannot
+    start; `problem` has the reason.
     """
 
     fails: bool
@@ -49,7 +50,7 @@ class PrintGeneric(Message, frozen=True):
 
 
 class GenericPrinted(Message, frozen=True):
-    """A module in generic form, or the reason why the bindings cannot read it."""
+    """The answer to `PrintGeneric`: the module in generic form, or the reason why the bindings cannot read it."""
 
     text: str = ""
     problem: str = ""

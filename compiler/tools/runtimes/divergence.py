@@ -21,6 +21,7 @@ from buddy.compiler.protocol.run_report import Divergence, OutputReport
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.compare import compare
 from buddy.compiler.runtime.graph_interpreter import SEED, compute_results
+from buddy.compiler.runtime.measure import OnProgress
 from buddy.compiler.runtime.sensitivity import compare_result
 from buddy.compiler.tools.runtimes.onnx_model import RuntimeModel, make_evaluator
 
@@ -28,7 +29,6 @@ from buddy.compiler.tools.runtimes.onnx_model import RuntimeModel, make_evaluato
 MARKS_PER_CALL = 8
 # Calls the model once with the nodes of these names marked, and returns its outputs as NumPy arrays.
 CallMarked = Callable[[Sequence[str]], list[Any]]
-OnProgress = Callable[[str, float], None]
 
 
 class DivergenceSearch:
@@ -45,6 +45,7 @@ class DivergenceSearch:
         self._captured, self._model, self._call = captured, model, call
         self._is_right, self._report_progress = is_right, on_progress
         self._markable = {op.name: op for op in captured.graph.operations if op.name in model.values}
+        # The comparisons of the nodes that have been marked, by name, and the number of calls so far.
         self._reports: dict[str, OutputReport] = {}
         self._runs = 0
         self._compare_values = _comparison_of_values(captured, model)
@@ -57,6 +58,7 @@ class DivergenceSearch:
         start = time.perf_counter()
         culprit = self._captured.graph.results[wrong_result]
         try:
+            # Goes back as long as an operand of the culprit differs too, to the first node that makes it differ.
             while (operands := self._find_differing(self._markable_operands(culprit))) and (
                 first := self._first_differing(self._markable_ancestors(operands[0]))
             ):
@@ -150,6 +152,7 @@ class DivergenceSearch:
         return [op for op in nodes if self._reports[op.name].verdict != "ok"]
 
     def _compare_marked(self, nodes: Sequence[Op]) -> None:
+        """Marks `nodes`, and compares their values. Raises `_FusionAtFault` if this makes the results right."""
         results, values = self._call_marked(nodes)
         self._store_reports(nodes, values)
         if not self._is_right(results):
@@ -187,6 +190,7 @@ def _summarize(report: OutputReport, op: Op) -> OutputReport:
     return msgspec.structs.replace(report, name=op.stable, map=(), histogram=(), checks=())
 
 
+# Returns a report for each of the nodes, from their values in a runtime.
 CompareValues = Callable[[Sequence[Op], Sequence[torch.Tensor]], list[OutputReport]]
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _NODE_KEY = "buddy_node"
 # Initializers of at least this size are written to a separate file: a protocol buffer has at most 2 GiB.
 _MIN_EXTERNAL_BYTES = 1024
-_MAX_MESSAGE_CHARS = 300
+_MAX_MESSAGE_CHARACTERS = 300
 
 
 class NoModelError(BuddyError):
@@ -120,6 +120,7 @@ class _GraphModule(torch.nn.Module):
 
 
 def _export_program(captured: CapturedGraph, folder: Path) -> RuntimeModel:
+    """Exports the captured graph by PyTorch's exporter. Raises `NoModelError` if that rejects it."""
     graph = captured.graph
     returned = [op for op in graph.results if isinstance(op, Op)]
     placeholders = dict(zip((op.name for op in graph.placeholders), captured.tensors, strict=True))
@@ -152,7 +153,7 @@ def _export_problem(error: Exception) -> str:
         causes.append(cause)
     lines = [line.strip() for line in str(causes[-1]).splitlines() if line.strip()]
     return f"PyTorch's exporter to ONNX rejects the program: {(lines or [type(error).__name__])[0]}"[
-        :_MAX_MESSAGE_CHARS
+        :_MAX_MESSAGE_CHARACTERS
     ]
 
 
@@ -162,6 +163,7 @@ def _value_names(exported: Any, operations: Sequence[Op]) -> dict[str, str]:
     The exporter may compute a node by several nodes, of which the last has the result. A node with several results has
     no value; the `GetItemOp` nodes that select the results have one each.
     """
+    # The last node that computes each node, and the node that selects each of several results.
     last: dict[str, str] = {}
     items: dict[tuple[str, Any], str] = {}
     for node in exported.graph.nodes:
@@ -271,6 +273,7 @@ def make_result_function(captured: CapturedGraph) -> Callable[[Sequence[torch.Te
 
 
 def _load_without_weights(path: Path) -> onnx.ModelProto:
+    """Reads a model without the initializers that are in another file."""
     import onnx
 
     return onnx.load(str(path), load_external_data=False)

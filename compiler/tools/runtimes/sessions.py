@@ -34,7 +34,7 @@ _PACKAGES = {ONNX_RUNTIME: "onnxruntime", OPENVINO: "openvino"}
 NO_TELEMETRY = {"NNCF_CI": "1"}
 # Packages that export a program to ONNX.
 _EXPORTERS = ("onnx", "onnxscript")
-_MAX_MESSAGE_CHARS = 500
+_MAX_MESSAGE_CHARACTERS = 500
 # ONNX Runtime's log severity of errors. Its warnings, such as those about unused initializers, do not help users.
 _ERROR_SEVERITY = 3
 
@@ -172,7 +172,7 @@ def _describe_error(error: Exception) -> str:
     """Returns an error's message in one line, without lines that refer to the runtime's source."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     lines = [line for line in lines if not line.startswith(_SOURCE_LINES)] or lines
-    return f"{type(error).__name__}: {' '.join(lines)}"[:_MAX_MESSAGE_CHARS]
+    return f"{type(error).__name__}: {' '.join(lines)}"[:_MAX_MESSAGE_CHARACTERS]
 
 
 def write_arrays(path: Path, arrays: Sequence[np.ndarray]) -> tuple[ArrayInFile, ...]:
@@ -204,7 +204,7 @@ def read_arrays(path: Path, entries: Sequence[ArrayInFile]) -> list[np.ndarray]:
 
 
 def _numpy_dtype(name: str) -> np.dtype:
-    """Returns the NumPy dtype of a name, also of a type that the package `ml_dtypes` defines."""
+    """Returns the NumPy dtype of this name, which may be one that the package `ml_dtypes` defines."""
     import numpy as np
 
     try:
@@ -232,8 +232,8 @@ class RuntimeProcess:
     def __init__(self, runtime: str, file: ModelFile, threads: int) -> None:
         self._runtime, self._file = runtime, file
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `__exit__`
-        counts = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
-        environment = {**counts, **NO_TELEMETRY}
+        thread_counts = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
+        environment = {**thread_counts, **NO_TELEMETRY}
         self._worker = BlockingWorker(f"{__name__}:serve", ModelCalled | ModelFailed, self._log, environment)
         self._send(LoadModel(runtime, str(file.model), str(file.inputs), file.arrays, threads))
 
@@ -268,9 +268,9 @@ class RuntimeProcess:
         answer = self._worker.receive()
         if answer is None:
             self._log.seek(0)
-            printed = self._log.read().decode(errors="replace").strip()
-            how = describe_exit(self._worker.wait())
-            raise self._make_error(f"the process of {RUNTIMES[self._runtime]} ended with {how}", printed)
+            log_text = self._log.read().decode(errors="replace").strip()
+            status = describe_exit(self._worker.wait())
+            raise self._make_error(f"the process of {RUNTIMES[self._runtime]} ended with {status}", log_text)
         if isinstance(answer, ModelFailed):
             raise self._make_error(answer.error)
         assert isinstance(answer, ModelCalled)

@@ -38,8 +38,8 @@ class RuntimeSide:
     def __init__(
         self, name: str, threads: int, mark: Mark, on_progress: OnProgress = lambda _what, _done: None,
     ) -> None:  # fmt: skip
-        self.name, self.problem = name, missing_packages(name)
-        self.problem += f": {INSTALL_COMMAND}" if self.problem else ""
+        missing = missing_packages(name)
+        self.name, self.problem = name, f"{missing}: {INSTALL_COMMAND}" if missing else ""
         self._threads, self._mark, self._report_progress = threads, mark, on_progress
         self._model: RuntimeModel | None = None
         self._load_seconds = self._export_seconds = 0.0
@@ -102,6 +102,7 @@ class RuntimeSide:
     def _find_divergence(
         self, captured: CapturedGraph, expected: Sequence[object], outputs: Sequence[OutputReport], equal_nan: bool
     ) -> Divergence | None:
+        # The number of the first wrong one among the results that are tensors.
         wrong = next((index for index, output in enumerate(outputs) if output.verdict not in ("ok", "unchecked")), None)
         if self._model is None or self._mark == "none" or (wrong is None and self._mark == "auto"):
             return None
@@ -114,8 +115,8 @@ class RuntimeSide:
         if self._mark == "all":
             return search.compare_all()
         assert wrong is not None
-        tensors = [index for index, value in enumerate(expected) if isinstance(value, torch.Tensor)]
-        return search.find(tensors[wrong])
+        tensor_results = [index for index, value in enumerate(expected) if isinstance(value, torch.Tensor)]
+        return search.find(tensor_results[wrong])
 
     def _call_marked(self, nodes: Sequence[str]) -> list[np.ndarray]:
         assert self._model is not None

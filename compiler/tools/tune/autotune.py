@@ -43,8 +43,8 @@ class SavedTuning(msgspec.Struct, frozen=True):
 class TunedRecipe:
     """The recipe of one graph: `recipe` is the result of the latest search, or the initial recipe before any.
 
-    With `max_error`, the search chooses the precision of each product. It is skipped if the result of an earlier search
-    of at least `seconds` is cached on disk.
+    A search takes about `seconds`; with `max_error`, it chooses the precision of each product. It is skipped if the
+    result of an earlier search of at least `seconds` is cached on disk.
     """
 
     def __init__(self, graph: Graph, recipe: Recipe, seconds: float, max_error: float | None = None) -> None:
@@ -89,12 +89,16 @@ class TunedRecipe:
 
 
 def _key(graph: Graph, recipe: Recipe, max_error: float | None) -> str:
+    """Returns the key of a search in the cache on disk."""
     key = program_cache.program_key(graph, recipe)
     return key if max_error is None else digest(key, max_error)
 
 
 def saved_tuning(graph: Graph, recipe: Recipe, max_error: float | None = None) -> SavedTuning | None:
-    """Returns the cached result of a search around `recipe` for `graph`, on a CPU like this one, or `None`."""
+    """Returns the cached result of a search around `recipe` for `graph`, on a CPU like this one, or `None`.
+
+    `max_error` is that of the search.
+    """
     data = TUNED.read(_key(graph, recipe, max_error))
     try:
         return None if data is None else msgspec.json.decode(data, type=SavedTuning)

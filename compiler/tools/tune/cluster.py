@@ -35,6 +35,7 @@ from buddy.compiler.tools.tune.messages import (
     TuningRequest,
 )
 
+# For each thread of a cluster's worker: the `process` that answers its requests, a `RecipeTrier`.
 _thread_data = threading.local()
 
 

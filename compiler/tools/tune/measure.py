@@ -38,7 +38,7 @@ from buddy.compiler.tools.tune.nodes import ErrorMeter, time_products
 if TYPE_CHECKING:
     from buddy.compiler.runtime.captured import CapturedGraph, Eager
 
-# The numbers of pairs of runs, and the time limit for them.
+# The numbers of pairs of runs of a recipe and eager, and the time limit for them in seconds.
 _MIN_PAIRS, _MAX_PAIRS = 3, 50
 _TIMING_SECONDS = 0.6
 # If a recipe takes this many times as long as the best one in its first pair of runs, its timing ends.
@@ -46,7 +46,7 @@ _MAX_SLOWDOWN = 1.5
 
 
 def serve_attempts(channel: Channel, captured: CapturedGraph) -> None:
-    """Answers requests of type `TuningRequest` with graph `captured`, until the channel closes."""
+    """Answers requests of type `TuningRequest` on the graph `captured`, until the channel closes."""
     meter = ErrorMeter(captured)
     while (request := channel.receive()) is not None:
         if isinstance(request, TryRecipe):
@@ -94,6 +94,8 @@ def _run_in_child(channel: Channel, work: Callable[[Channel], Reply], reply_type
 def _error_reply(
     reply_type: type[RecipeTried] | type[RecipesCompared] | type[NodesTimed],
 ) -> Callable[[Exception], Reply]:
+    """Returns a function that makes a reply with the `problem` of an exception."""
+
     def reply(error: Exception) -> Reply:
         if isinstance(error, CompilationError):
             return reply_type(problem=error.diagnostic.what)
@@ -103,6 +105,7 @@ def _error_reply(
 
 
 def _failure_reason(end: TaskEnd, seconds: float) -> str:
+    """Returns why a child process with a time limit of `seconds` has sent no reply."""
     if end.how == "late":
         return f"not done in {seconds:g} s"
     return f"crashed: {end.status}" if end.how == "crashed" else end.how
@@ -187,10 +190,12 @@ def _time_pairs(
 
 
 def _compare_recipes(captured: CapturedGraph, request: CompareRecipes) -> Reply:
-    def program(recipe: Recipe) -> Callable[[], Any]:
+    """Compiles both recipes and times them interleaved, in this process."""
+
+    def make_call(recipe: Recipe) -> Callable[[], Any]:
         loaded = LoadedProgram(_compile(captured, recipe), frozen=True)
         return lambda: loaded(captured.tensors, captured.numbers)
 
     with torch_threads(request.first.threads), torch.no_grad():
-        ratio = time_pairs([program(request.first), program(request.second)], 1.0)
+        ratio = time_pairs([make_call(request.first), make_call(request.second)], 1.0)
     return RecipesCompared(ratio.median, ratio.low, ratio.high)

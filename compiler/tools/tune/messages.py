@@ -126,6 +126,7 @@ class ErrorsMeasured(Reply, frozen=True):
     problem: str = ""
 
 
+# The first message to a process that tries recipes, the later ones, and its answers.
 LoadMessage = LoadForTuning | LoadBundle
 TuningRequest = TryRecipe | CompareRecipes | TimeNodes | MeasureErrors
 TuningMessage = Done | RecipeTried | RecipesCompared | NodesTimed | ErrorsMeasured | LogText | FailureReply

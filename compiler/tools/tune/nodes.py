@@ -71,11 +71,13 @@ class ErrorMeter:
 
     def __init__(self, captured: CapturedGraph) -> None:
         self._captured, self._graph = captured, captured.graph
+        # The first measurement computes these (`_compute_all`); `_values` stays empty if the values are too large.
         self._values: dict[str, Any] = {}
         self._expected: list[Any] = []
         self._generator_states: dict[str, torch.Tensor] = {}
         self._symbols: dict[str, int] = {}
         self._key = ""
+        # The known errors by node and precision, and those of them that were read from the disk.
         self._errors: dict[tuple[str, str], float] = {}
         self._stored: frozenset[tuple[str, str]] = frozenset()
 

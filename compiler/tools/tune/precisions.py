@@ -38,6 +38,7 @@ from buddy.compiler.tools.tune.messages import (
 )
 from buddy.compiler.tools.tune.tuner import FINAL_SECONDS, TuneWorker, ask_any, chosen_recipe
 
+# The type of an answer.
 A = TypeVar("A")
 
 # The fractions of the time limit after which the timing of precisions and the measurement of errors end.
@@ -80,11 +81,12 @@ def _saved_per_error(step: PrecisionStep) -> float:
 
 
 def _steps_of(node: NodePrecision) -> Iterator[PrecisionStep]:
+    """Yields the steps of one node: each goes to the precision that saves the most time per added squared error."""
     options = [effect for effect in node.effects if 0 <= effect.error < math.inf and effect.saved > 0]
-    error, saved = 0.0, 0.0
+    squared_error, saved = 0.0, 0.0
     while True:
         candidates = [
-            PrecisionStep(node.node, effect.precision, max(0.0, effect.error**2 - error), effect.saved - saved)
+            PrecisionStep(node.node, effect.precision, max(0.0, effect.error**2 - squared_error), effect.saved - saved)
             for effect in options
             if effect.saved > saved
         ]
@@ -92,7 +94,7 @@ def _steps_of(node: NodePrecision) -> Iterator[PrecisionStep]:
             return
         step = max(candidates, key=lambda step: (_saved_per_error(step), step.saved))
         yield step
-        error, saved = error + step.squared_error, saved + step.saved
+        squared_error, saved = squared_error + step.squared_error, saved + step.saved
 
 
 def choose_within(steps: Sequence[PrecisionStep], budget: float) -> dict[str, Precision]:
@@ -121,7 +123,11 @@ def estimated_front(steps: Sequence[PrecisionStep]) -> tuple[FrontPoint, ...]:
 
 @dataclass
 class PrecisionSearch:
-    """One search for the request `frame`, whose `max_error` is the limit; calls `report` with progress and results."""
+    """One search for the request `frame`, whose `max_error` is the limit; calls `report` with progress and results.
+
+    `count` is the number of recipes tried so far. `chosen` are the precisions of the best of them, {} for all products
+    in f32, `None` before any choice was tried; `best_ratio` is its ratio to eager.
+    """
 
     frame: Tune
     report: Callable[[Frame], None]
@@ -271,6 +277,7 @@ class PrecisionSearch:
         return self.chosen is None or remaining > (3 if self.chosen else 1) * self.max_trial_seconds
 
     async def _try_precisions(self, chosen: dict[str, Precision]) -> RecipeTried:
+        """Tries the recipe with these precisions, and keeps it if it is the fastest so far."""
         result = await self._try(self._recipe(chosen), _choice_texts(chosen))
         if not result.problem and result.ratio < self.best_ratio:
             self.best_ratio, self.chosen = result.ratio, chosen
@@ -282,15 +289,16 @@ class PrecisionSearch:
         choices = sorted(PrecisionChoice(node, precision) for node, precision in chosen.items())
         return replace(self.f32_recipe, precisions=tuple(choices))
 
-    async def _try(self, recipe: Recipe, words: tuple[str, ...]) -> RecipeTried:
-        self._report_progress(f"recipe {self.count + 1}: {', '.join(words)}")
+    async def _try(self, recipe: Recipe, choice_texts: tuple[str, ...]) -> RecipeTried:
+        """Tries a recipe, and reports the result under `choice_texts`, which describe how it differs from others."""
+        self._report_progress(f"recipe {self.count + 1}: {', '.join(choice_texts)}")
         start = self.elapsed
         request = TryRecipe(recipe, self.frame.recipe_seconds, math.inf, self.frame.recipe.threads, self.limit)
         result = await self._ask(request, RecipeTried)
         self.max_trial_seconds = max(self.max_trial_seconds, self.elapsed - start)
         self.report(
             Attempted(
-                self.frame.request, self.count, words, result.ratio, result.median, result.eager,
+                self.frame.request, self.count, choice_texts, result.ratio, result.median, result.eager,
                 result.compile_seconds, result.problem, not result.problem and result.ratio < self.best_ratio,
                 self.elapsed, result.error,
             )
@@ -353,5 +361,5 @@ def _pairs_to_measure(nodes: Sequence[NodePrecision]) -> list[MeasuredError]:
 def _choice_texts(chosen: dict[str, Precision]) -> tuple[str, ...]:
     """Returns a choice as text, such as `bf16 for 60 products`."""
     counts = Counter(chosen.values())
-    words = [f"{precision} for {counts[precision]} product{'s' * (counts[precision] > 1)}" for precision in counts]
-    return tuple(words) or ("f32 for all products",)
+    texts = [f"{precision} for {count} product{'s' * (count > 1)}" for precision, count in counts.items()]
+    return tuple(texts) or ("f32 for all products",)

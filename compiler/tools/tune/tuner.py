@@ -23,6 +23,7 @@ from buddy.compiler.protocol.tuning import Point, Space
 from buddy.compiler.support.processes.jobs import JobFailed
 from buddy.compiler.tools.tune.messages import CompareRecipes, RecipesCompared, RecipeTried, TryRecipe, TuningRequest
 
+# The type of an answer.
 A = TypeVar("A")
 
 # The number of random points, all tried before, after which the space counts as exhausted.
@@ -39,6 +40,7 @@ class SearchStrategy:
         self._sizes, self._random = tuple(sizes), random.Random(seed)
         self._tried: set[Point] = set()
         self._queue: deque[Point] = deque([start, *preferred])
+        # The variations that this round has not tried yet, and whether a better point was found since its start.
         self._axes: list[int] = []
         self._has_improved = True
         self.best, self.best_score = start, math.inf
@@ -77,6 +79,7 @@ class SearchStrategy:
         return self._draw_new_point()
 
     def _draw_new_point(self) -> bool:
+        """Adds a random point to the queue; returns false if `_MAX_DRAWS` draws give no new one."""
         count = len(self._sizes)
         for draw in range(_MAX_DRAWS):
             # If all points near the best one seem to have been tried, draws any point.
@@ -90,8 +93,11 @@ class SearchStrategy:
 
 
 def _with_values(point: Point, changes: dict[int, int]) -> Point:
+    """Returns the point with the values `changes` of some variations, by index."""
     return tuple(changes.get(axis, value) for axis, value in enumerate(point))
 
+
+# ---- the search ------------------------------------------------------------------------------------------------------
 
 # The time limit of the final comparison in seconds, without compiling both recipes, and its usual duration.
 FINAL_SECONDS, _USUAL_FINAL_SECONDS = 30.0, 6.0
@@ -167,10 +173,10 @@ class Tuner:
     def _record_result(self, point: Point, result: RecipeTried) -> None:
         is_best = self.search.record(point, math.inf if result.problem else result.ratio)
         self.ratios[point] = 0.0 if result.problem else result.ratio
-        words = self.space.words(point)
+        choice_texts = self.space.words(point)
         self.report(
             Attempted(
-                self.frame.request, self.count, words, result.ratio, result.median, result.eager,
+                self.frame.request, self.count, choice_texts, result.ratio, result.median, result.eager,
                 result.compile_seconds, result.problem, is_best, self.elapsed, result.error,
             )
         )  # fmt: skip

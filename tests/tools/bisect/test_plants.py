@@ -23,7 +23,7 @@ from buddy.compiler.protocol.recipe import LOWERING_STEP, PassStep
 from buddy.compiler.protocol.worker_messages import FailureReply
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.support.processes.channel import Channel
-from buddy.compiler.tools.bisect import BisectionStopped, bisect, steps
+from buddy.compiler.tools.bisect import BisectionStopped, bisect
 from buddy.compiler.tools.bisect.trials import RecipeTrials, make_subject
 from buddy.compiler.tools.extract import Subgraph
 from tests.programs import captured
@@ -124,7 +124,7 @@ def test_a_pass_that_makes_loops_scalar_is_found_by_name(master: Channel) -> Non
 def test_without_knowing_whose_a_pass_is_it_is_found_all_the_same(
     master: Channel, program: CapturedGraph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(steps, "plugin_of_step", lambda step: "")
+    monkeypatch.setattr("buddy.compiler.tools.bisect.steps.plugin_of_step", lambda step: "")
     plant = next(plant for plant in PLANTS if plant.file == "drop_addend")
     assert [culprit.step.name for culprit in found_by(master, program, plant, seconds=AT_ONCE).steps] == [plant.name]
 

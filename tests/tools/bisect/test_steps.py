@@ -60,10 +60,15 @@ def test_two_faults_are_both_found() -> None:
 def test_all_steps_of_a_pass_that_a_plug_in_brought_are_left_out_together(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = [number for number, step in enumerate(RECIPE.steps) if step.name == "cse" and step.enabled]
     assert len(wanted) > 1
-    monkeypatch.setattr(steps, "plugin_of_step", lambda step: "own.py" if step.name == "cse" else "")
+    monkeypatch.setattr(
+        "buddy.compiler.tools.bisect.steps.plugin_of_step", lambda step: "own.py" if step.name == "cse" else ""
+    )
     assert steps.steps_of_only_plugin_pass(RECIPE) == wanted
     assert steps.find_culprit_steps(RECIPE, wrong_with(*wanted), judge) == wanted
-    monkeypatch.setattr(steps, "plugin_of_step", lambda step: "own.py" if step.name in ("cse", "fuse-rows") else "")
+    monkeypatch.setattr(
+        "buddy.compiler.tools.bisect.steps.plugin_of_step",
+        lambda step: "own.py" if step.name in ("cse", "fuse-rows") else "",
+    )
     assert steps.steps_of_only_plugin_pass(RECIPE) == []
 
 

@@ -113,8 +113,8 @@ def test_a_part_of_the_database_is_right() -> None:
 
 def test_a_server_that_is_killed_is_an_error_and_takes_its_worker_with_it(tmp_path: Path) -> None:
     plan = CoveragePlan(("exp",), ("float32",), 1)
-    with session._Server(plan, str(tmp_path)) as server:
-        (pair,) = server.listing().pairs
+    with session._WarmProcess(plan, str(tmp_path)) as server:
+        (pair,) = server.list_pairs().pairs
         assert server.check(pair).outcome == "compiled"
         pid = server._worker.pid
         workers = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()

@@ -223,7 +223,7 @@ def test_nothing_is_written_over_unless_asked_for(encoder: Path, tmp_path: Path)
     (tmp_path / "example").write_text("mine")
     with pytest.raises(ExportError, match="is a file"):
         write(made, tmp_path, "object", force=True)
-    for name in ("int", "Net", "2net", "a b", "../x", "", "exp", "index", "rounded", "weights", "now"):
+    for name in ("int", "Net", "2net", "a b", "../x", "", "exp", "index", "round_up", "weights", "now"):
         with pytest.raises(ExportError, match="is not a valid name for C functions"):
             write(made, tmp_path / "other", "mlir", name=name)
     assert c_name("exp") == "exp_program"

@@ -12,11 +12,12 @@
 #include "PROGRAM.h"
 #include "npy.h"
 
+/* The maximum number of inputs, of outputs and of sizes. */
 enum { MOST = 256 };
 
-static const char *given[MOST], *expected[MOST], *save, *weights = "PROGRAM.safetensors";
+static const char *input_paths[MOST], *expected_paths[MOST], *save, *weights = "PROGRAM.safetensors";
 static int64_t numbers[MOST];
-static int inputs, expectations, number_count, repeats = 10;
+static int input_count, expected_count, number_count, repeats = 10;
 
 static int fail(const char *what, const char *why) { return fprintf(stderr, "%s: %s\n", what, why), 1; }
 
@@ -25,12 +26,12 @@ static int fail_with(int code) {
   return fprintf(stderr, "%s%s%s\n", PROGRAM_message(code), *detail ? ": " : "", detail), 1;
 }
 
-static int read_words(int count, char **words) {
+static int read_arguments(int count, char **words) {
   for (int i = 1; i < count; i++) {
     const char *word = words[i];
     if (word[0] != '-' || !word[1]) {
-      if (inputs == MOST) return fail(word, "too many inputs");
-      given[inputs++] = word;
+      if (input_count == MOST) return fail(word, "too many inputs");
+      input_paths[input_count++] = word;
       continue;
     }
     if (i + 1 == count) return fail(word, "unknown option, or its value is missing");
@@ -39,19 +40,19 @@ static int read_words(int count, char **words) {
     else if (!strcmp(word, "--repeats")) repeats = atoi(value);
     else if (!strcmp(word, "--save")) save = value;
     else if (!strcmp(word, "--number") && number_count < MOST) numbers[number_count++] = atoll(value);
-    else if (!strcmp(word, "--expect") && expectations < MOST) expected[expectations++] = value;
+    else if (!strcmp(word, "--expect") && expected_count < MOST) expected_paths[expected_count++] = value;
     else return fail(word, "unknown option");
   }
   return 0;
 }
 
 static size_t elements(int rank, const int64_t *shape) {
-  size_t found = 1;
-  for (int i = 0; i < rank; i++) found *= (size_t)shape[i];
-  return found;
+  size_t count = 1;
+  for (int i = 0; i < rank; i++) count *= (size_t)shape[i];
+  return count;
 }
 
-/* The sizes from the inputs' shapes, and the given numbers. */
+/* Sets the sizes to those of the inputs' shapes, and to the numbers on the command line. */
 static int bind_sizes(const struct npy *files, int64_t *sizes) {
   int count, next = 0;
   const PROGRAM_size *wanted = PROGRAM_sizes(&count);
@@ -68,7 +69,7 @@ static int bind_sizes(const struct npy *files, int64_t *sizes) {
   return 0;
 }
 
-/* Every input's bytes: from its file, whose shape and type must be the program's, or zeros. */
+/* Makes zeros for inputs without a file, and checks the shapes and element types of the others. */
 static int fill_inputs(struct npy *files, const int64_t *sizes) {
   int count;
   const PROGRAM_tensor *wanted = PROGRAM_inputs(&count);
@@ -87,6 +88,7 @@ static int fill_inputs(struct npy *files, const int64_t *sizes) {
   return 0;
 }
 
+/* The time in milliseconds. */
 static double now(void) {
   struct timespec time;
   clock_gettime(CLOCK_MONOTONIC, &time);
@@ -112,22 +114,22 @@ static int time_runs(PROGRAM *program, const int64_t *sizes, const void *const *
   return free(times), 0;
 }
 
-static int tell_difference(int i, const PROGRAM_tensor *tensor, const void *data, size_t count) {
+static int print_difference(int i, const PROGRAM_tensor *tensor, const void *data, size_t count) {
   struct npy file;
-  const char *wrong = npy_read(expected[i], &file);
+  const char *problem = npy_read(expected_paths[i], &file);
   double largest = 0;
-  if (*wrong) return fail(expected[i], wrong);
-  if (file.bytes != count * tensor->element) return free(file.data), fail(expected[i], "the file has another size than the output");
+  if (*problem) return fail(expected_paths[i], problem);
+  if (file.bytes != count * tensor->element) return free(file.data), fail(expected_paths[i], "the file has another size than the output");
   for (size_t k = 0; k < count; k++) {
     double a = npy_element(tensor->dtype, data, k), b = npy_element(tensor->dtype, file.data, k);
     double difference = a == b || (isnan(a) && isnan(b)) ? 0 : fabs(a - b);
     if (!(difference <= largest)) largest = difference;
   }
-  printf("  largest difference from %s: %g\n", expected[i], largest);
+  printf("  largest difference from %s: %g\n", expected_paths[i], largest);
   return free(file.data), 0;
 }
 
-static int tell_output(int i, const PROGRAM_tensor *tensor, const int64_t *shape, const void *data) {
+static int print_output(int i, const PROGRAM_tensor *tensor, const int64_t *shape, const void *data) {
   size_t count = elements(tensor->rank, shape);
   double least = INFINITY, most = -INFINITY, sum = 0;
   for (size_t k = 0; k < count; k++) {
@@ -142,7 +144,7 @@ static int tell_output(int i, const PROGRAM_tensor *tensor, const int64_t *shape
     snprintf(path, sizeof path, "%s%d.npy", save, i);
     if (!npy_write(path, tensor->dtype, tensor->rank, shape, data, count * tensor->element)) return fail(path, "cannot be written");
   }
-  return i < expectations ? tell_difference(i, tensor, data, count) : 0;
+  return i < expected_count ? print_difference(i, tensor, data, count) : 0;
 }
 
 static int run(PROGRAM *program, struct npy *files) {
@@ -161,43 +163,43 @@ static int run(PROGRAM *program, struct npy *files) {
   }
   if (!code) {
     double start = now();
-    int said = PROGRAM_run(program, sizes, in, out);
-    code = said ? fail_with(said) : 0;
-    if (!said) printf("first run: %.3f ms\n", now() - start);
+    int status = PROGRAM_run(program, sizes, in, out);
+    code = status ? fail_with(status) : 0;
+    if (!status) printf("first run: %.3f ms\n", now() - start);
   }
-  for (int i = 0; i < outputs && !code; i++) code = tell_output(i, &results[i], shapes[i], out[i]);
+  for (int i = 0; i < outputs && !code; i++) code = print_output(i, &results[i], shapes[i], out[i]);
   if (!code) code = time_runs(program, sizes, in, out);
   for (int i = 0; i < outputs; i++) free(out[i]);
   return code;
 }
 
 /* Whether the program's inputs and outputs fit into the tables here. */
-static int has_room(void) {
+static int fits_limits(void) {
   int counts[3];
-  const PROGRAM_tensor *of[] = {PROGRAM_inputs(&counts[0]), PROGRAM_outputs(&counts[1])};
+  const PROGRAM_tensor *tensors[] = {PROGRAM_inputs(&counts[0]), PROGRAM_outputs(&counts[1])};
   (void)PROGRAM_sizes(&counts[2]);
   if (counts[0] > MOST || counts[1] > MOST || counts[2] > MOST) return 0;
   for (int side = 0; side < 2; side++)
     for (int i = 0; i < counts[side]; i++)
-      if (of[side][i].rank > NPY_RANK) return 0;
+      if (tensors[side][i].rank > NPY_RANK) return 0;
   return 1;
 }
 
 int main(int argc, char **argv) {
   struct npy files[MOST] = {{{0}, 0, {0}, 0, NULL}};
   PROGRAM *program;
-  int count, code = read_words(argc, argv);
+  int count, code = read_arguments(argc, argv);
   const PROGRAM_tensor *wanted = PROGRAM_inputs(&count);
-  if (!has_room()) return fail("PROGRAM", "more tensors, dims or sizes than the limits here: increase MOST, NPY_RANK");
-  for (int i = 0; i < inputs && i < count && !code; i++) {
-    const char *wrong = strcmp(given[i], "-") ? npy_read(given[i], &files[i]) : "";
-    if (*wrong) code = fail(given[i], wrong);
+  if (!fits_limits()) return fail("PROGRAM", "more tensors, dims or sizes than the limits here: increase MOST, NPY_RANK");
+  for (int i = 0; i < input_count && i < count && !code; i++) {
+    const char *problem = strcmp(input_paths[i], "-") ? npy_read(input_paths[i], &files[i]) : "";
+    if (*problem) code = fail(input_paths[i], problem);
   }
-  if (!code && inputs > count) code = fail(given[count], wanted ? "the program takes no more inputs" : "it takes none");
+  if (!code && input_count > count) code = fail(input_paths[count], wanted ? "the program takes no more inputs" : "it takes none");
   if (!code) {
     double start = now();
-    int said = PROGRAM_open(weights, &program);
-    if (said) code = fail_with(said);
+    int status = PROGRAM_open(weights, &program);
+    if (status) code = fail_with(status);
     else printf("opened in %.1f ms\n", now() - start), code = run(program, files), PROGRAM_close(program);
   }
   for (int i = 0; i < count; i++) free(files[i].data);

@@ -47,9 +47,9 @@ std::vector<int64_t> shape_of(const PROGRAM_tensor &tensor, const std::vector<in
 }
 
 size_t elements(const std::vector<int64_t> &shape) {
-  size_t found = 1;
-  for (int64_t size : shape) found *= static_cast<size_t>(size);
-  return found;
+  size_t count = 1;
+  for (int64_t size : shape) count *= static_cast<size_t>(size);
+  return count;
 }
 
 struct Input {
@@ -59,12 +59,12 @@ struct Input {
 
 Input read(const char *path) {
   npy file;
-  const char *wrong = npy_read(path, &file);
-  if (*wrong) throw std::runtime_error(std::string(path) + " " + wrong);
+  const char *problem = npy_read(path, &file);
+  if (*problem) throw std::runtime_error(std::string(path) + " " + problem);
   const auto *bytes = static_cast<unsigned char *>(file.data);
-  Input found{{file.shape, file.shape + file.rank}, {bytes, bytes + file.bytes}};
+  Input input{{file.shape, file.shape + file.rank}, {bytes, bytes + file.bytes}};
   std::free(file.data);
-  return found;
+  return input;
 }
 
 std::vector<int64_t> sizes_of_call(const std::vector<Input> &inputs) {
@@ -94,10 +94,10 @@ void run(int argc, char **argv) {
     input.data.reserve(1);  // an empty tensor needs an address too
     in.push_back(input.data.data());
   }
-  std::vector<Bytes> made;
-  for (int i = 0; i < outputs; i++) made.emplace_back(elements(shape_of(results[i], sizes)) * results[i].element);
+  std::vector<Bytes> output_data;
+  for (int i = 0; i < outputs; i++) output_data.emplace_back(elements(shape_of(results[i], sizes)) * results[i].element);
   std::vector<void *> out;
-  for (auto &bytes : made) {
+  for (auto &bytes : output_data) {
     bytes.reserve(1);
     out.push_back(bytes.data());
   }

@@ -28,7 +28,7 @@ static inline const char *npy_type(const char *dtype) {
   return "";
 }
 
-/* Reads the header's dictionary; 0 if it is not supported. */
+/* Reads the dictionary in the header of a .npy; 0 if it is not supported. */
 static inline int npy_header(struct npy *out, const char *text) {
   const char *type = strstr(text, "'descr':"), *order = strstr(text, "'fortran_order':"), *at = strstr(text, "'shape':");
   if (!type || !order || !at || sscanf(type + 8, " '%7[^']'", out->type) != 1) return 0;
@@ -49,6 +49,7 @@ static inline int npy_header(struct npy *out, const char *text) {
   return 1;
 }
 
+/* Reads the bytes of a file, which `out` then owns; 0 for a .npy that is not supported. */
 static inline int npy_parse(struct npy *out, unsigned char *bytes, size_t size) {
   size_t start = 0, length = 0;
   out->type[0] = 0, out->rank = 0, out->data = bytes, out->bytes = size;
@@ -95,12 +96,13 @@ static inline int npy_write(const char *path, const char *dtype, int rank, const
   return !fclose(file) && done;
 }
 
+/* The value of an IEEE half. */
 static inline float npy_half(uint16_t bits) {
   uint32_t sign = (uint32_t)(bits & 0x8000) << 16, exponent = bits >> 10 & 31, fraction = bits & 1023, wide;
-  float found;
+  float value;
   if (!exponent) return (sign ? -1.0f : 1.0f) * (float)fraction / 16777216.0f;
   wide = sign | (exponent == 31 ? 255u : exponent + 112u) << 23 | fraction << 13;
-  return memcpy(&found, &wide, 4), found;
+  return memcpy(&value, &wide, 4), value;
 }
 
 /* Element `i` of a tensor as a double. */
@@ -122,8 +124,8 @@ static inline double npy_element(const char *dtype, const void *data, size_t i) 
   uint16_t bits = ((const uint16_t *)data)[i];
   if (!strcmp(dtype, "F16")) return npy_half(bits);
   uint32_t wide = (uint32_t)bits << 16;
-  float found;
-  return memcpy(&found, &wide, 4), found;
+  float value;
+  return memcpy(&value, &wide, 4), value;
 }
 
 #endif

@@ -22,7 +22,7 @@
 #endif
 
 #define HIDDEN __attribute__((visibility("hidden")))
-/* The general model of thread-local data calls into the dynamic linker; these few bytes fit into its static reserve. */
+/* Data of each thread. By default, access to it calls the dynamic linker; these few bytes fit into its static reserve. */
 #ifdef __GLIBC__
 #define OWN_OF_THREAD static _Thread_local __attribute__((tls_model("initial-exec")))
 #else
@@ -46,6 +46,7 @@ struct argument {
 OWN_OF_THREAD const char *detail = "";
 OWN_OF_THREAD const char *refusal;
 
+/* Operations on symbolic sizes, which round like Python's. */
 static int floor_negative(int64_t a, int64_t b) { return a % b != 0 && (a < 0) != (b < 0); }
 static inline int64_t floor_div(int64_t a, int64_t b) { return b ? a / b - floor_negative(a, b) : 0; }
 static inline int64_t floor_mod(int64_t a, int64_t b) { return b ? a - floor_div(a, b) * b : 0; }
@@ -98,18 +99,18 @@ void PROGRAM_fork(task *work, void *data, int32_t threads) {
 
 enum { LINE = 64, HUGE_PAGE = 2 << 20 };
 
-static size_t rounded(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
+static size_t round_up(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
-/* Large memory is in huge pages, if the kernel has them: address translation of small pages takes a third of the time of
- * reading. */
-static void *memory(size_t bytes) {
+/* Allocates aligned memory. Large memory is in huge pages, if the kernel has them: address translation of small pages
+ * takes a third of the time of reading. */
+static void *allocate(size_t bytes) {
   size_t alignment = bytes >= HUGE_PAGE ? HUGE_PAGE : LINE;
-  size_t size = rounded(bytes ? bytes : 1, alignment);
-  void *found = aligned_alloc(alignment, size);
+  size_t size = round_up(bytes ? bytes : 1, alignment);
+  void *pointer = aligned_alloc(alignment, size);
 #ifdef MADV_HUGEPAGE
-  if (found && alignment == HUGE_PAGE) (void)madvise(found, size, MADV_HUGEPAGE);
+  if (pointer && alignment == HUGE_PAGE) (void)madvise(pointer, size, MADV_HUGEPAGE);
 #endif
-  return found;
+  return pointer;
 }
 
 /* ---- the safetensors file: an 8-byte length, that much JSON, the data (github.com/huggingface/safetensors) ---------- */
@@ -125,11 +126,13 @@ struct entry {
   uint64_t begin, end;
 };
 
+/* Skips white space, and returns the next character, -1 at the end. */
 static int next(struct text *t) {
   while (t->at < t->end && strchr(" \t\r\n", *t->at) && *t->at) t->at++;
   return t->at < t->end ? *t->at : -1;
 }
 
+/* Reads the character `wanted` if it is next; returns whether it is. */
 static int take(struct text *t, char wanted) {
   if (next(t) != wanted) return 0;
   t->at++;
@@ -137,21 +140,21 @@ static int take(struct text *t, char wanted) {
 }
 
 static unsigned hexadecimal(const char *at) {
-  unsigned found = 0;
+  unsigned value = 0;
   for (int i = 0; i < 4; i++) {
     char c = at[i];
     unsigned digit = c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : 0;
-    found = found * 16 + digit;
+    value = value * 16 + digit;
   }
-  return found;
+  return value;
 }
 
 /* Writes an escape sequence as UTF-8; returns the number of bytes. */
-static size_t escaped(struct text *t, char *out) {
-  static const char plain[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
+static size_t read_escape(struct text *t, char *out) {
+  static const char letters[] = "\"\\/bfnrt", characters[] = "\"\\/\b\f\n\r\t";
   char kind = *t->at++;
-  const char *found = kind ? strchr(plain, kind) : NULL;
-  if (found) return *out = meant[found - plain], 1;
+  const char *match = kind ? strchr(letters, kind) : NULL;
+  if (match) return *out = characters[match - letters], 1;
   if (kind != 'u' || t->end - t->at < 4) return *out = kind, 1;
   unsigned code = hexadecimal(t->at);
   t->at += 4;
@@ -162,21 +165,22 @@ static size_t escaped(struct text *t, char *out) {
 }
 
 /* Reads a string into `out`; a string that is too long is truncated, and so matches no name. */
-static int string(struct text *t, char *out, size_t room) {
+static int read_string(struct text *t, char *out, size_t room) {
   size_t size = 0;
   char piece[4];
   if (!take(t, '"')) return 0;
   while (t->at < t->end && *t->at != '"') {
     size_t count = 1;
     piece[0] = *t->at++;
-    if (piece[0] == '\\' && t->at < t->end) count = escaped(t, piece);
+    if (piece[0] == '\\' && t->at < t->end) count = read_escape(t, piece);
     if (size + count < room) memcpy(out + size, piece, count), size += count;
   }
   out[size] = 0;
   return take(t, '"');
 }
 
-static int whole(struct text *t, uint64_t *out) {
+/* Reads a non-negative integer. */
+static int read_integer(struct text *t, uint64_t *out) {
   if (next(t) < '0' || next(t) > '9') return 0;
   for (*out = 0; t->at < t->end && *t->at >= '0' && *t->at <= '9'; t->at++) {
     if (*out > (UINT64_MAX - 9) / 10) return 0;
@@ -185,12 +189,13 @@ static int whole(struct text *t, uint64_t *out) {
   return 1;
 }
 
-static int numbers(struct text *t, uint64_t *out, int room, int *count) {
+/* Reads a list of at most `room` integers. */
+static int read_integers(struct text *t, uint64_t *out, int room, int *count) {
   *count = 0;
   if (!take(t, '[')) return 0;
   if (take(t, ']')) return 1;
   do {
-    if (*count == room || !whole(t, &out[(*count)++])) return 0;
+    if (*count == room || !read_integer(t, &out[(*count)++])) return 0;
   } while (take(t, ','));
   return take(t, ']');
 }
@@ -200,7 +205,7 @@ static int skip(struct text *t, int depth) {
   char ignored[2];
   int first = next(t);
   if (depth > 32) return 0;
-  if (first == '"') return string(t, ignored, sizeof ignored);
+  if (first == '"') return read_string(t, ignored, sizeof ignored);
   if (first != '{' && first != '[') {
     while (t->at < t->end && !strchr(",]} \t\r\n", *t->at)) t->at++;
     return first > 0;
@@ -209,28 +214,28 @@ static int skip(struct text *t, int depth) {
   t->at++;
   if (take(t, last)) return 1;
   do {
-    if (first == '{' && !(string(t, ignored, sizeof ignored) && take(t, ':'))) return 0;
+    if (first == '{' && !(read_string(t, ignored, sizeof ignored) && take(t, ':'))) return 0;
     if (!skip(t, depth + 1)) return 0;
   } while (take(t, ','));
   return take(t, last);
 }
 
-/* The header's entry of one tensor, after its name. */
-static int described(struct text *t, struct entry *e) {
+/* Reads the header's entry of one tensor, after its name. */
+static int read_entry(struct text *t, struct entry *e) {
   char key[32];
   uint64_t sizes[32], offsets[2];
   int count = 0;
   e->dtype[0] = 0, e->rank = -1, e->begin = 1, e->end = 0;
   if (!take(t, '{')) return 0;
   do {
-    if (!string(t, key, sizeof key) || !take(t, ':')) return 0;
+    if (!read_string(t, key, sizeof key) || !take(t, ':')) return 0;
     if (!strcmp(key, "dtype")) {
-      if (!string(t, e->dtype, sizeof e->dtype)) return 0;
+      if (!read_string(t, e->dtype, sizeof e->dtype)) return 0;
     } else if (!strcmp(key, "shape")) {
-      if (!numbers(t, sizes, 32, &e->rank)) return 0;
+      if (!read_integers(t, sizes, 32, &e->rank)) return 0;
       for (int i = 0; i < e->rank; i++) e->shape[i] = (int64_t)sizes[i];
     } else if (!strcmp(key, "data_offsets")) {
-      if (!numbers(t, offsets, 2, &count) || count != 2) return 0;
+      if (!read_integers(t, offsets, 2, &count) || count != 2) return 0;
       e->begin = offsets[0], e->end = offsets[1];
     } else if (!skip(t, 0)) {
       return 0;
@@ -245,7 +250,8 @@ static size_t bytes_of(const struct weight *w) {
   return bytes;
 }
 
-static int fits(const struct weight *w, const struct entry *e, size_t room) {
+/* Whether a tensor of the file has the weight's element type and shape, and its data lie in the `room` bytes of data. */
+static int matches_weight(const struct weight *w, const struct entry *e, size_t room) {
   return !strcmp(w->dtype, e->dtype) && w->rank == e->rank &&
          (!w->rank || !memcmp(w->shape, e->shape, sizeof *w->shape * (size_t)w->rank)) && e->begin <= e->end &&
          e->end <= room && e->end - e->begin == bytes_of(w);
@@ -269,15 +275,15 @@ static int find_weights(const PROGRAM *p, const unsigned char **places) {
   if (!take(&t, '{')) return refuse_file(PROGRAM_BAD_WEIGHTS, broken);
   if (!take(&t, '}')) do {
     struct entry e;
-    if (!string(&t, e.name, sizeof e.name) || !take(&t, ':')) return refuse_file(PROGRAM_BAD_WEIGHTS, broken);
+    if (!read_string(&t, e.name, sizeof e.name) || !take(&t, ':')) return refuse_file(PROGRAM_BAD_WEIGHTS, broken);
     if (!strcmp(e.name, "__metadata__")) {
       if (!skip(&t, 0)) return refuse_file(PROGRAM_BAD_WEIGHTS, broken);
       continue;
     }
-    if (!described(&t, &e)) return refuse_file(PROGRAM_BAD_WEIGHTS, broken);
+    if (!read_entry(&t, &e)) return refuse_file(PROGRAM_BAD_WEIGHTS, broken);
     for (int i = 0; i < WEIGHTS; i++) {
       if (strcmp(weights[i].name, e.name)) continue;
-      if (!fits(&weights[i], &e, room)) return refuse_file(PROGRAM_WRONG_TENSOR, weights[i].name);
+      if (!matches_weight(&weights[i], &e, room)) return refuse_file(PROGRAM_WRONG_TENSOR, weights[i].name);
       places[i] = data + e.begin;
     }
   } while (take(&t, ','));
@@ -287,13 +293,13 @@ static int find_weights(const PROGRAM *p, const unsigned char **places) {
 }
 
 static int map_file(PROGRAM *p, const char *path) {
-  struct stat found;
+  struct stat status;
   int file = path ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1; /* opening a pipe without a writer would block */
-  if (file < 0 || fstat(file, &found) || !S_ISREG(found.st_mode)) {
+  if (file < 0 || fstat(file, &status) || !S_ISREG(status.st_mode)) {
     if (file >= 0) close(file);
     return refuse_file(PROGRAM_NO_WEIGHTS, "it is not there, not to be read, or no file");
   }
-  p->file_bytes = (size_t)found.st_size;
+  p->file_bytes = (size_t)status.st_size;
   void *mapped = p->file_bytes ? mmap(NULL, p->file_bytes, PROT_READ, MAP_PRIVATE, file, 0) : MAP_FAILED;
   close(file);
   if (mapped == MAP_FAILED) return refuse_file(PROGRAM_BAD_WEIGHTS, "it is empty, or cannot be mapped");
@@ -304,38 +310,39 @@ static int map_file(PROGRAM *p, const char *path) {
 /* ---- arguments ----------------------------------------------------------------------------------------------------- */
 
 /* The size of the copy that argument `i` needs: of a packed one, or of a weight that is not aligned to its element size. */
-static size_t copied(int i, const unsigned char *const *places) {
+static size_t copy_bytes(int i, const unsigned char *const *places) {
   const struct argument *a = &arguments[i];
   if (a->weight < 0) return 0;
   const struct weight *w = &weights[a->weight];
-  int crooked = (uintptr_t)places[a->weight] % w->element != 0;
-  return a->bytes ? a->bytes : crooked ? bytes_of(w) : 0;
+  int is_misaligned = (uintptr_t)places[a->weight] % w->element != 0;
+  return a->bytes ? a->bytes : is_misaligned ? bytes_of(w) : 0;
 }
 
+/* Packs and copies weights, and sets the arguments of the compiled code that are weights. */
 static int bind_weights(PROGRAM *p, const unsigned char *const *places) {
   size_t total = 0, offset = 0;
-  for (int i = 0; i < ARGUMENTS; i++) total += rounded(copied(i, places), LINE);
-  if (total && !(p->store = memory(total))) return PROGRAM_NO_MEMORY;
+  for (int i = 0; i < ARGUMENTS; i++) total += round_up(copy_bytes(i, places), LINE);
+  if (total && !(p->store = allocate(total))) return PROGRAM_NO_MEMORY;
   for (int i = 0; i < ARGUMENTS; i++) {
     const struct argument *a = &arguments[i];
     if (a->weight < 0) continue;
     const unsigned char *place = places[a->weight];
-    size_t bytes = copied(i, places), source = bytes_of(&weights[a->weight]);
+    size_t bytes = copy_bytes(i, places), source = bytes_of(&weights[a->weight]);
     p->bound[i] = place;
     if (!bytes) continue;
     unsigned char *copy = p->store + offset;
-    offset += rounded(bytes, LINE);
-    unsigned char *straight = NULL;
+    offset += round_up(bytes, LINE);
+    unsigned char *aligned = NULL;
     if (a->pack && (uintptr_t)place % weights[a->weight].element) {
-      if (!(straight = memory(source))) return PROGRAM_NO_MEMORY;
-      place = memcpy(straight, place, source);
+      if (!(aligned = allocate(source))) return PROGRAM_NO_MEMORY;
+      place = memcpy(aligned, place, source);
     }
     void *block[2] = {(void *)place, copy};
     if (a->pack)
       a->pack(block);
     else
       memcpy(copy, place, source);
-    free(straight);
+    free(aligned);
     p->bound[i] = copy;
   }
   return PROGRAM_OK;
@@ -353,7 +360,7 @@ int PROGRAM_open(const char *path, PROGRAM **program) {
   int code = WEIGHTS > 0 ? map_file(p, path) : PROGRAM_OK;
   if (code == PROGRAM_OK && WEIGHTS > 0) code = find_weights(p, places);
   if (code == PROGRAM_OK) code = bind_weights(p, places);
-  if (code == PROGRAM_OK && ARENA_BYTES > 0 && !(p->arena = memory(ARENA_BYTES))) code = PROGRAM_NO_MEMORY;
+  if (code == PROGRAM_OK && ARENA_BYTES > 0 && !(p->arena = allocate(ARENA_BYTES))) code = PROGRAM_NO_MEMORY;
   if (code != PROGRAM_OK) PROGRAM_close(p), *program = NULL;
   return code;
 }
@@ -383,12 +390,12 @@ int PROGRAM_run(PROGRAM *p, const int64_t *sizes, const void *const *inputs, voi
     block[words++] = outputs[i];
   }
   /* A call during another one, which uses the arena, allocates separate memory. */
-  int lent = ARENA_BYTES && !atomic_flag_test_and_set(&p->busy);
-  void *arena = !ARENA_BYTES || lent ? p->arena : memory(ARENA_BYTES);
+  int uses_arena = ARENA_BYTES && !atomic_flag_test_and_set(&p->busy);
+  void *arena = !ARENA_BYTES || uses_arena ? p->arena : allocate(ARENA_BYTES);
   if (ARENA_BYTES && !arena) return PROGRAM_NO_MEMORY;
   block[words] = arena;
   PROGRAM_entry(block);
-  if (lent)
+  if (uses_arena)
     atomic_flag_clear(&p->busy);
   else
     free(arena);
