@@ -422,7 +422,7 @@ class ReportBuilder:
 
     def _resolve(self, frame: UserFrame) -> UserFrame:
         """Returns the frame with its full path, if a record has named it: guards have only the end of a path."""
-        path = next((path for path in self._files if path.endswith(frame.file)), frame.file)
+        path = next((path for path in self._files if f"/{path}".endswith(f"/{frame.file}")), frame.file)
         return tidy_frame(msgspec.structs.replace(frame, file=path))
 
     def _guards(self, compile_: RecordedCompile, failed_guards: Set[tuple[int, str, str]]) -> Iterable[DynamoGuard]:

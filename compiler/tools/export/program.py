@@ -323,9 +323,11 @@ def _bytecode(text: str) -> bytes:
 
 
 def _to_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """Returns a tensor as the compiled program reads it: complex numbers as pairs, bfloat16 as its bits."""
+    """Returns a tensor as the compiled program reads it: complex numbers as pairs, bfloat16 and float8 as bits."""
     dense = resolve_lazy(tensor.detach())
     dense = torch.view_as_real(dense) if dense.is_complex() else dense
     if dense.dtype is torch.bfloat16:
         dense = dense.view(torch.uint16)
+    elif dense.dtype.is_floating_point and dense.dtype.itemsize == 1:
+        dense = dense.view(torch.uint8)
     return dense.contiguous().numpy()

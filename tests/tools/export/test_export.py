@@ -334,7 +334,10 @@ def test_a_call_tells_sizes(tmp_path: Path) -> None:
     assert "sizes" in (tmp_path / "net.h").read_text()
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.uint8, torch.bool])
+ELEMENT_TYPES = (torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.uint8, torch.bool)
+
+
+@pytest.mark.parametrize("dtype", ELEMENT_TYPES)
 def test_element_types_cross(dtype: torch.dtype, tmp_path: Path) -> None:
     def function(x: Tensor, y: Tensor) -> Tensor:
         return torch.where(x == y, x, y)
@@ -344,6 +347,18 @@ def test_element_types_cross(dtype: torch.dtype, tmp_path: Path) -> None:
     write(made, tmp_path, "object")
     said = run([build(tmp_path, "gcc", "main.c", "net.c", "net.o"), *examples(tmp_path)], tmp_path)
     assert errors(said) == [0.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_float8_results_are_written_and_read(dtype: torch.dtype, tmp_path: Path) -> None:
+    """All bit patterns. The example program compares values, the saved file has the bits."""
+    bits = torch.arange(256, dtype=torch.uint8).view(dtype)
+    x = torch.where(bits.float().isfinite(), bits.float(), 1)
+    _, made = line(lambda x: x.to(dtype), x)
+    write(made, tmp_path, "object")
+    program = build(tmp_path, "gcc", "main.c", "net.c", "net.o")
+    assert errors(run([program, *examples(tmp_path), "--save", "made"], tmp_path)) == [0.0]
+    np.testing.assert_array_equal(np.load(tmp_path / "made0.npy"), x.to(dtype).view(torch.uint8).numpy())
 
 
 def test_cmake_builds_it(encoder: Path, tmp_path: Path) -> None:

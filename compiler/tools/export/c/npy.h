@@ -18,11 +18,12 @@ struct npy {
   void *data; /* free() it */
 };
 
-/* NumPy's name of a safetensors type; it has none for BF16, whose bits are stored as an integer. */
+/* NumPy's name of a safetensors type; for BF16 and F8, which it lacks, the integer that has their bits. */
 static inline const char *npy_type(const char *dtype) {
   static const char *const words[][2] = {
       {"F32", "<f4"}, {"F64", "<f8"}, {"F16", "<f2"}, {"BF16", "<u2"}, {"I64", "<i8"}, {"I32", "<i4"}, {"I16", "<i2"},
-      {"I8", "|i1"},  {"U8", "|u1"},  {"U16", "<u2"}, {"U32", "<u4"},  {"U64", "<u8"}, {"BOOL", "|b1"}};
+      {"I8", "|i1"},  {"U8", "|u1"},  {"U16", "<u2"}, {"U32", "<u4"},  {"U64", "<u8"}, {"BOOL", "|b1"},
+      {"F8_E4M3", "|u1"}, {"F8_E5M2", "|u1"}};
   for (size_t i = 0; i < sizeof words / sizeof *words; i++)
     if (!strcmp(words[i][0], dtype)) return words[i][1];
   return "";
@@ -105,6 +106,14 @@ static inline float npy_half(uint16_t bits) {
   return memcpy(&value, &wide, 4), value;
 }
 
+/* The value of a float8_e4m3fn, which has no infinities: its four bits of exponent are those of a half, less 8. */
+static inline float npy_e4m3(uint8_t bits) {
+  uint16_t sign = (uint16_t)((bits & 0x80) << 8), rest = bits & 0x7f;
+  if (rest == 0x7f) return npy_half(0x7e00);
+  if (rest < 8) return (sign ? -1.0f : 1.0f) * (float)rest / 512.0f;
+  return npy_half((uint16_t)(sign | (rest + 64) << 7));
+}
+
 /* Element `i` of a tensor as a double. */
 static inline double npy_element(const char *dtype, const void *data, size_t i) {
 #define NPY_CASE(word, type) \
@@ -121,6 +130,8 @@ static inline double npy_element(const char *dtype, const void *data, size_t i) 
   NPY_CASE("U32", uint32_t);
   NPY_CASE("U64", uint64_t);
 #undef NPY_CASE
+  if (!strcmp(dtype, "F8_E4M3")) return npy_e4m3(((const uint8_t *)data)[i]);
+  if (!strcmp(dtype, "F8_E5M2")) return npy_half((uint16_t)(((const uint8_t *)data)[i] << 8));
   uint16_t bits = ((const uint16_t *)data)[i];
   if (!strcmp(dtype, "F16")) return npy_half(bits);
   uint32_t wide = (uint32_t)bits << 16;
