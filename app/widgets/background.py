@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def start_worker(
     node: DOMNode, group: str, work: Callable[..., Coroutine[object, object, None]], *arguments: object
 ) -> Worker[None]:
-    """Starts `work(*arguments)` as a worker of `node`, and returns the worker. Cancels the node's workers in `group`."""
+    """Starts `work(*arguments)` as a worker of `node`, and returns it. Cancels the workers of `node` in `group`."""
     # The worker gets a function, not a coroutine: if it is cancelled before it starts, Python would warn that the
     # coroutine was never awaited.
     return node.run_worker(cast("WorkType[None]", partial(work, *arguments)), group=group, exclusive=True)
