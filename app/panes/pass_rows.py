@@ -52,7 +52,7 @@ def pass_rows(recipe: Recipe, stages: list[StageRow]) -> list[PassRow]:
 
 
 def _dump_step(stage: Stage) -> PassStep | None:
-    """Returns the pass that made a stage of a dump; `None` if the dump does not name it. It cannot be run again then."""
+    """Returns the pass that made a stage of a dump; `None` if the dump does not name it, so it cannot rerun."""
     if stage.step < 0:
         return None
     return PassStep(stage.name, anchor=stage.anchor, enabled=stage.state != "skipped")

@@ -128,7 +128,7 @@ class Selection:
             self._schedule_follow()
 
     def select_one_of(self, nodes: Sequence[str]) -> None:
-        """Select the first one of `nodes`, those of a line, and show its row, unless one of them is selected already."""
+        """Select the first of `nodes`, those of a line, and show its row, unless one of them is already selected."""
         if nodes and self.node not in nodes:
             self._select_and_show(nodes[0])
 

@@ -38,7 +38,7 @@ class StageQueries(Requester):
         return -1 if line is None else line
 
     async def find_first_line(self, text: str, node: str) -> tuple[int, int] | None:
-        """Return the first line of `text` that comes from `node` (0 if none does), and the number of lines of `text`."""
+        """Return the first line of `text` that comes from `node` (0 if none does), and the number of its lines."""
         page = await self.request(p.FetchLines(0, text, 0, 1))
         answer = await self.request(p.FindNode(0, text, node)) if node and page else None
         return ((answer.lines[0] if answer and answer.lines else 0), page.line_count) if page else None
@@ -85,7 +85,7 @@ class StageQueries(Requester):
         return await self.request(p.FindJumps(0, text, line))
 
     async def find_origins(self, text: str, first: int, last: int) -> tuple[p.LineOrigins, ...]:
-        """Return the nodes that the lines `first` to `last` (inclusive) come from, the node with the most lines first."""
+        """Return the nodes that the lines `first` to `last` (inclusive) come from, the one with the most lines first."""
         answer = await self.request(p.FindOrigins(0, text, first, last))
         return answer.origins if answer is not None else ()
 
