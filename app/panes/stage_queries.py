@@ -85,7 +85,7 @@ class StageQueries(Requester):
         return await self.request(p.FindJumps(0, text, line))
 
     async def find_origins(self, text: str, first: int, last: int) -> tuple[p.LineOrigins, ...]:
-        """Return the nodes that the lines `first` to `last` (inclusive) come from, the one with the most lines first."""
+        """Return the nodes that the lines `first` to `last` come from (inclusive), that with the most lines first."""
         answer = await self.request(p.FindOrigins(0, text, first, last))
         return answer.origins if answer is not None else ()
 

@@ -266,7 +266,7 @@ _TRIAL_SECONDS = 60.0
 class TrialsScreen(TableScreen[PassPreview]):
     """Runs each candidate pass on the stage text with the name `text`, and lists those that change it.
 
-    `threads` is the number of passes that run at a time. Returns the pass to insert, or `None`. Closing the screen
+    `threads` is the number of threads of each pass. Returns the pass to insert, or `None`. Closing the screen
     cancels the runs.
     """
 
