@@ -13,7 +13,7 @@ from buddy.app.reports.profile import TimedNode, node_time_text, rate_text, shar
 from buddy.app.reports.training_memory import TrainingMemory, node_bytes
 from buddy.app.widgets.look import Cell
 from buddy.app.widgets.table import Column
-from buddy.compiler.protocol import NodeRow
+from buddy.compiler.protocol import NodeRow, Peak
 from buddy.compiler.protocol.numerics import Deviation, NodeNumbers
 from buddy.compiler.protocol.recipe import EAGER, F32
 

@@ -188,7 +188,7 @@ class SourcePane(Pane, CodeView):
             self._facts[row] = line_facts(lines, location, lowerings, self._times)
         return self._facts[row]
 
-    # ---- files -------------------------------------------------------------------------------------------------------
+    # ---- files ---------------------------------------------------------------------------------------------------
 
     def go_to_selected_node(self) -> None:
         """Go to the line of the selected node, unless this pane has focus or is hidden. Opens a new graph's files."""
@@ -297,7 +297,7 @@ class SourcePane(Pane, CodeView):
         if not is_reopening and read_stamp(path) != self._stamps.get(path):
             self._reopening = self._reopen_file(path)
 
-    # ---- synchronisation ---------------------------------------------------------------------------------------------
+    # ---- synchronisation -----------------------------------------------------------------------------------------
 
     def selection_changed(self, previous: str) -> None:
         """Go to the line of the selected node; without a move, draw the marks of the cursor's line again."""
@@ -314,7 +314,7 @@ class SourcePane(Pane, CodeView):
             self._location = PythonLocation(self._path, self.cursor)
             self.context.selection.link_line(self._location)
 
-    # ---- actions -----------------------------------------------------------------------------------------------------
+    # ---- actions -------------------------------------------------------------------------------------------------
 
     def go_to_node_of_line(self) -> None:
         """Go to a node of the line under the cursor in the graph pane, or report why no node comes from it."""
