@@ -80,19 +80,13 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         def control(self) -> CursorView:
             return self.view
 
-    def __init__(self, id: str | None = None) -> None:
-        super().__init__(id=id)
-        # Replaces the cache of Textual's `Widget`.
-        self._styles_cache = FramedLines()
-        # The width of the rows and the height of the widget, set before lines are drawn.
-        self._rendered_size = Size(0, 0)
-        self._drawn_lines = {}
-        self._drawn_rows = DrawnRows()
-        # The width and the look of `_drawn_rows`.
-        self._drawn_shape: tuple[int, Look] | None = None
+    # ---- state ---------------------------------------------------------------------------------------------------
 
+    # The row of the cursor.
     cursor: int = 0
+    # Whether marks and bars are drawn with ASCII characters only.
     ascii_mode: bool = False
+    # Whether rows may have several screen lines.
     wrapped: bool = False
     # Whether several rows can be selected, by dragging the mouse or by `extend_selection`.
     selects_rows: ClassVar[bool] = False
@@ -106,6 +100,28 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
     searchable: ClassVar[bool] = True
     # Whether a row may continue the text of the row above.
     has_broken_lines: ClassVar[bool] = False
+    # The numbers of lines of head and foot.
+    _head_height = 0
+    _foot_height = 0
+    # The scroll position with `wrapped`; Textual's scroll offset has only its row.
+    _wrapped_top = RowLine(0)
+    # The cached result of `visible_lines`, and what it depends on.
+    _visible_lines: tuple[object, list[RowLine]] | None = None
+    # Whether Textual is marking all lines to be drawn again because the view was scrolled.
+    _is_scrolling: bool = False
+    # The strips that were drawn last, by their line in the widget.
+    _drawn_lines: dict[int, Strip]
+
+    def __init__(self, id: str | None = None) -> None:
+        super().__init__(id=id)
+        # Replaces the cache of Textual's `Widget`.
+        self._styles_cache = FramedLines()
+        # The width of the rows and the height of the widget, set before lines are drawn.
+        self._rendered_size = Size(0, 0)
+        self._drawn_lines = {}
+        self._drawn_rows = DrawnRows()
+        # The width and the look of `_drawn_rows`.
+        self._drawn_shape: tuple[int, Look] | None = None
 
     # ---- for subclasses ------------------------------------------------------------------------------------------
 
@@ -164,9 +180,6 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         """The number of screen lines between head and foot."""
         return max(1, self.size.height - self._head_height - self._foot_height)
 
-    _head_height = 0
-    _foot_height = 0
-
     @property
     def top(self) -> RowLine:
         """The first visible row line."""
@@ -190,16 +203,6 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         """The rows of which at least one line is on the screen."""
         lines = self.visible_lines()
         return range(lines[0].row, lines[-1].row + 1) if lines else range(0)
-
-    # The scroll position with `wrapped`; Textual's scroll offset has only its row.
-    _wrapped_top = RowLine(0)
-    # The cached result of `visible_lines`, and what it depends on.
-    _visible_lines: tuple[object, list[RowLine]] | None = None
-
-    # Whether Textual is marking all lines to be drawn again because the view was scrolled.
-    _is_scrolling: bool = False
-    # The strips that were drawn last, by their line in the widget.
-    _drawn_lines: dict[int, Strip]
 
     def rows_changed(self) -> None:
         """Update the layout and draw again, after the rows, the head or the foot have changed."""
