@@ -274,6 +274,7 @@ class RowPainter:
     # ---- rows of a diff ------------------------------------------------------------------------------------------
 
     def _diff_strips(self, row: int, diff_row: DiffRow, layout: DiffLayout, width: int) -> list[Strip]:
+        """The screen lines of a row of a diff: folded equal lines, two lines side by side, or one line."""
         if diff_row.kind == "fold":
             return [self._equal_lines(row, diff_row, width)]
         if layout == "side-by-side":

@@ -156,7 +156,7 @@ class IrStages:
         return self._by_phase
 
     def tabs(self) -> list[PhaseTab]:
-        """The tabs: the phases of the recipe's preset, followed by other phases that stages have."""
+        """The tabs: the phases that the recipe has, also those without stages, then other phases that stages have."""
         names = [name for name, _ in self._context.state.phases(self._context.workspace.recipe)]
         marks = self._rows_by_phase.marks
         names += [name for name in marks if name not in names]

@@ -292,4 +292,5 @@ class NodeColumns(NodeTable):
 
 
 def _deviation_of(numbers: NodeNumbers, field: Literal["error", "own_error"]) -> Deviation | None:
+    """Returns the deviation of a node from eager: in the program, or (`own_error`) if the node is compiled alone."""
     return numbers.error if field == "error" else numbers.own_error

@@ -45,7 +45,10 @@ ANCHORS = ("builtin.module", "func.func")
 
 
 class PassesPane(TablePane[PassRow]):
-    """A table of passes. The IR pane shows the stage of the row under the cursor."""
+    """A table of passes. The IR pane shows the stage of the row under the cursor.
+
+    `row.stage` is a `StageRow`, so the stage itself, with its text and its time, is `row.stage.stage`.
+    """
 
     pane_id: ClassVar[PaneId] = "passes"
     BINDINGS: ClassVar[list[BindingType]] = pane_bindings("passes")

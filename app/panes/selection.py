@@ -113,6 +113,7 @@ class Selection:
         self._follow_timer = self._jobs.call_later(FOLLOW_SECONDS, self._follow)
 
     def _follow(self) -> None:
+        """Let the other panes go to the selected node."""
         for view in self.views:
             view.follow_selection()
 
