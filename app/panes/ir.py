@@ -47,10 +47,11 @@ MAX_FAILURE_LINES = 6
 
 
 class IrPane(LinkedPane):
-    """Shows the chosen stage of `stages`. `document` is the text on the screen, which changes when lines are loaded.
+    """Shows the chosen stage of `stages`. Rows are lines of the stage, or rows of its diff from another stage.
 
-    Rows are lines of the stage or, if the stage is compared with another one, rows of the diff. Components such as
-    `jumps` and `folds` have one task each.
+    `document` is the text that is drawn: after another stage has been chosen, it remains until the lines of that stage
+    have been loaded. `left` is the first column on the screen. Components such as `jumps` and `folds` have one task
+    each; they use the pane as an `IrView`.
     """
 
     class StageShown(Message):
@@ -141,7 +142,7 @@ class IrPane(LinkedPane):
             self.refresh()  # the reason why there is no IR yet has changed
 
     def choose(self, row: StageRow, *, notify: bool = True) -> None:
-        """Show the stage of `row`; with `notify`, posts `StageShown`."""
+        """Show the stage of `row`; with `notify`, post `StageShown`."""
         self._loader.remember_position()
         self.stages.choose(row)
         self.open_stage()
@@ -202,6 +203,7 @@ class IrPane(LinkedPane):
 
     # ---- search of the chosen stage ------------------------------------------------------------------------------
 
+    # Only the engine has the whole text: `request_lines` searches it.
     def find_lines(self, pattern: Pattern) -> FoundLines | None:
         return None if self.document.text else FoundLines(())
 
@@ -240,9 +242,9 @@ class IrPane(LinkedPane):
         """The row of a line of the stage's text. Unfolds the line if necessary."""
         document = self.document
         if document.diff is not None:
-            count = document.row_count
+            previous_count = document.row_count
             row, _ = document.reveal_in_diff(document.diff, line)
-            if document.row_count != count:
+            if document.row_count != previous_count:
                 self.rows_changed()
             return row
         if document.hides(line):
@@ -397,7 +399,8 @@ class IrPane(LinkedPane):
     def open_line(self) -> None:
         """Go to the node of the cursor's line.
 
-        On folded lines of a diff, unfold them instead; on a line without a node, show the diagnostic of a failed stage.
+        On folded lines of a diff, unfolds them instead; on a line without a node in a failed stage, shows the
+        diagnostic.
         """
         diff = self.document.diff
         if diff is not None and diff.count and diff.row(self.cursor).kind == "fold":
@@ -436,8 +439,9 @@ class IrPane(LinkedPane):
         if len(rows) == 1:
             super().copy()
         elif document.diff is None:
-            last = document.line_of(rows[-1])
-            self.copy_lines_of_stage(document.line_of(rows[0]), last + document.folds.hidden_count(last) + 1)
+            last_row_line = document.line_of(rows[-1])
+            stop = last_row_line + document.folds.hidden_count(last_row_line) + 1
+            self.copy_lines_of_stage(document.line_of(rows[0]), stop)
         else:
             sources = [source for row in rows if (source := document.source_of(row)) is not None]
             self.context.jobs.begin("copy", self.copy_lines, sources)
@@ -450,6 +454,7 @@ class IrPane(LinkedPane):
     # ---- clicks --------------------------------------------------------------------------------------------------
 
     def on_click(self, event: events.Click) -> None:
+        """On a tab, show its phase. On a row, move the cursor to it, unfold it, and pick the name under the mouse."""
         offset = event.get_content_offset(self)
         if offset is None or offset.y != 0:
             super().on_click(event)
@@ -464,6 +469,7 @@ class IrPane(LinkedPane):
             self.stages.show_phase_named(tab.name)
 
     def _unfold_at(self, y: int) -> None:
+        """In a diff, unfold the folded equal lines at line `y` of the pane, if any."""
         row = self.row_at(y)
         if row >= 0 and self.document.diff is not None and self.document.diff.row(row).kind == "fold":
             self.folds.toggle_fold()

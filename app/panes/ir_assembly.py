@@ -1,4 +1,7 @@
-"""Assembly in the IR pane: jumps as arrows, machine code, and the nodes that functions come from."""
+"""Assembly in the IR pane: jumps as arrows, machine code, and the nodes that functions come from.
+
+The jumps and the nodes of a function are requested from the engine when a line of the function is drawn first.
+"""
 
 from __future__ import annotations
 
@@ -54,14 +57,18 @@ class AssemblyGutter:
         """The function that contains a line. If it is not cached, requests it and returns `None`; it is drawn later."""
         if self._cached_text != self._document.text:
             self._functions, self._cached_text = [], self._document.text
-        function = next((each for each in self._functions if each.first <= line <= each.last), None)
+        containing = (function for function in self._functions if function.first <= line <= function.last)
+        function = next(containing, None)
         if function is None and not self._is_requesting and self._context.state.engine == "ready":
             self._is_requesting = True
             self._context.jobs.begin("ir-assembly", self._request_function, self._document.text, line)
         return function
 
     async def _request_function(self, text: str, line: int) -> None:
-        """Request the function that contains a line and its nodes, and cache it. A line outside is one of its own."""
+        """Request the function that contains a line and its nodes, and cache it.
+
+        A line outside of all functions is cached as a function with this one line, so that it is not requested again.
+        """
         queries = self._context.queries
         try:
             jumps = await queries.find_jumps(text, line)
@@ -94,12 +101,13 @@ class AssemblyGutter:
         """The number of columns between the number and the text of a line."""
         if not self._is_assembly:
             return 0
-        return (self._lanes + 2) * self.shows_arrows + (self._code_width + 1) * self.shows_machine_code
+        arrows_width = self._lanes + 2 if self.shows_arrows else 0
+        return arrows_width + (self._code_width + 1 if self.shows_machine_code else 0)
 
     def cells(self, number: int, line: AnnotatedLine | None) -> tuple[Cells, Cells]:
-        """The cells between the number and the text of line `number`, and those before its continuation lines.
+        """The cells between the number and the text of line `number`, and those at its continuation lines, if wrapped.
 
-        Both are empty for text that is no assembly. `line` is `None` if it is not cached.
+        Both are empty for text that is not assembly. `line` is `None` if it is not cached.
         """
         if not self._is_assembly:
             return [], []
@@ -115,7 +123,8 @@ class AssemblyGutter:
             if function is not None:
                 cursor = self._view.line_number
                 cells += function.arrows.cells(number, cursor, lanes, glyphs)
-                self._highlighted |= {arrow} if (arrow := function.arrows.at(cursor)) is not None else set()
+                if (arrow := function.arrows.at(cursor)) is not None:
+                    self._highlighted.add(arrow)
             else:
                 cells += blank
             continuation += function.arrows.continuation_cells(number, lanes, glyphs) if function else blank
@@ -137,7 +146,10 @@ class AssemblyGutter:
         return [(f" {text} ", "linked")]
 
     def _nodes_text(self, origins: Sequence[LineOrigins]) -> str:
-        """`for addmm_1, gelu (+2)`: the nodes that instructions come from directly; without any, the derived nodes."""
+        """The nodes of a function, the first two by name: `for addmm_1, gelu (+2)`.
+
+        These are the nodes from which instructions come directly, or, if there are none, the derived nodes.
+        """
         direct = [origin.node for origin in origins if origin.direct]
         nodes = direct or [origin.node for origin in origins]
         names = ", ".join(map(self._context.selection.name_of, nodes[:2]))
@@ -145,7 +157,10 @@ class AssemblyGutter:
         return f"for {names}{more}{'' if direct else ' (derived)'}"
 
     def refresh_arrows(self) -> None:
-        """Draw all lines again if another arrow is at the cursor's line: an arrow may be as long as the screen."""
+        """After a move of the cursor, draw all lines again if the highlighted arrow is another one.
+
+        All lines, because an arrow may be as long as the screen.
+        """
         if not self._is_assembly or not self.shows_arrows:
             return
         cursor = self._view.line_number
@@ -156,7 +171,10 @@ class AssemblyGutter:
             self._view.refresh()
 
     async def notes_of(self, symbols: Sequence[Symbol]) -> dict[int, str]:
-        """The nodes that functions come from, as text, by the first line of the function."""
+        """The nodes that functions of the shown assembly come from, as text, by the first line of the function.
+
+        Without assembly, empty; of many functions, only for the first `MAX_ANNOTATED_FUNCTIONS`.
+        """
         if self._document.language != "asm":
             return {}
         annotated, text = symbols[:MAX_ANNOTATED_FUNCTIONS], self._document.text

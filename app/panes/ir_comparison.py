@@ -1,4 +1,7 @@
-"""Comparisons of stages in the IR pane: with which stage each one is compared, the diff, and the actions for it."""
+"""Comparisons of stages in the IR pane: which stage the shown one is compared with, the diff, and the actions for it.
+
+A baseline is a rule that selects the other stage, such as "previous".
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,8 @@ from buddy.compiler.protocol import Stage
 from buddy.compiler.protocol.plain_values import LANGUAGES
 from buddy.compiler.protocol.recipe import Recipe
 
-# The kinds of stages to compare with: the stage before, a marked stage, the same stage before the last edit, or the
-# corresponding stage of another recipe or graph.
+# Which stage a stage is compared with: the one before it, the marked one, the same stage before the last edit of the
+# recipe, or the corresponding one of another recipe or graph.
 Baseline = Literal["previous", "marked", "edit", "recipe"]
 DIFF_MODES: tuple[DiffMode, ...] = ("off", "line", "structural")
 # The order in which `next_baseline` tries them.
@@ -44,25 +47,27 @@ class ComparedStages(NamedTuple):
         If the other recipe lacks the pass: the stage of the nearest earlier pass of the phase that both have; without
         one, the last stage of the phase; `None` if it has no stage.
         """
-        of_phase = [stage for stage in self.stages if stage.phase == row.stage.phase]
-        phase = [each.stage for each in rows if each.stage.phase == row.stage.phase]
-        index = next((k for k, stage in enumerate(phase) if stage is row.stage), len(phase))
-        stages = [each.stage for each in rows]
-        before = (find_counterpart(stage, stages, self.stages) for stage in reversed(phase[: index + 1]))
-        return next(filter(None, before), of_phase[-1] if of_phase else None)
+        stages = [other.stage for other in rows]
+        phase_stages = [stage for stage in stages if stage.phase == row.stage.phase]
+        index = next((k for k, stage in enumerate(phase_stages) if stage is row.stage), len(phase_stages))
+        latest_first = reversed(phase_stages[: index + 1])
+        counterparts = (find_counterpart(stage, stages, self.stages) for stage in latest_first)
+        others_of_phase = [stage for stage in self.stages if stage.phase == row.stage.phase]
+        return next(filter(None, counterparts), others_of_phase[-1] if others_of_phase else None)
 
     def first_difference(self, rows: Sequence[StageRow]) -> StageRow | None:
         """The first of `rows` whose text differs from the stage of its pass, or that an added pass has changed."""
         stages = [row.stage for row in rows]
         for row in rows:
             other = find_counterpart(row.stage, stages, self.stages)
-            if row.stage.changed if other is None else other.text != row.stage.text:
+            differs = row.stage.changed if other is None else other.text != row.stage.text
+            if differs:
                 return row
         return None
 
 
 class OtherStage(NamedTuple):
-    """A stage to compare with, and the baseline that selects it."""
+    """A stage to compare with, and the baseline that has selected it."""
 
     baseline: Baseline
     stage: Stage
@@ -80,7 +85,7 @@ class IrComparison:
         self.mode: DiffMode = "off"
         self.baseline: Baseline = "previous"
         self.marked_stage: Stage | None = None
-        # Whether no comparison with the marked stage was chosen since it was marked.
+        # Whether the user has not switched the baseline since the stage was marked.
         self._is_mark_new = False
         self.others: ComparedStages | None = None
         self.running = False
@@ -93,9 +98,9 @@ class IrComparison:
         return self._stages.in_chosen_form(other.stage) if other is not None else None
 
     def _comparable_stage(self, baseline: Baseline, row: StageRow) -> OtherStage | None:
-        """The stage to compare that of `row` with; `None` without one in the same language.
+        """The stage that `baseline` selects for that of `row`; `None` without one in the same language.
 
-        With "previous", if the stage before is in another language: the same stage before the last edit.
+        If the previous stage is in another language, the baseline "edit" replaces "previous".
         """
         stage = self._stage_in_any_language(baseline, row)
         if stage is not None and stage.language == row.stage.language:

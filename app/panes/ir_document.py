@@ -1,4 +1,8 @@
-"""The text of a stage as rows: its lines that are not folded, or a diff. Does not import Textual."""
+"""The text of a stage as rows: its lines that are not folded, or a diff. Does not import Textual.
+
+Texts stay in the engine. The name of a text is the hash of its content: equal stages have the same text. `text` as an
+attribute or a parameter is always such a name; lines are numbered from 0.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from buddy.compiler.protocol import Stage, Symbol
 DiffMode = Literal["off", "line", "structural"]
 # The minimum width of the pane, in cells, for two texts side by side: it leaves about 70 for each text.
 MIN_SIDE_BY_SIDE_WIDTH = 150
-# Of so many rows of a diff, the lines of one are prefetched: fetching a line fetches the lines around it.
+# Of this many rows of a diff, the lines of one are prefetched: fetching a line also fetches the lines around it.
 PREFETCH_STRIDE = 8
 
 
@@ -82,7 +86,10 @@ class IrView(Protocol):
 
 
 class IrContent(NamedTuple):
-    """Identifies what is drawn: a text or its diff from the text `other`; if it is set, only `only_function`."""
+    """Identifies what is drawn: a text, or its diff from the text `other`.
+
+    `mode` is the mode of the diff. If `only_function` is not empty, only the function with that name is drawn.
+    """
 
     text: str
     other: str = ""
@@ -104,7 +111,7 @@ class IrDocument:
     `text` is the name of the stage's text, which has `line_count` lines. Its rows are the lines that `folds` does not
     hide, or, if `diff` is set, the rows of the diff from the stage `other`. `only_function` is the function that is
     shown alone, "" for all. With `all_folded`, the functions of a text are folded when it is shown for the first time.
-    `content` identifies what the pane has drawn.
+    `content` identifies what the pane has drawn. `expansions` are the constants that the user has expanded.
     """
 
     def __init__(self, cache: LineCache) -> None:
@@ -245,6 +252,7 @@ class IrDocument:
         return outside
 
     def _show_all(self) -> None:
+        """Show all functions instead of one, in this text, which is drawn already, and in the next ones."""
         self.only_function = ""
         self.content = self.content._replace(only_function="")
 
@@ -256,7 +264,8 @@ class IrDocument:
 
     def _shown_lines(self, symbols: Sequence[Symbol]) -> tuple[int, int] | None:
         """The first and the last line of the function `only_function`, `None` if there is no such function."""
-        return next(((one.first, one.last) for one in symbols if one.name == self.only_function), None)
+        named = (symbol for symbol in symbols if symbol.name == self.only_function)
+        return next(((symbol.first, symbol.last) for symbol in named), None)
 
     # ---- diffs ---------------------------------------------------------------------------------------------------
 

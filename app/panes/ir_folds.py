@@ -43,7 +43,7 @@ class StageSymbols:
 
 
 class IrFolds:
-    """Folds and copies regions and functions of the shown text, and limits the text to one function."""
+    """Folds and copies regions and functions of the shown text, lists functions, and shows one function alone."""
 
     def __init__(
         self,
@@ -101,10 +101,10 @@ class IrFolds:
         view.rows_changed()
 
     async def _fold_region(self, line: int) -> None:
-        """Fold what a line belongs to.
+        """Fold the part of the text to which a line belongs.
 
-        That is the function that starts or ends at the line (in assembly, the one that contains it), else the aliases
-        around it, else the innermost region that contains it.
+        That is the function that starts or ends at the line (in assembly, the one that contains it); else the
+        definitions of aliases around it; else the innermost region that contains it.
         """
         stage = self._stages.chosen_stage
         if stage is None:
@@ -168,7 +168,12 @@ class IrFolds:
         self._context.jobs.begin("ir-copy", self._copy_op, self._view.line_number)
 
     async def _copy_op(self, line: int) -> None:
-        """Copy the op on `line`, or, if the line closes or separates regions, the op that has these regions."""
+        """Copy the op on `line`, or, if the line closes or separates regions, the op that has these regions.
+
+        An op with two regions is printed as `scf.if … {`, `} else {`, `}`. A region starts on the line that opens it,
+        and ends on the line that closes it; `} else {` does both. So the lines of the op are those of its adjacent
+        regions, which are collected here in both directions.
+        """
         text = self._document.text
         cached = self._document.own_text_line(line)
         if cached is None:
@@ -178,17 +183,14 @@ class IrFolds:
         if region is None or region.first < 0 or (starts_op and region.first != line):
             self._view.copy_lines_of_stage(line, line + 1, f"the op on line {formatting.count(line + 1)}")
             return
-        first, last = region.first, region.last
-        # `} else {` closes a region of an op, and opens the next one.
-        while (
-            following := await self._context.queries.find_region(text, last)
-        ) and following.first == last < following.last:
-            last = following.last
-        while (before := self._document.own_text_line(first)) is not None and before.text.strip().startswith("}"):
-            previous = await self._context.queries.find_region(text, first - 1)
-            if previous is None or not 0 <= previous.first < first:
+        first, last, find_region = region.first, region.last, self._context.queries.find_region
+        while (next_region := await find_region(text, last)) and next_region.first == last < next_region.last:
+            last = next_region.last
+        while (opening := self._document.own_text_line(first)) is not None and opening.text.strip().startswith("}"):
+            previous_region = await find_region(text, first - 1)
+            if previous_region is None or not 0 <= previous_region.first < first:
                 break
-            first = previous.first
+            first = previous_region.first
         self._view.copy_lines_of_stage(
             first, last + 1, f"the op on lines {formatting.count(first + 1)} to {formatting.count(last + 1)}"
         )
@@ -223,18 +225,18 @@ class IrFolds:
             self._refold(document.folded, self._view.line_number)
         self._report_folds("functions are folded")
 
-    def _report_folds(self, folded: str) -> None:
-        """Show the message `folded` with the keys that unfold, or that nothing is folded any more."""
+    def _report_folds(self, message: str) -> None:
+        """Show `message` with the keys that unfold, or, if functions were unfolded, that everything is unfolded."""
         keys = f"{key_of('ir.fold')} unfolds one, {key_of('ir.fold-all')} all"
-        self._context.say(f"{folded}: {keys}" if self._document.all_folded else "everything is unfolded")
+        self._context.say(f"{message}: {keys}" if self._document.all_folded else "everything is unfolded")
 
     # ---- outline -------------------------------------------------------------------------------------------------
 
     def choose_function(self) -> None:
         """List the functions of the stage, and show only the chosen one, in this stage and in those shown later."""
-        self._context.jobs.begin_opening("ir-outline", self._choose_only)
+        self._context.jobs.begin_opening("ir-outline", self._choose_function)
 
-    async def _choose_only(self) -> None:
+    async def _choose_function(self) -> None:
         symbols, shown_name = await self._stage_symbols(), self._document.only_function
         functions = [symbol for symbol in symbols if symbol.last > symbol.first]
         choices = [_symbol_choice(symbol, symbol.name, symbol.name == shown_name) for symbol in functions]
@@ -243,6 +245,7 @@ class IrFolds:
             self._context.dialogs.open(PickerScreen("Show only", [everything, *choices]), self._show_function)
 
     def _show_function(self, name: str | None) -> None:
+        """Show only the function `name`, or everything for ""; `None` changes nothing."""
         if name is not None:
             self._document.only_function = name
             self._view.open_stage()

@@ -105,8 +105,10 @@ class IrJumps:
         self._context.dialogs.ask("line", "", self._go_to_number)
 
     def _go_to_number(self, text: str) -> None:
+        """Jump to the line with the typed number, counted from 1, or to the last line if there are fewer."""
         number = text.strip().replace(",", "")
         if number.isdecimal():
+            # `int` rejects numbers with thousands of digits; no text has so many lines that 9 digits do not suffice.
             self.go_to(max(0, min(int(number[:9]), self._document.line_count) - 1))
         elif number:
             self._context.say(f"{text.strip()!r} is not a line number")
@@ -142,9 +144,9 @@ class IrJumps:
             self._context.say(f"no bookmarks: {key_of('ir.bookmark')} sets one")
             return
         choices: list[Any] = [PickerChoice(f"{mark.key[0]}:{mark.line + 1}", mark.text, mark) for mark in marks]
-        self._context.dialogs.open(PickerScreen("Bookmarks", choices), self._go_to_chosen_bookmark)
+        self._context.dialogs.open(PickerScreen("Bookmarks", choices), self._begin_going_to_bookmark)
 
-    def _go_to_chosen_bookmark(self, mark: Bookmark | None) -> None:
+    def _begin_going_to_bookmark(self, mark: Bookmark | None) -> None:
         if mark is not None:
             self._context.jobs.begin("ir-search", self._go_to_bookmark, mark)
 

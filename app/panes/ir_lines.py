@@ -23,11 +23,10 @@ MAX_FULL_LINE_CHARACTERS = 200_000
 
 
 class IrTypes:
-    """With `abbreviated`, draws names such as `!T1` for long types that a stage contains several times, and elides long
-    attributes.
+    """Abbreviates lines while `abbreviated` is set: draws names such as `!T1` for long types, and elides attributes.
 
-    The foot of the pane shows the types of the names on the cursor's line. Text that is copied, written or edited
-    contains all types and attributes.
+    A type gets a name if it is long and occurs several times in a stage. The foot of the pane shows the types of the
+    names on the cursor's line. Text that is copied, written or edited contains all types and attributes.
     """
 
     def __init__(
@@ -78,13 +77,13 @@ class IrTypes:
         """Load the types of the chosen stage, then open the list of them."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
-        stage, loaded = self._stages.chosen_stage, None
-        # During the request, another stage may be chosen.
-        while stage is not None and stage is not loaded:
-            has_changed, loaded = await self._use_types(), stage
-            if has_changed is None:
+        stage, loaded_stage = self._stages.chosen_stage, None
+        # During the request, another stage may be chosen, whose types must be loaded then.
+        while stage is not None and stage is not loaded_stage:
+            names_changed, loaded_stage = await self._use_types(), stage
+            if names_changed is None:
                 return
-            if has_changed and self.abbreviated:
+            if names_changed and self.abbreviated:
                 self._view.redraw_lines()
             stage = self._stages.chosen_stage
         types = self._names.types_of(stage.text) if stage is not None else []
@@ -131,7 +130,10 @@ class IrTypes:
 
 
 class IrLines:
-    """Shows the cursor's line in full, expands its constants, and describes its op."""
+    """Shows the cursor's line in full, expands its constants, and describes its op.
+
+    The lines that the engine sends have long constants elided. A gap is the place of an elided constant in a line.
+    """
 
     def __init__(
         self, context: WorkbenchContext, view: IrView, document: IrDocument, stages: IrStages, types: IrTypes
@@ -190,8 +192,8 @@ class IrLines:
         line = self._context.session.cache.get(text, number) if number >= 0 else None
         if line is None:
             return
-        expansions, drawn = document.expansions, document.line_of_text(text, number)
-        if drawn is not None and document.diff is None and self._types.abbreviates(drawn):
+        expansions, expanded_line = document.expansions, document.line_of_text(text, number)
+        if expanded_line is not None and document.diff is None and self._types.abbreviates(expanded_line):
             expansions.show_full(text, number)
             self._view.rows_changed()
             return

@@ -35,7 +35,10 @@ class LoadedView(IrView, Protocol):
 
 
 class IrRows(NamedTuple):
-    """The rows of a stage that will be shown: lines that `folds` does not hide, or rows of the diff from `other`."""
+    """The rows of a stage that is shown next: lines that `folds` does not hide, or rows of the diff from `other`.
+
+    The fields are the arguments of `IrDocument.show`.
+    """
 
     stage: Stage
     diff: DiffRows | None
@@ -54,7 +57,7 @@ class IrRows(NamedTuple):
             row = diff.row(number)
             lines = [(stage.text, row.after), (other.text, row.before)]
             if row.kind in ("removed", "added"):
-                # The words that differ from the partner line are highlighted.
+                # The words that differ from the partner, a line of the other text, are highlighted.
                 lines = [(stage.text, max(row.after, row.partner)), (other.text, max(row.before, row.partner))]
             to_load |= dict.fromkeys((text, line) for text, line in lines if line >= 0)
         return list(to_load)
@@ -84,8 +87,8 @@ MAX_SAVED_CHARACTERS = 1000
 class CursorPosition(NamedTuple):
     """The cursor in a stage: its line in the text named `text`, and its distance in rows from the first row.
 
-    `content` and `nodes` are those of the line, and `node` is the selected node: they find the line in another text.
-    With `is_by_number`, the line was requested by its number, -1 for the first change of a diff.
+    `content` and `nodes` are those of the line, and `node` is the node that was selected then; with them, the line is
+    found in another text. With `is_by_number`, the line was requested by its number, -1 for the first change of a diff.
     """
 
     text: str
@@ -97,18 +100,18 @@ class CursorPosition(NamedTuple):
     is_by_number: bool = False
 
 
-# Names of values, blocks, aliases and types, which an edit of the recipe renumbers.
+# Names of values, blocks, aliases and types, which an edit of the recipe renumbers; and a pattern of any such name.
 _NAMES = re.compile(r"[%#!^][\w$.-]+(?:[:#]\d+)?")
 _ANY_NAME = r"[%#!^][\w$.:#-]+"
 # The maximum number of lines of a node in a text that are checked: the text has the node if one of them does not match
 # `BOUNDARY_LINE`.
 _MAX_CHECKED_LINES = 6
-# Longest start of a line, in characters, that is searched for in another text.
+# The number of characters at the start of a line that are searched for in another text.
 _MAX_SEARCHED = 300
-# The maximum number of direct and indirect users of a node without lines whose lines are searched.
+# If a node has no line, the maximum number of its direct and indirect users whose lines are searched.
 _MAX_USERS = 6
-# The number of names of fused nodes in a message.
-_MAX_NAMES = 3
+# The maximum number of names of fused nodes in a message.
+_MAX_FUSED_NAMES = 3
 
 
 def similar_lines(content: str) -> Pattern:
@@ -119,20 +122,21 @@ def similar_lines(content: str) -> Pattern:
 
 def users_of(rows: Sequence[NodeRow], node: str) -> list[str]:
     """Returns the stable names of the nodes that read `node`, then of their users; the nearest `_MAX_USERS`."""
-    sources = [row.index for row in rows if row.stable == node]
+    queue = [row.index for row in rows if row.stable == node]
     users: dict[int, NodeRow] = {}
-    while sources and len(users) < _MAX_USERS:
-        index = sources.pop(0)
+    while queue and len(users) < _MAX_USERS:
+        index = queue.pop(0)
         new_users = [row for row in rows if index in row.inputs and row.index not in users]
         users |= {row.index: row for row in new_users}
-        sources += [row.index for row in new_users]
+        queue += [row.index for row in new_users]
     return [row.stable for row in users.values()][:_MAX_USERS]
 
 
 class IrLoader:
     """Loads stages in the background, and keeps the cursor of each on the line, or on the node, that the user follows.
 
-    The line of a stage is found again in the text that an edit, an undo or a reload makes of the stage.
+    An edit of the recipe, an undo or a reload may give a stage another text. The loader finds the line of the cursor
+    again in that text.
     """
 
     def __init__(
@@ -148,13 +152,13 @@ class IrLoader:
         self._stages, self._comparison, self._folds = stages, comparison, folds
         # The key of the stage that is drawn.
         self._drawn_key: StageKey | None = None
-        # The stage that is being loaded, and what is drawn then.
+        # The stage that is being loaded, and the content to draw when it is loaded.
         self._requested: tuple[StageKey, IrContent] | None = None
-        # The last position of the cursor in each stage, and in each text of a stage.
+        # The last position of the cursor in each stage, and, because an undo brings texts back, in each of its texts.
         self._positions: dict[StageKey, CursorPosition] = {}
         self._text_positions: dict[tuple[StageKey, str], CursorPosition] = {}
-        # The line at the cursor, after the name of its text and its number. It is stored here because a restart of the
-        # engine clears the cache.
+        # The name of the text, the number and the content of the line at the cursor. The line is stored here because a
+        # restart of the engine clears the cache.
         self._noted_line: tuple[str, int, AnnotatedLine] | None = None
 
     # ---- the cursor ----------------------------------------------------------------------------------------------
@@ -166,7 +170,7 @@ class IrLoader:
             self._noted_line = (self._document.text, self._view.line_number, line)
 
     def remember_position(self) -> None:
-        """Remember the position of the cursor in the chosen stage, if it is drawn."""
+        """Remember the position of the cursor in the chosen stage, if that stage is drawn."""
         if self._stages.chosen_key is not None and self._stages.chosen_key == self._drawn_key:
             self._remember(self._stages.chosen_key, self._current_position())
 
@@ -230,7 +234,10 @@ class IrLoader:
         self._view.open_stage()
 
     async def _load(self, row: StageRow) -> None:
-        """Load the diff or the folds of a stage and the lines on the screen, then draw it if it is still chosen."""
+        """Load the diff or the folds of a stage and the lines on the screen, then draw it if it is still chosen.
+
+        If another comparison was chosen meanwhile, opens the stage again.
+        """
         stage, content, other = row.stage, self._comparison.content_of(row), self._comparison.other_of(row)
         try:
             diff = await self._comparison.compare(stage, other)
@@ -258,7 +265,8 @@ class IrLoader:
         """The row of the cursor and the first row on the screen.
 
         The cursor has its last position in the stage if the same node is selected as then; otherwise, it is on the main
-        line of the selected node. In a diff that hides this line, it is on the first change.
+        line of the selected node. In a diff that hides this line, it is on the first change. If the stage has another
+        text than at the last position, the line is found again in this text.
         """
         view, text = self._view, rows.stage.text
         position, node = self._positions.get(key), self._context.selection.node
@@ -267,15 +275,14 @@ class IrLoader:
             if position.text != text:
                 self._remember(key, position)
         if position is not None and position.text != text:
-            in_text = self._text_positions.get((key, text))
-            if in_text is None or in_text.node != node:
+            position_in_text = self._text_positions.get((key, text))
+            if position_in_text is None or position_in_text.node != node:
                 line = await self._find_again(position, rows.stage)
-                in_text = position._replace(line=line, offset=min(position.offset, view.page - 1))
-            return rows.cursor_and_top(in_text.line, in_text.offset, view.page)
-        is_followed = position is not None and (position.is_by_number or node in ("", position.node, *position.nodes))
-        if position is not None and is_followed:
+                position_in_text = position._replace(line=line, offset=min(position.offset, view.page - 1))
+            return rows.cursor_and_top(position_in_text.line, position_in_text.offset, view.page)
+        if position is not None and (position.is_by_number or node in ("", position.node, *position.nodes)):
             return rows.cursor_and_top(position.line, position.offset, view.page)
-        line = await self._line_of_selected(text)
+        line = await self._main_line_of_selected(text)
         if position is not None and line < 0:
             return rows.cursor_and_top(position.line, position.offset, view.page)
         if rows.diff is None:
@@ -287,7 +294,11 @@ class IrLoader:
         return row, _first_row_around(row, view.page)
 
     async def _find_again(self, position: CursorPosition, stage: Stage) -> int:
-        """The line in the text of `stage` that corresponds to `position`, which is in another text."""
+        """The line in the text of `stage` that corresponds to `position`, which is in another text.
+
+        Of the lines that differ in names only, and come from the same node, it is the one with the nearest number;
+        else the main line of the node; else the line with the same number.
+        """
         queries = self._context.queries
         result = await queries.search(stage.text, similar_lines(position.content)) if position.content.strip() else None
         lines: Sequence[int] = result.lines if result is not None else ()
@@ -299,7 +310,7 @@ class IrLoader:
                 lines = [await queries.find_main_line(stage.text, node)]
         return min(lines, key=lambda line: abs(line - position.line), default=min(position.line, stage.lines - 1))
 
-    async def _line_of_selected(self, text: str) -> int:
+    async def _main_line_of_selected(self, text: str) -> int:
         """The main line of the selected node, else of the nearest node that reads it; -1 without one."""
         node, info = self._context.selection.node, self._context.state.info
         readers = users_of(info.rows if info is not None else (), node)
@@ -321,8 +332,8 @@ class IrLoader:
         if node in line.nodes and not BOUNDARY_LINE.match(line.text):
             others = [selection.name_of(other) for other in line.nodes if other not in previous.nodes]
             if others:
-                more = f" and {len(others) - _MAX_NAMES} more" if len(others) > _MAX_NAMES else ""
-                self._context.say(f"{name} is fused with {', '.join(others[:_MAX_NAMES])}{more} here")
+                more = f" and {len(others) - _MAX_FUSED_NAMES} more" if len(others) > _MAX_FUSED_NAMES else ""
+                self._context.say(f"{name} is fused with {', '.join(others[:_MAX_FUSED_NAMES])}{more} here")
             return
         range_text = await self._node_range_text(row, node)
         if range_text:
@@ -335,28 +346,29 @@ class IrLoader:
         X is the first stage without a line of the node, or the first one with a line, and a remark of the pass follows.
         """
         rows = list(self._stages.rows)
-        texts = tuple(dict.fromkeys(each.stage.text for each in rows))
+        texts = tuple(dict.fromkeys(other.stage.text for other in rows))
         answer = await self._context.queries.request(FollowNode(0, texts, node, _MAX_CHECKED_LINES))
         traces = answer.traces if answer is not None else ()
-        present = {trace.text for trace in traces if not all(map(BOUNDARY_LINE.match, trace.excerpts))}
-        index = next((k for k, each in enumerate(rows) if each.key == row.key), len(rows) - 1)
-        last = next((k for k in range(index, -1, -1) if rows[k].stage.text in present), -1)
-        if last == index:
+        texts_with_node = {trace.text for trace in traces if not all(map(BOUNDARY_LINE.match, trace.excerpts))}
+        index = next((k for k, other in enumerate(rows) if other.key == row.key), len(rows) - 1)
+        last_with_node = next((k for k in range(index, -1, -1) if rows[k].stage.text in texts_with_node), -1)
+        if last_with_node == index:
             return ""
-        if last < 0:
-            first = next((each.stage.name for each in rows[index:] if each.stage.text in present), "")
-            return f"has no line before {first}" if first else "has no line in any stage"
-        name = rows[last + 1].stage.name
-        # The pass that merged the op into another one has a remark; a later pass may have removed what was left of it.
-        passes = {each.stage.name for each in rows[: last + 2]}
+        if last_with_node < 0:
+            first_name = next((other.stage.name for other in rows[index:] if other.stage.text in texts_with_node), "")
+            return f"has no line before {first_name}" if first_name else "has no line in any stage"
+        # The pass that merged the op into another one has a remark; a later pass may have removed the rest of the op.
+        passes = {other.stage.name for other in rows[: last_with_node + 2]}
         remarks = [
-            (name, text) for name, about, text in self._context.state.remarks if about == node and name in passes
+            (pass_name, text)
+            for pass_name, subject, text in self._context.state.remarks
+            if subject == node and pass_name in passes
         ]
         remark = f" ({remarks[-1][0]}: {remarks[-1][1]})" if remarks else ""
-        return f"has no line after {name}{remark}"
+        return f"has no line after {rows[last_with_node + 1].stage.name}{remark}"
 
     def _is_other_pane_searched(self) -> bool:
-        """Whether a search of the focused pane has chosen the stage; its messages must stay on the screen."""
+        """Whether another pane has focus, and its search is active: its search messages must stay on the screen."""
         layout = self._context.layout
         pane = layout.panes[layout.pane_id]
         return layout.pane_id != "ir" and isinstance(pane, CursorView) and pane.search.is_active
@@ -364,6 +376,7 @@ class IrLoader:
     async def _load_lines(self, rows: IrRows, top: int) -> bool:
         """Load the lines of the rows on the screen. Returns whether all requests have succeeded."""
         queries = self._context.queries
+        # A list, not a generator: after a failed request, the other lines are still loaded.
         return all([await queries.load_lines(text, line, 1) for text, line in rows.lines_on(top, self._view.page)])
 
 

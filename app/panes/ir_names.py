@@ -77,7 +77,10 @@ def use_pattern(name: str) -> str:
 
 
 class IrNames:
-    """The name `current`: the picked or the first name of the cursor's line. It is underlined on the screen."""
+    """The current name, which is underlined on the screen: the name that the user has picked on the cursor's line.
+
+    On another line, no name is picked, and its first name is the current one.
+    """
 
     def __init__(self, context: WorkbenchContext, view: IrView, document: IrDocument) -> None:
         self._context, self._view, self._document = context, view, document
@@ -107,7 +110,7 @@ class IrNames:
             return
         for row in self._view.rows_on_screen():
             line = self._document.line_at(row)
-            if line and any(value and value in line.text for value in (previous, self.current)):
+            if line and any(name and name in line.text for name in (previous, self.current)):
                 self._view.refresh_row(row)
 
     def next_name(self) -> None:
@@ -258,9 +261,10 @@ class IrReferences:
 
 
 def _definition_line(lines: Sequence[int], name: str, use: int, function: range) -> int | None:
-    """The line among `lines` that defines `name`, which is used on line `use` of `function`; `None` without any.
+    """Returns the line among `lines` that defines `name`, which is used on line `use`; `None` without any.
 
-    A symbol or an alias is defined by the first line, another name by the last line of the function above `use`.
+    `lines` are in order, and match `definition_pattern`. `function` are the lines of the function with the use. A
+    symbol or an alias is defined by the first of `lines`, another name by the last one of the function above `use`.
     """
     if name[0] in "@#!":
         return lines[0] if lines else None
@@ -275,5 +279,5 @@ def _definition_line(lines: Sequence[int], name: str, use: int, function: range)
 
 
 def _may_be_label(name: str) -> bool:
-    """Whether the name of a value may also be that of a block, as in LLVM IR, where both may be numbers."""
+    """Returns whether the name of a value may also be that of a block: in LLVM IR, both may be `%7`."""
     return name[1:].isdecimal()

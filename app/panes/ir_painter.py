@@ -47,7 +47,7 @@ class PaintedView(IrView, Protocol):
 
 
 class TextLine(NamedTuple):
-    """Line `number` of a text, to draw in the syntax of `language`, or as `cells` if they are given.
+    """Line `number` of the text with the name `text`, to draw in the syntax of `language`, or as `cells` if given.
 
     `line` is `None` if it is not cached yet. `has_match` is true if the search has a match on the line.
     """
@@ -91,7 +91,8 @@ class LinePainter:
     def strips(self, text_line: TextLine, columns: int, note: Cells, label: Cells) -> list[Strip]:
         """The screen lines of a line, each with `columns` columns. The last one ends with `note` and `label`.
 
-        If lines are wrapped, `label` is omitted unless it fits after the text.
+        Lines that are not wrapped are truncated before them. If lines are wrapped, a blank line is added for `note` if
+        necessary, and `label` is omitted unless it fits after the text.
         """
         wrapped = self._view.wrapped
         body = self._text_strips(text_line, columns - (0 if wrapped else cells_length(note) + cells_length(label)))
@@ -114,10 +115,11 @@ class LinePainter:
         if line is None or columns <= 0:
             return [Strip.blank(max(columns, 0))]
         cells = tuple(text_line.cells) if text_line.cells is not None else ()
-        value = self._names.current if self._names.current and self._names.current in line.text else ""
+        underlined_name = self._names.current if self._names.current and self._names.current in line.text else ""
         pattern = self._matches.pattern if text_line.has_match else None
+        # `is_full` and the length change when types or constants of the line are shown in full.
         shape = (view.left, columns, view.wrapped, line.is_full, len(line.text))
-        key = (text_line.text, text_line.number, *shape, view.look.name, pattern, cells, value)
+        key = (text_line.text, text_line.number, *shape, view.look.name, pattern, cells, underlined_name)
         drawn = self._drawn.get(key)
         if drawn is None:
             drawn = [(list(strip), strip.cell_length) for strip in self._paint(text_line, line, columns)]
@@ -136,9 +138,9 @@ class LinePainter:
             segments = wrap_segments(text, columns)
             return [_indent(strip.crop(segment.start, segment.end), segment.indent) for segment in segments]
         is_cut = len(text) > left + columns
-        end = left + columns - is_cut
+        end = left + columns - is_cut  # an ellipsis takes one column
         strip = self._style(text[: end + LEXED_BEYOND_EDGE], language, cells, has_match).crop(left, end)
-        ellipsis = Segment(self._ellipsis * is_cut, self._view.look.style("faint"))
+        ellipsis = Segment(self._ellipsis if is_cut else "", self._view.look.style("faint"))
         return [strip.adjust_cell_length(columns - is_cut) + Strip([ellipsis])]
 
     def _style(self, text: str, language: str, cells: Cells | None, has_match: bool) -> Strip:
@@ -149,10 +151,10 @@ class LinePainter:
             cells = [(part, f"syntax:{name}") for name, part in spans(language, text)]
         if has_match:
             cells = self._matches.highlight(cells)
-        style, value = self._view.look.style, self._names.current
+        style, name = self._view.look.style, self._names.current
         strip = Strip([Segment(part, style(role)) for part, role in cells])
-        if value and value in text:
-            strip = underlined(strip, re.compile(use_pattern(value)), style("linked"))
+        if name and name in text:
+            strip = underlined(strip, re.compile(use_pattern(name)), style("linked"))
         return strip
 
 
@@ -219,19 +221,23 @@ class RowPainter:
         ]
 
     def _mark(self, row: int, number: int, line: AnnotatedLine | None) -> tuple[str, str]:
-        """The mark before a line number, and its role: for the cursor, the selected node, a match, or a bookmark."""
-        node = self._context.selection.node
+        """The mark before a line number, and its role.
+
+        Marks are, in this order: the cursor, the selected node, a match of the search, the linked Python line, a
+        bookmark. Without a mark, the number has the colour of its Python line, if any.
+        """
+        selection = self._context.selection
         if row == self._view.cursor:
             return ">", "key"
-        if line is not None and node and node in line.node_set:
+        if line is not None and selection.node and selection.node in line.node_set:
             return self._context.glyphs.line, "linked"
         if number in self._matches:
             return "*", "warn"
-        if line is not None and not self._context.selection.linked_nodes.isdisjoint(line.own_node_set):
-            return "=", self._context.selection.colour_of(line.own_nodes)
+        if line is not None and not selection.linked_nodes.isdisjoint(line.own_node_set):
+            return "=", selection.colour_of(line.own_nodes)
         if self._jumps.has_bookmark(number):
             return "#", "accent"
-        return " ", (self._context.selection.colour_of(line.own_nodes) if line is not None else "") or "number"
+        return " ", (selection.colour_of(line.own_nodes) if line is not None else "") or "number"
 
     # ---- notes at the right end ----------------------------------------------------------------------------------
 
@@ -268,6 +274,7 @@ class RowPainter:
     # ---- rows of a diff ------------------------------------------------------------------------------------------
 
     def _diff_strips(self, row: int, diff_row: DiffRow, layout: DiffLayout, width: int) -> list[Strip]:
+        """The screen lines of a row of a diff: folded equal lines, two lines side by side, or one line."""
         if diff_row.kind == "fold":
             return [self._equal_lines(row, diff_row, width)]
         if layout == "side-by-side":
@@ -296,7 +303,10 @@ class RowPainter:
         return [Strip.join([before, bar, after]) for before, after in zip(*sides, strict=True)]
 
     def _side(self, row: int, diff_row: DiffRow, side: str, layout: DiffLayout, width: int) -> list[Strip]:
-        """The line of one text in a row of a diff: mark, line number, sign and text."""
+        """The line of one text in a row of a diff: mark, line number, sign and text.
+
+        `side` is "after" for the stage's text, "before" for the text that it is compared with.
+        """
         document, after = self._document, side == "after"
         number = diff_row.after if after else diff_row.before
         if number < 0:
@@ -327,14 +337,19 @@ class RowPainter:
         return [*cells, *((f"{text} ", role) for text, role in pairs if text)]
 
     def _changed_cells(self, diff_row: DiffRow, after: bool, kind: str, line: AnnotatedLine | None) -> Cells | None:
-        """The cells of a changed line; `None` for an unchanged line, which is drawn in its syntax."""
+        """The cells of a changed line, with the words highlighted that differ from its partner in the other text.
+
+        Returns `None` for an unchanged line, which is drawn in its syntax. `after` is whether the line is of the
+        stage's text.
+        """
         if kind == "same" or line is None:
             return None
         document = self._document
         partner: AnnotatedLine | None = None
-        number = max(diff_row.before if after else diff_row.after, diff_row.partner)
-        if number >= 0:
-            partner = document.other_text_line(number) if after else document.own_text_line(number)
+        # Side by side, the partner is in the same row.
+        partner_number = max(diff_row.before if after else diff_row.after, diff_row.partner)
+        if partner_number >= 0:
+            partner = document.other_text_line(partner_number) if after else document.own_text_line(partner_number)
         spans: Spans = ()
         if partner is not None:
             old_line, new_line = (partner.text, line.text) if after else (line.text, partner.text)
@@ -346,7 +361,7 @@ class RowPainter:
 
 
 def highlight_changes(line: str, spans: Spans, role: str, word_role: str) -> Cells:
-    """Gives `line` the role `role`, and its `spans` the role `word_role`."""
+    """Returns `line` as cells with the role `role`, and `word_role` in `spans`, which are pairs of offsets."""
     cells: Cells = []
     previous_end = 0
     for start, end in spans:

@@ -1,4 +1,4 @@
-"""Searches all stages for a pattern, unlike `ViewSearch`, which searches only the stage on the screen."""
+"""Searches all stages for a pattern; `ViewSearch` searches only the stage on the screen."""
 
 from __future__ import annotations
 
@@ -57,7 +57,10 @@ class StageSearch:
             self._context.say(f"{pattern.typed}: {first_and_last_text(rows, stages)}")
 
     async def _search_all_stages(self, pattern: Pattern) -> tuple[Sequence[StageRow], list[StageHits]]:
-        """Returns all stages, and those with matches. Both are empty if the pattern is empty or invalid."""
+        """Search all stages. Returns all stages, and those with matches; both are empty for an unusable pattern.
+
+        Shows the progress, and a message if no stage has a match. Highlights the matches in the chosen stage.
+        """
         if not pattern.source:
             return (), []
         if reason := pattern_error(pattern):

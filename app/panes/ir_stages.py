@@ -18,10 +18,11 @@ from buddy.compiler.protocol import Stage
 
 
 class IrStages:
-    """The stages of the current graph. `chosen_key` is the key of the chosen stage.
+    """The stages of the current graph, and which one is chosen: the one that the IR pane shows.
 
-    `is_default` is true as long as the user has not chosen a stage, so that the chosen one is that of the start. With
-    `generic`, MLIR stages have the text of their generic form, after `print_generic` has requested it.
+    `chosen_key` is its key. An expected stage, such as that of a restored session, is chosen as soon as it exists.
+    `is_default` is true as long as the user has chosen no stage. With `generic`, MLIR stages have the text of their
+    generic form, after `print_generic` has requested it.
     """
 
     def __init__(self, context: WorkbenchContext, view: IrView) -> None:
@@ -34,7 +35,7 @@ class IrStages:
         # The chosen stage that an edit has removed. If it comes back, as after an undo, it is chosen again.
         self._removed: StageKey | None = None
         self._phase = ""
-        # The generic form of each text: the name of its text, and the number of lines.
+        # By the name of a text, its generic form: the name of that text, and the number of its lines.
         self._generic_forms: dict[str, tuple[str, int]] = {}
 
     # ---- the chosen stage ----------------------------------------------------------------------------------------
@@ -82,10 +83,13 @@ class IrStages:
     def update(self) -> StageRow | None:
         """Read the stages of the compilation, and choose one if necessary.
 
-        Returns the stage that is chosen because it was expected, or because none was chosen before; otherwise `None`.
-        If the chosen stage no longer exists, chooses the stage before it, or the last one of its phase, until the
-        stage comes back or the user chooses another. If a log is followed, its last stage stays chosen. If none was
-        chosen, chooses the last stage of the first phase with MLIR.
+        - If no stage was chosen, chooses the last stage of the first phase with MLIR.
+        - If the chosen stage no longer exists, chooses the stage before it, or the last one of its phase, until the
+          stage comes back or the user chooses another.
+        - If a log is followed, and its last stage was chosen, chooses the new last one.
+
+        Returns the stage that is chosen now because it was expected, has come back, or none was chosen before;
+        otherwise `None`.
         """
         index = self.index
         follows_end = self._context.session.follows_file and 0 <= index == len(self.rows) - 1
@@ -113,16 +117,18 @@ class IrStages:
     def _substitute(self, index: int) -> StageRow | None:
         """The stage that replaces a missing one: stage `index` if it is in the same phase, else the end of the phase.
 
-        If the phase has no stages, the end of the first phase with MLIR, the first phase of a compiler without MLIR, or
-        the first stage of a dump.
+        If the phase has no stages: the end of the first phase with MLIR or, for a compiler without MLIR, with Python
+        code. In a dump, before any stage was chosen: the first stage, or the last one of a log that is followed.
         """
         if 0 <= index < len(self.rows) and phase_of(self.rows, index) == self._phase:
             return self.rows[index]
         if self._context.workspace.recipe.is_dump and self.rows and not self._phase:
             return self.rows[-1 if self._context.session.follows_file else 0]
+        if (end := self.end_of(self._phase)) is not None:
+            return end
         languages = ("mlir", "python")
-        first_mlir = next((k for k, row in enumerate(self.rows) if row.stage.language in languages), -1)
-        return self.end_of(self._phase) or (self.end_of(phase_of(self.rows, first_mlir)) if first_mlir >= 0 else None)
+        first = next((k for k, row in enumerate(self.rows) if row.stage.language in languages), -1)
+        return self.end_of(phase_of(self.rows, first)) if first >= 0 else None
 
     # ---- phases --------------------------------------------------------------------------------------------------
 
@@ -150,7 +156,7 @@ class IrStages:
         return self._by_phase
 
     def tabs(self) -> list[PhaseTab]:
-        """The tabs: the phases of the recipe's preset, followed by other phases that stages have."""
+        """The tabs: the phases that the recipe has, also those without stages, then other phases that stages have."""
         names = [name for name, _ in self._context.state.phases(self._context.workspace.recipe)]
         marks = self._rows_by_phase.marks
         names += [name for name in marks if name not in names]
@@ -178,8 +184,8 @@ class IrStages:
         changes = formatting.count_change(stage.added, stage.removed, self._context.glyphs)
         # A dump does not say how long its passes took.
         is_dump = self._context.workspace.recipe.is_dump
-        time = [] if is_dump else [formatting.milliseconds(stage.milliseconds)]
-        return [*time, " ".join(filter(None, changes))]
+        times = [] if is_dump else [formatting.milliseconds(stage.milliseconds)]
+        return [*times, " ".join(filter(None, changes))]
 
     # ---- actions -------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from buddy.app.session.requests import Requester
 from buddy.app.widgets.background import start_worker
 from buddy.compiler.protocol import Progress
 
-# How long a message stays on the status line.
+# The time that a message stays on the status line.
 MESSAGE_SECONDS = 6.0
 # The number of messages that the log keeps.
 MAX_MESSAGES = 200
@@ -71,11 +71,16 @@ Work = Callable[..., Coroutine[Any, Any, None]]
 
 
 class Jobs:
-    """Starts jobs, counts those that the user waits for, and calls `update_busy` when that number changes."""
+    """Starts jobs (asynchronous functions that run as workers), and counts those that the user waits for.
+
+    A job belongs to a group; starting another one of the group cancels it. `update_busy` is called when the number of
+    jobs that the user waits for has changed.
+    """
 
     def __init__(self, app: App[Any], status: Status, requester: Requester, update_busy: Callable[[], None]) -> None:
         self._app, self._status, self._requester, self._update_busy = app, status, requester, update_busy
         self.busy_count = 0
+        # The job of `begin_opening`, and the screen that was on top when it started.
         self._opening: tuple[Worker[None], Screen[Any]] | None = None
 
     @property
@@ -88,7 +93,7 @@ class Jobs:
         start_worker(self._app, group, work, *arguments)
 
     def begin_opening(self, group: str, work: Work, *arguments: object) -> None:
-        """Run `work(*arguments)` in the background, which opens a screen. Until it is open, keys wait for it."""
+        """Run `work(*arguments)`, which opens a screen, in the background. Until it is open, keys wait for it."""
         self._opening = (start_worker(self._app, group, work, *arguments), self._app.screen)
 
     @property

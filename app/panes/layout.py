@@ -34,7 +34,7 @@ class Layout:
         self.shows_source = self.shows_plugin = False
         # Titles that replace those of `PANE_TITLES`.
         self.titles: dict[actions.Pane, str] = {}
-        # The last pane that had focus, other than the source pane: on a narrow screen, it is shown above that pane.
+        # The last pane that had focus, other than the source pane. On a split screen, it is above the source pane.
         self._pane_above_source: actions.Pane = "graph"
 
     @property
@@ -49,13 +49,17 @@ class Layout:
         return self._app.screen_stack[0].has_class("-folded")
 
     def arrange(self, width: int | None = None, height: int | None = None) -> None:
-        """Arrange the panes on a screen of `width` cells and `height` lines (default: those of the screen)."""
+        """Set the CSS classes of screen, columns and panes that `workbench.tcss` arranges them by, and the titles.
+
+        The default for `width` and `height`, in cells, is the size of the screen.
+        """
         width, height = width or self._app.size.width, height or self._app.size.height
         screen = self._app.screen_stack[0]
         narrow = width < MIN_WIDTH_OF_SEVERAL_PANES
         is_split = narrow and self.shows_source and not self.zoomed and height >= MIN_HEIGHT_OF_SPLIT
         if self.pane_id != "source":
             self._pane_above_source = self.pane_id
+        # The panes that are visible if only one or two are.
         shown = {self._pane_above_source, "source"} if is_split else {self.pane_id}
         screen.set_class(narrow or self.zoomed, "-folded")
         screen.set_class(is_split, "-split")

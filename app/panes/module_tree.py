@@ -64,7 +64,7 @@ def _add_to_modules(root: _Module, row: NodeRow) -> _Module:
 
 
 def _append_rows(module: _Module, depth: int, folded: Collection[str], result: list[TreeRow]) -> None:
-    """Append the rows inside a module, which is at `depth` (-1 for the root), to `result`."""
+    """Append the rows of the entries of a module, which is at `depth` (-1 for the root), to `result`."""
     for entry in module.entries:
         if isinstance(entry, NodeRow):
             result.append(entry)

@@ -1,10 +1,4 @@
-"""The filter language of the graph pane.
-
-A filter consists of conditions, all of which must be true. A word is true for nodes whose name, target, shape, module,
-opcode or lowering contains it. `field:pattern` matches a field, with the wildcards `*` and `?`. `field>value` (also
-`<`, `>=`, `<=`, `=`) compares a number; nodes have the numbers `err` and `own` after a comparison of nodes with eager.
-A `-` before a condition negates it.
-"""
+"""The filter language of the graph pane; `parse_filter` describes it."""
 
 from __future__ import annotations
 
@@ -22,7 +16,7 @@ from buddy.compiler.protocol.renamed import FILTER_FIELDS
 
 # Returns whether a node satisfies a condition.
 Predicate = Callable[["NodeFacts"], bool]
-# No numeric field is unavailable.
+# The default of `unavailable` in `parse_filter`: all numeric fields have values.
 _ALL_AVAILABLE: Mapping[str, str] = MappingProxyType({})
 # A comparison with a number, such as `mem>1MB`.
 _NUMBER_CONDITION = re.compile(
@@ -30,7 +24,7 @@ _NUMBER_CONDITION = re.compile(
 )
 # Units of memory in bytes.
 _BYTE_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
-# Units of time in milliseconds. A number without a unit is in milliseconds, as in the column of the table.
+# Units of time in milliseconds. A number without a unit is in milliseconds, as in the table's column of times.
 _TIME_UNITS = {"": 1.0, "us": 1e-3, "ms": 1.0, "s": 1e3}
 _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     "<": lambda value, bound: value < bound,
@@ -51,7 +45,7 @@ class NodeFacts:
 
     `function` is the MLIR function with the node, and `uses` the number of its users. `err` is the error of the node in
     the program, and `own` that of the node compiled alone; both are NaN if not measured. `seconds` is its time in a
-    profile, `None` if not measured. `words` is the lower-case text in which a word of a filter is searched.
+    profile, `None` if not measured. `searched_text` is the lower-case text in which words of a filter are searched.
     """
 
     row: NodeRow
@@ -61,12 +55,12 @@ class NodeFacts:
     err: float = math.nan
     own: float = math.nan
     seconds: float | None = None
-    words: str = field(init=False)
+    searched_text: str = field(init=False)
 
     def __post_init__(self) -> None:
         row = self.row
         text = " ".join((row.display_name, row.name, row.target, row.shape, row.module, row.opcode, self.lowering))
-        object.__setattr__(self, "words", text.lower())
+        object.__setattr__(self, "searched_text", text.lower())
 
 
 # The text fields. A pattern matches a node if it matches one of the values of the field.
@@ -104,8 +98,13 @@ def op_kind(row: NodeRow) -> str:
 def parse_filter(text: str, unavailable: Mapping[str, str] = _ALL_AVAILABLE) -> Predicate:
     """Parses a filter to a predicate.
 
-    Raises `FilterError` for an invalid filter. For a filter with a numeric field in `unavailable`, the message is the
-    one that `unavailable` has for the field.
+    A filter consists of conditions, all of which must be true. A word is true for nodes whose name, target, shape,
+    module, opcode or lowering contains it. `field:pattern` matches a field, with the wildcards `*` and `?`.
+    `field>value` (also `<`, `>=`, `<=`, `=`) compares a number; nodes have the numbers `err` and `own` after a
+    comparison of nodes with eager. A `-` before a condition negates it.
+
+    `unavailable` are the numeric fields without values, each with an error message. Raises `FilterError` for an invalid
+    filter, and, with that message, for a filter that uses one of these fields.
     """
     conditions = [_parse_condition(condition, unavailable) for condition in text.split()]
     return lambda facts: all(is_true(facts) for is_true in conditions)
@@ -117,10 +116,11 @@ def _parse_condition(condition: str, unavailable: Mapping[str, str]) -> Predicat
     if positive != condition:
         is_true = _parse_condition(positive, unavailable)
         # An even number of `-` cancels out.
-        return (lambda facts: not is_true(facts)) if (len(condition) - len(positive)) % 2 else is_true
-    number = _NUMBER_CONDITION.match(condition)
-    if number is not None:
-        return _numeric_predicate(condition, number, unavailable)
+        is_negated = (len(condition) - len(positive)) % 2 == 1
+        return (lambda facts: not is_true(facts)) if is_negated else is_true
+    numeric_match = _NUMBER_CONDITION.match(condition)
+    if numeric_match is not None:
+        return _numeric_predicate(condition, numeric_match, unavailable)
     name, colon, pattern = condition.partition(":")
     name = FILTER_FIELDS.get(name, name)
     if not colon or name not in _TEXT_FIELDS:
@@ -128,7 +128,7 @@ def _parse_condition(condition: str, unavailable: Mapping[str, str]) -> Predicat
             raise FilterError(f"{name} is a number: {name}>1, {name}<=8, {name}=2")
         if colon and name.isidentifier() and pattern and not pattern.startswith(":"):
             raise FilterError(f"unknown field {name!r}; known: {', '.join(_TEXT_FIELDS)}")
-        return lambda facts: condition.lower() in facts.words
+        return lambda facts: condition.lower() in facts.searched_text
     values_of = _TEXT_FIELDS[name]
     return lambda facts: any(fnmatchcase(value.lower(), pattern.lower()) for value in values_of(facts))
 

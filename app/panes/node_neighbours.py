@@ -24,7 +24,7 @@ class _Box(NamedTuple):
 
 
 class NodeNeighbours:
-    """The edges of a graph with the nodes `rows`. `self.rows` are these nodes by index."""
+    """The edges of the graph with the nodes `rows`. The attribute `rows` has the nodes by index."""
 
     def __init__(self, rows: Sequence[NodeRow]) -> None:
         self.rows = {row.index: row for row in rows}
@@ -55,7 +55,7 @@ class NodeNeighbours:
 
 
 def _label_lines(row: NodeRow) -> list[str]:
-    """The lines of a node's label: its name, its op if the name does not contain it, and its type."""
+    """Returns the lines of a node's label: its name, its op if the name does not contain it, and its type."""
     kind = op_kind(row) if row.opcode.startswith("call") else row.opcode
     return [
         row.display_name,
@@ -77,6 +77,7 @@ def draw_dot(rows: Sequence[NodeRow], centre: NodeRow) -> str:
 
 
 def _escape(text: str) -> str:
+    """Returns `text` for use in a string of DOT."""
     return text.replace("\\", "\\\\").replace('"', '\\"')
 
 

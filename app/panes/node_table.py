@@ -26,7 +26,8 @@ DRAWING_DISTANCE = 2
 class NodeTable(LinkedPane, TablePane[NodeRow]):
     """A table of nodes. `rows` are the nodes that match the filter; `entries` are the rows of the table.
 
-    `picked` are the stable names of the picked nodes, `times` are the times of nodes in a profile by stable name.
+    With `as_tree`, `entries` also has rows for modules. `picked` are the stable names of the picked nodes: the user
+    picks nodes for actions on several of them. `times` are the times of nodes in a profile, by stable name.
     """
 
     _columns: list[Column[NodeRow]]
@@ -53,7 +54,7 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
         raise NotImplementedError
 
     def memory_text(self, row: NodeRow) -> str:
-        """The size of the result of a node, for a table column."""
+        """The size of the result of a node, as text."""
         return bytes_text(row)
 
     def refill(self) -> None:
@@ -85,11 +86,18 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
             return list(self.entry.nodes)
         return [self.entry] if self.entry is not None else []
 
+    @property
+    def _module_at_cursor(self) -> str:
+        """The path of the module under the cursor, or of the module of the node under the cursor; "" without one."""
+        entry = self.entry
+        return entry.path if isinstance(entry, ModuleRow) else entry.module if entry else ""
+
     def _all_rows(self) -> tuple[NodeRow, ...]:
+        """The nodes of the graph, also those that the filter excludes."""
         return self.state.info.rows if self.state.info else ()
 
     def update_entries(self) -> None:
-        """Set `entries` to `rows`, or to the tree of their modules."""
+        """Set `entries` to `rows`, or, with `as_tree`, to the tree of their modules."""
         rows = sorted(self.rows, key=lambda row: row.index)
         self.entries = tree_rows(rows, self._folded) if self.as_tree else list(self.rows)
 
@@ -144,6 +152,7 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
         return self.state.graph, self.state.info.name if self.state.info else ""
 
     def ask_filter(self) -> None:
+        """Ask for a filter, and show only the nodes that match it."""
         self.context.dialogs.ask("filter", self.filter_text, self._set_filter)
 
     def _set_filter(self, text: str) -> None:
@@ -158,11 +167,9 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
 
     def _unavailable_fields(self) -> dict[str, str]:
         """The numeric fields that have no values now, each with the error message for a filter that uses it."""
-        return (
-            {}
-            if self.state.profile is not None
-            else {"time": f"no node has been timed yet: press {key_of('profile')} to profile"}
-        )
+        if self.state.profile is not None:
+            return {}
+        return {"time": f"no node has been timed yet: press {key_of('profile')} to profile"}
 
     def filtered_rows(self) -> list[NodeRow]:
         """The nodes that match the filter."""
@@ -185,8 +192,8 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
 
     def seconds(self, row: NodeRow) -> float | None:
         """The time of the node in the profiled run, in seconds; `None` if it was not measured."""
-        timed = self.times.get(row.stable)
-        return timed.time.seconds if timed is not None else None
+        timed_node = self.times.get(row.stable)
+        return timed_node.time.seconds if timed_node is not None else None
 
     # ---- the tree ------------------------------------------------------------------------------------------------
 
@@ -203,8 +210,7 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
 
     def toggle_fold(self) -> None:
         """Fold or unfold the module under the cursor, or the module of the node under the cursor."""
-        entry = self.entry
-        path = entry.path if isinstance(entry, ModuleRow) else entry.module if entry else ""
+        path = self._module_at_cursor
         if not self.as_tree or not path:
             self.say(f"nothing to fold here: press {key_of('graph.tree')} to show modules")
             return
@@ -250,8 +256,7 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
 
     def pick_module(self) -> None:
         """Pick all nodes of the module under the cursor, or of the module of the node under the cursor."""
-        entry = self.entry
-        path = entry.path if isinstance(entry, ModuleRow) else entry.module if entry else ""
+        path = self._module_at_cursor
         inside = [row for row in self._all_rows() if row.module == path or row.module.startswith(f"{path}.")]
         self.picked |= {row.stable for row in inside if path}
         self._report_picked()

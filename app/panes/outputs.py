@@ -33,6 +33,7 @@ VERDICTS = {
     "unchecked": ("RAN", "warn"),
     "nan": ("NaN", "bad"),
 }
+# The names of backends and of other runtimes before their timings.
 BACKEND_NAMES = {NATIVE: "buddy", **COMPILER_NAMES, **RUNTIME_LABELS}
 # The maximum number of lines that are shown of the output of the script.
 MAX_PRINTED_LINES = 200
@@ -79,7 +80,7 @@ def _placeholder_lines(state: State) -> list[Cells]:
 
 
 def _stale_line(state: State, recipe: Recipe, changed: Sequence[str]) -> Cells:
-    """The reason why the results are out of date, and the key to press; empty if they are up to date."""
+    """Returns the reason why the results are out of date, and the key to press; empty if they are up to date."""
     run_again: Cells = [(key_of("run"), "key"), (" to run again", "dim")]
     if (run := state.graph_state.restored_run) is not None:
         return [("STALE: ", "stale"), (f"from an earlier session, {run.end_date}; press ", "dim"), *run_again]
@@ -137,27 +138,25 @@ def output_details(output: OutputReport, width: int, glyphs: Glyphs) -> list[Cel
         f"{output.infs} Inf" if output.infs else "",
         f"{output.zero_signs} zeros with the opposite sign" if output.zero_signs else "",
     ]
-    text = f" {glyphs.dot} ".join(fact for fact in facts if fact)
-    texts = [*formatting.verdict_texts(output), *([text] if text else [])]
+    facts_text = f" {glyphs.dot} ".join(fact for fact in facts if fact)
+    texts = [*formatting.verdict_texts(output), *([facts_text] if facts_text else [])]
     role = "warn" if output.verdict != "ok" else "dim"
-    lines: list[Cells] = [
-        [(f"{INDENT}{piece}", role)] for each in texts for piece in wrap_text(each, width - LABEL_WIDTH)
-    ]
-    return lines + distribution_lines(output, glyphs)
+    pieces = [piece for text in texts for piece in wrap_text(text, width - LABEL_WIDTH)]
+    return [*([(f"{INDENT}{piece}", role)] for piece in pieces), *distribution_lines(output, glyphs)]
 
 
 def distribution_lines(output: OutputReport, glyphs: Glyphs) -> list[Cells]:
-    """The histogram of an output and its statistics in one line; none for an output without finite values."""
+    """Returns the histogram of an output and its statistics, in one line; none for an output without finite values."""
     if not output.histogram:
         return []
     bars = formatting.histogram(output.histogram, glyphs)
     statistics = f"  mean {output.mean:.3g}  std {output.deviation:.3g}"
-    statistics += f"  {output.zeros} zeros" * (output.zeros > 0)
+    statistics += f"  {output.zeros} zeros" if output.zeros > 0 else ""
     return [[(f"{INDENT}{output.low:.3g} ", "dim"), (bars, "bar"), (f" {output.high:.3g}{statistics}", "dim")]]
 
 
 def _difference_map(output: OutputReport, width: int, glyphs: Glyphs) -> list[Cells]:
-    """The difference map of an output that does not match: one character per block, darker for larger differences."""
+    """Returns the difference map of an output that does not match: a character per block, darker if it differs more."""
     if output.verdict == "ok" or not output.map:
         return []
     finite = [value for row in output.map for value in row if math.isfinite(value)]
@@ -173,9 +172,10 @@ def _difference_map(output: OutputReport, width: int, glyphs: Glyphs) -> list[Ce
 
 
 def difference_level(share: float, top_level: int) -> int:
-    """The darkness of a block, 0 to `top_level`, for its difference as a share of the largest finite difference.
+    """Returns the darkness of a block, 0 to `top_level`.
 
-    Blocks with a difference that is not finite have `top_level`.
+    `share` is its difference divided by the largest finite difference. Blocks with a difference that is not finite have
+    `top_level`, and blocks with any difference at least 1.
     """
     if not math.isfinite(share):
         return top_level
@@ -187,8 +187,8 @@ def _timing_lines(report: RunReport, state: State, width: int, glyphs: Glyphs) -
     timed_sides = [side for side in report.sides if not side.problem]
     previous_runs = _previous_runs(state)
     other_timings = [*(side.timing for side in timed_sides), *(run.report.compiled for run in previous_runs)]
-    slowest = max(report.eager.median, report.compiled.median, *(timing.median for timing in other_timings))
-    slowest = max(slowest, MIN_FULL_BAR_SECONDS)
+    timings = [report.eager, report.compiled, *other_timings]
+    slowest = max(MIN_FULL_BAR_SECONDS, *(timing.median for timing in timings))
     bar_width = max(MIN_BAR_WIDTH, min(MAX_BAR_WIDTH, width - WIDTH_WITHOUT_BAR))
     compiled_line = _timing_line(BACKEND_NAMES[report.backend], report.compiled, slowest, bar_width, "bar", glyphs)
     if report.not_compared:
@@ -220,9 +220,9 @@ def _timing_lines(report: RunReport, state: State, width: int, glyphs: Glyphs) -
 
 
 def _previous_runs(state: State) -> list[RunRecord]:
-    """The runs of the graph before the latest one, at most `MAX_PREVIOUS_RUNS`, the latest first."""
-    runs = [run for run in state.runs if run.recipe.graph == state.graph]
-    return runs[-MAX_PREVIOUS_RUNS - 1 : -1][::-1]
+    """Returns the runs of the graph before the latest one, at most `MAX_PREVIOUS_RUNS`, the newest first."""
+    earlier_runs = [run for run in state.runs if run.recipe.graph == state.graph][:-1]
+    return earlier_runs[-MAX_PREVIOUS_RUNS:][::-1]
 
 
 def _side_line(side: SideReport, eager: Timing, glyphs: Glyphs) -> Cells:
@@ -242,10 +242,10 @@ def _side_line(side: SideReport, eager: Timing, glyphs: Glyphs) -> Cells:
 
 
 def _marked_lines(side: SideReport, state: State, width: int) -> list[Cells]:
-    """The nodes whose values differ in another runtime, if all were compared, in the program's order."""
-    marked = side.divergence.marked if side.divergence is not None else ()
-    wrong = [output for output in marked if output.verdict != "ok"][:MAX_MARKED_NODES]
-    lines = marked_table(wrong, state.info).splitlines() if wrong else []
+    """Returns a table of the nodes whose values differ in another runtime, if all were compared, in graph order."""
+    compared_nodes = side.divergence.marked if side.divergence is not None else ()
+    differing = [output for output in compared_nodes if output.verdict != "ok"][:MAX_MARKED_NODES]
+    lines = marked_table(differing, state.info).splitlines() if differing else []
     return [[(f"{INDENT}{line}"[:width], "dim")] for line in lines]
 
 
@@ -268,22 +268,25 @@ def _timing_line(name: str, timing: Timing, slowest: float, bar_width: int, role
 
 
 def _fact_lines(report: RunReport, inputs: InputChoice, width: int, glyphs: Glyphs) -> list[Cells]:
-    """Facts about a run: nodes, compile time, threads, inputs, memory, the load of the machine, and notes."""
+    """Returns facts about a run: nodes, compile time, threads, inputs, memory, the load of the machine, and notes."""
     nodes = report.nodes_compiled + report.nodes_eager
-    fallback = f"{report.nodes_eager} in eager" if report.nodes_eager else "no fallback" * (not report.slow_paths)
+    fallback = f"{report.nodes_eager} in eager" if report.nodes_eager else "" if report.slow_paths else "no fallback"
     counts = [f"{report.nodes_compiled}/{nodes} nodes compiled", fallback, *formatting.eager_path_texts(report)]
     facts = [
         ", ".join(filter(None, counts)),
         f"compiled in {formatting.seconds(report.compile_seconds)}",
         f"{formatting.thread_count(report.compiled.threads)}, {report.compiled.runs} runs",
     ]
-    facts += [str(inputs)] * (inputs.kind != "script")
+    if inputs.kind != "script":
+        facts.append(str(inputs))
     if report.memory is not None:
         memory = report.memory
         eager = f" (eager {formatting.size(memory.eager)})" if report.compared else ""
         facts.append(f"peak memory {formatting.size(memory.compiled)}{eager}")
-        facts += [f"packed weights {formatting.size(memory.packed)}"] * (memory.packed > 0)
-        facts += [f"weights {formatting.size(memory.weights)}"] * (memory.weights > 0)
+        if memory.packed > 0:
+            facts.append(f"packed weights {formatting.size(memory.packed)}")
+        if memory.weights > 0:
+            facts.append(f"weights {formatting.size(memory.weights)}")
     pieces = wrap_text(f" {glyphs.dot} ".join(facts), width - LABEL_WIDTH)
     pieces += wrap_text(formatting.load_text(report.load), width - LABEL_WIDTH) if report.load is not None else []
     pieces += [piece for note in report.notes for piece in wrap_text(note, width - LABEL_WIDTH)]
@@ -294,7 +297,7 @@ def _fact_lines(report: RunReport, inputs: InputChoice, width: int, glyphs: Glyp
 
 
 def _graph_break_lines(state: State, width: int) -> list[Cells]:
-    """The graph break at the end of the graph, if any."""
+    """Returns lines about the graph break at the end of the graph, if any."""
     info = state.info
     if info is None or not info.break_reason:
         return []
@@ -303,7 +306,7 @@ def _graph_break_lines(state: State, width: int) -> list[Cells]:
 
 
 def _note_lines(state: State, width: int) -> list[Cells]:
-    """The notes of the compilation and of the capture, and the recipe's choices that were not applied."""
+    """Returns the notes of the compilation and of the capture, and the recipe's choices that were not applied."""
     notes = (
         *state.graph_state.notes,
         *state.notes,
@@ -314,13 +317,13 @@ def _note_lines(state: State, width: int) -> list[Cells]:
 
 
 def _printed_lines(state: State, width: int) -> list[Cells]:
-    """The last lines that the script has printed."""
-    printed = state.printout[-MAX_PRINTED_LINES:]
-    while printed and not printed[-1].strip():
-        printed = printed[:-1]
-    if not printed:
+    """Returns the last lines that the script has printed, without blank lines at the end."""
+    printed_lines = state.printout[-MAX_PRINTED_LINES:]
+    while printed_lines and not printed_lines[-1].strip():
+        printed_lines = printed_lines[:-1]
+    if not printed_lines:
         return []
-    return [[], [("output of the program", "title")], *([(line.expandtabs(), "text")] for line in printed)]
+    return [[], [("output of the program", "title")], *([(line.expandtabs(), "text")] for line in printed_lines)]
 
 
 class OutputsPane(Pane):

@@ -18,7 +18,10 @@ MAX_DRAWN_MARKS = 1000
 
 
 class Pane(CursorView):
-    """A pane of the workbench. It draws the state; `update_from` is called when the state has changed."""
+    """A pane of the workbench, which draws a part of the state of the session.
+
+    `update_from` is called with topics, the names of the parts of the state that have changed.
+    """
 
     pane_id: ClassVar[PaneId]
 
@@ -46,7 +49,7 @@ class Pane(CursorView):
         self.context.say(message)
 
     def after_move(self) -> None:
-        # The application handles it: passing it through the queues of all parents takes a millisecond.
+        # Posted to the application, which handles it: passing it through the queues of all parents takes a millisecond.
         self.app.post_message(self.Moved(self, self.cursor))
 
     # ---- search --------------------------------------------------------------------------------------------------
@@ -110,7 +113,10 @@ class Pane(CursorView):
 
 
 class RowMark(NamedTuple):
-    """Whether a row comes from the selected node, and whether it comes from a node of the linked Python line."""
+    """Whether a row comes from the selected node, and whether it comes from a node of the linked Python line.
+
+    `Selection` says what these are.
+    """
 
     is_selected: bool = False
     is_linked: bool = False

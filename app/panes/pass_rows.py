@@ -15,9 +15,10 @@ MIN_FOLDED_PASSES = 2
 
 
 def pass_rows(recipe: Recipe, stages: list[StageRow]) -> list[PassRow]:
-    """Returns the rows of the built-in steps and of the recipe's passes, each enabled one with its newest stage.
+    """Returns the rows of the built-in steps and of the recipe's passes, in the order in which they run.
 
-    The recipe of a dump, which another compiler printed, has a row for each stage.
+    The row of an enabled pass has its stage: the current one or, until it is compiled again, the outdated one. The
+    recipe of a dump, which another compiler printed, has a row for each stage. `stages` are in the order of the board.
     """
     if recipe.is_dump:
         return [PassRow(row.stage.name, row.stage.step, _dump_step(row.stage), row) for row in stages]
@@ -38,7 +39,7 @@ def pass_rows(recipe: Recipe, stages: list[StageRow]) -> list[PassRow]:
     rows = [*built_in_rows("fx", "graph"), *step_rows(of_graph=True), *built_in_rows("lower")]
     if not recipe.runs_passes:
         phases = PHASES_OF_COMPILERS[recipe.backend]
-        # A compiler whose first phase is not MLIR takes the captured graph.
+        # A compiler whose first phase is not MLIR takes the captured graph, so no step of this compiler runs.
         _, first_language = phases[0]
         earlier_rows = rows if first_language == "mlir" else built_in_rows("fx")
         return [*earlier_rows, *built_in_rows(*(name for name, _ in phases))]
@@ -51,7 +52,7 @@ def pass_rows(recipe: Recipe, stages: list[StageRow]) -> list[PassRow]:
 
 
 def _dump_step(stage: Stage) -> PassStep | None:
-    """Returns the pass that made a dump's stage; `None` if the dump does not name it: it cannot be run again then."""
+    """Returns the pass that made a stage of a dump; `None` if the dump does not name it, so it cannot rerun."""
     if stage.step < 0:
         return None
     return PassStep(stage.name, anchor=stage.anchor, enabled=stage.state != "skipped")
@@ -63,7 +64,7 @@ def fold_rows(
     """Returns the rows, with consecutive passes that are disabled in both the recipe and `preset` folded to one row.
 
     A pass that only the user has disabled keeps its row. In a dump, consecutive passes that changed nothing are folded.
-    Passes are not folded if one of them is in `shown_passes`.
+    Passes are not folded if the key of one of them (see `row_keys`) is in `shown_passes`.
     """
     steps = preset.steps if preset else ()
     enabled_in_preset = {step.name for step in steps if step.enabled}
@@ -77,22 +78,25 @@ def fold_rows(
         return step is not None and not step.enabled and step.name in disabled_in_preset
 
     keys = row_keys(rows) if shown_passes else []
-    first = 0
+    first = 0  # the index of the first row of the group
     for foldable, group in groupby(rows, is_foldable):
-        members = list(group)
-        is_shown = any(key in shown_passes for key in keys[first : first + len(members)])
-        first += len(members)
-        if foldable and len(members) >= MIN_FOLDED_PASSES and not is_shown:
-            names = tuple(row.name for row in members)
+        group_rows = list(group)
+        is_shown = any(key in shown_passes for key in keys[first : first + len(group_rows)])
+        first += len(group_rows)
+        if foldable and len(group_rows) >= MIN_FOLDED_PASSES and not is_shown:
+            names = tuple(row.name for row in group_rows)
             state = "changed nothing" if is_dump else "off"
             result.append(PassRow(f"{len(names)} passes {state}", -1, None, None, names))
         else:
-            result += members
+            result += group_rows
     return result
 
 
 def row_keys(rows: Sequence[PassRow]) -> list[StageKey]:
-    """Returns a key for each row: its name, and the number of earlier rows with it. Its stage may have another key."""
+    """Returns a key for each row: its name, and the number of earlier rows with that name.
+
+    The key of the row's stage may differ: disabled passes have rows, but no stages.
+    """
     counts: Counter[str] = Counter()
     keys = []
     for row in rows:
@@ -102,7 +106,10 @@ def row_keys(rows: Sequence[PassRow]) -> list[StageKey]:
 
 
 def insertion_index(steps: list[PassStep], after: int, level: str) -> int:
-    """Returns the index for a new pass of `level`: after step `after`, but with graph passes before all others."""
+    """Returns the index at which to insert a pass of `level`: after step `after` (-1: at the start).
+
+    Graph passes stay before all others.
+    """
     graph_passes = sum(step.level == "graph" for step in steps)
     return min(after + 1, graph_passes) if level == "graph" else max(after + 1, graph_passes)
 

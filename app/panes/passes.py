@@ -45,7 +45,10 @@ ANCHORS = ("builtin.module", "func.func")
 
 
 class PassesPane(TablePane[PassRow]):
-    """A table of passes. The IR pane shows the stage of the row under the cursor."""
+    """A table of passes. The IR pane shows the stage of the row under the cursor.
+
+    `row.stage` is a `StageRow`, so the stage itself, with its text and its time, is `row.stage.stage`.
+    """
 
     pane_id: ClassVar[PaneId] = "passes"
     BINDINGS: ClassVar[list[BindingType]] = pane_bindings("passes")
@@ -57,11 +60,11 @@ class PassesPane(TablePane[PassRow]):
         self.rows: list[PassRow] = []
         # The rows without folding. Their indices are the lines of a search.
         self._unfolded_rows: list[PassRow] = []
-        # For each of `rows`, the index of the first of `_unfolded_rows` that it stands for.
+        # For each of `rows`, the index in `_unfolded_rows` of the first row that it stands for.
         self._first_lines: list[int] = []
         # Whether all disabled passes have rows of their own.
         self._shows_disabled = False
-        # The disabled passes that the user has unfolded.
+        # The keys (see `row_keys`) of the disabled passes that the user has unfolded.
         self._shown_passes: set[StageKey] = set()
         # Whether the user has not moved the cursor yet.
         self._is_untouched = True
@@ -74,7 +77,7 @@ class PassesPane(TablePane[PassRow]):
     # ---- the table -----------------------------------------------------------------------------------------------
 
     def _make_columns(self) -> list[Column[PassRow]]:
-        """Create the columns. For a dump, the column of times has no title, and marks stages of a re-run."""
+        """Create the columns. In a dump, the column of times has no title, and marks the stages of passes run again."""
         name: Column[PassRow] = Column("pass", 0, lambda row: (self._shown_name(row), self._name_role(row)))
         time: Column[PassRow] = Column("time", 7, self._time_cell, right_aligned=True)
         first_columns = [
@@ -215,24 +218,31 @@ class PassesPane(TablePane[PassRow]):
             self.rows = fold_rows(rows, preset, self._is_dump, self._shown_passes)
         self._first_lines = [0, *accumulate(max(1, len(row.folded)) for row in self.rows)][: len(self.rows)]
         if self._is_dump and current is not None and current.step is not None:
-            # A re-run may have other stages before the one under the cursor.
-            position = current.number, current.step.anchor
-            same = [k for k, row in enumerate(self.rows) if row.step and (row.number, row.step.anchor) == position]
-            self.cursor = min(same, key=lambda k: abs(k - self.cursor), default=self.cursor)
+            self._restore_cursor(current.number, current.step.anchor)
         self.redraw_changed_lines()
         if self._waits_for_change:
             self.show_first_change()
 
+    def _restore_cursor(self, number: int, anchor: str) -> None:
+        """Move the cursor to the nearest row of a dump's pass: a re-run may have added or removed stages above it."""
+        rows_of_pass = [
+            index
+            for index, row in enumerate(self.rows)
+            if row.step and (row.number, row.step.anchor) == (number, anchor)
+        ]
+        self.cursor = min(rows_of_pass, key=lambda index: abs(index - self.cursor), default=self.cursor)
+
     def toggle_disabled(self) -> None:
         """Give each disabled pass a row of its own, or fold them again. The cursor stays on its row."""
-        row = self.current
+        current = self.current
         self._shows_disabled = any(row.folded for row in self.rows)
         self._shown_passes.clear()
         self.refill()
-        if row is not None:
-            name = row.folded[0] if row.folded else row.name
-            same_row = (k for k, other in enumerate(self.rows) if other.number == row.number and other.name == row.name)
-            row_with_pass = (k for k, other in enumerate(self.rows) if name in (other.name, *other.folded))
+        if current is not None:
+            name = current.folded[0] if current.folded else current.name
+            rows = list(enumerate(self.rows))
+            same_row = (k for k, row in rows if row.number == current.number and row.name == current.name)
+            row_with_pass = (k for k, row in rows if name in (row.name, *row.folded))
             self.center(next(same_row, next(row_with_pass, self.cursor)))
 
     def unfold(self) -> None:
@@ -241,6 +251,7 @@ class PassesPane(TablePane[PassRow]):
             self._unfold(self.cursor)
 
     def _unfold(self, row: int) -> None:
+        """Give the passes that are folded in `row` rows of their own."""
         first = self._first_lines[row]
         self._shown_passes |= set(row_keys(self._unfolded_rows)[first : first + len(self.rows[row].folded)])
         self.refill()
@@ -279,14 +290,14 @@ class PassesPane(TablePane[PassRow]):
         return self._first_lines[row] if row < len(self._first_lines) else row
 
     def _row_of(self, line: int) -> int:
-        """The row of a line, or the row that stands for it."""
+        """The row of a line, or the row in which it is folded."""
         return max(0, bisect_right(self._first_lines, line) - 1)
 
     def find_lines(self, pattern: Pattern) -> FoundLines | None:
         return FoundLines(matching_lines([cells_text(self._columns, row) for row in self._unfolded_rows], pattern))
 
     def preview_match(self, line: int) -> None:
-        """Show a pass, or the row that stands for it: only `go_to_match` unfolds."""
+        """Show a pass, or the row in which it is folded: only `go_to_match` unfolds."""
         self.center(self._row_of(line), notify=False)
 
     def go_to_match(self, line: int) -> None:
@@ -379,7 +390,7 @@ class PassesPane(TablePane[PassRow]):
         self._move_step(-1)
 
     def _move_step(self, by: int) -> None:
-        """Exchange the pass under the cursor with the one that is `by` passes below it."""
+        """Exchange the pass under the cursor with the one that is `by` passes below it (above it if negative)."""
         row = self.current
         if row is None or row.step is None:
             return
@@ -440,6 +451,7 @@ class PassesPane(TablePane[PassRow]):
             self.context.edits.edit(self.workspace.with_steps_of(preset), f"preset {preset.preset}")
 
     def _edit_steps(self, steps: list[PassStep], title: str, merge_key: str = "") -> None:
+        """Replace the passes of the recipe. `title` and `merge_key` are those of `RecipeEditor.edit`."""
         self.context.edits.edit(msgspec.structs.replace(self.workspace.recipe, steps=tuple(steps)), title, merge_key)
 
     def _show_step(self, index: int) -> None:

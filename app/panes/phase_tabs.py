@@ -1,4 +1,4 @@
-"""The tabs of phases: their labels, their colours, and the tab at a column."""
+"""The tabs of phases, and of graphs: their labels, their colours, and the tab at a column."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ class PhaseTab:
 
 
 def tab_labels(tabs: Sequence[PhaseTab], active: str, width: int) -> list[str]:
-    """Returns one label per tab, at most `width` columns in total if possible.
+    """Returns one label per tab, at most `width` columns in total if possible. `active` is the name of a tab.
 
     If necessary, tabs lose their names, first those that are farthest from the active tab.
     """
-    active_index = next((k for k, tab in enumerate(tabs) if tab.name == active), 0)
-    farthest_first = sorted(range(len(tabs)), key=lambda k: abs(k - active_index), reverse=True)
-    labels = [_label(tab, active=k == active_index) for k, tab in enumerate(tabs)]
-    for k in farthest_first[:-1]:
+    active_index = next((index for index, tab in enumerate(tabs) if tab.name == active), 0)
+    farthest_first = sorted(range(len(tabs)), key=lambda index: abs(index - active_index), reverse=True)
+    labels = [_label(tab, active=index == active_index) for index, tab in enumerate(tabs)]
+    for index in farthest_first[:-1]:
         if sum(map(cell_len, labels)) <= width:
             break
-        labels[k] = _label(tabs[k], with_name=False)
+        labels[index] = _label(tabs[index], with_name=False)
     return labels
 
 

@@ -1,4 +1,7 @@
-"""The plug-in pane, which shows the pane of one plug-in. The plug-in's code runs in a thread, with a time limit."""
+"""The plug-in pane, which hosts the pane of one plug-in: a `pane_plugins.Pane`, whose methods return lines.
+
+The plug-in's code runs in a thread, with a time limit. If it fails, its pane is switched off.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ ALL_TOPICS = frozenset({"graph", "passes", "stages", "outputs", "status", "selec
 
 
 class PluginPane(LinkedPane):
-    """Shows the lines that the pane of a plug-in draws. `pane_options` are the values of `--pane`."""
+    """Shows the lines that the pane of a plug-in returns. `pane_options` are the values of `--pane`."""
 
     pane_id: ClassVar[PaneId] = "plugin"
     BINDINGS: ClassVar[list[BindingType]] = pane_bindings("plugin")
@@ -42,13 +45,15 @@ class PluginPane(LinkedPane):
     def __init__(self, context: WorkbenchContext, ir: IrPane, pane_options: Sequence[str] = ()) -> None:
         super().__init__(context)
         self._ir, self._pane_options = ir, pane_options
-        # The panes of plug-ins, once they are looked for.
+        # The panes of plug-ins; `None` until the first call of `sources`.
         self._sources: tuple[PaneSource, ...] | None = None
+        # The thread in which the code of the shown pane runs.
         self._thread: PaneThread | None = None
-        # Where the pane that is shown comes from.
+        # Where the shown pane comes from.
         self.source: PaneSource | None = None
-        # The object of the plug-in that draws it, once it is loaded.
+        # The plug-in's object that returns the lines; `None` until it is loaded.
         self._hosted_pane: pane_plugins.Pane | None = None
+        # The lines that were drawn last; `None` before the first time.
         self._lines: list[PaneLine] | None = None
         self.problem: Diagnostic | None = None
         # The topics that have changed since the pane was drawn last.
@@ -78,7 +83,7 @@ class PluginPane(LinkedPane):
             is_shown = self.context.layout.shows_plugin and self.problem is None
             self.apply_choice(HIDE if is_shown else sources[0])
         else:
-            choices = [PickerChoice(each.name, each.origin, each, each == self.source) for each in sources]
+            choices = [PickerChoice(source.name, source.origin, source, source == self.source) for source in sources]
             if self.context.layout.shows_plugin:
                 choices.append(PickerChoice("Hide", "hide the pane", HIDE))
             self.context.dialogs.open(PickerScreen("Panes of plug-ins", choices), self.apply_choice)
@@ -118,12 +123,12 @@ class PluginPane(LinkedPane):
     async def _load(self, source: PaneSource, thread: PaneThread) -> None:
         """Load the plug-in's code in `thread`, then draw its pane."""
         try:
-            code = await thread.call(source.load, pane_plugins.LOAD_SECONDS)
-        except PaneCallError as failed:
-            self._switch_off(thread, failed.error)
+            hosted_pane = await thread.call(source.load, pane_plugins.LOAD_SECONDS)
+        except PaneCallError as call_error:
+            self._switch_off(thread, call_error.error)
         else:
             if thread is self._thread:
-                self._hosted_pane = code
+                self._hosted_pane = hosted_pane
                 self.context.layout.titles[self.pane_id] = self._title(source)
                 self.context.layout.arrange()
                 self._draw_soon()
@@ -153,6 +158,7 @@ class PluginPane(LinkedPane):
         self._note_changes(frozenset({"stages"}))
 
     def _note_changes(self, topics: frozenset[str]) -> None:
+        """Note that these topics have changed, and draw the pane again if it depends on one of them."""
         self._changed |= topics
         if self._hosted_pane is not None and topics & frozenset(self._hosted_pane.topics):
             self._draw_soon()
@@ -174,25 +180,24 @@ class PluginPane(LinkedPane):
         self._drawing = thread
         start_worker(self, "draw", self._draw, self._hosted_pane, thread)
 
-    async def _draw(self, code: pane_plugins.Pane, thread: PaneThread) -> None:
+    async def _draw(self, hosted_pane: pane_plugins.Pane, thread: PaneThread) -> None:
         """Pass keys and clicks to the plug-in and draw its lines, until nothing has changed any more."""
         try:
             while (self._changed or self._inputs) and thread is self._thread:
                 view, inputs = self._view(thread), self._inputs
                 self._changed, self._inputs = frozenset(), []
-                lines = await thread.call(
-                    partial(_draw_lines, code, view, inputs, max(self.width - 1, 1), self._roles())
-                )
+                width = max(self.width - 1, 1)
+                lines = await thread.call(partial(_draw_lines, hosted_pane, view, inputs, width, self._roles()))
                 if thread is self._thread:
                     self._lines = lines
                     self.redraw_changed_lines()
-        except PaneCallError as failed:
-            self._switch_off(thread, failed.error)
+        except PaneCallError as call_error:
+            self._switch_off(thread, call_error.error)
         finally:
             self._drawing = None if self._drawing is thread else self._drawing
 
     def _view(self, thread: PaneThread) -> PaneView:
-        """What the plug-in can read while it draws the pane."""
+        """The facts that the plug-in can read while it draws the pane."""
         state, session = self.state, self.context.session
         return PaneView(
             program=self.workspace.source,
@@ -212,6 +217,7 @@ class PluginPane(LinkedPane):
         )
 
     def _roles(self) -> frozenset[str]:
+        """The roles that cells of a plug-in may have."""
         return frozenset({*self.look.roles, *(f"syntax:{name}" for name in self.look.syntax if name)})
 
     # ---- rows ----------------------------------------------------------------------------------------------------
@@ -260,19 +266,19 @@ class PluginPane(LinkedPane):
 
     def take_key(self, key: str) -> bool:
         """Pass `key` to the code of the plug-in if it is one of its keys; returns whether it is."""
-        if self._hosted_pane is None or key not in self._hosted_pane.keys:
+        hosted_pane = self._hosted_pane
+        if hosted_pane is None or key not in hosted_pane.keys:
             return False
-        code = self._hosted_pane
-        self._inputs.append(lambda view: code.press(view, key))
+        self._inputs.append(lambda view: hosted_pane.press(view, key))
         self._draw_soon()
         return True
 
     def on_click(self, event: events.Click) -> None:
-        offset, code = event.get_content_offset(self), self._hosted_pane
+        offset, hosted_pane = event.get_content_offset(self), self._hosted_pane
         row = self.row_at(offset.y) if offset else -1
-        if code is not None and offset is not None and 0 <= row < self.row_count:
+        if hosted_pane is not None and offset is not None and 0 <= row < self.row_count:
             column = max(0, offset.x - 1)
-            self._inputs.append(lambda view: code.click(view, row, column))
+            self._inputs.append(lambda view: hosted_pane.click(view, row, column))
             self._draw_soon()
 
     def go_to_node(self) -> None:
@@ -285,7 +291,7 @@ class PluginPane(LinkedPane):
 
 
 def _draw_lines(
-    code: pane_plugins.Pane,
+    hosted_pane: pane_plugins.Pane,
     view: PaneView,
     inputs: Sequence[Callable[[PaneView], None]],
     width: int,
@@ -295,6 +301,6 @@ def _draw_lines(
 
     Raises `BuddyError` for lines that are not valid, such as cells with unknown roles.
     """
-    for handle in inputs:
-        handle(view)
-    return check_lines(code.lines(view, width), roles)
+    for pass_input in inputs:
+        pass_input(view)
+    return check_lines(hosted_pane.lines(view, width), roles)

@@ -14,7 +14,7 @@ from buddy.app.reports.python_lines import PythonLines, PythonLocation
 from buddy.app.screens.dialogs import Dialogs
 from buddy.compiler.protocol import GraphInfo, NodeRow
 
-# How long the cursor must stay on a node before other panes go to the node.
+# The time that the cursor must stay on a node before other panes go to the node.
 FOLLOW_SECONDS = 0.12
 
 
@@ -32,7 +32,11 @@ class SelectionView(Protocol):
 
 
 class Selection:
-    """The selected node, by its stable name ("" for none). `views` show it; the application sets them."""
+    """The selected node, which all panes mark, and the linked Python line, whose nodes they highlight.
+
+    `node` is the stable name of the selected node: a name that stays the same if nodes are renumbered; "" for none.
+    `views` are the panes; the application sets them before it runs.
+    """
 
     def __init__(self, jobs: Jobs, dialogs: Dialogs, layout: Layout) -> None:
         self._jobs, self._dialogs, self._layout = jobs, dialogs, layout
@@ -45,7 +49,7 @@ class Selection:
         self.python_lines = PythonLines()
         # The line under the cursor of the source pane, if that cursor has moved after the last selection of a node.
         self._source_line: PythonLocation | None = None
-        # The linked Python line, the lines of the graph, and the nodes of the linked line: a cache of `linked_nodes`.
+        # The cached result of `linked_nodes` (last), after what it depends on: the linked line, the lines of the graph.
         self._linked: tuple[PythonLocation | None, PythonLines, frozenset[str]] = (None, self.python_lines, frozenset())
 
     def set_graph(self, info: GraphInfo) -> None:
@@ -77,11 +81,8 @@ class Selection:
             return frozenset()
         location, lines = self.linked_location, self.python_lines
         if self._linked[:2] != (location, lines):
-            self._linked = (
-                location,
-                lines,
-                frozenset(lines.nodes_of(location)) if location is not None else frozenset(),
-            )
+            nodes = frozenset(lines.nodes_of(location)) if location is not None else frozenset[str]()
+            self._linked = (location, lines, nodes)
         return self._linked[2]
 
     def colour_of(self, nodes: Sequence[str]) -> str:
@@ -94,6 +95,7 @@ class Selection:
         self._select(stable)
 
     def _select(self, stable: str) -> None:
+        """Select a node, and let all panes update their marks. The linked line of the source pane remains."""
         previous, self.node = self.node, stable
         for view in self.views:
             view.selection_changed(previous)
@@ -105,11 +107,13 @@ class Selection:
             self._schedule_follow()
 
     def _schedule_follow(self) -> None:
+        """Let the panes go to the selected node after `FOLLOW_SECONDS`, unless another one is selected before."""
         if self._follow_timer is not None:
             self._follow_timer.stop()
         self._follow_timer = self._jobs.call_later(FOLLOW_SECONDS, self._follow)
 
     def _follow(self) -> None:
+        """Let the other panes go to the selected node."""
         for view in self.views:
             view.follow_selection()
 
@@ -125,7 +129,7 @@ class Selection:
             self._schedule_follow()
 
     def select_one_of(self, nodes: Sequence[str]) -> None:
-        """Select the first of the nodes of a line, and show its row, unless one of the nodes is selected."""
+        """Select the first of `nodes`, those of a line, and show its row, unless one of them is already selected."""
         if nodes and self.node not in nodes:
             self._select_and_show(nodes[0])
 

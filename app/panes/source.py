@@ -68,7 +68,7 @@ class SourcePane(Pane, CodeView):
         self._problems: dict[str, str] = {}
         # The sizes and times of files when they were opened, by path; `None` for files that do not exist.
         self._stamps: dict[str, FileStamp | None] = {}
-        # The line to go to as soon as its file is opened.
+        # The line that the cursor is on, or goes to as soon as its file is opened.
         self._location: PythonLocation | None = None
         # The path of the file on the screen.
         self._path = ""
@@ -140,18 +140,19 @@ class SourcePane(Pane, CodeView):
     def _line_note(self) -> tuple[str, str]:
         """The text about the line under the cursor, and its role: what it computes, or why no node comes from it."""
         location, facts = PythonLocation(self._path, self.cursor), self._facts_of(self.cursor)
-        old = "the file on disk has another line here; " if self.cursor in self._old_lines else ""
+        old_note = "the file on disk has another line here; " if self.cursor in self._old_lines else ""
         if location in self._breaks:
-            return f"{old}graph break: {self._breaks[location]}", "bad"
+            return f"{old_note}graph break: {self._breaks[location]}", "bad"
         if facts.nodes:
             node = self._node_of(facts.nodes)
             text = facts_text(facts, self.context.selection.name_of(node))
             assignment = self.state.assignments.get(node)
             reason = assignment.reason if assignment is not None and assignment.lowering == EAGER else ""
-            return f"{old}{text}{f': {reason}' if reason else ''}", "warn" if old or facts.n_eager else "dim"
+            text += f": {reason}" if reason else ""
+            return f"{old_note}{text}", "warn" if old_note or facts.n_eager else "dim"
         opened, lines = self._files.get(self._path), self.context.selection.python_lines
         reason = missing_nodes_text(location, opened.structure, lines, self._other_graphs) if opened is not None else ""
-        return f"{old}no node: {reason}", "warn" if old else "dim"
+        return f"{old_note}no node: {reason}", "warn" if old_note else "dim"
 
     def _node_of(self, nodes: tuple[str, ...]) -> str:
         """The selected node if it is one of `nodes`, else the first one that runs in eager, else the first one."""
@@ -166,9 +167,9 @@ class SourcePane(Pane, CodeView):
         location, facts, selection = PythonLocation(self._path, row), self._facts_of(row), self.context.selection
         mark = ">" if row == self.cursor else "=" if location == selection.linked_location else " "
         number_role = selection.python_lines.colour_at(location) or ("key" if row == self.cursor else "number")
-        is_old, breaks = row in self._old_lines, location in self._breaks
+        is_old, is_graph_break = row in self._old_lines, location in self._breaks
         cells: Cells = [(mark, "key"), (f"{row + 1:>5}", number_role), ("~" if is_old else " ", "stale")]
-        cells.append(("! ", "bad") if breaks else (f"{facts.mark} ", facts.role))
+        cells.append(("! ", "bad") if is_graph_break else (f"{facts.mark} ", facts.role))
         if self._times is not None and self.width >= MIN_WIDTH_FOR_TIMES:
             is_own = facts.mark != ":" and not self.state.profile_is_stale
             cells.append((f"{facts.time_text:>8} {facts.share_text:>4} ", "number" if is_own else "faint"))
@@ -187,7 +188,7 @@ class SourcePane(Pane, CodeView):
             self._facts[row] = line_facts(lines, location, lowerings, self._times)
         return self._facts[row]
 
-    # ---- files -------------------------------------------------------------------------------------------------------
+    # ---- files ---------------------------------------------------------------------------------------------------
 
     def go_to_selected_node(self) -> None:
         """Go to the line of the selected node, unless this pane has focus or is hidden. Opens a new graph's files."""
@@ -247,7 +248,7 @@ class SourcePane(Pane, CodeView):
 
     @work(exclusive=True, group="source-files")
     async def _open_files(self, paths: list[str]) -> None:
-        """Open the files of the graph one after the other, so that going to a node of another file does not wait."""
+        """Open the files of the graph one by one, so that going to a node of another file does not wait later."""
         for path in paths:
             await self._open_file(path)
 
@@ -296,13 +297,13 @@ class SourcePane(Pane, CodeView):
         if not is_reopening and read_stamp(path) != self._stamps.get(path):
             self._reopening = self._reopen_file(path)
 
-    # ---- synchronisation ---------------------------------------------------------------------------------------------
+    # ---- synchronisation -----------------------------------------------------------------------------------------
 
     def selection_changed(self, previous: str) -> None:
         """Go to the line of the selected node; without a move, draw the marks of the cursor's line again."""
         row, facts = self.cursor, self._facts.get(self.cursor)
         self.go_to_selected_node()
-        # A move has drawn both rows and the foot already.
+        # If the cursor has moved, both rows and the foot are drawn already.
         if row == self.cursor or facts is None:
             self.refresh_row(row)
             self.refresh_edges()
@@ -313,7 +314,7 @@ class SourcePane(Pane, CodeView):
             self._location = PythonLocation(self._path, self.cursor)
             self.context.selection.link_line(self._location)
 
-    # ---- actions -----------------------------------------------------------------------------------------------------
+    # ---- actions -------------------------------------------------------------------------------------------------
 
     def go_to_node_of_line(self) -> None:
         """Go to a node of the line under the cursor in the graph pane, or report why no node comes from it."""

@@ -1,4 +1,4 @@
-"""Requests about the texts of stages. If one fails, the reason is shown, and the result is `None`, empty or -1."""
+"""Requests to the engine about the texts of stages."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from buddy.compiler import protocol as p
 
 
 class StageQueries(Requester):
-    """Sends requests about texts to the engine. `text` is the name of a text there.
+    """Sends requests about texts to the engine. `text` is the name of a text there: the hash of its content.
 
-    Cancelling the task that awaits a method cancels its request.
+    If a request fails, shows the reason, and returns `None`, an empty result or -1. Cancelling the task that awaits a
+    method cancels its request. The first field of a request, 0 here, is its number, which the session sets.
     """
 
     async def load_lines(self, text: str, start: int, count: int) -> bool:
@@ -37,7 +38,7 @@ class StageQueries(Requester):
         return -1 if line is None else line
 
     async def find_first_line(self, text: str, node: str) -> tuple[int, int] | None:
-        """Return the first line of `text` that comes from `node`, 0 if none does, and the number of its lines."""
+        """Return the first line of `text` that comes from `node` (0 if none does), and the number of its lines."""
         page = await self.request(p.FetchLines(0, text, 0, 1))
         answer = await self.request(p.FindNode(0, text, node)) if node and page else None
         return ((answer.lines[0] if answer and answer.lines else 0), page.line_count) if page else None
@@ -48,7 +49,7 @@ class StageQueries(Requester):
         return answer.lines if answer is not None else ()
 
     async def fetch_text(self, text: str) -> str | None:
-        """Return the full text, with all constants."""
+        """Return the full text, in which no constants are elided."""
         return await self.await_answer(self._session.fetch_text(text))
 
     async def search(self, text: str, pattern: Pattern) -> p.SearchResult | None:
@@ -84,7 +85,7 @@ class StageQueries(Requester):
         return await self.request(p.FindJumps(0, text, line))
 
     async def find_origins(self, text: str, first: int, last: int) -> tuple[p.LineOrigins, ...]:
-        """Return the nodes that the lines `first` to `last` come from, the node with the most lines first."""
+        """Return the nodes that the lines `first` to `last` come from (inclusive), that with the most lines first."""
         answer = await self.request(p.FindOrigins(0, text, first, last))
         return answer.origins if answer is not None else ()
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class CodeScreen(ListScreen[tuple[str, ...] | None]):
     """Shows code with a cursor. Returns the stable names of the nodes that the chosen line comes from, or `None`.
 
-    `text` is the name of the code in `cache`, `line_count` the number of its lines, and `line` that of the cursor.
+    `text` is the name of the code in `cache`, `line_count` the number of its lines. The cursor starts at `line`.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -53,7 +53,10 @@ class CodeScreen(ListScreen[tuple[str, ...] | None]):
 
 
 class TextLines(CursorView):
-    """Lines of text without a visible cursor. Long lines are wrapped. The line of the shown match is highlighted."""
+    """Lines of text without a visible cursor. Long lines are wrapped; the rows are the pieces.
+
+    The row with the current match of a search is highlighted.
+    """
 
     has_broken_lines = True
 
@@ -85,7 +88,7 @@ class TextLines(CursorView):
         self.preview_match(line)
 
     def move_to(self, row: int, *, notify: bool = True) -> None:
-        """Scroll to `row`. The cursor is invisible, so it stays on the first row of the screen."""
+        """Scroll so that `row` is the first one on the screen, where the invisible cursor always is."""
         self.cursor = max(0, min(row, self.row_count - self.page))
         self.scroll_to(y=self.cursor, animate=False, force=True)
 
@@ -95,7 +98,10 @@ MAX_BOX_WIDTH, DIAGNOSTIC_WIDTH = 118, 110
 
 
 class TextScreen(ListScreen[ScreenResultType]):
-    """Shows lines, all of which `y` copies. A subclass adds keys that return a result."""
+    """Shows lines, all of which `y` copies. `keys` is the summary of the keys.
+
+    A subclass adds keys that return a result.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "move('move_page_down')", show=False),
@@ -148,7 +154,7 @@ def pass_screen(
 ) -> DetailScreen:
     """Returns a screen with the details of a pass: options, time, changed op counts, and remarks.
 
-    `remarks` are the remarks of the pass as (pass, node, text).
+    `summary` describes the pass. `remarks` are the remarks of the pass as (pass, node, text).
     """
     lines: list[Cells] = [[(summary or "this pass is not in the catalogue", "text")], []]
     if row.step is not None:
@@ -166,7 +172,10 @@ def pass_screen(
 
 
 def _delta_lines(deltas: Sequence[tuple[str, int]], changed: bool, glyphs: formatting.Glyphs) -> list[Cells]:
-    """Returns a title, and a line with a bar for each op whose count has changed by `deltas`."""
+    """Returns a title, and a line with a bar for each pair of an op and the change of its count, `deltas`.
+
+    `changed` tells whether the pass changed the IR at all: it may, without a change of op counts.
+    """
     lines: list[Cells] = [[], [("Ops added and removed", "title")]]
     if not deltas:
         return [*lines, [("  the same ops as before" if changed else "  nothing changed", "dim")]]

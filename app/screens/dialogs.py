@@ -112,10 +112,11 @@ class FileWriter:
         question: Callable[[Path], str],
         failure: str = "could not be written",
     ) -> None:
-        """Call `action` with the typed path, and with whether the user has confirmed it. Empty text does nothing.
+        """Call `action` with the typed path. Does nothing for an empty text.
 
-        The user confirms the path if `question` returns a question for it, such as whether to overwrite it, instead
-        of an empty string. If the path cannot be used, shows a message: the path, `failure` and the reason.
+        If `question` returns a question about the path, such as whether to overwrite it, the user must first answer it
+        with yes; "" means no question. The second argument of `action` is whether the user was asked. If the path
+        cannot be used, shows a message: the path, `failure` and the reason.
         """
         name = typed.strip()
         if not name:

@@ -1,4 +1,7 @@
-"""Shows the documentation of a checkout in the terminal: the choices of a list of its pages, and one page."""
+"""Shows the documentation in the terminal: the entries of a list of pages, and a screen with one page.
+
+The pages are in `docs/` of a git checkout; an installed package does not contain them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ _KEYS = "arrows and page keys scroll, a click follows a link, backspace goes bac
 
 
 def page_choices() -> list[PickerChoice]:
-    """Returns an entry for each page of a checkout, with its title. An installed package has no pages."""
+    """Returns an entry for each page, with its title. Empty for an installed package."""
     folder = Path(buddy.app.__file__).resolve().parent.parent / "docs"
     pages = [path for section in _SECTIONS for path in sorted((folder / section).glob("*.md"))]
     return [PickerChoice(_title(path), path.relative_to(folder).as_posix(), path) for path in pages]
@@ -47,6 +50,7 @@ class PageScreen(ReadOnlyScreen[None]):
 
     def __init__(self, path: Path) -> None:
         super().__init__()
+        # The pages that were shown, the one on the screen last.
         self._history = [path]
 
     def compose(self) -> ComposeResult:

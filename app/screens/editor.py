@@ -44,7 +44,8 @@ class TextProblem(NamedTuple):
 class AreaSearch:
     """The text of an editor as a `SearchedView`.
 
-    The match with the index k has the number 2k + 1, and a cursor between two matches an even number.
+    A search steps from line to line, but in an editor from match to match, also in one line. So the "lines" here are
+    positions among the matches: match k is line 2k + 1, and a cursor before match k, but not at it, is on line 2k.
     """
 
     def __init__(self, area: TextArea, report: Callable[[str], object]) -> None:
@@ -97,10 +98,11 @@ class AreaSearch:
 
 
 class EditorScreen(AnsweringScreen[str]):
-    """Lets the user edit a text. Returns it when the user accepts it and `check` finds no error; `None` to go back.
+    """Lets the user edit a text. Returns it when the user accepts it and `check` finds no error, `None` on escape.
 
-    `problem` is shown when the editor opens. `original` is the text before any edit (default: `text`). The input is
-    saved in `draft`. If the workbench exits before the editor closes, the next editor restores it.
+    `problem` is shown when the editor opens. `original` is the text before any edit (default: `text`). The edited text
+    is saved in `draft`. If the workbench exits before the editor closes, the next editor with that draft restores it,
+    unless it opens with a `problem`.
     """
 
     NOTE_LINES: ClassVar[int] = 1
@@ -125,7 +127,7 @@ class EditorScreen(AnsweringScreen[str]):
         # A text that was edited before this screen opened also needs confirmation to be discarded.
         self._original = original or text
         self._title, self._problem = title, problem
-        # Whether the user has been warned that closing discards the changes.
+        # Whether the user was warned, after the last change, that closing discards the changes.
         self._has_warned = False
         self._has_closed = False
         self._draft = draft
@@ -267,7 +269,10 @@ class IrEditor(EditorScreen):
 
 
 async def check_module(session: Session, text: str) -> TextProblem | None:
-    """Returns the first error that MLIR's parser or verifier finds, or why the module cannot be checked, or `None`."""
+    """Returns the first error that MLIR's parser or verifier finds in the module `text`; `None` for a valid module.
+
+    If the engine cannot check the module, returns the reason.
+    """
     problems: list[str] = []
     check = await Requester(session, problems.append).request(CheckIr(0, text))
     if check is None:
@@ -302,10 +307,10 @@ class PipelineScreen(EditorScreen):
         self._update_note()
 
     async def check(self, text: str) -> TextProblem | None:
-        error = self._error(text)
+        error = self._find_error(text)
         return TextProblem(error.message, *_line_and_column(text, error.offset)) if error else None
 
-    def _error(self, text: str) -> PipelineError | None:
+    def _find_error(self, text: str) -> PipelineError | None:
         """The first error in the text of a pipeline, or `None`."""
         try:
             check_pipeline(parse_pipeline(text), self._catalogue)
@@ -325,14 +330,12 @@ class PipelineScreen(EditorScreen):
     def _update_note(self) -> None:
         """Show the first error, or the number of passes, and the completions of the word at the cursor."""
         text, offset = self.area.text, self._offset
-        error = self._error(text)
+        error = self._find_error(text)
         if error is None:
             items = parse_pipeline(text)
             disabled = sum(not item.enabled for item in items)
-            status: Cells = [
-                ("[x] ", "ok"),
-                (f"{len(items) - disabled} passes{f', {disabled} disabled' if disabled else ''}", "text"),
-            ]
+            disabled_text = f", {disabled} disabled" if disabled else ""
+            status: Cells = [("[x] ", "ok"), (f"{len(items) - disabled} passes{disabled_text}", "text")]
         else:
             line, _ = _line_and_column(text, error.offset)
             status = [("[!] ", "bad"), (f"line {line + 1}: {error.message}", "text")]
@@ -347,8 +350,8 @@ class PipelineScreen(EditorScreen):
         first = max(0, min(self._completion_index - 1, len(self._completions) - SHOWN_COMPLETIONS))
         width = self.area.size.width
         lines: list[Cells] = []
-        for k, completion in enumerate(self._completions[first : first + SHOWN_COMPLETIONS], first):
-            mark = ">" if k == self._completion_index else " "
+        for index, completion in enumerate(self._completions[first : first + SHOWN_COMPLETIONS], first):
+            mark = ">" if index == self._completion_index else " "
             summary = formatting.clip(completion.summary, max(width - len(completion.word) - 6, 0), formatting.UNICODE)
             lines.append([(f" {mark} ", "key"), (completion.word, "accent"), (f"  {summary}", "dim")])
         return lines

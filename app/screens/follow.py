@@ -15,16 +15,16 @@ from buddy.compiler.protocol import NodeTrace
 
 
 class ProvenanceStep(NamedTuple):
-    """A stage, and its lines that come from the node."""
+    """A stage, and its lines that come from the followed node."""
 
     row: StageRow
     trace: NodeTrace
 
 
 class FollowScreen(TableScreen[ProvenanceStep]):
-    """The lines of a node at every stage. Returns the first line of the node in the chosen stage, or `None`.
+    """The lines of a node at every stage. Returns the position of its first line in the chosen stage, or `None`.
 
-    The cursor starts at the stage `current`.
+    `node` is the name of the node in the title. The cursor starts at the stage `current`.
     """
 
     KEYS_TEXT = "enter goes to the line, / searches, s sorts, q closes"
@@ -44,6 +44,7 @@ class FollowScreen(TableScreen[ProvenanceStep]):
 
 
 def _text_cell(step: ProvenanceStep) -> Cell:
+    """Returns the first line of the node in a stage, dim if it does not name the node itself but is derived from it."""
     if not step.trace.excerpts:
         return ("-", "dim")
     mark = "(derived) " if step.trace.marks[0] else ""
@@ -51,6 +52,7 @@ def _text_cell(step: ProvenanceStep) -> Cell:
 
 
 def _line_count_cell(step: ProvenanceStep) -> Cell:
+    """Returns the numbers of direct and of derived lines: `3 +12`."""
     derived = f" +{formatting.count(step.trace.derived)}" if step.trace.derived else ""
     return (f"{formatting.count(step.trace.direct)}{derived}", "number")
 
@@ -67,7 +69,10 @@ _STAGE_COLUMNS: tuple[Column[ProvenanceStep], ...] = (
 
 
 class NodeHistoryScreen(TableScreen[NodeRemark]):
-    """The history of a node. Returns the chosen remark, whose stage the user wants to see, or `None`."""
+    """What passes report about a node. Returns the chosen remark, whose stage the user wants to see, or `None`.
+
+    `status`, if not empty, is added to the title at first.
+    """
 
     KEYS_TEXT = "enter goes to the stage of the pass, / searches, s sorts, q closes"
 

@@ -1,4 +1,4 @@
-"""One node in the IR of this compiler next to that of torch-mlir."""
+"""Compares two frontends: one node in the IR of this compiler, next to the node in the IR of torch-mlir."""
 
 from __future__ import annotations
 
@@ -51,10 +51,11 @@ class ComparedStage(NamedTuple):
 
 
 class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None"]):
-    """A node in the IR of two pipelines: side 0 is this compiler, side 1 torch-mlir. One may have the current recipe.
+    """A node in the IR of two pipelines: side 0 is this compiler, side 1 torch-mlir.
 
-    Returns a line of that recipe's stages to go to, the stages of the other pipeline to compare with, or `None`.
-    Closing the screen cancels a running compilation.
+    `recipe` is the current recipe, which one of the sides may have, and `row` is the node. Returns a line of the
+    current recipe's stages to go to, the stages of the other pipeline to compare with, or `None`. Closing the screen
+    cancels a running compilation.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -71,7 +72,9 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
 
     def __init__(self, session: Session, recipe: Recipe, row: NodeRow) -> None:
         self._session, self._recipe, self._row = session, recipe, row
+        # The dialect to which torch-mlir compiles.
         self._dialect: Dialect = recipe.dialect
+        # In these lists, index 0 is this compiler, and index 1 torch-mlir.
         self._pipelines = frontend_pipelines(recipe, session.state.presets, self._dialect)
         self._views = [NodeLines(pipeline.title) for pipeline in self._pipelines]
         self._phase_stages: list[list[ComparedStage]] = [[], []]
@@ -108,7 +111,7 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
 
     @work(exclusive=True, group="compare-node")
     async def _compile(self) -> None:
-        """Compile both sides. If one has the recipe, start with that side, because its stages are cached."""
+        """Compile both sides, first the one with the current recipe, if any, because its stages are cached."""
         for view in self._views:
             view.show("", [], "compiling")
         for side in sorted((0, 1), key=lambda side: self._pipelines[side].recipe != self._recipe):
@@ -137,12 +140,11 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
 
     async def _find_lines(self, pipeline: FrontendPipeline, stages: tuple[Stage, ...]) -> list[ComparedStage]:
         """The last stage of each phase, with the lines of the node. If a request fails, shows the reason."""
-        return (
-            await Requester(self._session, self.show_progress).await_answer(self._request_lines(pipeline, stages)) or []
-        )
+        requester = Requester(self._session, self.show_progress)
+        return await requester.await_answer(self._request_lines(pipeline, stages)) or []
 
     async def _request_lines(self, pipeline: FrontendPipeline, stages: tuple[Stage, ...]) -> list[ComparedStage]:
-        """Request the lines of the node in the last stage of each phase."""
+        """Request the lines of the node in the last stage of each phase. Raises `UnavailableError`."""
         keyed_stages = phase_stages(pipeline, stages)
         texts = tuple(dict.fromkeys(stage.text for _, stage in keyed_stages))
         node = self._row.stable
@@ -177,9 +179,9 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
         view.show(f"{shown.stage.phase}{position}{hidden}", shown.lines, note, problem, shown.main_line)
 
     def _shown_stage(self, side: int) -> ComparedStage | None:
-        """The stage on a side: of torch-mlir the one of the chosen phase; of this compiler the first one."""
-        stages = self._phase_stages[side]
-        return stages[min(self._phase_index if side else 0, len(stages) - 1)] if stages else None
+        """The stage on a side, `None` without one: of torch-mlir, that of the chosen phase; else the first one."""
+        stages, index = self._phase_stages[side], self._phase_index if side == 1 else 0
+        return stages[min(index, len(stages) - 1)] if stages else None
 
     # ---- keys ----------------------------------------------------------------------------------------------------
 

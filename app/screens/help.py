@@ -6,7 +6,7 @@ from buddy.app.actions import ACTIONS, PANE_TITLES, Action, Pane, Situation, act
 from buddy.app.screens.detail import DetailScreen
 from buddy.app.widgets.look import Cells
 
-# The key of the command palette, which has the actions without a key.
+# The keys that are shown for an action without a key: those of the command palette, which lists all actions.
 PALETTE_KEYS = ("ctrl+p",)
 # The marks of nodes and passes, each with its meaning.
 MARKS = (
@@ -22,8 +22,8 @@ def help_screen(pane: Pane, situation: Situation) -> DetailScreen:
     """Returns a screen with the keys that work in `pane`; keys that are disabled now have the reason."""
     lines = _section(f"In {PANE_TITLES[pane]}", actions_of_pane(pane), situation)
     lines += _section("Moving", actions_of_pane("any"), situation)
-    of_other_panes = [action for action in ACTIONS if action.anywhere and action.pane != pane]
-    lines += _section("From other panes", of_other_panes, situation) if of_other_panes else []
+    actions_of_other_panes = [action for action in ACTIONS if action.anywhere and action.pane != pane]
+    lines += _section("From other panes", actions_of_other_panes, situation) if actions_of_other_panes else []
     lines += _section("Everywhere", actions_of_pane("app"), situation)
     lines += [[("Marks", "title")], *([(f"  {mark:<18}", "key"), (text, "text")] for mark, text in MARKS)]
     return DetailScreen(f"Help: {PANE_TITLES[pane]}", lines)

@@ -20,7 +20,7 @@ from buddy.compiler.protocol import Diagnostic
 
 
 class LogEntry(NamedTuple):
-    """A line of the log, and what enter opens: a result, a diagnostic or a message; `None` for other lines."""
+    """A line of the log, and what enter opens on it: a result, a diagnostic or a message; `None` for titles."""
 
     cells: Cells
     content: LoggedResult | Diagnostic | str | None = None
@@ -48,7 +48,10 @@ class LogRows(CursorView):
 
 
 class LogScreen(ListScreen[LoggedResult | None]):
-    """Results, diagnostics and messages, the newest first, and the engine. Returns the chosen result, or `None`."""
+    """Results, diagnostics and messages, the newest first, and the engine. Returns the chosen result, or `None`.
+
+    The parameters are those of `log_entries`.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "choose", show=False),
@@ -90,13 +93,13 @@ def log_entries(
         LogEntry([(f"    {logged.clock} ", "dim"), (_first_line(logged.result), "text")], logged)
         for logged in reversed(results)
     ]
-    problems = [
-        LogEntry([("    ", "dim"), *diagnostic_lines(entry, DIAGNOSTIC_WIDTH)[0]], entry)
-        for entry in reversed(state.log)
+    diagnostics = [
+        LogEntry([("    ", "dim"), *diagnostic_lines(diagnostic, DIAGNOSTIC_WIDTH)[0]], diagnostic)
+        for diagnostic in reversed(state.log)
     ]
     message_entries = [LogEntry([(f"    {clock} ", "dim"), (text, "text")], text) for clock, text in reversed(messages)]
-    sections = [("Results", result_entries), ("Diagnostics", problems), ("Messages", message_entries)]
-    sections.append(("Engine", [LogEntry(line, _text(line)) for line in engine_lines(state)]))
+    sections = [("Results", result_entries), ("Diagnostics", diagnostics), ("Messages", message_entries)]
+    sections.append(("Engine", [LogEntry(line, _plain_text(line)) for line in engine_lines(state)]))
     entries: list[LogEntry] = []
     for title, section in sections:
         entries += [
@@ -104,16 +107,16 @@ def log_entries(
             *(section or [LogEntry([("    none", "dim")])]),
             LogEntry([("", "dim")]),
         ]
-    text = str(path) if path else "none: use --log FILE to write one"
-    return [*entries, LogEntry([("Log file   ", "dim"), (text, "text")], text)]
+    path_text = str(path) if path else "none: use --log FILE to write one"
+    return [*entries, LogEntry([("Log file   ", "dim"), (path_text, "text")], path_text)]
 
 
-def _text(cells: Cells) -> str:
+def _plain_text(cells: Cells) -> str:
     return "".join(text for text, _ in cells).strip()
 
 
 def _first_line(result: Result) -> str:
-    """Returns the title of a result and its first conclusion."""
+    """Returns the title of a result and its first conclusion, in one line."""
     return f"{result.title}: {result.conclusions[0]}" if result.conclusions else result.title
 
 

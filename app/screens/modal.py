@@ -17,10 +17,10 @@ from buddy.app.widgets.prompt import Prompt
 
 
 class AnsweringScreen(ModalScreen[ScreenResultType]):
-    """A modal screen that returns an answer once; further calls of `dismiss` do nothing.
+    """A modal screen that returns an answer, and answers only once: further calls of `dismiss` do nothing.
 
-    A second `enter` that arrives before the screen has closed would otherwise close the screen below as well. Escape
-    and ctrl+c close every screen, or first the prompt that is open in it.
+    Otherwise, a second `enter` that arrives before the screen has closed would close the screen below it as well.
+    Escape and ctrl+c close the screen; if a prompt is open in it, they close only the prompt.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -51,7 +51,7 @@ class AnsweringScreen(ModalScreen[ScreenResultType]):
 
 
 class ReadOnlyScreen(AnsweringScreen[ScreenResultType]):
-    """A screen in which nothing is typed: `q`, and the keys of help, close it too."""
+    """A screen in which the user types no text, so that `q` and the keys of the help can close it, too."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("q,f1,question_mark", "close", "Close", show=False)]
 
@@ -79,9 +79,9 @@ class ConfirmScreen(ReadOnlyScreen[bool]):
 
 
 def moving_bindings() -> list[BindingType]:
-    """Returns bindings for the list of a screen with the keys that move in a pane.
+    """Returns bindings for the list of a screen: the keys that move the cursor in a pane.
 
-    Of a sequence such as `g g`, the first key is bound, so the second one repeats the move.
+    Of a sequence such as `g g`, the first key alone is bound to the move. The second one repeats the move.
     """
     moves = (action for action in actions_of_pane("any") if action.id.startswith("move."))
     keys = {action.method: [key.split()[0] for key in action.keys] for action in moves}
@@ -129,7 +129,7 @@ class ListScreen(ReadOnlyScreen[ScreenResultType]):
 
     def fit(self) -> None:
         """Set the height of the box to `full_height`, or to the height of the screen minus 4 lines if that is less."""
-        for box in self.query("#box"):  # There is no box if the screen was closed while rows still arrived.
+        for box in self.query("#box"):  # There is no box if the screen was closed while results still arrive.
             box.styles.height = min(self.full_height(), max(self.app.size.height - 4, MIN_BOX_LINES))
 
     def action_move(self, method: str) -> None:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 class NumericsScreen(TableScreen[NodeNumbers]):
     """A table of nodes with errors. Returns the stable name of the chosen node, or `None`.
 
-    Closing the screen cancels a running comparison.
+    Shows the latest comparison of `recipe`, or else starts one. `info` is the graph. `log` is called with the result
+    of each comparison. Closing the screen cancels a running comparison.
     """
 
     TITLE_TEXT = "Every node compared with eager"
@@ -45,6 +46,7 @@ class NumericsScreen(TableScreen[NodeNumbers]):
     ) -> None:
         self._session, self._recipe, self._info, self._log = session, recipe, info, log
         self._rows = numerics.rows_by_stable_name(info)
+        # The report on the screen, and the one before it.
         self._report: NumericsReport | None = None
         self._previous: NumericsReport | None = None
         super().__init__(self._columns())
@@ -92,16 +94,18 @@ class NumericsScreen(TableScreen[NodeNumbers]):
         ]
 
     def _index(self, row: NodeNumbers) -> int:
+        """The number of the node in the graph."""
         return self._rows[row.node].index
 
     def _node_name(self, row: NodeNumbers) -> str:
         return self._rows[row.node].name
 
     def foot_text(self, row: NodeNumbers) -> str:
+        """The summary of the report; only its first line unless the cursor is on the first mismatch, if any."""
         if self._report is None:
             return ""
         summary = numerics.summary_lines(self._report, self._info)
-        return ". ".join(summary[:3]) if row.node == self._report.first or not self._report.first else summary[0]
+        return ". ".join(summary[:3]) if self._report.first in ("", row.node) else summary[0]
 
     @work(exclusive=True, group="numerics")
     async def _compare(self, reference: Reference) -> None:
@@ -134,8 +138,8 @@ class NumericsScreen(TableScreen[NodeNumbers]):
     def _show_rows(self) -> None:
         """Show the compared nodes of the report: the first out of tolerance, then those with the largest errors."""
         assert self._report is not None
-        nodes = numerics.worst_nodes(self._report, len(self._report.nodes))
-        self.show([node for node in nodes if node.node in self._rows])
+        rows = numerics.worst_nodes(self._report, len(self._report.nodes))
+        self.show([row for row in rows if row.node in self._rows])
 
     def action_compare(self, reference: Reference) -> None:
         self._compare(reference)
@@ -183,11 +187,12 @@ def _sort_key(deviation: Deviation | None) -> float | None:
 
 
 def _largest_deviation(node: NodeNumbers) -> Deviation | None:
-    """Returns the larger of the two errors of a node, as multiples of their tolerances."""
+    """Returns the error or the own error of a node: the one that is the larger multiple of its tolerance."""
     deviations = [deviation for deviation in (node.error, node.own_error) if deviation is not None]
     return max(deviations, key=numerics.tolerance_multiple, default=None)
 
 
 def _largest_multiple(node: NodeNumbers) -> float | None:
+    """Returns the larger error of a node as a multiple of its tolerance; `None` if none was measured."""
     deviation = _largest_deviation(node)
     return numerics.tolerance_multiple(deviation) if deviation is not None else None

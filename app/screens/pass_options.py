@@ -21,9 +21,9 @@ Options = tuple[tuple[str, OptionValue], ...]
 
 
 class OptionScreen(AnsweringScreen[Options]):
-    """A form with a field for each option of a pass. Returns the options that differ from their defaults.
+    """A form with a field for each option of the pass `info`, filled with the values of `step`.
 
-    Returns `None` if the user cancels.
+    Returns the options that differ from their defaults, or `None` if the user cancels.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -42,13 +42,13 @@ class OptionScreen(AnsweringScreen[Options]):
             box.border_title = f"Options of {self._info.name}"
             box.border_subtitle = "enter accepts, tab next field, right completes, ctrl+c cancels"
             with VerticalScroll(can_focus=False):
-                for k, option in enumerate(self._info.options):
+                for number, option in enumerate(self._info.options):
                     yield Static(_option_title(option), markup=False, classes="option")
                     yield StillInput(
-                        self._initial_text(option), placeholder=option.default, compact=True, id=f"option-{k}",
+                        self._initial_text(option), placeholder=option.default, compact=True, id=f"option-{number}",
                         suggester=SuggestFromList(option_completions(option), case_sensitive=False),
                     )  # fmt: skip
-                    yield Static("", markup=False, classes="field-error", id=f"field-error-{k}")
+                    yield Static("", markup=False, classes="field-error", id=f"field-error-{number}")
 
     def on_mount(self) -> None:
         self.query_one("#box").styles.height = min(2 * len(self._info.options) + 4, max(self.app.size.height - 4, 6))
@@ -58,10 +58,11 @@ class OptionScreen(AnsweringScreen[Options]):
         return option_text(self._step_options[option.name]) if option.name in self._step_options else ""
 
     def action_accept(self) -> None:
-        texts = [self.query_one(f"#option-{k}", Input).value.strip() for k in range(len(self._info.options))]
+        options = self._info.options
+        texts = [self.query_one(f"#option-{number}", Input).value.strip() for number in range(len(options))]
         if self._show_errors(texts):
             return
-        pairs = zip(self._info.options, texts, strict=True)
+        pairs = zip(options, texts, strict=True)
         self.dismiss(
             tuple((option.name, option_value(text)) for option, text in pairs if text not in ("", option.default))
         )
@@ -72,9 +73,9 @@ class OptionScreen(AnsweringScreen[Options]):
             option_error(text, option.default, option.words)
             for option, text in zip(self._info.options, texts, strict=True)
         ]
-        for k, error in enumerate(errors):
-            self._show_error(k, error)
-        first_invalid = next((k for k, error in enumerate(errors) if error), None)
+        for number, error in enumerate(errors):
+            self._show_error(number, error)
+        first_invalid = next((number for number, error in enumerate(errors) if error), None)
         if first_invalid is not None:
             self.query_one(f"#option-{first_invalid}", Input).focus()
         return first_invalid is not None

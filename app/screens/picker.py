@@ -29,7 +29,7 @@ _FRAME_CELLS = 5
 
 @dataclass(frozen=True)
 class PickerChoice:
-    """An entry of a picker. Choosing it returns `value`; a `marked` entry is the current one."""
+    """An entry of a picker. The picker returns `value` if the user chooses it. `marked` means: chosen already."""
 
     title: str
     summary: str
@@ -63,8 +63,10 @@ class ChoiceList(CursorView, can_focus=False):
         """The full summary of the entry under the cursor, if the summary of any entry does not fit in its line."""
         if all(len(choice.summary) <= width - self._title_width(width) - _FRAME_CELLS for choice in self.choices):
             return []
-        pieces = textwrap.wrap(self.current.summary.strip() if self.current else "", max(width - 2, 1))[:FOOT_LINES]
-        return [[], *([(f" {piece}", "text")] for piece in (*pieces, *[""] * (FOOT_LINES - len(pieces))))]
+        summary = self.current.summary.strip() if self.current else ""
+        pieces = textwrap.wrap(summary, max(width - 2, 1))[:FOOT_LINES]
+        blank_lines = [""] * (FOOT_LINES - len(pieces))
+        return [[], *([(f" {piece}", "text")] for piece in (*pieces, *blank_lines))]
 
     def _title_width(self, width: int) -> int:
         """The width of the title column."""
@@ -91,7 +93,7 @@ class ChoiceList(CursorView, can_focus=False):
 class PickerScreen(AnsweringScreen[Any]):
     """A searchable list of choices. Returns the value of the chosen one, or `None`.
 
-    When the cursor moves to another entry, or the user types, `preview` is called with the value of its entry.
+    `preview` is called with the value of the entry under the cursor when the cursor moves or the user types.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -17,7 +17,7 @@ from buddy.app.widgets.look import CellLine, Cells, cut_cells
 from buddy.app.widgets.plot_view import SERIES_ROLES, ZOOM_FACTOR, PlotView
 from buddy.app.widgets.prompt import Prompt
 
-# The number of points that a page key moves, and more points than any series has.
+# The steps of the cursor, in points: for a page key, and for home and end (more points than any series has).
 PAGE_POINTS, ALL_POINTS = 20, 1_000_000
 
 
@@ -79,9 +79,11 @@ class PlotScreen(ReadOnlyScreen[str | None]):
         box = self.query_one("#box")
         position = f" ({self._plot_index + 1} of {len(self._plots)})" if len(self._plots) > 1 else ""
         box.border_title = self.plot.title + position
-        keys = [f"enter {self._choose_hint}"] * bool(self._choose_hint) + ["h l points", "j k series"]
-        keys += ["[ ] plots"] * (len(self._plots) > 1) + ["/ searches", "+ - 0 zoom", "L log scale", "y copies"]
-        box.border_subtitle = formatting.join_fitting([*keys, "q closes"], ", ", max(self.app.size.width - 12, 20))
+        keys = [f"enter {self._choose_hint}"] if self._choose_hint else []
+        keys += ["h l points", "j k series"]
+        keys += ["[ ] plots"] if len(self._plots) > 1 else []
+        keys += ["/ searches", "+ - 0 zoom", "L log scale", "y copies", "q closes"]
+        box.border_subtitle = formatting.join_fitting(keys, ", ", max(self.app.size.width - 12, 20))
 
     # ---- the lines around the plot -------------------------------------------------------------------------------
 
@@ -91,9 +93,9 @@ class PlotScreen(ReadOnlyScreen[str | None]):
         cells: Cells = [(f" {axis.label}{' (log)' if axis.log else ''}  ", "dim")]
         for number, series in enumerate(self.plot.series):
             mark = self._glyphs.bar if series.kind == "bars" else self._glyphs.marks[number % len(self._glyphs.marks)]
-            current = number == self._view.series and len(self.plot.series) > 1
-            cells += [(">" if current else " ", "key"), (f"{mark} ", SERIES_ROLES[number % len(SERIES_ROLES)])]
-            cells.append((f"{series.label}  ", "title" if current else "dim"))
+            is_current = number == self._view.series and len(self.plot.series) > 1
+            cells += [(">" if is_current else " ", "key"), (f"{mark} ", SERIES_ROLES[number % len(SERIES_ROLES)])]
+            cells.append((f"{series.label}  ", "title" if is_current else "dim"))
         return cut_cells(cells, width)
 
     def _point_line(self, width: int) -> Cells:
@@ -139,7 +141,7 @@ class PlotScreen(ReadOnlyScreen[str | None]):
             self.query_one("#box").border_subtitle = f"{event.text}{keys}"
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disable the keys of series, which come before all others, while the prompt is open."""
+        """Called by Textual before an action: disable the priority bindings of series while the prompt is open."""
         return action != "next_series" or not self.query_one(Prompt).display
 
     # ---- keys ----------------------------------------------------------------------------------------------------
@@ -182,6 +184,7 @@ class PlotScreen(ReadOnlyScreen[str | None]):
         """Copy all points as a table: one point per line, with tabs between the columns."""
         lines = ["\t".join(("series", "name", self.plot.x.label or "x", self.plot.y.label or "y"))]
         for series in self.plot.series:
+            # A series may have names for its first points only.
             names = [*series.names, *[""] * (len(series.x) - len(series.names))]
             rows = zip(names, series.x, series.y, strict=False)
             lines += [f"{series.label}\t{name}\t{x!r}\t{y!r}" for name, x, y in rows]

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 
 class PresetsScreen(TableScreen[PipelineFacts]):
-    """A row for each preset. Returns `("use", recipe)`, `("compare", recipe)` with a `TitledRecipe`, or `None`.
+    """A row for each of `recipes`, which are titles and recipes. Compiles all when it opens; `r` runs all.
 
+    Returns what to do with the chosen recipe, `"use"` or `"compare"`, and the recipe as a `TitledRecipe`; or `None`.
     Closing the screen cancels compilations and runs.
     """
 
@@ -116,7 +117,7 @@ def _speedup(row: PipelineFacts) -> float | None:
 
 
 def _speedup_cell(row: PipelineFacts) -> Cell:
-    """Returns the speedup of a row, or its verdict if the result does not match or was not compared."""
+    """Returns the speedup compared with eager, or the verdict if the result does not match or was not compared."""
     if row.report is None:
         return ("", "dim")
     if row.report.wrong:

@@ -25,7 +25,7 @@ _MIN_ENTRIES, _FRAME_LINES = 4, 3
 
 
 class _Row(NamedTuple):
-    """A row of the tree. The root has depth 0."""
+    """A row of the tree: a module or a node, and its depth. The root has depth 0."""
 
     flame: FlameNode
     depth: int
@@ -37,6 +37,7 @@ class FlameTree(CursorView):
     def __init__(self, root: FlameNode) -> None:
         super().__init__()
         self._root = root
+        # The folded modules, each by the `id` of its `FlameNode`.
         self._folded: set[int] = set()
         self._rows: list[_Row] = []
         self._shows_all = False
@@ -49,9 +50,9 @@ class FlameTree(CursorView):
     def _add_rows(self, flame: FlameNode, depth: int) -> None:
         self._rows.append(_Row(flame, depth))
         if id(flame) not in self._folded:
-            for inner in flame.children_by_time():
-                if self._shows_all or inner.seconds >= MIN_SHARE * self._root.seconds:
-                    self._add_rows(inner, depth + 1)
+            for child in flame.children_by_time():
+                if self._shows_all or child.seconds >= MIN_SHARE * self._root.seconds:
+                    self._add_rows(child, depth + 1)
 
     @property
     def row_count(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os.path
 import time
 from collections.abc import Sequence
 from typing import ClassVar
@@ -19,6 +20,7 @@ from buddy.app.workspace.sources import Program, parse_typed_program, path_compl
 
 # The lines of the box besides those of the list: border, input, its margin, and the line for errors.
 _FRAME_ROWS = 6
+# The summaries of entries that are paths.
 _FOLDER, _FILE = "folder", "file"
 
 
@@ -47,7 +49,7 @@ class ProgramScreen(AnsweringScreen[Program]):
             PickerChoice(relative_to_working_directory(program.text), _time_text(program.opened_at), program)
             for program in recent
         ]
-        # Whether the user has moved to an entry, so that `enter` opens it instead of the typed path.
+        # Whether the user has moved the cursor since typing last, so that `enter` opens its entry, not the typed path.
         self._has_moved = False
 
     def compose(self) -> ComposeResult:
@@ -107,14 +109,13 @@ class ProgramScreen(AnsweringScreen[Program]):
         elif len(paths) == 1:
             self._type(paths[0])
         elif paths:
-            first, last = min(paths), max(paths)
-            # All paths start with what the first and the last in alphabetical order have in common.
-            differences = (k for k, (one, other) in enumerate(zip(first, last, strict=False)) if one != other)
-            common = first[: next(differences, len(first))]
-            if len(common) > len(typed):
-                self._type(common)
+            # Up to the first different character, as a shell completes.
+            common_start = os.path.commonprefix(paths)  # noqa: RUF071
+            if len(common_start) > len(typed):
+                self._type(common_start)
 
     def _type(self, text: str) -> None:
+        """Replace the typed text."""
         field = self.query_one(Input)
         field.value, field.cursor_position = text, len(text)
 
@@ -126,7 +127,7 @@ class ProgramScreen(AnsweringScreen[Program]):
                 self.dismiss(parse_typed_program(typed, is_local=self._local))
                 return
             except ValueError as error:
-                # Text that is no path is a query: open the entry that it has found.
+                # Text that is not a path is a query: open the first entry that matches it.
                 if choice is None or "/" in typed or typed in (".", ".."):
                     self._show_error(str(error))
                     return
@@ -155,10 +156,10 @@ def _path_choice(path: str) -> PickerChoice:
     return PickerChoice(path, _FOLDER if path.rstrip("'").endswith("/") else _FILE, path)
 
 
-def _time_text(at: float) -> str:
+def _time_text(opened_at: float) -> str:
     """Returns when a program was opened: `opened today 17:30`, or with the date; empty for 0, an unknown time."""
-    if not at:
+    if not opened_at:
         return ""
-    then, now = time.localtime(at), time.localtime()
-    is_today = then[:3] == now[:3]
-    return time.strftime("opened today %H:%M" if is_today else "opened %Y-%m-%d %H:%M", then)
+    opened, now = time.localtime(opened_at), time.localtime()
+    is_today = opened[:3] == now[:3]
+    return time.strftime("opened today %H:%M" if is_today else "opened %Y-%m-%d %H:%M", opened)

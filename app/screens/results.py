@@ -37,15 +37,17 @@ class _Row(NamedTuple):
 
 
 class ResultRows(CursorView):
-    """The conclusions of a result, what to do next, its sections with bars, and its texts. Long lines are wrapped."""
+    """The conclusions of a result, its next steps, its sections with bars, and its texts. Long lines are wrapped."""
 
     def __init__(self, result: Result) -> None:
         super().__init__()
         self.result = result
+        # The rows, and the width for which they were made.
         self._rows: list[_Row] = []
         self._width = 0
 
     def on_resize(self) -> None:
+        """Make the rows again. The cursor stays on its entry, or else goes to the first one that can be chosen."""
         if self.width != self._width:
             entry, self._width = self.entry, self.width
             self._rows = self.rows_at(self.width)
@@ -58,24 +60,24 @@ class ResultRows(CursorView):
         """Return all rows for a view of `width` cells."""
         result, columns = self.result, max(width - 1, 20)
         rows = [
-            _Row([(piece, "title" if not number else "text")])
+            _Row([(piece, "title" if number == 0 else "text")])
             for number, line in enumerate(result.conclusions)
             for piece in wrap_text(line, columns)
         ]
         if result.next_steps:
-            rows += [_Row([]), *(_Row(self._next_cells(entry, columns), entry) for entry in result.next_steps)]
+            rows += [_Row([]), *(_Row(self._next_step_cells(entry, columns), entry) for entry in result.next_steps)]
         for section in result.sections:
             rows += [_Row([]), _Row([(section.title, "title")])]
             rows += [_Row(self._entry_cells(entry, columns), entry) for entry in section.entries]
             rows += [] if section.entries else [_Row([("  none", "dim")])]
         for title, text in result.texts:
             rows += [_Row([]), _Row([(title, "title")])]
-            rows += [
-                _Row(line) for each in text.splitlines() for line in wrap_line([(each.expandtabs(), "text")], columns)
-            ]
+            for line in text.splitlines():
+                rows += [_Row(piece) for piece in wrap_line([(line.expandtabs(), "text")], columns)]
         return rows
 
-    def _next_cells(self, entry: Entry, width: int) -> Cells:
+    def _next_step_cells(self, entry: Entry, width: int) -> Cells:
+        """The key of a next step, its name, and its description."""
         cells: Cells = [(f"{entry.key:>2}  ", "key"), (entry.name, "text")]
         return [*cells, (f"  {formatting.clip(entry.value, width - cells_length(cells) - 2, self.glyphs)}", "dim")]
 
@@ -135,7 +137,8 @@ class ResultScreen(ListScreen[ResultAnswer | None]):
         super().__init__(result.title, "enter chooses, / searches, y copies, q closes; L lists results", self._list)
 
     def full_height(self) -> int:
-        # The width is without the border, the padding and the scrollbar of the box; the foot has three lines.
+        # The width without the border, the padding and the scrollbar of the box, and the height with its border and the
+        # three lines of the foot.
         width = min(self.app.size.width * 96 // 100, MAX_BOX_WIDTH) - 5
         return len(self._list.rows_at(width)) + 5
 
@@ -159,13 +162,13 @@ class ResultScreen(ListScreen[ResultAnswer | None]):
         self.app.copy_to_clipboard("\n".join(lines))
 
 
-# Called with the user's answer if it is one of those that only the job knows.
+# Called with the user's answer, if it is one that only the job of the result understands: neither a node nor an action.
 UseAnswer = Callable[[str], object]
 
 
 @dataclass(frozen=True)
 class LoggedResult:
-    """A result, the time at which it arrived, as `HH:MM:SS`, and the callback for answers that only its job knows."""
+    """A result, the time at which it arrived, as `HH:MM:SS`, and its callback for answers."""
 
     clock: str
     result: Result
@@ -197,9 +200,9 @@ class Results:
         return logged
 
     def show(self, result: Result, use_answer: UseAnswer | None = None) -> None:
-        """Add a result to the log and show it. While the user is typing, show only a message with the key of the log.
+        """Add a result to the log and show it.
 
-        Otherwise, the page would receive the keys that the user types.
+        While the user is typing, shows only a message, with the key of the log: the page would receive the typed keys.
         """
         logged = self.add(result, use_answer)
         if self._is_typing():

@@ -33,6 +33,7 @@ class SearchResultList(CursorView):
     def __init__(self, stages: Sequence[StageHits]) -> None:
         super().__init__()
         self._stages = stages
+        # The indices of the unfolded stages.
         self._unfolded = set(range(len(stages))) if len(stages) <= MAX_UNFOLDED_STAGES else set()
         self._rows: list[_Row] = []
         self._update_rows()
@@ -105,7 +106,10 @@ class SearchResultList(CursorView):
 
 
 class SearchResultsScreen(ListScreen[StagePosition | None]):
-    """The matching lines of all stages. Returns the position of the chosen line, or `None`."""
+    """The matching lines of all stages. Returns the position of the chosen line, or `None`.
+
+    `title` is what was searched for, and `summary` says where it is.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "choose", show=False),

@@ -12,7 +12,7 @@ from buddy.app.screens.modal import ListScreen
 from buddy.app.widgets.look import Cells
 from buddy.app.widgets.table import Column, Row, TableView
 
-# The minimum number of rows for which the box is high enough, and the lines of its border, its head, and around it.
+# The minimum number of rows for which the box is high enough; the lines of its border, the head, and above the foot.
 _MIN_ROWS, _FRAME_LINES = 3, 4
 
 
@@ -31,6 +31,7 @@ class TableRows(TableView[Row]):
 
     @property
     def current(self) -> Row | None:
+        """The row under the cursor, `None` without rows."""
         return self.rows[self.cursor] if self.cursor < len(self.rows) else None
 
     def foot(self, width: int) -> list[Cells]:
@@ -49,13 +50,14 @@ class TableRows(TableView[Row]):
     def sort_rows(self) -> None:
         current = self.current
         self.rows = self.order.sorted(self.unsorted_rows, self._columns)
+        # A cursor on the first row, which the user may not have moved, stays on the first row.
         if self.cursor and current in self.rows:
             self.cursor = self.rows.index(current)
         self.rows_changed()
 
 
 class TableScreen(ListScreen[Any], Generic[Row]):
-    """A table in a box; rows may be added while it is open. Returns the chosen row, or what a subclass defines.
+    """A table in a box; `show` replaces its rows while it is open. Returns the chosen row, or what a subclass defines.
 
     `s` sorts by the column that left and right choose; a click on the head of a column sorts too.
     """
@@ -93,6 +95,7 @@ class TableScreen(ListScreen[Any], Generic[Row]):
 
     @property
     def current(self) -> Row | None:
+        """The row under the cursor, `None` without rows."""
         return self._table.current
 
     def action_choose(self) -> None:

@@ -117,7 +117,8 @@ def _verdict_cell(row: RunRecord) -> Cell:
 class FallbacksScreen(TableScreen[Fallback]):
     """Nodes in eager, graph breaks and guards of all graphs. Compiles the graphs that are not compiled yet.
 
-    Returns the chosen row, or `None`. Closing it cancels the compilations.
+    `recipes` has the recipe of graph number n at index n. Returns the chosen row, or `None`. Closing the screen
+    cancels the compilations.
     """
 
     TITLE_TEXT = "Not compiled"
@@ -138,12 +139,14 @@ class FallbacksScreen(TableScreen[Fallback]):
 
     @work(exclusive=True, group="fallbacks")
     async def _compile_graphs(self) -> None:
-        """Compile the graphs whose assignments are unknown, one after the other, and add their rows."""
+        """Compile the graphs whose assignments (nodes to lowerings) are unknown, one by one, and add their rows."""
         for facts in [facts for facts in self._graphs if facts.assignments is None]:
             answers: list[Assigned] = []
 
+            # The default argument binds the list of this iteration.
             def collect(frame: object, answers: list[Assigned] = answers) -> None:
-                answers += [frame] if isinstance(frame, Assigned) else []
+                if isinstance(frame, Assigned):
+                    answers.append(frame)
 
             self.set_box_title(f"{self._title_text()}: compiling graph {facts.number}")
             frame = Compile(0, self._recipes[facts.number], for_comparison=True)
@@ -182,7 +185,7 @@ _SELECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
 class RecompilationsScreen(TableScreen[DynamoRow]):
     """Runs the script as Python does, and lists graph breaks, recompilations and guards as TorchDynamo reports them.
 
-    Returns the chosen row, or `None`. Closing it stops the script.
+    Returns the chosen row, or `None`. Closing the screen stops the script.
     """
 
     TITLE_TEXT = "Recompilations"
@@ -194,6 +197,7 @@ class RecompilationsScreen(TableScreen[DynamoRow]):
         super().__init__(_RECOMPILATION_COLUMNS)
         self._session, self._request = session, request
         self._report = DynamoReport()
+        # The index of the shown kinds in `_SELECTIONS`, and the state of the run, which is in the title.
         self._selection, self._status = 0, ""
 
     def on_mount(self) -> None:
@@ -201,9 +205,8 @@ class RecompilationsScreen(TableScreen[DynamoRow]):
 
     def foot_text(self, row: DynamoRow) -> str:
         location = formatting.short_location(row.line)
-        return " · ".join(
-            part for part in (f"{location}: {row.title}" if location else row.title, row.change, row.details) if part
-        )
+        title = f"{location}: {row.title}" if location else row.title
+        return " · ".join(filter(None, (title, row.change, row.details)))
 
     @work(exclusive=True, group="recompilations")
     async def _run_script(self) -> None:
@@ -261,9 +264,10 @@ _TRIAL_SECONDS = 60.0
 
 
 class TrialsScreen(TableScreen[PassPreview]):
-    """Runs candidate passes on the stage text `text`, and lists those that change it. Closing it cancels the runs.
+    """Runs each candidate pass on the stage text with the name `text`, and lists those that change it.
 
-    Returns the pass to insert, or `None`.
+    `threads` is the number of threads of each pass. Returns the pass to insert, or `None`. Closing the screen
+    cancels the runs.
     """
 
     TITLE_TEXT = "Passes that change this stage"
@@ -272,7 +276,8 @@ class TrialsScreen(TableScreen[PassPreview]):
     def __init__(self, session: Session, text: str, candidates: Sequence[PassStep], threads: int) -> None:
         super().__init__(_COLUMNS)
         self._session, self._text, self._candidates, self._threads = session, text, tuple(candidates), threads
-        self._attempts: list[PassPreview] = []
+        # The results that have arrived, also of passes that change nothing.
+        self._previews: list[PassPreview] = []
 
     def on_mount(self) -> None:
         self._try_candidates()
@@ -294,14 +299,15 @@ class TrialsScreen(TableScreen[PassPreview]):
 
     def _show_trial(self, frame: object) -> None:
         if isinstance(frame, Tried):
-            self._attempts.append(PassPreview(self._candidates[frame.number], frame))
+            self._previews.append(PassPreview(self._candidates[frame.number], frame))
             if frame.changed or frame.problem:
-                self.show(rank_previews(self._attempts, with_failed=True))
+                self.show(rank_previews(self._previews, with_failed=True))
             self._show_counts("")
 
     def _show_counts(self, suffix: str) -> None:
-        changing = sum(attempt.tried.changed for attempt in self._attempts)
-        self.show_progress(f"{changing} change it, {len(self._attempts)}/{len(self._candidates)} tried{suffix}")
+        """Show in the title how many passes change the stage and how many have run, followed by `suffix`."""
+        changing = sum(preview.tried.changed for preview in self._previews)
+        self.show_progress(f"{changing} change it, {len(self._previews)}/{len(self._candidates)} tried{suffix}")
 
     def action_choose(self) -> None:
         if self.current is not None and self.current.tried.changed:
@@ -309,9 +315,9 @@ class TrialsScreen(TableScreen[PassPreview]):
 
 
 def _change_cell(row: PassPreview) -> Cell:
-    return (
-        ("failed", "bad") if row.tried.problem else (deltas_text(row.tried.deltas, max_count=3) or "same ops", "text")
-    )
+    if row.tried.problem:
+        return ("failed", "bad")
+    return (deltas_text(row.tried.deltas, max_count=3) or "same ops", "text")
 
 
 _COLUMNS: tuple[Column[PassPreview], ...] = (

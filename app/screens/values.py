@@ -1,4 +1,8 @@
-"""The values of a run, fetched page by page: inputs, outputs, eager's outputs, differences, and difference maps."""
+"""The values of a run, fetched block by block: inputs, outputs, eager's outputs, differences, and difference maps.
+
+A side is one kind of values of a tensor (`ValueKind`): an output has the sides "output", "eager" and "difference". A
+difference map has a character for each block of values: the darker, the larger the greatest difference in the block.
+"""
 
 from __future__ import annotations
 
@@ -165,7 +169,7 @@ class ValueGrid(CursorView):
 class ValuesScreen(ListScreen[None]):
     """Shows the values of the latest run of graph number `graph`. `reports` are the reports of its outputs.
 
-    With `as_map`, the difference map is shown first.
+    With `as_map`, the screen opens with the difference map of the first output.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -191,9 +195,10 @@ class ValuesScreen(ListScreen[None]):
         self._reports = {report.name: report for report in reports}
         self._tensors: list[ViewedTensor] = []
         self._tensor_index = 0
+        # The slice of the current tensor as the user has typed it, without brackets; "" for the whole tensor.
         self._slices = ""
         self._problem = ""
-        # The cached pages, by number of the tensor, side and slices.
+        # The cached values, by index of the tensor, side and slices.
         self._pages: dict[tuple[int, str, str], ValuePages] = {}
         self._details = ValueDetails(self._detail_lines)
 
@@ -256,7 +261,7 @@ class ValuesScreen(ListScreen[None]):
     def _update_titles(self) -> None:
         """Show the side, the tensor and the slices in the title, and the keys that fit."""
         box = self.query_one("#box")
-        # A single result is named `output`, so that the side "output" is called "compiled" to avoid `output: output`.
+        # A single result is named `output`: the side "output" is called "compiled", so that it is not `output: output`.
         side_title = "compiled" if self._grid.side == "output" else self._grid.side
         side = "difference map" if self._grid.map is not None else side_title
         position = f" ({self._tensor_index + 1} of {len(self._tensors)})"
@@ -313,10 +318,9 @@ class ValuesScreen(ListScreen[None]):
         value = grid.pages.cell(grid.cursor, grid.column) if grid.pages.width and grid.pages.height else None
         if value is None:
             return [(" no differences" if grid.map is not None else "", "dim")]
-        index = ",".join(
-            part for part in (grid.pages.row_name(grid.cursor), grid.pages.column_name(grid.column)) if part
-        )
-        return [(f" [{index}]  ", "dim"), (repr(value) if not isinstance(value, str) else value, "accent")]
+        names = (grid.pages.row_name(grid.cursor), grid.pages.column_name(grid.column))
+        index = ",".join(filter(None, names))
+        return [(f" [{index}]  ", "dim"), (value if isinstance(value, str) else repr(value), "accent")]
 
     # ---- keys ----------------------------------------------------------------------------------------------------
 
@@ -412,6 +416,9 @@ class ValueDetails(CursorView, can_focus=False):
 
 
 def _block_range(starts: tuple[int, ...], block: int) -> str:
-    """Returns the range of a block: `3` for one row or column, `4:8` for several. `starts` ends with the size."""
+    """Returns the rows or columns of a block: `3` for a single one, `4:8` for several.
+
+    `starts` are the first rows or columns of all blocks, and, last, the size of the tensor.
+    """
     first, end = starts[block], starts[block + 1]
     return str(first) if end == first + 1 else f"{first}:{end}"

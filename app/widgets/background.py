@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 def start_worker(
     node: DOMNode, group: str, work: Callable[..., Coroutine[object, object, None]], *arguments: object
 ) -> Worker[None]:
-    """Run `work(*arguments)` in a worker of `node`, which is returned. Cancels the current worker of `group`."""
-    # The worker calls `work`. If it is cancelled before it starts, there is no coroutine that was never awaited.
+    """Starts `work(*arguments)` as a worker of `node`, and returns it. Cancels the workers of `node` in `group`."""
+    # The worker gets a function, not a coroutine: if it is cancelled before it starts, Python would warn that the
+    # coroutine was never awaited.
     return node.run_worker(cast("WorkType[None]", partial(work, *arguments)), group=group, exclusive=True)

@@ -10,17 +10,17 @@ from buddy.app.actions import ACTIONS, Action, Pane
 
 
 def pane_bindings(pane: Pane) -> list[BindingType]:
-    """Returns the bindings of a pane: its own actions, and the actions of every pane."""
+    """Returns the bindings of a pane: its own actions, and those that any pane has, such as moving the cursor."""
     return _bindings(action for action in ACTIONS if action.pane in (pane, "any") and not action.anywhere)
 
 
 def screen_bindings() -> list[BindingType]:
-    """Returns the bindings that work in every pane."""
+    """Returns the bindings of the main screen: for the actions that do not depend on the pane that has focus."""
     return _bindings(action for action in ACTIONS if action.pane == "app" or action.anywhere)
 
 
 def _bindings(actions: Iterable[Action]) -> list[BindingType]:
-    """Returns the bindings of actions; the first key of a key sequence such as `g c` is bound to `begin_sequence`."""
+    """Returns the bindings of actions. Of a key sequence such as `g c`, the first key is bound to `begin_sequence`."""
     bindings: list[BindingType] = []
     first_keys: dict[str, None] = {}
     for action in actions:
@@ -31,13 +31,16 @@ def _bindings(actions: Iterable[Action]) -> list[BindingType]:
 
 def _bindings_of(action: Action, keys: list[str]) -> list[BindingType]:
     """Returns the bindings of an action to `keys`, none of which is a sequence."""
-    # `phase.number` has the keys 1 to 9 and 0, each of which passes the number of a phase; 0 is the tenth.
+    # Each key of `phase.number`, 1 to 9 and 0 for the tenth phase, passes the number of its phase as an argument.
     if action.id == "phase.number":
         return [_binding(action, key, f", {int(key) or 10}", f".{key}") for key in keys]
     return [_binding(action, ",".join(keys))] if keys else []
 
 
 def _binding(action: Action, keys: str, argument: str = "", suffix: str = "") -> Binding:
-    """Returns the binding that performs an action, with an argument such as `, 3`. `suffix` makes its id unique."""
+    """Returns the binding that performs an action. `argument` is a second argument of the call, such as `, 3`.
+
+    `suffix` makes the id of the binding unique if the action has several.
+    """
     call = f"app.act('{action.id}'{argument})"
     return Binding(keys, call, action.title, show=False, tooltip=action.tooltip, id=action.id + suffix)

@@ -1,4 +1,4 @@
-"""Views of code: Python code that is fetched as it is shown, and the IR lines that come from one node."""
+"""Views of code: a text of the engine, whose lines are fetched when they are drawn, and the IR lines of one node."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ _FILE_PREFIX = "# File: "
 
 
 class CodeView(CursorView):
-    """Shows the text with the name `text` in `cache`, which has `line_count` lines. The cursor starts at `line`.
+    """Shows a text of the engine, which has `line_count` lines. The cursor starts at `line`.
 
-    Drawing a line that is not cached fetches it. `left` is the first column on the screen.
+    `text` is the name of the text in `cache` (the hash of its content), not the text itself; "" shows nothing. Drawing
+    a line that is not cached fetches it, and draws it when it arrives. `left` is the first column on the screen.
     """
 
     def __init__(self, cache: LineCache, text: str = "", line_count: int = 0, line: int = 0) -> None:
@@ -39,9 +40,10 @@ class CodeView(CursorView):
         self.cursor = line
         self.left = 0
         self._redraw_scheduled = False
-        # The drawn code of lines, by what the drawing depends on: text, row, first column, columns, open quotes.
+        # The drawn code of lines, by everything that it depends on: text, row, first column, width, open quotes.
         self._drawn_cells: dict[tuple[str, int, int, int, str], Cells] = {}
-        # For each line of `_quoted_text`, as far as they are cached, the quotes of the string that the line starts in.
+        # For each scanned line of the text `_quoted_text`, the quotes of the string in which the line starts: `"""` in
+        # a docstring, "" outside of strings.
         self._quotes: list[str] = []
         self._quoted_text = ""
 
@@ -74,25 +76,25 @@ class CodeView(CursorView):
         """The part of a line's code that is on the screen. It is cached, because lexing takes most of the time."""
         from buddy.themes.lexers import python_spans
 
-        key = (self._text, row, self.left, columns, self._quotes_before(row))
+        quotes = self._quotes_before(row)
+        key = (self._text, row, self.left, columns, quotes)
         if key not in self._drawn_cells:
             code, prefix, path = line.partition(_FILE_PREFIX)
-            text = (code + prefix + relative_to_working_directory(path)).expandtabs()[
-                : self.left + columns + LEXED_BEYOND_EDGE
-            ]
-            cells: Cells = [(part, f"syntax:{name}") for name, part in python_spans(text, key[-1])]
+            text = (code + prefix + relative_to_working_directory(path)).expandtabs()
+            lexed = text[: self.left + columns + LEXED_BEYOND_EDGE]
+            cells: Cells = [(part, f"syntax:{name}") for name, part in python_spans(lexed, quotes)]
             self._drawn_cells[key] = cut_cells(cells, columns, self.left)
             keep_newest(self._drawn_cells, MAX_CACHED_LINES)
         return self._drawn_cells[key]
 
     def _quotes_before(self, row: int) -> str:
-        """The quotes of the string that is open before a line; "" while the lines above are not known."""
+        """The quotes of the string that is open before a line; "" while the lines above are not cached."""
         from buddy.themes.lexers import open_string
 
         if self._quoted_text != self._text:
             self._quoted_text, self._quotes = self._text, [""]
-        last = min(row, len(self._quotes) - 1 + MAX_SCANNED_LINES)
-        while len(self._quotes) <= last:
+        last_to_scan = min(row, len(self._quotes) - 1 + MAX_SCANNED_LINES)
+        while len(self._quotes) <= last_to_scan:
             line = self._cache.get(self._text, len(self._quotes) - 1)
             if line is None:
                 break
@@ -103,7 +105,7 @@ class CodeView(CursorView):
         return ""
 
     def _schedule_redraw(self) -> None:
-        """Schedule one redraw for all lines that are missing now."""
+        """Schedule one redraw for all lines that could not be drawn because they are not cached."""
         if not self._redraw_scheduled:
             self._redraw_scheduled = True
             self.set_timer(REDRAW_SECONDS, self._redraw)
@@ -112,6 +114,7 @@ class CodeView(CursorView):
         self._redraw_scheduled = False
         self.refresh()
 
+    # Only the engine has the whole text: `request_lines` searches it.
     def find_lines(self, pattern: Pattern) -> FoundLines | None:
         return None if self._text else FoundLines(())
 
@@ -136,7 +139,10 @@ MAX_PROBLEM_LINES = 6
 
 
 class NodeLine(NamedTuple):
-    """A line of IR: its number (starting at 0), its text, and whether it comes from the node only indirectly."""
+    """A line of IR: its number in the stage (from 0), and its text.
+
+    `derived` is true if the line does not name the node itself, but belongs to code that was derived from the node's.
+    """
 
     number: int
     text: str
@@ -144,7 +150,7 @@ class NodeLine(NamedTuple):
 
 
 class NodeLines(CursorView):
-    """IR lines under `title`. Without lines, shows `note`; if `problem` is not empty, shows it below the lines."""
+    """Shows the IR lines of one node under `title`. Without lines, shows `note`; `problem`, if any, is below them."""
 
     def __init__(self, title: str) -> None:
         super().__init__()
@@ -196,7 +202,7 @@ class NodeLines(CursorView):
         return [[(f" {piece}", "bad")] for piece in pieces[:MAX_PROBLEM_LINES]]
 
     def show(self, subtitle: str, lines: Sequence[NodeLine], note: str = "", problem: str = "", line: int = -1) -> None:
-        """Show these lines without their common indentation. The cursor starts at the line with the number `line`."""
+        """Show these lines without their common indentation. The cursor starts at the one with the number `line`."""
         dedented = textwrap.dedent("\n".join(line.text.expandtabs() for line in lines)).split("\n") if lines else []
         self.lines = [line._replace(text=text) for line, text in zip(lines, dedented, strict=True)]
         self._subtitle, self.note, self.problem = subtitle, note, problem

@@ -1,6 +1,8 @@
 """A list with a cursor, drawn line by line: the base of every pane and of the lists of screens.
 
-Only rows near the screen are measured, so the cost does not depend on the number of rows.
+A row is an item of the list. Usually, it takes one screen line; in a view that wraps, it may take several, which are
+called its row lines (`RowLine`). Only rows near the screen are drawn and measured, so the cost does not depend on the
+number of rows.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
 
     A subclass defines `row_count`, returns rows, head and foot as cells, and calls `rows_changed` after changes.
     A view that is too short for head, foot and `MIN_ROWS` lines hides the foot. If `wrapped` is set, a row may have
-    several screen lines, which `row_strips` returns.
+    several screen lines, which `row_strips` returns. Textual's scroll offset counts rows, also with `wrapped`.
     """
 
     class Moved(Message):
@@ -78,17 +80,13 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         def control(self) -> CursorView:
             return self.view
 
-    def __init__(self, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._styles_cache = FramedLines()
-        self._rendered_size = Size(0, 0)
-        self._drawn_lines = {}
-        self._drawn_rows = DrawnRows()
-        # The width and the look of `_drawn_rows`.
-        self._drawn_shape: tuple[int, Look] | None = None
+    # ---- state ---------------------------------------------------------------------------------------------------
 
+    # The row of the cursor.
     cursor: int = 0
+    # Whether marks and bars are drawn with ASCII characters only.
     ascii_mode: bool = False
+    # Whether rows may have several screen lines.
     wrapped: bool = False
     # Whether several rows can be selected, by dragging the mouse or by `extend_selection`.
     selects_rows: ClassVar[bool] = False
@@ -102,6 +100,28 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
     searchable: ClassVar[bool] = True
     # Whether a row may continue the text of the row above.
     has_broken_lines: ClassVar[bool] = False
+    # The numbers of lines of head and foot.
+    _head_height = 0
+    _foot_height = 0
+    # The scroll position with `wrapped`; Textual's scroll offset has only its row.
+    _wrapped_top = RowLine(0)
+    # The cached result of `visible_lines`, and what it depends on.
+    _visible_lines: tuple[object, list[RowLine]] | None = None
+    # Whether Textual is marking all lines to be drawn again because the view was scrolled.
+    _is_scrolling: bool = False
+    # The strips that were drawn last, by their line in the widget.
+    _drawn_lines: dict[int, Strip]
+
+    def __init__(self, id: str | None = None) -> None:
+        super().__init__(id=id)
+        # Replaces the cache of Textual's `Widget`.
+        self._styles_cache = FramedLines()
+        # The width of the rows and the height of the widget, set before lines are drawn.
+        self._rendered_size = Size(0, 0)
+        self._drawn_lines = {}
+        self._drawn_rows = DrawnRows()
+        # The width and the look of `_drawn_rows`.
+        self._drawn_shape: tuple[int, Look] | None = None
 
     # ---- for subclasses ------------------------------------------------------------------------------------------
 
@@ -160,9 +180,6 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         """The number of screen lines between head and foot."""
         return max(1, self.size.height - self._head_height - self._foot_height)
 
-    _head_height = 0
-    _foot_height = 0
-
     @property
     def top(self) -> RowLine:
         """The first visible row line."""
@@ -187,16 +204,6 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         lines = self.visible_lines()
         return range(lines[0].row, lines[-1].row + 1) if lines else range(0)
 
-    # The scroll position with `wrapped`: the scroll offset of Textual counts rows, not their lines.
-    _wrapped_top = RowLine(0)
-    # The cached result of `visible_lines`, and what it depends on.
-    _visible_lines: tuple[object, list[RowLine]] | None = None
-
-    # Whether Textual draws all lines again because the view was scrolled.
-    _is_scrolling: bool = False
-    # The lines that were drawn last, by their positions.
-    _drawn_lines: dict[int, Strip]
-
     def rows_changed(self) -> None:
         """Update the layout and draw again, after the rows, the head or the foot have changed."""
         self._update_layout()
@@ -204,10 +211,10 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
 
     def redraw_changed_lines(self) -> None:
         """Like `rows_changed`, but draw only the lines that differ from those drawn last, for frequent changes."""
-        before = self._layout_facts()
+        previous_layout = self._layout_facts()
         self._drawn_rows.forget()
         self._update_layout()
-        if self._layout_facts() != before:
+        if self._layout_facts() != previous_layout:
             self.refresh()
             return
         width, height = self.width, self.size.height
@@ -216,7 +223,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
                 self.refresh(Region(0, y, width, 1))
 
     def _layout_facts(self) -> tuple[object, ...]:
-        """The facts that decide which row is on which line."""
+        """The values that decide which row is on which line of the widget."""
         return (self._head_height, self._foot_height, self.top, self.page, self.virtual_size, self.size)
 
     def _update_layout(self) -> None:
@@ -252,7 +259,10 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         self._is_scrolling = False
 
     def _set_dirty(self, *regions: Region) -> None:
-        """Forget the rows that are drawn again. After scrolling, all lines are, but their rows are the same."""
+        """Called by Textual with the regions to draw again, or without arguments for all: forget their cached strips.
+
+        While Textual scrolls, it marks all lines, but no row has changed, so the strips are still right.
+        """
         if not regions:
             self._visible_lines = None
             self._drawn_rows.forget()
@@ -271,7 +281,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
     # ---- drawing -------------------------------------------------------------------------------------------------
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        # Once for all lines: Textual computes it from several regions.
+        # Computed once for all lines, because Textual derives it from several regions.
         self._rendered_size = Size(self.width, self.size.height)
         return super().render_lines(crop)
 
@@ -323,7 +333,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         return [self.row_strip(row, width)]
 
     def background(self, row: int) -> str:
-        """The name of the background of a row. That of the cursor's row depends on whether the view has focus."""
+        """The name of the background of a row, for `Look.strip`. The cursor's row is paler if the view lacks focus."""
         if row != self.cursor:
             return "cursor-blurred" if self._anchor >= 0 and row in self.selected_range else ""
         return "cursor" if self.has_focus else "cursor-blurred"
@@ -344,9 +354,10 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
             for row in rows:
                 self.refresh_row(row)
             return
-        start = 0
+        start = 0  # the index of the first of the adjacent rows
         for index, row in enumerate(rows):
-            if index + 1 == len(rows) or rows[index + 1] != row + 1:
+            is_last_of_run = index + 1 == len(rows) or rows[index + 1] != row + 1
+            if is_last_of_run:
                 y = rows[start] - self.first_row + self._head_height
                 self.refresh(Region(0, y, self.width, row - rows[start] + 1))
                 start = index + 1
@@ -490,7 +501,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         return range(min(anchor, self.cursor), max(anchor, self.cursor) + 1)
 
     def extend_selection(self, row: int) -> None:
-        """Move the cursor to `row`, and select the rows from the start of the selection, or from the cursor, to it."""
+        """Move the cursor to `row`, and extend the selection to it. A new selection starts at the cursor."""
         anchor = self._anchor if self._anchor >= 0 else self.cursor
         self.move_to(row)
         self._anchor = anchor
@@ -509,7 +520,10 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
             self._pressed_row = self.row_at(offset.y)
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        """Select the rows from the one at which the button was pressed. Above and below the rows, scroll."""
+        """While the button is pressed, select the rows from that at which it was pressed to that under the mouse.
+
+        If the mouse is above or below the rows, the selection grows by one row, and the view scrolls.
+        """
         if self._pressed_row < 0:
             return
         y = event.y - self.gutter.top
@@ -554,7 +568,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         raise NotImplementedError  # Not called, because `find_lines` returns the lines.
 
     def line_of(self, row: int) -> int:
-        """The line of a row, as a search counts lines. A subclass that folds rows has more lines than rows."""
+        """The number of a row's line in searches. In a subclass that folds rows, there are more lines than rows."""
         return row
 
     @property

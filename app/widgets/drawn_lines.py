@@ -29,7 +29,7 @@ def lines_below(top: RowLine, lines: int, count: int, height_of: RowHeight) -> l
     row_lines: list[RowLine] = []
     row, line = top
     while row < count and len(row_lines) < lines:
-        row_lines += [RowLine(row, k) for k in range(line, height_of(row))][: lines - len(row_lines)]
+        row_lines += [RowLine(row, number) for number in range(line, height_of(row))][: lines - len(row_lines)]
         row, line = row + 1, 0
     return row_lines
 
@@ -53,7 +53,10 @@ def top_to_show(row: int, top: RowLine, page: int, height_of: RowHeight) -> RowL
 
 
 def scroll_top(top: RowLine, lines: int, page: int, count: int, height_of: RowHeight) -> RowLine:
-    """Returns the scroll position `lines` screen lines further down, within the first and the last page."""
+    """Returns the scroll position `lines` screen lines below `top` (above it if negative).
+
+    The result is not beyond the last page of the `count` rows; but if `top` is, the view does not scroll back.
+    """
     if lines <= 0:
         return line_above(top, -lines, height_of)
     last_top = line_above(RowLine(count - 1, height_of(count - 1) - 1), page - 1, height_of)
@@ -62,7 +65,7 @@ def scroll_top(top: RowLine, lines: int, page: int, count: int, height_of: RowHe
 
 
 class DrawnRows:
-    """The strips of the rows on the screen, so that scrolling draws only the rows that come into sight."""
+    """Caches the strips of the rows on the screen, so that scrolling draws only the rows that come into sight."""
 
     def __init__(self) -> None:
         self._strips: dict[int, Strip] = {}
@@ -91,14 +94,14 @@ class DrawnRows:
 class FramedLines(StylesCache):
     """Textual's cache of the lines of a widget, which puts the border around a strip only once.
 
-    Textual caches by position and frames each line again after scrolling. A strip that stays the same object also keeps
-    what Textual has cached in it: its colours as the terminal shows them, and its parts.
+    Textual caches lines by position, so it frames each line again after scrolling. This cache is by the strip in the
+    frame. It returns the same `Strip` object each time, which keeps what Textual caches in a strip, such as its parts.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._top = self._bottom = 0
-        # The framed strips by the identities of the strips in them, which are kept so that identities stay unique.
+        # By the `id` of a strip: the strip, which is stored so that its `id` is not reused, and its framed strip.
         self._framed: dict[int, tuple[Strip, Strip]] = {}
 
     def clear(self) -> None:
@@ -122,6 +125,7 @@ class FramedLines(StylesCache):
         render_content_line: Callable[[int], Strip],
         *rest: Any,
     ) -> Strip:
+        """Called by Textual for line `y` of the widget. Lines of the border and of the padding are not cached."""
         settings = (size, content_size, padding, base_background, background)
         if not self._top <= y < min(size.height - self._bottom, self._top + content_size.height):
             return super().render_line(styles, y, *settings, render_content_line, *rest)

@@ -1,4 +1,7 @@
-"""Cells (texts with roles), their conversion to Rich styles by a theme, and a widget with one line of cells."""
+"""Cells, their conversion to Rich styles by a theme, and a widget with one line of cells.
+
+A cell is a text and its role, such as `("12 ms", "dim")`. A role names a style: each theme maps roles to Rich styles.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,14 @@ from textual.widget import Widget
 
 from buddy.themes.palette import DEFAULT, themes
 
-# A text, and the role that colours it.
+# A text and its role: a role of the theme, or `syntax:` and the name of a kind of token.
 Cell = tuple[str, str]
+# A line, or a part of one.
 Cells = list[Cell]
 
 
 class Look:
-    """The styles of a theme, by role and by syntax name."""
+    """The styles of the theme `name` (the default theme if the name is unknown), by role and by kind of token."""
 
     def __init__(self, name: str) -> None:
         data = themes().get(name) or themes()[DEFAULT]
@@ -36,7 +40,7 @@ class Look:
         self.syntax = {"": self.roles["text"], **{key: Style.parse(text) for key, text in data.syntax.items()}}
 
     def style(self, role: str) -> Style:
-        """The style of `role`: the name of a role, or `syntax:` and a syntax name."""
+        """The style of the role of a cell."""
         table, _, key = role.rpartition(":")
         return self.syntax[key] if table == "syntax" else self.roles[role]
 
@@ -92,14 +96,14 @@ def align_both_ends(left: Cells, right: Cells, width: int) -> Cells:
 
 def cut_cells(cells: Cells, width: int, start: int = 0) -> Cells:
     """Returns the `width` characters of `cells` from character `start` on."""
-    kept: Cells = []
+    visible: Cells = []
     for text, role in cells:
         if width <= 0:
             break
         part = text[start : start + width]
         start, width = max(start - len(text), 0), width - len(part)
-        kept += [(part, role)] if part else []
-    return kept
+        visible += [(part, role)] if part else []
+    return visible
 
 
 def underlined(strip: Strip, pattern: re.Pattern[str], style: Style) -> Strip:
@@ -109,14 +113,16 @@ def underlined(strip: Strip, pattern: re.Pattern[str], style: Style) -> Strip:
         return strip
     pieces = list(strip.divide([*cuts, strip.cell_length]))
     match_style = style + Style(underline=True)
-    # Every second piece, between the start and the end of a span, is a match.
-    return Strip.join([Strip([Segment(piece.text, match_style)]) if k % 2 else piece for k, piece in enumerate(pieces)])
+    # The cuts are starts and ends of matches by turns, so the pieces with odd numbers are the matches.
+    for number in range(1, len(pieces), 2):
+        pieces[number] = Strip([Segment(pieces[number].text, match_style)])
+    return Strip.join(pieces)
 
 
 class CellLine(Widget):
     """A line that shows the result of `cells(width)`. `refresh` draws it again.
 
-    After a click in column `x`, calls `on_column_clicked(x, width)`.
+    After a click in column `x`, calls `on_column_clicked(x, width)`, and awaits the result unless it is `None`.
     """
 
     def __init__(

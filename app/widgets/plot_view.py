@@ -46,7 +46,10 @@ class PlainCanvas(Canvas):
 
 
 class Ticks(AxisFormatter):
-    """Places ticks at the values that `scale` selects: at most `max_ticks`, but at least 2 are allowed."""
+    """Places ticks at the values that `scale` selects: at most `max_ticks`, or 2 if that is less.
+
+    The limit that textual-plot passes to `get_ticks` is ignored: it does not depend on the size of the plot.
+    """
 
     def __init__(self, scale: PlotScale, max_ticks: int) -> None:
         self._scale, self._max_ticks = scale, max(max_ticks, 2)
@@ -61,8 +64,8 @@ class Ticks(AxisFormatter):
 class PlotView(PlotWidget, can_focus=False):
     """Draws a `Plot` with a cursor on one point. `series` is the number of the series that has the cursor.
 
-    The view handles no keys: a screen calls `step`, `next_series`, `zoom` and `reset_zoom`. With `plain`, it draws in
-    ASCII.
+    Points that a scale cannot draw, such as NaN, are left out. The view handles no keys: a screen calls `step`,
+    `next_series`, `zoom` and `reset_zoom`. With `plain`, it draws in ASCII.
     """
 
     margin_top = 0
@@ -89,8 +92,10 @@ class PlotView(PlotWidget, can_focus=False):
         """Set the plot with its full range visible, and the cursor on the first point of a series that has points."""
         self.plot_data = plot
         self._x_scale, self._y_scale = scales(plot)
+        # The points of each series that the scales can draw. `_cursor` is an index of those of the current series.
         self._points = [visible_points(series, self._x_scale, self._y_scale) for series in plot.series]
         self._cursor = 0
+        # The visible part of the horizontal axis, `None` for all of it.
         self._visible_range: tuple[float, float] | None = None
         if not self._current_points and any(self._points):
             self.series = next(number for number, points in enumerate(self._points) if points)
@@ -109,8 +114,8 @@ class PlotView(PlotWidget, can_focus=False):
         self.search.repeat()
         self.series = series
         # The scale may have removed the point; then the cursor moves to the next point that is left.
-        points = enumerate(self._current_points)
-        self._cursor = next((index for index, other in points if point and other.number >= point.number), 0)
+        candidates = enumerate(self._current_points)
+        self._cursor = next((index for index, other in candidates if point and other.number >= point.number), 0)
         self._update_after_move()
 
     # ---- the cursor ----------------------------------------------------------------------------------------------
@@ -149,16 +154,16 @@ class PlotView(PlotWidget, can_focus=False):
 
     def next_series(self, by: int) -> None:
         """Move the cursor `by` series further, to the point with the nearest x."""
-        point, with_points = self.point, [number for number, points in enumerate(self._points) if points]
-        if point is None or len(with_points) < 2:
+        point, drawn_series = self.point, [number for number, points in enumerate(self._points) if points]
+        if point is None or len(drawn_series) < 2:
             return
-        self.series = with_points[(with_points.index(self.series) + by) % len(with_points)]
+        self.series = drawn_series[(drawn_series.index(self.series) + by) % len(drawn_series)]
         points = self._current_points
         self._cursor = min(range(len(points)), key=lambda index: abs(points[index].x - point.x))
         self._update_after_move()
 
     def zoom(self, factor: float) -> None:
-        """Scale the visible range of the horizontal axis by `factor`, centered at the cursor."""
+        """Scale the visible range of the horizontal axis by `factor`, centered at the cursor; less than 1 zooms in."""
         low, high = self._x_range()
         middle = self.point.x if self.point else (low + high) / 2
         full_low, full_high = self._full_x_range()
@@ -190,7 +195,7 @@ class PlotView(PlotWidget, can_focus=False):
 
     @property
     def _point_indices(self) -> list[tuple[int, int]]:
-        """Each drawn point, by the number of its series and its index."""
+        """The number of the series and the index of each drawn point, in the order of the lines of a search."""
         return [(number, index) for number, points in enumerate(self._points) for index in range(len(points))]
 
     def _point_text(self, number: int, index: int) -> str:
@@ -267,14 +272,14 @@ class PlotView(PlotWidget, can_focus=False):
         return self._visible_range or self._full_x_range()
 
     def _y_range(self, low: float, high: float) -> tuple[float, float]:
-        """The vertical range of the visible points, with a margin that does not extend beyond 0."""
+        """The vertical range of the points between x = `low` and `high`, with a margin that does not go below 0."""
         ys = [point.y for points in self._points for point in points if low <= point.x <= high] or [0.0, 1.0]
         bottom, top = min(ys), max(ys)
         if self.plot_data.has_bars:
             bottom, top = min(bottom, 0.0), max(top, 0.0)
         margin = (top - bottom) * _Y_MARGIN or abs(top) * _Y_MARGIN or 1.0
-        bound = 0.0 if bottom >= 0 and not self.plot_data.y.log else -math.inf
-        return max(bottom - margin, bound), top + margin
+        lower_limit = 0.0 if bottom >= 0 and not self.plot_data.y.log else -math.inf
+        return max(bottom - margin, lower_limit), top + margin
 
     def _draw(self) -> None:
         """Pass the visible points to textual-plot."""
@@ -321,7 +326,7 @@ class PlotView(PlotWidget, can_focus=False):
             self.scatter(xs, ys, self._mark(number), style)
 
     def _path(self, points: list[PlotPoint]) -> list[tuple[float, float]]:
-        """Interpolates between the points of a line, so that the results are at most one cell apart."""
+        """Positions on the line through the points, at most one cell apart: a line of dots is drawn from them."""
         (left, right), (low, high) = self._x_range(), self._y_range(*self._x_range())
         path = []
         for start, end in pairwise(points):

@@ -60,7 +60,7 @@ class Prompt(Horizontal):
         self.title = ""
         self._use_answer: Callable[[str], object] | None = None
         self._watcher: PromptWatcher | None = None
-        # The initial text, or the one that the watcher was called with last.
+        # The text that the watcher knows: the initial one, or the one it was called with last.
         self._watched_text = ""
         self._previous_focus: Widget | None = None
 
@@ -72,9 +72,9 @@ class Prompt(Horizontal):
     def ask(
         self, title: str, initial: str, use_answer: Callable[[str], object], watcher: PromptWatcher | None = None
     ) -> None:
-        """Show the prompt, and call `use_answer` with the text of the user unless the user cancels.
+        """Show the prompt with the text `initial`; when the user accepts, call `use_answer` with the text.
 
-        `watcher` is called while the user types; a note can then be shown at the right end.
+        `watcher` is called while the user types. With it, `show_note` can show a note at the right end.
         """
         self._use_answer, self._watcher, self._watched_text = use_answer, watcher, initial
         # The width of the note is reserved from the start: an input that becomes narrower does not scroll to its
@@ -137,7 +137,7 @@ class Prompt(Horizontal):
         self.post_message(self.Toggled())
 
     async def press(self, key: str) -> None:
-        """Accept or cancel, as `key` does, which is one of `KEYS`."""
+        """Accept or cancel, depending on `key`, which is one of `KEYS`."""
         if key == "escape":
             self.action_cancel()
         else:

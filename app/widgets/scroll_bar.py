@@ -15,6 +15,6 @@ class WholeCellScrollBar(ScrollBarRender):
     @staticmethod
     def first_cell(bar: ScrollBar, position: float) -> int:
         """Returns the first cell of the thumb of `bar` if the view is scrolled to `position`."""
-        hidden, size = bar.window_virtual_size - bar.window_size, bar.size.height
-        thumb = max(1, bar.window_size * size / max(bar.window_virtual_size, 1))
-        return int((size - thumb) * position / hidden) if hidden > 0 else 0
+        hidden_lines, bar_height = bar.window_virtual_size - bar.window_size, bar.size.height
+        thumb_height = max(1, bar.window_size * bar_height / max(bar.window_virtual_size, 1))
+        return int((bar_height - thumb_height) * position / hidden_lines) if hidden_lines > 0 else 0

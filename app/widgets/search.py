@@ -20,8 +20,8 @@ from buddy.app.widgets.background import start_worker
 from buddy.app.widgets.look import Cells
 from buddy.app.widgets.prompt import Prompt
 
-# The processor time in seconds that a search may take in this process, where it blocks the screen, and that the matches
-# in one line on the screen may take. The engine searches in a process that it can end.
+# Limits of the processor time, in seconds, in this process, where a slow pattern blocks the screen: for a search, and
+# for finding the matches in one line to highlight them. The engine searches in a process that it can end.
 SEARCH_SECONDS, LINE_SECONDS = 0.3, 0.05
 TOO_SLOW = "too slow: simplify the pattern, or start with \\V to search for plain text"
 
@@ -48,7 +48,7 @@ class Matches:
         return line in self._line_set
 
     def clear(self, pattern: Pattern | None = None) -> None:
-        """Remove the lines, and set the pattern if one is given."""
+        """Remove the lines, and set the pattern; `None` keeps the current one."""
         self.pattern, self._is_slow = self.pattern if pattern is None else pattern, False
         self.set_lines((), False)
 
@@ -74,14 +74,14 @@ class Matches:
     def highlight(self, cells: Cells) -> Cells:
         """Gives the matches in `cells` the role `match`."""
         text = "".join(part for part, _ in cells)
-        matching = self._matching(text)
-        if not matching:
+        offsets_in_matches = self._offsets_in_matches(text)
+        if not offsets_in_matches:
             return cells
         highlighted: Cells = []
         offset = 0
         for part, role in cells:
             for character in part:
-                new_role = "match" if offset in matching else role
+                new_role = "match" if offset in offsets_in_matches else role
                 if highlighted and highlighted[-1][1] == new_role:
                     highlighted[-1] = (highlighted[-1][0] + character, new_role)
                 else:
@@ -89,20 +89,24 @@ class Matches:
                 offset += 1
         return highlighted
 
-    def _matching(self, text: str) -> set[int]:
+    def _offsets_in_matches(self, text: str) -> set[int]:
         """The offsets of the characters in `text` that are in a match; none if the pattern is too slow."""
         if self._is_slow:
             return set()
         try:
             with limited_time(LINE_SECONDS):
-                return {k for match in self.pattern.compile().finditer(text) for k in range(*match.span())}
+                return {offset for match in self.pattern.compile().finditer(text) for offset in range(*match.span())}
         except SlowPatternError:
             self._is_slow = True
             return set()
 
 
 class SearchedView(Protocol):
-    """A view whose lines can be searched. Every `CursorView` is one; its lines are its rows."""
+    """A view whose lines can be searched. Every `CursorView` is one.
+
+    Lines are numbered from 0. What a line is depends on the view: a row, a line of a text whose rows are folded, a
+    point of a plot.
+    """
 
     def find_lines(self, pattern: Pattern) -> FoundLines | None:
         """The lines that match a valid pattern; `None` if only `request_lines` can find them."""
@@ -148,7 +152,7 @@ class ViewSearch:
         self._shown_line = self._cursor_line = -1
         # Whether the lines of `matches` are those of its pattern; if not, a search is running.
         self._is_loaded = True
-        # The actions to perform when they are.
+        # The actions to perform when that search has ended.
         self._after_loading: list[Callable[[], object]] = []
         self._prompt: Prompt | None = None
         # The reading position and the pattern before the prompt was opened.
@@ -189,6 +193,7 @@ class ViewSearch:
         self._load(pattern, self._view.redraw_matches)
 
     def _preview(self) -> None:
+        """Show the first match from the position on at which the prompt was opened."""
         self._view.restore_reading_position(self._state_before_prompt[0])
         self._show_in_prompt(self.matches.first_from(self._view.search_line))
 
@@ -198,7 +203,7 @@ class ViewSearch:
             return
         if line is not None:
             self._view.preview_match(line)
-            self._note_shown(line)
+            self._remember_shown(line)
             self._prompt.show_note(self.matches.position_text(line))
         else:
             self._prompt.show_note("no match" if self.is_active else "")
@@ -261,6 +266,7 @@ class ViewSearch:
             self._view.report_search("no search yet")
 
     def _line_after_step(self, by: int) -> int | None:
+        """The match after (before, if `by` is negative) the one that is shown, or else after the cursor."""
         line = self.shown_line if self.shown_line >= 0 else self._view.search_line
         return self.matches.first_from(line + 1) if by > 0 else self.matches.last_before(line)
 
@@ -271,11 +277,11 @@ class ViewSearch:
             self._view.report_search(f"no match for {typed!r}")
             return
         self._view.go_to_match(line)
-        self._note_shown(line)
+        self._remember_shown(line)
         self._view.redraw_matches()
         self._view.report_search(f"/{typed}  {self.matches.position_text(line)}")
 
-    def _note_shown(self, line: int) -> None:
+    def _remember_shown(self, line: int) -> None:
         """Remember the match that the view shows now."""
         self._shown_line, self._cursor_line = line, self._view.search_line
 
@@ -286,12 +292,15 @@ class ViewSearch:
         else:
             self._after_loading.append(action)
 
-    def _load(self, pattern: Pattern, then: Callable[[], object]) -> None:
-        """Find the lines that match `pattern`, then call `then`. Replaces the search that waits for the engine."""
+    def _load(self, pattern: Pattern, on_loaded: Callable[[], object]) -> None:
+        """Find the lines that match `pattern`, then call `on_loaded`, unless another search replaces this one.
+
+        If the pattern is invalid, too slow, or the request fails, shows the reason and does not call `on_loaded`.
+        """
         if pattern == self.matches.pattern and self._is_loaded:
-            then()
+            on_loaded()
             return
-        self._after_loading = [then]
+        self._after_loading = [on_loaded]
         self._shown_line = -1
         self.matches.clear(pattern)
         self._is_loaded = False
@@ -306,27 +315,28 @@ class ViewSearch:
         """Find the lines of a valid pattern, or request them from the engine."""
         try:
             with limited_time(SEARCH_SECONDS):
-                found = self._view.find_lines(pattern)
+                lines = self._view.find_lines(pattern)
         except SlowPatternError:
             self._fail(TOO_SLOW)
             return
-        if found is not None:
-            self._set_lines(found)
+        if lines is not None:
+            self._set_lines(lines)
         else:
             start_worker(self._node, "search", self._request, pattern)
 
     async def _request(self, pattern: Pattern) -> None:
-        """Request the lines from the engine, unless another search has started when they arrive."""
-        found = await self._view.request_lines(pattern)
+        """Request the lines from the engine. Ignores the answer if another search has started meanwhile."""
+        lines = await self._view.request_lines(pattern)
         if pattern != self.matches.pattern or self._is_loaded:
             return
-        if found is not None:
-            self._set_lines(found)
+        if lines is not None:
+            self._set_lines(lines)
         else:
             self._fail("not searched" if self._prompt is not None else "")  # the request has shown the reason
 
-    def _set_lines(self, found: FoundLines) -> None:
-        self.matches.set_lines(*found)
+    def _set_lines(self, lines: FoundLines) -> None:
+        """Set the lines of the pattern, and perform the actions that wait for them."""
+        self.matches.set_lines(*lines)
         self._is_loaded = True
         actions, self._after_loading = self._after_loading, []
         for action in actions:
@@ -349,14 +359,14 @@ class ViewSearch:
             return
         try:
             with limited_time(SEARCH_SECONDS):
-                found = self._view.find_lines(self.matches.pattern)
+                lines = self._view.find_lines(self.matches.pattern)
         except SlowPatternError:
             self._fail(TOO_SLOW)
             return
-        if found is not None:
-            if list(found.lines) != self.matches.lines:
+        if lines is not None:
+            if list(lines.lines) != self.matches.lines:
                 self._shown_line = -1
-            self.matches.set_lines(*found)
+            self.matches.set_lines(*lines)
 
     def highlighted_cells(self, row: int, cells: Cells) -> Cells:
         """The cells of a row, with the matches highlighted except in the first cell, which is the gutter."""

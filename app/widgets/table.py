@@ -19,7 +19,8 @@ Row = TypeVar("Row")
 class Column(Generic[Row]):
     """A column of a table, shown if the view has at least `min_width` cells. Columns of `width` 0 share the rest.
 
-    With `right_aligned`, texts are aligned at the right end. With `keeps_end`, too long texts lose their start.
+    `cell` returns the text and the role of a row in the column. With `right_aligned`, texts are aligned at the right
+    end. With `keeps_end`, texts that are too long lose their start instead of their end.
 
     Rows are sorted by `key`, which returns `None` for a row without a value; without `key`, by the text of the cells,
     whose digits count as numbers. The first sort of a right-aligned column starts with the greatest value, unless
@@ -55,9 +56,11 @@ def _natural_key(text: str) -> list[tuple[int, str]] | None:
 
 
 class ColumnSort(Generic[Row]):
-    """The chosen column in the head of a table, `chosen`, and the column by which its rows are sorted, `sorted_by`.
+    """The order of the rows of a table.
 
-    Both are names of columns, "" for none. The methods take the columns that are visible now.
+    `chosen` is the column that is highlighted in the head, by which the sort key sorts; `sorted_by` is the column by
+    which the rows are sorted now. Both are names of columns, "" for none. The methods take the columns that are
+    visible now.
     """
 
     def __init__(self) -> None:
@@ -88,10 +91,11 @@ class ColumnSort(Generic[Row]):
         column = next((column for column in columns if column.name == self.sorted_by), None)
         if column is None or not self.sorted_by:
             return list(rows)
-        keyed = [(column.sort_key(row), row) for row in rows]
-        valued = [pair for pair in keyed if pair[0] is not None]
-        valued.sort(key=lambda pair: pair[0], reverse=self.descending)
-        return [row for _, row in (*valued, *(pair for pair in keyed if pair[0] is None))]
+        keys_and_rows = [(column.sort_key(row), row) for row in rows]
+        with_value = [pair for pair in keys_and_rows if pair[0] is not None]
+        without_value = [pair for pair in keys_and_rows if pair[0] is None]
+        with_value.sort(key=lambda pair: pair[0], reverse=self.descending)
+        return [row for _, row in (*with_value, *without_value)]
 
     def title_cell(self, column: Column[Row], width: int, glyphs: formatting.Glyphs) -> Cell:
         """The title of a column, with an arrow if the rows are sorted by it. That of the chosen one is highlighted."""
@@ -154,7 +158,10 @@ def _align(text: str, width: int, column: Column[Row], glyphs: formatting.Glyphs
 
 
 class TableView(CursorView, Generic[Row]):
-    """A view whose rows are a table; a subclass sets `rows` and `_columns`. The first cell of a line is the marker."""
+    """A view whose rows are a table; a subclass sets `rows` and `_columns`.
+
+    The first column of the screen marks the row of the cursor; the table has the other columns.
+    """
 
     rows: list[Row]
     _columns: Sequence[Column[Row]]

@@ -37,12 +37,12 @@ def _split_ranges(text: str, width: int, indent: int) -> list[tuple[int, int]]:
     The first `indent` characters are not split. The pieces after the first have `indent` characters less.
     """
     ranges: list[tuple[int, int]] = []
-    start, columns, unbroken = 0, width, indent
+    start, columns, unsplit = 0, width, indent
     while len(text) - start > columns:
-        space = text.rfind(" ", start + unbroken + 1, start + columns + 1)
+        space = text.rfind(" ", start + unsplit + 1, start + columns + 1)
         end = space if space > 0 else start + columns
         ranges.append((start, end))
-        start, columns, unbroken = end + (space > 0), width - indent, 0
+        start, columns, unsplit = end + (space > 0), width - indent, 0
     return [*ranges, (start, len(text))]
 
 
@@ -66,7 +66,7 @@ class WrappedSegment(NamedTuple):
 
 
 def wrap_segments(text: str, columns: int) -> list[WrappedSegment]:
-    """Split `text` into segments of at most `columns` columns, after a space or a comma if one is near the end."""
+    """Splits `text` into segments of at most `columns` columns, after a space or a comma if one is near the end."""
     if len(text) <= columns or columns <= 0:
         return [WrappedSegment(0, len(text), 0)]
     indent = min(len(text) - len(text.lstrip(" ")) + CONTINUATION_INDENT, columns // 3)
@@ -80,6 +80,9 @@ def wrap_segments(text: str, columns: int) -> list[WrappedSegment]:
 
 
 def _segment_end(text: str, start: int, limit: int) -> int:
-    """Return the end of the segment that starts at `start`: after the last space or comma up to `limit`, or `limit`."""
+    """Returns the end of the segment that starts at `start`: after the last space or comma before `limit`.
+
+    Without one in the last part of the segment, returns `limit`.
+    """
     first_break = start + int((limit - start) * MIN_FILLED_SHARE)
     return max(text.rfind(" ", first_break, limit), text.rfind(",", first_break, limit)) + 1 or limit

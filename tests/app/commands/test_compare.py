@@ -104,7 +104,7 @@ async def test_passes_are_tried_on_a_stage_and_one_is_inserted(workbench: Open) 
         await bench.press("w")
         screen = bench.app.screen
         assert isinstance(screen, TrialsScreen)
-        await bench.until(lambda: len(screen._attempts) == len(screen._candidates), "all passes")
+        await bench.until(lambda: len(screen._previews) == len(screen._candidates), "all passes")
         names = [attempt.step.name for attempt in screen._table.rows if attempt.tried.changed]
         assert "convert-arith-to-llvm" in names
         screen._table.move_to(names.index("linalg-specialize-generic-ops"))

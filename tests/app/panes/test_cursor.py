@@ -192,7 +192,7 @@ async def test_a_new_session_opens_at_the_line_of_the_last_one(workbench: Open) 
     async with workbench("mlp.py", size=(160, 50)) as bench:
         await _show(bench, "fuse-elementwise")
         await _go_to(bench, "math.erf")
-        assert await bench.app.ir._loader._line_of_selected(bench.app.ir.document.text) != bench.app.ir.line_number
+        assert await bench.app.ir._loader._main_line_of_selected(bench.app.ir.document.text) != bench.app.ir.line_number
         before = place(bench)
     async with workbench("mlp.py", size=(160, 50)) as bench:
         await bench.drawn()
