@@ -85,7 +85,7 @@ class DiskCache:
             return None
 
     def write(self, key: str, data: bytes) -> None:
-        """Does the same as `store`, but ignores `OSError`, since a missing entry costs only the time to recompute it."""
+        """Does the same as `store`, but ignores `OSError`, since a missing entry only costs time."""
         with contextlib.suppress(OSError):
             self.store(key, data)
 

@@ -22,8 +22,8 @@ SUMS = 12
 # The elements of a vector of f32 with AVX-512.
 _LANES = 16
 _FILE = "instruction-rates.json"
-# The iterations of the loop of `vfmadd`, which take about 30 us, and the number of measurements. The fastest one counts,
-# because other programs use the machine too.
+# The iterations of the loop of `vfmadd`, which take about 30 us, and the number of measurements. The fastest one
+# counts, because other programs use the machine too.
 _STEPS, _MEASUREMENTS = 10_000, 40
 # The loop bodies for vectors: each adds products, of f32 or of bfloat16, to 16 sums. `vdpbf16ps` is slower than
 # multiply-adds in f32 on some processors, and twice as fast on others.

@@ -53,15 +53,15 @@ class Target:
 
 # The dot-product instructions that kernels use on vectors of 64 and of 32 bytes, the fastest ones first, each with the
 # flags in Linux of processors that have it.
-_AVX512_DOTS = {
+_AVX512_INSTRUCTIONS = {
     "tdpbf16ps": {"amx_tile", "amx_bf16"},
     "tdpbssd": {"amx_tile", "amx_int8"},
     "vdpbf16ps": {"avx512_bf16"},
     "vpdpbusd": {"avx512_vnni"},
     "vpmaddwd": {"avx512bw"},
 }
-_AVX2_DOTS = {"vpdpbusd": {"avx_vnni"}, "vpmaddwd": {"avx2"}}
-_BFLOAT16_DOTS = ("tdpbf16ps", "vdpbf16ps")
+_AVX2_INSTRUCTIONS = {"vpdpbusd": {"avx_vnni"}, "vpmaddwd": {"avx2"}}
+_BFLOAT16_INSTRUCTIONS = ("tdpbf16ps", "vdpbf16ps")
 # An extension that only AMD's processors have. On a Zen 4, a stream of 100 MB of weights takes 1.12 times as long if
 # each cache line of it is prefetched 2 KiB ahead, and not less at any other distance or for the second-level cache.
 _AMD_FLAG = "sse4a"
@@ -74,7 +74,7 @@ def _dot_instructions(features: set[str], instructions: dict[str, set[str]]) -> 
 
 def missing_instructions(target: Target) -> list[str]:
     """Returns the dot-product instructions of `target` that this CPU does not have, on vectors of its width."""
-    instructions = _AVX512_DOTS if target.vector_bytes == CACHE_LINE else _AVX2_DOTS
+    instructions = _AVX512_INSTRUCTIONS if target.vector_bytes == CACHE_LINE else _AVX2_INSTRUCTIONS
     present = _dot_instructions(_cpu_flags(), instructions)
     return [name for name in target.dot_instructions if name not in present]
 
@@ -87,27 +87,11 @@ def from_features(features: set[str], machine: str, l1: int = 32 << 10, l2: int 
     rounds_to_bfloat16 = bool(features & {"avx512_bf16", "avx512bf16", "bf16"})
     prefetches_streams = _AMD_FLAG not in features
     if {"avx512f", "avx512vl", "avx512dq", "avx512bw"} <= features:
-        return Target(
-            "avx512",
-            64,
-            32,
-            l1,
-            l2,
-            rounds_to_bfloat16,
-            tuple(_dot_instructions(features, _AVX512_DOTS)),
-            prefetches_streams,
-        )
+        dots = tuple(_dot_instructions(features, _AVX512_INSTRUCTIONS))
+        return Target("avx512", 64, 32, l1, l2, rounds_to_bfloat16, dots, prefetches_streams)
     if {"avx2", "fma"} <= features:
-        return Target(
-            "avx2",
-            32,
-            16,
-            l1,
-            l2,
-            rounds_to_bfloat16,
-            tuple(_dot_instructions(features, _AVX2_DOTS)),
-            prefetches_streams,
-        )
+        dots = tuple(_dot_instructions(features, _AVX2_INSTRUCTIONS))
+        return Target("avx2", 32, 16, l1, l2, rounds_to_bfloat16, dots, prefetches_streams)
     if machine in ("aarch64", "arm64"):
         return Target("neon", 16, 32, l1, l2, rounds_to_bfloat16)
     return Target("generic", 16, 16, l1, l2, rounds_to_bfloat16)
@@ -123,7 +107,7 @@ def host() -> Target:
 
 def _is_fast(name: str, target: Target) -> bool:
     """True unless plain multiply-adds are faster than the dot-product instruction `name`."""
-    rates = measured_rates(target) if name in _BFLOAT16_DOTS else {}
+    rates = measured_rates(target) if name in _BFLOAT16_INSTRUCTIONS else {}
     return name not in rates or rates[name] > rates["vfmadd"]
 
 
@@ -133,7 +117,7 @@ def measured_rates(target: Target) -> dict[str, float]:
     They are the products of bfloat16 per nanosecond and thread, by the name of the instruction; those of "vfmadd" are
     of f32.
     """
-    names = [name for name in _dot_instructions(_cpu_flags(), _AVX512_DOTS) if name in _BFLOAT16_DOTS]
+    names = [name for name in _dot_instructions(_cpu_flags(), _AVX512_INSTRUCTIONS) if name in _BFLOAT16_INSTRUCTIONS]
     if target.vector_bytes != CACHE_LINE or not names:
         return {}
     from buddy.compiler.support.instruction_rates import bfloat16_rates
@@ -147,7 +131,7 @@ BF16X3_PRODUCTS = 3
 
 def prefers_bf16x3(rates: Mapping[str, float]) -> bool:
     """True if a machine with the `rates` multiplies f32 faster as pairs of bfloat16, by the precision `bf16x3`."""
-    fastest = max((rate for name, rate in rates.items() if name in _BFLOAT16_DOTS), default=0.0)
+    fastest = max((rate for name, rate in rates.items() if name in _BFLOAT16_INSTRUCTIONS), default=0.0)
     return fastest > BF16X3_PRODUCTS * rates.get("vfmadd", 0.0)
 
 
