@@ -60,7 +60,7 @@ class EntryConvention:
 
     `arena` is the size of the arena in bytes; if it is 0, the entry takes no arena. `results` has the size in bytes of
     each out-parameter, `None` if it is dynamic. `memory` has the part of a saved tensor in which each out-parameter may
-    lie, `None` if there is none.
+    lie, or `None`.
     """
 
     arguments: tuple[EntryArgument, ...]

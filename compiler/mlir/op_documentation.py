@@ -22,7 +22,7 @@ def op_documentation(name: str) -> str:
 
 
 def _op_class(name: str) -> type[object] | None:
-    """Returns the bindings' class of an op, the most derived one if there are several; `None` if there is none."""
+    """Returns the bindings' class of an op, the most derived one if there are several, or `None`."""
     dialect = name.partition(".")[0]
     if not dialect.isidentifier():
         return None

@@ -49,7 +49,7 @@ def gemm_symbol(element: str, index_bits: int) -> str:
 
 
 def find_blas() -> Blas | None:
-    """Returns the library of an installed wheel; `None` if there is none, or if `BUDDY_BLAS` is "none"."""
+    """Returns the library of an installed wheel, or `None`, also if `BUDDY_BLAS` is "none"."""
     return None if os.environ.get(ENVIRONMENT_VARIABLE) == "none" else _find_installed()
 
 
