@@ -43,9 +43,12 @@ def place_spans(spans: Sequence[Span], existing: Sequence[Span] = ()) -> tuple[l
     buffers, which may hold spans while they are not live; they are used if the arena becomes smaller. This is "greedy
     by size" of Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net Inference (2020).
     """
-    in_arena = _place_greedily(spans, ())
-    in_both = _place_greedily(spans, existing) if existing else in_arena
-    return in_both if in_both[1] < in_arena[1] else in_arena
+    slots, size = _place_greedily(spans, ())
+    if existing:
+        slots_in_both, smaller_size = _place_greedily(spans, existing)
+        if smaller_size < size:
+            return slots_in_both, smaller_size
+    return slots, size
 
 
 def _place_greedily(spans: Sequence[Span], existing: Sequence[Span]) -> tuple[list[ArenaSlot], int]:
@@ -83,11 +86,11 @@ def _lowest_offset(spans: Sequence[Span], slots: dict[int, ArenaSlot], i: int, b
 
 
 def place_after(spans: Sequence[Span], earlier: Sequence[Span]) -> list[ArenaSlot | None]:
-    """Returns for each span a position in one of the buffers `earlier`, whose last step is before its first one.
+    """Returns for each span a position in one of the buffers `earlier`, whose last step is before the span's first one.
 
-    A buffer may have to be enlarged to the end of the spans in it; a span lies in the buffer with which it shares the
-    most memory, `None` if it would share none. The largest one is placed first. The spans are live to the end, so that
-    those in one buffer do not overlap.
+    A span lies in the buffer with which it shares the most memory; its slot is `None` if it would share none. Where a
+    span ends after its buffer, the caller has to enlarge the buffer. The largest span is placed first. All spans are
+    live until the last step, so those in one buffer are placed one after another.
     """
     slots: list[ArenaSlot | None] = [None] * len(spans)
     free = [buffer.size for buffer in earlier]
@@ -97,6 +100,7 @@ def place_after(spans: Sequence[Span], earlier: Sequence[Span]) -> list[ArenaSlo
             number for number, buffer in enumerate(earlier) if buffer.last < spans[i].first and free[number] > 0
         ]
         if candidates:
+            # The buffer that shares the most memory with the span; among equals, the one with the least free memory.
             number = max(candidates, key=lambda number: (min(size, free[number]), -free[number]))
             slots[i] = ArenaSlot(earlier[number].size - free[number], number)
             free[number] -= aligned(size)
@@ -105,6 +109,6 @@ def place_after(spans: Sequence[Span], earlier: Sequence[Span]) -> list[ArenaSlo
 
 def peak_bytes(spans: Sequence[Span]) -> int:
     """Returns the maximum number of bytes that are live at one step: a lower bound of the arena's size."""
-    return max(
-        (sum(s.size for s in spans if s.first <= step <= s.last) for step in {s.first for s in spans}), default=0
-    )
+    # The number of live bytes only grows at steps at which a span becomes live.
+    steps = {span.first for span in spans}
+    return max((sum(span.size for span in spans if span.first <= step <= span.last) for step in steps), default=0)

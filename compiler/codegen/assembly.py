@@ -93,9 +93,9 @@ def _read_function(name: str, data: bytes) -> _FunctionCode:
     mode = _CAPSTONE_MODES.get(elf["e_machine"])
     if mode is None:
         return _FunctionCode((f"{name}:", f"  # no disassembler for {elf['e_machine']}"), (0, 0))
-    section, start, size = _find_function(elf, name)
-    code = elf.get_section(section).data()[start : start + size]
-    return _disassemble_code(name, start, code, mode, _relocations(elf, section), _line_table(elf))
+    section_number, start, size = _find_function(elf, name)
+    code = elf.get_section(section_number).data()[start : start + size]
+    return _disassemble_code(name, start, code, mode, _relocations(elf, section_number), _line_table(elf))
 
 
 def read_library(path: str, name: str) -> Iterator[list[tuple[str, int, bytes]]]:
@@ -145,11 +145,11 @@ def _find_function(elf: ELFFile, name: str) -> tuple[int, int, int]:
     raise ValueError(f"the object defines no {name}")
 
 
-def _relocations(elf: ELFFile, index: int) -> list[tuple[int, str]]:
-    """Returns the offsets in section `index` that the linker fills, each with its symbol or section, in order."""
+def _relocations(elf: ELFFile, section_number: int) -> list[tuple[int, str]]:
+    """Returns the offsets in a section that the linker fills, each with its symbol or section, in order."""
     relocations = []
     for section in elf.iter_sections():
-        if isinstance(section, RelocationSection) and section["sh_info"] == index:
+        if isinstance(section, RelocationSection) and section["sh_info"] == section_number:
             symbols = elf.get_section(section["sh_link"])
             for relocation in section.iter_relocations():
                 symbol = symbols.get_symbol(relocation["r_info_sym"])
@@ -213,20 +213,21 @@ def _lines_of_file(
 def _inlined_calls(dwarf: DWARFInfo, unit: CompileUnit, own_files: set[int]) -> Iterator[tuple[int, int, int]]:
     """Yields the first address, the end and the line of each call in `own_files` that was inlined."""
     base = unit.get_top_DIE().attributes.get("DW_AT_low_pc")
-    for entry in unit.iter_DIEs():
-        attributes = entry.attributes
+    for debug_entry in unit.iter_DIEs():
+        attributes = debug_entry.attributes
         file, line = attributes.get("DW_AT_call_file"), attributes.get("DW_AT_call_line")
-        if entry.tag != "DW_TAG_inlined_subroutine" or file is None or line is None or file.value not in own_files:
+        is_inlined = debug_entry.tag == "DW_TAG_inlined_subroutine"
+        if not is_inlined or file is None or line is None or file.value not in own_files:
             continue
         if "DW_AT_ranges" in attributes:
             ranges = dwarf.range_lists().get_range_list_at_offset(attributes["DW_AT_ranges"].value, unit)
             start = base.value if base is not None else 0
-            for entry_of_list in ranges:
-                if hasattr(entry_of_list, "base_address"):
-                    start = entry_of_list.base_address
+            for address_range in ranges:
+                if hasattr(address_range, "base_address"):  # the base of the ranges after this entry
+                    start = address_range.base_address
                     continue
-                offset = 0 if getattr(entry_of_list, "is_absolute", False) else start
-                yield offset + entry_of_list.begin_offset, offset + entry_of_list.end_offset, line.value
+                offset = 0 if getattr(address_range, "is_absolute", False) else start
+                yield offset + address_range.begin_offset, offset + address_range.end_offset, line.value
         elif "DW_AT_low_pc" in attributes and "DW_AT_high_pc" in attributes:
             low, high = attributes["DW_AT_low_pc"].value, attributes["DW_AT_high_pc"]
             yield low, high.value if high.form == "DW_FORM_addr" else low + high.value, line.value
@@ -238,6 +239,7 @@ def _disassemble_code(
 ) -> _FunctionCode:  # fmt: skip
     """Disassembles `code`; adds labels and the symbols of relocations.
 
+    `mode` is a value of `_CAPSTONE_MODES`, `line_table` a result of `_line_table`, and `relocations` of `_relocations`.
     Its first instruction has the address `start`, which is an offset in the section if the code is of an object.
     """
     instructions = list(_instructions(start, code, mode))
@@ -250,20 +252,20 @@ def _disassemble_code(
         if address not in symbols and (target := _jump_target(mode[0], address, mnemonic, operands)) in addresses
     }
     targets = set(jumps.values())
-    lines, line_numbers, bytes_ = [f"{name}:"], [0], [b""]
+    lines, line_numbers, machine_code = [f"{name}:"], [0], [b""]
     for address, size, mnemonic, operands in instructions:
         if address in targets:
             lines.append(f".L{address - start:x}:")
             line_numbers.append(0)
-            bytes_.append(b"")
-        if address in jumps:
+            machine_code.append(b"")
+        if address in jumps:  # replaces the last operand, the target, by its label
             operands = operands[: operands.rfind(" ") + 1] + f".L{jumps[address] - start:x}"
         comment = f"  # {', '.join(symbols[address])}" if address in symbols else ""
         lines.append(f"  {address - start:6x}  {mnemonic:<14} {operands}{comment}".rstrip())
-        entry = bisect_right(line_table[0], address) - 1
-        line_numbers.append(line_table[1][entry] if entry >= 0 else 0)
-        bytes_.append(code[address - start : address - start + size])
-    return _FunctionCode(tuple(lines), tuple(line_numbers), tuple(bytes_))
+        row = bisect_right(line_table[0], address) - 1
+        line_numbers.append(line_table[1][row] if row >= 0 else 0)
+        machine_code.append(code[address - start : address - start + size])
+    return _FunctionCode(tuple(lines), tuple(line_numbers), tuple(machine_code))
 
 
 def _instructions(start: int, code: bytes, mode: tuple[int, int]) -> Iterator[tuple[int, int, str, str]]:
@@ -275,9 +277,8 @@ def _instructions(start: int, code: bytes, mode: tuple[int, int]) -> Iterator[tu
             yield instruction
             offset = instruction[0] - start + instruction[1]
         if offset < len(code):
-            unknown = code[
-                offset : offset + _unknown_instruction_size(mode[0], code[offset : offset + _MAX_INSTRUCTION_BYTES])
-            ]
+            size = _unknown_instruction_size(mode[0], code[offset : offset + _MAX_INSTRUCTION_BYTES])
+            unknown = code[offset : offset + size]
             yield start + offset, len(unknown), ".byte", ", ".join(f"{byte:#04x}" for byte in unknown)
             offset += len(unknown)
 

@@ -39,10 +39,11 @@ REGIONS_ATTRIBUTE = "buddy.regions"
 
 @dataclass(frozen=True)
 class EntryArgument:
-    """The argument for graph input number `source`; `pack` is the name of the function that packs it, or "".
+    """The argument for graph input number `source`; `pack` is the name of the function that prepares it, or "".
 
-    `streamed` means that kernels read the argument, a weight, sequentially and in place. `is_chained` is false if the
-    argument is the packed result of another function, and nothing calls both.
+    `shape` and `element` are those of the argument in the IR, with symbolic sizes as text. `streamed` means that
+    kernels read the argument, a weight, sequentially and in place. `is_chained` is false if the argument needs two
+    functions, one that transforms the weight and one that packs the result, and no function calls both.
     """
 
     source: int
@@ -58,7 +59,8 @@ class EntryConvention:
     """The calling convention of the entry: its arguments for the graph's inputs, the names of its symbols, its arena.
 
     `arena` is the size of the arena in bytes; if it is 0, the entry takes no arena. `results` has the size in bytes of
-    each out-parameter, `None` if it is dynamic; `memory` its place in a saved tensor, `None` if it has none.
+    each out-parameter, `None` if it is dynamic. `memory` has the part of a saved tensor in which each out-parameter may
+    lie, or `None`.
     """
 
     arguments: tuple[EntryArgument, ...]
@@ -85,23 +87,24 @@ def read_entry_convention(module: ir.Operation) -> EntryConvention | None:
         return None
     function_type = ir.FunctionType(ir.TypeAttr(operation.attributes["function_type"]).value)
     types = function_type.inputs
-    # Results become out-parameters in a pass; before it, the convention is not final.
+    # Passes convert results to out-parameters and tensors to memrefs; before them, the convention is not final.
     if function_type.results or not all(isinstance(t, (ir.MemRefType, ir.IndexType)) for t in types):
         return None
-    argument_attributes = map(ir.DictAttr, ir.ArrayAttr(operation.attributes["arg_attrs"]))
-    pairs = list(zip(types, argument_attributes, strict=True))
-    inputs = (_argument(t, attributes) for t, attributes in pairs)
+    attributes_of_arguments = list(map(ir.DictAttr, ir.ArrayAttr(operation.attributes["arg_attrs"])))
+    typed_attributes = list(zip(types, attributes_of_arguments, strict=True))
+    inputs = [_argument(type_, attributes) for type_, attributes in typed_attributes]
     arena = sum(
         ir.IntegerAttr(attributes[ARENA_BYTES_ATTRIBUTE]).value
-        for _, attributes in pairs
+        for attributes in attributes_of_arguments
         if ARENA_BYTES_ATTRIBUTE in attributes
     )
-    symbols = symbols_of(operation, types)
-    outputs = [(t, attributes) for t, attributes in pairs if OUT_PARAMETER in attributes]
-    results = tuple(bytes_of(t) if t.has_static_shape else None for t, _ in outputs)
-    memory = tuple(_memory(attributes) for _, attributes in outputs)
+    outputs = [(type_, attributes) for type_, attributes in typed_attributes if OUT_PARAMETER in attributes]
     return EntryConvention(
-        tuple(argument for argument in inputs if argument is not None), arena, tuple(symbols), results, memory
+        arguments=tuple(argument for argument in inputs if argument is not None),
+        arena=arena,
+        symbols=tuple(symbols_of(operation, types)),
+        results=tuple(bytes_of(type_) if type_.has_static_shape else None for type_, _ in outputs),
+        memory=tuple(_saved_memory(attributes) for _, attributes in outputs),
     )
 
 
@@ -110,7 +113,8 @@ def memory_attribute(source: int, offset: int) -> dict[str, ir.Attribute]:
     return {_MEMORY_ATTRIBUTE: ir.DenseI64ArrayAttr.get([source, offset])}
 
 
-def _memory(attributes: ir.DictAttr) -> SavedMemory | None:
+def _saved_memory(attributes: ir.DictAttr) -> SavedMemory | None:
+    """Returns the part of a saved tensor in which an out-parameter with `attributes` may lie, or `None`."""
     if _MEMORY_ATTRIBUTE not in attributes:
         return None
     return SavedMemory(*ir.DenseI64ArrayAttr(attributes[_MEMORY_ATTRIBUTE]))
@@ -145,15 +149,20 @@ def _argument(type_: ir.Type, attributes: ir.Attribute) -> EntryArgument | None:
     """Returns the entry's argument with `type_` and `attributes`, or `None` if it is for no graph input."""
     if SOURCE_ATTRIBUTE not in attributes:
         return None
-    functions = [
+    preparing_functions = [
         ir.StringAttr(attributes[key]).value for key in (PACK_ATTRIBUTE, PREPARE_ATTRIBUTE) if key in attributes
     ]
     source = ir.IntegerAttr(attributes[SOURCE_ATTRIBUTE]).value
     memref = ir.MemRefType(type_)
     shape = tuple(map(plain_size, read_sizes(attributes[SIZES]))) if SIZES in attributes else memref.shape
-    element = str(memref.element_type)
-    pack = functions[0] if functions else ""
-    return EntryArgument(source, pack, tuple(shape), element, STREAMED_ATTRIBUTE in attributes, len(functions) < 2)
+    return EntryArgument(
+        source,
+        pack=preparing_functions[0] if preparing_functions else "",
+        shape=tuple(shape),
+        element=str(memref.element_type),
+        streamed=STREAMED_ATTRIBUTE in attributes,
+        is_chained=len(preparing_functions) < 2,
+    )
 
 
 def artifact_arguments(entry: EntryConvention, placeholders: Sequence[TensorSpec]) -> tuple[Argument, ...]:
@@ -162,10 +171,11 @@ def artifact_arguments(entry: EntryConvention, placeholders: Sequence[TensorSpec
     An argument that is not packed has the shape and dtype of its placeholder, which has the signedness of integers; a
     packed argument has those of the IR.
     """
-    return tuple(
-        Argument(a.source, TensorSpec(a.shape, a.element) if a.pack else placeholders[a.source], a.pack, a.streamed)
-        for a in entry.arguments
-    )
+    arguments = []
+    for argument in entry.arguments:
+        spec = TensorSpec(argument.shape, argument.element) if argument.pack else placeholders[argument.source]
+        arguments.append(Argument(argument.source, spec, argument.pack, argument.streamed))
+    return tuple(arguments)
 
 
 def count_word_arguments(module: ir.Operation, name: str) -> int:
@@ -177,14 +187,16 @@ def count_word_arguments(module: ir.Operation, name: str) -> int:
         operation = op.operation
         if operation.name == "llvm.func" and ir.StringAttr(operation.attributes["sym_name"]).value == name:
             arguments = operation.regions[0].blocks[0].arguments
-            return len(arguments) if all(str(a.type) in ("!llvm.ptr", "i64") for a in arguments) else -1
+            are_words = all(str(argument.type) in ("!llvm.ptr", "i64") for argument in arguments)
+            return len(arguments) if are_words else -1
     return -1
 
 
 def uses_threads(module: ir.Operation) -> bool:
     """True if a module in the LLVM dialect divides loops among threads."""
-    symbols = (op.operation.attributes for op in module.regions[0].blocks[0])
-    return any(ir.StringAttr(a["sym_name"]).value == FORK for a in symbols if "sym_name" in a)
+    op_attributes = (op.operation.attributes for op in module.regions[0].blocks[0])
+    symbols = (ir.StringAttr(attributes["sym_name"]).value for attributes in op_attributes if "sym_name" in attributes)
+    return any(symbol == FORK for symbol in symbols)
 
 
 def regions_attribute(regions: Sequence[TimedRegion]) -> ir.Attribute:
@@ -220,10 +232,12 @@ def make_artifact(
 ) -> Artifact:  # fmt: skip
     """Returns the artifact of `module`, in the LLVM dialect and compiled to `objects`.
 
-    `threads` and `target` are the recipe's.
+    `placeholders` and `results` are those of the graph, `calls` the module's calls of eager, and `symbols` the graph's.
+    `threads` and `target` are the recipe's. `observed` has the stable names of the nodes whose values are recorded.
     """
+    # Results without elements have no out-parameter.
     passed = (number for number, spec in enumerate(results) if 0 not in spec.shape)
-    memory = [(number, each) for number, each in zip(passed, entry.memory, strict=False) if each is not None]
+    memory = [(number, part) for number, part in zip(passed, entry.memory, strict=False) if part is not None]
     return Artifact(
         name,
         tuple(objects),

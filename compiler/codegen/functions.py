@@ -107,8 +107,8 @@ def code_remarks(operation: ir.Operation, locations: LocationSets, opt_level: in
     missing = {key: function.code for key, function in zip(keys, functions, strict=True) if key not in remarks}
     if missing:
         new_remarks = dict(zip(missing, remarks_of(list(missing.values()), opt_level), strict=True))
-        for key, remark in new_remarks.items():
-            OBJECTS.write(key, msgspec.msgpack.encode(remark))
+        for key, function_remarks in new_remarks.items():
+            OBJECTS.write(key, msgspec.msgpack.encode(function_remarks))
         remarks |= new_remarks
     return [
         CodeRemark(function.name, _set_of_line(function, remark.line), remark.text, remark.times)
@@ -137,6 +137,7 @@ def separate_functions(operation: ir.Operation, locations: LocationSets) -> list
 
 
 def _cache_key(function: FunctionModule, opt_level: int, target: str = "") -> str:
+    """Returns the key of a function's object: a hash of its bytecode, and of all that determines the generated code."""
     machine = f"{machine_of(target)!r} {codegen_version()}" if target else host_features()
     return digest(hashlib.sha256(function.code).hexdigest(), opt_level, machine, PACKAGE, version())
 
@@ -226,8 +227,8 @@ def _adapt_to_llvm(function: ir.Operation) -> None:
 
 def _declare(function: ir.Operation) -> None:
     """Emits a declaration of `function` at the insertion point."""
-    names = ("sym_name", "function_type", "CConv")
-    attributes = {name: function.attributes[name] for name in names if name in function.attributes}
+    kept_names = ("sym_name", "function_type", "CConv")
+    attributes = {name: function.attributes[name] for name in kept_names if name in function.attributes}
     linkage = {"linkage": ir.Attribute.parse("#llvm.linkage<external>")}
     ir.Operation.create("llvm.func", attributes={**attributes, **linkage}, regions=1)
 
@@ -259,7 +260,9 @@ def _renumber(function: ir.Operation, locations: LocationSets) -> tuple[list[str
             argument.set_location(unmapped)
         for op in block.operations:
             op.operation.walk(visit)
-    # The line of the debug scope would be the set of the whole function; with line 0, a prologue has no nodes.
+    # The line numbers of the function's debug scope are set numbers too. With line 0, instructions of the prologue have
+    # no nodes of their own, and equal functions have equal bytecode.
     scope = _SCOPE_LINES.sub(r"\g<1>0", str(function.location))
+    # The bindings have no function that parses a location.
     function.location = ir.Module.parse(f"module {{}} {scope}").operation.location
     return list(symbols), tuple(numbers)

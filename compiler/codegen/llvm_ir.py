@@ -14,7 +14,7 @@ _FLOAT_TYPES = re.compile(r"\b(half|bfloat|float|double)\b")
 # A float as bits or as a decimal, or infinity and NaN. Excludes parts of names (`%1.5`, `@f.2`).
 _FLOAT_LITERAL = re.compile(
     r"(?<![\w.%@$\"-])(?:f0x(?P<bits>[0-9A-Fa-f]+)|(?P<decimal>-?\d+\.\d+(?:e[+-]?\d+)?)"
-    r"|(?P<sign>[+-])(?P<word>inf|qnan|nan\(0x[0-9A-Fa-f]+\)|snan\(0x[0-9A-Fa-f]+\)))(?![\w.])"
+    r"|(?P<sign>[+-])(?P<special>inf|qnan|nan\(0x[0-9A-Fa-f]+\)|snan\(0x[0-9A-Fa-f]+\)))(?![\w.])"
 )
 # By type: its width in bits, its `struct` format, and the bits of its fraction.
 _FORMATS = {"half": (16, "e", 10), "bfloat": (16, "", 7), "float": (32, "f", 23), "double": (64, "d", 52)}
@@ -57,9 +57,9 @@ def _bits(literal: re.Match[str], type_: str) -> int:
         return _round_to(float(literal["decimal"]), type_)
     width, _, fraction_bits = _FORMATS[type_]
     exponent = ((1 << _EXPONENT_BITS[type_]) - 1) << fraction_bits
-    word, quiet = literal["word"], 1 << (fraction_bits - 1)
-    payload = int(word.partition("(")[2].rstrip(")"), 16) if "(" in word else 0
-    fraction = 0 if word == "inf" else payload if word.startswith("snan") else payload | quiet
+    special, quiet_bit = literal["special"], 1 << (fraction_bits - 1)
+    payload = int(special.partition("(")[2].rstrip(")"), 16) if "(" in special else 0
+    fraction = {"inf": 0, "snan": payload}.get(special.partition("(")[0], payload | quiet_bit)
     return (literal["sign"] == "-") << (width - 1) | exponent | fraction
 
 
@@ -67,6 +67,7 @@ def _round_to(value: float, type_: str) -> int:
     """Returns the bits of `value` in `type_`, rounded to nearest."""
     if type_ == "bfloat":
         (bits,) = struct.unpack(">I", struct.pack(">f", value))
+        # Keeps the upper half of the float's bits; the addition rounds to nearest, ties to even.
         return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
     width, code, _ = _FORMATS[type_]
     return int.from_bytes(struct.pack(f">{code}", value), "big") & ((1 << width) - 1)
@@ -81,10 +82,13 @@ def _as_double(bits: int) -> int:
     return int.from_bytes(struct.pack(">d", value), "big")
 
 
+# ---- trampolines -----------------------------------------------------------------------------------------------------
+
 _POINTER_BYTES = 8
 
 
 def trampoline_name(name: str) -> str:
+    """Returns the name of the trampoline to function `name`."""
     return f"buddy_block_{name}"
 
 

@@ -59,8 +59,10 @@ def compile_by_pass(
         texts = [to_llvm_ir(ir.Module.parse(function.code).operation) for function in functions]
     results = optimise_functions(texts, opt_level, machine_of(target), disabled, with_stages)
     objects = [
-        FunctionObject(f.name, result.data, f.sets, function_set=f.function_set, seconds=result.seconds)
-        for f, result in zip(functions, results, strict=True)
+        FunctionObject(
+            function.name, result.data, function.sets, function_set=function.function_set, seconds=result.seconds
+        )
+        for function, result in zip(functions, results, strict=True)
     ]
     pass_names = frozenset(name for result in results for name in result.names)
     stages = _stages(functions, results, locations) if with_stages and functions else []
@@ -72,42 +74,46 @@ def _stages(
 ) -> list[LlvmStage]:
     """Returns the stages that differ from the one before.
 
-    All functions go through one pipeline, but loop passes run once for each loop of a function: the pass lists of the
-    functions are aligned by name.
+    All functions go through one pipeline, but loop passes run once for each loop of a function. So the functions have
+    different lists of passes, which are aligned by name. A stage has the texts of all functions at one position of the
+    aligned list.
     """
     order: list[str] = []
     for result in results:
-        order = _merge(order, [pass_run.name for pass_run in result.passes])
-    changes = [_texts_by_position(order, result.passes) for result in results]
-    shown = [_FunctionText((), ()) for _ in functions]
+        order = _merge_pass_lists(order, [pass_run.name for pass_run in result.passes])
+    texts_by_position = [_texts_by_position(order, result.passes) for result in results]
+    current_texts = [_FunctionText((), ()) for _ in functions]
     stages: list[LlvmStage] = []
     for position, name in enumerate(order):
-        changed = False
+        has_changed = False
         for number, function in enumerate(functions):
-            text = changes[number].get(position)
-            if text:
-                printed = _definition_text(function, text, locations)
-                changed |= printed.lines != shown[number].lines
-                shown[number] = printed
-        if changed:
+            module_text = texts_by_position[number].get(position)
+            if module_text:
+                new_text = _definition_text(function, module_text, locations)
+                has_changed |= new_text.lines != current_texts[number].lines
+                current_texts[number] = new_text
+        if has_changed:
             # If a loop pass runs on several loops, only the text after the last loop is a stage.
             if stages and stages[-1].name == name:
                 stages.pop()
-            stages.append(_stage(name or INPUT, shown, locations))
+            stages.append(_stage(name or INPUT, current_texts, locations))
     return stages
 
 
-def _merge(first: list[str], second: list[str]) -> list[str]:
+def _merge_pass_lists(first: list[str], second: list[str]) -> list[str]:
     """Returns a list that contains both lists in their order, with equal names aligned."""
     merged: list[str] = []
-    for tag, i, i_end, j, j_end in SequenceMatcher(None, first, second, autojunk=False).get_opcodes():
-        merged += first[i:i_end] + ([] if tag == "equal" else second[j:j_end])
+    for tag, start, end, second_start, second_end in SequenceMatcher(None, first, second, autojunk=False).get_opcodes():
+        merged += first[start:end]
+        if tag != "equal":
+            merged += second[second_start:second_end]
     return merged
 
 
 def _texts_by_position(order: list[str], passes: Sequence[LlvmPass]) -> dict[int, str]:
     """Returns the texts after the passes that changed something, by the position of the pass in `order`."""
-    names, texts = [pass_run.name for pass_run in passes], {}
+    names = [pass_run.name for pass_run in passes]
+    texts: dict[int, str] = {}
     for block in SequenceMatcher(None, order, names, autojunk=False).get_matching_blocks():
         for offset in range(block.size):
             texts[block.a + offset] = passes[block.b + offset].text

@@ -48,6 +48,7 @@ _DEFAULT_CPUS = {"riscv64": ("generic-rv64", _RV64GC)}
 _ABIS = {"riscv64": "lp64d"}
 # Features that are added for every CPU: LLVM would abort on an unknown CPU, or one that is 32-bit only.
 _REQUIRED_FEATURES = {"x86_64": "+64bit"}
+# LLVM's warning about a CPU or a feature that it ignores.
 _IGNORED_PART = re.compile(r"'([^']*)' is not a recognized (processor|feature)")
 
 # The code for a vector of 64 bytes shows the width of registers, and whether there is a fused multiply-add.
@@ -152,8 +153,8 @@ def codegen_version() -> str:
 
     It has llvmlite's version, and a hash of the modules that prepare LLVM IR for it.
     """
-    sources = [path.read_bytes() for path in (Path(__file__), Path(llvm_ir.__file__))]
-    return f"llvmlite {metadata.version('llvmlite')} {hashlib.sha256(b''.join(sources)).hexdigest()[:12]}"
+    sources = b"".join(path.read_bytes() for path in (Path(__file__), Path(llvm_ir.__file__)))
+    return f"llvmlite {metadata.version('llvmlite')} {hashlib.sha256(sources).hexdigest()[:12]}"
 
 
 def check_runs_here(target: str) -> None:
@@ -237,6 +238,7 @@ def _llvm() -> ModuleType:
 
 
 def _architecture(triple: str) -> str:
+    """Returns the architecture of a triple, as in the values of `_ARCHITECTURES` if it is supported."""
     return _ARCHITECTURES.get(triple.partition("-")[0], triple.partition("-")[0])
 
 
@@ -264,7 +266,9 @@ def _unsupported_part(machine: Machine) -> tuple[str, str]:
         _vector_target(machine)
         captured.seek(0)
         warning = _IGNORED_PART.search(captured.read().decode(errors="replace"))
-    return ({"processor": "CPU", "feature": "feature"}[warning[2]], warning[1]) if warning else ("", "")
+    if warning is None:
+        return "", ""
+    return ("CPU" if warning[2] == "processor" else "feature"), warning[1]
 
 
 @lru_cache(maxsize=64)
@@ -299,6 +303,8 @@ def _registers(machine: Machine, text: str) -> Target:
     grouping = re.search(r"e32, m([1248])", text)
     return Target("rvv", _PROBE_BYTES // int(grouping[1]), 32) if grouping else Target("scalar", 4, 32)
 
+
+# ---- rounding to bfloat16 in software --------------------------------------------------------------------------------
 
 # Rounds the bits of a float to bfloat16: to nearest, ties to even; NaN becomes quiet.
 _ROUNDING = """
@@ -352,5 +358,6 @@ SOFT_FLOAT_NAMES = tuple(_SOFT_FLOAT_FUNCTIONS)
 
 def soft_float_ir(objects: Sequence[bytes]) -> str:
     """Returns the LLVM IR of the soft-float functions that `objects` use, "" if they use none."""
+    # An object file has the names of the symbols that it calls as plain bytes in its string table.
     texts = [text for name, text in _SOFT_FLOAT_FUNCTIONS.items() if any(name.encode() in data for data in objects)]
     return _ROUNDING + "".join(texts) if texts else ""

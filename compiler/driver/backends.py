@@ -91,15 +91,15 @@ def check_llvm_module(
     if not all(argument.is_chained for argument in entry.arguments):
         raise CompilationError(diagnosis.unchained_packing(graph._func_name))
     results = [op for op in graph.results if isinstance(op, Op)]
-    # Empty results are not passed.
-    passed = [(number, op, spec_of(op)) for number, op in enumerate(results) if 0 not in spec_of(op).shape]
-    arity = len(entry.arguments) + len(entry.symbols) + len(passed) + bool(entry.arena)
+    # Results without elements have no out-parameter.
+    out_parameters = [(number, op, spec_of(op)) for number, op in enumerate(results) if 0 not in spec_of(op).shape]
+    arity = len(entry.arguments) + len(entry.symbols) + len(out_parameters) + bool(entry.arena)
     if calling_convention.count_word_arguments(module, graph._func_name) != arity:
         raise CompilationError(diagnosis.wrong_convention(graph._func_name, arity))
-    for (number, op, spec), written in zip(passed, entry.results, strict=False):
+    for (number, op, spec), written_bytes in zip(out_parameters, entry.results, strict=False):
         buffer_bytes = spec.bytes
-        if buffer_bytes is not None and written is not None and buffer_bytes != written:
-            raise CompilationError(diagnosis.wrong_result_size(op.stable, number, written, buffer_bytes))
+        if buffer_bytes is not None and written_bytes is not None and buffer_bytes != written_bytes:
+            raise CompilationError(diagnosis.wrong_result_size(op.stable, number, written_bytes, buffer_bytes))
     return entry
 
 
@@ -126,6 +126,8 @@ def spec_of_meta(meta: TensorMeta) -> TensorSpec:
     """Returns a shape and element type as in an artifact, with symbolic sizes as text."""
     return TensorSpec(tuple(map(plain_size, meta.shape)), meta.dtype.value)
 
+
+# ---- the interface of a backend --------------------------------------------------------------------------------------
 
 # The IR that a backend compiles: the captured graph, top-level IR, or the LLVM dialect.
 Level = Literal["graph", "toplevel", "llvm"]
@@ -209,6 +211,9 @@ def compile_objects(
         raise CompilationError(diagnosis.of_crash(crash)) from crash
 
 
+# ---- the backends of this package ------------------------------------------------------------------------------------
+
+
 class _Native:
     """Compiles to objects for a CPU, by LLVM."""
 
@@ -232,7 +237,7 @@ class _Native:
         seconds = time.perf_counter() - start
         if on_phase is not None:
             text = assembly.assembly_text(objects, code.locations)
-            generated = tuple((made.name, 1e3 * made.seconds) for made in objects if not made.reused)
+            generated = tuple((function.name, 1e3 * function.seconds) for function in objects if not function.reused)
             on_phase(snapshots.of_text("codegen", "asm", text, seconds, "asm", generated))
         assert code.entry is not None
         return artifact_of(code.graph, code.recipe, code.module, code.entry, code.calls, objects)
@@ -250,11 +255,11 @@ def _compile_by_pass(code: Code, on_phase: OnPhase | None) -> list[FunctionObjec
         raise CompilationError(diagnosis.of_optimiser(error)) from error
     if unknown := [name for name in recipe.llvm_disabled if name not in result.pass_names]:
         raise CompilationError(diagnosis.unknown_llvm_pass(unknown[0], result.pass_names))
-    before: llvm_stages.LlvmStage | None = None
+    counts_before = None
     for stage in result.stages:
         if on_phase is not None:
-            on_phase(snapshots.of_llvm_pass(stage.name, stage.text, stage.counts, before.counts if before else None))
-        before = stage
+            on_phase(snapshots.of_llvm_pass(stage.name, stage.text, stage.counts, counts_before))
+        counts_before = stage.counts
     return result.objects
 
 
@@ -321,9 +326,11 @@ class _Inductor:
         raise CompilationError(Diagnostic(what, "the recipe's backend", todo))
 
     def compile(self, code: Code, on_phase: OnPhase | None = None) -> Artifact:
-        self.check(code)
+        self.check(code)  # always raises
         raise AssertionError("check raises")
 
+
+# ---- finding backends ------------------------------------------------------------------------------------------------
 
 NATIVE_BACKEND, GPU_BACKEND = _Native(), _Gpu()
 # The backends of this package that a recipe may name, by name.
@@ -344,8 +351,8 @@ def register_backend(cls: _Class) -> _Class:
         raise ValueError(f"backend {backend.name!r}: choose a new name of lower-case letters, digits and hyphens")
     if backend.takes != "llvm":
         raise ValueError(f"backend {backend.name!r} takes {backend.takes!r}: a backend of a plug-in takes 'llvm'")
-    first = _PLUGIN_BACKENDS.get(backend.name)
-    check_registration("backend", backend.name, first and type(first), cls)
+    registered = _PLUGIN_BACKENDS.get(backend.name)
+    check_registration("backend", backend.name, registered and type(registered), cls)
     _PLUGIN_BACKENDS[backend.name] = backend
     return cls
 

@@ -30,7 +30,7 @@ from buddy.compiler.support.disk_cache import COMPILATIONS, OBJECTS, PROGRAMS, T
 _MAGIC, FORMAT = "buddy-tui-cache", 1
 _FIRST_LINE = re.compile(rf"{_MAGIC} (\d{{1,6}}) (\d{{1,12}}) ([0-9a-f]{{64}})")
 _MAX_LINE_BYTES = 128
-# What the key of this user's cache is derived for.
+# The purpose for which the key of this user's cache is derived; see `disk_cache.derive_key`.
 _PURPOSE = "archives of the cache"
 # The keys of entries are digests (`recipe.digest`). As file names, they cannot leave the folder of the cache.
 _ENTRY_KEY = re.compile(r"[0-9a-f]{24}")
@@ -186,9 +186,11 @@ def _verified_payload(path: Path, trust: Trust) -> bytes:
     except OSError as error:
         raise ArchiveError(f"the archive cannot be read: {error.strerror}", str(path)) from error
     head, _, rest = data.partition(b"\n")
-    match = _FIRST_LINE.fullmatch(head[:_MAX_LINE_BYTES].decode("latin-1")) if len(head) < _MAX_LINE_BYTES else None
+    match = _FIRST_LINE.fullmatch(head.decode("latin-1")) if len(head) < _MAX_LINE_BYTES else None
     if match is None:
-        if head.startswith(_MAGIC.encode()) or _MAGIC.encode().startswith(head[:_MAX_LINE_BYTES] or b"-"):
+        magic = _MAGIC.encode()
+        is_truncated_magic = bool(head) and magic.startswith(head)
+        if head.startswith(magic) or is_truncated_magic:
             raise ArchiveError("the archive is truncated or damaged in its first line", str(path), "copy it again")
         raise ArchiveError(
             "the file is not an archive of the cache", str(path), "name a file that `buddy-tui cache export` wrote"
@@ -219,10 +221,10 @@ def _check_author(path: Path, data: bytes, first_line: str, seal: bytes, trust: 
     if trust.sha256 or trust.key is not None or trust.anyone:
         return
     try:
-        own = _seal(first_line, disk_cache.derive_key(_PURPOSE)).encode()
+        own_seal = _seal(first_line, disk_cache.derive_key(_PURPOSE)).encode()
     except OSError as error:
         raise ArchiveError(f"the key of the cache cannot be read: {error}", str(disk_cache.folder())) from error
-    if not hmac.compare_digest(own, seal):
+    if not hmac.compare_digest(own_seal, seal):
         raise ArchiveError(
             "the archive holds machine code from another cache, and nothing shows who wrote it",
             str(path),
@@ -246,16 +248,18 @@ def _cpu_difference(theirs: str, ours: str) -> str:
     our_machine, *our_flags = ours.split() or [""]
     if their_machine != our_machine:
         return f"made on {their_machine}, and this machine is {our_machine}"
-    lacks, adds = sorted(set(their_flags) - set(our_flags)), sorted(set(our_flags) - set(their_flags))
-    differences = [f"this one lacks {_first_names(lacks)}"] * bool(lacks)
-    differences += [f"that one lacked {_first_names(adds)}"] * bool(adds)
+    missing_here, missing_there = sorted(set(their_flags) - set(our_flags)), sorted(set(our_flags) - set(their_flags))
+    differences = [f"this one lacks {_first_names(missing_here)}"] if missing_here else []
+    differences += [f"that one lacked {_first_names(missing_there)}"] if missing_there else []
     return f"made on another CPU: {', '.join(differences)}"
 
 
 def _first_names(names: list[str], limit: int = 4) -> str:
+    """Returns the first `limit` of `names`, and the number of the others."""
     return " ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 
+# For each field of `Installation`, a function that describes how another installation (`theirs`) differs from `ours`.
 _DIFFERENCES: dict[str, Callable[[str, str], str]] = {
     "cpu": _cpu_difference,
     "package": lambda theirs, ours: f"made by MLIR's bindings in {theirs}, and this installation has those in {ours}",
@@ -284,25 +288,25 @@ def store(contents: ArchiveContents) -> ImportResult:
     if fitting and problem:
         what = f"the cache is disabled: {problem}"
         raise ArchiveError(what, str(disk_cache.folder()), "its folder must belong to you and be writable only by you")
-    new: list[tuple[DiskCache, str]] = []
+    new_entries: list[tuple[DiskCache, str]] = []
     try:
         for entry in fitting:
             cache = PORTABLE[entry.cache]
             if cache.read(entry.key) == entry.data:
                 continue
-            new.append((cache, entry.key))
+            new_entries.append((cache, entry.key))
             cache.store(entry.key, entry.data)
     except BaseException as error:
-        _remove(new)
+        _remove(new_entries)
         if not isinstance(error, OSError):
             raise
         what = f"nothing was imported: the cache cannot be written: {error.strerror or error}"
         raise ArchiveError(what, str(disk_cache.folder()), "free some space, and import the archive again") from error
-    stored = {
-        name: (sum(e.cache == name for e in fitting), sum(len(e.data) for e in fitting if e.cache == name))
-        for name in names
-        if name not in rejected
-    }
+    stored = {}
+    for name in names:
+        if name not in rejected:
+            sizes = [len(entry.data) for entry in fitting if entry.cache == name]
+            stored[name] = len(sizes), sum(sizes)
     return ImportResult(stored, rejected)
 
 

@@ -57,7 +57,11 @@ OnStage = Callable[[Stage, StageText], None]
 
 @dataclass(frozen=True)
 class Compilation:
-    """A finished compilation. `reused` is the number of stages from the cache; `texts` are those of `stages`."""
+    """A finished compilation. `reused` is the number of stages from the cache; `texts` are those of `stages`.
+
+    `assignments` has the lowering of each captured node. A remark is the name of its pass, or "" or `NOT_APPLIED`, its
+    node ("" for none), and a text.
+    """
 
     stages: tuple[Stage, ...]
     artifact: Artifact
@@ -130,7 +134,7 @@ class Compiler:
 
         Raises `CompilationError` for a node that can neither be compiled nor run in eager.
         """
-        lowered = self._lower(recipe, _Progress(lambda _s, _t: None, on_step))[1]
+        lowered = self._lower(recipe, _Progress(lambda _stage, _text: None, on_step))[1]
         return self._with_folded(lowered.assignments)
 
     def _with_folded(self, assignments: tuple[Assignment, ...]) -> tuple[Assignment, ...]:
@@ -212,11 +216,12 @@ class Compiler:
             reason = "the target differs from this CPU" if recipe.target else f"the backend is {backend.name}"
             raise RemarksError(f"{reason}; LLVM remarks are only available for native code")
         remarks = functions.code_remarks(last.operation, self._locations, recipe.opt_level)
-        return tuple(
-            (LLVM, node, f"{remark.text} (@{remark.function}{f', {remark.times} times' if remark.times > 1 else ''})")
-            for remark in remarks
-            for node in self._locations.sets[remark.location_set]
-        )
+        remarks_on_nodes = []
+        for remark in remarks:
+            times = f", {remark.times} times" if remark.times > 1 else ""
+            text = f"{remark.text} (@{remark.function}{times})"
+            remarks_on_nodes += [(LLVM, node, text) for node in self._locations.sets[remark.location_set]]
+        return tuple(remarks_on_nodes)
 
     def _keys(self, recipe: Recipe) -> PrefixKeys:
         """Returns the cache keys of snapshots. They include the user's `mlir-opt`, which may be rebuilt at any time."""
@@ -270,9 +275,11 @@ class Compiler:
         Both are cached. Raises `CompilationError`.
         """
         backend = select_backend(recipe, last.operation)
-        llvm = (recipe.llvm_stages, recipe.llvm_disabled)
-        key = digest(key, recipe.opt_level, recipe.target, backend.name, recipe.backend_flags, llvm)
-        is_cached = key in self._artifacts and all(name in self._snapshots for name in self._artifacts[key][1])
+        llvm_options = (recipe.llvm_stages, recipe.llvm_disabled)
+        key = digest(key, recipe.opt_level, recipe.target, backend.name, recipe.backend_flags, llvm_options)
+        is_cached = key in self._artifacts and all(
+            snapshot_key in self._snapshots for snapshot_key in self._artifacts[key][1]
+        )
         if not is_cached:
             progress.on_step(CODE_STEP)
             calls = eager_calls(lowered.module.operation)
@@ -286,7 +293,7 @@ class Compiler:
             self._artifacts[key] = artifact, snapshot_keys
             _trim(self._artifacts, MAX_ARTIFACTS)
         artifact, snapshot_keys = self._artifacts[key]
-        for snapshot_key in snapshot_keys:
+        for snapshot_key in snapshot_keys:  # storing a snapshot again marks it as used
             self._store_snapshot(snapshot_key, self._snapshots[snapshot_key])
             progress.add(self._snapshots[snapshot_key], reused=is_cached)
         return artifact
@@ -313,7 +320,9 @@ class _StageObserver(Observer[Any]):
         self.snapshot = top
         self._compiler, self._recipe, self._keys, self._progress = compiler, recipe, keys, progress
         self._context, self._locations = compiler._context, compiler._locations
+        # The stages so far with their texts, for the diagnosis of a failure.
         self._history = [(top.stage, top.text)]
+        # When the running pass started.
         self._start = 0.0
 
     def cached_state(self, numbered: NumberedStep) -> ir.Operation | None:
@@ -357,8 +366,10 @@ def _remarks(
     lowered: LoweredModule, progress: _Progress, backend: Backend[Any], recipe: Recipe
 ) -> tuple[tuple[str, str, str], ...]:
     """Returns the remarks on settings without effect, then those of passes: one for each node."""
-    remarks = ((r.pass_name, node, r.text) for r in progress.remarks for node in r.nodes or ("",))
-    return (*_unapplied_remarks(lowered, backend, recipe), *remarks)
+    pass_remarks = (
+        (remark.pass_name, node, remark.text) for remark in progress.remarks for node in remark.nodes or ("",)
+    )
+    return (*_unapplied_remarks(lowered, backend, recipe), *pass_remarks)
 
 
 def _unapplied_remarks(

@@ -77,7 +77,7 @@ def compile_and_store(graph: Graph, recipe: Recipe, overrides: Registry | None =
         artifact,
         n_nodes=len(assignments),
         eager_nodes=tuple(assignment.node for assignment in assignments if assignment.lowering == EAGER),
-        precisions=tuple((a.node, a.precision) for a in assignments if a.precision),
+        precisions=tuple((assignment.node, assignment.precision) for assignment in assignments if assignment.precision),
         notes=tuple(text for _, text in lowered_modules[-1].unapplied),
     )
     if overrides is None and not any(lowered.transient for lowered in lowered_modules):

@@ -100,16 +100,19 @@ def last_rewriter(location_set: int, stages: Sequence[tuple[Stage, StageText]]) 
 
 def _lines_of(location_set: int, text: StageText) -> Counter[str]:
     """Returns the lines of a location set, without the numbers of SSA values, and how often each occurs."""
-    numbered = zip(text.content.splitlines(), text.line_sets, strict=True)
-    lines = (line for line, number in numbered if number == location_set)
+    lines_and_sets = zip(text.content.splitlines(), text.line_sets, strict=True)
+    lines = (line for line, number in lines_and_sets if number == location_set)
     return Counter(line.key for line in line_keys(lines, "mlir"))
 
 
 def of_translation(text: str) -> Diagnostic:
     """Returns the diagnostic for a module that MLIR cannot translate to LLVM IR; `text` is MLIR's message."""
-    first = next((line for line in text.splitlines() if line.strip()), "no reason given")
+    first_line = next((line for line in text.splitlines() if line.strip()), "no reason given")
     return Diagnostic(
-        first, "translation to LLVM IR", "look at the last stage: every op must be of the LLVM dialect", detail=text
+        first_line,
+        "translation to LLVM IR",
+        "look at the last stage: every op must be of the LLVM dialect",
+        detail=text,
     )
 
 
@@ -150,9 +153,10 @@ def unknown_backend(name: str, known: Sequence[str]) -> Diagnostic:
 def of_plugin_backend(name: str, error: Exception) -> Diagnostic:
     """Returns the diagnostic for an exception of a plug-in's backend other than `CompilationError`."""
     detail = "".join(traceback.format_exception(error))
-    line = traceback.extract_tb(error.__traceback__)[-1]
+    innermost_frame = traceback.extract_tb(error.__traceback__)[-1]
     what = f"the backend {name} raised {type(error).__name__}: {error}"
-    return Diagnostic(what, f"{line.filename}:{line.lineno}", "correct the plug-in, or choose another", detail=detail)
+    where = f"{innermost_frame.filename}:{innermost_frame.lineno}"
+    return Diagnostic(what, where, "correct the plug-in, or choose another", detail=detail)
 
 
 def no_entry(name: str) -> Diagnostic:
@@ -242,10 +246,10 @@ def _count_foreign_ops(module: ir.Operation, locations: LocationSets) -> tuple[C
 def _converters(
     module: ir.Operation, name: str, recipe: Recipe, locations: LocationSets, enabled: bool = False
 ) -> list[str]:
-    """Returns the passes after which `module` has fewer ops called `name`.
+    """Returns the passes after which `module` has fewer ops called `name`; finds them by running them on clones.
 
-    Tries passes of the preset that the recipe disables or lacks, or with `enabled` the recipe's conversions of the last
-    phases.
+    Tries the passes that the recipe disables, and those of its preset that it lacks. With `enabled`, tries the recipe's
+    enabled conversions of the last phases instead.
     """
     before = _count_foreign_ops(module, locations)[0][name]
     enabled_names = {step.name for step in recipe.steps if step.enabled}
@@ -255,7 +259,7 @@ def _converters(
         step.name: step
         for step in candidates
         if step.level == "mlir"
-        and (step.name in enabled_names) is enabled
+        and (step.name in enabled_names) == enabled
         and (not enabled or _is_late_conversion(step))
     }
     return [step.name for step in steps_to_try.values() if _count_after(module, name, step, locations) < before]

@@ -63,11 +63,12 @@ def top_level(graph: Graph, pack: bool, partition: Partition | None = None) -> T
 
 def _pack(graph: Graph, module: ir.Module) -> tuple[TensorMeta, ...]:
     """Packs the parameters of the module's entry function, in place; returns its new arguments."""
+    # Placeholders of the kind `FakeNode` are parameters, all others are inputs.
     placeholders = list(enumerate(graph.placeholders))
-    parameters = [(i, op.tensor_meta.dtype) for i, op in placeholders if op.kind is NodeType.FakeNode]
-    inputs = [i for i, op in placeholders if op.kind is not NodeType.FakeNode]
+    parameters = [(number, op.tensor_meta.dtype) for number, op in placeholders if op.kind is NodeType.FakeNode]
+    inputs = [number for number, op in placeholders if op.kind is not NodeType.FakeNode]
     packs = pack_parameters(module, graph._func_name, parameters, inputs)
-    return (*packs, *(graph.placeholders[i].tensor_meta for i in inputs))
+    return (*packs, *(graph.placeholders[number].tensor_meta for number in inputs))
 
 
 def set_device(module: ir.Module, name: str, device: DeviceType) -> None:
@@ -103,10 +104,18 @@ def runnable(lowered: TopLevelModule, graph: Graph) -> Run:
     objects = compile_objects(module.operation, graph._locations, recipe.opt_level)
     arguments = [spec_of_meta(meta) for meta in lowered.arguments]
     results = [spec_of(op) for op in graph.results if isinstance(op, Op)]
-    images = [image.data for image in objects]
+    object_files = [function_object.data for function_object in objects]
     program = LoadedProgram(
         calling_convention.make_artifact(
-            name, entry, module.operation, images, arguments, results, calls, recipe.threads, _symbols(lowered, graph)
+            name,
+            entry,
+            module.operation,
+            object_files,
+            arguments,
+            results,
+            calls,
+            recipe.threads,
+            _symbols(lowered, graph),
         )
     )
 
@@ -118,10 +127,13 @@ def runnable(lowered: TopLevelModule, graph: Graph) -> Run:
 
 
 def _symbols(lowered: TopLevelModule, graph: Graph) -> list[ArtifactSymbol]:
-    """Returns the symbols of `graph`, whose sources are the numbers of the module's arguments."""
+    """Returns the symbols of `graph`; their sources are numbers of the module's arguments, -1 for those without one.
+
+    In the graph, the sources are numbers of placeholders, of which the module may have packed some.
+    """
     numbers = {id(meta): number for number, meta in enumerate(lowered.arguments)}
-    sources = [numbers.get(id(op.tensor_meta), -1) for op in graph.placeholders]
+    argument_numbers = [numbers.get(id(op.tensor_meta), -1) for op in graph.placeholders]
     return [
-        ArtifactSymbol(symbol.name, sources[symbol.source] if symbol.source >= 0 else -1, symbol.index)
+        ArtifactSymbol(symbol.name, argument_numbers[symbol.source] if symbol.source >= 0 else -1, symbol.index)
         for symbol in symbols_of(graph)
     ]

@@ -67,6 +67,7 @@ def make_observation(
     in_memory = [op for op in rewritten.operations if storage.is_in_memory(op)]
     if every:
         return _observe_all(graph, recipe, program, {op.stable for op in in_memory})
+    # The recorded nodes, each with the node after which its value is complete.
     recorded = {op.stable: storage.last_fused(op).stable for op in in_memory}
     for _attempt in range(_MAX_ATTEMPTS):
         report(f"compiling with {len(recorded)} values recorded")
@@ -77,7 +78,7 @@ def make_observation(
         changed = {name for group in new_groups ^ groups for name in group} & recorded.keys()
         if not changed:
             return Observation(instrumented, program, _value_states(graph, rewritten, {*recorded}, set()))
-        recorded = {name: end for name, end in recorded.items() if name not in changed}
+        recorded = {name: last_node for name, last_node in recorded.items() if name not in changed}
     note = "recording some values has changed what is fused: these values are marked materialised"
     return Observation(instrumented, program, _value_states(graph, rewritten, {*recorded}, changed), (note,))
 
@@ -104,20 +105,22 @@ def _value_states(
         op.args[0].stable for op in rewritten.operations if isinstance(op, GetItemOp) and op.stable in recorded
     }
 
-    def of(name: str) -> ValueState:
+    def state_of(name: str) -> ValueState:
         if name in materialised:
             return "materialised"
-        return "observed" if name in recorded else "fused" if name in remaining else "folded"
+        if name in recorded:
+            return "observed"
+        return "fused" if name in remaining else "folded"
 
-    return {name: of(name) for name in (op.stable for op in captured.operations)}
+    return {op.stable: state_of(op.stable) for op in captured.operations}
 
 
 def _with_observations(recipe: Recipe, recorded: dict[str, str]) -> Recipe:
     """Adds a last graph pass to the recipe, which records each node in `recorded` after the node it is mapped to."""
     if not recorded:
         return recipe
-    words = (name if name == end else f"{name}{AFTER_SEPARATOR}{end}" for name, end in recorded.items())
-    observe_step = PassStep("observe", "graph", "", (("nodes", " ".join(words)),), phase="graph")
+    nodes = (name if name == after else f"{name}{AFTER_SEPARATOR}{after}" for name, after in recorded.items())
+    observe_step = PassStep("observe", "graph", "", (("nodes", " ".join(nodes)),), phase="graph")
     end = next((i for i, step in enumerate(recipe.steps) if step.level != "graph"), len(recipe.steps))
     return replace(recipe, steps=(*recipe.steps[:end], observe_step, *recipe.steps[end:]))
 
@@ -148,6 +151,7 @@ class _ValueStorage:
     """Determines which values of a compiled graph are in memory, and after which node each of them is complete."""
 
     def __init__(self, graph: Graph, partition: Partition, groups: Groups) -> None:
+        # The number of the call of a compiled function that computes a node, by its name.
         self._call_number = {
             op.name: i for i, item in enumerate(partition.body) if isinstance(item, PartitionCall) for op in item.nodes
         }
@@ -193,6 +197,8 @@ class _ValueStorage:
         return self._by_stable[max([op.stable, *in_call], key=self._order.__getitem__)]
 
 
+# ---- programs of one node --------------------------------------------------------------------------------------------
+
 # Called with a description of what is done next, and the fraction that is done, or -1 if it is unknown.
 OnProgress = Callable[[str, float], None]
 
@@ -217,7 +223,7 @@ def compile_single_nodes(
     """
     graph, assignments = program.graph, program.lowered.assignments
     to_compile: dict[str, _SingleNodeProgram] = {}
-    reasons = {a.node: "PyTorch runs it" for a in assignments if a.lowering == EAGER}
+    reasons = {assignment.node: "PyTorch runs it" for assignment in assignments if assignment.lowering == EAGER}
     captured_names = {op.name for op in captured.body} & {op.name for op in graph.body}
     for op in graph.operations:
         if isinstance(op, GetItemOp) or op.stable in reasons or op.name not in captured_names:
@@ -229,7 +235,7 @@ def compile_single_nodes(
             _add_program(to_compile, graph, op, captured_names, recipe, symbols)
         except ExtractionError as error:
             reasons[op.stable] = str(error)
-    return _compile(list(to_compile.values()), overrides, reasons, report), reasons
+    return _compile_programs(list(to_compile.values()), overrides, reasons, report), reasons
 
 
 def _add_program(
@@ -246,13 +252,14 @@ def _add_program(
     choices = recipe.choice_map()
     lowerings = {node.name: choices[node.stable] for node in extracted.operations if node.stable in choices}
     inputs = tuple(node.name for node in extracted.placeholders)
-    results = tuple(_result(node) for node in extracted.results)
+    results = tuple(_result_of(node) for node in extracted.results)
     renamed, names = _rename(extracted)
     new_choices = tuple(sorted(OpChoice(names[name], lowering) for name, lowering in lowerings.items()))
     precisions = ((names[node.name], recipe.precision_of(node.stable)) for node in extracted.operations)
-    new_precisions = tuple(sorted(PrecisionChoice(*pair) for pair in precisions if pair[1] != F32))
-    settings = [*new_choices, *new_precisions]
-    key = digest(serialization.to_bytes(renamed), settings)
+    new_precisions = tuple(
+        sorted(PrecisionChoice(node, precision) for node, precision in precisions if precision != F32)
+    )
+    key = digest(serialization.to_bytes(renamed), [*new_choices, *new_precisions])
     node_recipe = _single_node_recipe(recipe, new_choices, new_precisions)
     program = to_compile.setdefault(key, _SingleNodeProgram(renamed, node_recipe))
     program.uses.append(NodeUse(inputs, results))
@@ -274,11 +281,11 @@ def _with_added_nodes(op: Op, captured_names: set[str]) -> list[Op]:
 
 def _views_weight(op: Op) -> bool:
     """True for a view of weights that only one node reads."""
-    weights = all(isinstance(p, PlaceholderOp) and p.kind is NodeType.FakeNode for p in op.parents)
-    return isinstance(op, ReshapeFamilyOp) and weights and len(op._children) == 1
+    is_of_weights = all(isinstance(parent, PlaceholderOp) and parent.kind is NodeType.FakeNode for parent in op.parents)
+    return isinstance(op, ReshapeFamilyOp) and is_of_weights and len(op._children) == 1
 
 
-def _result(node: Op) -> tuple[str, int]:
+def _result_of(node: Op) -> tuple[str, int]:
     """Returns a result as in `NodeUse`: its stable name, and its index in a tuple of results, or -1."""
     return (node.stable, node.args[1]) if isinstance(node, GetItemOp) else (node.stable, -1)
 
@@ -289,6 +296,7 @@ def _rename(graph: Graph) -> tuple[Graph, Mapping[str, str]]:
     names = {node.name: f"v{i}" for i, node in enumerate(data.nodes)}
 
     def rename(value: object) -> object:
+        """Renames the nodes in serialized arguments, in which `{"n": NAME}` stands for a node."""
         if isinstance(value, dict):
             return {key: names[item] if key == "n" else item for key, item in value.items()}
         return [rename(item) for item in value] if isinstance(value, list) else value
@@ -317,10 +325,14 @@ def _single_node_recipe(
     return replace(recipe, steps=steps, choices=choices, precision=F32, precisions=precisions, partition="whole")
 
 
-def _compile(
+def _compile_programs(
     programs: Sequence[_SingleNodeProgram], overrides: Registry | None, reasons: dict[str, str], report: OnProgress
 ) -> list[NodeProgram]:
     """Compiles the programs; adds to `reasons` the nodes of those that cannot be compiled, each with the reason."""
+
+    def reject(program: _SingleNodeProgram, reason: str) -> None:
+        reasons.update((node, reason) for _, results in program.uses for node, _ in results)
+
     compiled = []
     if len(programs) > 1:
         objects.start_workers()
@@ -329,19 +341,22 @@ def _compile(
         try:
             artifact = compile_graph.compile_graph(program.graph, program.recipe, overrides)
         except CompilationError as error:
-            reasons |= {node: str(error.diagnostic) for _, results in program.uses for node, _ in results}
+            reject(program, str(error.diagnostic))
             continue
         if artifact.results_of_eager:
-            reasons |= {node: "PyTorch runs it" for _, results in program.uses for node, _ in results}
+            reject(program, "PyTorch runs it")
             continue
         only_moves = all(isinstance(op, ReshapeFamilyOp) for op in program.graph.operations)
         compiled.append(NodeProgram(to_bytes(artifact), tuple(program.uses), only_moves))
     return compiled
 
 
+# ---- the instrumented program ----------------------------------------------------------------------------------------
+
+
 def compile_observed(
     graph: Graph, recipe: Recipe, overrides: Registry | None = None, *, every: bool = False, own_errors: bool = True,
-    symbols: Mapping[str, int] | None = None, report: Callable[[str, float], None] = lambda _what, _done: None,
+    symbols: Mapping[str, int] | None = None, report: OnProgress = lambda _what, _done: None,
 ) -> ObservedProgram:  # fmt: skip
     """Compiles `graph` by `recipe`, instrumented to record the values that are in memory, or with `every` all values.
 
@@ -356,7 +371,8 @@ def compile_observed(
     reasons: dict[str, str] = {}
     if own_errors:
         programs, reasons = compile_single_nodes(graph, observation.plain, recipe, overrides, symbols or {}, report)
-    precisions = {a.node: a.precision for a in observation.plain.lowered.assignments if a.precision}
+    assignments = observation.plain.lowered.assignments
+    precisions = {assignment.node: assignment.precision for assignment in assignments if assignment.precision}
     return ObservedProgram(
         observation.recipe, to_bytes(artifact), observation.value_states, tuple(programs), reasons,
         time.perf_counter() - start, observation.notes, precisions,

@@ -27,8 +27,8 @@ def parse_step(spelling: str, anchor: str) -> PassStep:
     match = _SPELLING.fullmatch(spelling.strip())
     if match is None:
         raise ValueError(f"{spelling!r} is not a pass: write NAME or NAME{{option=value}}")
-    options = [word.partition("=") for word in (match[2] or "").split()]
-    return PassStep(match[1], "mlir", anchor, tuple((key, _parse_value(value)) for key, _, value in options))
+    settings = [setting.partition("=") for setting in (match[2] or "").split()]
+    return PassStep(match[1], "mlir", anchor, tuple((option, _parse_value(value)) for option, _, value in settings))
 
 
 def _parse_value(text: str) -> OptionValue:
@@ -51,8 +51,8 @@ def warm_up() -> None:
         run_pass(module, PassStep("cse", "mlir", "builtin.module"), PassContext(LocationSets()))
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit status."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command with `arguments`, by default those of this process; returns its exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m buddy.compiler.driver.one_pass", description="run one pass on a module"
     )
@@ -63,11 +63,9 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--threads", type=int, default=1, help="the number of threads of the recipe (default: 1)")
     parser.add_argument("--plugin", action="append", default=[], help="a Python file to load first")
-    options = parser.parse_args(words)
-    for loaded in [
-        *plugins.installed_plugins(),
-        *(plugins.load_plugin_file(PluginFile(path)) for path in options.plugin),
-    ]:
+    options = parser.parse_args(arguments)
+    plugin_files = [plugins.load_plugin_file(PluginFile(path)) for path in options.plugin]
+    for loaded in [*plugins.installed_plugins(), *plugin_files]:
         if loaded.problem is not None:
             print(loaded.problem, file=sys.stderr)
     try:

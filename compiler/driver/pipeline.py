@@ -109,13 +109,16 @@ def run_mlir_passes(
     observer: Observer[Any],
     verification: Verification = "every",
 ) -> ir.Operation | None:
-    """Returns the module after the MLIR passes of `recipe`. Raises `CompilationError` if one fails."""
-    steps, own = enabled_steps(recipe, "mlir"), own_passes()
+    """Returns the module after the MLIR passes of `recipe`, which change `operation` unless `observer` copies it.
+
+    Raises `CompilationError` if a pass fails.
+    """
+    steps, own_names = enabled_steps(recipe, "mlir"), own_passes()
     next_pass = {numbered.number: following.step.name for numbered, following in pairwise(steps)}
 
     def run(module: ir.Operation, numbered: NumberedStep) -> Sequence[Remark]:
         name = numbered.step.name
-        precedes_mlir_pass = name in own and next_pass.get(numbered.number, name) not in own
+        precedes_mlir_pass = name in own_names and next_pass.get(numbered.number, name) not in own_names
         context = PassContext.of(recipe, locations)
         verify = verification == "every" or (verification == "before-mlir" and precedes_mlir_pass)
         run_pass(module, numbered.step, context, verify)

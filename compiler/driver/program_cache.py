@@ -38,11 +38,11 @@ def store_program(graph: Graph, recipe: Recipe, artifact: Artifact) -> None:
 def uses_only_built_in_code(graph: Graph, recipe: Recipe) -> bool:
     """Returns whether only code of this package compiles `graph`: changes of other code could not be detected."""
     classes = {type(op) for op in graph.body}
-    used: set[plugins.RegistrationKey] = {("backend", recipe.backend)}
-    used |= {("graph pass", step.name) for step in recipe.steps}
-    used |= {("MLIR pass", step.name) for step in recipe.steps}
-    used |= {("lowering", f"{dialect}.{cls.__name__}") for dialect in plugins.DIALECTS for cls in classes}
-    return all(map(plugins.is_built_in, classes)) and used.isdisjoint(plugins.plugin_registrations())
+    used_keys: set[plugins.RegistrationKey] = {("backend", recipe.backend)}
+    used_keys |= {("graph pass", step.name) for step in recipe.steps}
+    used_keys |= {("MLIR pass", step.name) for step in recipe.steps}
+    used_keys |= {("lowering", f"{dialect}.{cls.__name__}") for dialect in plugins.DIALECTS for cls in classes}
+    return all(map(plugins.is_built_in, classes)) and used_keys.isdisjoint(plugins.plugin_registrations())
 
 
 class Installation(msgspec.Struct, frozen=True):
@@ -71,8 +71,9 @@ def installation() -> Installation:
 
 def program_key(graph: Graph, recipe: Recipe) -> str:
     """Returns a hash of all that determines the artifact of `graph` under `recipe`."""
-    without_program = msgspec.structs.replace(recipe, source="", arguments=(), graph=0)
-    return digest(serialization.graph_hash(graph), without_program, installation())
+    # The fields that name the program do not affect its compilation.
+    relevant = msgspec.structs.replace(recipe, source="", arguments=(), graph=0)
+    return digest(serialization.graph_hash(graph), relevant, installation())
 
 
 # The packages that capture a graph, lower it or compile it.

@@ -1,4 +1,8 @@
-"""Makes snapshots: stages of a graph or a module, each with its text and the module that the next pass clones."""
+"""Makes snapshots: stages of a graph or a module, each with its text and the module that the next pass clones.
+
+The stages are incomplete, `Stage(0, name, phase, "", 0, …)`: a compilation numbers them, and the process that sends
+them to the engine adds the name of the text and its number of lines.
+"""
 
 from __future__ import annotations
 
@@ -57,15 +61,19 @@ def of_text(
     name: str, phase: str, text: StageText, seconds: float, language: Literal["llvm", "asm", "ptx"],
     functions: tuple[tuple[str, float], ...] = (),
 ) -> Snapshot:  # fmt: skip
-    """Returns the snapshot of a built-in stage without a module: LLVM IR, assembly or PTX."""
-    ms = seconds * 1e3
-    stage = Stage(0, name, phase, "", 0, milliseconds=ms, language=language, origins=text.origins, functions=functions)
+    """Returns the snapshot of a built-in stage without a module: LLVM IR, assembly or PTX.
+
+    `functions` are the functions that were compiled for it, each with its milliseconds.
+    """
+    stage = Stage(
+        0, name, phase, "", 0, milliseconds=seconds * 1e3, language=language, origins=text.origins, functions=functions
+    )
     return Snapshot(stage, text, Counter())
 
 
 def of_llvm_pass(name: str, text: StageText, counts: Counter[str], before: Counter[str] | None) -> Snapshot:
     """Returns the snapshot after a pass of LLVM; `counts` and `before` are the numbers of instructions by opcode."""
-    added, removed = _difference(before, counts) if before is not None else (0, 0)
+    added, removed = _added_and_removed(before, counts) if before is not None else (0, 0)
     deltas = count_deltas(before, counts) if before is not None else ()
     stage = Stage(
         0, name, "ir", "", 0, ops=counts.total(), added=added, removed=removed, language="llvm", deltas=deltas,
@@ -82,7 +90,7 @@ def of_graph(
     origins = Origins(direct=len(graph.body))
     text = StageText(str(graph), (0, *range(1, len(graph.body) + 1), 0), tuple(sets), origins=origins)
     counts = Counter(type(op).__name__ for op in graph.body)
-    added, removed = _difference(before.counts, counts) if before else (0, 0)
+    added, removed = _added_and_removed(before.counts, counts) if before else (0, 0)
     changed = before is None or before.text.content != text.content
     milliseconds, ops = seconds * 1e3, len(graph.body)
     stage = Stage(
@@ -100,7 +108,7 @@ def of_printed_module(
     """
     text = print_mlir(marked, locations)
     counts = op_counts(text.content)
-    added, removed = _difference(before, counts)
+    added, removed = _added_and_removed(before, counts)
     stage = Stage(
         0, name, phase, "", 0, milliseconds=seconds * 1e3, ops=counts.total(), added=added, removed=removed,
         deltas=count_deltas(before, counts), origins=text.origins,
@@ -129,7 +137,7 @@ def after_step(
     text = before.text if marked_hash == before.marked_hash else print_mlir(marked, locations)
     changed = text.content != before.text.content
     counts = op_counts(text.content) if changed else before.counts
-    added, removed = _difference(before.counts, counts)
+    added, removed = _added_and_removed(before.counts, counts)
     phase, milliseconds, deltas = step.phase or before.stage.phase, seconds * 1e3, count_deltas(before.counts, counts)
     stage = Stage(
         0, step.name, phase, "", 0, index, milliseconds, counts.total(), added, removed, changed, deltas=deltas,
@@ -145,7 +153,7 @@ def at_failure(operation: ir.Operation, locations: LocationSets, step: PassStep,
     return Stage(0, step.name, step.phase, "", 0, index, ops=op_counts(text.content).total(), state="failed"), text
 
 
-def _difference(before: Counter[str], after: Counter[str]) -> tuple[int, int]:
+def _added_and_removed(before: Counter[str], after: Counter[str]) -> tuple[int, int]:
     """Returns the numbers of added and removed ops, counted for each name."""
     return (after - before).total(), (before - after).total()
 
@@ -155,6 +163,8 @@ def count_deltas(before: Counter[str], after: Counter[str]) -> tuple[tuple[str, 
     changed = {name: after[name] - before[name] for name in {*before, *after} if after[name] != before[name]}
     return tuple(sorted(changed.items(), key=lambda pair: (-abs(pair[1]), pair[0])))
 
+
+# ---- graph passes ----------------------------------------------------------------------------------------------------
 
 # Maximum number of cached graphs of one `GraphStages`; they are cached as plain data.
 MAX_GRAPHS = 64
@@ -217,6 +227,7 @@ class _StageObserver(Observer[_LazyGraph]):
         super().__init__(on_step)
         self.data = data
         self._cache, self._add = cache, add
+        # The key of the passes so far, and when the running pass started.
         self._key, self._start = "", 0.0
         self._snapshot = of_graph("graph", serialization.from_bytes(data), -1, 0.0, None)
         add(self._snapshot, False)

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] = ()) -> int:
-    """Serves a client and returns the exit code; the first argument, if any, is the log file to use instead of
-    stderr."""
+    """Serves a client, and returns the exit code.
+
+    The first argument, if there is one, is the path of the log file; without it, the log goes to stderr.
+    """
     frames_in, frames_out = _take_standard_streams(arguments[0] if arguments else "")
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     from buddy.compiler.engine.connection import Connection
@@ -29,12 +31,16 @@ def main(arguments: Sequence[str] = ()) -> int:
 
 
 def _take_standard_streams(log: str) -> tuple[int, int]:
-    """Reserves stdin and stdout for frames; all other output, from Python or C, goes to the log."""
+    """Reserves stdin and stdout for frames, and returns copies of their file descriptors.
+
+    All other output of this process, from Python or C, goes to the log: a file with the path `log`, or stderr if it
+    is "".
+    """
     frames_in, frames_out = os.dup(0), os.dup(1)
     if log:
-        target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        os.dup2(target, 2)
-        os.close(target)
+        log_fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(log_fd, 2)
+        os.close(log_fd)
     null_device = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null_device, 0)
     os.close(null_device)

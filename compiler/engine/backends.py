@@ -46,10 +46,14 @@ _IREE_EXITED = "the IREE process exited"
 class IreeCompilation(CompilationRequest):
     """A compilation by IREE: `result` compiles to top-level IR in the compiler worker, then `run_iree` runs IREE."""
 
+    # The result of the first part, once the second has started.
     _top_level: CompileResult | None = None
 
     async def run_iree(self, top_level: CompileResult, call: Call) -> CompileResult:
-        """Runs IREE's phases on the artifact of `top_level`; reports each finished phase. Raises `JobFailed`."""
+        """Runs IREE's phases on the artifact of `top_level`; reports each finished phase. Raises `JobFailed`.
+
+        `call` calls the IREE worker.
+        """
         self._top_level = top_level
         owner = ("top-level IR", self._request)
         self._store.pin(owner, [stage.text for stage in top_level.stages])
@@ -191,6 +195,7 @@ class _Inductor:
 
     compilation: type[CompilationRequest] = InductorCompilation
     needs_program = True
+    # The module whose function lists and checks the settings; importing it would load torch into the engine.
     _OPTIONS: ClassVar[str] = "buddy.compiler.runtime.inductor.options"
 
     def problem(self) -> Diagnostic | None:
@@ -260,8 +265,7 @@ class BackendWorkers:
         self._send(FlagsChecked(job.request, problem))
 
     def _compiler_named(self, name: str) -> OtherCompiler:
-        """Returns the compiler called `name`. Raises `JobFailed` if it is unknown, or cannot be used on this
-        machine."""
+        """Returns the compiler called `name`. Raises `JobFailed` if it is unknown or cannot be used here."""
         compiler = self._compilers.get(name)
         if compiler is None:
             todo = f"choose {NATIVE} or {' or '.join(OTHER_COMPILERS)}"

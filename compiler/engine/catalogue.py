@@ -88,8 +88,12 @@ def merge_passes(
     """
     passes = {info.name: info for info in registered}
     for info in described:
-        same = passes.get(info.name) if tool and info.origin == tool else None
-        passes[info.name] = msgspec.structs.replace(same, summary=info.summary) if same is not None else info
+        is_of_tool = bool(tool) and info.origin == tool
+        registered_info = passes.get(info.name) if is_of_tool else None
+        if registered_info is not None:
+            passes[info.name] = msgspec.structs.replace(registered_info, summary=info.summary)
+        else:
+            passes[info.name] = info
     return tuple(sorted(passes.values(), key=lambda info: info.name))
 
 
@@ -98,6 +102,7 @@ class CatalogueHandler:
 
     def __init__(self, session: EngineSession, send: Callable[[Frame], None]) -> None:
         self._session, self._send = session, send
+        # The worker's replies and the errors of plug-ins, by the type of the request and the plug-ins.
         self._described: dict[tuple[type, tuple[PluginFile, ...]], Any] = {}
         self._discovery = PassDiscovery()
 

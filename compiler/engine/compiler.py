@@ -56,14 +56,15 @@ class CompilerWorker:
     def __init__(self, channel: Channel, problem: Diagnostic | None = None) -> None:
         """`problem` is the reason why nothing can be compiled, if any; the worker then rejects all requests with it."""
         self._channel, self._problem = channel, problem
+        # A `Compiler` for each graph, by the graph's key; the least recently used first.
         self._compilers: OrderedDict[str, Any] = OrderedDict()
-        self._answers: dict[type, Callable[[Any], Reply]] = {
-            LoadPlugins: _use_plugins,
-            StoreGraph: self._add_graph,
+        self._handlers: dict[type, Callable[[Any], Reply]] = {
+            LoadPlugins: _load_plugins,
+            StoreGraph: self._store_graph,
             CompileGraph: self._compile,
-            CollectRemarks: self._remarks,
-            DescribePasses: _passes,
-            DescribeOps: _ops,
+            CollectRemarks: self._collect_remarks,
+            DescribePasses: _describe_passes,
+            DescribeOps: _describe_ops,
         }
 
     def serve(self) -> None:
@@ -74,7 +75,7 @@ class CompilerWorker:
         if self._problem is not None:
             return FailureReply(self._problem)
         try:
-            return self._answers[type(request)](request)
+            return self._handlers[type(request)](request)
         except BuddyError as error:  # such as a backend that neither this compiler nor a plug-in has
             return FailureReply(error.diagnostic)
         except Exception as error:
@@ -82,7 +83,7 @@ class CompilerWorker:
             what = f"internal error in the compiler: {type(error).__name__}: {error}"
             return FailureReply(Diagnostic(what, todo=REPORT_BUG))
 
-    def _add_graph(self, request: StoreGraph) -> Reply:
+    def _store_graph(self, request: StoreGraph) -> Reply:
         from buddy.compiler.driver.compilation import Compiler
         from buddy.compiler.graph.serialization import from_bytes
 
@@ -95,10 +96,13 @@ class CompilerWorker:
     def _compile(self, request: CompileGraph) -> Reply:
         self._compilers.move_to_end(request.key)
         compiler = self._compilers[request.key]
-        done = None if request.stages else _compile_without_stages(self._channel, compiler, request.recipe)
-        return done or compile_recipe(self._channel, compiler, request.recipe, request.known_texts)
+        if not request.stages:
+            reply = _compile_without_stages(self._channel, compiler, request.recipe)
+            if reply is not None:
+                return reply
+        return compile_recipe(self._channel, compiler, request.recipe, request.known_texts)
 
-    def _remarks(self, request: CollectRemarks) -> Reply:
+    def _collect_remarks(self, request: CollectRemarks) -> Reply:
         self._compilers.move_to_end(request.key)
         return collect_code_remarks(self._compilers[request.key], request.recipe)
 
@@ -126,10 +130,9 @@ def compile_recipe(channel: Channel, compiler: Compiler, recipe: Recipe, known_t
 
     sender, recipe = StageSender(channel, known_texts), recipe.for_backend()
     try:
-        compile_stages = (
-            _compile_to_top_level if backend_named(recipe.backend).takes == "toplevel" else _compile_to_objects
-        )
+        takes_top_level = backend_named(recipe.backend).takes == "toplevel"
         channel.send(Assignments(compiler.assignments(recipe, sender.send_step)))
+        compile_stages = _compile_to_top_level if takes_top_level else _compile_to_objects
         result, artifact = compile_stages(compiler, recipe, sender)
     except CompilationError as error:
         return FailureReply(error.diagnostic, tuple(sender.to_data(stage, text) for stage, text in error.stages))
@@ -189,6 +192,7 @@ class StageSender:
 
     def __init__(self, channel: Channel, known_texts: tuple[str, ...]) -> None:
         self._channel, self._known_texts = channel, set(known_texts)
+        # The stages that have been sent, by their index.
         self._sent: dict[int, Stage] = {}
 
     def send_step(self, step: int) -> None:
@@ -211,21 +215,21 @@ class StageSender:
 
     def stages(self, final: tuple[Stage, ...]) -> tuple[StageData, ...]:
         """Returns the final stages of the compilation, with the text names and line counts of those sent before."""
-        sent = self._sent
-        return tuple(
-            StageData(msgspec.structs.replace(stage, text=sent[stage.index].text, lines=sent[stage.index].lines))
-            for stage in final
-        )
+        stages = []
+        for stage in final:
+            sent = self._sent[stage.index]
+            stages.append(StageData(msgspec.structs.replace(stage, text=sent.text, lines=sent.lines)))
+        return tuple(stages)
 
 
-def _use_plugins(request: LoadPlugins) -> Reply:
+def _load_plugins(request: LoadPlugins) -> Reply:
     from buddy.compiler.graph import plugins
 
     loaded = [*plugins.installed_plugins(), *map(plugins.load_plugin_file, request.plugins)]
     return PluginsLoaded(plugins.plugin_problems(loaded))
 
 
-def _passes(request: Message) -> Reply:
+def _describe_passes(request: Message) -> Reply:
     from buddy.compiler.driver.backends import describe_backends
     from buddy.compiler.graph.plugins import describe_installed
     from buddy.compiler.passes.catalogue import catalogue
@@ -233,7 +237,7 @@ def _passes(request: Message) -> Reply:
     return PassList(tuple(catalogue()), describe_backends(), describe_installed())
 
 
-def _ops(request: Message) -> Reply:
+def _describe_ops(request: Message) -> Reply:
     from buddy.compiler.ops import op_table
 
     return OpList(tuple(op_table()))
@@ -255,6 +259,7 @@ def _warm_up() -> Diagnostic | None:
 
 @serves(CompilerRequest)
 def serve(channel: Channel) -> None:
+    """Runs the process of the compiler worker until the engine closes the channel."""
     started = time.perf_counter()
     faulthandler.enable()
     problem = _warm_up()

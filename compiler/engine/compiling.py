@@ -62,7 +62,9 @@ class CompilationRequest:
     ) -> None:  # fmt: skip
         self._send, self._store, self._kind = send, store, kind
         self._graph, self._recipe, self._request = graph, recipe, request
+        # The step that runs: its index in the recipe, `LOWERING_STEP` or `CODE_STEP`; `None` before the first one.
         self._step: int | None = None
+        # The finished stages, by their index.
         self._stages: dict[int, Stage] = {}
 
     async def result(
@@ -124,7 +126,7 @@ class CompilationRequest:
 
     def _finish(self, done: CompileDone) -> CompileResult:
         stages = (self._graph.fx, *(self._add_stage(data) for data in done.stages))
-        has_stages = bool(done.stages)
+        has_stages = bool(done.stages)  # a compilation without stages has only `fx`
         if has_stages:
             self._pin(self._kind, stages)
         self._send(Compiled(self._request, self._recipe.graph, stages, done.seconds, done.reused, done.remarks))
@@ -137,6 +139,7 @@ class CompilationRequest:
         self._store.pin((kind, self._graph.key), [stage.text for stage in stages])
 
     def _start_step(self, step: int) -> None:
+        """Records the step that starts, and reports the progress."""
         self._step = step
         order = _execution_order(self._recipe)
         done = order.index(step) / len(order)

@@ -84,14 +84,16 @@ class Connection:
 
 
 class _LossProtocol(asyncio.BaseProtocol):
-    """Calls `lost` when the pipe is closed."""
+    """Calls `on_lost` when the pipe is closed."""
 
-    def __init__(self, lost: Callable[[], None]) -> None:
-        self._lost = lost
+    def __init__(self, on_lost: Callable[[], None]) -> None:
+        self._on_lost = on_lost
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._lost()
+        self._on_lost()
 
+
+# ---- processes that connect to the engine ----------------------------------------------------------------------------
 
 _PEER_READ_BYTES = 1 << 20
 # Time limit for a process to be forked and to connect, in seconds.
@@ -102,7 +104,7 @@ _POLL_SECONDS = 0.01
 
 
 class Peer:
-    """A connected process: `pid`, the leader of its own session, which sends messages of `types`."""
+    """A connected process, which leads its own session and sends messages of `types`; `pid` is 0 if it is unknown."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, types: object, pid: int) -> None:
         self._reader, self._writer, self._pid = reader, writer, pid

@@ -104,6 +104,7 @@ class DumpHandler:
 
     def __init__(self, send: Callable[[Frame], None], store: TextStore) -> None:
         self._send, self._store = send, store
+        # By source and arguments, as in `Open`.
         self._opened: dict[tuple[str, tuple[str, ...]], _OpenedDump] = {}
         self.is_dump = False
         self._following: asyncio.Task[None] | None = None
@@ -149,11 +150,12 @@ class DumpHandler:
         path = Path(frame.directory, frame.source)
         key = frame.source, frame.arguments
         previous = self._opened.get(key)
-        reuses = previous is not None and (previous.scan.is_current() or previous.scan.can_continue())
+        scan = previous.scan if previous is not None else None
+        if scan is None or not (scan.is_current() or scan.can_continue()):
+            scan = DumpScan(path, file_format)
         if previous is not None:
             previous.close()
-        opened = _OpenedDump(previous.scan if previous is not None and reuses else DumpScan(path, file_format))
-        self._opened[key] = opened
+        opened = self._opened[key] = _OpenedDump(scan)
         self._store.limit = min(self._store.limit, _TEXT_BYTES)
         try:
             if not opened.scan.is_current():
@@ -227,22 +229,24 @@ class DumpHandler:
         if frame.recipe.skipped_steps:
             await self._send_rerun(opened, frame.recipe, job, start)
             return
-        dump, stages, n_listed, numbers = opened.dump, list[Stage](), 0, StepNumbers()
+        dump, step_numbers = opened.dump, StepNumbers()
+        stages: list[Stage] = []
+        n_listed = 0  # the number of the dump's stages that have been visited
         while True:
             has_ended = opened.has_ended.is_set()
             n_known = len(dump.stages)
             name = dump.graph_name(graph)
             for record in dump.stages[n_listed:n_known]:
-                record.step = numbers.add(record)
+                record.step = step_numbers.add(record)
                 if len(stages) < MAX_STAGES and record.is_of(name):
                     stages.append(client_stage(record, len(stages)))
                     self._send(StageDone(job.request, graph, stages[-1]))
             n_listed = n_known
             if has_ended:
                 break
-            wait = _UPDATE_SECONDS + len(stages) * _SECONDS_PER_STAGE
+            update_seconds = _UPDATE_SECONDS + len(stages) * _SECONDS_PER_STAGE
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(opened.has_ended.wait(), wait)
+                await asyncio.wait_for(opened.has_ended.wait(), update_seconds)
         self._send(Compiled(job.request, graph, tuple(stages), time.monotonic() - start))
 
     async def _send_rerun(self, opened: _OpenedDump, recipe: Recipe, job: Job, start: float) -> None:
@@ -289,12 +293,12 @@ class DumpHandler:
         return None
 
 
-_END = object()
+_NO_MORE_CHUNKS = object()
 
 
 def _advance(chunks: Iterator[None]) -> bool:
     """Indexes one more chunk of a dump. Returns whether there may be more."""
-    return next(chunks, _END) is not _END
+    return next(chunks, _NO_MORE_CHUNKS) is not _NO_MORE_CHUNKS
 
 
 def _graphs(dump: Dump, rows: tuple[NodeRow, ...] = ()) -> tuple[GraphInfo, ...]:
@@ -305,19 +309,18 @@ def _graphs(dump: Dump, rows: tuple[NodeRow, ...] = ()) -> tuple[GraphInfo, ...]
 def _graphs_with_rows(dump: Dump) -> tuple[GraphInfo, ...]:
     """Returns the graphs. The rows of each are the source lines that its first stages name."""
     graphs = []
-    end = time.monotonic() + _ROW_SECONDS
+    deadline = time.monotonic() + _ROW_SECONDS
     for number, name in enumerate(dump.graph_names):
         source_lines: set[str] = set()
-        n_read = 0
         texts: set[str] = set()
         for record in dump.stages_of(number):
-            if n_read >= _ROW_STAGES or time.monotonic() > end:
+            if len(texts) >= _ROW_STAGES or time.monotonic() > deadline:
                 break
-            if record.text not in texts:
-                texts.add(record.text)
-                n_read += 1
-                if record.length < _ROW_BYTES:
-                    source_lines |= all_source_lines(find_source_lines(read_text(dump, record), record.language))
+            if record.text in texts:
+                continue
+            texts.add(record.text)
+            if record.length < _ROW_BYTES:
+                source_lines |= all_source_lines(find_source_lines(read_text(dump, record), record.language))
         rows = source_line_rows(sorted(source_lines)[:_MAX_ROWS])
         graphs.append(GraphInfo(name, rows, entry_phase=DUMP, compared=False))
     return tuple(graphs)

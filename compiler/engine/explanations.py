@@ -81,13 +81,13 @@ class DynamoHandler:
         builder = ReportBuilder()
         self._send(Progress(job.request, f"running {frame.source}", part="script"))
         call_later, put = asyncio.get_running_loop().call_later, process.messages.put_nowait
-        timer = next_report = None
+        timeout = next_report = None
         while True:
             # Times are messages too: `wait_for` would lose a cancellation that arrives with a message.
             answer = await process.messages.get()
             if isinstance(answer, TraceRecord):
                 builder.take(answer)
-                timer = timer or call_later(frame.timeout, put, _TIMED_OUT)
+                timeout = timeout or call_later(frame.timeout, put, _TIMED_OUT)
                 next_report = next_report or call_later(_PROGRESS_SECONDS, put, _REPORT_DUE)
             elif answer is _REPORT_DUE:
                 next_report = None

@@ -55,6 +55,7 @@ class WatchHandler:
         self._opened_at = time.time_ns()
 
     async def watch(self, frame: WatchFiles, job: Job) -> None:
+        """Waits until the content of a file differs from that before the program was opened; then sends which."""
         files = [Path(frame.directory, file) for file in frame.files]
         before = self._states_before_opening(files, await asyncio.to_thread(_read_states, files))
         last_statuses, stable_since = [state.status for state in before], time.monotonic()
@@ -74,15 +75,15 @@ class WatchHandler:
                 # The file is still being written, or was removed briefly.
                 continue
             self._content_hashes.update((path, state.content_hash) for path, state in zip(files, after, strict=True))
-            pairs = zip(frame.files, before, after, strict=True)
-            different = [(name, new) for name, old, new in pairs if old.content_hash != new.content_hash]
-            if different:
+            files_and_states = zip(frame.files, before, after, strict=True)
+            differing = [(name, new) for name, old, new in files_and_states if old.content_hash != new.content_hash]
+            if differing:
                 self._opened_at = read_at
-                changed = tuple(name for name, new in different if new.status)
-                deleted = tuple(name for name, new in different if not new.status)
+                changed = tuple(name for name, new in differing if new.status)
+                deleted = tuple(name for name, new in differing if not new.status)
                 self._send(FilesChanged(job.request, changed, deleted))
                 return
-            before = after
+            before = after  # only the times have changed, such as by `touch`
 
     def _states_before_opening(self, files: Sequence[Path], current: Sequence[_FileState]) -> list[_FileState]:
         """Returns the states of `files` before the program was opened; `current` are their states now.

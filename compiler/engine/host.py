@@ -87,26 +87,13 @@ class Host:
 
     def serve(self) -> None:
         while (request := self._channel.receive()) is not None:
+            # Other messages, such as a `StopRunner` whose request has been answered meanwhile, get no reply.
             if self._problem is not None:
                 self._channel.send(FailureReply(self._problem))
             elif isinstance(request, LoadProgram):
                 self._channel.send(self._load(request))
-            elif isinstance(request, ImportGraph):
-                self._channel.send(self._in_child(request, _import_graph))
-            elif isinstance(request, Execute):
-                self._channel.send(self._in_child(request, run_in_child))
-            elif isinstance(request, PrepareRun):
-                self._channel.send(self._in_child(request, prepare_in_child))
-            elif isinstance(request, ProfileGraph):
-                self._channel.send(self._in_child(request, profile_in_child))
-            elif isinstance(request, CompareGraphNodes):
-                self._channel.send(self._in_child(request, compare_nodes_in_child))
-            elif isinstance(request, ExportProgram):
-                self._channel.send(self._in_child(request, export_in_child))
-            elif isinstance(request, CompileInHost):
-                self._channel.send(self._in_child(request, compile_in_child))
-            elif isinstance(request, CollectRemarksInHost):
-                self._channel.send(self._in_child(request, collect_remarks_in_child))
+            elif type(request) in _CHILD_HANDLERS:
+                self._channel.send(self._handle_in_child(request, _CHILD_HANDLERS[type(request)]))
             elif isinstance(request, ExtractNodes | MakeScript | StartBisection | StartTuning):
                 self._channel.send(self._handle_in_host(request))
 
@@ -173,7 +160,7 @@ class Host:
             self._channel.send(LogText(traceback_of(error)))
             return FailureReply(Diagnostic(str(error), captured.info.name, "choose other nodes"))
 
-    def _in_child(self, request: Any, handle: Callable[[Channel, Any, Any], Reply]) -> Reply:
+    def _handle_in_child(self, request: Any, handle: Callable[[Channel, Any, Any], Reply]) -> Reply:
         """Handles a request about a graph by `handle`, which forks a child process for it."""
         if self._program is None or request.graph >= len(self._program.graphs):
             return _not_loaded(request.graph)
@@ -197,7 +184,22 @@ def _import_graph(channel: Channel, captured: CapturedGraph, _request: ImportGra
     return GraphWithImport(_graph_data(captured))
 
 
+# The functions that handle requests about a graph in a fork of this process; each gets the channel to the engine, the
+# graph and the request.
+_CHILD_HANDLERS: dict[type, Callable[[Channel, Any, Any], Reply]] = {
+    ImportGraph: _import_graph,
+    Execute: run_in_child,
+    PrepareRun: prepare_in_child,
+    ProfileGraph: profile_in_child,
+    CompareGraphNodes: compare_nodes_in_child,
+    ExportProgram: export_in_child,
+    CompileInHost: compile_in_child,
+    CollectRemarksInHost: collect_remarks_in_child,
+}
+
+
 def _load_plugins(request: LoadProgram) -> tuple[Diagnostic, ...]:
+    """Loads the installed plug-ins and those of the request; returns the problems of those that cannot be loaded."""
     from buddy.compiler.graph import plugins
 
     return plugins.plugin_problems([*plugins.installed_plugins(), *map(plugins.load_plugin_file, request.plugins)])
@@ -229,8 +231,8 @@ def _extract(captured: CapturedGraph, request: ExtractNodes) -> CapturedGraph:
 def _make_script(captured: CapturedGraph) -> ScriptMade:
     from buddy.compiler.tools.extract import Subgraph, make_script
 
-    made = make_script(Subgraph(captured.graph, captured.tensors, captured.numbers))
-    return ScriptMade(made.name, made.text, made.values)
+    script = make_script(Subgraph(captured.graph, captured.tensors, captured.numbers))
+    return ScriptMade(script.name, script.text, script.values)
 
 
 def _hash_registrations(program: CapturedProgram, before: dict[registrations.RegistrationKey, object]) -> str:
@@ -337,6 +339,7 @@ _COLLECTOR_THRESHOLDS = (10_000, 20, 20)
 
 @serves(HostRequest)
 def serve(channel: Channel) -> None:
+    """Runs the process of the host until the engine closes the channel."""
     started = time.perf_counter()
     # Python would buffer output to a pipe in blocks; the user expects to see each line as it is printed.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]

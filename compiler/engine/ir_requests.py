@@ -73,6 +73,7 @@ class ReprintHandler:
 
     def __init__(self, store: TextStore, send: Callable[[Frame], None]) -> None:
         self._store, self._send = store, send
+        # The names of generic forms by those of the texts; and the documentation of ops by their names.
         self._forms: dict[str, str] = {}
         self._documentation: dict[str, str] = {}
 
@@ -85,6 +86,7 @@ class ReprintHandler:
         self._send(Reprinted(job.request, frame.text, name, form.line_count))
 
     async def _print_form(self, name: str) -> tuple[str, IndexedText]:
+        """Returns the generic form of the text `name`, and its name in the store. Raises `JobFailed`."""
         text = stored_text(self._store, name)
         answer = await _call_process(
             _GENERIC_FORM, GenericFormRequest(text.content, text.line_sets.tobytes()), GenericForm
@@ -179,13 +181,13 @@ class PassTrialHandler:
             finally:
                 timer.cancel()
             if outcome is timed_out:
-                if time_left <= limit:
+                if time_left <= limit:  # the limit of the whole request, not that of the candidate
                     return reported
                 self._report_failure(job, first + reported, f"not done in {limit:g} s")
                 return reported + 1
             if isinstance(outcome, _TimedOut):
                 continue  # the message of an earlier wait arrived in the same moment
-            if isinstance(outcome, str):
+            if isinstance(outcome, str):  # how the process exited
                 self._report_failure(job, first + reported, f"crashed: {outcome}")
                 return reported + 1
             if isinstance(outcome, TrialStarted):

@@ -44,11 +44,12 @@ class IreeWorker:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
+        # By a hash of program and flags: the stages, numbered from 0, with their texts; the artifact; and the seconds.
         self._results: OrderedDict[str, tuple[list[tuple[Stage, Any]], bytes, float]] = OrderedDict()
-        self._answers: dict[type, Callable[[Any], Reply]] = {
+        self._handlers: dict[type, Callable[[Any], Reply]] = {
             CompileByIree: self._compile,
             DescribeIree: _describe,
-            CheckIreeFlags: _check,
+            CheckIreeFlags: _check_flags,
         }
 
     def serve(self) -> None:
@@ -57,7 +58,7 @@ class IreeWorker:
 
     def _answer(self, request: Message) -> Reply:
         try:
-            return self._answers[type(request)](request)
+            return self._handlers[type(request)](request)
         except IreeMissingError as error:
             return FailureReply(Diagnostic(str(error), "the recipe's backend", INSTALL_COMMAND))
         except Exception as error:
@@ -139,7 +140,7 @@ def _describe(_request: DescribeIree) -> Reply:
     )
 
 
-def _check(request: CheckIreeFlags) -> Reply:
+def _check_flags(request: CheckIreeFlags) -> Reply:
     from buddy.compiler.codegen.iree.compiler import flag_problem
 
     return IreeFlagsChecked(flag_problem(request.flags))
@@ -147,6 +148,7 @@ def _check(request: CheckIreeFlags) -> Reply:
 
 @serves(IreeRequest)
 def serve(channel: Channel) -> None:
+    """Runs the process of the IREE worker until the engine closes the channel."""
     started = time.perf_counter()
     faulthandler.enable()
     channel.send(Ready(time.perf_counter() - started))

@@ -65,6 +65,7 @@ class ProvenanceHandler:
     async def find_origins(self, frame: FindOrigins, job: Job) -> None:
         text = stored_text(self._store, frame.text)
         counts = await asyncio.to_thread(text.nodes_of_lines, frame.first, frame.last)
+        # `counts` has the numbers of direct and of derived lines of each node.
         ordered = sorted(counts.items(), key=lambda item: (-item[1][0], -item[1][1]))
         origins = tuple(LineOrigins(node, direct, derived) for node, (direct, derived) in ordered)
         self._send(OriginsFound(job.request, frame.text, origins, text.line_count))
@@ -106,19 +107,20 @@ def _trace(name: str, text: IndexedText, frame: FollowNode) -> NodeTrace:
     lines_from_node = list(text.lines_from_node(frame.node))
     derived_count = sum(is_derived for _, is_derived in lines_from_node)
     first_lines = list(islice(sorted(lines_from_node, key=lambda pair: pair[1]), frame.limit))
-    lines, marks = tuple(line for line, _ in first_lines), tuple(is_derived for _, is_derived in first_lines)
+    lines = tuple(line for line, _ in first_lines)
+    derived_flags = tuple(is_derived for _, is_derived in first_lines)
     excerpts = tuple(excerpt_of(text, line) for line in lines)
-    return NodeTrace(name, len(lines_from_node) - derived_count, derived_count, lines, marks, excerpts)
+    return NodeTrace(name, len(lines_from_node) - derived_count, derived_count, lines, derived_flags, excerpts)
 
 
 def _jumps_around(text: IndexedText, line: int) -> tuple[tuple[tuple[int, int], ...], int, int]:
     """Returns the jumps in the assembly function that contains `line`, and its first and last line."""
-    functions = (function for function in regions.symbols(text, "asm") if function.first <= line <= function.last)
-    function = next(functions, None)
+    functions = regions.symbols(text, "asm")
+    function = next((function for function in functions if function.first <= line <= function.last), None)
     if function is None:
         return (), 0, 0
-    pairs = jumps([text.line(number) for number in range(function.first, function.last + 1)], function.first)
-    return tuple(pairs[:_MAX_JUMPS]), function.first, function.last
+    function_lines = [text.line(number) for number in range(function.first, function.last + 1)]
+    return tuple(jumps(function_lines, function.first)[:_MAX_JUMPS]), function.first, function.last
 
 
 def _compare_with_disk(text: PythonText) -> tuple[DiskState, tuple[tuple[int, int], ...]]:

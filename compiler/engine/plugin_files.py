@@ -37,8 +37,8 @@ def resolve_plugins(plugins: Sequence[PluginFile], directory: str) -> tuple[tupl
         try:
             current = hash_plugin_file(plugin.path, directory)
         except OSError as error:
-            why = error.strerror or type(error).__name__
-            raise JobFailed(Diagnostic(f"plug-in {plugin.path}: {why}", plugin.path, "check the path")) from error
+            reason = error.strerror or type(error).__name__
+            raise JobFailed(Diagnostic(f"plug-in {plugin.path}: {reason}", plugin.path, "check the path")) from error
         if plugin.hash not in ("", current.hash):
             notes.append(f"plug-in {plugin.path} has changed since the recipe was written")
         resolved.append(msgspec.structs.replace(current, passes=plugin.passes))

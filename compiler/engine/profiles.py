@@ -8,11 +8,10 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec.structs import replace
 
 from buddy.compiler.protocol import CompareNodes, NodesCompared, Profile, Profiled, Progress, Stage
-from buddy.compiler.protocol.profile import HotSpot, Peak, ProfileReport, Sampling
+from buddy.compiler.protocol.profile import Peak, ProfileReport, Sampling
 from buddy.compiler.protocol.text.lines import IndexedText
 from buddy.compiler.protocol.text.store import TextStore
 from buddy.compiler.protocol.worker_messages import CompareGraphNodes, ProfileGraph, StopRunner
@@ -34,23 +33,20 @@ _INSTRUCTION = re.compile(r" +([0-9a-f]+)  (.*)")
 
 def locate_instructions(sampling: Sampling, text: IndexedText) -> Sampling:
     """Returns `sampling` with the text, line and nodes of each instruction that the assembly `text` contains."""
-    spots_by_address = {(spot.function, spot.offset): spot for spot in sampling.spots}
+    # The hot spots by function and offset in it.
+    spots = {(spot.function, spot.offset): spot for spot in sampling.spots}
     functions = {spot.function for spot in sampling.spots}
-    located: dict[tuple[str, int], HotSpot] = {}
-    function = ""
+    current_function = ""
     for number, line in enumerate(text.content.split("\n")):
-        if name := _FUNCTION.match(line):
-            function = name[1]
-        elif function in functions and (instruction := _INSTRUCTION.match(line)):
-            key = function, int(instruction[1], 16)
-            if key in spots_by_address:
-                nodes = tuple(text.nodes_of_lines(number, number))
+        if function := _FUNCTION.match(line):
+            current_function = function[1]
+        elif current_function in functions and (instruction := _INSTRUCTION.match(line)):
+            address = current_function, int(instruction[1], 16)
+            if address in spots:
                 instruction_text = " ".join(instruction[2].split())
-                located[key] = msgspec.structs.replace(
-                    spots_by_address[key], text=instruction_text, line=number, nodes=nodes
-                )
-    spots = tuple(located.get(key, spot) for key, spot in spots_by_address.items())
-    return msgspec.structs.replace(sampling, spots=spots)
+                nodes = tuple(text.nodes_of_lines(number, number))
+                spots[address] = replace(spots[address], text=instruction_text, line=number, nodes=nodes)
+    return replace(sampling, spots=tuple(spots.values()))
 
 
 # Run by name: importing it here would load LLVM into the engine.
@@ -66,6 +62,7 @@ class ProfileHandler:
 
     def __init__(self, session: EngineSession, send: Callable[[Frame], None], store: TextStore) -> None:
         self._session, self._send, self._store = session, send, store
+        # The measured peak rates, by the number of threads.
         self._peaks: dict[int, Peak] = {}
 
     async def profile(self, frame: Profile, job: Job) -> None:
@@ -82,7 +79,7 @@ class ProfileHandler:
         report: ProfileReport = replace(measured.report, peak=peak)
         report = replace(report, sampling=await self._locate(report.sampling, plain.stages))
         note = peak_note(report) if frame.peak else ""
-        if note:
+        if note:  # measures the rates again for the next profile
             self._peaks.pop(recipe.threads, None)
             report = replace(report, notes=(*report.notes, note))
         self._send(Profiled(job.request, report))

@@ -80,8 +80,8 @@ class OpenedProgram:
 
     def extract_of(self, graph: int, nodes: tuple[str, ...]) -> int | None:
         """Returns the number of the subgraph that consists of `nodes` of graph number `graph`, or `None`."""
-        first = len(self.graphs) - len(self.extracts)
-        numbers = {extract: number for number, extract in enumerate(self.extracts, first)}
+        first_number = len(self.graphs) - len(self.extracts)
+        numbers = {extract: number for number, extract in enumerate(self.extracts, first_number)}
         return numbers.get((graph, nodes))
 
     def with_import(self, graph: int, record: GraphRecord) -> OpenedProgram:
@@ -187,6 +187,7 @@ class Programs:
 
 
 def _matches(key: ProgramKey, recipe: Recipe) -> bool:
+    """Returns whether a recipe names the program of `key`; one without a source names every program."""
     return not recipe.source or (key.source, key.arguments) == (recipe.source, recipe.arguments)
 
 

@@ -114,8 +114,8 @@ def end_engine(name: str) -> int:
 def _is_engine(pid: int, path: Path) -> bool:
     """Returns whether process `pid` is still the engine that listens at `path`."""
     with contextlib.suppress(OSError):
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        return os.fsencode(path) in words and _ENGINE.encode() in words
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        return os.fsencode(path) in arguments and _ENGINE.encode() in arguments
     return False
 
 
@@ -147,8 +147,8 @@ def _start_engine(path: Path, patience: float) -> socket.socket | None:
         listener.listen(4)
         with log_path(path).open("ab") as log:
             os.chmod(log.fileno(), 0o600)
-            words = (str(listener.fileno()), str(path), f"{patience:g}")
-            start_detached(f"{_ENGINE}:serve_socket", words, log, keep=(listener.fileno(),))
+            arguments = (str(listener.fileno()), str(path), f"{patience:g}")
+            start_detached(f"{_ENGINE}:serve_socket", arguments, log, keep=(listener.fileno(),))
         return _connect(path)
 
 
@@ -226,6 +226,6 @@ def _wait_until_closed(engine: socket.socket) -> bool:
 
 def _write(target: int, data: bytes) -> None:
     """Writes all of `data` to a file descriptor."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(target, view) :]
+    unwritten = memoryview(data)
+    while unwritten:
+        unwritten = unwritten[os.write(target, unwritten) :]

@@ -120,9 +120,8 @@ class SavedPrograms:
         for text in saved.texts:
             store_text(self._store, text)
         stages = (graph.fx, *saved.stages)
-        reused = len(stages)
         return CompileResult(
-            stages, saved.artifact, saved.assignments, saved.remarks, saved.seconds, reused, has_stages
+            stages, saved.artifact, saved.assignments, saved.remarks, saved.seconds, len(stages), has_stages
         )
 
     def save_result(self, program: OpenedProgram, graph: GraphRecord, recipe: Recipe, result: CompileResult) -> None:
@@ -146,8 +145,11 @@ class SavedPrograms:
         if (waiting := self._waiting.pop(graph.key, None)) is not None:
             waiting[1].cancel()
         timer = asyncio.get_running_loop().call_later(SAVE_SECONDS, self._write_waiting, graph.key)
-        key = graph, recipe, result.has_stages
-        self._waiting[graph.key] = (lambda: _write_compilation(*key, saved)), timer
+
+        def write() -> None:
+            _write_compilation(graph, recipe, result.has_stages, saved)
+
+        self._waiting[graph.key] = write, timer
 
     def _write_waiting(self, graph: str) -> None:
         """Writes the waiting compilation of a graph in a thread."""
@@ -156,7 +158,7 @@ class SavedPrograms:
         self._write_in_thread(write)
 
     def _write_in_thread(self, write: Callable[[], None]) -> None:
-        task = asyncio.get_running_loop().create_task(_in_thread(write))
+        task = asyncio.get_running_loop().create_task(_run_in_thread(write))
         self._writing.add(task)
         task.add_done_callback(self._writing.discard)
 
@@ -167,7 +169,7 @@ def _text_data(name: str, text: IndexedText) -> TextData:
     return TextData(name, text.content, line_sets, text.sets, text.derived, machine.content, machine.sizes)
 
 
-async def _in_thread(write: Callable[[], None]) -> None:
+async def _run_in_thread(write: Callable[[], None]) -> None:
     await asyncio.to_thread(write)
 
 

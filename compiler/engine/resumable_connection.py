@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from buddy.compiler.protocol.connection import Frame
 
 
-def serve_socket(*words: str) -> int:
+def serve_socket(*arguments: str) -> int:
     """Serves one client and returns the exit code; removes the socket's file, and the log if the code is 0.
 
-    `words` are the file descriptor of the listening socket, its path, and the seconds without a connection after which
-    the engine exits.
+    `arguments` are the file descriptor of the listening socket, its path, and the seconds without a connection after
+    which the engine exits.
     """
-    descriptor, path, patience = int(words[0]), Path(words[1]), float(words[2])
+    descriptor, path, patience = int(arguments[0]), Path(arguments[1]), float(arguments[2])
     os.set_inheritable(descriptor, False)
     # Only warnings, whatever the client's log level, and no output of the script: the file grows while the engine runs.
     handler = logging.StreamHandler(sys.stderr)
@@ -128,7 +128,7 @@ class ResumableConnection:
     # ---- links --------------------------------------------------------------------------------------------------
 
     async def _accept_link(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Resumes over a new link and aborts the previous one, which may be dead without notice."""
+        """Resumes the stream over a new link, and aborts the previous link, which may be dead without notice."""
         try:
             received_count, data = await asyncio.wait_for(_read_greeting(reader), _GREETING_SECONDS)
             missing_records = self._stream.resume(received_count)
@@ -143,7 +143,7 @@ class ResumableConnection:
         await self._listen(reader, writer, data)
 
     async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, data: bytes) -> None:
-        """Receives records over a link until it ends, starting with `data`, which came with the greeting."""
+        """Receives records over a link until it ends, or another link replaces it; `data` came with the greeting."""
         try:
             while self._link is writer:
                 if payload := self._stream.feed(data):

@@ -49,6 +49,7 @@ class RunValues:
         self._send = send
         self._base: tempfile.TemporaryDirectory[str] | None = None
         self._count = 0
+        # The folder of each graph's latest run, by the number of the graph.
         self._runs: dict[int, Path] = {}
 
     def new_folder(self) -> Path:
@@ -85,11 +86,11 @@ class RunValues:
     async def fetch_values(self, frame: FetchValues, job: Job) -> None:
         kinds = ("output", "eager") if frame.kind == "difference" else (frame.kind,)
         files = [self._file(frame.graph, kind, frame.name) for kind in kinds]
-        self._send(await _in_thread(_window, files, frame, frame.name))
+        self._send(await _compute_in_thread(_window, files, frame, frame.name))
 
     async def map_differences(self, frame: MapDifferences, job: Job) -> None:
         files = [self._file(frame.graph, kind, frame.name) for kind in ("output", "eager")]
-        self._send(await _in_thread(_difference_map, files, frame, frame.name))
+        self._send(await _compute_in_thread(_difference_map, files, frame, frame.name))
 
     def _entries(self, graph: int) -> list[dict[str, Any]]:
         """Returns the index of the tensors of a graph's latest run. Raises `JobFailed`."""
@@ -123,8 +124,14 @@ def _tensor(entry: dict[str, Any]) -> RunTensor:
     return RunTensor(entry["kind"], entry["name"], entry["dtype"], tuple(entry["shape"]), bool(entry["file"]))
 
 
-async def _in_thread(compute: Callable[[list[Any], Any], Any], files: list[Path], frame: Frame, name: str) -> Any:
-    """Calls `compute` with the arrays in `files` and `frame` in a thread, so that the event loop is not blocked."""
+async def _compute_in_thread(
+    compute: Callable[[list[Any], Any], Any], files: list[Path], frame: Frame, name: str
+) -> Any:
+    """Calls `compute` with the arrays in `files` and `frame` in a thread, so that the event loop is not blocked.
+
+    `name` is the tensor's, for messages. Raises `JobFailed` for an invalid slice, arrays of different shapes, or a file
+    that was deleted.
+    """
 
     def work() -> Any:
         import numpy as np
@@ -147,33 +154,33 @@ async def _in_thread(compute: Callable[[list[Any], Any], Any], files: list[Path]
 
 def parse_index(text: str, shape: Sequence[int]) -> Index:
     """Parses an index of a tensor, as in `tensor[...]`. Raises `ValueError` for an index that does not fit `shape`."""
-    words = [word.strip() for word in text.strip().removeprefix("[").removesuffix("]").split(",") if word.strip()]
-    if words.count("...") > 1:
+    unbracketed = text.strip().removeprefix("[").removesuffix("]")
+    parts = [part.strip() for part in unbracketed.split(",") if part.strip()]
+    if parts.count("...") > 1:
         raise ValueError("... may occur once")
-    if "..." in words:
-        ellipsis = words.index("...")
-        words[ellipsis : ellipsis + 1] = [":"] * (len(shape) - len(words) + 1)
-    if len(words) > len(shape):
-        raise ValueError(f"{len(words)} dims are sliced, the tensor has {len(shape)}")
-    words += [":"] * (len(shape) - len(words))
-    return tuple(_parse_part(word, dim, size) for dim, (word, size) in enumerate(zip(words, shape, strict=True)))
+    if "..." in parts:
+        ellipsis = parts.index("...")
+        parts[ellipsis : ellipsis + 1] = [":"] * (len(shape) - len(parts) + 1)
+    if len(parts) > len(shape):
+        raise ValueError(f"{len(parts)} dims are sliced, the tensor has {len(shape)}")
+    parts += [":"] * (len(shape) - len(parts))
+    return tuple(_parse_part(part, dim, size) for dim, (part, size) in enumerate(zip(parts, shape, strict=True)))
 
 
-def _parse_part(word: str, dim: int, size: int) -> int | slice:
+def _parse_part(part: str, dim: int, size: int) -> int | slice:
     """Parses the index or slice of dim `dim`, which has `size` elements. Raises `ValueError`."""
-    parts = word.split(":")
     try:
-        numbers = [int(part) if part.strip() else None for part in parts]
+        numbers = [int(number) if number.strip() else None for number in part.split(":")]
     except ValueError:
-        raise ValueError(f"{word!r} is neither an index nor a slice of dim {dim}") from None
+        raise ValueError(f"{part!r} is neither an index nor a slice of dim {dim}") from None
     if len(numbers) == 1 and numbers[0] is not None:
         if not -size <= numbers[0] < size:
             raise ValueError(f"index {numbers[0]} is out of range for dim {dim} of size {size}")
         return numbers[0] % size
     if numbers[2:] == [0]:
-        raise ValueError(f"the step of {word!r} is 0")
+        raise ValueError(f"the step of {part!r} is 0")
     if len(numbers) > 3:
-        raise ValueError(f"{word!r} is not a slice of dim {dim}")
+        raise ValueError(f"{part!r} is not a slice of dim {dim}")
     return slice(*numbers)
 
 
@@ -190,6 +197,7 @@ class _Matrix:
             raise _ShapeMismatchError("the output and eager's have different shapes")
         index = parse_index(slices, shape)
         self.views = [array[index] for array in arrays]
+        # The indices of the elements in each dim that is sliced; dims with a single index do not remain.
         ranges = [
             range(*part.indices(size)) for part, size in zip(index, shape, strict=True) if isinstance(part, slice)
         ]
@@ -225,7 +233,8 @@ def _window(arrays: list[np.ndarray], frame: FetchValues) -> Values:
     cells = []
     for number in range(row, end):
         parts = [matrix.row(view, number)[column:right] for view in matrix.views]
-        cells.append(tuple(map(_element, (parts[0] if len(parts) == 1 else _subtract(*parts)).tolist())))
+        elements = parts[0] if len(parts) == 1 else _subtract(*parts)
+        cells.append(tuple(map(_element, elements.tolist())))
     names = tuple(matrix.row_name(number) for number in range(row, end))
     return Values(
         frame.request, matrix.height, matrix.width, row, column, tuple(cells), names, matrix.column_names(column, right)
@@ -269,9 +278,9 @@ def _difference_map(arrays: list[np.ndarray], frame: MapDifferences) -> Differen
     ours, theirs = (view.reshape(matrix.height, matrix.width) for view in matrix.views)
     blocks = []
     for top, bottom in pairwise(row_starts):
-        difference = np.abs(_subtract(ours[top:bottom], theirs[top:bottom])).max(axis=0)
-        worst = np.nan_to_num(difference, nan=math.inf, posinf=math.inf)
-        blocks.append(tuple(float(worst[left:right].max()) for left, right in pairwise(column_starts)))
+        column_maxima = np.abs(_subtract(ours[top:bottom], theirs[top:bottom])).max(axis=0)
+        column_maxima = np.nan_to_num(column_maxima, nan=math.inf, posinf=math.inf)
+        blocks.append(tuple(float(column_maxima[left:right].max()) for left, right in pairwise(column_starts)))
     return DifferenceMap(frame.request, tuple(blocks), tuple(row_starts), tuple(column_starts))
 
 

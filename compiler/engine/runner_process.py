@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 def _progress_to(channel: Channel) -> Callable[[str, float], None]:
-    """Returns a function that reports an activity, and the fraction of it that is done."""
+    """Returns a function that reports an activity, and the fraction of it that is done (-1 if it is unknown)."""
     return lambda what, done: channel.send(Activity(what, done))
 
 
@@ -111,7 +111,7 @@ def run_in_child(channel: Channel, captured: CapturedGraph, request: Execute) ->
 def prepare_in_child(channel: Channel, captured: CapturedGraph, request: PrepareRun) -> Reply:
     """Computes and saves what the verdict of a run needs, in a child; does nothing for a small program.
 
-    Its verdict takes less time than a child.
+    The verdict of a small program takes less time than starting a child.
     """
     from buddy.compiler.runtime.saved_spreads import may_be_saved
 
@@ -141,7 +141,7 @@ def export_in_child(channel: Channel, captured: CapturedGraph, request: ExportPr
     """Exports a compiled program in a child, which generates code for the requested target."""
     reply = reply_in_child(channel, lambda to_host: _export(to_host, captured, request), _EXPORT_FAILURES)
     # A child that was killed leaves its temporary folder.
-    remove_leftovers(_folder(request).parent, EXPORT)
+    remove_leftovers(_export_folder(request).parent, EXPORT)
     return reply
 
 
@@ -173,13 +173,13 @@ def _export(channel: Channel, captured: CapturedGraph, request: ExportProgram) -
     program = CompiledProgram(
         captured, recipe, artifact, request.assignments, request.llvm_ir, request.mlir, origin, request.command
     )
-    folder = _folder(request)
+    folder = _export_folder(request)
     order = ExportOrder(folder, request.name or c_name(split_source(source).stem), request.kinds, request.force)
     files = export(program, order, lambda what: channel.send(Activity(what)))
     return ProgramExported(str(folder), tuple(files))
 
 
-def _folder(request: ExportProgram) -> Path:
+def _export_folder(request: ExportProgram) -> Path:
     """Returns the absolute path of the folder to export to."""
     return Path(request.directory, Path(request.folder).expanduser()).absolute()
 

@@ -144,6 +144,7 @@ class Server:
         self._watching = WatchHandler(self._send)
         self._jobs = RequestJobs(self._send)
         self._has_greeted = False
+        # A decoder for each output stream of a worker, by the names of both.
         self._utf8_decoders: dict[str, codecs.IncrementalDecoder] = {}
         self._decoder = FrameDecoder(ClientFrame)
 
@@ -170,8 +171,8 @@ class Server:
         """Runs `conversation` until it ends, the connection is lost, or a signal ends the engine."""
         conversation_task = asyncio.ensure_future(conversation)
         lost_task = asyncio.ensure_future(self._connection.lost.wait())
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            asyncio.get_running_loop().add_signal_handler(number, self._connection.lost.set)
+        for signal_number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(signal_number, self._connection.lost.set)
         await asyncio.wait([conversation_task, lost_task], return_when=asyncio.FIRST_COMPLETED)
         lost_task.cancel()
         if not conversation_task.done():
@@ -209,6 +210,7 @@ class Server:
     # ---- requests ------------------------------------------------------------------------------------------------
 
     def _answer(self, frame: Any) -> None:
+        """Answers a frame of the client at once, or starts a job for it."""
         if isinstance(frame, Hello):
             return
         if isinstance(frame, Ping):
@@ -268,13 +270,8 @@ class Server:
             ExplainDynamo: self._dynamo.explain_dynamo,
         }
         handler = self._dump_handler_of(frame) or handlers[type(frame)]
-        request_name = _NATIVE_ONLY.get(type(frame), "")
-        if (
-            request_name
-            and not frame.recipe.runs_passes
-            and (type(frame), frame.recipe.backend) != (CompareNodes, INDUCTOR)
-        ):
-            handler = reject_other_backends(request_name)
+        if not _supports_backend(frame):
+            handler = reject_other_backends(_NATIVE_ONLY[type(frame)])
         return lambda job: handler(frame, job), _slot(frame)
 
     def _dump_handler_of(self, frame: Frame) -> Callable[[Any, Job], Any] | None:
@@ -309,8 +306,8 @@ class Server:
         from buddy.compiler.protocol.presets import presets
 
         plugins, _ = resolve_plugins(frame.plugins, frame.directory)
-        of_plugins, notes = await presets_of_plugins(plugins)
-        self._send(Presets(frame.request, (*presets().values(), *of_plugins), notes))
+        plugin_presets, notes = await presets_of_plugins(plugins)
+        self._send(Presets(frame.request, (*presets().values(), *plugin_presets), notes))
 
     # ---- sending -------------------------------------------------------------------------------------------------
 
@@ -354,6 +351,13 @@ _NATIVE_ONLY: dict[type, str] = {
     Tune: "tuning",
     ExplainCode: "a list of LLVM's remarks",
 }
+
+
+def _supports_backend(frame: Any) -> bool:
+    """Returns whether a request applies to the code of the backend that its recipe names, if it has a recipe."""
+    if type(frame) not in _NATIVE_ONLY or frame.recipe.runs_passes:
+        return True
+    return isinstance(frame, CompareNodes) and frame.recipe.backend == INDUCTOR
 
 
 def _slot(frame: Frame) -> Any:

@@ -93,8 +93,9 @@ class EngineSession:
         self.host = EngineWorker("host", "buddy.compiler.engine.host:serve", HostMessage, listener)
         self.compiler = CompilerClient(send, listener)
         self.backends = BackendWorkers(send, listener)
-        # The generation of the host that has loaded a program, and the program's key; `None` if loading it failed.
-        self._in_host: tuple[int, ProgramKey | None] = (0, None)
+        # The generation of the host that has loaded a program, or tried to, and the program's key, `None` if loading
+        # it failed.
+        self._loaded_in_host: tuple[int, ProgramKey | None] = (0, None)
         # Whether the host's program is one that an earlier session captured, which can only be run.
         self._is_reused = False
         self._saved = SavedPrograms(store)
@@ -120,7 +121,7 @@ class EngineSession:
 
     async def open(self, frame: Open, job: Job) -> None:
         """Loads a program, and sends its graphs; before that, those of an earlier session if they are saved."""
-        plugins, changed = resolve_plugins(frame.plugins, frame.directory)
+        plugins, plugin_notes = resolve_plugins(frame.plugins, frame.directory)
         shapes, frontend, trusts = frame.shapes, frame.frontend, frame.trusts
         key = ProgramKey(frame.source, frame.arguments, frame.directory, plugins, shapes, frontend, trusts)
         has_ended, known_graph = asyncio.Event(), b""
@@ -140,7 +141,7 @@ class EngineSession:
             has_ended.set()
         self.values.clear()
         graphs = tuple(record.info for record in program.graphs)
-        notes = (*changed, *program.notes)
+        notes = (*plugin_notes, *program.notes)
         self._send(Captured(job.request, graphs, notes, program.seconds, plugins, program.files))
 
     async def _restore(self, key: ProgramKey, job: Job) -> bytes:
@@ -178,10 +179,10 @@ class EngineSession:
         `saves` says whether to save the program on disk. The graph that `known_graph` describes is not captured again
         if the program still computes the same results.
         """
-        if self._in_host[0] == self.host.generation and self.host.is_ready:
+        if self._loaded_in_host[0] == self.host.generation and self.host.is_ready:
             await self.host.restart("new host for the next program")
         await self._wait_for_host(job)
-        self._in_host = (self.host.generation, None)
+        self._loaded_in_host = (self.host.generation, None)
         self._progress(job, "running the script", part="script")
         started_at = time.time()
         try:
@@ -190,7 +191,7 @@ class EngineSession:
         except JobFailed:
             self._replace_host()
             raise
-        self._in_host, self._is_reused = (self.host.generation, key), loaded.is_reused
+        self._loaded_in_host, self._is_reused = (self.host.generation, key), loaded.is_reused
         self._store_texts(loaded.graphs)
         program = program_of(key, loaded)
         self._pin_graph_texts(program)
@@ -199,12 +200,13 @@ class EngineSession:
         return program
 
     def _pin_graph_texts(self, program: OpenedProgram) -> None:
+        """Pins the texts of the first stage and of the code of each graph, instead of those of an earlier loading."""
         names = [name for record in program.graphs for name in (record.fx.text, record.info.code)]
         self._store.pin(("fx", program.key), names)
 
     def _replace_host(self) -> None:
         """Starts a new host, which is ready when the user has corrected the script."""
-        if self._in_host[0] == self.host.generation:
+        if self._loaded_in_host[0] == self.host.generation:
             self.host.kill("new host for the next attempt")
 
     async def _wait_for_host(self, job: Job) -> None:
@@ -247,23 +249,24 @@ class EngineSession:
         `resend` is set. The texts are stored until the next compilation of that `kind`. Without `needs_stages`, the
         result may have none. `meanwhile` is called if the compiler worker compiles, and has ended when this returns.
         """
-        other = self.backends.compiler_of(recipe)
-        if other is not None and other.needs_program:
+        other_compiler = self.backends.compiler_of(recipe)
+        needs_program = other_compiler is not None and other_compiler.needs_program
+        if needs_program:
             program = await self._running_program(recipe)
         program = await self._with_import(program, recipe, job)
         graph = program.graph_of(recipe)
-        compilation_class = other.compilation if other is not None else CompilationRequest
+        compilation_class = other_compiler.compilation if other_compiler is not None else CompilationRequest
         compilation = compilation_class(send or self._send, self._store, graph, recipe, job.request, kind)
         async with self._compiling:
-            cached, is_saved = await self._known_result(program, graph, recipe, needs_stages)
-            resend |= is_saved and send is None
+            cached, is_from_disk = await self._known_result(program, graph, recipe, needs_stages)
+            resend |= is_from_disk and send is None  # the client has not seen these stages
             if cached is not None:
                 job.started = True
                 if resend:
                     self._send_cached(cached, recipe, job)
                     self._store.pin((kind, graph.key), [stage.text for stage in cached.stages])
                 return cached
-            if other is not None and other.needs_program:
+            if needs_program:
                 job.started = True
                 result = await self._compile_in_host(compilation, program, recipe, job)
             else:
@@ -272,11 +275,11 @@ class EngineSession:
                     if graph.registrations:
                         result = await self._compile_in_host(compilation, program, recipe, job)
                     else:
-                        needs_stages |= other is not None
+                        needs_stages |= other_compiler is not None
                         compiling = self._compile_in_worker(compilation, program, recipe, job, needs_stages)
-                        result = await _alongside(compiling, meanwhile if other is None else None)
-        if other is not None:
-            result = await other.finish(compilation, result, job)
+                        result = await _run_alongside(compiling, meanwhile if other_compiler is None else None)
+        if other_compiler is not None:
+            result = await other_compiler.finish(compilation, result, job)
         self._results.put(graph.key, recipe, result)
         if kind == "main":
             self._saved.save_result(program, graph, recipe, result)
@@ -289,10 +292,11 @@ class EngineSession:
 
         Its texts are stored. With `needs_stages`, it has stages.
         """
-        for has_stages in (True,) if needs_stages else (False, True):
+        allowed_kinds = (True,) if needs_stages else (False, True)
+        for has_stages in allowed_kinds:
             if (result := self._cached_result(graph, recipe, has_stages)) is not None:
                 return result, False
-        for has_stages in (True,) if needs_stages else (False, True):
+        for has_stages in allowed_kinds:
             if (result := await self._saved.find_result(program, graph, recipe, has_stages)) is not None:
                 self._results.put(graph.key, recipe, result)
                 return result, True
@@ -423,8 +427,8 @@ class EngineSession:
         and in a host that must first load the program. An error is not reported: the run computes the same again.
         """
         recipe = frame.recipe
-        other_reference = recipe.precision != F32 or recipe.precisions or frame.runtimes
-        if other_reference or self._in_host != (self.host.generation, program.key):
+        has_other_reference = recipe.precision != F32 or recipe.precisions or frame.runtimes
+        if has_other_reference or self._loaded_in_host != (self.host.generation, program.key):
             return
         async with self.host.lock:
             request = PrepareRun(recipe.graph, recipe.threads, frame.timeout, frame.inputs)
@@ -462,28 +466,24 @@ class EngineSession:
         program = self.programs.find(recipe)
         assert program is not None
         self._store_texts((data,))
-        program_with_extract = program.with_extract(recipe.graph, nodes, data)
-        self.programs.add(program_with_extract)
-        record = program_with_extract.graphs[-1]
-        self._store.pin(
-            ("fx", program_with_extract.key, len(program_with_extract.graphs)), [record.fx.text, record.info.code]
-        )
-        return len(program_with_extract.graphs) - 1
+        extended = program.with_extract(recipe.graph, nodes, data)
+        self.programs.add(extended)
+        record = extended.graphs[-1]
+        self._store.pin(("fx", extended.key, len(extended.graphs)), [record.fx.text, record.info.code])
+        return len(extended.graphs) - 1
 
     def _store_texts(self, graphs: Sequence[CapturedGraphData]) -> None:
         for data in graphs:
             store_text(self._store, data.fx.text)
             store_text(self._store, data.code)
 
-    async def _reload_in_host(
-        self, program: OpenedProgram, recipe: Recipe, job: Job, only_runs: bool = False
-    ) -> None:  # fmt: skip
+    async def _reload_in_host(self, program: OpenedProgram, recipe: Recipe, job: Job, only_runs: bool = False) -> None:
         """Loads the program in the host unless the host has loaded it.
 
         Unless `only_runs` says that the request only runs compiled code, the host must have captured the graph, not
         reused that of an earlier session. Raises `JobFailed` if the graph of `recipe` has changed.
         """
-        if self._in_host == (self.host.generation, program.key) and (only_runs or not self._is_reused):
+        if self._loaded_in_host == (self.host.generation, program.key) and (only_runs or not self._is_reused):
             self._check_same_graph(self.programs.latest(program.key) or program, program, recipe)
             return
         reloaded = await self._load(program.key, job)
@@ -496,11 +496,11 @@ class EngineSession:
 
     def _check_same_graph(self, loaded: OpenedProgram, program: OpenedProgram, recipe: Recipe) -> None:
         """Raises `JobFailed` if the graph of `recipe` in `program` is not the same as in `loaded`."""
-        key = program.graph_of(recipe).key
-        keys = [record.key for record in loaded.graphs[recipe.graph : recipe.graph + 1]]
+        loaded_keys = [record.key for record in loaded.graphs[recipe.graph : recipe.graph + 1]]
         # A graph with its import by another frontend has another key than the captured graph.
-        keys += [record.key for name in keys if (record := self.programs.imports.get(name)) is not None]
-        if key not in keys:
+        imports = [self.programs.imports.get(key) for key in loaded_keys]
+        loaded_keys += [record.key for record in imports if record is not None]
+        if program.graph_of(recipe).key not in loaded_keys:
             what = f"{program.key.source} now has other graphs than when it was opened"
             raise JobFailed(Diagnostic(what, program.key.source, "open it again, then compile and run"))
 
@@ -520,21 +520,21 @@ _HOST_EXITED_IN_RUN = Diagnostic(
 )
 
 
-async def _alongside(
+async def _run_alongside(
     work: Coroutine[Any, Any, CompileResult], meanwhile: Callable[[], Awaitable[None]] | None
 ) -> CompileResult:
     """Returns the result of `work`, when `meanwhile` has ended too; if `work` fails, `meanwhile` is cancelled."""
     if meanwhile is None:
         return await work
-    other = asyncio.ensure_future(meanwhile())
+    meanwhile_task = asyncio.ensure_future(meanwhile())
     try:
         result = await work
-        await other
+        await meanwhile_task
         return result
     finally:
-        if not other.done():
-            other.cancel()
-            await asyncio.wait([other])
+        if not meanwhile_task.done():
+            meanwhile_task.cancel()
+            await asyncio.wait([meanwhile_task])
 
 
 def _describe_load_crash(key: ProgramKey) -> Diagnostic:

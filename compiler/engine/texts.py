@@ -82,7 +82,7 @@ class TextHandler:
     async def find_main_line(self, frame: FindMainLine, job: Job) -> None:
         """Sends the pages around the line that represents a node, then the number of the line."""
         text = self._find(frame.text)
-        line = await asyncio.to_thread(_own_line, text, (frame.node, *frame.otherwise))
+        line = await asyncio.to_thread(_representing_line, text, (frame.node, *frame.otherwise))
         page = max(1, min(frame.page, _MAX_WINDOW_LINES))
         first = max(0, line - frame.around) // page
         last = min(max(0, line) + frame.around, text.line_count - 1) // page
@@ -118,7 +118,7 @@ class TextHandler:
             if content is None:
                 continue
             batch.append((name, IndexedText(content)))
-            size += 0 if is_stored else len(content)
+            size += 0 if is_stored else len(content)  # texts in memory need no further memory
             if size >= _BATCH_CHARACTERS:
                 yield batch
                 batch, size = [], 0
@@ -182,18 +182,19 @@ def excerpt_of(text: IndexedText, line: int) -> str:
     return elide(text.line(line)).strip()[:_EXCERPT_CHARACTERS]
 
 
-def _own_line(text: IndexedText, nodes: Sequence[str]) -> int:
+def _representing_line(text: IndexedText, nodes: Sequence[str]) -> int:
     """Returns the line that represents the first of `nodes` for which it is not a boundary of a function or module.
 
     If there is no such node, returns the boundary line of the first node, or -1 if no line comes from that node.
     """
-    line_of_first = -1
+    first_node_line = -1
     for index, node in enumerate(nodes):
         line = text.own_line(node)
         if line >= 0 and not BOUNDARY_LINE.match(text.line(line)):
             return line
-        line_of_first = line if index == 0 else line_of_first
-    return line_of_first
+        if index == 0:
+            first_node_line = line
+    return first_node_line
 
 
 def _window(job: Job, name: str, text: IndexedText, start: int, count: int) -> Lines:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from buddy.compiler.engine.session import EngineSession
     from buddy.compiler.protocol.connection import Frame
 
+# The maximum number of forked processes that try recipes.
 _MAX_JOBS = 64
 
 

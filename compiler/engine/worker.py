@@ -28,6 +28,7 @@ START_SECONDS = 10.0
 _POLL_SECONDS = 0.005
 
 log = logging.getLogger("buddy.engine")
+# Handles a note, a message that a worker sends before its reply.
 Handler = Callable[[Message], None]
 
 
@@ -74,11 +75,14 @@ class EngineWorker:
         self._function, self._decoder = function, FrameDecoder(replies)
         self._listener = listener
         self._process: WorkerProcess | None = None
+        # Done when the present process can be called, or has exited before.
         self._ready: asyncio.Future[None] | None = None
+        # The reply to the running call, and the function that handles its notes; `None` without a call.
         self._reply: asyncio.Future[Reply] | None = None
         self._handler: Handler | None = None
-        self._why_killed = ""
+        self._kill_reason = ""
         self._kill_requested = False
+        # The number of processes in sequence that have exited before they were ready.
         self._false_starts = 0
         self._start_time = 0.0
         self._closing = False
@@ -91,8 +95,8 @@ class EngineWorker:
             return
         self.generation += 1
         self._start_time = time.monotonic()
-        self._why_killed, self._kill_requested = "", False
-        self._ready = _future()
+        self._kill_reason, self._kill_requested = "", False
+        self._ready = _new_future()
         self._set_state("starting")
         events = ProcessEvents(
             on_body=self._receive_body,
@@ -103,14 +107,15 @@ class EngineWorker:
         )
         self._process = WorkerProcess(self._function, events)
 
-    def kill(self, why: str) -> None:
+    def kill(self, reason: str) -> None:
         """Kills the process; another one starts when it has exited."""
         self._kill_requested = self._process is not None
-        self._kill(why)
+        self._kill(reason)
 
-    def _kill(self, why: str) -> None:
+    def _kill(self, reason: str) -> None:
+        """Kills the process, which has misbehaved unless `kill` calls this; `reason` describes its exit."""
         if self._process is not None:
-            self._why_killed = why
+            self._kill_reason = reason
             self._process.kill()
 
     def replace_if_unstarted(self) -> None:
@@ -123,10 +128,10 @@ class EngineWorker:
         pid = self._process.pid if self._process is not None else 0
         return time.monotonic() - self._start_time - main_thread_wait_seconds(pid)
 
-    async def restart(self, why: str) -> None:
+    async def restart(self, reason: str) -> None:
         """Kills the process and waits until its replacement has started."""
         generation = self.generation
-        self.kill(why)
+        self.kill(reason)
         while self.generation == generation and self._process is not None:
             await asyncio.sleep(_POLL_SECONDS)
 
@@ -162,7 +167,7 @@ class EngineWorker:
         """
         await self.ready()
         assert self._process is not None
-        self._reply, self._handler = _future(), handler
+        self._reply, self._handler = _new_future(), handler
         if self.state.state != "stopped":
             self._set_state("busy")
         self._process.discard_output()
@@ -208,9 +213,9 @@ class EngineWorker:
         elif isinstance(message, LogText):
             log.error("%s worker: %s", self.name, message.text)
         elif self._handler is not None:
-            self._handle(message, self._handler)
+            self._handle_note(message, self._handler)
 
-    def _handle(self, message: Message, handler: Handler) -> None:
+    def _handle_note(self, message: Message, handler: Handler) -> None:
         """Handles a note. If `handler` raises, kills the process, because the call would otherwise never end."""
         try:
             handler(message)
@@ -244,7 +249,7 @@ class EngineWorker:
         had_started = self._ready is not None and self._ready.done()
         self._false_starts += not had_started
         restarts = self._false_starts < _MAX_FALSE_STARTS and not self._closing
-        died = WorkerDied(self.name, self._why_killed or how, tail)
+        died = WorkerDied(self.name, self._kill_reason or how, tail)
         self._set_state("dead", died.how, self._end_kind(had_started), restarts)
         for future in (self._ready, self._reply):
             if future is not None and not future.done():
@@ -308,5 +313,5 @@ def _check_reply(reply: Reply) -> Reply:
     return reply
 
 
-def _future() -> asyncio.Future[Any]:
+def _new_future() -> asyncio.Future[Any]:
     return asyncio.get_running_loop().create_future()

@@ -61,6 +61,7 @@ class BindingsError(BuddyError, ModuleNotFoundError):
 
 
 def _load(name: str) -> ModuleType:
+    """Returns the module `name` of the package. Raises `BindingsError` if it cannot be imported."""
     try:
         return importlib.import_module(f"{PACKAGE}.{name}")
     except BindingsError:
@@ -71,20 +72,18 @@ def _load(name: str) -> ModuleType:
 
 
 def _bindings_error(name: str, error: Exception) -> BindingsError:
-    package = (
-        f"{PACKAGE_VARIABLE}={PACKAGE}"
-        if os.environ.get(PACKAGE_VARIABLE)
-        else f"{PACKAGE}, the package of MLIR's bindings,"
-    )
+    """Returns the error for the module `name` of the package, which could not be imported because of `error`."""
+    is_configured = bool(os.environ.get(PACKAGE_VARIABLE))
+    subject = f"{PACKAGE_VARIABLE}={PACKAGE}" if is_configured else f"{PACKAGE}, the package of MLIR's bindings,"
     folder = _folder_of(PACKAGE)
-    missing = isinstance(error, ModuleNotFoundError) and str(error.name).startswith(PACKAGE)
+    lacks_module = isinstance(error, ModuleNotFoundError) and str(error.name).startswith(PACKAGE)
     if not folder:
-        what = f"{package} " + ("is not found by Python" if os.environ.get(PACKAGE_VARIABLE) else "is not installed")
-    elif missing:
-        what = f"{package} is the package in {folder}, which has no module {name}"
+        what = f"{subject} " + ("is not found by Python" if is_configured else "is not installed")
+    elif lacks_module:
+        what = f"{subject} is the package in {folder}, which has no module {name}"
     else:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        what = f"{package} is the package in {folder}, whose module {name} does not load: {reason}"
+        what = f"{subject} is the package in {folder}, whose module {name} does not load: {reason}"
     own_build = (
         f"set {PACKAGE_VARIABLE} to the import name of your build's bindings (mlir), and add their folder to PYTHONPATH"
     )
@@ -102,6 +101,7 @@ def _folder_of(package: str) -> str:
 
 
 def __getattr__(name: str) -> ModuleType:
+    """Loads a module of the bindings when it is first used: Python calls this for names that this module lacks."""
     if name in _MODULES:
         return _load(name)
     if name in _DIALECTS:

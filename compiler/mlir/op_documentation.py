@@ -7,8 +7,8 @@ import inspect
 
 from buddy.compiler.mlir.bindings import PACKAGE
 
-# The bindings' modules of dialects whose module has another name than the dialect.
-_MODULES = {"omp": "openmp"}
+# The names of the bindings' modules, by the dialects that have another name than their module.
+_MODULE_NAMES = {"omp": "openmp"}
 
 
 def op_documentation(name: str) -> str:
@@ -22,12 +22,12 @@ def op_documentation(name: str) -> str:
 
 
 def _op_class(name: str) -> type[object] | None:
-    """Returns the bindings' class of an op, or `None`."""
+    """Returns the bindings' class of an op, the most derived one if there are several, or `None`."""
     dialect = name.partition(".")[0]
     if not dialect.isidentifier():
         return None
     try:
-        module = importlib.import_module(f"{PACKAGE}.dialects.{_MODULES.get(dialect, dialect)}")
+        module = importlib.import_module(f"{PACKAGE}.dialects.{_MODULE_NAMES.get(dialect, dialect)}")
     except ImportError:
         return None
     classes = (value for value in vars(module).values() if inspect.isclass(value))

@@ -19,16 +19,20 @@ from buddy.compiler.mlir.bindings import PACKAGE, ir, llvm
 from buddy.compiler.mlir.provenance import FILE, LocationSets
 from buddy.compiler.protocol.text.lines import Origins, StageText
 
+# ` loc(BODY)` after an op or an argument. BODY may have parentheses, nested in at most one other pair of them.
 _LOCATION = re.compile(r" loc\(((?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)")
-_ALIAS = re.compile(r"^#loc\d* = loc\((.*)\)$")
-_ALIAS_NAME = re.compile(r"^(#loc\d*) = ")
+# The definition of an alias, `#loc3 = loc(BODY)`, and a reference to one.
+_ALIAS = re.compile(r"^(#loc\d*) = loc\((.*)\)$")
 _REFERENCE = re.compile(r"#loc\d*")
+# In LLVM IR: the reference of an instruction or function to its debug location, and the metadata that has the lines.
 _DEBUG_LOCATION = re.compile(r",? !dbg !(\d+)")
 _DILOCATION = re.compile(r"^!(\d+) = !DILocation\(line: (\d+),")
 _SUBPROGRAM = re.compile(r"^!(\d+) = distinct !DISubprogram\(.*?\bline: (\d+),")
 _METADATA = re.compile(r"^!(\d+|llvm\.\S+) = ")
 _MAX_ALIAS_DEPTH = 8
+# The first characters of lines that define aliases for locations and for LLVM's debug information.
 _DEBUG_ALIASES = ("#loc", "#di_")
+# The end of the definition of an alias for the location of ops without a node.
 _NO_NODE = f' = loc("{FILE}":0:0)'
 
 
@@ -76,7 +80,8 @@ def print_mlir(located: str, locations: LocationSets) -> StageText:
             continue
         text, body = _split_locations(line)
         number = (aliases[body] if body in aliases else locations.number_in(body)) if body else 0
-        if line.endswith(")") and body and line != text and not text.startswith("}"):
+        # The last line of each op ends with its location. The one that starts with a brace ends the module.
+        if line.endswith(")") and body and not text.startswith("}"):
             ops.append(number)
         if text.lstrip().startswith("}") and open_regions:
             # The location of an op with a region is printed after the region. The op's first line gets its set too, or
@@ -128,9 +133,7 @@ def _aliases(lines: Sequence[str], locations: LocationSets) -> dict[str, int]:
     for line in lines:
         match = _ALIAS.match(line)
         if match:
-            name = _ALIAS_NAME.match(line)
-            assert name is not None
-            bodies[name.group(1)] = match.group(1)
+            bodies[match.group(1)] = match.group(2)
     return {name: locations.number_in(_expand(body, bodies, 0)) for name, body in bodies.items()}
 
 
@@ -141,13 +144,16 @@ def _expand(body: str, bodies: dict[str, str], depth: int) -> str:
     return _REFERENCE.sub(lambda m: _expand(bodies.get(m.group(), ""), bodies, depth + 1), body)
 
 
+# ---- LLVM IR ---------------------------------------------------------------------------------------------------------
+
+
 def print_llvm(
     text: str, locations: LocationSets, line_sets: Sequence[int] | None = None, function_set: int = 0
 ) -> StageText:
     """Removes the debug metadata from LLVM IR, and returns it as the sets of nodes of each line.
 
-    The line `n` of a debug location is the number of a set, or with `line_sets` that of the set `line_sets[n - 1]`.
-    `function_set` is the set of each function then, whose debug location has no line.
+    Line `n` of a debug location stands for set number `n`. With `line_sets`, it stands for the set `line_sets[n - 1]`,
+    and each function has the set `function_set`, because the debug location of a function then has no line.
     """
     lines = text.splitlines()
     numbers = {m.group(1): int(m.group(2)) for m in map(_DILOCATION.match, lines) if m}
@@ -178,6 +184,7 @@ def print_llvm(
     return stage_text(content, sets, locations, Counter(instructions))
 
 
+# The name of the op that a line defines, after its results; in the generic form it is in quotes.
 _OP = re.compile(r"^ *(?:%[\w:#, %]+ = )?\"?([a-z_]\w*(?:\.\w+)*)", re.MULTILINE)
 
 
@@ -186,6 +193,7 @@ def op_counts(content: str) -> Counter[str]:
     return Counter(_OP.findall(content))
 
 
+# The functions of MLIR's C API that translate a module, and free the text of the translation.
 _TRANSLATE, _FREE = "mlirTranslateModuleToLLVMIRToString", "LLVMDisposeMessage"
 
 

@@ -85,6 +85,7 @@ class LocationSets:
         return self.intern(direct, (name for number in numbers for name in self.derived.get(number, ())))
 
     def _direct(self, number: int) -> tuple[str, ...]:
+        """Returns the direct nodes of set `number`."""
         names = self.sets[number]
         return names[: len(names) - len(self.derived.get(number, ()))]
 
@@ -128,17 +129,14 @@ class LocationSets:
             references = self._referring_sets(root) if any(map(_symbol, unlocated)) else {}
             for op in reversed(unlocated):
                 if not self.number_of(op.location):
-                    numbers = next(
-                        (numbers for numbers in self._neighbours(op, references) if numbers),
-                        set(),
-                    )
-                    op.location = self._location_of_set(self.as_derived(self.unite(numbers)), op.context)
+                    nearest_sets = next((sets for sets in self._neighbours(op, references) if sets), set())
+                    op.location = self._location_of_set(self.as_derived(self.unite(nearest_sets)), op.context)
         for argument, op in arguments:
             argument.set_location(self._location_of_set(self.number_of(op.location), op.context))
         return len(unlocated)
 
     def _neighbours(self, op: ir.Operation, references: dict[str, set[int]]) -> Iterator[set[int]]:
-        """Yields the sets from which that of `op` may be derived, the nearest first."""
+        """Yields the numbers of sets from which that of `op` may be derived: one group per kind, the nearest first."""
         yield self._sets_of(use.owner.operation for result in op.results for use in result.uses)
         yield self._sets_of(value.owner for value in op.operands if isinstance(value, ir.OpResult))
         yield references.get(_symbol(op), set())

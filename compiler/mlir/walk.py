@@ -125,6 +125,8 @@ def clone_body(block: ir.Block, replacements: dict[ir.Value, ir.Value]) -> list[
     return [replacements.get(value, value) for value in terminator.operands]
 
 
+# ---- attributes of this compiler, and buffers ------------------------------------------------------------------------
+
 # Attribute of a loop, and of the branch to its start, that LLVM's optimiser follows.
 LOOP_ANNOTATION = "llvm.loop_annotation"
 # Attribute of a function that runs once for each parameter, such as one that packs weights: unrolling its loops would
@@ -132,10 +134,8 @@ LOOP_ANNOTATION = "llvm.loop_annotation"
 RUNS_ONCE = "buddy.once"
 # Attribute of an argument of the entry: a buffer of the caller for one result, which overlaps no other buffer.
 OUT_PARAMETER = "buddy.result"
-
 # Attribute of an argument of the entry of a backward graph: a tensor that the forward graph saved for it.
 SAVED_ARGUMENT = "buddy.saved"
-
 # Ops whose result is another view of the elements of their first operand, a memref.
 VIEW_OPS = frozenset(
     {
@@ -219,8 +219,8 @@ def aliases_operand(user: ir.Operation) -> bool:
 
 def surely_disjoint(left: ir.Value, right: ir.Value) -> bool:
     """True if two memrefs cannot overlap: they are views of different buffers, one of which has no aliases."""
-    a, b = root_of(left), root_of(right)
-    return bool(a != b and (is_unaliased(a) or is_unaliased(b)))
+    left_root, right_root = root_of(left), root_of(right)
+    return bool(left_root != right_root and (is_unaliased(left_root) or is_unaliased(right_root)))
 
 
 def is_unaliased(root: ir.Value) -> bool:
@@ -231,6 +231,7 @@ def is_unaliased(root: ir.Value) -> bool:
 
 
 def _attributes_of_argument(argument: ir.BlockArgument) -> Any:
+    """Returns the attributes of an argument of a function; an empty collection if it has none, or is of another op."""
     owner = argument.owner.owner.operation
     if owner.name != "func.func" or "arg_attrs" not in owner.attributes or argument.owner != owner.regions[0].blocks[0]:
         return ()
@@ -259,6 +260,7 @@ def _preceding_ops(op: ir.Operation) -> Iterator[ir.Operation]:
 
 
 def _may_access(op: ir.Operation, buffer: ir.Value) -> bool:
+    """True unless `op` surely accesses no element of `buffer`. Ops with regions, except linalg's, count as accesses."""
     if op.name in NON_ACCESSING_OPS or op.name.startswith(("arith.", "math.")):
         return False
     if len(op.regions) and not op.name.startswith("linalg."):

@@ -44,8 +44,10 @@ class WriteEffects:
             return any(self.may_write(result, inside) for result in op.results)
         if inside is not None and not is_inside(op, inside):
             return False
-        if op.name in ("memref.copy", "llvm.intr.memcpy"):
-            return operand_index == (1 if op.name == "memref.copy" else 0)
+        if op.name == "memref.copy":
+            return operand_index == 1
+        if op.name == "llvm.intr.memcpy":
+            return operand_index == 0
         if op.name.startswith("linalg."):
             return operand_index >= self._count_inputs(op)
         if op.name in ("func.call", "llvm.call"):
@@ -64,27 +66,29 @@ class WriteEffects:
             return True
         name = callee_of(op)
         function = self._functions.get(name)
-        if function is None or not len(function.regions[0].blocks):
-            return function is None or not _declares_readonly(function, operand_index)
+        if function is None:
+            return True
+        if not len(function.regions[0].blocks):
+            return not _declares_readonly(function, operand_index)
         return self._search_writes(function, (name, operand_index))
 
-    def _search_writes(self, function: ir.Operation, key: tuple[str, int]) -> bool:
-        """True if `function`, or a function that it calls, may write to the argument `key`, its name and a number.
+    def _search_writes(self, function: ir.Operation, argument: tuple[str, int]) -> bool:
+        """True if `function`, or a function that it calls, may write to `argument`: the function's name and an index.
 
-        An argument that the search has reached before is not searched again, so that recursion ends. What the search
-        finds of arguments is cached once it is known whether any of them may be written: those of functions that call
-        each other depend on each other.
+        An argument that the search has reached before is not searched again, so that recursion ends. So a negative
+        result inside of the search may be preliminary, when functions call each other. The negative results are cached
+        together when the outermost search ends without a write; a positive one is cached at once.
         """
-        if key in self._argument_may_be_written:
-            return self._argument_may_be_written[key]
-        if key in self._reached:
+        if argument in self._argument_may_be_written:
+            return self._argument_may_be_written[argument]
+        if argument in self._reached:
             return False
         is_first = not self._reached
-        self._reached.add(key)
-        arguments = function.regions[0].blocks[0].arguments
-        may_be_written = key[1] >= len(arguments) or self.may_write(arguments[key[1]])
+        self._reached.add(argument)
+        index, values = argument[1], function.regions[0].blocks[0].arguments
+        may_be_written = index >= len(values) or self.may_write(values[index])
         if may_be_written:
-            self._argument_may_be_written[key] = True
+            self._argument_may_be_written[argument] = True
         elif is_first:
             self._argument_may_be_written |= dict.fromkeys(self._reached, False)
         if is_first:

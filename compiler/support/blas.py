@@ -49,21 +49,24 @@ def gemm_symbol(element: str, index_bits: int) -> str:
 
 
 def find_blas() -> Blas | None:
-    """Returns the library of the wheel `scipy-openblas32`, else the one in NumPy's wheel, or `None`."""
+    """Returns the library of an installed wheel, or `None`, also if `BUDDY_BLAS` is "none"."""
     return None if os.environ.get(ENVIRONMENT_VARIABLE) == "none" else _find_installed()
 
 
 @lru_cache(maxsize=1)
 def _find_installed() -> Blas | None:
-    """Returns the library that `find_blas` returns, whatever the environment."""
+    """Returns the library of the wheel `scipy-openblas32`, else the one in NumPy's wheel, or `None`."""
+    # Folders of libraries relative to the package: `auditwheel` creates `numpy.libs` on Linux, `delocate` creates
+    # `.dylibs` on macOS.
     for module, bits, folders in (
         ("scipy_openblas32", 32, ("lib",)),
         ("numpy", 64, ("../numpy.libs", ".dylibs")),
     ):
         spec = util.find_spec(module)
-        for root in (spec.submodule_search_locations or ()) if spec else ():
-            paths = [Path(root, folder) for folder in folders]
-            if (path := _find_library(paths, bits)) is not None:
+        package_folders = (spec.submodule_search_locations or ()) if spec is not None else ()
+        for package_folder in package_folders:
+            library_folders = [Path(package_folder, folder) for folder in folders]
+            if (path := _find_library(library_folders, bits)) is not None:
                 return Blas(f"{module} {_package_version(module)}", str(path), bits)
     return None
 
@@ -84,11 +87,12 @@ def _package_version(module: str) -> str:
 
 
 def gemm_addresses(objects: Sequence[bytes], threads: int) -> dict[str, int]:
-    """Returns the addresses of the library's functions, by the symbols that `objects` call.
+    """Returns the addresses of the library's functions, by the symbols that `objects`, object files, call.
 
     A symbol that the library does not have is left out; the linker then reports it. Sets the library's number of
     threads per product to `threads`.
     """
+    # An object file has the names of the symbols that it calls as plain bytes in its string table.
     called = [
         (element, bits)
         for element in _TYPE_LETTERS

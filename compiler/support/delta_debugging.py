@@ -30,6 +30,7 @@ def smallest_failing_by(
         if failing_chunk is not None:
             subset, part_count = list(failing_chunk), 2
             continue
+        # With two parts, the complement of a part is the other part, which has been tested.
         complements = (_without(subset, chunk) for chunk in chunks) if part_count > 2 else iter(())
         failing_complement = first_failing(complements)
         if failing_complement is not None:
@@ -61,6 +62,7 @@ def turning_point(count: int, verdict: Callable[[int], Verdict]) -> tuple[int, i
     low, high = 0, count
     while high - low > 1:
         middle = (low + high) // 2
+        # A verdict may be "neither", so the prefixes are tried from the middle outwards.
         for n in sorted(range(low + 1, high), key=lambda n: abs(n - middle)):
             result = verdict(n)
             if result != "neither":

@@ -23,7 +23,7 @@ import platformdirs
 
 ENVIRONMENT_VARIABLE = "BUDDY_CACHE"
 DEFAULT_LIMIT_BYTES = 512 << 20
-# The number of checks of a folder's size while a process writes `limit` bytes.
+# A process checks the size of a folder each time it has written this fraction (1 / 8) of the folder's limit.
 _CHECKS_PER_LIMIT = 8
 # The key has the length of SHA-256: RFC 2104 recommends no shorter one.
 KEY_FILE, KEY_BYTES = "key", 32
@@ -56,12 +56,13 @@ def find_problem() -> str:
             continue
         except OSError as error:
             return f"{path}: {error.strerror}"
-        has_type, file_type = (stat.S_ISREG, "file") if path == key_path else (stat.S_ISDIR, "folder")
-        reason = _distrust_reason(path, status) or ("" if has_type(status.st_mode) else f"{path} is not a {file_type}")
+        is_right_type, right_type = (stat.S_ISREG, "file") if path == key_path else (stat.S_ISDIR, "folder")
+        type_problem = "" if is_right_type(status.st_mode) else f"{path} is not a {right_type}"
+        reason = _distrust_reason(path, status) or type_problem
         if reason:
             return reason
-    existing = next(path for path in (folder(), *folder().absolute().parents) if os.path.exists(path))
-    return "" if os.access(existing, os.W_OK | os.X_OK) else f"{existing} is not writable"
+    nearest_folder = next(path for path in (folder(), *folder().absolute().parents) if os.path.exists(path))
+    return "" if os.access(nearest_folder, os.W_OK | os.X_OK) else f"{nearest_folder} is not writable"
 
 
 @dataclass
@@ -84,7 +85,7 @@ class DiskCache:
             return None
 
     def write(self, key: str, data: bytes) -> None:
-        """Does the same as `store`, but ignores `OSError`, since a missing entry costs only time."""
+        """Does the same as `store`, but ignores `OSError`, since a missing entry only costs time."""
         with contextlib.suppress(OSError):
             self.store(key, data)
 
@@ -95,7 +96,7 @@ class DiskCache:
             _make_private(parent)
         _write_atomically(path, self._keyed_hash(key, data) + b"\n" + data)
         with contextlib.suppress(OSError):  # Another process may delete the same files.
-            self._delete_oldest(path.parent, len(data))
+            self._enforce_limit(path.parent, len(data))
 
     def remove(self, key: str) -> None:
         """Deletes the file of `key`, if there is one. Raises `OSError`."""
@@ -117,8 +118,8 @@ class DiskCache:
     def _path(self, key: str) -> Path:
         return folder() / self.name / key
 
-    def _delete_oldest(self, cache_folder: Path, n_written: int) -> None:
-        """Deletes the oldest files until the others are within the limit.
+    def _enforce_limit(self, cache_folder: Path, n_written: int) -> None:
+        """Deletes the oldest files until the others are within the limit; called after a write of `n_written` bytes.
 
         Checks the size at the first write of this process, and after each `limit / _CHECKS_PER_LIMIT` written bytes.
         """
@@ -208,7 +209,7 @@ def _install_key(name: str, path: Path) -> None:
         os.link(name, path)
     except FileExistsError:
         pass
-    except OSError:  # Without hard links the last key is used, and files with hashes by other keys are lost.
+    except OSError:  # A file system without hard links: the last key wins; files hashed with another one are invalid.
         os.replace(name, path)
 
 

@@ -80,16 +80,17 @@ def aot_autograd(**options: Any) -> Callable[..., Any]:
 def running_compile_call() -> tuple[Any, list[Callable[[], None]] | None]:
     """Returns the object of the `torch.compile` call that is running, and the functions that Dynamo calls at its end.
 
-    TorchDynamo calls a list of functions when a call returns or raises. It is a variable of a nested function,
-    `eval_frame.compile_wrapper`, so the result is `None` where a version has no such list.
+    Returns `None` for both outside of such a call. TorchDynamo calls the functions when the call returns or raises;
+    more may be appended to the list. The list is a local variable of the nested function `eval_frame.compile_wrapper`,
+    and `None` with a version of PyTorch that has no such variable.
     """
     frame = sys._getframe()
     while frame.f_back is not None:
         frame = frame.f_back
         if frame.f_code.co_name == "compile_wrapper" and frame.f_code.co_filename == eval_frame.__file__:
-            values = frame.f_locals
-            at_end = values.get("cleanups")
-            return values.get("self"), at_end if isinstance(at_end, list) else None
+            variables = frame.f_locals
+            cleanups = variables.get("cleanups")
+            return variables.get("self"), cleanups if isinstance(cleanups, list) else None
     return None, None
 
 

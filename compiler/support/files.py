@@ -89,5 +89,6 @@ def append_json_line(path: Path, value: object) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+b") as file:
         file.seek(max(0, file.tell() - 1))
-        truncated = file.read() not in (b"", b"\n")
-        file.write(b"\n" * truncated + msgspec.json.encode(value) + b"\n")
+        last_byte = file.read()
+        is_truncated = last_byte not in (b"", b"\n")
+        file.write(b"\n" * is_truncated + msgspec.json.encode(value) + b"\n")

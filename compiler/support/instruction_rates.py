@@ -19,9 +19,11 @@ from buddy.compiler.support import disk_cache
 # The number of independent sums per loop: enough to hide the latency of a multiply-add on two units, and few enough for
 # the registers.
 SUMS = 12
+# The elements of a vector of f32 with AVX-512.
+_LANES = 16
 _FILE = "instruction-rates.json"
-# The iterations of a loop, about 30 us in total, and the number of measurements. The fastest one counts, because other
-# programs use the machine too.
+# The iterations of the loop of `vfmadd`, which take about 30 us, and the number of measurements. The fastest one
+# counts, because other programs use the machine too.
 _STEPS, _MEASUREMENTS = 10_000, 40
 # The loop bodies for vectors: each adds products, of f32 or of bfloat16, to 16 sums. `vdpbf16ps` is slower than
 # multiply-adds in f32 on some processors, and twice as fast on others.
@@ -50,10 +52,10 @@ _TILES, _TILE_PRODUCTS, _TILE_BYTES = 4, 16 * 16 * 32, 1024
 
 
 def bfloat16_rates(instructions: Sequence[str]) -> dict[str, float]:
-    """Returns the products per nanosecond and thread by each of `instructions`, and by `vfmadd`, which multiplies f32.
+    """Returns the products per nanosecond and thread of each of `instructions`, and of "vfmadd", which multiplies f32.
 
-    They are "vdpbf16ps" and "tdpbf16ps", and require a processor with AVX-512 that has them. The rates are measured
-    once for each model of processor.
+    `instructions` are "vdpbf16ps", "tdpbf16ps" or both; the processor must have them, and AVX-512. The rates are
+    measured once for each model of processor.
     """
     path, model = disk_cache.folder() / _FILE, _processor_model()
     names = (*instructions, "vfmadd")
@@ -74,7 +76,7 @@ def _save_rates(path: Path, rates: dict[str, dict[str, float]]) -> None:
         scratch.write_text(json.dumps(rates))
         scratch.replace(path)
     except OSError:
-        return  # the next process measures the rates again
+        return  # The next process measures the rates again.
 
 
 def _processor_model() -> str:
@@ -83,7 +85,8 @@ def _processor_model() -> str:
 
 def _measure_rates(names: Sequence[str]) -> dict[str, float]:
     """Returns the products per nanosecond by each of the instructions `names`."""
-    products = {"vfmadd": SUMS * 16, "vdpbf16ps": 2 * SUMS * 16, "tdpbf16ps": _TILES * _TILE_PRODUCTS}
+    # The products in one iteration of each loop.
+    products = {"vfmadd": SUMS * _LANES, "vdpbf16ps": 2 * SUMS * _LANES, "tdpbf16ps": _TILES * _TILE_PRODUCTS}
     # LLVM ends the process if it selects an instruction that it does not find in the processor.
     features = "".join(_LLVM_FEATURES[name] for name in names if name in _LLVM_FEATURES)
     library = compile_loops(instruction_loops(names), [f"{name}_loop" for name in names], "buddy_rates", features)
@@ -91,7 +94,8 @@ def _measure_rates(names: Sequence[str]) -> dict[str, float]:
     loops = {
         name: ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(library[f"{name}_loop"]) for name in names
     }  # fmt: skip
-    steps = {name: max(1, _STEPS * SUMS * 16 // products[name]) for name in names}
+    # Each loop computes the same number of products as `_STEPS` iterations of `vfmadd`.
+    steps = {name: max(1, _STEPS * products["vfmadd"] // products[name]) for name in names}
     seconds = dict.fromkeys(loops, float("inf"))
     for _ in range(_MEASUREMENTS):
         for name, call in loops.items():
@@ -103,8 +107,8 @@ def _measure_rates(names: Sequence[str]) -> dict[str, float]:
 
 def instruction_loops(names: Sequence[str]) -> str:
     """Returns LLVM IR with a function `NAME_loop(memory, steps)` for each of the instructions `names`."""
-    bodies = {"vfmadd": _FMA_CALL, "vdpbf16ps": _DOT_CALL}
-    texts = [_tiles_loop() if name == "tdpbf16ps" else _products_loop(f"{name}_loop", bodies[name]) for name in names]
+    calls = {"vfmadd": _FMA_CALL, "vdpbf16ps": _DOT_CALL}
+    texts = [_tiles_loop() if name == "tdpbf16ps" else _products_loop(f"{name}_loop", calls[name]) for name in names]
     declarations = [_FMA_OR_DOT_DECLARATIONS, *([_TILE_DECLARATIONS] if "tdpbf16ps" in names else [])]
     return "".join([*texts, *declarations])
 
@@ -116,27 +120,28 @@ def _tiles_loop() -> str:
     before = [f"  %x = {load} %sink, i64 64)", f"  %q = getelementptr i8, ptr %sink, i64 {_TILE_BYTES}"]
     before += [f"  %y = {load} %q, i64 64)"]
     before += [f"  %z{i} = {zero}" for i in range(_TILES)]
-    starts = [f"  %s{i} = phi x86_amx [ %z{i}, %entry ], [ %t{i}, %loop ]" for i in range(_TILES)]
-    bodies = [f"  %t{i} = {_TILE_CALL.format(sum=f'%s{i}')}" for i in range(_TILES)]
+    phis = [f"  %s{i} = phi x86_amx [ %z{i}, %entry ], [ %t{i}, %loop ]" for i in range(_TILES)]
+    body = [f"  %t{i} = {_TILE_CALL.format(sum=f'%s{i}')}" for i in range(_TILES)]
     stores = [
         f"  %p{i} = getelementptr i8, ptr %sink, i64 {i * _TILE_BYTES}\n"
         f"  call void @llvm.x86.tilestored64.internal(i16 16, i16 64, ptr %p{i}, i64 64, x86_amx %t{i})"
         for i in range(_TILES)
     ]
-    return loop_function("tdpbf16ps_loop", "ptr %sink, i64 %steps", before, starts, bodies, stores)
+    return loop_function("tdpbf16ps_loop", "ptr %sink, i64 %steps", before, phis, body, stores)
 
 
 def _products_loop(name: str, product: str) -> str:
     """Returns the function `name`, in LLVM IR, with the instruction `product` on vectors for each of `SUMS` sums."""
     vector = "<16 x float>"
+    # `%x` are the factors of `vfmadd`, and `%w` the same bytes as those of `vdpbf16ps`.
     before = [f"  %x = load {vector}, ptr %sink, align 4", f"  %w = bitcast {vector} %x to <32 x bfloat>"]
-    starts = [f"  %s{i} = phi {vector} [ zeroinitializer, %entry ], [ %t{i}, %loop ]" for i in range(SUMS)]
-    bodies = [f"  %t{i} = {product.format(sum=f'%s{i}')}" for i in range(SUMS)]
+    phis = [f"  %s{i} = phi {vector} [ zeroinitializer, %entry ], [ %t{i}, %loop ]" for i in range(SUMS)]
+    body = [f"  %t{i} = {product.format(sum=f'%s{i}')}" for i in range(SUMS)]
     stores = [
         f"  %p{i} = getelementptr {vector}, ptr %sink, i64 {i}\n  store {vector} %t{i}, ptr %p{i}, align 4"
         for i in range(SUMS)
     ]
-    return loop_function(name, "ptr %sink, i64 %steps", before, starts, bodies, stores)
+    return loop_function(name, "ptr %sink, i64 %steps", before, phis, body, stores)
 
 
 def compile_loops(text: str, names: Sequence[str], library: str, features: str = "") -> llvm.ResourceTracker:
@@ -156,9 +161,12 @@ def compile_loops(text: str, names: Sequence[str], library: str, features: str =
 
 
 def loop_function(
-    name: str, parameters: str, before: list[str], starts: list[str], bodies: list[str], after: list[str]
+    name: str, parameters: str, before: list[str], phis: list[str], body: list[str], after: list[str]
 ) -> str:
-    """Returns a function in LLVM IR with a loop from 0 to `%steps` over `bodies`; `starts` are its phi instructions."""
+    """Returns a function in LLVM IR with a loop from 0 to `%steps` over `body`, whose first instructions are `phis`.
+
+    All lists have instructions; those of `before` and `after` run once, before and after the loop.
+    """
     lines = [
         f"define void @{name}({parameters}) {{",
         "entry:",
@@ -166,8 +174,8 @@ def loop_function(
         "  br label %loop",
         "loop:",
         "  %i = phi i64 [ 0, %entry ], [ %next, %loop ]",
-        *starts,
-        *bodies,
+        *phis,
+        *body,
         "  %next = add i64 %i, 1",
         "  %done = icmp eq i64 %next, %steps",
         "  br i1 %done, label %end, label %loop",

@@ -36,14 +36,23 @@ class LoadMeter:
 
     def load(self) -> MachineLoad:
         """Returns the load since the creation of this object, with the current load average and clock rate."""
-        (wall, busy, own), (start_wall, start_busy, start_own) = self._read_cpu_times(), self._start_cpu_times
-        others, seconds = -1.0, wall - start_wall
-        if self._in_this_process and busy is not None and start_busy is not None and seconds >= _MIN_SECONDS:
-            others = min(max(0.0, (busy - start_busy - (own - start_own)) / seconds), float(os.cpu_count() or 1))
-        average = os.getloadavg()[0] if hasattr(os, "getloadavg") else -1.0
+        load_average = os.getloadavg()[0] if hasattr(os, "getloadavg") else -1.0
         return MachineLoad(
-            round(average, 2), round(others, 2), cores(), round(_megahertz()), round(self._waiting_fraction(), 3)
+            round(load_average, 2),
+            round(self._busy_cores_of_others(), 2),
+            cores(),
+            round(_megahertz()),
+            round(self._waiting_fraction(), 3),
         )
+
+    def _busy_cores_of_others(self) -> float:
+        """Returns the mean number of cores that other processes have used since the start; -1 if it is unknown."""
+        (wall, busy, own), (start_wall, start_busy, start_own) = self._read_cpu_times(), self._start_cpu_times
+        seconds = wall - start_wall
+        if not self._in_this_process or busy is None or start_busy is None or seconds < _MIN_SECONDS:
+            return -1.0
+        busy_by_others = (busy - start_busy) - (own - start_own)
+        return min(max(0.0, busy_by_others / seconds), float(os.cpu_count() or 1))
 
     def _waiting_fraction(self) -> float:
         """Returns the fraction (0..1) of the runnable time of this process's threads in which they waited for a core.
@@ -63,14 +72,15 @@ class LoadMeter:
         The last one includes that of children that have been waited for.
         """
         times = os.times()
-        own = times.user + times.system + times.children_user + times.children_system
-        return time.monotonic(), _busy_seconds(), own
+        own_seconds = times.user + times.system + times.children_user + times.children_system
+        return time.monotonic(), _busy_seconds(), own_seconds
 
 
 def _busy_seconds() -> float | None:
     """Returns the seconds that all cores have been busy since boot; `None` if the system does not report them."""
     try:
-        times = [int(word) for word in _PROC_STAT.read_text().split("\n", 1)[0].split()[1:]]
+        first_line = _PROC_STAT.read_text().partition("\n")[0]  # the sum over all cores: "cpu", then the columns
+        times = [int(column) for column in first_line.split()[1:]]
         return sum(times[column] for column in _BUSY_COLUMNS) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
         return None

@@ -64,27 +64,28 @@ class Target:
 
 # The dot-product instructions that kernels use on vectors of 64 and of 32 bytes, the fastest ones first, each with the
 # flags in Linux of processors that have it.
-_AVX512 = {
+_AVX512_INSTRUCTIONS = {
     "tdpbf16ps": {"amx_tile", "amx_bf16"},
     "tdpbssd": {"amx_tile", "amx_int8"},
     "vdpbf16ps": {"avx512_bf16"},
     "vpdpbusd": {"avx512_vnni"},
     "vpmaddwd": {"avx512bw"},
 }
-_BFLOAT16 = ("tdpbf16ps", "vdpbf16ps")
+_AVX2_INSTRUCTIONS = {"vpdpbusd": {"avx_vnni"}, "vpmaddwd": {"avx2"}}
+_BFLOAT16_INSTRUCTIONS = ("tdpbf16ps", "vdpbf16ps")
 # An extension that only AMD's processors have. On a Zen 4, a stream of 100 MB of weights takes 1.12 times as long if
 # each cache line of it is prefetched 2 KiB ahead, and not less at any other distance or for the second-level cache.
 _AMD_FLAG = "sse4a"
-_AVX2 = {"vpdpbusd": {"avx_vnni"}, "vpmaddwd": {"avx2"}}
 
 
 def _dot_instructions(features: set[str], instructions: dict[str, set[str]]) -> list[str]:
+    """Returns those of `instructions`, which are mapped to the flags that they need, that `features` allow."""
     return [name for name, flags in instructions.items() if flags <= features]
 
 
 def missing_instructions(target: Target) -> list[str]:
     """Returns the dot-product instructions of `target` that this CPU does not have, on vectors of its width."""
-    instructions = _AVX512 if target.vector_bytes == CACHE_LINE else _AVX2
+    instructions = _AVX512_INSTRUCTIONS if target.vector_bytes == CACHE_LINE else _AVX2_INSTRUCTIONS
     present = _dot_instructions(_cpu_flags(), instructions)
     return [name for name in target.dot_instructions if name not in present]
 
@@ -94,28 +95,30 @@ def from_features(features: set[str], machine: str, l1: int = 32 << 10, l2: int 
 
     `machine` is a value of `platform.machine()`.
     """
-    rounds = bool(features & {"avx512_bf16", "avx512bf16", "bf16"})
-    prefetches = _AMD_FLAG not in features
+    rounds_to_bfloat16 = bool(features & {"avx512_bf16", "avx512bf16", "bf16"})
+    prefetches_streams = _AMD_FLAG not in features
     if {"avx512f", "avx512vl", "avx512dq", "avx512bw"} <= features:
-        return Target("avx512", 64, 32, l1, l2, rounds, tuple(_dot_instructions(features, _AVX512)), prefetches)
+        dots = tuple(_dot_instructions(features, _AVX512_INSTRUCTIONS))
+        return Target("avx512", 64, 32, l1, l2, rounds_to_bfloat16, dots, prefetches_streams)
     if {"avx2", "fma"} <= features:
-        return Target("avx2", 32, 16, l1, l2, rounds, tuple(_dot_instructions(features, _AVX2)), prefetches)
+        dots = tuple(_dot_instructions(features, _AVX2_INSTRUCTIONS))
+        return Target("avx2", 32, 16, l1, l2, rounds_to_bfloat16, dots, prefetches_streams)
     if machine in ("aarch64", "arm64"):
-        return Target("neon", 16, 32, l1, l2, rounds)
-    return Target("generic", 16, 16, l1, l2, rounds)
+        return Target("neon", 16, 32, l1, l2, rounds_to_bfloat16)
+    return Target("generic", 16, 16, l1, l2, rounds_to_bfloat16)
 
 
 @lru_cache(maxsize=1)
 def host() -> Target:
     """Returns the target of this machine; features that cannot be detected count as absent."""
     target = from_features(_cpu_flags(), platform.machine(), _cache_bytes(1, 32 << 10), _cache_bytes(2, 1 << 20))
-    fast = tuple(name for name in target.dot_instructions if _is_fast(name, target))
-    return replace(target, dot_instructions=fast)
+    fast_instructions = tuple(name for name in target.dot_instructions if _is_fast(name, target))
+    return replace(target, dot_instructions=fast_instructions)
 
 
 def _is_fast(name: str, target: Target) -> bool:
     """True unless plain multiply-adds are faster than the dot-product instruction `name`."""
-    rates = measured_rates(target) if name in _BFLOAT16 else {}
+    rates = measured_rates(target) if name in _BFLOAT16_INSTRUCTIONS else {}
     return name not in rates or rates[name] > rates["vfmadd"]
 
 
@@ -125,7 +128,7 @@ def measured_rates(target: Target) -> dict[str, float]:
     They are the products of bfloat16 per nanosecond and thread, by the name of the instruction; those of "vfmadd" are
     of f32.
     """
-    names = [name for name in _dot_instructions(_cpu_flags(), _AVX512) if name in _BFLOAT16]
+    names = [name for name in _dot_instructions(_cpu_flags(), _AVX512_INSTRUCTIONS) if name in _BFLOAT16_INSTRUCTIONS]
     if target.vector_bytes != CACHE_LINE or not names:
         return {}
     from buddy.compiler.support.instruction_rates import bfloat16_rates
@@ -139,7 +142,7 @@ BF16X3_PRODUCTS = 3
 
 def prefers_bf16x3(rates: Mapping[str, float]) -> bool:
     """True if a machine with the `rates` multiplies f32 faster as pairs of bfloat16, by the precision `bf16x3`."""
-    fastest = max((rate for name, rate in rates.items() if name in _BFLOAT16), default=0.0)
+    fastest = max((rate for name, rate in rates.items() if name in _BFLOAT16_INSTRUCTIONS), default=0.0)
     return fastest > BF16X3_PRODUCTS * rates.get("vfmadd", 0.0)
 
 
@@ -195,6 +198,10 @@ _AMX = {"amx_tile", "amx_bf16", "amx_int8"}
 
 
 def _cpu_flags() -> set[str]:
+    """Returns the features of this CPU, named as in Linux; without `/proc/cpuinfo`, those that LLVM detects.
+
+    Includes those of AMX only if Linux permits the tile registers.
+    """
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:

@@ -12,7 +12,6 @@ import ctypes
 import importlib
 import mmap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -60,7 +59,7 @@ class Device:
     """
 
     def __init__(self) -> None:
-        self._api = _api()
+        self._api = _import_driver()
         try:
             self._call("cuInit", 0)
             self._device = self._call("cuDeviceGet", 0)
@@ -128,7 +127,7 @@ class KernelParameters:
     """
 
     def __init__(self, arguments: Sequence[KernelArgument], addresses: Mapping[int, int]) -> None:
-        self.values = [_value(argument, addresses) for argument in arguments]
+        self.values = [_to_c(argument, addresses) for argument in arguments]
         self.table = (ctypes.c_void_p * max(1, len(arguments)))(*map(ctypes.addressof, self.values))
 
     @property
@@ -136,14 +135,15 @@ class KernelParameters:
         return ctypes.addressof(self.table)
 
 
-def _value(argument: KernelArgument, addresses: Mapping[int, int]) -> ctypes._SimpleCData[Any]:
+def _to_c(argument: KernelArgument, addresses: Mapping[int, int]) -> ctypes._SimpleCData[Any]:
+    """Returns an argument of a kernel as a C value; `addresses` has the addresses of the buffers by their numbers."""
     if isinstance(argument, Pointer):
         return ctypes.c_void_p(addresses[argument.buffer])
     assert isinstance(argument, KernelScalar)
     return _C_TYPES[argument.kind](argument.value)
 
 
-def _api() -> ModuleType:
+def _import_driver() -> ModuleType:
     """Returns the module of the driver's functions. Raises `NoDeviceError` if the driver or the package is missing."""
     try:
         ctypes.CDLL(LIBRARY)
@@ -196,28 +196,31 @@ class DeviceFailed(Message, frozen=True):
     todo: str = ""
 
 
-@dataclass
 class _Program:
-    """A program on the device, with its buffers."""
+    """A program on the device, with its buffers.
 
-    request: LoadOnDevice
+    Raises `NoDeviceError`, `DeviceFault`, `RuntimeError` if the PTX lacks a kernel, and `OSError` or `ValueError` if
+    the shared memory cannot be mapped.
+    """
 
-    def __post_init__(self) -> None:
+    def __init__(self, request: LoadOnDevice) -> None:
+        self._request = request
         self._device = Device()
-        self._memory = mmap.mmap(self.request.memory, max(1, self.request.size))
+        self._memory = mmap.mmap(request.memory, max(1, request.size))
         self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        # The address of each buffer on the device, by its number.
         self._addresses = self._allocate()
-        self._kernels = self._load(self.request.program)
+        self._kernels = self._load(request.program)
 
     def call(self) -> DeviceReply:
         """Copies the arguments to the device, runs all steps, and copies the results back."""
-        for number, memory in enumerate(self.request.arguments):
+        for number, memory in enumerate(self._request.arguments):
             self._device.upload(self._addresses[number], self._base + memory.start, memory.size)
         start = self._device.record_event()
-        for step in self.request.program.steps:
+        for step in self._request.program.steps:
             self._run(step)
         milliseconds = self._device.take_elapsed_ms(start, self._device.record_event())
-        for number, memory in enumerate(self.request.results, len(self.request.arguments)):
+        for number, memory in enumerate(self._request.results, len(self._request.arguments)):
             self._device.download(self._base + memory.start, self._addresses[number], memory.size)
         return DeviceReply(self._device.name, milliseconds)
 
@@ -231,19 +234,20 @@ class _Program:
             self._device.launch(self._kernels[step.kernel], step, self._addresses)
 
     def _load(self, program: DeviceProgram) -> dict[str, object]:
+        """Returns the kernels that the program launches, by name. Raises `RuntimeError` if its PTX lacks one."""
         kernel_names = dict.fromkeys(step.kernel for step in program.steps if isinstance(step, Launch))
         kernels: dict[str, object] = {}
-        for text in program.modules:
-            kernels |= self._device.load_kernels(text, [name for name in kernel_names if f".entry {name}(" in text])
+        for ptx in program.modules:
+            kernels |= self._device.load_kernels(ptx, [name for name in kernel_names if f".entry {name}(" in ptx])
         if missing := [name for name in kernel_names if name not in kernels]:
             raise RuntimeError(f"the program's PTX has no kernel {', '.join(missing)}")
         return kernels
 
     def _allocate(self) -> dict[int, int]:
         """Allocates device memory for each buffer by its number: arguments, results, internal ones."""
-        sizes = [memory.size for memory in (*self.request.arguments, *self.request.results)]
+        sizes = [memory.size for memory in (*self._request.arguments, *self._request.results)]
         addresses = {number: self._device.allocate(size) for number, size in enumerate(sizes)}
-        for number, buffer in enumerate(self.request.program.buffers, len(sizes)):
+        for number, buffer in enumerate(self._request.program.buffers, len(sizes)):
             addresses[number] = self._device.allocate(buffer.size)
             if buffer.content:
                 content = ctypes.create_string_buffer(buffer.content, len(buffer.content))

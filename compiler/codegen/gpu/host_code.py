@@ -19,8 +19,8 @@ from buddy.compiler.protocol.artifact import Buffer, Copy, KernelArgument, Kerne
 from buddy.compiler.protocol.errors import BuddyError
 
 GPU_MODULE = "gpu.module"
-# The operand groups of `gpu.launch_func`, each with a length: async dependencies, the grid's three sizes, the block's
-# three, three of clusters, shared memory, the kernel's arguments, the async object.
+# Indices of the operand groups of `gpu.launch_func`: async dependencies, the grid's three sizes, the block's three,
+# three of clusters, shared memory, the kernel's arguments, the async object. A group may be empty.
 _GRID, _BLOCK, _SHARED, _ARGUMENTS = slice(1, 4), slice(4, 7), 10, 11
 # The kernel has the offset of a view in the view's type, so the address of the base buffer is passed.
 _VIEW_OPS = ("memref.cast", "memref.collapse_shape", "memref.expand_shape", "memref.reinterpret_cast", "memref.subview")
@@ -50,7 +50,7 @@ def host_steps(module: ir.Operation) -> tuple[tuple[Buffer, ...], tuple[Launch |
     entry = entry_of(module)
     if entry is None:
         raise HostCodeError("no entry function was found", module.location)
-    interpreter = _Interpreter(_globals(module))
+    interpreter = _Interpreter(_initial_values(module))
     block = entry.regions[0].blocks[0]
     for argument in block.arguments:
         interpreter.add_argument(argument)
@@ -64,6 +64,7 @@ class _Interpreter:
     """Interprets straight-line code, in which every value is a buffer or a known number.
 
     `contents` has the initial values of the module's globals, and `argument_count` the number of the entry's arguments.
+    Buffers are numbered: first the arguments, then `buffers`. `_values` has the known values.
     """
 
     contents: dict[str, Any]
@@ -97,13 +98,14 @@ class _Interpreter:
 
     def _constant(self, op: ir.Operation) -> None:
         value = op.attributes["value"]
-        type_ = {"index": "i64"}.get(str(op.results[0].type), str(op.results[0].type))
+        result_type = str(op.results[0].type)
+        type_ = "i64" if result_type == "index" else result_type
         number = ir.FloatAttr(value).value if type_.startswith("f") else ir.IntegerAttr(value).value
         self._values[op.results[0]] = KernelScalar(cast(Any, type_), number)
 
     def _add_buffer(self, op: ir.Operation, content: bytes) -> None:
         self._values[op.results[0]] = Pointer(self.argument_count + len(self.buffers))
-        self.buffers.append(Buffer(_size(op.results[0].type, op), content))
+        self.buffers.append(Buffer(_buffer_bytes(op.results[0].type, op), content))
 
     def _global(self, op: ir.Operation) -> None:
         name = ir.FlatSymbolRefAttr(op.attributes["name"]).value
@@ -121,15 +123,16 @@ class _Interpreter:
         source, target = (self._pointer(operand, op) for operand in op.operands)
         if not all(has_identity_layout(value.type) for value in op.operands):
             raise HostCodeError("memref.copy of a strided buffer is left on the host", op.location)
-        self.steps.append(Copy(source.buffer, target.buffer, _size(op.operands[0].type, op)))
+        self.steps.append(Copy(source.buffer, target.buffer, _buffer_bytes(op.operands[0].type, op)))
 
     def _launch(self, op: ir.Operation) -> None:
         groups = _operand_groups(op)
         grid, block = ([self._number(group[0], op) for group in groups[dims]] for dims in (_GRID, _BLOCK))
         shared_bytes = self._number(groups[_SHARED][0], op) if groups[_SHARED] else 0
         arguments = tuple(self._kernel_argument(value, op) for value in groups[_ARGUMENTS])
-        module = str(op.attributes["kernel"]).partition("::")[0].lstrip("@")
-        self.steps.append(Launch(module, cast(Any, tuple(grid)), cast(Any, tuple(block)), arguments, shared_bytes))
+        # `@MODULE::@KERNEL`: each module has one kernel, which is named like the module when it is translated.
+        kernel = str(op.attributes["kernel"]).partition("::")[0].lstrip("@")
+        self.steps.append(Launch(kernel, cast(Any, tuple(grid)), cast(Any, tuple(block)), arguments, shared_bytes))
 
     def _kernel_argument(self, value: ir.Value, op: ir.Operation) -> KernelArgument:
         """Returns an operand of `op`. Raises `HostCodeError` if the value is not known."""
@@ -155,18 +158,18 @@ def _operand_groups(op: ir.Operation) -> list[list[ir.Value]]:
     return [operands[start : start + size] for start, size in zip(starts, sizes, strict=True)]
 
 
-def _globals(module: ir.Operation) -> dict[str, bytes | None]:
-    """Returns the initial value of each global of the module, `None` if it is not plain bytes."""
+def _initial_values(module: ir.Operation) -> dict[str, bytes | None]:
+    """Returns the initial value of each global of the module, by name; `None` if it is not plain bytes."""
     contents: dict[str, bytes | None] = {}
     for op in module.regions[0].blocks[0]:
         if op.operation.name == "memref.global":
             attributes = op.operation.attributes
-            content = _content(attributes["initial_value"]) if "initial_value" in attributes else None
+            content = _bytes_of_attribute(attributes["initial_value"]) if "initial_value" in attributes else None
             contents[ir.StringAttr(attributes["sym_name"]).value] = content
     return contents
 
 
-def _content(value: ir.Attribute) -> bytes | None:
+def _bytes_of_attribute(value: ir.Attribute) -> bytes | None:
     """Returns the bytes of a dense attribute, `None` for other attributes."""
     try:
         return memoryview(ir.DenseElementsAttr(value)).tobytes()
@@ -174,7 +177,7 @@ def _content(value: ir.Attribute) -> bytes | None:
         return None
 
 
-def _size(type_: ir.Type, op: ir.Operation) -> int:
+def _buffer_bytes(type_: ir.Type, op: ir.Operation) -> int:
     """Returns the size in bytes of a buffer that `op` uses.
 
     Raises `HostCodeError` if it is dynamic or the element type is not supported.

@@ -26,6 +26,7 @@ from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.text.lines import Origins, StageText
 
 TRIPLE = "nvptx64-nvidia-cuda"
+# The names of functions that a module in LLVM IR declares, and the name of an intrinsic without its types.
 _DECLARED = re.compile(r"^declare [^@\n]*@([\w.$]+)\(", re.MULTILINE)
 _INTRINSIC = re.compile(r"llvm\.([a-z]\w*)\.")
 # LLVM's intrinsics that have no instruction: the code generator aborts on them.
@@ -33,6 +34,7 @@ _UNSUPPORTED_INTRINSICS = frozenset(
     ("exp", "exp10", "log", "log2", "log10", "pow", "powi", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh",
      "tanh", "sincos", "ldexp", "frexp", "modf")
 )  # fmt: skip
+# The line of a directive `.loc FILE LINE COLUMN`, which is the number of a location set.
 _LOC_DIRECTIVE = re.compile(r"^\s*\.loc\s+\d+\s+(\d+)\s")
 _DEBUG_TARGET = re.compile(r"(?<=\w), debug$")
 # Debug directives and the labels that they use, which are not part of the program.
@@ -61,9 +63,9 @@ def emit_ptx(llvm_ir: str, chip: str, opt_level: int) -> str:
         run_pipeline(module, opt_level, machine)
         return str(target_machine(machine, opt_level).emit_assembly(module))
     except RuntimeError as error:
-        first = next((line for line in str(error).splitlines() if line.strip()), "no message")
+        first_line = next((line for line in str(error).splitlines() if line.strip()), "no message")
         todo = "use versions of torch-mlir and llvmlite with the same version of LLVM"
-        raise PtxError(f"llvmlite's LLVM: {first}", todo) from error
+        raise PtxError(f"llvmlite's LLVM: {first_line}", todo) from error
 
 
 def _check_calls(llvm_ir: str) -> None:
@@ -90,10 +92,10 @@ def print_ptx(modules: Sequence[str], locations: LocationSets) -> StageText:
     for text in modules:
         lines = _program_lines(text)
         kernel_sets = {number for _, number in lines if 0 < number < len(locations.sets)}
-        default = locations.as_derived(locations.unite(kernel_sets))
+        kernel_set = locations.as_derived(locations.unite(kernel_sets))
         content += [*(line for line, _ in lines), ""]
         for line, number in lines:
-            sets.append((number if number in kernel_sets else default) if _is_instruction(line) else 0)
+            sets.append((number if number in kernel_sets else kernel_set) if _is_instruction(line) else 0)
         sets.append(0)
     weights = Counter(number for line, number in zip(content, sets, strict=True) if _is_instruction(line))
     return stage_text(content, sets, locations, weights)
@@ -109,6 +111,7 @@ def _program_lines(text: str) -> list[tuple[str, int]]:
             number = int(directive[1])
         elif not _DEBUG_LINE.match(line) and (line.strip() or (lines and lines[-1][0])):
             line = _DEBUG_TARGET.sub("", line.partition("//")[0].rstrip().expandtabs(8))
+            # After a label, the last directive still holds. Any other line at the left edge is outside of a kernel.
             if not line.startswith(" "):
                 number = number if line.startswith("$") else 0
             lines.append((line, number if _is_instruction(line) else 0))
@@ -120,6 +123,8 @@ def _program_lines(text: str) -> list[tuple[str, int]]:
 def _is_instruction(line: str) -> bool:
     return line.startswith(" ") and line.lstrip()[:1] not in (".", "")
 
+
+# ---- the code of a module --------------------------------------------------------------------------------------------
 
 # The chip without the pass `nvvm-attach-target`: the oldest one that current drivers support.
 _DEFAULT_CHIP = "sm_75"
@@ -212,8 +217,8 @@ def _translate(kernel: ir.Operation) -> str:
     try:
         return to_llvm_ir(module.operation)
     except (ir.MLIRError, RuntimeError, ValueError) as error:
-        first = next((line for line in str(error).splitlines() if line.strip()), "no message")
-        raise DeviceError(Diagnostic(first, f"translation of @{name} to LLVM IR", detail=str(error))) from error
+        first_line = next((line for line in str(error).splitlines() if line.strip()), "no message")
+        raise DeviceError(Diagnostic(first_line, f"translation of @{name} to LLVM IR", detail=str(error))) from error
 
 
 def _chip_of(kernels: list[ir.Operation]) -> str:
@@ -226,6 +231,7 @@ def _chip_of(kernels: list[ir.Operation]) -> str:
 
 
 def _host_diagnostic(error: HostCodeError, module: ir.Operation, locations: LocationSets) -> Diagnostic:
+    """Returns the diagnostic for host code that cannot be converted to steps."""
     node = next(iter(locations.sets[locations.number_of(error.location)]), "")
     where = "the host code" + (f", on an op of {node}" if node else "")
     todo = "compile the program for the CPU (--preset default)"

@@ -82,7 +82,7 @@ def merge_flags(flags: Sequence[str]) -> list[str]:
 def selected_targets(flags: Iterable[str]) -> list[str]:
     """Returns the targets that `flags` select, by IREE's names."""
     values = [flag.partition("=")[2] for flag in flags if flag_name(flag) in _TARGET_FLAGS]
-    return [word.partition("[")[0] for value in values for word in value.split(",") if word]
+    return [target.partition("[")[0] for value in values for target in value.split(",") if target]
 
 
 def runtime_driver(flags: Sequence[str], threads: int) -> str:

@@ -37,10 +37,10 @@ def program_of(graph: Graph, module: ir.Operation, locations: LocationSets) -> I
     calls = eager_calls(module)
     if fallbacks := {call.symbol: call.target for call in calls if call.results}:
         message = f"IREE cannot call eager PyTorch, which computes {', '.join(sorted(set(fallbacks.values())))}"
-        raise IreeUnsupportedError(message, _node(next(iter(_calls(module, fallbacks)), None), locations))
+        raise IreeUnsupportedError(message, _first_node(next(iter(_calls_of(module, fallbacks)), None), locations))
     if loops := find_ops(module, "scf.forall"):
         raise IreeUnsupportedError(
-            "IREE supports scf.forall only inside of its own dispatches", _node(loops[0], locations)
+            "IREE supports scf.forall only inside of its own dispatches", _first_node(loops[0], locations)
         )
     with module.context, locations.unmapped_location(module.context):
         clone = module.clone(ip=False).operation
@@ -54,9 +54,9 @@ def program_of(graph: Graph, module: ir.Operation, locations: LocationSets) -> I
     inputs = tuple(
         argument.placeholder for argument in arguments if argument.placeholder is not None and not argument.is_weight
     )
-    specs = tuple(_spec(op) for op in graph.results if isinstance(op, Op))
+    specs = tuple(_spec_of(op) for op in graph.results if isinstance(op, Op))
     unchecked = tuple(sorted({call.target for call in calls}))
-    convention = IreeConvention(inputs, parameters, specs, _symbols(graph, arguments), unchecked)
+    convention = IreeConvention(inputs, parameters, specs, _symbol_arguments(graph, arguments), unchecked)
     return IreeProgram(_append_ops(text, wrapper), convention, tuple(locations.sets), dict(locations.derived))
 
 
@@ -80,7 +80,7 @@ def _graph_function(module: ir.Operation, name: str) -> ir.Operation:
     raise IreeUnsupportedError(f"the module has no function {name}")
 
 
-def _symbols(graph: Graph, arguments: Sequence[_Argument]) -> tuple[ArtifactSymbol, ...]:
+def _symbol_arguments(graph: Graph, arguments: Sequence[_Argument]) -> tuple[ArtifactSymbol, ...]:
     """Returns the symbols that the graph's function takes, in the order of its arguments."""
     symbols = {symbol.name: symbol for symbol in symbols_of(graph)}
     return tuple(symbols[argument.symbol] for argument in arguments if argument.symbol)
@@ -96,6 +96,7 @@ def _wrapper(
     function_type = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
     results = [str(type_) for type_ in function_type.results]
     names = [op.stable for op in graph.placeholders]
+    # Lines of text: the globals for weights, the ops that compute operands of the call; and the wrapper's parameters.
     globals_, loads, wrapper_arguments, operands = [], [], [], []
     parameters: dict[str, int] = {}
     for i, (argument, type_) in enumerate(zip(arguments, function_type.inputs, strict=True)):
@@ -112,19 +113,21 @@ def _wrapper(
             loads.append(f"    %a{i} = arith.index_cast %s{i} : i64 to {type_}")
         else:
             wrapper_arguments.append(f"%a{i}: {type_}")
-    result_group = [f"%r:{len(results)}" for _ in results[:1]]
-    values = [f"%r#{number}" for number in range(len(results))]
     call = f"func.call @{graph._func_name}({', '.join(operands)}) : {function_type}"
-    return "\n".join(
-        [
-            *globals_,
-            f"  func.func public @{WRAPPER_NAME}({', '.join(wrapper_arguments)}) -> ({', '.join(results)}) {{",
-            *loads,
-            f"    {' = '.join([*result_group, call])}",
-            f"    return {', '.join(values)}{' : ' * bool(results)}{', '.join(results)}",
-            "  }",
-        ]
-    ), parameters
+    return_op = "return"
+    if results:
+        call = f"%r:{len(results)} = {call}"
+        values = ", ".join(f"%r#{number}" for number in range(len(results)))
+        return_op = f"return {values} : {', '.join(results)}"
+    lines = [
+        *globals_,
+        f"  func.func public @{WRAPPER_NAME}({', '.join(wrapper_arguments)}) -> ({', '.join(results)}) {{",
+        *loads,
+        f"    {call}",
+        f"    {return_op}",
+        "  }",
+    ]
+    return "\n".join(lines), parameters
 
 
 def _remove_attributes(op: ir.Operation) -> ir.WalkResult:
@@ -137,11 +140,11 @@ def _remove_attributes(op: ir.Operation) -> ir.WalkResult:
     return ir.WalkResult.ADVANCE
 
 
-def _calls(module: ir.Operation, functions: Collection[str]) -> list[ir.Operation]:
+def _calls_of(module: ir.Operation, functions: Collection[str]) -> list[ir.Operation]:
     return [op for op in calls_in(module) if callee_of(op) in functions]
 
 
-def _node(op: ir.Operation | None, locations: LocationSets) -> str:
+def _first_node(op: ir.Operation | None, locations: LocationSets) -> str:
     """Returns the first node that an op comes from, or ""."""
     return next(iter(locations.sets[locations.number_of(op.location)]), "") if op is not None else ""
 
@@ -150,7 +153,7 @@ def _erase_functions(module: ir.Operation, functions: Collection[str]) -> None:
     """Erases the declarations of `functions`, which have no results, and their calls."""
     symbols = [op.operation for op in module.regions[0].blocks[0] if "sym_name" in op.operation.attributes]
     declarations = [op for op in symbols if op.attributes["sym_name"].value in functions]
-    for op in [*_calls(module, functions), *declarations]:
+    for op in [*_calls_of(module, functions), *declarations]:
         op.erase()
 
 
@@ -160,5 +163,5 @@ def _append_ops(module: str, ops: str) -> str:
     return f"{module[:end]}\n{ops}{module[end:]}"
 
 
-def _spec(op: Op) -> TensorSpec:
+def _spec_of(op: Op) -> TensorSpec:
     return TensorSpec(tuple(map(plain_size, op.tensor_meta.shape)), op.tensor_meta.dtype.value)

@@ -71,10 +71,14 @@ def _identity(module: bytes, opt_level: int) -> bytes:
 
 
 class _Batch:
-    """The modules of one call of `compile_objects`. `_waiting` has the numbers of those that nothing compiles yet."""
+    """The modules of one call of `compile_objects`.
+
+    `_waiting` has the numbers of those that nothing compiles yet, the largest first, and `_workers` the reserved
+    workers that still run.
+    """
 
     def __init__(self, modules: Sequence[bytes], opt_level: int, folder: Path) -> None:
-        self._modules, self._level, self._folder = modules, opt_level, folder
+        self._modules, self._opt_level, self._folder = modules, opt_level, folder
         self._waiting = deque(sorted(range(len(modules)), key=lambda number: -len(modules[number])))
         self._workers = workers.take_idle_workers()
         self._objects: dict[int, CompiledObject] = {}
@@ -103,10 +107,11 @@ class _Batch:
         for worker in self._workers:
             while self._waiting and len(worker.pending) < _REQUESTS_PER_WORKER and self._request(worker):
                 pass
+        # Once a module has crashed a worker, this process compiles nothing while workers run.
         only_waits = not self._waiting or bool(_crashed and self._workers)
         if not only_waits:
             number = self._waiting.popleft()
-            seconds = emit_object(self._modules[number], self._level, self._path(number), self._context)
+            seconds = emit_object(self._modules[number], self._opt_level, self._path(number), self._context)
             self._read_object(number, seconds)
         ready = selector.select(_HANG_SECONDS if only_waits else 0) if self._workers else []
         for key, _ in ready:
@@ -120,7 +125,7 @@ class _Batch:
         number = self._waiting[0]
         path = self._path(number).with_suffix("")
         path.write_bytes(self._modules[number])
-        if not worker.ask(number, self._level, str(path)):
+        if not worker.ask(number, self._opt_level, str(path)):
             return False
         self._waiting.popleft()
         return True
@@ -133,7 +138,10 @@ class _Batch:
             self._discard(worker, selector, _EXIT_SECONDS)
 
     def _discard(self, worker: ObjectWorker, selector: selectors.BaseSelector, patience: float) -> None:
-        """Ends `worker` after `patience` seconds, and reassigns its modules. Raises `ObjectCrash` if it crashed."""
+        """Ends `worker`, whose modules others will compile. Raises `ObjectCrash` if a module crashed it.
+
+        Waits up to `patience` seconds for it to exit by itself.
+        """
         selector.unregister(worker.pipe)
         self._workers.remove(worker)
         pending = worker.pending
@@ -141,7 +149,7 @@ class _Batch:
         if pending and -status in _CRASH_SIGNALS:
             module = self._modules[pending[0]]  # a worker compiles its modules in order
             crash = ObjectCrash(defined_function(module, self._context), describe_exit(status))
-            _crashed[_identity(module, self._level)] = crash
+            _crashed[_identity(module, self._opt_level)] = crash
             raise crash
         self._waiting.extendleft(pending)
 

@@ -20,8 +20,9 @@ from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLon
 from buddy.compiler.support.stderr_capture import capture_stderr
 
 # Time limit for all functions: a function takes about a second with all modules printed, the largest ones longer.
-_LIMIT_SECONDS = 600.0
+_OPTIMISER_SECONDS = 600.0
 _MAX_ERROR_LENGTH = 500  # characters at the end of the output of a process that failed
+# The lines that LLVM prints before a pass, before the module after a pass, and for a pass without a module.
 _STARTED = re.compile(r"^(?:BISECT|OptDisable): (NOT )?running pass (?:\(\d+\) )?(\S+) on (.*)$")
 _DUMP = re.compile(r"^\*\*\* IR Dump (?:At Start|After (.*?) on (.*?)( omitted because no change)?) \*\*\*$")
 _NOT_PRINTED = re.compile(r"^\*\*\* IR Pass (.*?) on (.*?) (?:ignored|invalidated|filtered out) \*\*\*$")
@@ -59,7 +60,7 @@ class OptimisedFunction(msgspec.Struct, frozen=True):
 
 
 class OptimiserRequest(msgspec.Struct, frozen=True):
-    """The input of `handle_request`: modules as LLVM IR, the target, and the arguments of `optimise_functions`."""
+    """The input of `run_optimiser`: modules as LLVM IR, the target, and the arguments of `optimise_functions`."""
 
     texts: tuple[str, ...]
     level: int
@@ -81,9 +82,9 @@ def optimise_functions(
         tuple(texts), level, machine.triple, machine.cpu, machine.features, tuple(disabled), prints
     )
     try:
-        return call_and_wait(f"{__name__}:handle_request", request, list[OptimisedFunction], _LIMIT_SECONDS)
+        return call_and_wait(f"{__name__}:run_optimiser", request, list[OptimisedFunction], _OPTIMISER_SECONDS)
     except TookTooLong as error:
-        raise OptimiserError(f"LLVM timed out after {_LIMIT_SECONDS:g} s") from error
+        raise OptimiserError(f"LLVM timed out after {_OPTIMISER_SECONDS:g} s") from error
     except CallFailed as error:
         raise OptimiserError(error.printed[-_MAX_ERROR_LENGTH:] or error.how) from error
 
@@ -91,7 +92,9 @@ def optimise_functions(
 def parse_passes(printed: str) -> list[LlvmPass]:
     """Parses LLVM's output into the runs of passes, in order. Runs of pass managers and of analyses are left out."""
     passes: list[LlvmPass] = []
+    # The names and places of passes that have started, and after which no module has been printed yet.
     started: list[tuple[str, str]] = []
+    # The lines of the module after the last pass, while they are printed.
     lines: list[str] | None = None
 
     def store_module() -> None:
@@ -105,10 +108,10 @@ def parse_passes(printed: str) -> list[LlvmPass]:
                 lines.append(line)
             continue
         if match := _STARTED.match(line):
-            skips, name, where = match.groups()
+            not_running, name, where = match.groups()
             store_module()
             lines = None
-            if skips:
+            if not_running:
                 passes.append(LlvmPass(name, where, skipped=True))
             else:
                 started.append((name, where))
@@ -140,13 +143,16 @@ def _name_of_class(name: str) -> str:
 # ---- in the one-shot process -----------------------------------------------------------------------------------------
 
 
-def handle_request(request: OptimiserRequest) -> list[OptimisedFunction]:
+def run_optimiser(request: OptimiserRequest) -> list[OptimisedFunction]:
     """Compiles the modules of `request`; returns their objects and the passes that LLVM ran on each."""
     machine = Machine(request.triple, request.cpu, request.features)
     target = machines.target_machine(machine, request.level)
     options = list(_PRINT_MODULES if request.prints else ())
-    options += [f"-opt-disable={','.join(request.disabled)}", "-opt-disable-enable-verbosity"]
-    machines.set_llvm_options(options if request.disabled else [*options[:-2], *_PRINT_NAMES])
+    if request.disabled:
+        options += [f"-opt-disable={','.join(request.disabled)}", "-opt-disable-enable-verbosity"]
+    else:
+        options += _PRINT_NAMES
+    machines.set_llvm_options(options)
     results = []
     for text in request.texts:
         start = time.perf_counter()

@@ -10,6 +10,7 @@ import ctypes
 import os
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
@@ -29,11 +30,11 @@ REMARK_OPTIONS = (
     "-pass-remarks-analysis=loop-vectorize",
 )
 # Time limit for all modules: a function takes about 0.1 s, the largest ones a few seconds.
-_LIMIT_SECONDS = 600.0
+_REMARKS_SECONDS = 600.0
 _REMARK = re.compile(r"^remark: " + FILE + r":(\d+):\d+: (.*)$", re.MULTILINE)
 # Remarks of the register allocator on copies, which cost next to nothing.
 _COPIES = re.compile(r"^\d+ virtual registers copies ")
-_MAX_ERROR_LENGTH = 500  # characters at the end of the output of a process that failed
+_MAX_REMARKS_ERROR_LENGTH = 500  # characters at the end of the output of a process that failed
 
 
 class ObjectRemark(msgspec.Struct, frozen=True):
@@ -49,7 +50,7 @@ class RemarksError(BuddyError):
 
 
 class RemarksRequest(msgspec.Struct, frozen=True):
-    """The input of `handle_request`: the arguments of `remarks_of`."""
+    """The input of `collect_remarks`: the arguments of `remarks_of`."""
 
     modules: tuple[bytes, ...]
     level: int
@@ -62,27 +63,23 @@ def remarks_of(modules: Sequence[bytes], opt_level: int) -> list[list[ObjectRema
     """
     request = RemarksRequest(tuple(modules), opt_level)
     try:
-        return call_and_wait(f"{__name__}:handle_request", request, list[list[ObjectRemark]], _LIMIT_SECONDS)
+        return call_and_wait(f"{__name__}:collect_remarks", request, list[list[ObjectRemark]], _REMARKS_SECONDS)
     except TookTooLong as error:
-        raise RemarksError(f"LLVM timed out after {_LIMIT_SECONDS:g} s") from error
+        raise RemarksError(f"LLVM timed out after {_REMARKS_SECONDS:g} s") from error
     except CallFailed as error:
-        raise RemarksError(error.printed[-_MAX_ERROR_LENGTH:] or error.how) from error
+        raise RemarksError(error.printed[-_MAX_REMARKS_ERROR_LENGTH:] or error.how) from error
 
 
 def parse_remarks(printed: str) -> list[ObjectRemark]:
     """Parses LLVM's output, which repeats the remarks on a loop for each copy of the loop."""
-    times: dict[tuple[int, str], int] = {}
-    for line, text in _REMARK.findall(printed):
-        if _COPIES.match(text):
-            continue
-        times[int(line), text] = times.get((int(line), text), 0) + 1
-    return [ObjectRemark(line, text, count) for (line, text), count in times.items()]
+    found_remarks = ((int(line), text) for line, text in _REMARK.findall(printed) if not _COPIES.match(text))
+    return [ObjectRemark(line, text, times) for (line, text), times in Counter(found_remarks).items()]
 
 
 # ---- in the one-shot process -----------------------------------------------------------------------------------------
 
 
-def handle_request(request: RemarksRequest) -> list[list[ObjectRemark]]:
+def collect_remarks(request: RemarksRequest) -> list[list[ObjectRemark]]:
     """Compiles the modules of `request`; returns the remarks that LLVM prints on each."""
     from buddy.compiler.codegen.objects.emit import emit_object, new_context
 
@@ -99,11 +96,11 @@ def handle_request(request: RemarksRequest) -> list[list[ObjectRemark]]:
 
 def _set_options() -> None:
     """Sets `REMARK_OPTIONS` by a function of LLVM's C API that the library of the bindings exports."""
-    parse = _exported_function("LLVMParseCommandLineOptions")
-    words = [b"buddy-tui", *(option.encode() for option in REMARK_OPTIONS)]
-    parse.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_char_p), ctypes.c_char_p]
-    parse.restype = None
-    parse(len(words), (ctypes.c_char_p * len(words))(*words), b"")
+    parse_options = _exported_function("LLVMParseCommandLineOptions")
+    arguments = [b"buddy-tui", *(option.encode() for option in REMARK_OPTIONS)]
+    parse_options.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_char_p), ctypes.c_char_p]
+    parse_options.restype = None
+    parse_options(len(arguments), (ctypes.c_char_p * len(arguments))(*arguments), b"")
 
 
 def _exported_function(name: str) -> ctypes._NamedFuncPointer:

@@ -129,7 +129,7 @@ IDLE_SECONDS = 60.0
 def serve(channel: Channel) -> None:
     """Compiles requested modules until the channel is closed, or until no request has come for `IDLE_SECONDS`."""
     context = new_context()
-    # The imported modules are not garbage: collections need not look at them.
+    # The imported modules are not garbage: the garbage collector need not visit them.
     gc.freeze()
     exit_timer = _start_exit_timer()
     while (request := channel.receive()) is not None:

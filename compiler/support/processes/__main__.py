@@ -19,8 +19,8 @@ from typing import Any
 from buddy.compiler.support.processes.lifetime import die_with_parent
 
 
-def main(words: list[str]) -> None:
-    module, name, parent, shape, *rest = words
+def main(arguments: list[str]) -> None:
+    module, name, parent, shape, *rest = arguments
     if int(parent):
         die_with_parent(int(parent))
     _forget_current_folder()

@@ -96,15 +96,16 @@ class ForkedWorker:
 
     def __init__(self, work: Callable[[Channel], None], requests: object, replies: object) -> None:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `end`
-        their_read, write = os.pipe()
-        read, their_write = os.pipe()
+        child_read, write = os.pipe()
+        read, child_write = os.pipe()
         self._pipe = MessagePipe(read, write, replies)
         self._status: int | None = None
-        self.pid = _fork(lambda: self._run_work(work, Channel(their_read, their_write, requests)))
-        os.close(their_read)
-        os.close(their_write)
+        self.pid = _fork(lambda: self._run_work(work, Channel(child_read, child_write, requests)))
+        os.close(child_read)
+        os.close(child_write)
 
     def _run_work(self, work: Callable[[Channel], None], channel: Channel) -> None:
+        """Calls `work` in the child, whose output goes to the file."""
         self._pipe.close()
         _redirect(self._output.fileno())
         faulthandler.disable()
@@ -112,7 +113,7 @@ class ForkedWorker:
             work(channel)
         except BaseException:
             os.write(2, traceback.format_exc().encode())  # `sys.stderr` may be another stream
-            os._exit(1)
+            os._exit(1)  # reports a failure to the parent: `_fork` would exit with 0
 
     def send(self, message: Message) -> None:
         """Sends a message. Raises `BrokenPipeError` if the child has ended."""
@@ -201,13 +202,13 @@ def run_in_child(requester: Channel, task: Task) -> TaskEnd:
     read_fd, write_fd = os.pipe()
     with tempfile.TemporaryFile() as output:
 
-        def work() -> None:
+        def run_and_reply() -> None:
             os.close(read_fd)
             channel = Channel(requester.read_fd, write_fd, FailureReply)
             _redirect(output.fileno())
             channel.send(_run_task(channel, task))
 
-        pid = _fork(work)
+        pid = _fork(run_and_reply)
         os.close(write_fd)
         try:
             return _ChildWatch(requester, MessagePipe(read_fd, -1, task.types), pid, task, output).result()
@@ -281,10 +282,11 @@ class _ChildWatch:
             elif has_ended:
                 return None
             else:
-                self._wait()
+                self._wait_for_event()
         return self._child.receive()
 
     def _has_ended(self) -> bool:
+        """Returns whether the child has ended; calls the task's `on_stop` if a signal has stopped or continued it."""
         if self._status is None:
             pid, status = os.waitpid(self._pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
             if pid and (os.WIFSTOPPED(status) or os.WIFCONTINUED(status)):
@@ -293,7 +295,12 @@ class _ChildWatch:
                 self._status = status
         return self._status is not None
 
-    def _wait(self) -> None:
+    def _wait_for_event(self) -> None:
+        """Waits for output or the end of the child, for a request to stop it, or for the time limit.
+
+        Returns after a short time even without an event: a stopped child, and with some systems its end, is only
+        noticed by `_has_ended`.
+        """
         seconds_left = math.inf if self._kill_reason else max(0.0, self._deadline - time.monotonic())
         fds = [self._exit_fd] if self._exit_fd >= 0 else []
         fds += [] if self._child.at_end else [self._child.read_fd]
@@ -355,10 +362,12 @@ def reply_in_child(
     if result.how == "crashed":
         what = f"{messages.crashed.what} ({result.status})"
         return FailureReply(msgspec.structs.replace(messages.crashed, what=what, detail=result.tail))
-    return FailureReply(_too_slow(timeout) if result.how == "late" else Diagnostic("it was cancelled", severity="note"))
+    return FailureReply(
+        _timeout_diagnostic(timeout) if result.how == "late" else Diagnostic("it was cancelled", severity="note")
+    )
 
 
-def _too_slow(timeout: float) -> Diagnostic:
+def _timeout_diagnostic(timeout: float) -> Diagnostic:
     what = f"the run took longer than {timeout:g} s and was stopped"
     todo = "allow more time (--timeout, or Time limit of a run in the palette) or fewer repeats"
     return Diagnostic(what, "the runner", todo)
@@ -397,9 +406,10 @@ def _join_session(address: str) -> socket.socket:
 
 
 def _work_over_socket(address: str, types: object, work: Callable[[Channel], None]) -> None:
-    null = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(null, stream)
+    """Calls `work` with a channel over a connection to `address`; discards the standard streams."""
+    null_device = os.open(os.devnull, os.O_RDWR)
+    for standard_stream in (0, 1, 2):
+        os.dup2(null_device, standard_stream)
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(address)
         work(Channel(connection.fileno(), connection.fileno(), types))

@@ -128,21 +128,21 @@ class BlockingWorker:
         self, function: str, replies: object, log: IO[str] | IO[bytes] | int = subprocess.DEVNULL,
         environment: Mapping[str, str] | None = None, keep: Sequence[int] = (),
     ) -> None:  # fmt: skip
-        their_read, write = os.pipe()
-        read, their_write = os.pipe()
+        child_read, write = os.pipe()
+        read, child_write = os.pipe()
         self.pipe = MessagePipe(read, write, replies)
         try:
             self._popen, self._lifetime_pipe = start_with_pipe(
-                python_command(function, "pipes", str(their_read), str(their_write)),
-                keep=(their_read, their_write, *keep), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                python_command(function, "pipes", str(child_read), str(child_write)),
+                keep=(child_read, child_write, *keep), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True, env={**os.environ, **(environment or {})},
             )  # fmt: skip
         except BaseException:
             self.pipe.close()
             raise
         finally:
-            os.close(their_read)
-            os.close(their_write)
+            os.close(child_read)
+            os.close(child_write)
         _workers.add(self)
 
     @property
@@ -184,7 +184,7 @@ class BlockingWorker:
         """Closes the pipes in a fork of this process, since only one process may use them."""
         self.pipe.close()
         self._lifetime_pipe.close()
-        self._popen.returncode = -signal.SIGKILL
+        self._popen.returncode = -signal.SIGKILL  # the process is no child of this one, so `alive` must not poll it
 
 
 _workers: weakref.WeakSet[BlockingWorker] = weakref.WeakSet()

@@ -39,6 +39,9 @@ ENGINE_OOM_SCORE, WORKER_OOM_SCORE = 300, 600
 log = logging.getLogger("buddy.engine")
 
 
+# ---- limits of memory ------------------------------------------------------------------------------------------------
+
+
 def limit_memory() -> None:
     """Limits the memory of this process and its children to `BUDDY_MEMORY` in GiB, or to a share of the machine's.
 
@@ -89,7 +92,7 @@ def memory_limit(setting: str, machine_bytes: int) -> int:
 
 
 def machine_memory() -> int:
-    """Returns the bytes of memory of this machine, container or batch job; 0 if unknown."""
+    """Returns the bytes of memory of this machine, or the limit of its container or batch job; 0 if unknown."""
     try:
         physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (OSError, ValueError):
@@ -119,6 +122,8 @@ def group_limits(own_groups: Path, mount: Path) -> Iterator[int]:
                 break
 
 
+# ---- processes that end with another one -----------------------------------------------------------------------------
+
 # From <linux/prctl.h>: sets the signal that a process gets when its parent ends.
 _PR_SET_PDEATHSIG = 1
 
@@ -128,7 +133,7 @@ def die_with_parent(parent: int) -> None:
     if sys.platform != "linux":
         return
     _prctl()(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
+    if os.getppid() != parent:  # the parent ended before the call
         os._exit(1)
 
 
@@ -146,13 +151,14 @@ def die_with_socket(fd: int, group: bool = False) -> None:
     _kill_at_end_of(fd, -os.getpgrp() if group else os.getpid())
     poll = select.poll()
     poll.register(fd, 0)
-    if poll.poll(0):
+    if poll.poll(0):  # the other end was closed before the call
         os._exit(1)
 
 
 def _kill_at_end_of(fd: int, owner: int) -> None:
     """Makes the kernel kill `owner`, a process or the negative of a group, when the other end of `fd` is closed.
 
+    The kernel sends the signal `F_SETSIG` to the owner whenever `fd` becomes readable or is closed (fcntl(2)).
     `owner` must have the file description of `fd` open; another process may close `fd`.
     """
     if sys.platform == "linux":
@@ -207,6 +213,9 @@ def _close_in_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_close_in_fork)
+
+
+# ---- starting and killing --------------------------------------------------------------------------------------------
 
 
 def start_with_pipe(
@@ -284,9 +293,9 @@ def peer_pid(connection: socket.socket) -> int:
     """Returns the id of the process at the other end of a Unix socket; 0 if it is unknown or another user's."""
     if sys.platform != "linux":
         return 0
-    ids = "3i"  # process, user, group
-    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize(ids))
-    pid, user, _ = struct.unpack(ids, data)
+    credentials_format = "3i"  # the ids of process, user and group
+    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize(credentials_format))
+    pid, user, _ = struct.unpack(credentials_format, data)
     return int(pid) if user == os.getuid() else 0
 
 

@@ -82,7 +82,7 @@ class WorkerProcess:
         if not self._open:
             return
         if not self._outgoing:
-            self._loop.add_writer(self._write_fd, self._write)
+            self._loop.add_writer(self._write_fd, self._write_outgoing)
         self._outgoing += frame
 
     def kill(self) -> None:
@@ -111,7 +111,8 @@ class WorkerProcess:
             target=_wait_for_exit, args=(self._popen, self._loop, self._handle_status), daemon=True
         ).start()
 
-    def _write(self) -> None:
+    def _write_outgoing(self) -> None:
+        """Writes as much of the queued frames as the pipe takes; called when it is writable."""
         try:
             written = os.write(self._write_fd, self._outgoing)
             del self._outgoing[:written]
@@ -138,6 +139,7 @@ class WorkerProcess:
         return bool(data)
 
     def _watch_output(self, name: str) -> None:
+        """Starts to read an output stream, after a pause if the reader of the output is congested."""
         if self._open and self._events.is_congested():
             self._loop.call_later(_OUTPUT_PAUSE_SECONDS, self._watch_output, name)
         elif self._open:
@@ -192,8 +194,9 @@ class WorkerProcess:
 
 
 class OneShotProcess:
-    """A process that answers one request; `messages` are its answers, of the types `answers`, then its exit.
+    """A process that answers one request.
 
+    `messages` gets its answers, which are of the types `answers`, and then a description of its exit, a `str`.
     `on_output` is called with the name of an output stream and its bytes; by default, output is discarded.
     """
 
@@ -220,8 +223,8 @@ class OneShotProcess:
         """The end of the process's stderr."""
         return self._process.tail
 
-    def _end(self, how: str) -> None:
-        self.messages.put_nowait(how)
+    def _end(self, exit_description: str) -> None:
+        self.messages.put_nowait(exit_description)
         self._ended.set()
 
     async def close(self) -> None:
@@ -232,22 +235,25 @@ class OneShotProcess:
 
 
 def _start_function(function: str) -> tuple[subprocess.Popen[bytes], LifetimePipe, int, int]:
-    """Starts `function` with two pipes; returns the process, and our ends to write to and to read from."""
-    their_read, our_write = os.pipe()
-    our_read, their_write = os.pipe()
+    """Starts `function` with two pipes.
+
+    Returns the process, the pipe that ends it, and the file descriptors to write to and to read from.
+    """
+    child_read, our_write = os.pipe()
+    our_read, child_write = os.pipe()
     _enlarge_pipe(our_read)
     _enlarge_pipe(our_write)
     popen, lifetime = start_with_pipe(
-        python_command(function, "pipes", str(their_read), str(their_write), parent=os.getpid()),
+        python_command(function, "pipes", str(child_read), str(child_write), parent=os.getpid()),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        keep=(their_read, their_write),
+        keep=(child_read, child_write),
         start_new_session=True,
         bufsize=0,
     )
-    os.close(their_read)
-    os.close(their_write)
+    os.close(child_read)
+    os.close(child_write)
     return popen, lifetime, our_write, our_read
 
 

@@ -477,7 +477,7 @@ def test_a_device_whose_context_fails_is_no_device(monkeypatch: pytest.MonkeyPat
         "cuDevicePrimaryCtxRetain": lambda _device: (2, 0),
         "cuGetErrorString": lambda _status: (0, b"out of memory"),
     }
-    monkeypatch.setattr(gpu_driver, "_api", lambda: SimpleNamespace(**functions))
+    monkeypatch.setattr(gpu_driver, "_import_driver", lambda: SimpleNamespace(**functions))
     with pytest.raises(NoDeviceError, match=r"did not start \(cuDevicePrimaryCtxRetain: out of memory\)"):
         Device()
 
