@@ -149,7 +149,7 @@ class Op:
     script may write names of nodes in arguments; `Graph.link` replaces the names by nodes.
 
     `metas` has one entry per result, which is `None` for a result that is not a tensor. With `multiple`, the results
-    are a tuple, from which a `GetItemOp` selects. `target` is the torch op that the node calls, spelled as in `targets`.
+    are a tuple, from which a `GetItemOp` selects. `target` is the torch op that the node calls, as in `targets`.
     `stable` is a name that survives renumbering (module path, target, index), `module` the path of the `nn.Module` that
     created the node, `location` its Python line as `file:line`. `schema` is torch's schema of the op, if known.
 

@@ -14,10 +14,17 @@ from buddy.compiler.ops import loops
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.bounds import clamp_index
-from buddy.compiler.ops.data_movement import INDEX_TYPE, fold_positions, loop_indices, position_scalar, read_element
+from buddy.compiler.ops.data_movement import (
+    INDEX_TYPE,
+    divide_position,
+    fold_positions,
+    loop_indices,
+    position_scalar,
+    read_element,
+)
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
-from buddy.compiler.ops.sums import accumulate_taps, accumulator_type, cast_tensor
+from buddy.compiler.ops.sums import accumulator_type, cast_tensor
 from buddy.compiler.ops.utils import SymbolTable, argument, value_of
 from buddy.compiler.ops.windows import SlidingWindow, insert_spaced, pad_for_window, pool_window, spatial_dims
 
@@ -94,7 +101,8 @@ def _max_pool(value: ir.Value, meta: TensorMeta, window: SlidingWindow) -> list[
     return [values, _max_in_windows(value, meta.shape, window.size, meta.dtype, window_position)[1]]
 
 
-# A tap, an element of a window, as one number: its coordinates in the window, each in its own bits.
+# A tap is an element of a window. Its number has the coordinates in the window, each in its own bits, so that the order
+# of numbers is the row-major order of taps.
 _TAP_TYPE, _TAP_BITS = TensorDType.Int32, 32
 
 
@@ -106,18 +114,18 @@ def _coordinate_bits(window: SlidingWindow) -> list[int]:
 def _taps_of_maxima(padded: ir.Value, maxima: ir.Value, meta: TensorMeta, window: SlidingWindow) -> ir.Value:
     """Returns for each window the first tap that equals its maximum, or `-1 - tap` of the last NaN.
 
-    A minimum over the window, which is computed in vectors. The tap may be one of the padding if all elements are the
-    lowest number.
+    The first tap is a minimum of numbers over the window, which compiles to vector instructions. It may be a tap of the
+    padding if all elements are the lowest number.
     """
     rank, spatial, dtype = len(meta.shape), len(window.size), meta.dtype
     last = s.limits(_TAP_TYPE)[1]
 
     def body(*elements: ir.Value) -> list[ir.Value]:
         x, tap, maximum, best = map(Scalar, elements, (dtype, _TAP_TYPE, dtype, _TAP_TYPE))
-        found = s.select(x.compare("eq", maximum), tap, last)
+        candidate = s.select(x.compare("eq", maximum), tap, last)
         if dtype.is_float:
-            found = s.select(x.compare("ne", x), -1 - tap, found)
-        return [s.minimum(best, found).value]
+            candidate = s.select(x.compare("ne", x), -1 - tap, candidate)
+        return [s.minimum(best, candidate).value]
 
     all_loops: list[st.DimIndex] = [*range(rank)]
     inner: list[st.DimIndex] = [*range(rank, rank + spatial)]
@@ -169,8 +177,8 @@ def _first_inside(outer: Scalar, window: SlidingWindow, axis: int) -> Scalar:
     start, gap = outer * window.stride[axis] - window.padding[axis], window.dilation[axis]
     if gap == 1:
         return s.maximum(start, 0)
-    missing = s.maximum(0 - start, 0) + (gap - 1)
-    return start + _floor_div(missing, gap) * gap
+    distance = s.maximum(0 - start, 0) + (gap - 1)
+    return start + divide_position(distance, gap) * gap
 
 
 def _max_in_windows(
@@ -243,7 +251,7 @@ def max_pool_backward(node: Op, symbol_table: SymbolTable) -> ir.Value:
         index = loops.element(flat_indices, position, INDEX_TYPE)
         return [([loops.index_to_scalar(clamp_index(index, flat_shape[1]))], None)]
 
-    summed = accumulate_taps(st.reshape(gradient, counts, meta.dtype), meta.dtype, flat_shape, 1, maximum_of)
+    summed = loops.accumulate_taps(st.reshape(gradient, counts, meta.dtype), meta.dtype, flat_shape, 1, maximum_of)
     return st.reshape(summed, meta.shape, meta.dtype)
 
 
@@ -325,13 +333,8 @@ def _quotient(total: Scalar, divisor: Scalar | int) -> Scalar:
 
 def _window_range(index: Scalar, size: int, count: int) -> tuple[Scalar, Scalar]:
     """Returns start and end of adaptive window `index` of `count` in a dim of `size`, as in ATen's `start_index`."""
-    start = _floor_div(index * size, count)
-    return start, _floor_div((index + 1) * size + (count - 1), count)
-
-
-def _floor_div(value: Scalar, divisor: int) -> Scalar:
-    """Returns a non-negative number divided by `divisor`, rounded down."""
-    return Scalar(arith.divui(value.value, value.like(divisor).value), INDEX_TYPE)
+    start = divide_position(index * size, count)
+    return start, divide_position((index + 1) * size + (count - 1), count)
 
 
 def _longest_window(size: int, count: int) -> int:

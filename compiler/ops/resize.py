@@ -20,7 +20,7 @@ from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.data_movement import INDEX_TYPE
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
-from buddy.compiler.ops.sums import accumulate_taps, accumulator_type
+from buddy.compiler.ops.sums import accumulator_type
 from buddy.compiler.ops.utils import SymbolTable, value_of
 
 ops_registry = Registry()
@@ -148,7 +148,7 @@ def upsample_backward(node: Op, symbol_table: SymbolTable) -> ir.Value:
         ]
         return [([index for index, _ in taps], _weight(taps)) for taps in product(*taps_per_axis)]
 
-    return accumulate_taps(gradient, meta.dtype, meta.shape, spatial, combined_taps)
+    return loops.accumulate_taps(gradient, meta.dtype, meta.shape, spatial, combined_taps)
 
 
 def _weight(taps: Sequence[Tap]) -> Scalar:

@@ -15,7 +15,6 @@ from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar
-from buddy.compiler.ops.sums import accumulate_taps
 from buddy.compiler.ops.utils import SymbolTable, argument, value_of
 
 ops_registry = Registry()
@@ -68,7 +67,7 @@ def replication_pad_backward(node: Op, symbol_table: SymbolTable) -> ir.Value:
         positions = (loops.index_to_scalar(i) - pad for i, pad in zip(indices[1:], before, strict=True))
         return [([s.minimum(s.maximum(p, 0), size - 1) for p, size in zip(positions, sizes, strict=True)], None)]
 
-    return accumulate_taps(value_of(node.args[0], symbol_table), meta.dtype, meta.shape, spatial, nearest)
+    return loops.accumulate_taps(value_of(node.args[0], symbol_table), meta.dtype, meta.shape, spatial, nearest)
 
 
 @dataclass(frozen=True)
