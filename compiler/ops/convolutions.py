@@ -25,6 +25,7 @@ lowering = ops_registry.lowering
 
 @lowering("Conv2dOp")
 def convolution(node: Op, symbol_table: SymbolTable) -> ir.Value:
+    """Lowers `convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups)`."""
     x, weight, bias = node.args[:3]
     meta, groups = node.tensor_meta, node.args[8]
     if 0 in meta.shape:
@@ -53,22 +54,24 @@ def convolution(node: Op, symbol_table: SymbolTable) -> ir.Value:
 def convolution_backward(node: Op, symbol_table: SymbolTable) -> list[ir.Value | None]:
     """Returns the gradients of input, kernel and bias that `output_mask` selects.
 
-    The gradient of the input is the transposed convolution of a plain one, and the plain one of a transposed one. The
-    gradient of the kernel is computed by `correlate`.
+    The arguments are grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding,
+    groups, output_mask. The gradient of the input is the transposed convolution of a plain one, and the plain one of a
+    transposed one. The gradient of the kernel is computed by `correlate`.
     """
     gradient, value, kernel = (value_of(arg, symbol_table) for arg in node.args[:3])
-    is_transposed, groups, output_mask = node.args[7], node.args[9], node.args[10]
+    is_transposed, groups = node.args[7], node.args[9]
+    needs_input_gradient, needs_kernel_gradient, needs_bias_gradient = node.args[10]
     dtype = node.args[0].tensor_meta.dtype
     setup = ConvolutionSetup(_window(node, 4, node.args[2]), groups, dtype)
     wide = setup.accumulator
     results: list[Any] = [None, None, None]
-    if output_mask[0]:
+    if needs_input_gradient:
         emit = convolve if is_transposed else convolve_transposed
         results[0] = emit(gradient, kernel, setup, st.shape_of(value))
-    if output_mask[1]:
+    if needs_kernel_gradient:
         pair = (gradient, value) if is_transposed else (value, gradient)
         results[1] = correlate(*pair, setup, st.shape_of(kernel))
-    if output_mask[2]:
+    if needs_bias_gradient:
         axes = [i for i in range(2 + setup.spatial) if i != 1]
         shape = st.shape_of(gradient)
         results[2] = st.reduce([(gradient, dtype)], shape, axes, False, 0, wide, lambda x, t: t + cast(x, wide))
