@@ -71,8 +71,8 @@ def _fold_padded_windows(
     return st.generic([padded, window_shape], dims, [out], [list(range(rank))], iterators, body)[0]
 
 
-# Maps (spatial dim, index of the window, index in the window) to a position in the input, and to whether the window
-# contains this position.
+# Maps (spatial dim, index of the window, index in the window) to a position in the input, and to whether this position
+# is in the window and in the input.
 WindowPosition = Callable[[int, Scalar, Scalar], tuple[Scalar, Scalar]]
 
 
@@ -199,7 +199,7 @@ def _max_in_windows(
         leading = outer[:-spatial]
         positions = [window_position(i, outer[len(outer) - spatial + i], inner[i]) for i in range(spatial)]
         old, old_index = best
-        # Positions outside of the window read the nearest element, which is then ignored.
+        # A position outside of the input reads the nearest element, which is then ignored.
         nearest = [s.minimum(s.maximum(p, 0), size - 1) for (p, _), size in zip(positions, sizes, strict=True)]
         new, new_index = read_element(value, dtype, [*leading, *nearest]), _flat_index(nearest, sizes)
         replaces = (new > old) | (old_index < 0)
@@ -281,7 +281,7 @@ def avg_pool_backward(node: Op, symbol_table: SymbolTable) -> ir.Value:
     return cast_tensor(_fold_windows(spaced, dense, meta.shape, 0, (wide, wide), lambda a, b: a + b), wide, meta.dtype)
 
 
-# Returns the number of elements of the window at a position.
+# Maps the indices of an element of the result, all its dims, to the number of elements of its window.
 Count = Callable[..., "Scalar | int"]
 
 

@@ -26,7 +26,8 @@ def philox(node: Op, symbol_table: SymbolTable) -> ir.Value:
     """Computes one block of four 32-bit words per element, and returns the word that the node selects.
 
     For 64-bit results, the node selects one of two pairs of words. After fusion, nodes that select different words of
-    the same block share its computation.
+    the same block share its computation. The arguments are the seed (a tensor of one i64), the stream number, the
+    shape, and the number of the word or pair, by default 0.
     """
     meta, stream = node.tensor_meta, int(argument(node, 1, "stream"))
     rank, word = len(meta.shape), int(node.args[3]) if len(node.args) > 3 else 0
@@ -71,4 +72,5 @@ def _block(index: Scalar, stream: int, seed: Scalar) -> tuple[Scalar, Scalar, Sc
 
 
 def _high(x: Scalar) -> Scalar:
+    """Returns the upper 32 bits of an i64."""
     return Scalar(arith.shrui(x.value, constant(32, _WIDE)), _WIDE)
