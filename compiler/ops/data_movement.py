@@ -127,6 +127,7 @@ def roll(node: Op, symbol_table: SymbolTable) -> ir.Value:
 
 
 def _roll_dim(value: ir.Value, shift: int, dim: int, dtype: TensorDType) -> ir.Value:
+    """Rolls one dim: inserts both parts of the tensor, which change places, into a new one."""
     shape = list(st.shape_of(value))
     offset = shift % shape[dim]
     if not offset:
@@ -173,6 +174,7 @@ def _diagonal_arguments(node: Op, first: int, rank: int) -> tuple[int, int, int]
 
 @lowering("DiagonalOp")
 def diagonal(node: Op, symbol_table: SymbolTable) -> ir.Value:
+    """Returns a diagonal of each matrix, along a new last dim; the arguments are x, offset, dim1, dim2."""
     value, meta = value_of(node.args[0], symbol_table), node.tensor_meta
     rank = len(st.shape_of(value))
     offset, row, column = _diagonal_arguments(node, 1, rank)
@@ -189,6 +191,7 @@ def diagonal(node: Op, symbol_table: SymbolTable) -> ir.Value:
 
 @lowering("DiagonalScatterOp")
 def diagonal_scatter(node: Op, symbol_table: SymbolTable) -> ir.Value:
+    """Returns the first operand with a diagonal of each matrix replaced by the second operand."""
     value, source = (value_of(arg, symbol_table) for arg in node.args[:2])
     meta, length, source_type = node.tensor_meta, st.shape_of(source)[-1], node.args[1].tensor_meta.dtype
     offset, row, column = _diagonal_arguments(node, 2, len(meta.shape))
@@ -244,6 +247,7 @@ def as_strided(node: Op, symbol_table: SymbolTable) -> ir.Value:
 
 @lowering("AsStridedScatterOp")
 def as_strided_scatter(node: Op, symbol_table: SymbolTable) -> ir.Value:
+    """Returns the first operand with the elements that `as_strided` reads replaced by the second operand, in order."""
     meta, (sizes, strides, offset) = node.tensor_meta, _strided_arguments(node, 2)
     flat = _flatten(value_of(node.args[0], symbol_table), _access_end(sizes, strides, offset), meta.dtype)
     source, source_type = value_of(node.args[1], symbol_table), node.args[1].tensor_meta.dtype

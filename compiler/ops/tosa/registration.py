@@ -68,8 +68,8 @@ def elementwise(
     Tensor arguments are reshaped to the result's rank, and cast to its element type or, with `among_operands`, to the
     type that they promote to; arguments at the positions `uncast` keep their type. A number as the first argument
     becomes a tensor; other numbers stay numbers. 16-bit floats are computed in f32 if the expression is `composed` of
-    several ops, or if an operand is not exact in their type. With `rounds`, every operand is first rounded to the
-    16-bit type, as in eager.
+    several ops, if it gets keyword arguments, or if an operand is not exact in their type. With `rounds`, every operand
+    is first rounded to the 16-bit type, as in eager.
     """
 
     def decorate(body: Callable[..., TosaTensor]) -> Callable[..., TosaTensor]:
@@ -91,6 +91,7 @@ def elementwise(
                 keywords = {key: round_to(value, rounds_to) for key, value in keywords.items()}
 
             def convert(i: int, arg: Any) -> Any:
+                """Returns argument `i` as the expression takes it: a tensor, or a number."""
                 if i != 0 and not isinstance(arg, Op):
                     return arg
                 x = operand(arg, rank, symbol_table, None if i in uncast else rounds_to or dtype)
