@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from buddy.compiler.graph.node import Op, argument
+from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.operations.effects import PHILOX_KEY_INCREMENTS, PHILOX_MULTIPLIERS, PHILOX_ROUNDS
 from buddy.compiler.graph.sizes import Dim
 from buddy.compiler.graph.types import TensorDType
@@ -13,7 +13,7 @@ from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.sizes import index_value
-from buddy.compiler.ops.utils import SymbolTable, constant, value_of
+from buddy.compiler.ops.utils import SymbolTable, argument, constant, value_of
 
 ops_registry = Registry()
 lowering = ops_registry.lowering
