@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, ir
@@ -232,13 +235,12 @@ def _causal_mask(shape: tuple[int, ...]) -> ir.Value:
 _BLOCK_ROWS = 32
 
 
-@ops_registry.lowering("GroupedMatmulOp")
+@lowering("GroupedMatmulOp")
 def multiply_groups(node: Op, symbol_table: SymbolTable) -> ir.Value:
     """Multiplies rows [rows, depth] by matrices [groups, depth, width]; returns [rows, width].
 
-    Group `g` has the rows `ends[g - 1] <= row < ends[g]`; rows outside of all groups are 0. The rows of a group are
-    computed in blocks of equal size; a block may extend beyond its group, but writes only the rows of the group. Raises
-    `LoweringError` for other ranks, a bias, and dynamic sizes.
+    Group `g` has the rows `ends[g - 1] <= row < ends[g]`; rows outside of all groups are 0. Raises `LoweringError` for
+    other ranks, a bias, and dynamic sizes.
     """
     x, w, ends = node.args[:3]
     shapes = [list(op.tensor_meta.shape) for op in (x, w) if isinstance(op, Op)]
@@ -250,45 +252,72 @@ def multiply_groups(node: Op, symbol_table: SymbolTable) -> ir.Value:
     if not all(isinstance(size, int) for size in (rows, depth, groups, width)):
         raise LoweringError("the grouped product has dynamic sizes")
     fall_back_if_outside(node, symbol_table, [(ends, rows + 1)])
-    in_dtype, out_dtype = x.tensor_meta.dtype, node.tensor_meta.dtype
-    values, weights, end_values = (value_of(op, symbol_table) for op in (x, w, ends))
-    state = LoopState([st.filled(0, [rows, width], out_dtype)])
+    dtypes = (x.tensor_meta.dtype, ends.tensor_meta.dtype, node.tensor_meta.dtype)
+    state = LoopState([st.filled(0, [rows, width], node.tensor_meta.dtype)])
     if 0 in (rows, depth, groups, width):
         return state.tensors[0]
-    block_size = min(rows, _BLOCK_ROWS)
+    product = _GroupedProduct(*(value_of(op, symbol_table) for op in (x, w, ends)), *dtypes, state)
+    state.each(0, groups, product.multiply_group)
+    return state.tensors[0]
 
-    def group_end(group: ir.Value) -> ir.Value:
-        """Returns the end of a group, clamped to the number of rows, since data may be out of range."""
-        end = scalar_to_index(element(end_values, [group], ends.tensor_meta.dtype))
-        return arith.minsi(arith.maxsi(end, position(0)), position(rows))
 
-    def multiply_group(group: ir.Value) -> None:
+@dataclass(frozen=True)
+class _GroupedProduct:
+    """A product of each row of `x` [rows, depth] with the matrix of its group in `weights` [groups, depth, width].
+
+    `ends` [groups] has the row after the last one of each group. `state` carries the result [rows, width]. The rows of
+    a group are computed in blocks of equal size; a block may extend beyond its group, but writes only the group's rows.
+    """
+
+    x: Any
+    weights: Any
+    ends: Any
+    dtype: TensorDType
+    ends_dtype: TensorDType
+    result_dtype: TensorDType
+    state: LoopState
+
+    @property
+    def block_size(self) -> int:
+        """The number of rows per block."""
+        rows: int = shape_of(self.x)[0]
+        return min(rows, _BLOCK_ROWS)
+
+    def multiply_group(self, group: ir.Value) -> None:
+        """Emits the product of the rows of a group with its matrix."""
+        _, depth, width = shape_of(self.weights)
         is_first = compare("eq", group, 0)
-        start = pick(is_first, 0, group_end(pick(is_first, 0, minus(group, 1))))
-        end = group_end(group)
-        count = arith.ceildivsi(arith.maxsi(minus(end, start), position(0)), position(block_size))
-        matrix = st.slice_of(weights, [group, 0, 0], [1, depth, width], [1, 1, 1], [depth, width], in_dtype)
-        state.each(0, count, lambda i: multiply_block(plus(start, arith.muli(i, position(block_size))), end, matrix))
+        start = pick(is_first, 0, self._group_end(pick(is_first, 0, minus(group, 1))))
+        end = self._group_end(group)
+        size = self.block_size
+        count = arith.ceildivsi(arith.maxsi(minus(end, start), position(0)), position(size))
+        matrix = st.slice_of(self.weights, [group, 0, 0], [1, depth, width], [1, 1, 1], [depth, width], self.dtype)
+        self.state.each(
+            0, count, lambda i: self._multiply_block(plus(start, arith.muli(i, position(size))), end, matrix)
+        )
 
-    def multiply_block(group_row: ir.Value, group_end: ir.Value, matrix: ir.Value) -> None:
+    def _group_end(self, group: ir.Value) -> ir.Value:
+        """Returns the end of a group, clamped to the number of rows, since data may be out of range."""
+        end = scalar_to_index(element(self.ends, [group], self.ends_dtype))
+        return arith.minsi(arith.maxsi(end, position(0)), position(shape_of(self.x)[0]))
+
+    def _multiply_block(self, group_row: ir.Value, group_end: ir.Value, matrix: ir.Value) -> None:
         """Computes a block, and writes its rows `group_row <= row < group_end`.
 
         The block starts at `group_row`, or earlier if it would exceed the tensor.
         """
-        (out,) = state.tensors
-        start = arith.minsi(group_row, position(rows - block_size))
-        block_rows = st.slice_of(values, [start, 0], [block_size, depth], [1, 1], [block_size, depth], in_dtype)
-        wide = accumulator_type(in_dtype)
+        (out,), (rows, depth), size = self.state.tensors, shape_of(self.x), self.block_size
+        width, result_dtype = shape_of(out)[1], self.result_dtype
+        start = arith.minsi(group_row, position(rows - size))
+        block_rows = st.slice_of(self.x, [start, 0], [size, depth], [1, 1], [size, depth], self.dtype)
+        wide = accumulator_type(self.dtype)
         sums = contract(block_rows, matrix, "mk", "kn", "mn", wide)
-        old_rows = st.slice_of(out, [start, 0], [block_size, width], [1, 1], [block_size, width], out_dtype)
+        old_rows = st.slice_of(out, [start, 0], [size, width], [1, 1], [size, width], result_dtype)
 
         def merge(new: Scalar, old: Scalar) -> Scalar:
             row = plus(start, st.loop_index(0))
             is_inside = compare("sge", row, group_row) & compare("slt", row, group_end)
-            return Scalar(arith.select(is_inside.value, cast(new, out_dtype).value, old.value), out_dtype)
+            return Scalar(arith.select(is_inside.value, cast(new, result_dtype).value, old.value), result_dtype)
 
-        merged = st.pointwise([(sums, wide), (old_rows, out_dtype)], [block_size, width], out_dtype, merge)
-        state.tensors = [st.insert_slice(merged, out, [start, 0], [block_size, width], [1, 1])]
-
-    state.each(0, groups, multiply_group)
-    return state.tensors[0]
+        merged = st.pointwise([(sums, wide), (old_rows, result_dtype)], [size, width], result_dtype, merge)
+        self.state.tensors = [st.insert_slice(merged, out, [start, 0], [size, width], [1, 1])]

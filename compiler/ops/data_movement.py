@@ -235,6 +235,7 @@ def _access_end(sizes: Sequence[int], strides: Sequence[int], offset: int) -> in
 
 @lowering("AsStridedOp")
 def as_strided(node: Op, symbol_table: SymbolTable) -> ir.Value:
+    """Reads the elements at the positions `offset + sum(index * stride)` of the operand in row-major order."""
     meta, (sizes, strides, offset) = node.tensor_meta, _strided_arguments(node, 1)
     flat = _flatten(value_of(node.args[0], symbol_table), _access_end(sizes, strides, offset), meta.dtype)
 

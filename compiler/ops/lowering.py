@@ -172,6 +172,7 @@ class _Lowerer:
             self.assignments[stable] = msgspec.structs.replace(assignment, node=stable, function=function.name)
 
     def _emit_call(self, call: PartitionCall, table: ValueTable) -> None:
+        """Emits a call of a function that was emitted before, and adds its results to `table`."""
         operands = [table[op.name, index] for op, index in _without_empty(call.inputs)]
         operands += [index_value(symbol(name)) for name in self.symbols[call.function]]
         results = _types(_without_empty(call.outputs))

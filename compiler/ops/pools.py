@@ -81,6 +81,7 @@ WindowPosition = Callable[[int, Scalar, Scalar], tuple[Scalar, Scalar]]
 
 @lowering("MaxPool2dWithIndicesOp", "MaxPool3dWithIndicesOp", "MaxPool2dOp")
 def max_pool(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
+    """Returns the maxima, and their flat indices, which are a result of some of the ops only."""
     return _max_pool(value_of(node.args[0], symbol_table), node.tensor_meta, pool_window(node))
 
 
@@ -222,6 +223,7 @@ def _flat_index(position: Sequence[Scalar], sizes: Sequence[Dim]) -> Scalar:
 
 @lowering("AdaptiveMaxPool2dOp", "AdaptiveMaxPool3dOp")
 def adaptive_max_pool(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
+    """Returns the maxima of adaptive windows, and their flat indices; uses sliding windows if all have one size."""
     value, meta, spatial = value_of(node.args[0], symbol_table), node.tensor_meta, spatial_dims(node)
     sizes, counts = st.shape_of(value)[-spatial:], meta.shape[-spatial:]
     if 0 in counts:

@@ -155,6 +155,7 @@ def copy(node: Op, symbol_table: SymbolTable) -> ir.Value:
 
 @lowering("CatOp")
 def cat(node: Op, symbol_table: SymbolTable) -> ir.Value:
+    """Inserts the tensors, one after another, into a new one; casts them to the result's type."""
     meta = node.tensor_meta
     dim = normalize_dim(argument(node, 1, "dim", 0), len(meta.shape))
     out, start = st.empty(meta.shape, meta.dtype), 0

@@ -62,6 +62,7 @@ def affine_map(rank: int, dims: Sequence[DimIndex]) -> ir.AffineMap:
 
 
 def _expression(dim: DimIndex) -> ir.AffineExpr:
+    """Returns the index of a dim as an affine expression of the loops' indices."""
     if dim is None:
         return ir.AffineConstantExpr.get(0)
     if isinstance(dim, WindowDim):

@@ -29,6 +29,8 @@ BOOL = TensorDType.Bool
 
 
 def _register_comparison(name: str, relation: str) -> None:
+    """Registers a lowering of a comparison; `relation` is that of `Scalar.compare`."""
+
     @elementwise(name, among_operands=True, narrow=True)
     def compare(x: Scalar, y: Operand) -> Scalar:
         """Compares two operands; for 16-bit floats, a number is first rounded to their type, as in eager."""
@@ -186,6 +188,8 @@ def _power_of_two(exponent: Scalar) -> Scalar:
 
 
 def _register_shift(name: str, function: Callable[..., Scalar]) -> None:
+    """Registers a lowering of a shift, which raises `LoweringError` for floats."""
+
     @elementwise(name)
     def shift(x: Scalar, by: Operand) -> Scalar:
         if x.dtype.is_float:

@@ -243,35 +243,13 @@ def singular_values_gradient(node: Op, symbol_table: SymbolTable) -> list[ir.Val
         (largest,) = p.fold(0, rows, [number(0, WIDE)], lambda i, x: [s.maximum(x, p["values", i])])
         tolerance = largest * (EPSILON[dtype.part] * float(columns))
 
-        def rank_of(i: Extent) -> ir.Value:
-            """Returns the index of value `i` in descending order."""
-            value = p["values", i]
-
-            def add(k: Extent, before: Scalar) -> list[Scalar]:
-                other = p["values", k]
-                is_before = (other > value) | (other.compare("eq", value) & compare("slt", k, i))
-                return [before + s.cast(is_before, TensorDType.Int64)]
-
-            return scalar_to_index(p.fold(0, rows, [number(0, TensorDType.Int64)], add)[0])
-
-        def check_vectors(i: Extent) -> None:
-            """Sets "info" if the vectors of value `i` are not determined by the matrix."""
-            value, weight = p["values", i], p["weights", i]
-
-            def add(k: Extent, flag: Scalar) -> list[Scalar]:
-                is_equal = s.absolute(p["values", k] - value).compare("le", tolerance)
-                return [flag | s.cast(is_equal & p["weights", k].compare("ne", weight), INT32)]
-
-            (flag,) = p.fold(0, rows, [p["info"]], add)
-            p["info"] = flag | s.cast(value.compare("le", tolerance) & weight.compare("ne", 0), INT32)
-
         def scale_row(i: Extent) -> None:
             length, weight = p["values", i], p["weights", i]
             factor = weight / s.select(length > tolerance, length, 1)
             p.update(("b", i), 0, columns, lambda _, x: x * factor)
 
-        p.update(("weights",), 0, rows, lambda i, _: p["gradient", rank_of(i)])
-        p.each(0, rows, check_vectors)
+        p.update(("weights",), 0, rows, lambda i, _: p["gradient", rank_of_value(p, i)])
+        p.each(0, rows, lambda i: check_vectors(p, i, tolerance))
         p.each(0, rows, scale_row)
 
     wide = wide_type(dtype)
@@ -283,6 +261,33 @@ def singular_values_gradient(node: Op, symbol_table: SymbolTable) -> list[ir.Val
     result = contract(left, solved["b"], "zki", "zkj", "zji" if is_transposed else "zij", WIDE)
     results = reshape_to_results(node, [cast_tensor(result, WIDE, dtype.part)])
     return results_or_eager(solved["info"], node, symbol_table, results, NOT_DETERMINED)
+
+
+def rank_of_value(p: StackedProblem, i: Extent) -> ir.Value:
+    """Returns the index of "values" `i` in descending order; equal values keep their order."""
+    value = p["values", i]
+
+    def add(k: Extent, before: Scalar) -> list[Scalar]:
+        other = p["values", k]
+        is_before = (other > value) | (other.compare("eq", value) & compare("slt", k, i))
+        return [before + s.cast(is_before, TensorDType.Int64)]
+
+    return scalar_to_index(p.fold(0, p.shape("values")[0], [number(0, TensorDType.Int64)], add)[0])
+
+
+def check_vectors(p: StackedProblem, i: Extent, tolerance: Scalar) -> None:
+    """Sets "info" if the matrix does not determine the vectors of "values" `i`, and the gradient depends on them.
+
+    "weights" are the gradients of the values. Values whose difference is at most `tolerance` count as equal.
+    """
+    value, weight = p["values", i], p["weights", i]
+
+    def add(k: Extent, flag: Scalar) -> list[Scalar]:
+        is_equal = s.absolute(p["values", k] - value).compare("le", tolerance)
+        return [flag | s.cast(is_equal & p["weights", k].compare("ne", weight), INT32)]
+
+    (flag,) = p.fold(0, p.shape("values")[0], [p["info"]], add)
+    p["info"] = flag | s.cast(value.compare("le", tolerance) & weight.compare("ne", 0), INT32)
 
 
 @lowering("SymmetricEigenvaluesOp")

@@ -222,6 +222,7 @@ def solve_block_backward(p: StackedProblem, k: Extent, size: Any, conj: Conj) ->
 
 @lowering("LdlSolveOp")
 def ldl_solve(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
+    """Solves `a x = b` from the factors and pivots of `ldl_factor`; the arguments are factors, pivots, b."""
     dtype, batch = node.tensor_meta.dtype, node.tensor_meta.shape[:-2]
     a, b = (as_stack(node.args[i], symbol_table, batch=batch) for i in (0, 2))
     pivots = as_stack(node.args[1], symbol_table, rank=1, batch=batch)
