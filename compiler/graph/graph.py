@@ -446,7 +446,9 @@ class Graph:
 class GraphLowering(Protocol):
     """Lowers a script's graph to MLIR; implemented by `driver/modules.py`, in a layer above this one.
 
-    `top_level` returns an object with the MLIR `module`, which `runnable` accepts; `partition` is a `Partition`.
+    `top_level` returns an object with the MLIR `module`; `partition` is a `Partition`, or `None` for a single function,
+    and `pack` is `do_params_pack` of `Graph.lower_to_top_level_ir`. `set_device` marks function `name` with its device.
+    `lower_to_llvm` lowers the graph's module. `runnable` compiles the result of `top_level` to a function on tensors.
     """
 
     def new_context(self) -> Any: ...

@@ -119,29 +119,31 @@ def convolve(value: ir.Value, kernel: ir.Value, setup: ConvolutionSetup, shape: 
 def convolve_padded(value: ir.Value, kernel: ir.Value, setup: ConvolutionSetup, shape: Sequence[int]) -> ir.Value:
     """Emits a convolution of `value`, which is padded already. The result has `shape` and the accumulator type.
 
-    The loops are: batch, group (if `groups` > 1), output channel, output positions, input channel, and window.
+    `value` has the shape [batch, channels, *space], `kernel` [out, channels / groups, *window]. The loops are: batch,
+    group (if `groups` > 1), output channel, output positions, input channel, and window.
     """
     window, groups, dtype = setup.window, setup.groups, setup.dtype
     spatial, wide, kernel_dtype = setup.spatial, setup.accumulator, setup.kernel_dtype or dtype
+    # The size of the dim of groups, and below the number of its loop: empty without groups.
     group_size = [groups] if groups > 1 else []
     if group_size:
         (n, c, *space), (o, i, *size) = st.shape_of(value), st.shape_of(kernel)
         value = st.reshape(value, [n, groups, c // groups, *space], dtype)
         kernel = st.reshape(kernel, [groups, o // groups, i, *size], kernel_dtype)
     grouped_shape = [shape[0], *group_size, shape[1] // groups, *shape[2:]]
-    # The numbers of the loops.
-    parallel, out_channel = len(grouped_shape), 1 + len(group_size)
-    group, in_channel, first_inner = list(range(1, out_channel)), parallel, parallel + 1
+    # The numbers of the loops; loop 0 is the batch, and each dim of the result has a loop.
+    result_rank, out_channel = len(grouped_shape), 1 + len(group_size)
+    group, in_channel, first_inner = list(range(1, out_channel)), result_rank, result_rank + 1
     value_dims: list[st.DimIndex] = [0, *group, in_channel, *window.dims(out_channel + 1, first_inner)]
     kernel_dims: list[st.DimIndex] = [*group, out_channel, in_channel, *range(first_inner, first_inner + spatial)]
-    iterators = [st.PARALLEL] * parallel + [st.REDUCTION] * (1 + spatial)
+    iterators = [st.PARALLEL] * result_rank + [st.REDUCTION] * (1 + spatial)
 
     def body(x: ir.Value, weight: ir.Value, total: ir.Value) -> list[ir.Value]:
         wide_x, wide_weight = cast(Scalar(x, dtype), wide), cast(Scalar(weight, kernel_dtype), wide)
         return [(Scalar(total, wide) + wide_x * wide_weight).value]
 
     out, dims = st.filled(0, grouped_shape, wide), [value_dims, kernel_dims]
-    (sums,) = st.generic([value, kernel], dims, [out], [list(range(parallel))], iterators, body)
+    (sums,) = st.generic([value, kernel], dims, [out], [list(range(result_rank))], iterators, body)
     return st.reshape(sums, shape, wide)
 
 
@@ -172,6 +174,7 @@ def output_phases(window: SlidingWindow, axis: int, outputs: int) -> list[Output
     size, stride, padding, dilation = (
         values[axis] for values in (window.size, window.stride, window.padding, window.dilation)
     )
+    # If the index is an integer for tap `k`, the next such tap is `k + step`, whose index is less by `phase_dilation`.
     step, phase_dilation, phases = stride // gcd(stride, dilation), dilation // gcd(stride, dilation), []
     for remainder in range(stride):
         first = next((k for k in range(size) if k * dilation % stride == remainder), None)

@@ -403,6 +403,7 @@ def extreme_with_position(value: ir.Value, dtype: TensorDType, axis: int, larges
     shape = shape_of(value)
     size = shape[axis]
     if axis == len(shape) - 1 and isinstance(size, int) and 1 < size <= s.limits(TensorDType.Int32)[1]:
+        # Two reductions, each of which compiles to vector instructions; the loop below, with two results, does not.
         extremes = extreme(value, dtype, [axis], True, largest)
         return [reshape(extremes, shape[:-1], dtype), _first_positions(value, extremes, dtype)]
     out_dims = [i for i in range(len(shape)) if i != axis]
@@ -425,7 +426,8 @@ def extreme_with_position(value: ir.Value, dtype: TensorDType, axis: int, larges
 def _first_positions(value: ir.Value, extremes: ir.Value, dtype: TensorDType) -> ir.Value:
     """Returns the first position (i64) along the last dim of an element that equals the extreme, or of a NaN.
 
-    `extremes` has 1 as its last size. The first position is a minimum, so that it is found in vectors.
+    `extremes` has 1 as its last size. The first position is computed as a minimum, which compiles to vector
+    instructions.
     """
     shape, index_type = shape_of(value), TensorDType.Int32
     axis, last = len(shape) - 1, s.limits(TensorDType.Int32)[1]

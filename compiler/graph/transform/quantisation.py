@@ -237,9 +237,10 @@ def _parameter(value: Any, shape: Sequence[Any]) -> tuple[Any, int | None]:
 
 @dataclass
 class _Rewriting:
-    """Rewrites one graph. `integers` has the nodes on integers that were inserted, by the op that they repeat.
+    """Rewrites one graph.
 
-    `zeros` are the zero points of weights that were all 0 when the graph was captured, on which products rely.
+    `integers` has the inserted nodes on integers, by the op that they repeat and their operands. `zeros` are the zero
+    points of weights that were all 0 when the graph was captured, on which products rely.
     """
 
     graph: Graph

@@ -75,7 +75,9 @@ def reflect(p: StackedProblem, reflectors: str, k: Extent, tau: Scalar, target: 
 def householder_factor(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     """Returns R with the reflectors below the diagonal, and the coefficient tau of each reflector.
 
-    The diagonal of a complex R is real, and `tau` complex, as in LAPACK.
+    Step `k` makes the reflector that maps column `k`, from row `k` on, to a multiple `beta` of the first unit vector,
+    like LAPACK's `larfg`, and applies it to the columns behind. The diagonal of a complex R is real, and `tau` complex,
+    as in LAPACK.
     """
     a, dtype = as_stack(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
     count, rows, columns = stack_shape(a, dtype)
