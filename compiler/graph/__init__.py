@@ -1,6 +1,7 @@
 """The Buddy graph: nodes, element types, transforms and the partition into functions.
 
-Imports neither torch nor MLIR.
+Imports neither torch nor MLIR. Start with `types` (element types, metas), `node` (`Op`, the base of all op classes) and
+`graph` (`Graph`, a list of nodes, and its edits). `operations/` has the op classes, `transform/` the graph passes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ _MODULE_OF_CLASS = {
 
 
 def __getattr__(name: str) -> Any:
-    """Returns a class that scripts import from this package, such as an op class; loads its module on first access."""
+    """Returns a class that scripts import from this package; loads the class's module on first access.
+
+    These are the classes in `_MODULE_OF_CLASS`, all op classes, and `OpType`.
+    """
     if name in _MODULE_OF_CLASS:
         return getattr(import_module(f"{__name__}.{_MODULE_OF_CLASS[name]}"), name)
     if name == "__all__":

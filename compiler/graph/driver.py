@@ -16,12 +16,12 @@ from buddy.compiler.graph.types import DeviceType, GraphError, NodeType
 # The name of the only subgraph of a graph without `op_groups`.
 _DEFAULT_GROUP = "subgraph0"
 # Nodes by the name of their subgraph.
-Ops = dict[str, list[Op]]
+NodesByGroup = dict[str, list[Op]]
 
 
 @dataclass(frozen=True, eq=False)
 class _Unit:
-    """A group of ops that the main graph calls, or a single op outside of all groups, whose `name` is ""."""
+    """A step of the main graph: a call of a group of ops, or a single op outside of all groups, with the `name` ""."""
 
     name: str
     ops: list[Op]
@@ -43,7 +43,7 @@ class GraphDriver:
     def subgraphs(self) -> list[Graph]:
         return list(self._subgraphs.values())
 
-    def build_subgraph_by_group(self) -> tuple[dict[str, Graph], Ops, Ops]:
+    def build_subgraph_by_group(self) -> tuple[dict[str, Graph], NodesByGroup, NodesByGroup]:
         """Rebuilds the subgraphs from the current graph. Returns, by name: the subgraphs, their inputs, their outputs.
 
         A subgraph returns the values that another subgraph, the main graph or the caller reads. Raises `GraphError` for
@@ -53,8 +53,10 @@ class GraphDriver:
         self._graph.link()
         unit_of = _unit_by_op(self._graph)
         self._order = _topological_order(self._graph, unit_of)
-        called = {unit.name: unit for unit in self._order if unit.name}
-        groups = {name: called[name] for name in self._graph.op_groups or [_DEFAULT_GROUP] if name in called}
+        unit_by_name = {unit.name: unit for unit in self._order if unit.name}
+        group_names = self._graph.op_groups or [_DEFAULT_GROUP]
+        # A group that lost all ops, `GetItemOp`s of other groups, has no unit.
+        groups = {name: unit_by_name[name] for name in group_names if name in unit_by_name}
         self._subgraphs_inputs = {name: _inputs(unit, unit_of) for name, unit in groups.items()}
         self._subgraphs_outputs = {name: _outputs(unit, unit_of) for name, unit in groups.items()}
         self._subgraphs = {
@@ -77,11 +79,11 @@ class GraphDriver:
         return self._lower_main(do_param_pack).module
 
     def _lower_main(self, pack: bool) -> Any:
-        """Returns the `driver.modules.TopLevelModule` of the main graph: its MLIR module, and the function's
-        arguments."""
+        """Lowers the main graph. Returns a `driver.modules.TopLevelModule`: the MLIR module and its arguments."""
         lowering = graph_lowering()
         declarations = tuple(self._declaration(name) for name in self._subgraphs)
-        body = tuple(item for unit in self._order for item in ([self._call(unit)] if unit.name else unit.ops))
+        items_of_units = ([self._call(unit)] if unit.name else unit.ops for unit in self._order)
+        body = tuple(item for items in items_of_units for item in items)
         top_level = lowering.top_level(self._graph, pack, Partition(declarations, body))
         for name, subgraph in self._subgraphs.items():
             if subgraph.device is not DeviceType.CPU:
@@ -173,12 +175,7 @@ def _subgraph(graph: Graph, unit: _Unit, inputs: Sequence[Op], outputs: Sequence
 def _placeholder(op: Op) -> PlaceholderOp:
     """Returns a placeholder for the first result of `op`, of the same kind if `op` is one."""
     new = PlaceholderOp(op.name, op.kind if isinstance(op, PlaceholderOp) else NodeType.InputNode)
-    new.stable, new.module, new.location, new.target = (
-        op.stable,
-        op.module,
-        op.location,
-        op.target,
-    )
+    new.stable, new.module, new.location, new.target = op.stable, op.module, op.location, op.target
     new.metas = op.metas[:1]
     return new
 
@@ -188,5 +185,5 @@ def _copy(op: Op, copies: Mapping[Op, Op]) -> Op:
     node = copy.copy(op)
     node._arguments = map_nodes(op._arguments, copies.__getitem__)
     node._keyword_arguments = map_nodes(op._keyword_arguments, copies.__getitem__)
-    node._children, node._declared_parents, node._may_be_child, node._view = [], [], False, None
+    node._children, node._declared_parents, node._may_be_child, node._meta_view = [], [], False, None
     return node

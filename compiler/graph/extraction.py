@@ -43,26 +43,25 @@ def extract_graph(graph: Graph, nodes: Collection[Op], symbols: Mapping[str, int
     readers. Symbolic sizes become the numbers in `symbols`. Raises `ExtractionError` for a selection without a tensor
     result, and for a size that uses a symbol missing from `symbols`.
     """
-    inside = _add_inseparable(graph, {op.name for op in nodes})
-    ops = [op for op in graph.operations if op.name in inside]
-    results = [op for op in ops if _is_result(op, inside)]
+    names = _add_inseparable(graph, {op.name for op in nodes})
+    ops = [op for op in graph.operations if op.name in names]
+    results = [op for op in ops if _is_result(op, names)]
     if not results:
         raise ExtractionError(
             f"{_title(ops)}: none of these nodes returns a tensor · select nodes with a tensor result"
         )
     graph_data = to_data(graph)
-    data = {node.name: node for node in graph_data.nodes}
+    data_of = {node.name: node for node in graph_data.nodes}
     kinds = _placeholder_kinds(graph)
-    outside = list(dict.fromkeys(parent.name for op in ops for parent in op.parents if parent.name not in inside))
-    placeholders = [_placeholder(data[name]) for name in outside]
-    output = NodeData(
-        "output", OutputOp.__name__, "output", [[{"n": op.name} for op in results]], {}, [], False, "output"
-    )
+    outside = list(dict.fromkeys(parent.name for op in ops for parent in op.parents if parent.name not in names))
+    placeholders = [_placeholder(data_of[name]) for name in outside]
+    result_list = [{"n": op.name} for op in results]
+    output = NodeData("output", OutputOp.__name__, "output", [result_list], {}, [], False, "output")
 
     def evaluate(size: int | str) -> int:
         return _evaluate(size, symbols or {})
 
-    body = [with_static_sizes(data[op.name], evaluate) for op in ops]
+    body = [with_static_sizes(data_of[op.name], evaluate) for op in ops]
     inputs = [with_static_sizes(node, evaluate) for node in placeholders]
     targets = {node.target for node in body}
     return from_data(
@@ -88,11 +87,11 @@ def _add_inseparable(graph: Graph, names: set[str]) -> set[str]:
     return selected
 
 
-def _is_result(op: Op, inside: set[str]) -> bool:
-    """True if a node is a result of the subgraph: a tensor that is read outside of the subgraph, or not at all."""
+def _is_result(op: Op, names: set[str]) -> bool:
+    """True if `op` is a result of the subgraph of nodes `names`: a tensor that is read outside of it, or not at all."""
     if op.multiple or not op.metas or op.metas[0] is None:
         return False
-    return not op._children or any(reader.name not in inside for reader in op._children)
+    return not op._children or any(reader.name not in names for reader in op._children)
 
 
 def _placeholder_kinds(graph: Graph) -> dict[str, NodeType]:
@@ -128,5 +127,5 @@ def _title(nodes: Sequence[Op]) -> str:
 
 
 def outside_values(graph: Graph) -> Iterator[str]:
-    """Yields the names of the values that an extracted graph reads from outside, in the order of its placeholders."""
+    """Yields the names of an extracted graph's placeholders: the values that it reads from the original graph."""
     return (op.name for op in graph.placeholders)

@@ -44,6 +44,8 @@ class Graph:
 
     Arguments are the links between nodes. The editing methods keep `_children`, the groups and the order consistent
     with the arguments; after manual edits call `link()`. `fuse_ops`, `perform` and all lowering methods also call it.
+
+    Names with an underscore that are not used in this package, such as `_inputs` and `_ctx`, are Buddy-MLIR's.
     """
 
     def __init__(self, name: str = "forward", func_name: str = "forward", device: DeviceType = DeviceType.CPU) -> None:
@@ -57,8 +59,10 @@ class Graph:
         self._func_name = func_name
         self._body: list[Op] = []
         self._table = NodeTable(self)
+        # Whether a `with` block of `rewriting` is running, in which `link` does nothing.
         self._rewriting = False
         self.settings = GraphSettings()
+        # The graph as MLIR, once it has been lowered, and the context and locations of that module.
         self._imported_module: Any = None
         self._context: Any = None
         self._location_sets: Any = None
@@ -106,7 +110,7 @@ class Graph:
 
     @property
     def _inputs(self) -> list[int]:
-        """Returns the positions of `inputs` in the body; can be assigned, as can `_fake_params`."""
+        """Returns the positions of `inputs` in the body. An assignment makes the nodes at these positions inputs."""
         return self._positions_of(NodeType.InputNode)
 
     @_inputs.setter
@@ -115,6 +119,7 @@ class Graph:
 
     @property
     def _fake_params(self) -> list[int]:
+        """Returns the positions of `params` in the body. An assignment makes the nodes there parameters."""
         return self._positions_of(NodeType.FakeNode)
 
     @_fake_params.setter
@@ -148,10 +153,13 @@ class Graph:
 
     @property
     def results(self) -> list[Any]:
-        """Returns the results of the program, in order; each is a node, `None`, or a Python scalar."""
+        """Returns the results of the program, in order; each is a node, `None`, or a Python scalar.
+
+        The output node has the results as its arguments, or one list or tuple of them.
+        """
         arguments = self.output.args
-        returned = arguments[0] if len(arguments) == 1 and isinstance(arguments[0], (list, tuple)) else arguments
-        return list(returned)
+        is_nested = len(arguments) == 1 and isinstance(arguments[0], (list, tuple))
+        return list(arguments[0] if is_nested else arguments)
 
     # ---- edits -------------------------------------------------------------------------------------------------------
 
@@ -260,6 +268,7 @@ class Graph:
 
         Raises `GraphError` if `node` is not in the graph, or if another node has the name of `newnode`.
         """
+        # Like Buddy-MLIR: patterns of scripts then treat the new node like the old one.
         newnode._op_type = node._op_type
         self.displace_node_with_chain(node, [newnode])
 
@@ -313,8 +322,12 @@ class Graph:
 
     def replace_argument(self, user: Op, old: Op, new: Op) -> None:
         """Makes `user` read `new` instead of `old`, at any depth of its arguments."""
-        user._arguments = map_nodes(user._arguments, lambda op: new if op is old else op)
-        user._keyword_arguments = map_nodes(user._keyword_arguments, lambda op: new if op is old else op)
+
+        def replace(op: Op) -> Op:
+            return new if op is old else op
+
+        user._arguments = map_nodes(user._arguments, replace)
+        user._keyword_arguments = map_nodes(user._keyword_arguments, replace)
         user._declared_parents = [new if parent == old else parent for parent in user._declared_parents]
         if user in old._children:
             old._children.remove(user)
@@ -433,7 +446,9 @@ class Graph:
 class GraphLowering(Protocol):
     """Lowers a script's graph to MLIR; implemented by `driver/modules.py`, in a layer above this one.
 
-    `top_level` returns an object with the MLIR `module`, which `runnable` accepts; `partition` is a `Partition`.
+    `top_level` returns an object with the MLIR `module`; `partition` is a `Partition`, or `None` for a single function,
+    and `pack` is `do_params_pack` of `Graph.lower_to_top_level_ir`. `set_device` marks function `name` with its device.
+    `lower_to_llvm` lowers the graph's module. `runnable` compiles the result of `top_level` to a function on tensors.
     """
 
     def new_context(self) -> Any: ...
@@ -468,6 +483,10 @@ def _inherit_origin(new: Op, node: Op) -> None:
 
 
 def symbols_of(graph: Graph) -> list[ArtifactSymbol]:
-    """Returns where a call of `graph` finds the value of each symbol, with the index of the placeholder, or -1."""
+    """Returns where a call of `graph` finds the value of each symbol.
+
+    An `ArtifactSymbol` has the index of the placeholder whose shape contains the symbol, or -1 for a symbol that is an
+    integer argument of the program.
+    """
     indices = {op.name: i for i, op in enumerate(graph.placeholders)}
     return [ArtifactSymbol(symbol.name, indices.get(symbol.node, -1), symbol.position) for symbol in graph.symbols]

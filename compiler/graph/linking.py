@@ -28,7 +28,10 @@ class LinkableGraph(Protocol):
 
 
 class NodeTable(dict[Any, Op]):
-    """A graph's nodes by name or by node. A lookup also finds nodes that a script has appended to the body."""
+    """A graph's nodes by name; a lookup accepts a name or a node.
+
+    A lookup also finds nodes that a script has appended to the body, and adds them.
+    """
 
     def __init__(self, graph: LinkableGraph) -> None:
         super().__init__()
@@ -71,7 +74,10 @@ class NodeTable(dict[Any, Op]):
 
 
 def link(graph: LinkableGraph) -> None:
-    """Replaces names in arguments by nodes, sorts the body, and rebuilds the table, the children and the groups."""
+    """Replaces names in arguments by nodes, sorts the body, and rebuilds the table, the children and the groups.
+
+    Raises `GraphError` as `Graph.link` describes.
+    """
     table = _index_nodes(graph)
     for op in graph._body:
         _resolve_arguments(op, table, graph)
@@ -104,11 +110,8 @@ def _index_nodes(graph: LinkableGraph) -> dict[str, Op]:
 
 def _resolve_arguments(op: Op, table: Mapping[str, Op], graph: LinkableGraph) -> None:
     """Replaces names in the arguments by nodes, and replaced nodes by the current nodes of the same name."""
-    if (
-        op._declared_parents
-        or isinstance(op, OutputOp)
-        or any(table.get(parent.name) is not parent for parent in op.parents)
-    ):
+    may_have_names = op._declared_parents or isinstance(op, OutputOp)
+    if may_have_names or any(table.get(parent.name) is not parent for parent in op.parents):
         names = {str(parent) for parent in op._declared_parents}
         op._declared_parents = []
         op._arguments = _look_up(op._arguments, names, op, table, graph)
@@ -166,6 +169,7 @@ def topological_order(
     """
     placed: dict[Item, None] = {}
     for item in items:
+        # The items from `item` to the one that is visited, each with its dependencies that remain to be visited.
         path: dict[Item, Iterator[Item]] = {} if item in placed else {item: iter(dependencies(item))}
         while path:
             top = next(reversed(path))

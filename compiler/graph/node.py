@@ -6,7 +6,7 @@ defaults of omitted arguments, and each argument's type; `Schema` has these.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from operator import is_
@@ -29,6 +29,8 @@ class NodeMeta(TensorMeta):
     """
 
     def __init__(self, node: Op) -> None:
+        # `TensorMeta` is frozen, so normal assignment raises. `_draft` has the keys that a script has assigned to a
+        # node without metas: the node gets metas when both are there.
         object.__setattr__(self, "_node", node)
         object.__setattr__(self, "_draft", {})
 
@@ -48,7 +50,7 @@ class NodeMeta(TensorMeta):
         return self._first_meta.dtype
 
     def _content(self) -> dict[str, object]:
-        """Returns the node's shape and dtype by key, or only the key that a script has assigned so far."""
+        """Returns the node's shape and dtype by key; of a node without metas, the keys that a script has assigned."""
         node: Op = self.__dict__["_node"]
         if not node.metas:
             return dict(self.__dict__["_draft"])
@@ -77,8 +79,8 @@ class NodeMeta(TensorMeta):
 def metas_of(value: object) -> tuple[tuple[TensorMeta | None, ...], bool]:
     """Returns the metas in a `value` assigned to `tensor_meta`, and whether the node has several results.
 
-    `value` is a `TensorMeta`, or a mapping with `shape` and `dtype`, each a list for several results; without one of
-    the keys there are no metas. Raises `GraphError` for any other value.
+    `value` is a `TensorMeta`, or a mapping with `shape` and `dtype`, each a list for several results. A mapping that
+    lacks one of the two keys yields no metas. Raises `GraphError` for any other value.
     """
     if isinstance(value, NodeMeta):
         node: Op = value.__dict__["_node"]
@@ -118,7 +120,7 @@ class Schema(msgspec.Struct, frozen=True):
     results: tuple[str, ...]
 
     def arguments(self, args: list[Any], kwargs: dict[str, Any]) -> list[tuple[Any, str]]:
-        """Returns every argument of a call with its type; an omitted argument has its default value."""
+        """Returns (value, type) for each parameter of a call; an omitted argument has its default value."""
         passed = dict(zip((parameter.name for parameter in self.parameters), args, strict=False)) | kwargs
         return [(passed.get(p.name, p.default), p.type) for p in self.parameters]
 
@@ -146,12 +148,16 @@ class Op:
     equal only if they are the same object. Only arguments define what a node reads: parents are derived from them. A
     script may write names of nodes in arguments; `Graph.link` replaces the names by nodes.
 
-    `metas` has one entry per result; with `multiple`, the results are a tuple, from which a `GetItemOp` selects.
+    `metas` has one entry per result, which is `None` for a result that is not a tensor. With `multiple`, the results
+    are a tuple, from which a `GetItemOp` selects. `target` is the torch op that the node calls, as in `targets`.
     `stable` is a name that survives renumbering (module path, target, index), `module` the path of the `nn.Module` that
     created the node, `location` its Python line as `file:line`. `schema` is torch's schema of the op, if known.
+
+    `_name`, `_parents` and `_tensor_meta` are Buddy-MLIR's names of `name`, `parents` and `tensor_meta`.
     """
 
     op_type: ClassVar[OpType] = OpType.ComplexType
+    # The torch ops that become nodes of this class. ATen's ops omit the namespace: `"add.Tensor"`.
     targets: ClassVar[tuple[str, ...]] = ()
     # Whether the op has a side effect, so that a node without readers is not removed.
     has_effect: ClassVar[bool] = False
@@ -173,10 +179,12 @@ class Op:
         self._arguments: list[Any] = []
         self._keyword_arguments: dict[str, Any] = {}
         self._children: list[Op] = []
+        # Parents, as nodes or names, that a script has declared by `add_parent`. `Graph.link` resolves and clears them.
         self._declared_parents: list[Any] = []
-        # Whether parents may already have this node as a child.
+        # Whether parents may already have this node as a child. If not, adding it needs no search of their children.
         self._may_be_child = False
-        self._view: NodeMeta | None = None
+        # The value of `tensor_meta`, created on first access.
+        self._meta_view: NodeMeta | None = None
 
     @property
     def _name(self) -> str:
@@ -197,12 +205,10 @@ class Op:
     @property
     def parents(self) -> list[Op]:
         """Returns the nodes that this node reads, without duplicates, in order of use; then declared parents."""
-        read = list(dict.fromkeys(nodes_in((self._arguments, self._keyword_arguments))))
-        return (
-            [*read, *(parent for parent in self._declared_parents if parent not in read)]
-            if self._declared_parents
-            else read
-        )
+        read_nodes = list(dict.fromkeys(nodes_in((self._arguments, self._keyword_arguments))))
+        if not self._declared_parents:
+            return read_nodes
+        return [*read_nodes, *(parent for parent in self._declared_parents if parent not in read_nodes)]
 
     @property
     def _parents(self) -> list[Op]:
@@ -218,9 +224,9 @@ class Op:
 
         Its `shape` and `dtype` raise `ValueError` if the node has no tensor result.
         """
-        if self._view is None:
-            self._view = NodeMeta(self)
-        return self._view
+        if self._meta_view is None:
+            self._meta_view = NodeMeta(self)
+        return self._meta_view
 
     @tensor_meta.setter
     def tensor_meta(self, value: object) -> None:
@@ -264,14 +270,15 @@ class Op:
         return self.name
 
     def __repr__(self) -> str:
-        arguments = [*map(_text, self.args), *(f"{key}={_text(value)}" for key, value in self.kwargs.items())]
+        keywords = (f"{key}={_argument_text(value)}" for key, value in self.kwargs.items())
+        arguments = [*map(_argument_text, self.args), *keywords]
         return f"{self.name} = {type(self).__name__}({', '.join(arguments)})"
 
 
-def _text(value: object) -> str:
+def _argument_text(value: object) -> str:
     """Returns an argument as text, with names for nodes at any depth."""
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_text, value))}]"
+        return f"[{', '.join(map(_argument_text, value))}]"
     return str(value)
 
 
@@ -286,8 +293,8 @@ def nodes_in(value: object) -> Iterator[Op]:
         yield from nodes_in(list(value.values()))
 
 
-def map_nodes(value: object, function: Any) -> Any:
-    """Returns the nested value with every node replaced by `function(node)`; tuples stay tuples."""
+def map_nodes(value: object, function: Callable[[Op], Any]) -> Any:
+    """Returns a copy of nested lists, tuples and dicts with every node replaced by `function(node)`."""
     if isinstance(value, Op):
         return function(value)
     if isinstance(value, (list, tuple)):
@@ -298,18 +305,18 @@ def map_nodes(value: object, function: Any) -> Any:
 
 
 # Op classes of plug-ins with the name of another class; they are not found by name or target.
-_hidden: WeakSet[type[Op]] = WeakSet()
+_hidden_classes: WeakSet[type[Op]] = WeakSet()
 
 
 def hide_op_class(cls: type[Op]) -> None:
     """Makes `op_classes` and `default_ops_map` leave out an op class. A class cannot be removed from its base."""
-    _hidden.add(cls)
+    _hidden_classes.add(cls)
 
 
 def _subclasses(base: type[Op]) -> Iterator[type[Op]]:
     """Yields all direct and indirect subclasses but the hidden ones."""
     for subclass in base.__subclasses__():
-        if subclass not in _hidden:
+        if subclass not in _hidden_classes:
             yield subclass
         yield from _subclasses(subclass)
 
@@ -383,7 +390,10 @@ class EagerOp(Op):
 def new_op(
     cls: type[Op], name: str, target: str, args: Sequence[object] = (), metas: Sequence[TensorMeta | None] = ()
 ) -> Op:
-    """Creates a node of class `cls` with arguments `args`, and adds it to the children of the nodes in them."""
+    """Creates a node of class `cls` with arguments `args`, and adds it to the children of the nodes in `args`.
+
+    The node is not added to a graph. Its stable name is `name`.
+    """
     op = cls()
     op.name, op.target, op.metas = name, target, tuple(metas)
     op.stable = op.stable or name

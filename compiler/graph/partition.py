@@ -33,7 +33,8 @@ def split_nodes(nodes: Sequence[Op], readers: Mapping[str, set[str]], part_lengt
     converted to floats, for instance, so that the next part converts it in the loops of its own ops.
     """
     live = _live_values(nodes, readers)
-    parts, start = [], 0
+    parts: list[tuple[Op, ...]] = []
+    start = 0
     while len(nodes) - start > part_length + part_length // 2:
         window = range(start + part_length // 2, start + part_length + part_length // 2)
         cut = min(window, key=lambda position: (live[position], abs(position - start - part_length)))
@@ -54,12 +55,13 @@ def _live_values(nodes: Sequence[Op], readers: Mapping[str, set[str]]) -> list[t
     The number is infinite if no cut is possible there. A size that is symbolic counts as 1.
     """
     positions = {op.name: i for i, op in enumerate(nodes)}
+    # At each position, the change of both numbers compared with the position before.
     change = [(0, 0)] * (len(nodes) + 1)
     is_cut_forbidden = [False] * (len(nodes) + 1)
     for i, op in enumerate(nodes):
         reader_positions = [positions[name] for name in readers.get(op.name, ()) if name in positions]
         last = max(reader_positions, default=i)
-        size = _bytes(op)
+        size = _result_bytes(op)
         change[i + 1] = (change[i + 1][0] + 1, change[i + 1][1] + size)
         change[last + 1] = (change[last + 1][0] - 1, change[last + 1][1] - size)
         has_one_tensor = not op.multiple and bool(op.metas) and op.metas[0] is not None
@@ -72,8 +74,8 @@ def _live_values(nodes: Sequence[Op], readers: Mapping[str, set[str]]) -> list[t
     return live
 
 
-def _bytes(op: Op) -> int:
-    """Returns the bytes of the results of `op`."""
+def _result_bytes(op: Op) -> int:
+    """Returns the bytes of the results of `op`; a symbolic size counts as 1."""
     metas = [meta for meta in op.metas if meta is not None]
     return sum(
         meta.dtype.bytes * math.prod(size if isinstance(size, int) else 1 for size in meta.shape) for meta in metas
@@ -141,7 +143,11 @@ class Partition:
 
 @dataclass(frozen=True)
 class _Run:
-    """Consecutive nodes. Only a run with a label becomes a function, named after the label."""
+    """Consecutive nodes, with the values that they read from outside and those that other nodes read.
+
+    Only a run with a label becomes a function, named after the label. The others stay in the main function, so their
+    `inputs` and `outputs` may be empty.
+    """
 
     label: str
     nodes: tuple[Op, ...]
@@ -160,7 +166,7 @@ def outline_layers(graph: Graph, choices: Mapping[str, str]) -> Partition:
     ops = [op for op in graph.operations if not isinstance(op, ObserveOp)]
     readers = _reader_names([*ops, graph.output])
     ops, reader_of = _move_constants_to_readers(ops, readers, kinds)
-    runs = _split_long_runs(_unlabel_single(_runs(ops, readers, reader_of), kinds), readers)
+    runs = _split_long_runs(_unlabel_unique(_runs(ops, readers, reader_of), kinds), readers)
     runs = _add_observers(runs, graph) if len(ops) < len(graph.operations) else runs
     keys = [_structure_hash(run, kinds, choices) if run.label else "" for run in runs]
     groups: dict[str, list[_Run]] = {}
@@ -197,18 +203,19 @@ def _move_constants_to_readers(
         names = readers.get(op.name, set())
         if len(names) == 1 and (reader := by_name.get(next(iter(names)))) is not None:
             reader_of[op.name] = reader
-    sources: dict[str, list[Op]] = {}
+    moved_sources: dict[str, list[Op]] = {}
     for op in ops:
         if op.name in reader_of:
-            sources.setdefault(reader_of[op.name].name, []).append(op)
+            moved_sources.setdefault(reader_of[op.name].name, []).append(op)
     ordered: list[Op] = []
     for op in ops:
         if op.name in reader_of:
             continue
+        # Visits `op`, then the moved ops that it reads, then those that they read; the order is the reverse.
         pending, reversed_order = [op], list[Op]()
         while pending:
             reversed_order.append(pending.pop())
-            pending.extend(sources.get(reversed_order[-1].name, ()))
+            pending.extend(moved_sources.get(reversed_order[-1].name, ()))
         ordered.extend(reversed(reversed_order))
     return ordered, reader_of
 
@@ -220,11 +227,12 @@ def _runs(operations: Sequence[Op], readers: Mapping[str, set[str]], reader_of: 
     """
     labels: dict[str, str] = {}
     for op in operations:
-        match = _LIST_ITEM.match(op.module)
-        # A node that picks an element of a tuple belongs to the tuple's run: only tensors are passed to calls.
-        labels[op.name] = (
-            labels.get(op.args[0].name, "") if isinstance(op, GetItemOp) else match.group() if match else ""
-        )
+        if isinstance(op, GetItemOp):
+            # A node that picks an element of a tuple belongs to the tuple's run: only tensors are passed to calls.
+            labels[op.name] = labels.get(op.args[0].name, "")
+        else:
+            match = _LIST_ITEM.match(op.module)
+            labels[op.name] = match.group() if match else ""
     for op in reversed(operations):
         if op.name in reader_of:
             labels[op.name] = labels[reader_of[op.name].name]
@@ -254,7 +262,7 @@ def _add_observers(runs: Sequence[_Run], graph: Graph) -> list[_Run]:
     return with_observers
 
 
-def _unlabel_single(runs: Sequence[_Run], kinds: Mapping[str, NodeType]) -> list[_Run]:
+def _unlabel_unique(runs: Sequence[_Run], kinds: Mapping[str, NodeType]) -> list[_Run]:
     """Removes the labels of runs that occur only once in the graph."""
     structures = [_structure_hash(run, kinds, {}) if run.label else "" for run in runs]
     counts = Counter(structures)
@@ -343,13 +351,18 @@ def _meta_texts(metas: Sequence[TensorMeta | None]) -> list[str]:
 def _make_functions(
     groups: Mapping[str, Sequence[_Run]], kinds: Mapping[str, NodeType], main_name: str
 ) -> dict[str, PartitionFunction]:
-    """Returns a function for each group of equal runs, by the group's key; each has its own name, not `main_name`."""
+    """Returns a function for each group of equal runs, by the group's key.
+
+    The names of the functions differ from each other and from `main_name`.
+    """
     functions: dict[str, PartitionFunction] = {}
     names = {main_name}
     for key, runs in groups.items():
         sample = runs[0]
+        # `encoder.layer.3` becomes `encoder_layer`, then `encoder_layer_v2` and so on.
         base = re.sub(r"\W", "_", sample.label.rpartition(".")[0]) or "layer"
-        name = next(name for name in (base, *(f"{base}_v{n}" for n in range(2, len(names) + 3))) if name not in names)
+        candidates = (base, *(f"{base}_v{n}" for n in range(2, len(names) + 3)))
+        name = next(name for name in candidates if name not in names)
         names.add(name)
         is_parameter = tuple(kinds.get(op.name) is NodeType.FakeNode for op, _ in sample.inputs)
         sites = tuple(run.nodes for run in runs)

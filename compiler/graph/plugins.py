@@ -34,6 +34,7 @@ from buddy.compiler.protocol.recipe import BACKEND_NAME, PLUGIN_GROUP, PluginFil
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
 
+# The decompositions of plug-ins, by target.
 _RULES: dict[str, Callable[..., Any]] = {}
 
 
@@ -180,7 +181,8 @@ class Plugin:
 
 # The name of the plug-in that registered each entry, and the entry.
 _origins: dict[RegistrationKey, tuple[str, Any]] = {}
-_files: dict[PluginFile, Plugin] = {}
+# The files that have been loaded in this process.
+_loaded_files: dict[PluginFile, Plugin] = {}
 
 
 @lru_cache(maxsize=1)
@@ -195,13 +197,13 @@ def load_plugin_file(file: PluginFile) -> Plugin:
 
     The result has a problem if loading fails, if the file's hash differs, or if a file of passes registers no pass.
     """
-    if file not in _files:
+    if file not in _loaded_files:
         path, before = Path(file.path), plugin_registrations()
         plugin = _load(path.name, lambda: execute_file(file), str(path))
         if file.passes and plugin.problem is None and not _pass_names(registered_since(before)):
             plugin = Plugin(path.name, Diagnostic(f"plug-in {path.name} registers no pass", str(path), _NO_PASS_HINT))
-        _files[file] = plugin
-    return _files[file]
+        _loaded_files[file] = plugin
+    return _loaded_files[file]
 
 
 def _pass_names(keys: Iterable[RegistrationKey]) -> list[str]:
@@ -249,7 +251,10 @@ def registered_since(before: dict[RegistrationKey, object]) -> dict[Registration
 
 
 def _load(name: str, load: Callable[[], object], home: str) -> Plugin:
-    """Loads a plug-in by calling `load`, and records the entries that it registers. `home` is its file or folder."""
+    """Loads a plug-in by calling `load`, and records the entries that it registers. `home` is its file or folder.
+
+    Any error of the plug-in, also `SystemExit`, becomes the result's `problem`; only Ctrl+C is raised again.
+    """
     before, classes_before = plugin_registrations(), set(list_op_classes())
     problem = None
     try:

@@ -30,9 +30,9 @@ class Opaque(msgspec.Struct, frozen=True):
 
 
 class NodeData(msgspec.Struct, frozen=True):
-    """A node: its op class by name (`op`), arguments in plain form, and for each result its shape and element type.
+    """A node: the name of its op class (`op`), arguments in plain form, and the shape and element type of each result.
 
-    The result of a node with `multiple` is a tuple. `stable`, `module` and `location` are those of `Op`.
+    An entry of `metas` is `None` for a result that is not a tensor. The other fields are those of `Op`.
     """
 
     name: str
@@ -85,8 +85,8 @@ def from_plain(value: Any, table: dict[str, Op]) -> Any:
     """Returns the node argument whose plain form is `value`; `table` has the nodes by name."""
     if isinstance(value, dict):
         ((tag, content),) = value.items()
-        decode: dict[str, Any] = {"n": table.__getitem__, "d": TensorDType, "s": parse_size, "o": Opaque}
-        return decode[tag](content)
+        decoders: dict[str, Any] = {"n": table.__getitem__, "d": TensorDType, "s": parse_size, "o": Opaque}
+        return decoders[tag](content)
     if isinstance(value, list):
         return [from_plain(item, table) for item in value]
     return value
@@ -103,8 +103,8 @@ def to_data(graph: Graph) -> GraphData:
         list(graph.symbols),
         {op.target: op.schema for op in graph.body if op.schema is not None},
         graph.imported_ir,
-        [i for i, op in enumerate(graph.placeholders) if op.is_zero],
-        [i for i, op in enumerate(graph.placeholders) if op.is_saved],
+        zeros=[i for i, op in enumerate(graph.placeholders) if op.is_zero],
+        saved=[i for i, op in enumerate(graph.placeholders) if op.is_saved],
     )
 
 
@@ -114,17 +114,9 @@ def _node_data(op: Op) -> NodeData:
         None if meta is None else ([plain_size(size) for size in meta.shape], meta.dtype.value) for meta in op.metas
     ]
     kwargs = {key: to_plain(value) for key, value in op.kwargs.items()}
+    args = to_plain(op.args)
     return NodeData(
-        op.name,
-        type(op).__name__,
-        op.target,
-        to_plain(op.args),
-        kwargs,
-        metas,
-        op.multiple,
-        op.stable,
-        op.module,
-        op.location,
+        op.name, type(op).__name__, op.target, args, kwargs, metas, op.multiple, op.stable, op.module, op.location
     )
 
 
@@ -138,9 +130,7 @@ def from_data(data: GraphData) -> Graph:
         op.name, op.target, op.multiple = node.name, node.target, node.multiple
         op.stable, op.module, op.location = node.stable, node.module, node.location
         op.schema = data.schemas.get(node.target)
-        op.metas = tuple(
-            None if m is None else TensorMeta(tuple(map(parse_size, m[0])), TensorDType(m[1])) for m in node.metas
-        )
+        op.metas = tuple(map(_parse_meta, node.metas))
         op._arguments = from_plain(node.args, table)
         op._keyword_arguments = {key: from_plain(value, table) for key, value in node.kwargs.items()}
         table[op.name] = op
@@ -151,6 +141,14 @@ def from_data(data: GraphData) -> Graph:
     for i in data.saved:
         graph.placeholders[i].is_saved = True
     return graph
+
+
+def _parse_meta(plain: tuple[list[int | str], str] | None) -> TensorMeta | None:
+    """Returns the meta of a result from its form in `NodeData.metas`."""
+    if plain is None:
+        return None
+    shape, dtype = plain
+    return TensorMeta(tuple(map(parse_size, shape)), TensorDType(dtype))
 
 
 def substitute_sizes(data: GraphData, sizes: Mapping[str, int]) -> GraphData:

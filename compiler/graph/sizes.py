@@ -80,10 +80,10 @@ class Size:
 
     def __mul__(self, other: Dim) -> Dim:
         terms: Terms = {}
-        for left, a in self.terms:
-            for right, b in _terms_of(other).items():
-                atoms = tuple(sorted((*left, *right), key=str))
-                terms[atoms] = terms.get(atoms, 0) + a * b
+        for left_atoms, left_factor in self.terms:
+            for right_atoms, right_factor in _terms_of(other).items():
+                atoms = tuple(sorted((*left_atoms, *right_atoms), key=str))
+                terms[atoms] = terms.get(atoms, 0) + left_factor * right_factor
         return _from_terms(terms)
 
     __radd__, __rmul__ = __add__, __mul__
@@ -117,7 +117,8 @@ class Size:
     __truediv__ = __rtruediv__ = __pow__ = __rpow__ = __divmod__ = __rdivmod__ = _raise_unknown
 
 
-_V = TypeVar("_V")
+# The kind of values on which `evaluate` computes.
+_Value = TypeVar("_Value")
 
 # The first letter of symbols that may be negative: they are integer arguments of the program, not sizes.
 SIGNED_PREFIX = "i"
@@ -201,20 +202,20 @@ def exact_quotient(size: Dim, divisor: Dim) -> Dim | None:
         return 1 if size == divisor else None
     ((atoms, factor),) = terms.items()
     quotient: Terms = {}
-    for left, a in _terms_of(size).items():
-        rest = list(left)
+    for size_atoms, size_factor in _terms_of(size).items():
+        remaining_atoms = list(size_atoms)
         for atom in atoms:
-            if atom not in rest:
+            if atom not in remaining_atoms:
                 return None
-            rest.remove(atom)
-        if a % factor:
+            remaining_atoms.remove(atom)
+        if size_factor % factor:
             return None
-        quotient[tuple(rest)] = a // factor
+        quotient[tuple(remaining_atoms)] = size_factor // factor
     return _from_terms(quotient)
 
 
 def is_dynamic(shape: Sequence[Dim]) -> bool:
-    """Returns whether a size of `shape` is symbolic."""
+    """True if a size of `shape` is symbolic."""
     return any(isinstance(size, Size) for size in shape)
 
 
@@ -232,8 +233,11 @@ def symbols_in(value: object) -> Iterator[str]:
 
 
 def evaluate(
-    size: Dim, symbols: Mapping[str, _V], constant: Callable[[int], _V], apply: Callable[[str, _V, _V], _V]
-) -> _V:
+    size: Dim,
+    symbols: Mapping[str, _Value],
+    constant: Callable[[int], _Value],
+    apply: Callable[[str, _Value, _Value], _Value],
+) -> _Value:
     """Evaluates `size` on values of any kind, such as MLIR values of type `index`.
 
     `symbols` has the value of each symbol. `constant(n)` returns the value of the number `n`. `apply(op, a, b)` returns
@@ -242,13 +246,13 @@ def evaluate(
     if isinstance(size, int):
         return constant(size)
 
-    def atom_value(atom: Atom) -> _V:
+    def atom_value(atom: Atom) -> _Value:
         if isinstance(atom, str):
             return symbols[atom]
         left, right = (evaluate(operand, symbols, constant, apply) for operand in (atom.left, atom.right))
         return apply(atom.name, left, right)
 
-    def term_value(atoms: tuple[Atom, ...], factor: int) -> _V:
+    def term_value(atoms: tuple[Atom, ...], factor: int) -> _Value:
         values = [atom_value(atom) for atom in atoms]
         if factor != 1 or not values:
             values.append(constant(factor))

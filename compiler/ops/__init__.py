@@ -1,4 +1,16 @@
-"""Lowers ATen ops to MLIR. Each dialect has a registry of lowerings; the recipe's dialect sets the search order."""
+"""Lowers ATen ops to MLIR. Each dialect has a registry of lowerings; the recipe's dialect sets the search order.
+
+`lowering` lowers a whole graph, node by node. A lowering is a function of a node and the symbol table, which has the
+MLIR values of the nodes before it; it emits ops at the insertion point, and returns the values of the results. It reads
+the node's arguments (`node.args`, in the order of the torch op's schema), and the shape and element type of a result
+from its meta (`node.tensor_meta`). If it does not support a case, it raises `LoweringError`, and the next registry is
+tried.
+
+The modules that most lowerings use are `structured` (imported as `st`), which emits `linalg` ops on tensors, `scalar`
+(imported as `s`), arithmetic on one element, and `loops`, which emits loops with loop-carried tensors. In all of them,
+`dtype` is a `TensorDType` of the graph, which has the signedness that MLIR's integer types lack. `wide` is the type in
+which sums are accumulated, such as f32 for f16.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +35,14 @@ def registries(dialect: str = "linalg") -> dict[str, Registry]:
 
     from buddy.compiler.ops import recurrent
 
-    # A second way to lower the same ops to linalg, which has no separate module.
-    others = {"unrolled": recurrent.unrolled_registry}
-    modules = "buddy.compiler.ops"
-    names = _SEARCH_ORDER[dialect]
-    return {name: others[name] if name in others else import_module(f"{modules}.{name}").ops_registry for name in names}
+    def registry(name: str) -> Registry:
+        if name == "unrolled":
+            # A second way to lower recurrent layers to linalg, which has no separate module.
+            return recurrent.unrolled_registry
+        module_registry: Registry = import_module(f"buddy.compiler.ops.{name}").ops_registry
+        return module_registry
+
+    return {name: registry(name) for name in _SEARCH_ORDER[dialect]}
 
 
 def op_table() -> tuple[OpInfo, ...]:

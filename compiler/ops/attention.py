@@ -114,11 +114,12 @@ class _Attention:
     def from_node(node: Op, symbol_table: SymbolTable) -> _Attention:
         """Collects the operands of `node`.
 
-        Raises `LoweringError` for variants that the blocked algorithm does not support.
+        The node's arguments are q, k, v, attn_mask, dropout_p, is_causal; scale is a keyword. Raises `LoweringError`
+        for variants that the blocked algorithm does not support.
         """
-        result = node.tensor_meta.dtype
-        if not result.is_float or result.is_float8:
-            raise LoweringError(f"attention of {result.value} is not supported")
+        result_dtype = node.tensor_meta.dtype
+        if not result_dtype.is_float or result_dtype.is_float8:
+            raise LoweringError(f"attention of {result_dtype.value} is not supported")
         if argument(node, 4, "dropout_p", 0.0):
             raise LoweringError("attention with dropout draws random numbers")
         mask, causal = argument(node, 3, "attn_mask"), bool(argument(node, 5, "is_causal", False))
@@ -131,16 +132,15 @@ class _Attention:
         mask_operand = None if mask is None else _mask(mask, symbol_table, len(q.shape))
         zero_masked_rows, order = not isinstance(node, MaskedSoftmaxAttentionOp), _out_order(node)
         if zero_masked_rows:
-            q, k, v, element = _in_requested_precision(q, k, v)
+            q, k, v, operand_dtype = _in_requested_precision(q, k, v)
         else:
             reject_precision("it was fused from separate products: disable flash-attention-prefill to compute these")
-            element = result
-        in_place = (
-            q.order == order and q.shape[-1] == v[0].shape[-1] and element is result and _has_one_reader(node.args[0])
-        )
+            operand_dtype = result_dtype
+        is_like_queries = q.order == order and q.shape[-1] == v[0].shape[-1] and operand_dtype is result_dtype
+        in_place = is_like_queries and _has_one_reader(node.args[0])
         return _Attention(
-            q, k, v, mask_operand, accumulator_type(result), element, result, scale, causal, order, zero_masked_rows,
-            in_place,
+            q, k, v, mask_operand, accumulator_type(result_dtype), operand_dtype, result_dtype, scale, causal, order,
+            zero_masked_rows, in_place,
         )  # fmt: skip
 
     @property
@@ -190,13 +190,14 @@ class _Attention:
         keys = list(self._key_parts(group))
         for rows in split_rows(self.q.shape[-2], keys[0].count, self.block_rows, self.block_keys, self.causal):
 
-            def emit_block(i: Index, carried: list[ir.Value], rows: RowBlocks = rows) -> list[ir.Value]:
-                return [_Block(self, head, keys, rows, i, *carried).emit()]
+            def emit_block(block: Index, carried: list[ir.Value], rows: RowBlocks = rows) -> list[ir.Value]:
+                return [_Block(self, head, keys, rows, block, *carried).emit()]
 
             (out,) = emit_loop(rows.first, rows.end, [out], emit_block)
         return out
 
     def _key_parts(self, group: list[Index]) -> Iterator[_Keys]:
+        """Yields the parts of the keys and values of the group at the indices `group`."""
         start = 0
         for k, v in zip(self.k, self.v, strict=True):
             yield _Keys(self, k, v, group, start)
@@ -219,6 +220,7 @@ class _Keys:
             self.panels = transpose(blocks, [0, 2, 1], attention.operand_dtype)
 
     def _tile(self, operand: TileOperand, start: Index, rows: int) -> ir.Value:
+        """Returns `rows` keys or values [rows, width] from index `start` on."""
         ones, width = [1] * len(self.group), operand.shape[-1]
         return operand.tile([*self.group, start, 0], [*ones, rows, width])
 
@@ -286,13 +288,14 @@ class _Block:
         return _State(*emit_loop(first, end, [state.maxima, state.sums, state.values], add_block))
 
     def _scaled_queries(self, scale: float) -> ir.Value:
-        q, element = self.attention.q, self.attention.operand_dtype
+        """Returns the block's queries [rows, width] times `scale`, in a new tensor."""
+        q, dtype = self.attention.q, self.attention.operand_dtype
         sizes = [self.rows.rows, q.shape[-1]]
         if self.attention.in_place:
             tile = self.out.tile([self.start, 0], sizes)
         else:
             tile = q.tile([*self.head, self.start, 0], [*[1] * len(self.head), *sizes])
-        return update_in_place(empty(sizes, element), element, [(tile, element)], lambda _, x: x * scale)
+        return update_in_place(empty(sizes, dtype), dtype, [(tile, dtype)], lambda _, x: x * scale)
 
     def _initial_state(self, keys: _Keys) -> tuple[_State, int]:
         """Returns the state after one block of keys, and the index of the first full block that remains.
@@ -411,24 +414,24 @@ def _in_requested_precision(
         reject_precision("rounding keys and values for one row of queries takes longer than it saves")
         return q, k, v, q.dtype
     operands = [q, *k, *v]
-    values, element = round_operands_if_requested([operand.value for operand in operands], q.dtype, "attention")
+    values, dtype = round_operands_if_requested([operand.value for operand in operands], q.dtype, "attention")
     rounded = [
-        dataclasses.replace(operand, value=value, dtype=element)
-        for operand, value in zip(operands, values, strict=True)
+        dataclasses.replace(operand, value=value, dtype=dtype) for operand, value in zip(operands, values, strict=True)
     ]
-    return rounded[0], tuple(rounded[1 : 1 + len(k)]), tuple(rounded[1 + len(k) :]), element
+    return rounded[0], tuple(rounded[1 : 1 + len(k)]), tuple(rounded[1 + len(k) :]), dtype
 
 
 def _keys_and_values(
     node: Op, symbol_table: SymbolTable, by_parts: bool
 ) -> tuple[tuple[TileOperand, ...], tuple[TileOperand, ...]]:
-    """Returns keys and values.
+    """Returns keys and values, each as one or several parts.
 
     With `by_parts`, reads the parts of concatenations (a cache and new keys) without concatenating them. With many
     query rows, each part would be read many times, which costs more than the copy.
     """
-    parts = [_parts_of(arg, symbol_table) if by_parts else () for arg in node.args[1:3]]
-    k, v = (tuple(_operand(part, symbol_table) for part in parts_of_one) for parts_of_one in parts)
+    part_nodes = [_parts_of(arg, symbol_table) if by_parts else () for arg in node.args[1:3]]
+    k, v = (tuple(_operand(part, symbol_table) for part in parts) for parts in part_nodes)
+    # Both need parts of the same lengths.
     if k and [x.shape[:-1] for x in k] == [x.shape[:-1] for x in v]:
         return k, v
     k, v = ((_operand(arg, symbol_table),) for arg in node.args[1:3])
@@ -459,9 +462,9 @@ def _mask(node: Op, symbol_table: SymbolTable, rank: int) -> TileOperand:
 def _broadcast_tile(mask: TileOperand, offsets: Sequence[Index], rows: int, columns: int) -> ir.Value:
     """Returns the tile [rows, columns] of a mask at `offsets`; a broadcast dim of the mask has size 1 in the tile."""
     sizes = [*[1] * (len(offsets) - 2), rows, columns]
-    is_broadcast = [size == 1 for size in mask.shape]
-    mask_offsets = [0 if unit else offset for offset, unit in zip(offsets, is_broadcast, strict=True)]
-    return mask.tile(mask_offsets, [1 if unit else size for size, unit in zip(sizes, is_broadcast, strict=True)])
+    mask_offsets = [0 if mask_size == 1 else offset for offset, mask_size in zip(offsets, mask.shape, strict=True)]
+    mask_sizes = [1 if mask_size == 1 else size for size, mask_size in zip(sizes, mask.shape, strict=True)]
+    return mask.tile(mask_offsets, mask_sizes)
 
 
 def _out_order(node: Op) -> tuple[int, ...]:

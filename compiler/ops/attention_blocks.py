@@ -22,9 +22,9 @@ def block_sizes(rows: int, causal: bool) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class KeyTail:
-    """A partial block of keys, or one that contains the diagonal: it has `keys` keys.
+    """The last block of keys that a block of rows attends to, if it is partial or contains the diagonal.
 
-    `index` is the position among the blocks of keys; `None` means the index of the block of rows.
+    It has `keys` keys. `index` is its index among the blocks of keys; `None` means that of the block of rows.
     """
 
     index: int | None
@@ -34,9 +34,10 @@ class KeyTail:
 
 @dataclass(frozen=True)
 class RowBlocks:
-    """The blocks `i` of query rows with `first <= i < end`, of `rows` rows each; block `i` starts at row `i * block`.
+    """The blocks `i` of query rows with `first <= i < end`; block `i` starts at row `i * block` of `split_rows`.
 
-    Each block attends to the first `full` blocks of keys completely, and to `tail`. A `full` of `None` means `i`.
+    Each has `rows` rows, fewer than `block` for the remainder. It attends to the first `full` blocks of keys
+    completely, and to `tail`. If `full` is `None`, block `i` attends to the first `i` blocks of keys.
     """
 
     first: int
@@ -47,7 +48,9 @@ class RowBlocks:
 
 
 def split_rows(queries: int, keys: int, block: int, key_block: int, causal: bool) -> tuple[RowBlocks, ...]:
-    """Splits `queries` rows by `keys` columns into blocks; with `causal`, row `i` attends to columns `0 .. i`.
+    """Splits `queries` rows by `keys` columns into blocks of `block` rows by `key_block` columns.
+
+    With `causal`, row `i` attends to columns `0 .. i` only.
 
     Raises `ValueError` if `causal` blocks are not square: the diagonal must pass through their corners.
     """

@@ -50,7 +50,7 @@ class TileOperand:
 def slice_arguments(offsets: Sequence[Index], sizes: Sequence[int]) -> SliceArguments:
     """Returns the arguments of slice ops: the dynamic offsets, sizes and strides, then the static ones.
 
-    The static offset of a dynamic one is MLIR's marker.
+    Only offsets may be dynamic. Among the static offsets, MLIR's marker takes the place of a dynamic one.
     """
     marker = ir.ShapedType.get_dynamic_stride_or_offset()
     dynamic_offsets = [offset for offset in offsets if not isinstance(offset, int)]
@@ -107,7 +107,7 @@ def divide_index(index: Index, divisor: int) -> Index:
     return index if divisor == 1 else arith.divui(index, _constant(divisor))
 
 
-def _value(index: Index) -> ir.Value:
+def _index_value(index: Index) -> ir.Value:
     return _constant(index) if isinstance(index, int) else index
 
 
@@ -124,7 +124,7 @@ def emit_loop(
     """
     if isinstance(lower, int) and isinstance(upper, int) and upper - lower <= 1:
         return body(lower, carried) if upper > lower else carried
-    loop = scf.ForOp(_value(lower), _value(upper), _constant(1), carried)
+    loop = scf.ForOp(_index_value(lower), _index_value(upper), _constant(1), carried)
     with ir.InsertionPoint(loop.body):
         scf.yield_(body(loop.induction_variable, list(loop.inner_iter_args)))
     return list(loop.results)
@@ -147,7 +147,7 @@ def emit_parallel(
         indices, shared = list(loop.induction_variables), dataclasses.replace(out, value=loop.inner_iter_args[0])
         offsets = [*indices, 0, 0]
         matrix = body(indices, shared.tile(offsets, tile_sizes))
-        slice_arguments = shared.slice(offsets, tile_sizes)
+        target = shared.slice(offsets, tile_sizes)
         with ir.InsertionPoint(scf.InParallelOp().block):
-            tensor.ParallelInsertSliceOp(matrix, shared.value, *slice_arguments)
+            tensor.ParallelInsertSliceOp(matrix, shared.value, *target)
     return loop.results[0]

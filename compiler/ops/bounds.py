@@ -40,7 +40,7 @@ def clamp_index(index: Scalar, size: Extent, wraps: bool = False) -> ir.Value:
 
 
 # The element type of the tensor that says whether an index is out of range.
-_FLAG = TensorDType.Int32
+_FLAG_TYPE = TensorDType.Int32
 # Whether to emit checks, which an option of the recipe decides.
 _checks_enabled = ContextVar("_checks_enabled", default=True)
 
@@ -74,9 +74,8 @@ def fall_back_if_outside(
         (op, size) for op, size in indices if 0 not in op.tensor_meta.shape and depends_on_inputs(op, symbol_table)
     ]
     for op, size in checked:
-        flag = element(
-            _out_of_range_flag(value_of(op, symbol_table), op.tensor_meta.dtype, size, wraps, read), [], _FLAG
-        )
+        flag_tensor = _out_of_range_flag(value_of(op, symbol_table), op.tensor_meta.dtype, size, wraps, read)
+        flag = element(flag_tensor, [], _FLAG_TYPE)
         fall_back_if(node, symbol_table, flag.compare("ne", 0), "an index is out of range")
 
 
@@ -97,14 +96,16 @@ def _out_of_range_flag(
     shape = st.shape_of(value)
 
     def body(x: Scalar, flag: Scalar) -> Scalar:
-        at, length = scalar_to_index(read(x)), position(size)
-        # Valid wrapping indices are -length .. length - 1; adding the length makes them 0 .. 2 * length - 1.
-        at, end = (arith.addi(at, length), arith.addi(length, length)) if wraps else (at, length)
+        index, length = scalar_to_index(read(x)), position(size)
+        end = length
+        if wraps:
+            # Valid wrapping indices are -length .. length - 1; adding the length makes them 0 .. 2 * length - 1.
+            index, end = arith.addi(index, length), arith.addi(length, length)
         # An unsigned comparison: a negative index is a large number.
-        outside = arith.cmpi(arith.CmpIPredicate.uge, at, end)
-        return flag | cast(Scalar(outside, TensorDType.Bool), _FLAG)
+        is_outside = arith.cmpi(arith.CmpIPredicate.uge, index, end)
+        return flag | cast(Scalar(is_outside, TensorDType.Bool), _FLAG_TYPE)
 
-    return st.reduce([(value, dtype)], shape, list(range(len(shape))), False, 0, _FLAG, body)
+    return st.reduce([(value, dtype)], shape, list(range(len(shape))), False, 0, _FLAG_TYPE, body)
 
 
 def depends_on_inputs(index: Op, symbol_table: SymbolTable) -> bool:
@@ -113,6 +114,7 @@ def depends_on_inputs(index: Op, symbol_table: SymbolTable) -> bool:
     while pending:
         op = pending.pop()
         value = symbol_table.get((op.name, 0))
+        # A value that a block owns is an argument of the function.
         if value is None or isinstance(value.owner, ir.Block):
             return True
         if not op.parents and not isinstance(op, (ArangeOp, FullOp, ScalarTensorOp)):

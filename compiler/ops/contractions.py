@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, ir
@@ -9,6 +12,7 @@ from buddy.compiler.ops import reductions
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.bounds import fall_back_if_outside
+from buddy.compiler.ops.indexing import broadcast_shape
 from buddy.compiler.ops.loops import LoopState, compare, element, minus, pick, plus, position, scalar_to_index
 from buddy.compiler.ops.precision import emit_product, int4_product
 from buddy.compiler.ops.registry import Registry
@@ -42,15 +46,25 @@ def contract_exact(a: ir.Value, b: ir.Value, a_dims: str, b_dims: str, out_dims:
 
 
 def _operands(node: Op, symbol_table: SymbolTable, first: int = 0) -> tuple[ir.Value, ir.Value]:
+    """Returns both operands of a product: arguments `first` and `first + 1` of the node."""
     return value_of(node.args[first], symbol_table), value_of(node.args[first + 1], symbol_table)
 
 
 def _register_product(name: str, a_dims: str, b_dims: str, out_dims: str) -> None:
+    """Registers a lowering of the product of two tensors, in the index notation of `structured.contract`."""
+
     @lowering(name)
     def lower(node: Op, symbol_table: SymbolTable) -> ir.Value:
         dtype = node.tensor_meta.dtype
         sums, wide = emit_product(*_operands(node, symbol_table), a_dims, b_dims, out_dims, dtype)
         return cast_tensor(sums, wide, dtype)
+
+
+_register_product("MatmulOp", "mk", "kn", "mn")
+_register_product("BatchMatmulOp", "bmk", "bkn", "bmn")
+_register_product("TransposeMatmulFusedOp", "mk", "nk", "mn")
+_register_product("MatVecOp", "mk", "k", "m")
+_register_product("DotOp", "k", "k", "")
 
 
 @lowering("Int4MatmulOp")
@@ -60,13 +74,6 @@ def lower_int4_product(node: Op, symbol_table: SymbolTable) -> ir.Value:
         raise LoweringError(f"no product of {node.tensor_meta.dtype.value} with 4-bit weights")
     result: ir.Value = int4_product(x, steps, scales)
     return result
-
-
-_register_product("MatmulOp", "mk", "kn", "mn")
-_register_product("BatchMatmulOp", "bmk", "bkn", "bmn")
-_register_product("TransposeMatmulFusedOp", "mk", "nk", "mn")
-_register_product("MatVecOp", "mk", "k", "m")
-_register_product("DotOp", "k", "k", "")
 
 
 @lowering("IntMatmulOp")
@@ -91,9 +98,12 @@ def _register_product_plus_addend(name: str, a_dims: str, b_dims: str, out_dims:
         sums, wide = emit_product(a, b, a_dims, b_dims, out_dims, meta.dtype)
 
         def body(x: Scalar, y: Scalar) -> Scalar:
-            scaled = x if alpha == 1 else x * alpha
+            result = x if alpha == 1 else x * alpha
             wide_y = cast(y, wide)
-            return cast(scaled if beta == 0 else scaled + (wide_y if beta == 1 else wide_y * beta), meta.dtype)
+            # As in PyTorch, a `beta` of 0 ignores the addend, also NaN in it.
+            if beta != 0:
+                result = result + (wide_y if beta == 1 else wide_y * beta)
+            return cast(result, meta.dtype)
 
         return pointwise([(sums, wide), (addend, meta.dtype)], meta.shape, meta.dtype, body)
 
@@ -106,27 +116,30 @@ _register_product_plus_addend("AddMatVecOp", "mk", "k", "m")
 
 @lowering("TrilinearOp")
 def trilinear(node: Op, symbol_table: SymbolTable) -> ir.Value:
-    """Inserts unit dims into the three operands, multiplies the operands with broadcasting, and sums over some dims."""
+    """Inserts unit dims into the three operands, multiplies the operands with broadcasting, and sums over some dims.
+
+    The arguments are the operands, the dims to insert into each of them (expand1, expand2, expand3), and `sumdim`.
+    """
     meta, summed_dims = node.tensor_meta, node.args[6]
     wide, dtype = accumulator_type(meta.dtype), meta.dtype
     operands = []
     for arg, dims in zip(node.args[:3], node.args[3:6], strict=True):
-        shape = list(arg.tensor_meta.shape)
+        operand_shape = list(arg.tensor_meta.shape)
         for dim in sorted(dims):
-            shape.insert(dim, 1)
-        operands.append((reshape(value_of(arg, symbol_table), shape, dtype), dtype))
-    shapes = zip(*(shape_of(value) for value, _ in operands), strict=True)
-    broadcast_shape = [next((size for size in sizes if size != 1), 1) for sizes in shapes]
+            operand_shape.insert(dim, 1)
+        operands.append((reshape(value_of(arg, symbol_table), operand_shape, dtype), dtype))
+    shape = broadcast_shape([shape_of(value) for value, _ in operands])
 
     def body(a: Scalar, b: Scalar, c: Scalar, total: Scalar) -> Scalar:
         return total + cast(a, wide) * cast(b, wide) * cast(c, wide)
 
-    sums = reduce(operands, broadcast_shape, summed_dims, False, 0, wide, body)
+    sums = reduce(operands, shape, summed_dims, False, 0, wide, body)
     return cast_tensor(sums, wide, dtype)
 
 
 @lowering("TransposeAddMMFusedOp")
 def transposed_addmm(node: Op, symbol_table: SymbolTable) -> ir.Value:
+    """Computes `a bᵀ + c`; the addition is a separate op, as in `_register_product_plus_addend`."""
     meta = node.tensor_meta
     sums, wide = emit_product(*_operands(node, symbol_table), "mk", "nk", "mn", meta.dtype)
     operands = [(sums, wide), (value_of(node.args[2], symbol_table), meta.dtype)]
@@ -137,7 +150,8 @@ def transposed_addmm(node: Op, symbol_table: SymbolTable) -> ir.Value:
 def attention(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     """Lowers `softmax(scale * q kᵀ + mask) v` for q, k, v of shape [batch, heads, length, width].
 
-    The second result is the log-sum-exp of each row of scores.
+    The second result is the log-sum-exp of each row of scores. The arguments are q, k, v, dropout_p, is_causal;
+    attn_mask and scale are keywords.
     """
     q, k, v = (value_of(arg, symbol_table) for arg in node.args[:3])
     dtype = node.tensor_meta.dtype
@@ -215,17 +229,18 @@ def _causal_mask(shape: tuple[int, ...]) -> ir.Value:
     return generic([], [], [empty((rows, columns), TensorDType.Bool)], [[0, 1]], [PARALLEL] * 2, body)[0]
 
 
+# ---- grouped products ------------------------------------------------------------------------------------------------
+
 # Rows per block. A group with fewer rows still computes a whole block.
 _BLOCK_ROWS = 32
 
 
-@ops_registry.lowering("GroupedMatmulOp")
+@lowering("GroupedMatmulOp")
 def multiply_groups(node: Op, symbol_table: SymbolTable) -> ir.Value:
     """Multiplies rows [rows, depth] by matrices [groups, depth, width]; returns [rows, width].
 
-    Group `g` has the rows `ends[g - 1] <= row < ends[g]`; rows outside of all groups are 0. The rows of a group are
-    computed in blocks of equal size; a block may extend beyond its group, but writes only the rows of the group. Raises
-    `LoweringError` for other ranks, a bias, and dynamic sizes.
+    Group `g` has the rows `ends[g - 1] <= row < ends[g]`; rows outside of all groups are 0. Raises `LoweringError` for
+    other ranks, a bias, and dynamic sizes.
     """
     x, w, ends = node.args[:3]
     shapes = [list(op.tensor_meta.shape) for op in (x, w) if isinstance(op, Op)]
@@ -237,45 +252,72 @@ def multiply_groups(node: Op, symbol_table: SymbolTable) -> ir.Value:
     if not all(isinstance(size, int) for size in (rows, depth, groups, width)):
         raise LoweringError("the grouped product has dynamic sizes")
     fall_back_if_outside(node, symbol_table, [(ends, rows + 1)])
-    in_dtype, out_dtype = x.tensor_meta.dtype, node.tensor_meta.dtype
-    values, weights, limits = (value_of(op, symbol_table) for op in (x, w, ends))
-    state = LoopState([st.filled(0, [rows, width], out_dtype)])
+    dtypes = (x.tensor_meta.dtype, ends.tensor_meta.dtype, node.tensor_meta.dtype)
+    state = LoopState([st.filled(0, [rows, width], node.tensor_meta.dtype)])
     if 0 in (rows, depth, groups, width):
         return state.tensors[0]
-    block = min(rows, _BLOCK_ROWS)
+    product = _GroupedProduct(*(value_of(op, symbol_table) for op in (x, w, ends)), *dtypes, state)
+    state.each(0, groups, product.multiply_group)
+    return state.tensors[0]
 
-    def group_end(group: ir.Value) -> ir.Value:
-        """Returns the end of a group, clamped to the number of rows, since data may be out of range."""
-        end = scalar_to_index(element(limits, [group], ends.tensor_meta.dtype))
-        return arith.minsi(arith.maxsi(end, position(0)), position(rows))
 
-    def multiply_group(group: ir.Value) -> None:
+@dataclass(frozen=True)
+class _GroupedProduct:
+    """A product of each row of `x` [rows, depth] with the matrix of its group in `weights` [groups, depth, width].
+
+    `ends` [groups] has the row after the last one of each group. `state` carries the result [rows, width]. The rows of
+    a group are computed in blocks of equal size; a block may extend beyond its group, but writes only the group's rows.
+    """
+
+    x: Any
+    weights: Any
+    ends: Any
+    dtype: TensorDType
+    ends_dtype: TensorDType
+    result_dtype: TensorDType
+    state: LoopState
+
+    @property
+    def block_size(self) -> int:
+        """The number of rows per block."""
+        rows: int = shape_of(self.x)[0]
+        return min(rows, _BLOCK_ROWS)
+
+    def multiply_group(self, group: ir.Value) -> None:
+        """Emits the product of the rows of a group with its matrix."""
+        _, depth, width = shape_of(self.weights)
         is_first = compare("eq", group, 0)
-        start = pick(is_first, 0, group_end(pick(is_first, 0, minus(group, 1))))
-        end = group_end(group)
-        count = arith.ceildivsi(arith.maxsi(minus(end, start), position(0)), position(block))
-        matrix = st.slice_of(weights, [group, 0, 0], [1, depth, width], [1, 1, 1], [depth, width], in_dtype)
-        state.each(0, count, lambda i: multiply_block(plus(start, arith.muli(i, position(block))), end, matrix))
+        start = pick(is_first, 0, self._group_end(pick(is_first, 0, minus(group, 1))))
+        end = self._group_end(group)
+        size = self.block_size
+        count = arith.ceildivsi(arith.maxsi(minus(end, start), position(0)), position(size))
+        matrix = st.slice_of(self.weights, [group, 0, 0], [1, depth, width], [1, 1, 1], [depth, width], self.dtype)
+        self.state.each(
+            0, count, lambda i: self._multiply_block(plus(start, arith.muli(i, position(size))), end, matrix)
+        )
 
-    def multiply_block(group_row: ir.Value, group_end: ir.Value, matrix: ir.Value) -> None:
+    def _group_end(self, group: ir.Value) -> ir.Value:
+        """Returns the end of a group, clamped to the number of rows, since data may be out of range."""
+        end = scalar_to_index(element(self.ends, [group], self.ends_dtype))
+        return arith.minsi(arith.maxsi(end, position(0)), position(shape_of(self.x)[0]))
+
+    def _multiply_block(self, group_row: ir.Value, group_end: ir.Value, matrix: ir.Value) -> None:
         """Computes a block, and writes its rows `group_row <= row < group_end`.
 
         The block starts at `group_row`, or earlier if it would exceed the tensor.
         """
-        (out,) = state.tensors
-        start = arith.minsi(group_row, position(rows - block))
-        block_rows = st.slice_of(values, [start, 0], [block, depth], [1, 1], [block, depth], in_dtype)
-        wide = accumulator_type(in_dtype)
+        (out,), (rows, depth), size = self.state.tensors, shape_of(self.x), self.block_size
+        width, result_dtype = shape_of(out)[1], self.result_dtype
+        start = arith.minsi(group_row, position(rows - size))
+        block_rows = st.slice_of(self.x, [start, 0], [size, depth], [1, 1], [size, depth], self.dtype)
+        wide = accumulator_type(self.dtype)
         sums = contract(block_rows, matrix, "mk", "kn", "mn", wide)
-        before = st.slice_of(out, [start, 0], [block, width], [1, 1], [block, width], out_dtype)
+        old_rows = st.slice_of(out, [start, 0], [size, width], [1, 1], [size, width], result_dtype)
 
         def merge(new: Scalar, old: Scalar) -> Scalar:
             row = plus(start, st.loop_index(0))
             is_inside = compare("sge", row, group_row) & compare("slt", row, group_end)
-            return Scalar(arith.select(is_inside.value, cast(new, out_dtype).value, old.value), out_dtype)
+            return Scalar(arith.select(is_inside.value, cast(new, result_dtype).value, old.value), result_dtype)
 
-        merged = st.pointwise([(sums, wide), (before, out_dtype)], [block, width], out_dtype, merge)
-        state.tensors = [st.insert_slice(merged, out, [start, 0], [block, width], [1, 1])]
-
-    state.each(0, groups, multiply_group)
-    return state.tensors[0]
+        merged = st.pointwise([(sums, wide), (old_rows, result_dtype)], [size, width], result_dtype, merge)
+        self.state.tensors = [st.insert_slice(merged, out, [start, 0], [size, width], [1, 1])]

@@ -25,6 +25,7 @@ lowering = ops_registry.lowering
 
 @lowering("Conv2dOp")
 def convolution(node: Op, symbol_table: SymbolTable) -> ir.Value:
+    """Lowers `convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups)`."""
     x, weight, bias = node.args[:3]
     meta, groups = node.tensor_meta, node.args[8]
     if 0 in meta.shape:
@@ -53,22 +54,24 @@ def convolution(node: Op, symbol_table: SymbolTable) -> ir.Value:
 def convolution_backward(node: Op, symbol_table: SymbolTable) -> list[ir.Value | None]:
     """Returns the gradients of input, kernel and bias that `output_mask` selects.
 
-    The gradient of the input is the transposed convolution of a plain one, and the plain one of a transposed one. The
-    gradient of the kernel is computed by `correlate`.
+    The arguments are grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding,
+    groups, output_mask. The gradient of the input is the transposed convolution of a plain one, and the plain one of a
+    transposed one. The gradient of the kernel is computed by `correlate`.
     """
     gradient, value, kernel = (value_of(arg, symbol_table) for arg in node.args[:3])
-    is_transposed, groups, output_mask = node.args[7], node.args[9], node.args[10]
+    is_transposed, groups = node.args[7], node.args[9]
+    needs_input_gradient, needs_kernel_gradient, needs_bias_gradient = node.args[10]
     dtype = node.args[0].tensor_meta.dtype
     setup = ConvolutionSetup(_window(node, 4, node.args[2]), groups, dtype)
     wide = setup.accumulator
     results: list[Any] = [None, None, None]
-    if output_mask[0]:
+    if needs_input_gradient:
         emit = convolve if is_transposed else convolve_transposed
         results[0] = emit(gradient, kernel, setup, st.shape_of(value))
-    if output_mask[1]:
+    if needs_kernel_gradient:
         pair = (gradient, value) if is_transposed else (value, gradient)
         results[1] = correlate(*pair, setup, st.shape_of(kernel))
-    if output_mask[2]:
+    if needs_bias_gradient:
         axes = [i for i in range(2 + setup.spatial) if i != 1]
         shape = st.shape_of(gradient)
         results[2] = st.reduce([(gradient, dtype)], shape, axes, False, 0, wide, lambda x, t: t + cast(x, wide))
@@ -116,29 +119,31 @@ def convolve(value: ir.Value, kernel: ir.Value, setup: ConvolutionSetup, shape: 
 def convolve_padded(value: ir.Value, kernel: ir.Value, setup: ConvolutionSetup, shape: Sequence[int]) -> ir.Value:
     """Emits a convolution of `value`, which is padded already. The result has `shape` and the accumulator type.
 
-    The loops are: batch, group (if `groups` > 1), output channel, output positions, input channel, and window.
+    `value` has the shape [batch, channels, *space], `kernel` [out, channels / groups, *window]. The loops are: batch,
+    group (if `groups` > 1), output channel, output positions, input channel, and window.
     """
     window, groups, dtype = setup.window, setup.groups, setup.dtype
     spatial, wide, kernel_dtype = setup.spatial, setup.accumulator, setup.kernel_dtype or dtype
+    # The size of the dim of groups, and below the number of its loop: empty without groups.
     group_size = [groups] if groups > 1 else []
     if group_size:
         (n, c, *space), (o, i, *size) = st.shape_of(value), st.shape_of(kernel)
         value = st.reshape(value, [n, groups, c // groups, *space], dtype)
         kernel = st.reshape(kernel, [groups, o // groups, i, *size], kernel_dtype)
     grouped_shape = [shape[0], *group_size, shape[1] // groups, *shape[2:]]
-    # The numbers of the loops.
-    parallel, out_channel = len(grouped_shape), 1 + len(group_size)
-    group, in_channel, first_inner = list(range(1, out_channel)), parallel, parallel + 1
+    # The numbers of the loops; loop 0 is the batch, and each dim of the result has a loop.
+    result_rank, out_channel = len(grouped_shape), 1 + len(group_size)
+    group, in_channel, first_inner = list(range(1, out_channel)), result_rank, result_rank + 1
     value_dims: list[st.DimIndex] = [0, *group, in_channel, *window.dims(out_channel + 1, first_inner)]
     kernel_dims: list[st.DimIndex] = [*group, out_channel, in_channel, *range(first_inner, first_inner + spatial)]
-    iterators = [st.PARALLEL] * parallel + [st.REDUCTION] * (1 + spatial)
+    iterators = [st.PARALLEL] * result_rank + [st.REDUCTION] * (1 + spatial)
 
     def body(x: ir.Value, weight: ir.Value, total: ir.Value) -> list[ir.Value]:
         wide_x, wide_weight = cast(Scalar(x, dtype), wide), cast(Scalar(weight, kernel_dtype), wide)
         return [(Scalar(total, wide) + wide_x * wide_weight).value]
 
     out, dims = st.filled(0, grouped_shape, wide), [value_dims, kernel_dims]
-    (sums,) = st.generic([value, kernel], dims, [out], [list(range(parallel))], iterators, body)
+    (sums,) = st.generic([value, kernel], dims, [out], [list(range(result_rank))], iterators, body)
     return st.reshape(sums, shape, wide)
 
 
@@ -169,6 +174,7 @@ def output_phases(window: SlidingWindow, axis: int, outputs: int) -> list[Output
     size, stride, padding, dilation = (
         values[axis] for values in (window.size, window.stride, window.padding, window.dilation)
     )
+    # If the index is an integer for tap `k`, the next such tap is `k + step`, whose index is less by `phase_dilation`.
     step, phase_dilation, phases = stride // gcd(stride, dilation), dilation // gcd(stride, dilation), []
     for remainder in range(stride):
         first = next((k for k in range(size) if k * dilation % stride == remainder), None)

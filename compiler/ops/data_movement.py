@@ -25,7 +25,7 @@ from buddy.compiler.ops.utils import (
     value_of,
 )
 
-# The element type of positions.
+# The element type of positions, which are integers here, unlike those of `loops`, which are of type index.
 INDEX_TYPE = TensorDType.Int64
 Position = Scalar | int
 
@@ -37,22 +37,25 @@ def read_element(value: ir.Value, dtype: TensorDType, positions: Sequence[Positi
 
 def position_scalar(position: Position) -> Scalar:
     """Returns a position as an i64 scalar."""
-    return (
-        cast(position, INDEX_TYPE)
-        if isinstance(position, Scalar)
-        else Scalar(constant(position, INDEX_TYPE), INDEX_TYPE)
-    )
+    if isinstance(position, Scalar):
+        return cast(position, INDEX_TYPE)
+    return Scalar(constant(position, INDEX_TYPE), INDEX_TYPE)
+
+
+def divide_position(value: Scalar, divisor: int) -> Scalar:
+    """Returns a non-negative position (i64) divided by `divisor`, rounded down."""
+    return Scalar(arith.divui(value.value, value.like(divisor).value), INDEX_TYPE)
 
 
 def loop_indices(first: int, count: int) -> list[Scalar]:
-    """Returns the indices of loops `first` to `first + count - 1` of the enclosing body."""
+    """Returns the indices (i64) of loops `first` to `first + count - 1`, inside the body of a `linalg.generic`."""
     return [
         Scalar(st.index_to_integer(st.loop_index(dim), INDEX_TYPE), INDEX_TYPE) for dim in range(first, first + count)
     ]
 
 
 def compute_tensor(shape: Sequence[Dim], dtype: TensorDType, body: Callable[..., Scalar]) -> ir.Value:
-    """Returns a tensor of `shape` whose element at each position is `body(*indices)`."""
+    """Returns a tensor of `shape` whose element at each position is `body(*indices)`; the indices are i64 scalars."""
     rank = len(shape)
 
     def scalars(_out: ir.Value) -> list[ir.Value]:
@@ -124,6 +127,7 @@ def roll(node: Op, symbol_table: SymbolTable) -> ir.Value:
 
 
 def _roll_dim(value: ir.Value, shift: int, dim: int, dtype: TensorDType) -> ir.Value:
+    """Rolls one dim: inserts both parts of the tensor, which change places, into a new one."""
     shape = list(st.shape_of(value))
     offset = shift % shape[dim]
     if not offset:
@@ -170,6 +174,7 @@ def _diagonal_arguments(node: Op, first: int, rank: int) -> tuple[int, int, int]
 
 @lowering("DiagonalOp")
 def diagonal(node: Op, symbol_table: SymbolTable) -> ir.Value:
+    """Returns a diagonal of each matrix, along a new last dim; the arguments are x, offset, dim1, dim2."""
     value, meta = value_of(node.args[0], symbol_table), node.tensor_meta
     rank = len(st.shape_of(value))
     offset, row, column = _diagonal_arguments(node, 1, rank)
@@ -186,6 +191,7 @@ def diagonal(node: Op, symbol_table: SymbolTable) -> ir.Value:
 
 @lowering("DiagonalScatterOp")
 def diagonal_scatter(node: Op, symbol_table: SymbolTable) -> ir.Value:
+    """Returns the first operand with a diagonal of each matrix replaced by the second operand."""
     value, source = (value_of(arg, symbol_table) for arg in node.args[:2])
     meta, length, source_type = node.tensor_meta, st.shape_of(source)[-1], node.args[1].tensor_meta.dtype
     offset, row, column = _diagonal_arguments(node, 2, len(meta.shape))
@@ -229,6 +235,7 @@ def _access_end(sizes: Sequence[int], strides: Sequence[int], offset: int) -> in
 
 @lowering("AsStridedOp")
 def as_strided(node: Op, symbol_table: SymbolTable) -> ir.Value:
+    """Reads the elements at the positions `offset + sum(index * stride)` of the operand in row-major order."""
     meta, (sizes, strides, offset) = node.tensor_meta, _strided_arguments(node, 1)
     flat = _flatten(value_of(node.args[0], symbol_table), _access_end(sizes, strides, offset), meta.dtype)
 
@@ -241,6 +248,7 @@ def as_strided(node: Op, symbol_table: SymbolTable) -> ir.Value:
 
 @lowering("AsStridedScatterOp")
 def as_strided_scatter(node: Op, symbol_table: SymbolTable) -> ir.Value:
+    """Returns the first operand with the elements that `as_strided` reads replaced by the second operand, in order."""
     meta, (sizes, strides, offset) = node.tensor_meta, _strided_arguments(node, 2)
     flat = _flatten(value_of(node.args[0], symbol_table), _access_end(sizes, strides, offset), meta.dtype)
     source, source_type = value_of(node.args[1], symbol_table), node.args[1].tensor_meta.dtype
@@ -269,7 +277,7 @@ def view_dtype(node: Op, symbol_table: SymbolTable) -> ir.Value:
     def narrow(*indices: Scalar) -> Scalar:
         """Returns one of the parts of an old element."""
         *others, last = indices
-        old_last = _divide(last, parts)
+        old_last = divide_position(last, parts)
         bits = bits_of(read_element(value, old_type, [*others, old_last]))
         shift = cast((last - old_last * parts) * new_width, bits.dtype)
         return from_bits(cast(Scalar(arith.shrui(bits.value, shift.value), bits.dtype), new_integer), meta.dtype)
@@ -285,10 +293,6 @@ def view_dtype(node: Op, symbol_table: SymbolTable) -> ir.Value:
         return from_bits(bits, meta.dtype)
 
     return compute_tensor(meta.shape, meta.dtype, narrow if old_width > new_width else widen)
-
-
-def _divide(value: Scalar, divisor: int) -> Scalar:
-    return Scalar(arith.divui(value.value, value.like(divisor).value), INDEX_TYPE)
 
 
 @lowering("EmptyOp")

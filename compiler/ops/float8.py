@@ -59,7 +59,7 @@ FORMATS = {
 
 
 def to_f32(value: ir.Value, dtype: TensorDType) -> ir.Value:
-    """Converts an element of `dtype` to f32."""
+    """Converts an element of `dtype`, an 8-bit float, to f32, which represents it exactly."""
     format_ = FORMATS[dtype]
     byte = arith.extui(_i32(), arith.bitcast(ir.IntegerType.get_signless(8), value))
     magnitude, sign = arith.andi(byte, _int(0x7F)), arith.shli(arith.andi(byte, _int(0x80)), _int(24))
@@ -84,10 +84,13 @@ def from_f32(value: ir.Value, dtype: TensorDType, element: ir.Type) -> ir.Value:
     signed_bits = arith.bitcast(_i32(), value)
     sign = arith.andi(signed_bits, _int(_F32_SIGN))
     bits = arith.xori(signed_bits, sign)
-    # The last bit of this f32 has the weight of the last bit of a subnormal number: adding it rounds to subnormals.
+    # A subnormal number: the last bit of the f32 `rounder` has the weight of the last bit of a subnormal number, so a
+    # sum with it is rounded to these.
     rounder = (_F32_BIAS + 1 - format_.bias + format_.shift) << _F32_MANTISSA
     summed = arith.addf(arith.bitcast(_f32(), bits), arith.bitcast(_f32(), _int(rounder)))
     subnormal = arith.subi(arith.bitcast(_i32(), summed), _int(rounder))
+    # A normal number: changes the bias of the exponent, and adds a bit less than half of the last bit that remains. If
+    # that bit is 1, it adds another unit, so that ties round to even.
     odd = arith.andi(arith.shrui(bits, _int(format_.shift)), _int(1))
     rounding = ((format_.bias - _F32_BIAS) << _F32_MANTISSA) + (1 << (format_.shift - 1)) - 1
     normal = arith.shrui(arith.addi(arith.addi(bits, _int(rounding)), odd), _int(format_.shift))
@@ -123,6 +126,7 @@ def _f32() -> ir.Type:
 
 
 def _int(value: int) -> ir.Value:
+    """Emits a constant of 32 bits; `value` is taken modulo 2**32."""
     value &= (1 << 32) - 1
     return arith.constant(_i32(), value - (1 << 32) if value >> 31 else value)
 

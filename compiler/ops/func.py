@@ -71,7 +71,10 @@ def record_eager_paths() -> Iterator[EagerPaths]:
 
 
 def _record_path(condition: str, has_results: bool) -> str:
-    """Records a call that is made only on `condition`, unless it is "". Returns the start of the function's name."""
+    """Records a call that is made only on `condition`; records nothing if that is "".
+
+    Returns the start of the name of the called function, as in the module's docstring.
+    """
     if not condition:
         return "eager"
     paths = _paths.get()
@@ -94,14 +97,12 @@ def eager_call(node: Op, symbol_table: SymbolTable, condition: str = "") -> list
     if any(node.metas[index] is None for index in _read_results(node)):
         raise LoweringError(f"{node.target} has a result that is not a tensor, and that other nodes read")
     metas = [meta for meta in node.metas if meta is not None]
-    call = _describe(node, metas, _record_path(condition, has_results=bool(metas)))
-    operands = [value_of(op, symbol_table) for op in _tensor_arguments(node) if 0 not in op.tensor_meta.shape]
-    with_elements = [meta for meta in metas if 0 not in meta.shape]
-    results = [meta_type(meta) for meta in with_elements]
-    _declare(call, [value.type for value in operands], with_elements)
-    operands += map(_symbol_value, call.symbols)
-    values = iter(func.CallOp(results, ir.FlatSymbolRefAttr.get(call.symbol), operands).results)
-    return [_result_value(meta, values) for meta in node.metas]
+    call = _describe_call(node, metas, _record_path(condition, has_results=bool(metas)))
+    # Empty tensors have no memory, so they are neither passed nor returned.
+    nonempty_metas = [meta for meta in metas if 0 not in meta.shape]
+    results = _emit_call(call, _nonempty_operands(node, symbol_table), nonempty_metas)
+    remaining_results = iter(results)
+    return [_result_value(meta, remaining_results) for meta in node.metas]
 
 
 @ops_registry.lowering("EagerOp")
@@ -114,13 +115,28 @@ def call_eager_for_errors(node: Op, symbol_table: SymbolTable, condition: str) -
 
     `condition` says when the call is made.
     """
-    call = msgspec.structs.replace(_describe(node, (), _record_path(condition, has_results=False)), for_error=True)
-    operands = [value_of(op, symbol_table) for op in _tensor_arguments(node) if 0 not in op.tensor_meta.shape]
-    _declare(call, [value.type for value in operands], [])
-    func.CallOp([], ir.FlatSymbolRefAttr.get(call.symbol), [*operands, *map(_symbol_value, call.symbols)])
+    call = _describe_call(node, (), _record_path(condition, has_results=False))
+    call = msgspec.structs.replace(call, for_error=True)
+    _emit_call(call, _nonempty_operands(node, symbol_table), [])
+
+
+def _emit_call(call: EagerCall, operands: list[ir.Value], result_metas: list[TensorMeta]) -> Sequence[ir.Value]:
+    """Emits a call on tensors that are not empty, and declares its function. Returns the results."""
+    _declare(call, [value.type for value in operands], result_metas)
+    operands = [*operands, *map(_symbol_value, call.symbols)]
+    results: Sequence[ir.Value] = func.CallOp(
+        [meta_type(meta) for meta in result_metas], ir.FlatSymbolRefAttr.get(call.symbol), operands
+    ).results
+    return results
+
+
+def _nonempty_operands(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
+    """Returns the values of the node's tensor arguments, without empty tensors."""
+    return [value_of(op, symbol_table) for op in _tensor_arguments(node) if 0 not in op.tensor_meta.shape]
 
 
 def _symbol_value(name: str) -> ir.Value:
+    """Returns the value of a symbol of the function that is being lowered."""
     return index_value(symbol(name))
 
 
@@ -143,36 +159,38 @@ def _tensor_arguments(node: Op) -> list[Op]:
     return list(nodes_in((node.args, node.kwargs)))
 
 
-def _describe(node: Op, result_metas: Sequence[TensorMeta], kind: str) -> EagerCall:
-    """Returns the call of the node's op. Its symbol starts with `kind` and contains a hash, so that equal calls share
-    one declaration.
+def _describe_call(node: Op, result_metas: Sequence[TensorMeta], kind: str) -> EagerCall:
+    """Returns the call of the node's op with results `result_metas`.
+
+    The name of its function (`symbol`) starts with `kind`, as in the module's docstring, and contains a hash, so that
+    equal calls share one declaration.
     """
-    count = iter(range(len(_tensor_arguments(node))))
-    arguments = tuple(_number_tensors(to_plain(arg), count) for arg in node.args)
-    keywords = {key: _number_tensors(to_plain(arg), count) for key, arg in node.kwargs.items()}
+    tensor_numbers = iter(range(len(_tensor_arguments(node))))
+    arguments = tuple(_number_tensors(to_plain(arg), tensor_numbers) for arg in node.args)
+    keywords = {key: _number_tensors(to_plain(arg), tensor_numbers) for key, arg in node.kwargs.items()}
     inputs = tuple(_spec(op.tensor_meta) for op in _tensor_arguments(node))
     results = tuple(map(_spec, result_metas))
     shapes = [meta.shape for op in (node, *_tensor_arguments(node)) for meta in op.metas if meta is not None]
     symbols = tuple(sorted({*symbols_in((node.args, node.kwargs, shapes))}, key=lambda name: (len(name), name)))
-    key = digest(node.target, arguments, keywords, inputs, results)[:8]
+    call_hash = digest(node.target, arguments, keywords, inputs, results)[:8]
     name = "".join(c if c.isalnum() else "_" for c in node.target)
-    return EagerCall(f"{kind}_{name}_{key}", node.target, arguments, keywords, inputs, results, symbols)
+    return EagerCall(f"{kind}_{name}_{call_hash}", node.target, arguments, keywords, inputs, results, symbols)
 
 
 def _spec(meta: TensorMeta) -> TensorSpec:
     return TensorSpec(tuple(map(plain_size, meta.shape)), meta.dtype.value)
 
 
-def _number_tensors(value: Any, count: Iterator[int]) -> Any:
-    """Returns an argument in plain form for JSON: each node becomes `{"t": i}`, with the next number of `count`.
+def _number_tensors(value: Any, numbers: Iterator[int]) -> Any:
+    """Returns an argument in plain form for JSON: each node becomes `{"t": i}`, with the next of `numbers`.
 
     Infinities and NaN, which JSON cannot express, become `{"f": text}`.
     """
     if isinstance(value, dict) and "n" in value:
-        return {"t": next(count)}
+        return {"t": next(numbers)}
     if isinstance(value, float) and not isfinite(value):
         return {"f": repr(value)}
-    return [_number_tensors(item, count) for item in value] if isinstance(value, list) else value
+    return [_number_tensors(item, numbers) for item in value] if isinstance(value, list) else value
 
 
 def _declare(call: EagerCall, input_types: list[ir.Type], results: list[TensorMeta]) -> None:

@@ -57,7 +57,7 @@ def lower_imported(graph: Graph, imported: ImportedIR, context: ir.Context, loca
     with context:
         module = _parse(imported, context)
         _replace_locations(module.operation, {op.stable for op in graph.body}, locations)
-        entry = _entry(module, imported)
+        entry = _select_entry(module, imported)
         _set_signature(entry, graph, locations)
     nodes = [op.stable for op in graph.operations]
     lowering = imported.frontend or USER_MODULE_LOWERING
@@ -94,6 +94,7 @@ def _replace_locations(root: ir.Operation, names: set[str], locations: LocationS
 
 
 def _nodes_named_in(location: ir.Location, names: set[str]) -> list[str]:
+    """Returns the name locations inside `location` that are in `names`, in order."""
     return [name for name in _QUOTED_NAME.findall(str(location)) if name in names]
 
 
@@ -101,6 +102,7 @@ def _nodes_named_in(location: ir.Location, names: set[str]) -> list[str]:
 
 
 def _functions(module: ir.Module) -> Iterator[ir.Operation]:
+    """Yields the functions of a module, of any dialect: `func.func`, `llvm.func`."""
     return (op.operation for op in module.body if op.operation.name.endswith(".func"))
 
 
@@ -108,16 +110,17 @@ def _symbol_name(function: ir.Operation) -> str:
     return str(ir.StringAttr(function.attributes["sym_name"]).value)
 
 
-def _entry(module: ir.Module, imported: ImportedIR) -> ir.Operation:
+def _select_entry(module: ir.Module, imported: ImportedIR) -> ir.Operation:
     """Returns the entry function, and makes all other functions private.
 
     Raises `ImportedIRError` if no function has the name `imported.entry`, or, without a name, if not exactly one
     function is public.
     """
     functions = [function for function in _functions(module) if len(function.regions[0].blocks)]
-    private = [f for f in functions if "sym_visibility" in f.attributes]
-    public = [f for f in functions if f not in private]
-    candidates = [f for f in functions if _symbol_name(f) == imported.entry] if imported.entry else public
+    if imported.entry:
+        candidates = [function for function in functions if _symbol_name(function) == imported.entry]
+    else:
+        candidates = [function for function in functions if "sym_visibility" not in function.attributes]
     if len(candidates) != 1:
         names = ", ".join(map(_symbol_name, functions)) or "no functions"
         problem = f"unknown function {imported.entry}" if imported.entry else f"{len(candidates)} functions are public"

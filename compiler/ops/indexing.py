@@ -18,7 +18,7 @@ from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, const
 
 @dataclass(frozen=True)
 class Subscripts:
-    """The index tensors of `x[…]`, where `x` has the shape `source`.
+    """The index tensors of `x[i, :, j]`, where `x` has the shape `source`.
 
     `tensors[k]`, with elements of type `types[k]`, indexes dim `indexed_dims[k]` of `x`. The result has the shape
     `shape`, and there is one loop per dim of it. `dims[k]` are the loops that index the dims of `tensors[k]`, and
@@ -97,10 +97,9 @@ lowering = ops_registry.lowering
 
 @lowering("EmbeddingOp")
 def embedding(node: Op, symbol_table: SymbolTable) -> ir.Value:
+    """Lowers `weight[indices]`, where `weight` has the shape [count, width]."""
     weight, indices = (value_of(arg, symbol_table) for arg in node.args[:2])
-    shape = node.tensor_meta.shape
-    index_rank = len(shape) - 1
-
+    index_rank = len(node.tensor_meta.shape) - 1
     count, index_type = st.shape_of(weight)[0], node.args[1].tensor_meta.dtype
     fall_back_if_outside(node, symbol_table, [(node.args[1], count)])
 
@@ -113,6 +112,7 @@ def embedding(node: Op, symbol_table: SymbolTable) -> ir.Value:
 
 @lowering("GatherOp")
 def gather(node: Op, symbol_table: SymbolTable) -> ir.Value:
+    """Lowers `result[..., i, ...] = x[..., index[..., i, ...], ...]`; the arguments are x, dim, index."""
     source, indices = value_of(node.args[0], symbol_table), value_of(node.args[2], symbol_table)
     rank = len(st.shape_of(source))
     if not rank:
@@ -146,6 +146,7 @@ def _compute_elements(
 
 @lowering("IndexOp")
 def index(node: Op, symbol_table: SymbolTable) -> ir.Value:
+    """Lowers `x[i, :, j]`; the second argument is a list with an index tensor or `None` for each dim."""
     source = value_of(node.args[0], symbol_table)
     subscripts = subscripts_of(st.shape_of(source), node.args[1], symbol_table)
     fall_back_if_outside(node, symbol_table, subscripts.with_sizes(node.args[1]), wraps=True)

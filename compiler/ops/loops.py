@@ -1,8 +1,13 @@
-"""Emits loops with loop-carried tensors, for ops that depend on the order of iterations: scans, sorts, scatters."""
+"""Emits loops with loop-carried tensors, for ops that depend on the order of iterations: scans, sorts, scatters.
+
+A *position* is an index as an MLIR value of type index; most functions also accept numbers and symbolic sizes as
+positions (`Extent`). A scalar of an integer type, such as an element of an index tensor, is a `Scalar`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from math import prod
 
 from buddy.compiler.graph.sizes import Dim
 from buddy.compiler.graph.types import TensorDType
@@ -10,7 +15,8 @@ from buddy.compiler.mlir.bindings import arith, ir, scf, tensor
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.scalar import Scalar
 from buddy.compiler.ops.sizes import index_value, record_shape
-from buddy.compiler.ops.structured import shape_of
+from buddy.compiler.ops.structured import filled, reshape, shape_of
+from buddy.compiler.ops.sums import accumulator_type, cast_tensor
 from buddy.compiler.ops.utils import constant
 
 # A number, a symbolic size, or a value of type index.
@@ -160,3 +166,32 @@ def compare(relation: str, i: Extent, j: Extent) -> Scalar:
 def pick(condition: Scalar, if_true: Extent, if_false: Extent) -> ir.Value:
     """Selects one of two positions."""
     return arith.select(condition.value, position(if_true), position(if_false))
+
+
+# ---- sums at computed positions --------------------------------------------------------------------------------------
+
+# Maps an element's indices to (target indices along the last dims, weight) pairs; the weight `None` means 1.
+Taps = Callable[[Sequence[ir.Value]], Sequence[tuple[Sequence[Scalar], Scalar | None]]]
+
+
+def accumulate_taps(value: ir.Value, dtype: TensorDType, shape: Sequence[int], spatial: int, taps: Taps) -> ir.Value:
+    """Returns a tensor of zeros of `shape` and `dtype`, plus the elements of `value` times weights, added sequentially.
+
+    All dims but the last `spatial` ones are equal in `value` and the result, and are flattened to one plane index.
+    `taps(indices)` returns where an element of `value` is added, and its weights; `indices` are the plane index and the
+    indices along the last dims, as values of type index.
+    """
+    wide, planes = accumulator_type(dtype), prod(shape[:-spatial])
+    counts = [planes, *shape_of(value)[-spatial:]]
+    flat = reshape(value, counts, dtype)
+
+    def visit(indices: list[ir.Value], carried: list[ir.Value]) -> list[ir.Value]:
+        addend, out = s.cast(element(flat, indices, dtype), wide), carried[0]
+        for target, weight in taps(indices):
+            target_indices = [indices[0], *(scalar_to_index(p) for p in target)]
+            term = addend if weight is None else addend * weight
+            out = insert(element(out, target_indices, wide) + term, target_indices, out)
+        return [out]
+
+    (summed,) = for_each(counts, [filled(0, [planes, *shape[-spatial:]], wide)], visit)
+    return reshape(cast_tensor(summed, wide, dtype), shape, dtype)

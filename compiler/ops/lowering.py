@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
-from traceback import extract_tb
 from typing import Any, Literal
 
 import msgspec
 
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.node import EagerOp, GetItemOp, Op, PlaceholderOp
-from buddy.compiler.graph.operations import CallExternalOp
+from buddy.compiler.graph.node import GetItemOp, Op, PlaceholderOp
 from buddy.compiler.graph.partition import (
     Partition,
     PartitionCall,
@@ -22,16 +19,24 @@ from buddy.compiler.graph.partition import (
     main_function,
     outline_layers,
 )
-from buddy.compiler.graph.plugins import is_built_in
-from buddy.compiler.graph.sizes import UnknownSizeError, is_dynamic, symbol, symbols_in
-from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.graph.sizes import is_dynamic, symbol, symbols_in
 from buddy.compiler.mlir.bindings import func, ir
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.mlir.walk import SAVED_ARGUMENT
 from buddy.compiler.ops import registries, torch_mlir
 from buddy.compiler.ops.bounds import value_checks
 from buddy.compiler.ops.func import eager_call, record_eager_paths
-from buddy.compiler.ops.precision import INTEGER_PRODUCTS, MULTIPLYING_OPS, PrecisionRequest, requested_precision
+from buddy.compiler.ops.precision import INTEGER_PRODUCTS, PrecisionRequest, requested_precision
+from buddy.compiler.ops.reasons import (
+    NOT_COMPLEX,
+    as_lowering_error,
+    eager_reason,
+    has_dynamic_sizes,
+    multiplies_float32,
+    precision_reason,
+    unapplied_choices,
+    unapplied_precisions,
+)
 from buddy.compiler.ops.registry import Lowering, Registry, Results
 from buddy.compiler.ops.sizes import (
     RESULT_SIZES,
@@ -54,18 +59,6 @@ TOP_LEVEL_PHASE = "toplevel"
 ValueTable = dict[tuple[str, int], ir.Value]
 # Called with each node and the MLIR ops that the node was lowered to, in order.
 OnNode = Callable[[Op, Sequence[ir.Operation]], None]
-
-# The reasons for fallbacks to eager, with what the user can do.
-NO_CLASS = (
-    "{target} has no op class: add the key {target!r} to `_ops_map` in a script, or a class with that target to "
-    "compiler/graph/operations/; docs/how-to/adding-an-operator.md has the three steps"
-)
-EXTERNAL = "a graph pass replaced the node by a call of torch's {target}"
-NO_LOWERING = (
-    "no registry lowers {op}: add a lowering under that name to an `ops_registry`, in a script or in compiler/ops/; "
-    "docs/how-to/adding-an-operator.md has the three steps"
-)
-NOT_COMPLEX = "complex numbers are lowered as pairs of floats, which this op does not support"
 
 # The name of the registry of a script's lowerings, which is searched first.
 USER_REGISTRY = "user"
@@ -101,8 +94,9 @@ class LoweredModule:
 class _Lowerer:
     """Lowers functions by `registries`, which are searched in order, and records how each node was lowered.
 
-    `choices` maps stable node names to the registries that the recipe chooses. `symbols` has the symbols that each
-    function takes as arguments, by its name.
+    `choices` maps stable node names to the registries that the recipe chooses. `assignments` has the result for each
+    node that has been lowered, by stable name. `symbols` has the symbols that each function takes as arguments, by its
+    name. `transient` is that of `LoweredModule`.
     """
 
     registries: dict[str, Registry]
@@ -115,7 +109,10 @@ class _Lowerer:
     transient: bool = False
 
     def emit_function(self, function: PartitionFunction, body: Sequence[Op | PartitionCall], public: bool) -> None:
-        """Emits a `func.func` at the insertion point; only declares a private function without a body."""
+        """Emits a `func.func` at the insertion point; only declares a private function without a body.
+
+        The arguments are the inputs that are not empty, then the values of the symbols that the function needs.
+        """
         arguments = _without_empty(function.inputs)
         results = _without_empty(function.outputs)
         symbols = self.symbols[function.name] = _symbols_of(function, body, self.symbols)
@@ -148,6 +145,7 @@ class _Lowerer:
             func.ReturnOp([table[op.name, index] for op, index in results])
 
     def _lower_body(self, function: PartitionFunction, body: Sequence[Op | PartitionCall], table: ValueTable) -> None:
+        """Lowers nodes and calls at the insertion point, and adds their results to `table`."""
         positions = {op.name: i for i, op in enumerate(function.nodes)}
         for item in body:
             if isinstance(item, PartitionCall):
@@ -159,6 +157,7 @@ class _Lowerer:
                 self._record_assignment(function, position, assignment)
 
     def _lower_and_notify(self, node: Op, table: ValueTable) -> Assignment:
+        """Lowers a node, and passes the ops that this emits to `on_node`."""
         operations = ir.InsertionPoint.current.block.operations
         old_count = len(operations)
         assignment = self._lower(node, table)
@@ -173,6 +172,7 @@ class _Lowerer:
             self.assignments[stable] = msgspec.structs.replace(assignment, node=stable, function=function.name)
 
     def _emit_call(self, call: PartitionCall, table: ValueTable) -> None:
+        """Emits a call of a function that was emitted before, and adds its results to `table`."""
         operands = [table[op.name, index] for op, index in _without_empty(call.inputs)]
         operands += [index_value(symbol(name)) for name in self.symbols[call.function]]
         results = _types(_without_empty(call.outputs))
@@ -185,40 +185,44 @@ class _Lowerer:
         if isinstance(node, GetItemOp):
             table[node.name, 0] = table[node.args[0].name, node.args[1]]
             return Assignment(node.stable, "func", ("func",))
-        name = type(node).__name__
+        op_class = type(node).__name__
+        # The registries that have a lowering, which the user may choose from.
         candidates = tuple(
-            key for key, registry in self.registries.items() if name in registry and _supports(key, node)
+            name for name, registry in self.registries.items() if op_class in registry and _supports(name, node)
         )
+        # torch-mlir may lower any op, so that alone does not count as a lowering.
         has_lowering, choices = bool(set(candidates) - {TORCH_MLIR}), (*candidates, EAGER)
         choice = self.choices.get(node.stable, "")
-        reasons = [*([BY_HAND] if choice == EAGER else []), *([] if has_lowering else [_eager_reason(node)])]
+        # Why the node falls back to eager, and for each registry that rejected the node, why.
+        reasons = [*([BY_HAND] if choice == EAGER else []), *([] if has_lowering else [eager_reason(node)])]
         rejections: dict[str, str] = {}
         if _is_complex(node) and not node.takes_complex:
             reasons.append(NOT_COMPLEX)
             rejections = dict.fromkeys(candidates, NOT_COMPLEX)
         elif choice != EAGER:
-            for key in self._search_order(choice, node):
+            for name in self._search_order(choice, node):
                 with (
                     record_eager_paths() as paths,
                     requested_precision(self.recipe.precision_of(node.stable)) as request,
                 ):
-                    error = self._try_registry(key, node, table)
+                    error = self._try_registry(name, node, table)
                 if error is None:
                     precision = request.precision if request.is_applied else ""
-                    why_not = _precision_reason(request, node, key, self._has_own_precision(node))
+                    why_not = precision_reason(request, node, name, self._has_own_precision(node))
                     return Assignment(
-                        node.stable, key, choices, "", "; ".join(reasons), paths.slow_path, paths.error_path,
-                        tuple(rejections.items()), _multiplies_float32(node), precision, why_not,
-                        "int8" if name in INTEGER_PRODUCTS else "",
+                        node.stable, name, choices, "", "; ".join(reasons), paths.slow_path, paths.error_path,
+                        tuple(rejections.items()), multiplies_float32(node), precision, why_not,
+                        "int8" if op_class in INTEGER_PRODUCTS else "",
                     )  # fmt: skip
-                if key in candidates or (has_lowering and key in (self._first_registry, choice)):
-                    reasons.append(f"{key}: {error}")
+                if name in candidates or (has_lowering and name in (self._first_registry, choice)):
+                    reasons.append(f"{name}: {error}")
                 # A transient error does not reject the choice: another attempt may succeed.
-                if key in candidates and not isinstance(error, TransientLoweringError):
-                    rejections[key] = str(error)
+                if name in candidates and not isinstance(error, TransientLoweringError):
+                    rejections[name] = str(error)
         return self._call_eager(node, table, choices, reasons, rejections)
 
     def _has_own_precision(self, node: Op) -> bool:
+        """True if the recipe chooses a precision for this node, not only one for all products."""
         return any(choice.node == node.stable for choice in self.recipe.precisions)
 
     def _search_order(self, choice: str, node: Op) -> list[str]:
@@ -234,21 +238,21 @@ class _Lowerer:
     @property
     def _first_registry(self) -> str:
         """The name of the dialect's first registry; a missing lowering is reported for this registry only."""
-        return next(key for key in self.registries if key != USER_REGISTRY)
+        return next(name for name in self.registries if name != USER_REGISTRY)
 
-    def _try_registry(self, key: str, node: Op, table: ValueTable) -> LoweringError | None:
-        """Lowers `node` by the registry `key`. Returns `None` on success, otherwise the error."""
-        registry, name = self.registries.get(key), type(node).__name__
+    def _try_registry(self, name: str, node: Op, table: ValueTable) -> LoweringError | None:
+        """Lowers `node` by the registry `name`. Returns `None` on success, otherwise the error."""
+        registry, op_class = self.registries.get(name), type(node).__name__
         if registry is None:
             return LoweringError(f"unknown registry; known: {', '.join(self.registries)}")
-        if name not in registry:
-            return LoweringError(registry.absence_reason(name))
-        if _is_complex(node) and key != "linalg":
+        if op_class not in registry:
+            return LoweringError(registry.absence_reason(op_class))
+        if _is_complex(node) and name != "linalg":
             return LoweringError(NOT_COMPLEX)
-        if key == "tosa" and _has_dynamic_sizes(node):
+        if name == "tosa" and has_dynamic_sizes(node):
             return LoweringError("TOSA ops need static shapes")
         try:
-            self._store_results(node, table, self._attempt(registry[name], node, table))
+            self._store_results(node, table, self._attempt(registry[op_class], node, table))
         except LoweringError as error:
             self.transient |= isinstance(error, TransientLoweringError)
             return error
@@ -257,15 +261,16 @@ class _Lowerer:
     def _call_eager(
         self, node: Op, table: ValueTable, choices: tuple[str, ...], reasons: list[str], rejections: Mapping[str, str]
     ) -> Assignment:
+        """Emits a call of the node's op in eager. Raises `NodeError` if that is impossible."""
         try:
             self._store_results(node, table, eager_call(node, table))
         except LoweringError as error:
             raise NodeError(node, "; ".join([*reasons, str(error)])) from error
         request = PrecisionRequest(self.recipe.precision_of(node.stable))
-        why_not = _precision_reason(request, node, EAGER, self._has_own_precision(node))
+        why_not = precision_reason(request, node, EAGER, self._has_own_precision(node))
         return Assignment(
             node.stable, EAGER, choices, reason="; ".join(reasons), rejections=tuple(rejections.items()),
-            multiplies=_multiplies_float32(node), precision_reason=why_not,
+            multiplies=multiplies_float32(node), precision_reason=why_not,
         )  # fmt: skip
 
     @staticmethod
@@ -276,7 +281,7 @@ class _Lowerer:
         try:
             return lowering(node, table)
         except Exception as error:
-            lowering_error = _as_lowering_error(error, lowering, node)
+            lowering_error = as_lowering_error(error, lowering, node)
             if lowering_error is None:
                 raise
             for op in reversed(list(block.operations)[old_count:]):
@@ -299,61 +304,9 @@ class _Lowerer:
             table[node.name, index] = value
 
 
-def _supports(key: str, node: Op) -> bool:
-    """True if the registry `key` may lower the node: torch-mlir's registry is asked whether it supports the node."""
-    return key != TORCH_MLIR or not torch_mlir.unsupported_reason(node)
-
-
-def _precision_reason(request: PrecisionRequest, node: Op, lowering: str, is_chosen: bool) -> str:
-    """Returns the reason why a requested precision is not applied to `node`; "" if it is, or if none is requested.
-
-    Of ops that multiply no matrices, only nodes for which the recipe chooses a precision have a reason (`is_chosen`).
-    """
-    if request.is_applied or request.precision == F32:
-        return ""
-    if type(node).__name__ not in MULTIPLYING_OPS:
-        return "it multiplies no matrices" if is_chosen else ""
-    if lowering == EAGER:
-        return "it runs in eager"
-    return (
-        request.rejection or f"{lowering} lowers {node.target or type(node).__name__} in the program's precision only"
-    )
-
-
-def _eager_reason(node: Op) -> str:
-    """Returns the reason why a node that no registry lowers falls back to eager."""
-    template = EXTERNAL if isinstance(node, CallExternalOp) else NO_CLASS if isinstance(node, EagerOp) else NO_LOWERING
-    return node.only_eager or template.format(target=node.target, op=type(node).__name__)
-
-
-# The errors that a lowering raises if it supports only static shapes and the node has dynamic ones.
-_STATIC_SHAPE_ERRORS = (UnknownSizeError, TypeError, ValueError, ir.MLIRError)
-
-
-def _has_dynamic_sizes(node: Op) -> bool:
-    metas = (meta for op in (node, *node.parents) for meta in op.metas if meta is not None)
-    return any(is_dynamic(meta.shape) for meta in metas) or any(True for _ in symbols_in((node.args, node.kwargs)))
-
-
-def _as_lowering_error(error: Exception, lowering: Callable[..., object], node: Op) -> LoweringError | None:
-    """Converts an error of a lowering to a `LoweringError`; returns `None` if the error is a bug of this project.
-
-    An error in a lowering of a script or plug-in always becomes one, so that the next registry is tried.
-    """
-    if isinstance(error, LoweringError):
-        return error
-    if not is_built_in(lowering):
-        frame = extract_tb(error.__traceback__)[-1]
-        return LoweringError(f"the lowering raised {type(error).__name__}: {error} ({frame.filename}:{frame.lineno})")
-    if isinstance(error, _STATIC_SHAPE_ERRORS) and _has_dynamic_sizes(node):
-        return LoweringError(_static_shape_reason(error))
-    return None
-
-
-def _static_shape_reason(error: Exception) -> str:
-    if isinstance(error, UnknownSizeError):
-        return str(error)
-    return f"the lowering needs static shapes ({str(error).splitlines()[0]})"
+def _supports(name: str, node: Op) -> bool:
+    """True unless the registry `name` is torch-mlir's, which accepts all op classes, and must not lower this node."""
+    return name != TORCH_MLIR or not torch_mlir.unsupported_reason(node)
 
 
 def _symbols_of(
@@ -370,7 +323,7 @@ def _symbols_of(
 
 
 def _without_empty(values: Sequence[Value]) -> list[Value]:
-    """Returns the values without empty tensors, which are not passed to calls, because they have no memory."""
+    """Returns the values that are not empty tensors; these have no memory, so calls do not pass them."""
     return [value for value in values if 0 not in value[0].tensor_meta.shape]
 
 
@@ -389,6 +342,7 @@ def _bind(table: ValueTable, values: Sequence[Value], mlir_values: Sequence[ir.V
 
 
 def _is_complex(node: Op) -> bool:
+    """True if an operand or a result of `node` is complex."""
     metas = (meta for op in (node, *node.parents) for meta in op.metas if meta is not None)
     return any(meta.dtype.is_complex for meta in metas)
 
@@ -448,62 +402,10 @@ def lower(
     node_assignments = (lowerer.assignments.get(op.stable) for op in graph.operations)
     assignments = tuple(assignment for assignment in node_assignments if assignment is not None)
     unapplied = (
-        *_unapplied_choices(recipe.choice_map(), assignments, graph),
-        *_unapplied_precisions(recipe, assignments, graph),
+        *unapplied_choices(recipe.choice_map(), assignments, graph),
+        *unapplied_precisions(recipe, assignments, graph),
     )
     return LoweredModule(module, assignments, partition, unapplied, lowerer.transient)
-
-
-def _unapplied_choices(
-    choices: dict[str, str], assignments: Sequence[Assignment], graph: Graph
-) -> Iterator[tuple[str, str]]:
-    """Yields the nodes whose choice was not applied, each with a message that says what was used instead."""
-    assignment_of = {assignment.node: assignment for assignment in assignments}
-    for node, choice in choices.items():
-        assignment = assignment_of.get(node)
-        if assignment is not None and assignment.lowering != choice:
-            reason = f": {assignment.reason}" if assignment.reason else ", since it needs no lowering"
-            yield node, f"the recipe lowers {node} by {choice}, but {assignment.lowering} lowers it{reason}"
-        elif assignment is None and all(op.stable != node for op in graph.operations):
-            yield node, f"the recipe lowers {node} by {choice}, {_unknown_node_reason(node, graph)}"
-
-
-def _unapplied_precisions(recipe: Recipe, assignments: Sequence[Assignment], graph: Graph) -> Iterator[tuple[str, str]]:
-    """Yields the nodes whose precision was not applied, each with a message that says what was used instead.
-
-    Of nodes whose precision is that of all products, only those that multiply float32 are reported, once per reason.
-    """
-    explicit = {choice.node: choice.precision for choice in recipe.precisions if choice.precision != F32}
-    ops = {op.stable: op for op in graph.operations}
-    by_reason: dict[str, list[str]] = {}
-    for assignment in assignments:
-        if not assignment.precision_reason:
-            continue
-        if assignment.node in explicit:
-            text = f"the recipe computes {assignment.node} in {explicit[assignment.node]}"
-            yield assignment.node, f"{text}, but it stays in the program's precision: {assignment.precision_reason}"
-        elif _multiplies_float32(ops[assignment.node]):
-            by_reason.setdefault(assignment.precision_reason, []).append(assignment.node)
-    for reason, nodes in by_reason.items():
-        subject = nodes[0] if len(nodes) == 1 else f"{nodes[0]} and {len(nodes) - 1} more"
-        verb = "stays" if len(nodes) == 1 else "stay"
-        yield nodes[0], f"the recipe computes products in {recipe.precision}, but {subject} {verb} in f32: {reason}"
-    assigned = {assignment.node for assignment in assignments}
-    for node in [node for node in explicit if node not in assigned]:
-        yield node, f"the recipe computes {node} in {explicit[node]}, {_unknown_node_reason(node, graph)}"
-
-
-def _multiplies_float32(op: Op) -> bool:
-    """Returns whether a node multiplies matrices of float32, to which the recipe's precisions apply."""
-    meta = op.metas[0] if op.metas else None
-    return type(op).__name__ in MULTIPLYING_OPS and meta is not None and meta.dtype is TensorDType.Float32
-
-
-def _unknown_node_reason(node: str, graph: Graph) -> str:
-    if any(op.stable == node for op in graph.body):
-        return "which is a placeholder or the output"
-    close = get_close_matches(node, [op.stable for op in graph.operations], n=1)
-    return "but no compiled node has that name" + (f"; did you mean {close[0]}?" if close else "")
 
 
 def lower_top_level(

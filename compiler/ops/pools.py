@@ -14,10 +14,17 @@ from buddy.compiler.ops import loops
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.bounds import clamp_index
-from buddy.compiler.ops.data_movement import INDEX_TYPE, fold_positions, loop_indices, position_scalar, read_element
+from buddy.compiler.ops.data_movement import (
+    INDEX_TYPE,
+    divide_position,
+    fold_positions,
+    loop_indices,
+    position_scalar,
+    read_element,
+)
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
-from buddy.compiler.ops.sums import accumulate_taps, accumulator_type, cast_tensor
+from buddy.compiler.ops.sums import accumulator_type, cast_tensor
 from buddy.compiler.ops.utils import SymbolTable, argument, value_of
 from buddy.compiler.ops.windows import SlidingWindow, insert_spaced, pad_for_window, pool_window, spatial_dims
 
@@ -64,8 +71,8 @@ def _fold_padded_windows(
     return st.generic([padded, window_shape], dims, [out], [list(range(rank))], iterators, body)[0]
 
 
-# Maps (spatial dim, index of the window, index in the window) to a position in the input, and to whether the window
-# contains this position.
+# Maps (spatial dim, index of the window, index in the window) to a position in the input, and to whether this position
+# is in the window and in the input.
 WindowPosition = Callable[[int, Scalar, Scalar], tuple[Scalar, Scalar]]
 
 
@@ -74,6 +81,7 @@ WindowPosition = Callable[[int, Scalar, Scalar], tuple[Scalar, Scalar]]
 
 @lowering("MaxPool2dWithIndicesOp", "MaxPool3dWithIndicesOp", "MaxPool2dOp")
 def max_pool(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
+    """Returns the maxima, and their flat indices, which are a result of some of the ops only."""
     return _max_pool(value_of(node.args[0], symbol_table), node.tensor_meta, pool_window(node))
 
 
@@ -94,7 +102,8 @@ def _max_pool(value: ir.Value, meta: TensorMeta, window: SlidingWindow) -> list[
     return [values, _max_in_windows(value, meta.shape, window.size, meta.dtype, window_position)[1]]
 
 
-# A tap, an element of a window, as one number: its coordinates in the window, each in its own bits.
+# A tap is an element of a window. Its number has the coordinates in the window, each in its own bits, so that the order
+# of numbers is the row-major order of taps.
 _TAP_TYPE, _TAP_BITS = TensorDType.Int32, 32
 
 
@@ -106,18 +115,18 @@ def _coordinate_bits(window: SlidingWindow) -> list[int]:
 def _taps_of_maxima(padded: ir.Value, maxima: ir.Value, meta: TensorMeta, window: SlidingWindow) -> ir.Value:
     """Returns for each window the first tap that equals its maximum, or `-1 - tap` of the last NaN.
 
-    A minimum over the window, which is computed in vectors. The tap may be one of the padding if all elements are the
-    lowest number.
+    The first tap is a minimum of numbers over the window, which compiles to vector instructions. It may be a tap of the
+    padding if all elements are the lowest number.
     """
     rank, spatial, dtype = len(meta.shape), len(window.size), meta.dtype
     last = s.limits(_TAP_TYPE)[1]
 
     def body(*elements: ir.Value) -> list[ir.Value]:
         x, tap, maximum, best = map(Scalar, elements, (dtype, _TAP_TYPE, dtype, _TAP_TYPE))
-        found = s.select(x.compare("eq", maximum), tap, last)
+        candidate = s.select(x.compare("eq", maximum), tap, last)
         if dtype.is_float:
-            found = s.select(x.compare("ne", x), -1 - tap, found)
-        return [s.minimum(best, found).value]
+            candidate = s.select(x.compare("ne", x), -1 - tap, candidate)
+        return [s.minimum(best, candidate).value]
 
     all_loops: list[st.DimIndex] = [*range(rank)]
     inner: list[st.DimIndex] = [*range(rank, rank + spatial)]
@@ -169,8 +178,8 @@ def _first_inside(outer: Scalar, window: SlidingWindow, axis: int) -> Scalar:
     start, gap = outer * window.stride[axis] - window.padding[axis], window.dilation[axis]
     if gap == 1:
         return s.maximum(start, 0)
-    missing = s.maximum(0 - start, 0) + (gap - 1)
-    return start + _floor_div(missing, gap) * gap
+    distance = s.maximum(0 - start, 0) + (gap - 1)
+    return start + divide_position(distance, gap) * gap
 
 
 def _max_in_windows(
@@ -191,7 +200,7 @@ def _max_in_windows(
         leading = outer[:-spatial]
         positions = [window_position(i, outer[len(outer) - spatial + i], inner[i]) for i in range(spatial)]
         old, old_index = best
-        # Positions outside of the window read the nearest element, which is then ignored.
+        # A position outside of the input reads the nearest element, which is then ignored.
         nearest = [s.minimum(s.maximum(p, 0), size - 1) for (p, _), size in zip(positions, sizes, strict=True)]
         new, new_index = read_element(value, dtype, [*leading, *nearest]), _flat_index(nearest, sizes)
         replaces = (new > old) | (old_index < 0)
@@ -214,6 +223,7 @@ def _flat_index(position: Sequence[Scalar], sizes: Sequence[Dim]) -> Scalar:
 
 @lowering("AdaptiveMaxPool2dOp", "AdaptiveMaxPool3dOp")
 def adaptive_max_pool(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
+    """Returns the maxima of adaptive windows, and their flat indices; uses sliding windows if all have one size."""
     value, meta, spatial = value_of(node.args[0], symbol_table), node.tensor_meta, spatial_dims(node)
     sizes, counts = st.shape_of(value)[-spatial:], meta.shape[-spatial:]
     if 0 in counts:
@@ -243,7 +253,7 @@ def max_pool_backward(node: Op, symbol_table: SymbolTable) -> ir.Value:
         index = loops.element(flat_indices, position, INDEX_TYPE)
         return [([loops.index_to_scalar(clamp_index(index, flat_shape[1]))], None)]
 
-    summed = accumulate_taps(st.reshape(gradient, counts, meta.dtype), meta.dtype, flat_shape, 1, maximum_of)
+    summed = loops.accumulate_taps(st.reshape(gradient, counts, meta.dtype), meta.dtype, flat_shape, 1, maximum_of)
     return st.reshape(summed, meta.shape, meta.dtype)
 
 
@@ -273,7 +283,7 @@ def avg_pool_backward(node: Op, symbol_table: SymbolTable) -> ir.Value:
     return cast_tensor(_fold_windows(spaced, dense, meta.shape, 0, (wide, wide), lambda a, b: a + b), wide, meta.dtype)
 
 
-# Returns the number of elements of the window at a position.
+# Maps the indices of an element of the result, all its dims, to the number of elements of its window.
 Count = Callable[..., "Scalar | int"]
 
 
@@ -325,13 +335,8 @@ def _quotient(total: Scalar, divisor: Scalar | int) -> Scalar:
 
 def _window_range(index: Scalar, size: int, count: int) -> tuple[Scalar, Scalar]:
     """Returns start and end of adaptive window `index` of `count` in a dim of `size`, as in ATen's `start_index`."""
-    start = _floor_div(index * size, count)
-    return start, _floor_div((index + 1) * size + (count - 1), count)
-
-
-def _floor_div(value: Scalar, divisor: int) -> Scalar:
-    """Returns a non-negative number divided by `divisor`, rounded down."""
-    return Scalar(arith.divui(value.value, value.like(divisor).value), INDEX_TYPE)
+    start = divide_position(index * size, count)
+    return start, divide_position((index + 1) * size + (count - 1), count)
 
 
 def _longest_window(size: int, count: int) -> int:

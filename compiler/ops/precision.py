@@ -123,13 +123,16 @@ def emit_product(
     wide = accumulator_type(dtype)
     if wide is _F32:
         # Kernels convert the bytes of one operand themselves, so that these are read instead of the wider floats.
-        weights = _bytes_of_parameter(b)
-        a, b = (_bytes_of_parameter(a), b) if weights is b else (a, weights)
+        b_bytes = _bytes_of_parameter(b)
+        if b_bytes is not b:
+            b = b_bytes
+        else:
+            a = _bytes_of_parameter(a)
     return st.contract(a, b, a_dims, b_dims, out_dims, wide), wide
 
 
 def _bytes_of_parameter(value: Any) -> Any:
-    """Returns the parameter of signed bytes of which `value` is the conversion to floats; else `value` itself."""
+    """Returns the parameter of signed bytes that `value` converts to floats (perhaps transposed), or `value` itself."""
     owner = defining_op(value)
     if owner is not None and owner.name == "linalg.transpose":
         operand = owner.operands[0]
@@ -145,7 +148,7 @@ def _bytes_of_parameter(value: Any) -> Any:
 
 
 def reject_precision(reason: str) -> None:
-    """Records why the node that is being lowered is not computed in a requested precision."""
+    """Records why the node that is being lowered is not computed in a requested precision; no effect without one."""
     request = _request.get()
     if request is not None:
         request.rejection = reason
@@ -256,7 +259,11 @@ def int4_product(x: Any, steps: Any, scales: Any) -> Any:
 
 
 def _multiply_groups(x: Operand, integers: Operand, scale: Operand, summed: str, out: str) -> Any:
-    """Emits the product of `x` with `integers`, which have a `scale` for each of their groups along `summed`."""
+    """Emits the product of `x` with `integers`, which have a `scale` for each of their groups along `summed`.
+
+    With few rows of `x`, multiplies the sum of each group by its scale. Otherwise, and for operands with a batch dim,
+    multiplies the integers by their scales first.
+    """
     group_size = st.shape_of(integers.value)[integers.letters.index(summed)]
     sizes = dict(zip(x.letters, st.shape_of(x.value), strict=True))
     rows = [size for letter, size in sizes.items() if letter != summed]
@@ -265,14 +272,14 @@ def _multiply_groups(x: Operand, integers: Operand, scale: Operand, summed: str,
         grouped = split_dim(x, summed, group_size)
         return _scaled_group_sums(grouped, integers, scale, out)
     loops = list(range(len(integers.letters)))
-    kept = [integers.letters.index(letter) for letter in scale.letters]
+    scale_dims = [integers.letters.index(letter) for letter in scale.letters]
 
     def body(step: Any, factor: Any, _out: Any) -> list[Any]:
         return [(cast(Scalar(step, _INT8), _F32) * Scalar(factor, _F32)).value]
 
     target = st.empty(st.shape_of(integers.value), _F32)
     iterators = [st.PARALLEL] * len(loops)
-    numbers = st.generic([integers.value, scale.value], [loops, kept], [target], [loops], iterators, body)[0]
+    numbers = st.generic([integers.value, scale.value], [loops, scale_dims], [target], [loops], iterators, body)[0]
     letters = integers.letters.replace(GROUP_LETTER, "")
     extents = dict(zip(integers.letters, st.shape_of(integers.value), strict=True))
     extents[summed] *= extents[GROUP_LETTER]
@@ -299,6 +306,7 @@ def _scaled_group_sums(x: Operand, integers: Operand, scale: Operand, out: str) 
     return st.generic(values, dims, [start], [list(range(len(out)))], iterators, body)[0]
 
 
+# How to emit a product of two operands over the dims `out` in each precision. Raises `_PrecisionError` if it cannot.
 _EMITTERS: dict[Precision, Callable[[Operand, Operand, str], Any]] = {
     "bf16x3": _multiply_pairs,
     "bf16": _multiply_bfloat16,

@@ -29,7 +29,10 @@ TypedTensor = tuple[Any, TensorDType]
 
 @lowering("IntegerProductOp")
 def multiply(node: Op, symbol_table: SymbolTable) -> Any:
-    """Multiplies matrices, or each of a batch; `b_scales` and `b_zeros` have an element for each column."""
+    """Multiplies matrices, or each of a batch; `b_scales` and `b_zeros` have an element for each column.
+
+    The arguments are those of `IntegerProductOp`.
+    """
     a, b, addend = node.args[:3]
     batch = "b" * (len(node.tensor_meta.shape) - 2)
     values, dtypes = [value_of(op, symbol_table) for op in (a, b)], [op.tensor_meta.dtype for op in (a, b)]
@@ -104,11 +107,12 @@ class _Epilogue:
     def __init__(self, node: Op, first: int, symbol_table: SymbolTable, trailing: list[int]) -> None:
         self.a_scale, self.a_zero, b_scale, b_zero, scales, zeros = node.args[first : first + 6]
         self._shape = node.tensor_meta.shape
-        self.b_scale = b_scale if scales is None else self._vector(scales, symbol_table, trailing)
-        self.b_zero = b_zero if zeros is None else self._vector(zeros, symbol_table, trailing)
+        self.b_scale = b_scale if scales is None else self._per_channel(scales, symbol_table, trailing)
+        self.b_zero = b_zero if zeros is None else self._per_channel(zeros, symbol_table, trailing)
 
     @staticmethod
-    def _vector(op: Op, symbol_table: SymbolTable, trailing: list[int]) -> TypedTensor:
+    def _per_channel(op: Op, symbol_table: SymbolTable, trailing: list[int]) -> TypedTensor:
+        """Returns a tensor of scales or zero points [channels, *trailing]."""
         dtype = op.tensor_meta.dtype
         return st.reshape(value_of(op, symbol_table), [*op.tensor_meta.shape, *trailing], dtype), dtype
 
@@ -123,7 +127,7 @@ class _Epilogue:
             terms.append(self._times(b_sums[0], self.a_zero))
         if a_sums is None:
             return terms
-        # w (sum of a - count z)
+        # This term is w (sum of a - count z), with the zero points z of `a` and w of `b`.
         excess, zeros = count * self.a_zero, self.b_zero
         if not isinstance(zeros, tuple):
             return [*terms, self._times(a_sums[0], zeros, excess)]
@@ -135,10 +139,11 @@ class _Epilogue:
 
     @staticmethod
     def _times(sums: Any, zero: int, excess: int = 0) -> Any:
+        """Returns `(sums - excess) * zero`, in 32 bits."""
         return st.pointwise([(sums, _INT32)], st.shape_of(sums), _INT32, lambda total: (total - excess) * zero)
 
     def emit(self, sums: Any, terms: list[Any], others: list[TypedTensor]) -> Any:
-        """Returns `(sums - terms) * scale + others` in f32; the products of both scales are rounded to f32."""
+        """Returns `(sums - terms) * (a_scale * b_scale) + others` in f32; rounds the product of both scales to f32."""
         operands: list[TypedTensor] = [(sums, _INT32), *((term, _INT32) for term in terms)]
         if isinstance(self.b_scale, tuple):
             scales, dtype = self.b_scale

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from buddy.compiler.graph.node import Op, argument
+from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.operations.effects import PHILOX_KEY_INCREMENTS, PHILOX_MULTIPLIERS, PHILOX_ROUNDS
 from buddy.compiler.graph.sizes import Dim
 from buddy.compiler.graph.types import TensorDType
@@ -13,7 +13,7 @@ from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.sizes import index_value
-from buddy.compiler.ops.utils import SymbolTable, constant, value_of
+from buddy.compiler.ops.utils import SymbolTable, argument, constant, value_of
 
 ops_registry = Registry()
 lowering = ops_registry.lowering
@@ -26,7 +26,8 @@ def philox(node: Op, symbol_table: SymbolTable) -> ir.Value:
     """Computes one block of four 32-bit words per element, and returns the word that the node selects.
 
     For 64-bit results, the node selects one of two pairs of words. After fusion, nodes that select different words of
-    the same block share its computation.
+    the same block share its computation. The arguments are the seed (a tensor of one i64), the stream number, the
+    shape, and the number of the word or pair, by default 0.
     """
     meta, stream = node.tensor_meta, int(argument(node, 1, "stream"))
     rank, word = len(meta.shape), int(node.args[3]) if len(node.args) > 3 else 0
@@ -71,4 +72,5 @@ def _block(index: Scalar, stream: int, seed: Scalar) -> tuple[Scalar, Scalar, Sc
 
 
 def _high(x: Scalar) -> Scalar:
+    """Returns the upper 32 bits of an i64."""
     return Scalar(arith.shrui(x.value, constant(32, _WIDE)), _WIDE)

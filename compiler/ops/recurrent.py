@@ -1,6 +1,10 @@
 """Lowers layers of recurrent networks: one product for the inputs of all steps, then a loop over the steps.
 
 Each iteration multiplies the hidden state by the weights of the states, and computes the next states by one fused op.
+The arguments of the layers are defined in `runtime/recurrent_ops.py`: the steps [time, batch, inputs], one or two
+initial states [batch, outputs], four weights, one more argument of some ops, the batch sizes of packed sequences, and
+whether the order of steps is reversed.
+
 The registry `unrolled_registry` has the same lowerings with a copy of the loop's body for each step.
 """
 
@@ -38,15 +42,18 @@ Cell = Callable[[Sequence[Scalar], Sequence[Scalar], Sequence[Scalar]], tuple[li
 def _lstm(
     inputs: Sequence[Scalar], sums: Sequence[Scalar], states: Sequence[Scalar]
 ) -> tuple[list[Scalar], list[Scalar]]:
+    """The cell of an LSTM, whose states are the hidden and the cell state."""
     input_sum, forget_sum, new_sum, output_sum = (x + y for x, y in zip(inputs, sums, strict=True))
     gates = [sigmoid(input_sum), sigmoid(forget_sum), s.tanh(new_sum), sigmoid(output_sum)]
-    cell = gates[1] * states[1] + gates[0] * gates[2]
-    return [gates[3] * s.tanh(cell), cell], gates
+    input_gate, forget_gate, new, output_gate = gates
+    cell = forget_gate * states[1] + input_gate * new
+    return [output_gate * s.tanh(cell), cell], gates
 
 
 def _gru(
     inputs: Sequence[Scalar], sums: Sequence[Scalar], states: Sequence[Scalar]
 ) -> tuple[list[Scalar], list[Scalar]]:
+    """The cell of a GRU. As in PyTorch, the reset gate multiplies the sum over the state, not the state."""
     reset, update = (sigmoid(x + y) for x, y in zip(inputs[:2], sums[:2], strict=True))
     new = s.tanh(inputs[2] + reset * sums[2])
     return [(states[0] - new) * update + new], [reset, update, new, sums[2]]
@@ -70,12 +77,16 @@ _KINDS: dict[str, tuple[int, int, int, Cell]] = {
 class _Layer:
     """The operands of a layer. `states` are the initial hidden state [batch, outputs], and an LSTM's cell state.
 
-    A layer returns the first `kept_states` states of each step; for gradients, also `saves` parts of its cell.
+    `weights` are those of the inputs, those of the states, and their biases, each of which may be `None`. `projection`
+    is that of an LSTM whose hidden state is narrower than its cell, or `None`. `batch_sizes` is the node with the
+    number of sequences in each step of packed sequences, or `None`.
+
+    A layer returns the first `returned_states` states of each step; for gradients, also `saves` parts of its cell.
     """
 
     node: Op
     gates: int
-    kept_states: int
+    returned_states: int
     saves: int
     cell: Cell
     states: list[Any]
@@ -90,26 +101,29 @@ class _Layer:
 
 
 def _operand(node: Op, table: SymbolTable, index: int, name: str) -> Any:
+    """Returns the MLIR value of a tensor argument, or `None` if the argument is `None` or omitted."""
     value = argument(node, index, name)
     return None if value is None else value_of(value, table)
 
 
 def _layer_of(node: Op, table: SymbolTable) -> _Layer:
-    """Reads the arguments of a node: the steps, states, four weights, one more argument of some ops, and the order."""
+    """Reads the arguments of a node, except the steps."""
     kind = type(node).__name__
-    gates, states, saves, cell = _KINDS[kind]
+    gates, state_count, saves, cell = _KINDS[kind]
     is_saving = node.target.endswith(".saving")
-    weights = 1 + states
+    # The positions of the arguments: the weights follow the steps and the states.
+    first_weight = 1 + state_count
+    after_weights = first_weight + 4
+    batch_sizes = after_weights if kind == "GruLayerOp" else after_weights + 1
     names = ("input_weight", "hidden_weight", "input_bias", "hidden_bias")
-    if kind == "RnnLayerOp" and argument(node, weights + 4, "nonlinearity", "tanh") == "relu":
+    if kind == "RnnLayerOp" and argument(node, after_weights, "nonlinearity", "tanh") == "relu":
         cell = partial(_rnn, lambda x: s.maximum(x, 0))
-    order = weights + (4 if kind == "GruLayerOp" else 5)
     return _Layer(
-        node, gates, states if is_saving else 1, saves * is_saving, cell,
-        [value_of(value, table) for value in node.args[1:weights]],
-        [_operand(node, table, weights + i, name) for i, name in enumerate(names)],
-        _operand(node, table, weights + 4, "projection") if kind == "LstmLayerOp" else None,
-        argument(node, order, "batch_sizes"), bool(argument(node, order + 1, "reverse", False)),
+        node, gates, state_count if is_saving else 1, saves * is_saving, cell,
+        [value_of(value, table) for value in node.args[1:first_weight]],
+        [_operand(node, table, first_weight + i, name) for i, name in enumerate(names)],
+        _operand(node, table, after_weights, "projection") if kind == "LstmLayerOp" else None,
+        argument(node, batch_sizes, "batch_sizes"), bool(argument(node, batch_sizes + 1, "reverse", False)),
     )  # fmt: skip
 
 
@@ -138,13 +152,13 @@ def _next_states(layer: _Layer, inputs: Any, states: Sequence[Any], active: Any 
     shape, bias = [batch, width], layer.weights[3]
 
     def part(value: ir.Value, gate: int, value_type: TensorDType) -> ir.Value:
+        """Returns the columns of one gate: [batch, width], or [width] of the bias."""
         offset = gate * width
         if value is bias:
             return st.slice_of(value, [offset], [width], [1], [width], value_type)
         return st.slice_of(value, [0, offset], shape, [1, 1], shape, value_type)
 
-    read = [part(value, gate, wide) for value in (inputs, sums) for gate in range(layer.gates)]
-    operands = [(value, wide) for value in read]
+    operands = [(part(value, gate, wide), wide) for value in (inputs, sums) for gate in range(layer.gates)]
     if bias is not None:
         operands += [(part(bias, gate, dtype), dtype) for gate in range(layer.gates)]
     # The new states replace the old ones, which no other op reads after this one; a projected state has another width.
@@ -157,8 +171,9 @@ def _next_states(layer: _Layer, inputs: Any, states: Sequence[Any], active: Any 
         input_sums, state_sums = scalars[: layer.gates], scalars[layer.gates : 2 * layer.gates]
         if bias is not None:
             state_sums = [x + y for x, y in zip(state_sums, scalars[2 * layer.gates :], strict=False)]
-        after, saved = layer.cell(input_sums, state_sums, scalars[len(operands) : len(operands) + len(states)])
-        results = [cast(x, dtype).value for x in (*after, *saved[: layer.saves])]
+        old_states = scalars[len(operands) : len(operands) + len(states)]
+        new_states, saved = layer.cell(input_sums, state_sums, old_states)
+        results = [cast(x, dtype).value for x in (*new_states, *saved[: layer.saves])]
         if active is None:
             return results
         is_active = compare("slt", st.loop_index(0), active).value
@@ -170,8 +185,8 @@ def _next_states(layer: _Layer, inputs: Any, states: Sequence[Any], active: Any 
     )  # fmt: skip
     if layer.projection is not None:
         projected = st.contract(results[0], layer.projection, "mk", "nk", "mn", wide)
-        narrow = cast_tensor(projected, wide, dtype)
-        results[0] = _merge(narrow, states[0], st.shape_of(projected)[0] if active is None else active)
+        row_count = st.shape_of(projected)[0] if active is None else active
+        results[0] = _replace_first_rows(states[0], cast_tensor(projected, wide, dtype), row_count)
     # A loop carries each state in one buffer. Passes may give the op another destination, which it does not read.
     return copy_into_buffers(results[: len(states)], states), results[len(states) :]
 
@@ -192,17 +207,17 @@ def _run(layer: _Layer, steps: ir.Value, unroll: bool) -> list[ir.Value]:
     """Emits a layer over sequences of one length. Returns the output, the last states, and the saved values."""
     count, batch, _ = st.shape_of(steps)
     inputs, dtype, wide = _input_sums(layer, steps), layer.dtype, accumulator_type(layer.dtype)
-    columns, width, first = st.shape_of(inputs)[-1], st.shape_of(layer.states[0])[-1], len(layer.states)
-    widths = [*[width] * layer.kept_states, *[layer.saves * width] * (layer.saves > 0)]
+    columns, width, state_count = st.shape_of(inputs)[-1], st.shape_of(layer.states[0])[-1], len(layer.states)
+    widths = [*[width] * layer.returned_states, *[layer.saves * width] * (layer.saves > 0)]
     step_tensors = [st.empty([count, batch, size], dtype) for size in widths]
     state = LoopState([*copy_to_own_buffers(layer.states), *step_tensors])
 
     def step(i: ir.Value) -> None:
         index = minus(minus(count, 1), i) if layer.reverse else i
-        states, outputs = state.tensors[:first], state.tensors[first:]
+        states, outputs = state.tensors[:state_count], state.tensors[state_count:]
         row = st.slice_of(inputs, [index, 0, 0], [1, batch, columns], [1, 1, 1], [batch, columns], wide)
         states, saved = _next_states(layer, row, states)
-        values = [*([value] for value in states[: layer.kept_states]), *([saved] if saved else [])]
+        values = [*([value] for value in states[: layer.returned_states]), *([saved] if saved else [])]
         step_tensors = [insert_parts(value, into, index) for value, into in zip(values, outputs, strict=True)]
         state.tensors = [*states, *step_tensors]
 
@@ -213,8 +228,8 @@ def _run(layer: _Layer, steps: ir.Value, unroll: bool) -> list[ir.Value]:
             step(position(i))
     else:
         raise LoweringError("the number of steps is dynamic, so they cannot be unrolled")
-    states, (out, *saved) = state.tensors[:first], state.tensors[first:]
-    # The cells are the last result.
+    states, (out, *saved) = state.tensors[:state_count], state.tensors[state_count:]
+    # An LSTM has saved cells, then gates; its results have them in the other order.
     return [out, *states, *reversed(saved)]
 
 
@@ -236,9 +251,10 @@ def _run_packed(layer: _Layer, steps: ir.Value, sizes: ir.Value) -> list[ir.Valu
     (rows, depth), (count,), (batch, width) = map(st.shape_of, (steps, sizes, layer.states[0]))
     padded = st.insert_slice(steps, st.filled(0, [rows + batch, depth], dtype), [0, 0], [rows, depth], [1, 1])
     inputs, columns = _input_sums(layer, padded), st.shape_of(layer.weights[0])[0]
-    # Carries the first row of the steps so far, from the end, or the row after them, from the start.
-    first = position(rows if layer.reverse else 0)
-    state = LoopState([*copy_to_own_buffers(layer.states), st.filled(0, [rows + batch, width], dtype), first])
+    # Carries the row that separates the rows of the steps so far from the others: forwards the row after them,
+    # backwards their first row.
+    initial_bound = position(rows if layer.reverse else 0)
+    state = LoopState([*copy_to_own_buffers(layer.states), st.filled(0, [rows + batch, width], dtype), initial_bound])
 
     def step(i: ir.Value) -> None:
         index = minus(minus(count, 1), i) if layer.reverse else i
@@ -248,8 +264,8 @@ def _run_packed(layer: _Layer, steps: ir.Value, sizes: ir.Value) -> list[ir.Valu
         row = arith.minsi(arith.maxsi(minus(bound, active) if layer.reverse else bound, position(0)), position(rows))
         block = st.slice_of(inputs, [row, 0], [batch, columns], [1, 1], [batch, columns], wide)
         states, _ = _next_states(layer, block, states, active)
-        before = st.slice_of(out, [row, 0], [batch, width], [1, 1], [batch, width], dtype)
-        merged = _merge(states[0], before, active)
+        old_rows = st.slice_of(out, [row, 0], [batch, width], [1, 1], [batch, width], dtype)
+        merged = _replace_first_rows(old_rows, states[0], active)
         out = st.insert_slice(merged, out, [row, 0], [batch, width], [1, 1])
         state.tensors = [*states, out, row if layer.reverse else plus(bound, active)]
 
@@ -258,16 +274,20 @@ def _run_packed(layer: _Layer, steps: ir.Value, sizes: ir.Value) -> list[ir.Valu
     return [st.slice_of(out, [0, 0], [rows, width], [1, 1], [rows, width], dtype), *states]
 
 
-def _merge(new: ir.Value, old: ir.Value, active: ir.Value) -> ir.Value:
-    """Returns the first `active` rows of `new`, and the other rows of `old`, in its memory."""
+def _replace_first_rows(old: ir.Value, new: ir.Value, count: ir.Value) -> ir.Value:
+    """Returns `old` with its first `count` rows replaced by those of `new`, in the memory of `old`."""
 
     def body(x: ir.Value, y: ir.Value) -> list[ir.Value]:
-        return [arith.select(compare("slt", st.loop_index(0), active).value, x, y)]
+        return [arith.select(compare("slt", st.loop_index(0), count).value, x, y)]
 
     return st.generic([new], [[0, 1]], [old], [[0, 1]], [st.PARALLEL] * 2, body)[0]
 
 
 def _lower(node: Op, table: SymbolTable, unroll: bool) -> list[Any]:
+    """Lowers a layer to a loop or, with `unroll`, to a copy of the loop's body for each step.
+
+    Raises `LoweringError` for the cases that the messages name.
+    """
     layer, steps = _layer_of(node, table), value_of(node.args[0], table)
     if any(0 in st.shape_of(value) for value in (steps, *layer.states)):
         raise LoweringError("a layer without steps, sequences or outputs is an error in PyTorch")

@@ -27,13 +27,14 @@ ops_registry = Registry()
 
 @dataclass(frozen=True)
 class _LayerKind:
-    """A kind of recurrent layer: LSTM, GRU or RNN.
+    """A kind of recurrent layer: LSTM, GRU or RNN, with `states` states and `gates` gates.
 
-    `states` is its number of states, `gates` that of its gates, `sums` that of its lists of sums, and `saved` the
-    number of parts of each tensor that the forward steps saved. `cell` maps what a step saved, and the gradients of the
-    states after it, to the gradients of the sums that enter the gates, and to the terms of the gradients of the last
-    `skips` states before it that are not multiplied by the weights. A layer with two lists of sums has first those of
-    the inputs, then those of the states.
+    `saved` has the number of parts [batch, width] of each tensor that the forward steps saved. `sums` is the number of
+    lists of sums that enter the gates: 1 if the sums over inputs and states are added first, as in an LSTM; 2 in a GRU,
+    first those over the inputs, then those over the states.
+
+    `cell` maps what a step saved, and the gradients of the states after the step, to two lists: the gradients of the
+    sums, and terms of the gradients of the last `skips` states before the step that skip the product with the weights.
     """
 
     states: int
@@ -55,6 +56,7 @@ def _tanh_slope(y: Scalar) -> Scalar:
 
 
 def _lstm(saved: Sequence[Scalar], states: Sequence[Scalar]) -> tuple[list[Scalar], list[Scalar]]:
+    """The `cell` of an LSTM; `states` are the gradients of the hidden and the cell state."""
     input_gate, forget_gate, new, output_gate, cell, previous = saved
     tanh = s.tanh(cell)
     cell_gradient = states[1] + states[0] * output_gate * _tanh_slope(tanh)
@@ -68,28 +70,33 @@ def _lstm(saved: Sequence[Scalar], states: Sequence[Scalar]) -> tuple[list[Scala
 
 
 def _gru(saved: Sequence[Scalar], states: Sequence[Scalar]) -> tuple[list[Scalar], list[Scalar]]:
-    reset, update, new, multiplied, before = saved
+    """The `cell` of a GRU; `reset_sum` is the sum over the state that the reset gate multiplies."""
+    reset, update, new, reset_sum, before = saved
     new_gradient = states[0] * (1 - update) * _tanh_slope(new)
-    both = [new_gradient * multiplied * _sigmoid_slope(reset), states[0] * (before - new) * _sigmoid_slope(update)]
-    return [*both, new_gradient, *both, new_gradient * reset], [states[0] * update]
+    # Both lists of sums enter the gates reset and update in the same way.
+    common = [new_gradient * reset_sum * _sigmoid_slope(reset), states[0] * (before - new) * _sigmoid_slope(update)]
+    return [*common, new_gradient, *common, new_gradient * reset], [states[0] * update]
 
 
 def _rnn(saved: Sequence[Scalar], states: Sequence[Scalar]) -> tuple[list[Scalar], list[Scalar]]:
+    """The `cell` of an RNN with tanh; the step saved its state."""
     return [states[0] * _tanh_slope(saved[0])], []
 
 
-def _relu(saved: Sequence[Scalar], states: Sequence[Scalar]) -> tuple[list[Scalar], list[Scalar]]:
+def _relu_rnn(saved: Sequence[Scalar], states: Sequence[Scalar]) -> tuple[list[Scalar], list[Scalar]]:
+    """The `cell` of an RNN with relu."""
     return [s.select(saved[0] > 0, states[0], 0)], []
 
 
 def _layer_kind(node: Op) -> _LayerKind:
+    """Returns the kind of the layer whose gradients `node` computes."""
     kinds = {
         "buddy.lstm_layer_backward.default": _LayerKind(2, (4, 1, 1), 4, 1, 1, _lstm),
         "buddy.gru_layer_backward.default": _LayerKind(1, (4, 1), 3, 2, 1, _gru),
         "buddy.rnn_layer_backward.default": _LayerKind(1, (1,), 1, 1, 0, _rnn),
     }
     if argument(node, 4, "nonlinearity") == "relu":
-        return replace(kinds[node.target], cell=_relu)
+        return replace(kinds[node.target], cell=_relu_rnn)
     return kinds[node.target]
 
 
@@ -152,10 +159,11 @@ def _emit_step(
     Returns the terms that are not multiplied by the weights, in the memory of their states, and the gradients of the
     sums [batch, width].
     """
-    wide, read = accumulator_type(dtype), len(states) - kind.skips
+    # The op writes the terms that skip the weights to the memory of their states, which are its output operands.
+    wide, input_count = accumulator_type(dtype), len(states) - kind.skips
     shape = st.shape_of(rows[0])
-    operands = [*((row, dtype) for row in rows), *((state, wide) for state in states[:read])]
-    outs = [*states[read:], *[st.empty(shape, dtype) for _ in range(kind.gates * kind.sums)]]
+    operands = [*((row, dtype) for row in rows), *((state, wide) for state in states[:input_count])]
+    outs = [*states[input_count:], *[st.empty(shape, dtype) for _ in range(kind.gates * kind.sums)]]
 
     def body(*values: ir.Value) -> list[ir.Value]:
         types = [*(t for _, t in operands), *[wide] * kind.skips]

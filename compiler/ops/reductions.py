@@ -155,7 +155,10 @@ def vector_norm(node: Op, symbol_table: SymbolTable) -> ir.Value:
 
 
 def _norm(order: float) -> tuple[float, Callable[[Scalar, Scalar], Scalar], Callable[[Scalar], Scalar]]:
-    """Returns a norm's initial value, its accumulation step, and its final step."""
+    """Returns the initial value of the norm of `order`, its accumulation step, and its final step.
+
+    The accumulation step maps an element and the accumulated value to the next accumulated value.
+    """
 
     def add_power(x: Scalar, sum_: Scalar) -> Scalar:
         return sum_ + s.power(s.absolute(x), order)
@@ -200,7 +203,9 @@ def _reduce_to_extreme(node: Op, symbol_table: SymbolTable, largest: bool) -> ir
 def moments(
     value: ir.Value, dtype: TensorDType, axes: Sequence[int], correction: float, from_first: bool = False
 ) -> tuple[ir.Value, ir.Value, TensorDType]:
-    """Returns mean and variance over the dims `axes`, which remain as unit dims, and the type of both.
+    """Returns mean and variance over the dims `axes`, which remain as unit dims, and the element type of both.
+
+    The sum of squares is divided by the number of elements minus `correction`.
 
     Sums the squared deviations from the mean, in a second pass, to avoid cancellation. With `from_first`, the mean is
     the first element plus the mean of the differences from it. For equal elements it is then exact, and the variance is
@@ -222,10 +227,10 @@ def moments(
     square_sums = reduce([(value, dtype), (average, wide)], shape, axes, True, 0, accumulator, add_square)
 
     def divide(x: Scalar) -> Scalar:
-        # The correction may be a fraction, which a symbolic size cannot express.
-        known = None if isinstance(count, Size) else max(0.0, count - correction)
-        divisor = s.maximum(x.like(count) - correction, x.like(0)) if known is None else known
-        return cast(x / divisor, wide)
+        if isinstance(count, Size):
+            # The correction may be a fraction, which a symbolic size cannot express.
+            return cast(x / s.maximum(x.like(count) - correction, x.like(0)), wide)
+        return cast(x / max(0.0, count - correction), wide)
 
     variance = pointwise([(square_sums, accumulator)], shape_of(square_sums), wide, divide)
     return average, variance, wide
@@ -256,9 +261,9 @@ def var_mean(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     correction = 1 if correction is None else correction
     average, variance, wide = moments(value, dtype, axes, correction, from_first=len(node.metas) == 1)
     results = []
-    for value, meta in zip((variance, average), node.metas, strict=False):
+    for statistic, meta in zip((variance, average), node.metas, strict=False):
         assert meta is not None
-        results.append(cast_tensor(reshape(value, meta.shape, wide), wide, meta.dtype))
+        results.append(cast_tensor(reshape(statistic, meta.shape, wide), wide, meta.dtype))
     return results
 
 
@@ -328,6 +333,10 @@ def log_softmax(node: Op, symbol_table: SymbolTable) -> ir.Value:
 
 @lowering("NativeLayerNormOp")
 def native_layer_norm(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
+    """Returns the normalised tensor, and mean and reciprocal deviation of each row, if they are results of the node.
+
+    The arguments are x, normalized_shape, weight, bias, eps; weight and bias may be `None`.
+    """
     value, dtype = _operand(node, symbol_table)
     shape, normalized_rank = shape_of(value), len(node.args[1])
     epsilon = node.args[4]
@@ -345,8 +354,10 @@ def native_layer_norm(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
         return cast(y + factors[0] if factors else y, dtype)
 
     results = [pointwise(operands, shape, dtype, body)]
-    for value, meta in zip((average, inverse), node.metas[1:], strict=True):
-        results.append(value if meta is None else cast_tensor(reshape(value, meta.shape, wide), wide, meta.dtype))
+    for statistic, meta in zip((average, inverse), node.metas[1:], strict=True):
+        if meta is not None:
+            statistic = cast_tensor(reshape(statistic, meta.shape, wide), wide, meta.dtype)
+        results.append(statistic)
     return results
 
 
@@ -355,7 +366,8 @@ def batch_norm(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     """Computes `x * scale + shift` per channel from the running statistics.
 
     The other results, statistics for training, are empty. As in PyTorch, scale and shift are computed first: each
-    channel then takes one square root and one division.
+    channel then takes one square root and one division. The arguments are x, weight, bias, running_mean, running_var,
+    momentum, eps; weight and bias may be `None`.
     """
     (value, dtype), meta = _operand(node, symbol_table), node.tensor_meta
     weight, bias, average, variance = node.args[1:5]
@@ -391,6 +403,7 @@ def extreme_with_position(value: ir.Value, dtype: TensorDType, axis: int, larges
     shape = shape_of(value)
     size = shape[axis]
     if axis == len(shape) - 1 and isinstance(size, int) and 1 < size <= s.limits(TensorDType.Int32)[1]:
+        # Two reductions, each of which compiles to vector instructions; the loop below, with two results, does not.
         extremes = extreme(value, dtype, [axis], True, largest)
         return [reshape(extremes, shape[:-1], dtype), _first_positions(value, extremes, dtype)]
     out_dims = [i for i in range(len(shape)) if i != axis]
@@ -413,7 +426,8 @@ def extreme_with_position(value: ir.Value, dtype: TensorDType, axis: int, larges
 def _first_positions(value: ir.Value, extremes: ir.Value, dtype: TensorDType) -> ir.Value:
     """Returns the first position (i64) along the last dim of an element that equals the extreme, or of a NaN.
 
-    `extremes` has 1 as its last size. The first position is a minimum, so that it is found in vectors.
+    `extremes` has 1 as its last size. The first position is computed as a minimum, which compiles to vector
+    instructions.
     """
     shape, index_type = shape_of(value), TensorDType.Int32
     axis, last = len(shape) - 1, s.limits(TensorDType.Int32)[1]

@@ -14,18 +14,19 @@ Lowering = Callable[[Op, SymbolTable], Results]
 
 
 class Registry(dict[str, Lowering]):
-    """Lowerings by op class name. A lowering takes a node and the symbol table, and returns an MLIR value, an op,
-    or a list of values.
+    """Lowerings by op class name.
 
+    A lowering takes a node and the symbol table, and returns an MLIR value, an op, or a list of values.
     `absence_reasons` maps op class names to the reason why the dialect has no lowering of them, which the table of
     nodes shows.
     """
 
-    def __init__(self, *lowerings: dict[str, Lowering]) -> None:
+    def __init__(self, *registries: dict[str, Lowering]) -> None:
+        """Makes a registry with the lowerings of `registries`, without their `absence_reasons`."""
         super().__init__()
         self.absence_reasons: dict[str, str] = {}
-        for mapping in lowerings:
-            self.update(mapping)
+        for registry in registries:
+            self.update(registry)
 
     def lowering(self, *names: str) -> Callable[[Lowering], Lowering]:
         """Registers the decorated function as the lowering of the op classes `names`."""

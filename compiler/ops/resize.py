@@ -20,13 +20,14 @@ from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.data_movement import INDEX_TYPE
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
-from buddy.compiler.ops.sums import accumulate_taps, accumulator_type
+from buddy.compiler.ops.sums import accumulator_type
 from buddy.compiler.ops.utils import SymbolTable, value_of
 
 ops_registry = Registry()
 lowering = ops_registry.lowering
 
-# The index of an input element that an output element reads, and its weight.
+# The index of an input element that an output element reads, and its weight. The functions `_nearest` to `_cubic`
+# return the taps of an output along one dim.
 Tap = tuple[Scalar, Scalar]
 # The parameter `a` that PyTorch chooses for the cubic convolution kernel (Keys 1981).
 _CUBIC_A = -0.75
@@ -90,6 +91,7 @@ def _cubic_kernel_far(x: Scalar) -> Scalar:
     return ((_CUBIC_A * x - 5 * _CUBIC_A) * x + 8 * _CUBIC_A) * x - 4 * _CUBIC_A
 
 
+# By the name of the op, without the number of dims.
 _TAPS: dict[str, Callable[[ResizeAxis, Scalar], list[Tap]]] = {
     "upsample_nearest": _nearest, "_upsample_nearest_exact": _nearest_exact, "upsample_linear": _linear,
     "upsample_bilinear": _linear, "upsample_trilinear": _linear, "upsample_bicubic": _cubic,
@@ -106,12 +108,11 @@ def _axes(node: Op, spatial: int, name: str) -> list[ResizeAxis]:
     aligned = not is_nearest and bool(node.args[3])
     scales = list(node.args[3 if is_nearest else 4 :])
     scales += [None] * (spatial - len(scales))
-    return [
-        ResizeAxis(
-            size, count, _step(size, count, aligned, scale if _uses_scale(name, size, count, pairs) else None), aligned
-        )
-        for (size, count), scale in zip(pairs, scales, strict=True)
-    ]
+    axes = []
+    for (size, count), scale in zip(pairs, scales, strict=True):
+        used_scale = scale if _uses_scale(name, size, count, pairs) else None
+        axes.append(ResizeAxis(size, count, _step(size, count, aligned, used_scale), aligned))
+    return axes
 
 
 def _uses_scale(name: str, size: int, count: int, pairs: Sequence[tuple[int, int]]) -> bool:
@@ -127,6 +128,7 @@ def _uses_scale(name: str, size: int, count: int, pairs: Sequence[tuple[int, int
 
 
 def _step(size: int, count: int, aligned: bool, scale: float | None) -> float:
+    """Returns the distance of two outputs in input elements; without `scale`, it follows from the sizes."""
     if aligned:
         return (size - 1) / (count - 1) if count > 1 else 0.0
     return 1 / scale if scale else size / count
@@ -134,10 +136,12 @@ def _step(size: int, count: int, aligned: bool, scale: float | None) -> float:
 
 @lowering("UpsampleBackwardOp")
 def upsample_backward(node: Op, symbol_table: SymbolTable) -> ir.Value:
+    """Adds the gradient of each output, times the weights of its taps, to the gradients of these input elements."""
     gradient, meta = value_of(node.args[0], symbol_table), node.tensor_meta
-    name = node.target.split("d_backward")[0]
-    spatial, taps_of = int(name[-1]), _TAPS[name[:-1]]
-    axes = _axes(node, spatial, name[:-1])
+    # The target is, for instance, `upsample_bilinear2d_backward.default`.
+    name_and_rank = node.target.split("d_backward")[0]
+    name, spatial = name_and_rank[:-1], int(name_and_rank[-1])
+    taps_of, axes = _TAPS[name], _axes(node, spatial, name)
     position_type = TensorDType.Float32 if "nearest" in name else accumulator_type(meta.dtype)
 
     def combined_taps(indices: Sequence[ir.Value]) -> list[tuple[list[Scalar], Scalar]]:
@@ -148,7 +152,7 @@ def upsample_backward(node: Op, symbol_table: SymbolTable) -> ir.Value:
         ]
         return [([index for index, _ in taps], _weight(taps)) for taps in product(*taps_per_axis)]
 
-    return accumulate_taps(gradient, meta.dtype, meta.shape, spatial, combined_taps)
+    return loops.accumulate_taps(gradient, meta.dtype, meta.shape, spatial, combined_taps)
 
 
 def _weight(taps: Sequence[Tap]) -> Scalar:

@@ -53,13 +53,14 @@ def round_to_bfloat16(value: Any) -> Any:
     existing = _existing_rounding(value, "bf16")
     if existing is not None:
         return existing.results[0]
-    return _marked(cast_tensor(value, _F32, _BF16), "bf16")
+    return _mark(cast_tensor(value, _F32, _BF16), "bf16")
 
 
 def split_operand(operand: Operand, out: str, side: str, low: int) -> Operand:
-    """Returns `operand` with a dim of three parts in bfloat16 before its first summed dim: part `low` is the low one.
+    """Returns `operand` with a new dim of three parts in bfloat16 before its first summed dim (not in `out`).
 
-    The others are the high one. `side` is "left" or "right", and names the order.
+    Part number `low` is the rounding error of the operand in bfloat16, the other two parts are the rounded operand.
+    `side`, "left" or "right", is the side of the product; it distinguishes the two orders in the attribute `ROUNDING`.
     """
     owner = defining_op(operand.value)
     if owner is not None and owner.name == "linalg.transpose":
@@ -83,25 +84,26 @@ def split_operand(operand: Operand, out: str, side: str, low: int) -> Operand:
     target = st.empty([*shape[:part_dim], 3, *shape[part_dim:]], _BF16)
     dims = [loop for loop in loops if loop != part_dim]
     (parts,) = st.generic([value], [dims], [target], [loops], [st.PARALLEL] * len(loops), body)
-    return Operand(_marked(parts, key), new_letters)
+    return Operand(_mark(parts, key), new_letters)
 
 
 def quantise(operand: Operand, out: str) -> tuple[Any, Operand]:
-    """Returns `operand` as 8-bit integers, over the same letters, and a scale over those of its letters in `out`."""
+    """Returns `operand` as 8-bit integers over the same letters, and its scales, over those of its letters in `out`."""
     owner = defining_op(operand.value)
     if owner is not None and owner.name == "linalg.transpose":
         permutation, source = transpose_permutation(owner), _before_transpose(operand, owner)
         integers, scale = quantise(source, out)
         return st.transpose(integers, permutation, _INT8), scale
     value, letters = _shared_view(operand.value), operand.letters
-    kept = [i for i, letter in enumerate(letters) if letter in out]
-    key = f"int8 over {','.join(str(i) for i in range(len(letters)) if i not in kept)}"
-    kept_letters = "".join(letters[i] for i in kept)
+    scale_dims = [i for i, letter in enumerate(letters) if letter in out]
+    summed_dims = [i for i in range(len(letters)) if i not in scale_dims]
+    scale_letters = "".join(letters[i] for i in scale_dims)
+    key = f"int8 over {','.join(map(str, summed_dims))}"
     existing = _existing_rounding(value, key)
     if existing is not None:
-        return existing.results[0], Operand(existing.operands[1], kept_letters)
-    scale = _scale_of(value, [i for i in range(len(letters)) if i not in kept], INT8_LIMIT)
-    return _marked(_integers_of(value, scale, kept, INT8_LIMIT), key), Operand(scale, kept_letters)
+        return existing.results[0], Operand(existing.operands[1], scale_letters)
+    scale = _scale_of(value, summed_dims, INT8_LIMIT)
+    return _mark(_integers_of(value, scale, scale_dims, INT8_LIMIT), key), Operand(scale, scale_letters)
 
 
 def quantise_groups(operand: Operand, summed: str, group_size: int) -> tuple[Operand, Operand]:
@@ -113,15 +115,15 @@ def quantise_groups(operand: Operand, summed: str, group_size: int) -> tuple[Ope
     grouped = split_dim(whole, summed, group_size)
     value = _shared_view(grouped.value)
     summed_dim = grouped.letters.index(summed)
-    kept = [i for i in range(len(grouped.letters)) if i != summed_dim]
-    kept_letters = grouped.letters.replace(summed, "")
+    scale_dims = [i for i in range(len(grouped.letters)) if i != summed_dim]
+    scale_letters = grouped.letters.replace(summed, "")
     key = f"int4 over {summed_dim}"
     existing = _existing_rounding(value, key)
     if existing is not None:
-        return Operand(existing.results[0], grouped.letters), Operand(existing.operands[1], kept_letters)
+        return Operand(existing.results[0], grouped.letters), Operand(existing.operands[1], scale_letters)
     scale = _scale_of(value, [summed_dim], INT4_LIMIT)
-    integers = _marked(_integers_of(value, scale, kept, INT4_LIMIT), key)
-    return Operand(integers, grouped.letters), Operand(scale, kept_letters)
+    integers = _mark(_integers_of(value, scale, scale_dims, INT4_LIMIT), key)
+    return Operand(integers, grouped.letters), Operand(scale, scale_letters)
 
 
 def split_dim(operand: Operand, letter: str, group_size: int) -> Operand:
@@ -132,19 +134,22 @@ def split_dim(operand: Operand, letter: str, group_size: int) -> Operand:
     return Operand(st.reshape(operand.value, new_shape, _F32), letters)
 
 
-def _integers_of(value: Any, scale: Any, kept: list[int], limit: int) -> Any:
-    """Returns `value` in steps of `scale`, as bytes; `kept` are the dims of the scale."""
+def _integers_of(value: Any, scale: Any, scale_dims: list[int], limit: int) -> Any:
+    """Returns `value / scale`, rounded to integers of at most `limit`, as bytes.
+
+    `scale_dims` are the dims of `value` along which the scale varies.
+    """
     loops = list(range(len(st.shape_of(value))))
 
     def body(x: Any, step: Any, _out: Any) -> list[Any]:
         return [_round_to_integer(Scalar(x, _F32), Scalar(step, _F32), limit).value]
 
     target = st.empty(st.shape_of(value), _INT8)
-    return st.generic([value, scale], [loops, kept], [target], [loops], [st.PARALLEL] * len(loops), body)[0]
+    return st.generic([value, scale], [loops, scale_dims], [target], [loops], [st.PARALLEL] * len(loops), body)[0]
 
 
 def _scale_of(value: Any, axes: list[int], limit: int) -> Any:
-    """Returns the largest magnitude over `axes`, divided by `limit`; NaN if there is one."""
+    """Returns the largest magnitude over the dims `axes`, divided by `limit`; NaN if an element is NaN."""
     largest = st.reduce(
         [(value, _F32)], st.shape_of(value), axes, False, 0.0, _F32,
         lambda x, greatest: s.maximum(greatest, s.absolute(x)),
@@ -160,6 +165,7 @@ def _round_to_integer(x: Scalar, scale: Scalar, limit: int) -> Scalar:
 
 
 def _before_transpose(operand: Operand, transpose: Any) -> Operand:
+    """Returns the operand of `transpose`, the op that computes `operand`, with its letters in the order of its dims."""
     letters = [""] * len(operand.letters)
     for dim, source_dim in enumerate(transpose_permutation(transpose)):
         letters[source_dim] = operand.letters[dim]
@@ -171,13 +177,14 @@ def transpose_permutation(transpose: Any) -> list[int]:
     return list(ir.DenseI64ArrayAttr(transpose.attributes["permutation"]))
 
 
-def _marked(value: Any, key: str) -> Any:
+def _mark(value: Any, key: str) -> Any:
+    """Sets the attribute `ROUNDING` of the op that computes `value` to `key`. Returns `value`."""
     value.owner.attributes[ROUNDING] = ir.StringAttr.get(key)
     return value
 
 
 def _existing_rounding(value: Any, key: str) -> Any | None:
-    """Returns an op of the same block that rounds `value` in the way `key`."""
+    """Returns an op that has the attribute `ROUNDING` of `key` and reads `value`; `None` if there is no such op."""
     mark = ir.StringAttr.get(key)
     for use in value.uses:
         op = use.owner.operation
@@ -187,7 +194,10 @@ def _existing_rounding(value: Any, key: str) -> Any | None:
 
 
 def _shared_view(value: Any) -> Any:
-    """Returns the first of the equal reshapes of a tensor: the views of nodes that read the same tensor."""
+    """Returns `value` or, if it is a reshape, the first op of the block that reshapes the same tensor in the same way.
+
+    Each node that reads a parameter may have its own view of it; these share the rounding of the first view.
+    """
     owner = defining_op(value)
     if owner is None or owner.name not in _RESHAPES:
         return value
@@ -202,6 +212,7 @@ def _shared_view(value: Any) -> Any:
 
 
 def _same_groups(view: Any, other: Any) -> bool:
+    """True if two reshapes collapse or expand the same groups of dims."""
     return bool(view.attributes["reassociation"] == other.attributes["reassociation"])
 
 

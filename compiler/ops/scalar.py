@@ -16,7 +16,7 @@ from buddy.compiler.ops.utils import LoweringError, constant, mlir_element_type_
 
 # What a scalar can be combined with; numbers and sizes take its element type.
 Operand = Union["Scalar", bool, int, float, Size]
-# Maps an old value, such as an accumulated one, and a new value to the next one.
+# Maps an old value, such as an accumulated one, and a new value to the value that replaces the old one.
 Combine = Callable[["Scalar", "Scalar"], "Scalar"]
 
 # The predicates of `arith.cmpf` and `arith.cmpi` for each relation.
@@ -51,6 +51,7 @@ class Scalar:
         int_op: Callable[..., ir.Value],
         bool_op: Callable[..., ir.Value] | None = None,
     ) -> Scalar:
+        """Emits the op for this element type on `self` and `other`; bools without a `bool_op` use `int_op`."""
         other = self.like(other)
         op = float_op if self.dtype.is_float else bool_op if self.dtype is TensorDType.Bool and bool_op else int_op
         return Scalar(op(self.value, other.value), self.dtype)
@@ -279,6 +280,7 @@ def _float_to_u64(x: Scalar) -> Scalar:
 
 
 def _float_cast(value: ir.Value, element: ir.Type) -> ir.Value:
+    """Converts a float to another float type; neither has 8 bits."""
     old_width = value.type.width
     if old_width == element.width:
         # bf16 and f16 are converted to each other through f32, because neither type contains the other.
@@ -290,6 +292,7 @@ def _float_cast(value: ir.Value, element: ir.Type) -> ir.Value:
 
 
 def _integer_cast(x: Scalar, element: ir.Type) -> ir.Value:
+    """Truncates an integer or bool, or extends it by its signedness."""
     old_width = x.value.type.width
     if old_width == element.width:
         return x.value

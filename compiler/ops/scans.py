@@ -35,8 +35,9 @@ def scan(
 ) -> list[ir.Value]:
     """Scans along the node's dim. For each of `states`, returns a tensor with the state after each element.
 
-    Each of `states` is (initial value, type). The loop visits elements in memory order for any dim; a tensor holds the
-    current state of each line along the dim. Complex tensors have both parts along an additional last dim.
+    Each of `states` is (initial value, type), and belongs to the result of the node with the same number. The loop
+    visits elements in memory order for any dim; a tensor holds the current state of each line along the dim. Complex
+    tensors have both parts along an additional last dim.
     """
     dtype = node.args[0].tensor_meta.dtype
     value = value_of(node.args[0], symbol_table)
@@ -52,11 +53,11 @@ def scan(
 
     def visit(indices: list[ir.Value], carried: list[ir.Value]) -> list[ir.Value]:
         line, current, outs = [p for i, p in enumerate(indices) if i != axis], carried[:count], carried[count:]
-        before = [element(t, line, type_) for t, (_, type_) in zip(current, states, strict=True)]
-        after = step(element(value, indices, dtype), index_to_scalar(indices[axis]), *before)
-        current = [insert(x, line, t) for x, t in zip(after, current, strict=True)]
-        results = zip(after, metas, outs, strict=True)
-        return current + [insert(cast(x, meta.dtype), indices, t) for x, meta, t in results]
+        old_states = [element(tensor, line, type_) for tensor, (_, type_) in zip(current, states, strict=True)]
+        new_states = step(element(value, indices, dtype), index_to_scalar(indices[axis]), *old_states)
+        current = [insert(x, line, tensor) for x, tensor in zip(new_states, current, strict=True)]
+        results = zip(new_states, metas, outs, strict=True)
+        return current + [insert(cast(x, meta.dtype), indices, tensor) for x, meta, tensor in results]
 
     count = len(states)
     results = for_each(shape, [*current, *outs], visit)[count:]
@@ -65,7 +66,7 @@ def scan(
 
 
 def _filled(value: float, shape: tuple[Dim, ...], dtype: TensorDType) -> ir.Value:
-    """Returns a tensor with a real number for each element."""
+    """Returns a tensor of `shape` whose elements are all the real number `value`, also for a complex type."""
     if not dtype.is_complex:
         return filled(value, shape, dtype)
     parts = TensorMeta(shape, dtype).stored.shape

@@ -24,9 +24,9 @@ from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, norma
 ops_registry = Registry()
 lowering = ops_registry.lowering
 
+# Values of type index.
 Indices = Sequence[ir.Value]
-
-# Returns the value to write in an iteration, from the indices of the loops.
+# Maps the indices of the loops to the value to write in this iteration.
 Reader = Callable[[Indices], Scalar]
 
 
@@ -34,13 +34,14 @@ def _replace(_old: Scalar, new: Scalar) -> Scalar:
     return new
 
 
-# For each mode, the function that combines the old with the new value, and the neutral element by element type.
+# For each mode, the function that combines the old with the new value; a mode of "" replaces the old value.
 _COMBINE: dict[str, Combine] = {
     "": _replace,
     "add": lambda old, new: old + new, "sum": lambda old, new: old + new, "mean": lambda old, new: old + new,
     "multiply": lambda old, new: old * new, "prod": lambda old, new: old * new,
     "amax": s.maximum, "amin": s.minimum,
 }  # fmt: skip
+# For each mode, the value that does not change a result: a function of the element type.
 _NEUTRAL: dict[str, Callable[[TensorDType], int | float]] = {
     "sum": lambda _: 0, "mean": lambda _: 0, "prod": lambda _: 1,
     "amax": lambda dtype: s.limits(dtype)[0], "amin": lambda dtype: s.limits(dtype)[1],
@@ -60,8 +61,9 @@ class ScatterWrites:
         """Returns `target` after all writes, in order: each stores `combine(old element, read(indices))`."""
 
         def visit(indices: list[ir.Value], carried: list[ir.Value]) -> list[ir.Value]:
-            (target,), written = carried, self.target_indices(indices)
-            return [insert(combine(element(target, written, dtype), cast(read(indices), dtype)), written, target)]
+            (target,), target_indices = carried, self.target_indices(indices)
+            new = combine(element(target, target_indices, dtype), cast(read(indices), dtype))
+            return [insert(new, target_indices, target)]
 
         return target if 0 in self.extents else for_each(self.extents, [target], visit)[0]
 
@@ -74,9 +76,10 @@ class ScatterWrites:
         include_self: bool,
         wide: TensorDType | None = None,
     ) -> ir.Value:
-        """Combines the written values by `mode`, with `include_self` also the old elements.
+        """Combines the written values by `mode`; with `include_self`, also the old elements.
 
-        `wide` is the accumulator type; by default, it is f32 for 16-bit floats, as in PyTorch, and rounded once.
+        An element to which nothing is written keeps its value. `wide` is the accumulator type; `None` means that of
+        `accumulator_type`, which is f32 for 16-bit floats, as in PyTorch, so that the result is rounded once.
         """
         wide = wide or accumulator_type(dtype)
         shape = st.shape_of(target)
@@ -103,12 +106,12 @@ def _quotient(x: Scalar, count: Scalar) -> Scalar:
     return Scalar((arith.divui if x.is_unsigned else arith.floordivsi)(x.value, count.value), x.dtype)
 
 
-def _reader(argument_: Op | int | float, symbol_table: SymbolTable) -> Reader:
-    """Returns a reader of the elements of a node's argument, or of its only value if it is a scalar."""
-    if not isinstance(argument_, Op):
-        dtype = TensorDType.Float64 if isinstance(argument_, float) else TensorDType.Int64
-        return lambda _: number(argument_, dtype)
-    value, meta = value_of(argument_, symbol_table), argument_.tensor_meta
+def _reader(source: Op | int | float, symbol_table: SymbolTable) -> Reader:
+    """Returns a reader of the elements of a tensor, or of the same number in each iteration."""
+    if not isinstance(source, Op):
+        dtype = TensorDType.Float64 if isinstance(source, float) else TensorDType.Int64
+        return lambda _: number(source, dtype)
+    value, meta = value_of(source, symbol_table), source.tensor_meta
     return lambda indices: element(value, indices if meta.shape else [], meta.dtype)
 
 
@@ -131,7 +134,7 @@ def _writes_along_dim(node: Op, symbol_table: SymbolTable) -> ScatterWrites:
 
 @lowering("ScatterOp")
 def scatter(node: Op, symbol_table: SymbolTable) -> ir.Value:
-    """Lowers scatter; `reduce` is "add", "multiply" or absent."""
+    """Lowers `scatter(x, dim, index, source or number, reduce)`; `reduce` is "add", "multiply" or absent."""
     if _writes_one_number_into_a_constant(node):
         return _select_written(node, symbol_table)
     target, dtype = value_of(node.args[0], symbol_table), node.tensor_meta.dtype
@@ -156,15 +159,19 @@ def _writes_one_number_into_a_constant(node: Op) -> bool:
 
 
 def _select_written(node: Op, symbol_table: SymbolTable) -> ir.Value:
-    """Computes each element from its position, so that readers, such as the gradient of a loss, compute it too."""
+    """Lowers the scatter of one number into a constant tensor to an element-wise op on the index.
+
+    Each element is computed from its position, so that the op can be fused with its readers, such as the gradient of a
+    loss.
+    """
     target, dim, index, value = node.args[:4]
     meta, index_type = node.tensor_meta, index.tensor_meta.dtype
     dim = normalize_dim(dim, len(meta.shape))
     fall_back_if_outside(node, symbol_table, [(index, meta.shape[dim])])
     written, initial = number(value, meta.dtype), number(argument(target, 1, "fill_value"), meta.dtype)
 
-    def body(wanted: Scalar) -> Scalar:
-        is_written = cast(wanted, TensorDType.Int64).compare("eq", index_to_scalar(st.loop_index(dim)))
+    def body(written_position: Scalar) -> Scalar:
+        is_written = cast(written_position, TensorDType.Int64).compare("eq", index_to_scalar(st.loop_index(dim)))
         return s.select(is_written, written, initial)
 
     return st.pointwise([(value_of(index, symbol_table), index_type)], meta.shape, meta.dtype, body)
@@ -193,8 +200,8 @@ def index_reduce(node: Op, symbol_table: SymbolTable) -> ir.Value:
     fall_back_if_outside(node, symbol_table, [(index, shape[dim] if shape else 1)])
 
     def target_indices(indices: Indices) -> Indices:
-        read = [] if not index.tensor_meta.shape else [indices[dim] if shape else position(0)]
-        clamped = clamp_index(element(index_value, read, index_type), shape[dim] if shape else 1)
+        index_position = [] if not index.tensor_meta.shape else [indices[dim] if shape else position(0)]
+        clamped = clamp_index(element(index_value, index_position, index_type), shape[dim] if shape else 1)
         return [clamped if i == dim else indices[i] for i in range(len(shape))]
 
     include_self, dtype = argument(node, 5, "include_self", True), node.tensor_meta.dtype
@@ -205,6 +212,7 @@ def index_reduce(node: Op, symbol_table: SymbolTable) -> ir.Value:
 
 @lowering("IndexPutOp")
 def index_put(node: Op, symbol_table: SymbolTable) -> ir.Value:
+    """Lowers `x[i, :, j] = values`, or `+=` with the argument `accumulate`; `i` and `j` may be masks."""
     target, dtype = value_of(node.args[0], symbol_table), node.tensor_meta.dtype
     items, values = node.args[1], node.args[2]
     add = bool(argument(node, 3, "accumulate", False))
@@ -238,12 +246,12 @@ def _write(subscripts: Subscripts, target: ir.Value, dtype: TensorDType, read: R
 
 
 def _put_by_mask(node: Op, symbol_table: SymbolTable, add: bool) -> ir.Value:
-    """Lowers a write of one value to all elements that a mask selects, or of one value to each of them.
+    """Lowers `x[:, mask] = values`, where `values` has one value for all elements that the mask selects, or for each.
 
-    Raises `LoweringError` for a mask combined with other indices.
+    A mask with several dims indexes as many dims of `x`. Raises `LoweringError` for a mask combined with other indices.
     """
-    ((first, mask), *others) = [(axis, item) for axis, item in enumerate(node.args[1]) if item is not None]
-    if others:
+    ((first, mask), *other_subscripts) = [(axis, item) for axis, item in enumerate(node.args[1]) if item is not None]
+    if other_subscripts:
         raise LoweringError("a mask combined with other indices")
     target, values = value_of(node.args[0], symbol_table), value_of(node.args[2], symbol_table)
     mask_dims = list(range(first, first + len(mask.tensor_meta.shape)))
@@ -330,7 +338,10 @@ def _write_by_mask(
     target: ir.Value, dtype: TensorDType, mask: _Mask, read: Callable[[Indices, ir.Value], Scalar],
     combine: Combine = _replace,
 ) -> ir.Value:  # fmt: skip
-    """Combines each element that the mask selects with `read(target indices, number of earlier ones in the mask)`."""
+    """Returns `target` with each element that the mask selects combined with the value for it.
+
+    The value is `read(target indices, number of ones in the mask before this element)`.
+    """
     sizes = st.shape_of(target)
     other_dims = [dim for dim in range(len(sizes)) if dim not in mask.dims]
 

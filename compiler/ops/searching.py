@@ -70,18 +70,18 @@ def _search(
         fall_back_if_outside(node, symbol_table, [(sorter, length)])
     inputs = [value_of(values, symbol_table)] if isinstance(values, Op) else []
     dtype = values.tensor_meta.dtype if isinstance(values, Op) else row_type
-    common, outer_rank = promoted_type((rows, values)), len(rows.tensor_meta.shape) - 1
+    common_type, outer_rank = promoted_type((rows, values)), len(rows.tensor_meta.shape) - 1
     all_loops = list(range(len(meta.shape)))
 
     def body(*elements: ir.Value) -> list[ir.Value]:
         row = [loop_index(i) for i in range(outer_rank)]
-        value = Scalar(elements[0], dtype) if isinstance(values, Op) else number(values, common)
+        value = Scalar(elements[0], dtype) if isinstance(values, Op) else number(values, common_type)
 
         def is_before(middle: ir.Value) -> Scalar:
             column = middle if order is None else clamp_index(element(order, [*row, middle], TensorDType.Int64), length)
-            boundary = cast(element(boundaries, [*row, column], row_type), common)
+            boundary = cast(element(boundaries, [*row, column], row_type), common_type)
             # The negated comparison is true for NaN, so that the search continues to the right.
-            return boundary.compare("gt" if right else "ge", cast(value, common)) ^ True
+            return boundary.compare("gt" if right else "ge", cast(value, common_type)) ^ True
 
         return [index_to_scalar(_partition_point(length, is_before), meta.dtype).value]
 
@@ -91,6 +91,7 @@ def _search(
 
 @lowering("SearchsortedOp")
 def searchsorted(node: Op, symbol_table: SymbolTable) -> ir.Value:
+    """Lowers `searchsorted(rows, values, out_int32, right)`; the keyword `side` takes precedence over `right`."""
     side = argument(node, 4, "side")
     right = side == "right" if side is not None else bool(argument(node, 3, "right", False))
     sorter = argument(node, 5, "sorter")
@@ -99,6 +100,7 @@ def searchsorted(node: Op, symbol_table: SymbolTable) -> ir.Value:
 
 @lowering("BucketizeOp")
 def bucketize(node: Op, symbol_table: SymbolTable) -> ir.Value:
+    """Lowers `bucketize(values, boundaries, out_int32, right)`."""
     return _search(node, node.args[1], node.args[0], symbol_table, bool(argument(node, 3, "right", False)), None)
 
 
@@ -112,8 +114,9 @@ def histc(node: Op, symbol_table: SymbolTable) -> ir.Value:
     if 0 in shape_of(value):
         return filled(0, meta.shape, meta.dtype)
     low, high = _range(value, dtype, argument(node, 2, "min", 0), argument(node, 3, "max", 0))
-    finite = (low - low).compare("eq", 0) & (high - high).compare("eq", 0)
-    fall_back_if(node, symbol_table, finite.compare("eq", 0), "the range is not finite")
+    # The difference of an infinity or NaN and itself is NaN.
+    is_finite = (low - low).compare("eq", 0) & (high - high).compare("eq", 0)
+    fall_back_if(node, symbol_table, is_finite.compare("eq", 0), "the range is not finite")
 
     def count(indices: list[ir.Value], carried: list[ir.Value]) -> list[ir.Value]:
         x = element(value, indices, dtype)

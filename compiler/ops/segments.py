@@ -43,7 +43,8 @@ _SUM, _MEAN, _MAX = range(3)
 def embedding_bag(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     """Returns only the first result, of shape [bags, width]; the other results are for the backward pass.
 
-    Raises `LoweringError` if another node reads one of these.
+    The arguments are the table, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights,
+    include_last_offset, padding_idx. Raises `LoweringError` if a node reads another result.
     """
     if any(user.args[1] for user in node._children if isinstance(user, GetItemOp)):
         raise LoweringError("results for the backward pass of embedding_bag are not computed")
@@ -55,7 +56,7 @@ def embedding_bag(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     fall_back_if_outside(node, symbol_table, [(node.args[1], rows), (node.args[2], count + 1)])
     _check_offsets(node, symbol_table)
     initial = [filled(0, meta.shape, wide), filled(0, [bags, 1], TensorDType.Int64)]
-    read = _reader(node, symbol_table, wide)
+    read_row = _reader(node, symbol_table, wide)
     padding = argument(node, 8, "padding_idx", -1)
 
     def reduce_bag(bag_indices: list[ir.Value], sums_and_counts: list[ir.Value]) -> list[ir.Value]:
@@ -64,17 +65,17 @@ def embedding_bag(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
 
         def add_row(offset: list[ir.Value], carried: list[ir.Value]) -> list[ir.Value]:
             all_sums, counts = carried
-            index, row = read(plus(start, offset[0]))
-            counted, count = index.compare("ne", padding), element(counts, count_indices, TensorDType.Int64)
+            index, read_element = read_row(plus(start, offset[0]))
+            is_counted, count = index.compare("ne", padding), element(counts, count_indices, TensorDType.Int64)
 
             def add_element(column: list[ir.Value], sums: list[ir.Value]) -> list[ir.Value]:
                 target = [bag, column[0]]
-                x, old = row(column[0]), element(sums[0], target, wide)
+                x, old = read_element(column[0]), element(sums[0], target, wide)
                 larger = s.select(count.compare("eq", 0) | (x > old), x, old)
-                return [insert(s.select(counted, larger if mode == _MAX else old + x, old), target, sums[0])]
+                return [insert(s.select(is_counted, larger if mode == _MAX else old + x, old), target, sums[0])]
 
             (all_sums,) = for_each([width], [all_sums], add_element)
-            return [all_sums, insert(count + cast(counted, TensorDType.Int64), count_indices, counts)]
+            return [all_sums, insert(count + cast(is_counted, TensorDType.Int64), count_indices, counts)]
 
         start, end = _bag_range(node, symbol_table, bag)
         return for_each([minus(end, start)], sums_and_counts, add_row)
@@ -126,17 +127,17 @@ def _reader(node: Op, symbol_table: SymbolTable, wide: TensorDType) -> Callable[
     dtype, index_type = (arg.tensor_meta.dtype for arg in node.args[:2])
     weights = argument(node, 6, "per_sample_weights")
 
-    def read(position: ir.Value) -> tuple[Scalar, RowReader]:
-        index = element(indices, [position], index_type)
+    def read_row(index_position: ir.Value) -> tuple[Scalar, RowReader]:
+        index = element(indices, [index_position], index_type)
         clamped = clamp_index(index, shape_of(table)[0])
 
-        def row(column: ir.Value) -> Scalar:
+        def read_element(column: ir.Value) -> Scalar:
             x = cast(element(table, [clamped, column], dtype), wide)
-            return x if weights is None else x * element(value_of(weights, symbol_table), [position], dtype)
+            return x if weights is None else x * element(value_of(weights, symbol_table), [index_position], dtype)
 
-        return index, row
+        return index, read_element
 
-    return read
+    return read_row
 
 
 def _bag_range(node: Op, symbol_table: SymbolTable, bag: ir.Value) -> tuple[ir.Value, ir.Value]:
@@ -166,7 +167,7 @@ _FLAG_TYPE = TensorDType.Int32
 
 @ops_registry.lowering("SegmentReduceOp")
 def segment_reduce(node: Op, symbol_table: SymbolTable) -> ir.Value:
-    """Reduces the segments of a dim that `lengths` or `offsets` define.
+    """Reduces the segments of the dim `axis` that the keyword `lengths` or `offsets` defines.
 
     Falls back to eager if lengths are negative, or do not add up to the size of the dim.
     """
@@ -178,6 +179,7 @@ def segment_reduce(node: Op, symbol_table: SymbolTable) -> ir.Value:
     count, dtype = meta.shape[axis], meta.dtype
     flat = reshape(value_of(data, symbol_table), [outer, shape[axis], inner], dtype)
     size, is_by_length = shape[axis], offsets is None
+    # The lengths [outer, segments], or the offsets [outer, segments + 1].
     limits: Any = lengths if is_by_length else offsets
     limit_type = limits.tensor_meta.dtype
     limit_rows = reshape(value_of(limits, symbol_table), [outer, limits.tensor_meta.shape[-1]], limit_type)
@@ -185,11 +187,11 @@ def segment_reduce(node: Op, symbol_table: SymbolTable) -> ir.Value:
     def segment_range(segment: list[ir.Value], previous_end: ir.Value) -> tuple[ir.Value, ir.Value, Scalar]:
         """Returns start and end of a segment, and whether its length is invalid."""
         if not is_by_length:
-            first, last = (element(limit_rows, [segment[0], plus(segment[1], i)], limit_type) for i in (0, 1))
-            return _clamp(first, size), _clamp(last, size), number(False, TensorDType.Bool)
+            start, end = (element(limit_rows, [segment[0], plus(segment[1], i)], limit_type) for i in (0, 1))
+            return _clamp(start, size), _clamp(end, size), number(False, TensorDType.Bool)
         length = element(limit_rows, segment, limit_type)
-        start = pick(compare("eq", segment[1], 0), 0, previous_end)
-        return start, plus(start, _clamp(length, size + 1)), length.compare("lt", 0)
+        first = pick(compare("eq", segment[1], 0), 0, previous_end)
+        return first, plus(first, _clamp(length, size + 1)), length.compare("lt", 0)
 
     def visit(segment: list[ir.Value], carried: list[ir.Value]) -> list[ir.Value]:
         result, previous_end, error = carried

@@ -46,6 +46,7 @@ class SortBuffer(LoopState):
         self.row, self.dtype, self.comes_before = row, dtype, comes_before
 
     def get(self, i: Extent) -> Entry:
+        """Returns the key at position `i` of the row, and its original position."""
         indices = [self.row, position(i)]
         return element(self.tensors[0], indices, self.dtype), element(self.tensors[1], indices, TensorDType.Int64)
 
@@ -71,11 +72,8 @@ def nth_element(buffer: SortBuffer, nth: Extent, length: int) -> None:
     """Moves entry `nth` of the sorted order to position `nth`, and all entries that must come before it to its left."""
 
     def is_long(first: Extent, last: Extent, depth: Extent) -> tuple[Scalar, list[Extent]]:
-        return compare("sgt", minus(last, first), MAX_INSERTION_SELECTION) & compare("ne", depth, 0), [
-            first,
-            last,
-            depth,
-        ]
+        condition = compare("sgt", minus(last, first), MAX_INSERTION_SELECTION) & compare("ne", depth, 0)
+        return condition, [first, last, depth]
 
     def narrow(first: ir.Value, last: ir.Value, depth: ir.Value) -> list[ir.Value]:
         cut = _partition(buffer, first, last)
@@ -100,13 +98,14 @@ def _max_depth(length: int) -> int:
 def _partition(buffer: SortBuffer, first: Extent, last: Extent) -> ir.Value:
     """Partitions around the median of three entries, which moves to `first`. Returns the start of the second part."""
     low, middle, high = plus(first, 1), plus(first, half(minus(last, first))), minus(last, 1)
+    # Whether a comes before b, and so on, with a, b, c at the positions `low`, `middle`, `high`.
     ab, bc, ac = buffer.is_before(low, middle), buffer.is_before(middle, high), buffer.is_before(low, high)
     median_if_ab = pick(bc, middle, pick(ac, high, low))
     buffer.swap(first, pick(ab, median_if_ab, pick(ac, low, pick(bc, high, middle))))
 
     def scan(left: Extent, right: Extent) -> tuple[Scalar, list[ir.Value]]:
-        left = _skip(buffer, left, 1, lambda i: buffer.is_before(i, first))
-        right = _skip(buffer, minus(right, 1), -1, lambda i: buffer.is_before(first, i))
+        left = _skip_while(buffer, left, 1, lambda i: buffer.is_before(i, first))
+        right = _skip_while(buffer, minus(right, 1), -1, lambda i: buffer.is_before(first, i))
         return compare("slt", left, right), [left, right]
 
     def exchange(left: ir.Value, right: ir.Value) -> list[ir.Value]:
@@ -116,7 +115,7 @@ def _partition(buffer: SortBuffer, first: Extent, last: Extent) -> ir.Value:
     return buffer.while_loop([low, last], scan, exchange)[0]
 
 
-def _skip(buffer: SortBuffer, start: Extent, step: int, condition: Callable[[ir.Value], Scalar]) -> ir.Value:
+def _skip_while(buffer: SortBuffer, start: Extent, step: int, condition: Callable[[ir.Value], Scalar]) -> ir.Value:
     """Returns the first position from `start` on, in steps of `step`, for which `condition` is false."""
     return buffer.while_loop([start], lambda i: (condition(i), [i]), lambda i: [plus(i, step)])[0]
 
@@ -143,12 +142,8 @@ def _split(buffer: SortBuffer, size: ir.Value) -> ir.Value:
     """
 
     def is_long(first: Extent, last: Extent, depth: Extent, size: Extent) -> tuple[Scalar, list[Extent]]:
-        return compare("sgt", minus(last, first), MAX_INSERTION_SORT) & compare("ne", depth, 0), [
-            first,
-            last,
-            depth,
-            size,
-        ]
+        condition = compare("sgt", minus(last, first), MAX_INSERTION_SORT) & compare("ne", depth, 0)
+        return condition, [first, last, depth, size]
 
     def split(first: ir.Value, last: ir.Value, depth: ir.Value, size: ir.Value) -> list[ir.Value]:
         cut, remaining_depth = _partition(buffer, first, last), minus(depth, 1)
@@ -197,8 +192,8 @@ def _partition_from_both_ends(buffer: SortBuffer, pivot: Extent, low: Extent, hi
     """Exchanges entries on the wrong side of the pivot, from both ends. Returns the positions where both scans end."""
 
     def scan(i: ir.Value, j: ir.Value) -> tuple[Scalar, list[ir.Value]]:
-        i = _skip(buffer, plus(i, 1), 1, lambda k: buffer.is_before(k, pivot))
-        j = _skip(buffer, minus(j, 1), -1, lambda k: buffer.is_before(pivot, k))
+        i = _skip_while(buffer, plus(i, 1), 1, lambda k: buffer.is_before(k, pivot))
+        j = _skip_while(buffer, minus(j, 1), -1, lambda k: buffer.is_before(pivot, k))
         return compare("sge", j, i), [i, j]
 
     def exchange(i: ir.Value, j: ir.Value) -> list[ir.Value]:

@@ -52,12 +52,12 @@ def expand(node: Op, symbol_table: SymbolTable) -> ir.Value:
 
 @lowering("RepeatOp")
 def repeat(node: Op, symbol_table: SymbolTable) -> ir.Value:
-    """Broadcasts along a new dim in front of each dim, and merges both."""
+    """Broadcasts along a new dim in front of each dim, and merges both: [n] becomes [1, n], [count, n], [count * n]."""
     value, meta = value_of(node.args[0], symbol_table), node.tensor_meta
     shape = [1] * (len(meta.shape) - len(st.shape_of(value))) + list(st.shape_of(value))
-    with_unit_dims = [size for pair in zip([1] * len(shape), shape, strict=True) for size in pair]
-    repeated = [size for pair in zip(node.args[1], shape, strict=True) for size in pair]
-    repeats = st.broadcast(st.reshape(value, with_unit_dims, meta.dtype), repeated, meta.dtype)
+    with_unit_dims = [new_size for size in shape for new_size in (1, size)]
+    repeated_shape = [new_size for count, size in zip(node.args[1], shape, strict=True) for new_size in (count, size)]
+    repeats = st.broadcast(st.reshape(value, with_unit_dims, meta.dtype), repeated_shape, meta.dtype)
     return st.reshape(repeats, meta.shape, meta.dtype)
 
 
@@ -69,6 +69,7 @@ def _slice(
     shape: Sequence[Dim],
     dtype: TensorDType,
 ) -> ir.Value:
+    """Returns a slice as a tensor of `shape`, which may be empty and may lack unit dims of the slice."""
     if 0 in shape:
         return st.empty(shape, dtype)  # MLIR rejects an offset at the end of a dim, even of an empty slice
     return st.slice_of(value, starts, sizes, steps, shape, dtype)
@@ -134,9 +135,10 @@ def scatter_slice(node: Op, symbol_table: SymbolTable) -> ir.Value:
     shape = list(st.shape_of(value))
     dim = normalize_dim(argument(node, 2, "dim", 0), len(shape))
     starts, steps, sizes = list[Dim]([0] * len(shape)), [1] * len(shape), list(shape)
-    start = argument(node, 3, "index" if node.target.startswith("select") else "start")
+    is_select = node.target.startswith("select")
+    start = argument(node, 3, "index" if is_select else "start")
     steps[dim] = argument(node, 5, "step", 1) or 1
-    sizes[dim] = 1 if node.target.startswith("select") else st.shape_of(piece)[dim]
+    sizes[dim] = 1 if is_select else st.shape_of(piece)[dim]
     starts[dim] = _slice_start(0 if start is None else start, shape[dim], sizes[dim], steps[dim])
     if 0 in sizes:
         return value
@@ -145,6 +147,7 @@ def scatter_slice(node: Op, symbol_table: SymbolTable) -> ir.Value:
 
 @lowering("CopyOp")
 def copy(node: Op, symbol_table: SymbolTable) -> ir.Value:
+    """Returns the second operand in the shape and type of the first one, whose elements are not used."""
     source, meta = node.args[1], node.tensor_meta
     inputs = [(value_of(source, symbol_table), source.tensor_meta.dtype)]
     return st.pointwise(inputs, meta.shape, meta.dtype, lambda x: cast(x, meta.dtype))
@@ -152,6 +155,7 @@ def copy(node: Op, symbol_table: SymbolTable) -> ir.Value:
 
 @lowering("CatOp")
 def cat(node: Op, symbol_table: SymbolTable) -> ir.Value:
+    """Inserts the tensors, one after another, into a new one; casts them to the result's type."""
     meta = node.tensor_meta
     dim = normalize_dim(argument(node, 1, "dim", 0), len(meta.shape))
     out, start = st.empty(meta.shape, meta.dtype), 0
@@ -198,7 +202,7 @@ def arange(node: Op, symbol_table: SymbolTable) -> ir.Value:
 
 
 def arange_bounds(node: Op) -> tuple[int, int]:
-    """Returns start and step of an `arange` or `iota`."""
+    """Returns start and step of an `arange` or `iota`; those of an `arange` may be floats."""
     if node.target.startswith("iota"):
         return node.kwargs.get("start", 0), node.kwargs.get("step", 1)
     if len(node.args) <= 1:

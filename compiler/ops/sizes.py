@@ -31,7 +31,7 @@ class FunctionSizes:
 
 T = TypeVar("T")
 
-# The functions that are being lowered, the innermost one last.
+# The functions that are being lowered, the innermost one last. The first entry is for code outside of all functions.
 _function_stack = [FunctionSizes()]
 
 
@@ -46,7 +46,7 @@ def function_sizes(symbols: dict[str, ir.Value]) -> Iterator[FunctionSizes]:
 
 
 def record_shape(value: ir.Value, shape: Sequence[Dim]) -> ir.Value:
-    """Returns `value`. Records `shape` for `known_shape` if it is dynamic."""
+    """Returns `value`, a tensor. Records its `shape` for `known_shape` if the shape is dynamic."""
     if is_dynamic(shape):
         _function_stack[-1].shapes[value] = tuple(shape)
     return value
@@ -78,12 +78,13 @@ def emit_size(size: Dim, symbols: dict[str, ir.Value]) -> ir.Value:
 
 
 def _emit_operation(name: str, left: ir.Value, right: ir.Value) -> ir.Value:
+    """Emits an operation of `graph.sizes.evaluate`."""
     if name == "%":  # the sign of the divisor, as in Python
         return arith.subi(left, arith.muli(arith.floordivsi(left, right), right))
-    functions = {
+    builders = {
         "+": arith.addi, "*": arith.muli, "//": arith.floordivsi, "max": arith.maxsi, "min": arith.minsi,
     }  # fmt: skip
-    return functions[name](left, right)
+    return builders[name](left, right)
 
 
 def split_sizes(sizes: Sequence[Dim | ir.Value]) -> tuple[list[ir.Value], list[int]]:

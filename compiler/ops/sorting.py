@@ -66,6 +66,7 @@ class KeyedRows:
     dtype: TensorDType
 
     def get(self, row: ir.Value, i: ir.Value) -> tuple[Scalar, Scalar]:
+        """Returns the key in column `i` of a row, and its original index."""
         return element(self.keys, [row, i], self.dtype), element(self.indices, [row, i], TensorDType.Int64)
 
 
@@ -105,6 +106,7 @@ def _merge_pass_pairs(length: Extent) -> Extent:
     """Returns the number of pairs of merge passes for a row of `length`: half of log2(length), rounded up."""
     if isinstance(length, int):
         return (max(length - 1, 0).bit_length() + 1) // 2
+    # The bit length of `length - 1` is 64 minus the number of its leading zeros.
     last = arith.subi(arith.maxui(position(length), position(1)), position(1))
     bits_plus_one = arith.subi(
         position(65), arith.index_cast(ir.IndexType.get(), math.ctlz(index_to_scalar(last).value))
@@ -138,6 +140,7 @@ def _merge_runs(
             (x, i), (y, j) = (source.get(source_row, _clamp(p, length)) for p in (left, right))
             left_is_empty = Scalar(arith.cmpi(arith.CmpIPredicate.uge, left, middle), TensorDType.Bool)
             right_has_more = Scalar(arith.cmpi(arith.CmpIPredicate.ult, right, end), TensorDType.Bool)
+            # Of equal keys, the left one comes first, so the sort is stable.
             from_right = (left_is_empty | order(y, x)) & right_has_more
             entry = [s.select(from_right, b, a) for a, b in ((x, y), (i, j))]
             right_step = arith.index_castui(ir.IndexType.get(), from_right.value)
@@ -268,16 +271,16 @@ def topk(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
             selection.sort(buffer, count - 1)
 
     order = descending if argument(node, 3, "largest", True) else ascending
-    top_first = (
-        apply_to_rows(keys, dtype, order, select_top)
-        if count and length
-        else KeyedRows(keys, _indices(shape_of(keys)), dtype)
-    )
+    if count and length:
+        top_first = apply_to_rows(keys, dtype, order, select_top)
+    else:
+        top_first = KeyedRows(keys, _indices(shape_of(keys)), dtype)
     return _restore_shapes(node, _columns(top_first, 0, count), permutation)
 
 
 @lowering("KthvalueOp")
 def kthvalue(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
+    """Returns the k-th smallest key of each row, where `k` counts from 1, and its index."""
     keys, _, dtype = _rows_of(node, symbol_table, argument(node, 2, "dim", -1))
     k, length = node.args[1] - 1, _static_length(keys)
     selected = apply_to_rows(keys, dtype, ascending, lambda buffer: selection.quick_select(buffer, k, length))

@@ -1,4 +1,8 @@
-"""Builders of tensor ops that lowerings share: `linalg` ops, reshapes and slices."""
+"""Builders of tensor ops that lowerings share: `linalg` ops, reshapes and slices.
+
+Each returns a tensor, whose shape it records if it has symbolic sizes. Element types (`dtype`) are those of the graph,
+because MLIR's types lack the signedness of integers.
+"""
 
 from __future__ import annotations
 
@@ -58,6 +62,7 @@ def affine_map(rank: int, dims: Sequence[DimIndex]) -> ir.AffineMap:
 
 
 def _expression(dim: DimIndex) -> ir.AffineExpr:
+    """Returns the index of a dim as an affine expression of the loops' indices."""
     if dim is None:
         return ir.AffineConstantExpr.get(0)
     if isinstance(dim, WindowDim):
@@ -88,9 +93,11 @@ def generic(
     inputs: Sequence[ir.Value], dims: Sequence[Sequence[DimIndex]], outs: Sequence[ir.Value],
     out_dims: Sequence[Sequence[DimIndex]], iterators: Sequence[str], body: Callable[..., Sequence[ir.Value]],
 ) -> list[ir.Value]:  # fmt: skip
-    """Emits a `linalg.generic` whose operands have the indexing `dims` and `out_dims`; returns its results.
+    """Emits a `linalg.generic`; returns its results, one for each of `outs`.
 
-    `body` takes one MLIR scalar per operand and returns one per result.
+    `iterators` has the kind of each loop, `PARALLEL` or `REDUCTION`. `dims[i]` says how the loops index the dims of
+    `inputs[i]`, and `out_dims[i]` those of `outs[i]`. `body` takes one MLIR scalar per operand, inputs first, and
+    returns one per result.
     """
     rank = len(iterators)
     maps = [ir.AffineMapAttr.get(affine_map(rank, d)) for d in (*dims, *out_dims)]
@@ -127,9 +134,10 @@ def reduce(
     inputs: Sequence[tuple[ir.Value, TensorDType]], shape: Sequence[Dim], axes: Sequence[int], keep: bool,
     initial: bool | int | float, dtype: TensorDType, body: Callable[..., Scalar],
 ) -> ir.Value:  # fmt: skip
-    """Reduces the inputs, broadcast to `shape`, over the dims `axes`, by `body(*elements, accumulated)` from `initial`.
+    """Reduces the inputs, broadcast to `shape`, over the dims `axes`.
 
-    `dtype` is the element type of the result. With `keep`, the reduced dims remain as unit dims.
+    `initial` is the first accumulated value, and `body(*elements, accumulated)` returns the next one. `dtype` is the
+    element type of the result. With `keep`, the reduced dims remain as unit dims.
     """
     if any(shape[i] == 1 for i in axes):
         return _reduce_without_unit_dims(inputs, shape, axes, keep, initial, dtype, body)
@@ -175,6 +183,7 @@ def contract(
     The sums are added to the tensor `start`, by default zeros. The operands are extended to `dtype`; integers are
     zero-extended if `unsigned` is true for the operand, else sign-extended.
     """
+    # One loop per letter: first those of the result, then those that are summed over.
     letters = out_dims + "".join(dict.fromkeys(c for c in a_dims + b_dims if c not in out_dims))
     sizes = dict(zip(a_dims, shape_of(a), strict=True)) | dict(zip(b_dims, shape_of(b), strict=True))
     dims = [[letters.index(c) for c in dims] for dims in (a_dims, b_dims, out_dims)]
@@ -291,7 +300,7 @@ def slice_of(
 ) -> ir.Value:  # fmt: skip
     """Extracts a slice as a tensor of `shape`, in which unit dims of the slice may be left out.
 
-    Offsets and strides are numbers, symbolic sizes, or values of type index.
+    Offsets and strides are numbers, symbolic sizes, or values of type index. `dtype` is the element type.
     """
     result_type = tensor_type(shape, dtype)
     return record_shape(tensor.extract_slice(result_type, value, *_slice_operands(offsets, sizes, strides)), shape)

@@ -15,7 +15,6 @@ from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar
-from buddy.compiler.ops.sums import accumulate_taps
 from buddy.compiler.ops.utils import SymbolTable, argument, value_of
 
 ops_registry = Registry()
@@ -34,7 +33,10 @@ def insert_spaced(
         return value
     # The elements of `value` that fit into the result have the indices `firsts` to `ends` - 1.
     firsts = [largest(0, -(offset // step)) for offset, step in zip(offsets, steps, strict=True)]
-    ends = [smallest(n, -((o - size) // s)) for n, o, size, s in zip(old, offsets, shape, steps, strict=True)]
+    ends = [
+        smallest(old_size, -((offset - size) // step))
+        for old_size, offset, size, step in zip(old, offsets, shape, steps, strict=True)
+    ]
     counts = [largest(end - start, 0) for start, end in zip(firsts, ends, strict=True)]
     out = st.filled(fill, shape, dtype)
     if 0 in counts:
@@ -65,10 +67,11 @@ def replication_pad_backward(node: Op, symbol_table: SymbolTable) -> ir.Value:
     before, sizes = pads[-2::-2], meta.shape[-spatial:]
 
     def nearest(indices: Sequence[ir.Value]) -> list[tuple[list[Scalar], None]]:
+        """Returns the nearest element of the tensor without padding, as `Taps`."""
         positions = (loops.index_to_scalar(i) - pad for i, pad in zip(indices[1:], before, strict=True))
         return [([s.minimum(s.maximum(p, 0), size - 1) for p, size in zip(positions, sizes, strict=True)], None)]
 
-    return accumulate_taps(value_of(node.args[0], symbol_table), meta.dtype, meta.shape, spatial, nearest)
+    return loops.accumulate_taps(value_of(node.args[0], symbol_table), meta.dtype, meta.shape, spatial, nearest)
 
 
 @dataclass(frozen=True)
@@ -111,9 +114,13 @@ def pad_for_window(
     """Returns `value` with its last dims padded by `fill`, as far as windows at `outputs` positions per dim read."""
     shape, spatial = st.shape_of(value), len(window.size)
     leading_sizes, sizes = list(shape[:-spatial]), shape[-spatial:]
-    padded = [largest(r, p + n) for r, p, n in zip(window.padded_sizes(outputs), window.padding, sizes, strict=True)]
+    # Elements behind the last window stay, so that no slice is needed.
+    padded_sizes = [
+        largest(read_size, before + size)
+        for read_size, before, size in zip(window.padded_sizes(outputs), window.padding, sizes, strict=True)
+    ]
     offsets = [0] * len(leading_sizes) + list(window.padding)
-    return insert_spaced(value, offsets, [1] * len(shape), [*leading_sizes, *padded], fill, dtype)
+    return insert_spaced(value, offsets, [1] * len(shape), [*leading_sizes, *padded_sizes], fill, dtype)
 
 
 def per_dim(values: Sequence[int] | int | None, count: int, default: Sequence[int] = ()) -> tuple[int, ...]:
@@ -127,7 +134,10 @@ def per_dim(values: Sequence[int] | int | None, count: int, default: Sequence[in
 
 
 def pool_window(node: Op, first: int = 1) -> SlidingWindow:
-    """Returns the window of a pool: kernel size, stride (default: kernel size), padding, from argument `first` on."""
+    """Returns the window of a pool, whose arguments from `first` on are kernel size, stride, padding, and dilation.
+
+    The stride is by default the kernel size. Only max pools have a dilation.
+    """
     count = spatial_dims(node)
     size = per_dim(node.args[first], count)
     stride = per_dim(argument(node, first + 1, "stride"), count, size)

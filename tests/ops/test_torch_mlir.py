@@ -128,11 +128,11 @@ def test_a_process_that_was_killed_is_replaced_and_one_that_is_silent_is_remembe
         compiled_graph._compile_and_store(line.program.graph, recipe, backend.BackendSettings(), None)
         assert program_cache.find_program(line.program.graph, recipe) is None
         patch.setattr(separate_process, "TIMEOUT_SECONDS", 60.0)
-        (text,) = separate_process._torch_mlir[0]._cache
+        (text,) = separate_process._processes[0]._cache
         with pytest.raises(TransientLoweringError, match="took more than 0 s"):
             separate_process.lower_text(text)
     separate_process.lower_text(LIVES)
-    worker = separate_process._torch_mlir[0]._worker
+    worker = separate_process._processes[0]._worker
     assert worker is not None
     worker.kill()
     assert "linalg.generic" in separate_process.lower_text(text)

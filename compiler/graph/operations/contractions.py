@@ -16,20 +16,25 @@ class IntMatmulOp(Op):
 class IntegerProductOp(Op):
     """Multiplies dequantised matrices of 8-bit integers: `(a - a_zero) (b - b_zero) * (a_scale * b_scale) + addend`.
 
-    The scale and the zero point of `b` are numbers, or have an element for each column. Sums have 32 bits.
+    The arguments are a, b, addend, a_scale, a_zero, b_scale, b_zero, b_scales, b_zeros. The last two are `None`, or
+    replace the numbers `b_scale` and `b_zero` by an element for each column. Sums have 32 bits.
     """
 
     targets = ("buddy.integer_product.default",)
 
 
 class IntegerConvolutionOp(Op):
-    """Convolves dequantised tensors of 8-bit integers, with scales as `IntegerProductOp`, per output channel."""
+    """Convolves dequantised tensors of 8-bit integers.
+
+    The arguments are x, weight, bias, stride, padding, dilation, groups, and the scales and zero points as in
+    `IntegerProductOp`, with an element for each output channel instead of each column.
+    """
 
     targets = ("buddy.integer_convolution.default",)
 
 
 class Int4MatmulOp(Op):
-    """Multiplies rows by the transpose of 4-bit weights, which have a scale for each group along K."""
+    """Multiplies rows [m, k] by the transpose of 4-bit weights [n, k], which have a scale for each group along k."""
 
     targets = ("buddy.int4_mm.default",)
 
@@ -161,7 +166,7 @@ class HouseholderFactorOp(MatrixOp):
 
 
 class ReflectOp(MatrixOp):
-    """A product with the reflectors of `HouseholderFactorOp`."""
+    """A product with the orthogonal matrix that the reflectors of `HouseholderFactorOp` form: LAPACK's `ormqr`."""
 
     targets = ("ormqr.default",)
 

@@ -20,7 +20,7 @@ OBSERVE_TARGET = "buddy.observe.default"
 class ObserveOp(Op):
     """Passes its only argument to the observer of the run, if the run has one; has no result.
 
-    Calls come in graph order, so the n-th call belongs to the n-th observed node.
+    A run calls the observer in graph order, so the n-th call belongs to the n-th observed node.
     """
 
     has_effect = True
@@ -72,6 +72,6 @@ class ImportedOp(Op):
 
 
 class ImportedResultOp(Op):
-    """A result of an imported MLIR module, or a buffer that the module writes to."""
+    """A result of an imported MLIR module, or a buffer that the module writes to, as a node."""
 
     only_eager = ImportedOp.only_eager

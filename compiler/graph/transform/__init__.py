@@ -48,6 +48,7 @@ __all__ = [
     "transforms",
 ]
 
+# In a valid order to run them.
 _BUILT_IN_PASSES: tuple[Transform, ...] = (
     drop_identities,
     slice_parts,
@@ -63,6 +64,7 @@ _BUILT_IN_PASSES: tuple[Transform, ...] = (
     simply_fuse,
     observe,
 )
+# The passes that `graph_pass` has registered, by name.
 _PLUGIN_PASSES: dict[str, Transform] = {}
 
 
@@ -71,7 +73,7 @@ def graph_pass(transform: Transform) -> Transform:
 
     Raises `BuddyError` if other code has registered the name.
     """
-    name = _name(transform)
+    name = _recipe_name(transform)
     check_registration("graph pass", name, transforms().get(name), transform)
     _PLUGIN_PASSES[name] = transform
     return transform
@@ -79,16 +81,19 @@ def graph_pass(transform: Transform) -> Transform:
 
 def transforms() -> dict[str, Transform]:
     """Returns the graph passes by name, in a valid order to run them; those of plug-ins are last."""
-    return {**{_name(transform): transform for transform in _BUILT_IN_PASSES}, **_PLUGIN_PASSES}
+    return {**{_recipe_name(transform): transform for transform in _BUILT_IN_PASSES}, **_PLUGIN_PASSES}
 
 
-def _name(transform: Transform) -> str:
+def _recipe_name(transform: Transform) -> str:
     """Returns the name of a graph pass in recipes."""
     return transform.__name__.replace("_", "-")
 
 
 def options_of(transform: Transform) -> dict[str, OptionValue]:
-    """Returns a graph pass's options with their defaults."""
+    """Returns a graph pass's options, by their names in recipes, with the defaults.
+
+    Options are the parameters after the graph, with `-` for `_`.
+    """
     _graph, *options = signature(transform).parameters.values()
     return {parameter.name.replace("_", "-"): parameter.default for parameter in options}
 

@@ -43,7 +43,10 @@ class _MismatchError(Exception):
 
 @dataclass(frozen=True)
 class _Pattern:
-    """The nodes of an attention: product `scores` computes q kᵀ, product `result` multiplies the softmax by v."""
+    """The nodes of an attention: product `scores` computes q kᵀ, product `result` multiplies the softmax by v.
+
+    The operand of the softmax is `scale * scores + mask`.
+    """
 
     softmax: Op
     scores: Op
@@ -214,6 +217,9 @@ def _insert(graph: Graph, before: Op, cls: type[Op], source: Op, argument: list[
     return node
 
 
+# ---- graph passes ----------------------------------------------------------------------------------------------------
+
+
 # The torch op that runs a fused node in eager.
 TARGET = "scaled_dot_product_attention.default"
 _DYNAMIC_SHAPE_REASON = "its shape is dynamic, and blocks of keys need a static shape"
@@ -233,12 +239,10 @@ def flash_attention_prefill(graph: Graph) -> list[Note]:
                 _fuse(graph, node, FlashAttentionForCpuPrefillOp, node.args[:3], enable_gqa=enable_gqa)
             notes.append(Note(node.stable, f"left: {reason}" if reason else "processes its keys in blocks"))
         elif isinstance(node, SoftmaxOp):
-            is_static = not is_dynamic(node.tensor_meta.shape)
-            notes.append(
-                fuse_softmax_attention(graph, node, TARGET)
-                if is_static
-                else Note(node.stable, f"left: {_DYNAMIC_SHAPE_REASON}")
-            )
+            if is_dynamic(node.tensor_meta.shape):
+                notes.append(Note(node.stable, f"left: {_DYNAMIC_SHAPE_REASON}"))
+            else:
+                notes.append(fuse_softmax_attention(graph, node, TARGET))
     graph.drop_unused()
     return notes
 
@@ -309,15 +313,15 @@ def _repeated_source(node: Op) -> Op | None:
     expand = _skip_copies(view.args[0])
     if not isinstance(expand, ExpandOp):
         return None
-    narrow = _skip_copies(expand.args[0])
-    if not isinstance(narrow, (UnsqueezeOp, ViewOp, ReshapeOp)):
+    unsqueeze = _skip_copies(expand.args[0])
+    if not isinstance(unsqueeze, (UnsqueezeOp, ViewOp, ReshapeOp)):
         return None
-    source = narrow.args[0]
+    source = unsqueeze.args[0]
     batch, groups, *rest = source.tensor_meta.shape
     times = shape[1] // groups if groups else 0
     is_repetition = (
         (batch, groups * times, *rest) == shape
-        and narrow.tensor_meta.shape == (batch, groups, 1, *rest)
+        and unsqueeze.tensor_meta.shape == (batch, groups, 1, *rest)
         and expand.tensor_meta.shape == (batch, groups, times, *rest)
     )
     return source if is_repetition else None

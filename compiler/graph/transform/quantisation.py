@@ -51,8 +51,8 @@ from buddy.compiler.graph.types import TensorDType, TensorMeta
 _RANGES = {TensorDType.Int8: (-128, 127), TensorDType.UInt8: (0, 255)}
 # The largest sum that 32 bits hold.
 _MAX_SUM = 2**31 - 1
-_ASSERT = "_assert_async.msg"
-_CHANGED = (
+_ASSERT_TARGET = "_assert_async.msg"
+_ZEROS_CHANGED_MESSAGE = (
     "zero points of quantised weights were 0 when the program was captured, and have changed; call "
     "torch.compiler.reset() and compile it again"
 )
@@ -164,11 +164,11 @@ def _dequantised(node: Any) -> _Dequantised | None:
     if isinstance(node, (ReluOp, MaxPool2dOp, *_VIEWS)):
         return _step(node, node.args[0])
     if isinstance(node, _TRANSPOSES):
-        moved = _dequantised(node.args[0])
-        if moved is None:
+        operand = _dequantised(node.args[0])
+        if operand is None:
             return None
-        axis = None if moved.axis is None else permutation_of(node).index(moved.axis)
-        return replace(moved, source=_Step(node, (moved,)), axis=axis)
+        axis = None if operand.axis is None else permutation_of(node).index(operand.axis)
+        return replace(operand, source=_Step(node, (operand,)), axis=axis)
     if isinstance(node, CatOp):
         parts = [_dequantised(part) for part in node.args[0]]
         first = parts[0]
@@ -186,28 +186,28 @@ def _step(node: Op, operand: Op) -> _Dequantised | None:
 
 def _dequantisation(node: Op) -> _Dequantised | None:
     """Returns the operands of `(q - zero) * scale`, which `node` computes; `None` if it computes something else."""
-    difference, scale = node.args[:2]
+    integers, scale = node.args[:2]
     zero: Any = 0
-    if isinstance(difference, SubOp) and not difference.kwargs:
-        difference, zero = difference.args[:2]
-    while isinstance(difference, ConvertElementTypeOp) and difference.tensor_meta.dtype not in _RANGES:
-        difference = difference.args[0]
-    if not isinstance(difference, Op) or difference.multiple or difference.tensor_meta.dtype not in _RANGES:
+    if isinstance(integers, SubOp) and not integers.kwargs:
+        integers, zero = integers.args[:2]
+    while isinstance(integers, ConvertElementTypeOp) and integers.tensor_meta.dtype not in _RANGES:
+        integers = integers.args[0]
+    if not isinstance(integers, Op) or integers.multiple or integers.tensor_meta.dtype not in _RANGES:
         return None
-    shape, dtype = difference.tensor_meta.shape, difference.tensor_meta.dtype
+    shape, dtype = integers.tensor_meta.shape, integers.tensor_meta.dtype
     if shape != node.tensor_meta.shape:
         return None
     if isinstance(zero, Op) and zero.tensor_meta.dtype.is_float:
-        raise _MismatchError(f"the zero points of {difference} are floats")
+        raise _MismatchError(f"the zero points of {integers} are floats")
     if isinstance(zero, float):
-        raise _MismatchError(f"the zero point of {difference} is the float {zero}")
+        raise _MismatchError(f"the zero point of {integers} is the float {zero}")
     (scale, scale_axis), (zero, zero_axis) = _parameter(scale, shape), _parameter(zero, shape)
     if isinstance(scale, int):
         scale = float(scale)
     axes = {axis for axis in (scale_axis, zero_axis) if axis is not None}
     if len(axes) > 1:
-        raise _MismatchError(f"the scales and the zero points of {difference} are along different dims")
-    return _Dequantised(difference, dtype, scale, zero, next(iter(axes), None))
+        raise _MismatchError(f"the scales and the zero points of {integers} are along different dims")
+    return _Dequantised(integers, dtype, scale, zero, next(iter(axes), None))
 
 
 def _parameter(value: Any, shape: Sequence[Any]) -> tuple[Any, int | None]:
@@ -237,9 +237,10 @@ def _parameter(value: Any, shape: Sequence[Any]) -> tuple[Any, int | None]:
 
 @dataclass
 class _Rewriting:
-    """Rewrites one graph. `integers` has the nodes on integers that were inserted, by the op that they repeat.
+    """Rewrites one graph.
 
-    `zeros` are the zero points of weights that were all 0 when the graph was captured, on which products rely.
+    `integers` has the inserted nodes on integers, by the op that they repeat and their operands. `zeros` are the zero
+    points of weights that were all 0 when the graph was captured, on which products rely.
     """
 
     graph: Graph
@@ -275,11 +276,11 @@ class _Rewriting:
 
     def rewrite_product(self, node: Op) -> list[Note]:
         """Replaces a product of dequantised integers; a product that has only one such operand is left."""
-        emit = _PRODUCTS.get(type(node))
-        if emit is None or node.tensor_meta.dtype is not TensorDType.Float32:
+        rewrite = _PRODUCTS.get(type(node))
+        if rewrite is None or node.tensor_meta.dtype is not TensorDType.Float32:
             return []
         try:
-            text = emit(self, node)
+            text = rewrite(self, node)
         except _MismatchError as reason:
             text = f"left: {reason}"
         return [Note(node.stable, text)] if text else []
@@ -366,7 +367,9 @@ class _Rewriting:
             joined = new_op(CatOp, self._name("zero_points"), "cat.default", [zeros, 0], [whole])
             any_set = new_op(AnyOp, self._name("any_zero_point"), "any.default", [joined], [flag])
             are_zero = new_op(LogicalNotOp, self._name("no_zero_point"), "logical_not.default", [any_set], [flag])
-            assertion = new_op(AssertOp, self._name("assert_zeros"), _ASSERT, [are_zero, _CHANGED], [None])
+            assertion = new_op(
+                AssertOp, self._name("assert_zeros"), _ASSERT_TARGET, [are_zero, _ZEROS_CHANGED_MESSAGE], [None]
+            )
             self.graph.insert_before(before, joined, any_set, are_zero, assertion)
 
     # ---- integers ----
@@ -374,7 +377,7 @@ class _Rewriting:
     def _integers(self, tensor: _Dequantised, before: Op) -> Op:
         """Returns the node of the integers of `tensor`; new nodes are inserted before `before`."""
         if isinstance(tensor.source, Op):
-            return _moved_from(tensor.source)
+            return _skip_identities(tensor.source)
         node, sources = tensor.source.node, tensor.source.sources
         operands = [self._integers(source, before) for source in sources]
         key = (node, *operands)
@@ -411,11 +414,8 @@ class _Rewriting:
     ) -> Op:  # fmt: skip
         """Inserts a node of class `cls` before node `before`, at the location of `node`."""
         new = new_op(cls, self._name(f"{node.name}_integers"), target, arguments, [TensorMeta(tuple(shape), dtype)])
-        new.schema, new.module, new.location = (
-            node.schema if target == node.target else None,
-            node.module,
-            node.location,
-        )
+        new.schema = node.schema if target == node.target else None
+        new.module, new.location = node.module, node.location
         self.graph.insert_before(before, new)
         return new
 
@@ -423,6 +423,7 @@ class _Rewriting:
         return fresh_name(self.graph, base)
 
 
+# The method of `_Rewriting` that rewrites a product of each op class.
 _PRODUCTS: dict[type[Op], Callable[[_Rewriting, Op], str]] = {
     Conv2dOp: _Rewriting.convolution,
     MatmulOp: _Rewriting.product,
@@ -436,8 +437,8 @@ def _is_identity(node: Op) -> bool:
     return isinstance(node, _TRANSPOSES) and permutation_of(node) == list(range(len(node.tensor_meta.shape)))
 
 
-def _moved_from(integers: Op) -> Op:
-    """Returns the node whose result `integers` is, past transposes that move no dim.
+def _skip_identities(integers: Op) -> Op:
+    """Returns the node whose result `integers` is, without the transposes after it that move no dim.
 
     A weight that is quantised per channel along its first dim has one: PyTorch's decomposition moves the channels to
     the front first.

@@ -49,6 +49,9 @@ def bypass_getitems(graph: Graph, node: Op) -> None:
             graph.replace_argument(reader, getitem, node)
 
 
+# ---- graph passes and their results ----------------------------------------------------------------------------------
+
+
 class TransformError(BuddyError):
     """A graph pass is unknown, or rejects the graph or its options; the message has the reason."""
 
@@ -63,6 +66,8 @@ class Note(NamedTuple):
 # A graph pass rewrites the graph in place. Options are keyword arguments with defaults.
 Transform = Callable[..., list[Note] | None]
 
+
+# ---- observers -------------------------------------------------------------------------------------------------------
 
 # The option of `observe` for all nodes that can be observed.
 ALL_NODES = "*"

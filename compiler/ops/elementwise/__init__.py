@@ -1,4 +1,11 @@
-"""Lowers element-wise ops, written as expressions on one element; the builder adds broadcasting and type promotion."""
+"""Lowers element-wise ops, written as expressions on one element; the builder adds broadcasting and type promotion.
+
+A lowering is an expression on `Scalar`s that the decorator `elementwise` registers, such as
+
+    @elementwise("AddOp")
+    def add(x: Scalar, y: Operand) -> Scalar:
+        return x + y
+"""
 
 from __future__ import annotations
 

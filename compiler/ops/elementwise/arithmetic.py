@@ -18,12 +18,14 @@ def add(x: Scalar, y: Operand, alpha: float = 1) -> Scalar:
 
 @elementwise("SubOp", narrow=True)
 def sub(x: Scalar, y: Operand, alpha: float = 1) -> Scalar:
+    """Returns `x - alpha * y`, with operands rounded as in `add`."""
     left, right = rounded_operands(x, y)
     return left - _scale(right, alpha, x.dtype)
 
 
 @elementwise("RsubOp", narrow=True)
 def rsub(x: Scalar, y: Operand, alpha: float = 1) -> Scalar:
+    """Returns `y - alpha * x`, with operands rounded as in `add`."""
     left, right = rounded_operands(x, y)
     return right - _scale(left, alpha, x.dtype)
 
@@ -168,7 +170,10 @@ def trunc(x: Scalar) -> Scalar:
 
 @elementwise("HypotOp", compute_type=TensorDType.Float64)
 def hypot(x: Scalar, y: Operand) -> Scalar:
-    """Returns sqrt(x² + y²), scaled by a power of two if a square would overflow or underflow."""
+    """Returns sqrt(x² + y²), computed on scaled operands if a square would overflow or underflow.
+
+    The factor is a power of two, so scaling is exact.
+    """
     a, b = s.absolute(x), s.absolute(x.like(y))
     larger = s.fmax(a, b)
     scale = s.select(larger > 2.0**500, x.like(2.0**-600), s.select(larger < 2.0**-500, x.like(2.0**600), x.like(1)))

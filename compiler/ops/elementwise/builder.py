@@ -33,8 +33,9 @@ def elementwise(
 
     The expression gets a `Scalar` for each tensor argument and Python values for the others. Elements are first cast to
     the result's element type or, with `among_operands`, to the type that the operands promote to (as in comparisons).
-    Elements of the arguments at the positions `uncast` keep their type. 16-bit floats are computed in f32, except with
-    `narrow`: then the expression casts them. If `compute_type` is not `None`, all computation is in this type.
+    Elements of the arguments at the positions `uncast` keep their type. 16-bit floats are computed in f32. With
+    `narrow`, the expression gets them in 16 bits, and widens them itself, so that it can round intermediate results as
+    eager does. If `compute_type` is not `None`, all computation is in this type.
     """
 
     def decorate(body: Callable[..., Scalar]) -> Callable[..., Scalar]:
@@ -67,8 +68,8 @@ def lower_expression(
     """
     meta = node.metas[result]
     assert meta is not None
-    compute = promoted_type(node.args) if among_operands else meta.dtype
-    compute = compute_type or (compute if narrow else COMPUTE_TYPES.get(compute, compute))
+    common_type = promoted_type(node.args) if among_operands else meta.dtype
+    compute = compute_type or (common_type if narrow else COMPUTE_TYPES.get(common_type, common_type))
     keywords = expression_keywords(node, inspect.signature(body).parameters)
     positions = [i for i, arg in enumerate(node.args) if isinstance(arg, Op)]
     inputs = [(value_of(node.args[i], symbol_table), node.args[i].tensor_meta.dtype) for i in positions]
@@ -79,7 +80,9 @@ def lower_expression(
             # Eager first converts tensors to the result's type, which may round them, but neither numbers nor
             # zero-dimensional tensors.
             is_rounded = not among_operands and compute_type is None and bool(node.args[i].tensor_meta.shape)
-            arguments[i] = x if i in uncast else cast(cast(x, meta.dtype) if is_rounded else x, compute)
+            if i not in uncast:
+                x = cast(cast(x, meta.dtype) if is_rounded else x, compute)
+            arguments[i] = x
         if 0 not in uncast and not isinstance(arguments[0], Scalar):
             arguments[0] = as_scalar(arguments[0], compute)
         return cast(body(*arguments, **keywords), meta.dtype)
@@ -92,7 +95,7 @@ _RESULT_ARGUMENTS = frozenset({"dtype", "layout", "device", "pin_memory", "memor
 
 
 def expression_keywords(node: Op, parameters: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
-    """Returns the node's keyword arguments that an expression with these parameters takes.
+    """Returns the node's keyword arguments that an expression with these `parameters` takes.
 
     Raises `LoweringError` for any other keyword argument that does not only describe the result, and for too many
     positional arguments.
@@ -138,7 +141,8 @@ def promoted_type(arguments: Sequence[object]) -> TensorDType:
     metas = [arg.tensor_meta for arg in arguments if isinstance(arg, Op)]
     numbers = [_number_type(arg) for arg in arguments if isinstance(arg, (bool, int, float))]
     result: TensorDType | None = None
-    for types in ([m.dtype for m in metas if m.shape], [m.dtype for m in metas if not m.shape], numbers):
+    with_dims, zero_dimensional = [m.dtype for m in metas if m.shape], [m.dtype for m in metas if not m.shape]
+    for types in (with_dims, zero_dimensional, numbers):
         widest = _widest(types)
         if widest is not None and (result is None or _category(widest) > _category(result)):
             result = widest
@@ -153,6 +157,7 @@ def _number_type(value: bool | int | float) -> TensorDType:
 
 
 def _category(dtype: TensorDType) -> int:
+    """Returns 2 for floats, 1 for integers, 0 for bool."""
     return 2 if dtype.is_float else 1 if dtype.is_integer else 0
 
 

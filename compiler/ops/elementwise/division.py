@@ -20,7 +20,7 @@ from buddy.compiler.ops.scalar import Operand, Scalar, cast
 from buddy.compiler.ops.utils import SymbolTable, argument, value_of
 
 
-def div(x: Scalar, y: Operand, rounding_mode: str | None = "floor") -> Scalar:
+def divide_rounded(x: Scalar, y: Operand, rounding_mode: str | None = "floor") -> Scalar:
     """Divides with a rounding mode; the default `floor` is for `floor_divide`, which has no such argument.
 
     For 16-bit floats, eager rounds a tensor divisor to their type, but not a number; it also rounds the quotient by a
@@ -44,7 +44,7 @@ def div_with_rounding(node: Op, symbol_table: SymbolTable) -> ir.Value:
     """Lowers a division; like a number, a zero-dimensional divisor is not rounded to the result's type."""
     divisor = argument(node, 1, "other")
     is_uncast = isinstance(divisor, Op) and not divisor.tensor_meta.shape and bool(node.tensor_meta.shape)
-    return lower_expression(node, symbol_table, div, uncast=(1,) if is_uncast else (), narrow=True)
+    return lower_expression(node, symbol_table, divide_rounded, uncast=(1,) if is_uncast else (), narrow=True)
 
 
 def _floor_divide(x: Scalar, y: Scalar) -> Scalar:

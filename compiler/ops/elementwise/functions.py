@@ -71,9 +71,9 @@ def hardswish(x: Scalar) -> Scalar:
 
 
 def _divided_by_6(x: Scalar, rounded_to: TensorDType) -> Scalar:
-    """Returns `x / 6`, or, before it is rounded to 16 bits, a product by 1/6, which is several times as fast.
+    """Returns `x / 6`. If the result is then rounded to 16 bits, multiplies by 1/6, which is several times as fast.
 
-    The quotients of both functions above then round to the same number for each argument of 16 bits.
+    After rounding, both functions above return the same as with a division, for each argument of 16 bits.
     """
     return x / 6.0 if x.dtype is rounded_to else x * (1.0 / 6.0)
 

@@ -29,6 +29,8 @@ BOOL = TensorDType.Bool
 
 
 def _register_comparison(name: str, relation: str) -> None:
+    """Registers a lowering of a comparison; `relation` is that of `Scalar.compare`."""
+
     @elementwise(name, among_operands=True, narrow=True)
     def compare(x: Scalar, y: Operand) -> Scalar:
         """Compares two operands; for 16-bit floats, a number is first rounded to their type, as in eager."""
@@ -54,13 +56,14 @@ def isinf(x: Scalar) -> Scalar:
 
 @elementwise("WhereOp", uncast=(0,))
 def where(condition: Scalar, if_true: Operand, if_false: Operand) -> Scalar:
-    typed = if_false if isinstance(if_false, Scalar) else if_true
-    if not isinstance(typed, Scalar):
+    scalar = if_false if isinstance(if_false, Scalar) else if_true
+    if not isinstance(scalar, Scalar):
         return _select_number(condition, if_true, if_false)
-    return s.select(condition, typed.like(if_true), typed.like(if_false))
+    return s.select(condition, scalar.like(if_true), scalar.like(if_false))
 
 
 def _select_number(condition: Scalar, if_true: Operand, if_false: Operand) -> Scalar:
+    """Selects one of two Python numbers, in the type that both promote to."""
     dtype = promoted_type((if_true, if_false))
     return s.select(condition, as_scalar(if_true, dtype), as_scalar(if_false, dtype))
 
@@ -78,7 +81,7 @@ def convert(x: Operand, _dtype: object = None) -> Scalar:
     return as_scalar(x, TensorDType.Float64 if isinstance(x, float) else TensorDType.Int64)
 
 
-_convert = ops_registry["ConvertElementTypeOp"]
+_unclamped_convert = ops_registry["ConvertElementTypeOp"]
 
 
 @ops_registry.lowering("ConvertElementTypeOp")
@@ -89,16 +92,16 @@ def convert_clamped(node: Op, symbol_table: SymbolTable) -> Results:
     """
     clamp, meta = node.args[0], node.tensor_meta
     if meta.dtype is not TensorDType.UInt8 or not isinstance(clamp, ClampOp):
-        return _convert(node, symbol_table)
+        return _unclamped_convert(node, symbol_table)
     bounds = [argument(clamp, 1, "min"), argument(clamp, 2, "max")]
     dtype = clamp.tensor_meta.dtype
     if not dtype.is_float or not all(isinstance(x, (int, float)) and abs(x) <= _EXACT_IN_I32 for x in bounds):
-        return _convert(node, symbol_table)
+        return _unclamped_convert(node, symbol_table)
     operand = (value_of(clamp, symbol_table), dtype)
     return pointwise([operand], meta.shape, meta.dtype, lambda x: cast(cast(x, TensorDType.Int32), meta.dtype))
 
 
-# Of this magnitude, all floats that are integers fit into 32 bits.
+# Clamped to this magnitude, floats fit into 32-bit integers, also after their fraction is dropped.
 _EXACT_IN_I32 = 2**30
 
 
@@ -132,25 +135,27 @@ def angle(x: Scalar) -> Scalar:
 def nextafter(x: Scalar, y: Operand) -> Scalar:
     """Returns the next number after `x` towards `y`: adds 1 to the bits, or subtracts 1, as for integers."""
     y = x.like(y)
-    bits, zero = bits_of(x), x.compare("eq", 0)
-    outward = ((x < y) ^ (x < 0)) & (zero ^ True)
-    neighbour = from_bits(s.select(outward, bits + 1, bits - 1), x.dtype)
+    bits, is_zero = bits_of(x), x.compare("eq", 0)
+    is_away_from_zero = ((x < y) ^ (x < 0)) & (is_zero ^ True)
+    neighbour = from_bits(s.select(is_away_from_zero, bits + 1, bits - 1), x.dtype)
     smallest = s.copysign(from_bits(bits.like(1), x.dtype), y)
-    result = s.select(x.compare("eq", y), y, s.select(zero, smallest, neighbour))
+    result = s.select(x.compare("eq", y), y, s.select(is_zero, smallest, neighbour))
     return s.select(x.compare("ne", x) | y.compare("ne", y), x + y, result)
 
 
 def _mantissa_and_exponent(x: Scalar) -> tuple[Scalar, Scalar]:
     """Returns `(m, n)` with x = m 2^n and |m| in [1/2, 1); m is x for zeros, infinities and NaN."""
-    mantissa = _MANTISSA_BITS[x.dtype]
-    bias = (1 << (bits_of(x).value.type.width - mantissa - 2)) - 1
+    mantissa_width = _MANTISSA_BITS[x.dtype]
+    bias = (1 << (bits_of(x).value.type.width - mantissa_width - 2)) - 1
+    # A subnormal number is first multiplied by a power of two that makes it normal.
     is_subnormal = s.absolute(x) < 2.0 ** (1 - bias)
-    bits = bits_of(s.select(is_subnormal, x * 2.0 ** (mantissa + 2), x))
+    bits = bits_of(s.select(is_subnormal, x * 2.0 ** (mantissa_width + 2), x))
     exponent_mask = bits.like(2 * bias + 1)
-    exponent = integers.shift_right(bits, mantissa) & exponent_mask
-    mantissa_bits = (bits & (-1 ^ ((2 * bias + 1) << mantissa))) | ((bias - 1) << mantissa)
+    exponent = integers.shift_right(bits, mantissa_width) & exponent_mask
+    # The exponent `bias - 1` is that of numbers in [1/2, 1).
+    mantissa_bits = (bits & (-1 ^ ((2 * bias + 1) << mantissa_width))) | ((bias - 1) << mantissa_width)
     is_special = x.compare("eq", 0) | exponent.compare("eq", 2 * bias + 1)
-    scaling = s.select(is_subnormal, bits.like(mantissa + 2), bits.like(0))
+    scaling = s.select(is_subnormal, bits.like(mantissa_width + 2), bits.like(0))
     exponent = s.select(is_special, bits.like(0), exponent - scaling - (bias - 1))
     return s.select(is_special, x, from_bits(mantissa_bits, x.dtype)), exponent
 
@@ -183,6 +188,8 @@ def _power_of_two(exponent: Scalar) -> Scalar:
 
 
 def _register_shift(name: str, function: Callable[..., Scalar]) -> None:
+    """Registers a lowering of a shift, which raises `LoweringError` for floats."""
+
     @elementwise(name)
     def shift(x: Scalar, by: Operand) -> Scalar:
         if x.dtype.is_float:

@@ -238,7 +238,6 @@ DEGREE_TYPE = TensorDType.Int64
 # (p[k-1], p[k], x, k) -> p[k+1]: one step of the recurrence.
 Step = Callable[[Scalar, Scalar, Scalar, Scalar], Scalar]
 
-
 # (x, degree) -> (condition, value): a closed form that replaces the recurrence where the condition is true.
 ClosedForm = Callable[[Scalar, Scalar], tuple[Scalar, Scalar]]
 
@@ -256,13 +255,14 @@ def _polynomial(x: Scalar, n: Scalar, first: Scalar, step: Step, *closed_forms: 
     form applies.
     """
     closed_values = [closed_form(x, n) for closed_form in closed_forms]
-    steps, one = n, x.like(1)
+    last_degree = n
     for condition, _ in closed_values:
-        steps = s.select(condition, 0, steps)
+        last_degree = s.select(condition, 0, last_degree)
+    # `p` and `q` are the polynomials of degrees `k - 1` and `k`. The body may use only its arguments.
     _, result, _, _, _ = s.while_loop(
-        (one, first, x, n.like(1), steps),
-        lambda _p, q, _x, k, n: (k < n) & q.compare("eq", q),
-        lambda p, q, x, k, n: (q, step(p, q, x, cast(k, x.dtype)), x, k + 1, n),
+        (x.like(1), first, x, n.like(1), last_degree),
+        lambda _p, q, _x, k, last: (k < last) & q.compare("eq", q),
+        lambda p, q, x, k, last: (q, step(p, q, x, cast(k, x.dtype)), x, k + 1, last),
     )
     result = s.select(n.compare("eq", 0), 1, result)
     for condition, value in closed_values:

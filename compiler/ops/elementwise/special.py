@@ -35,10 +35,11 @@ _BERNOULLI = [Fraction(n, d) for n, d in (
 
 def chebyshev(t: Scalar, coefficients: Sequence[float]) -> Scalar:
     """Evaluates a Chebyshev series by Clenshaw's recurrence."""
-    twice, next_, last = t + t, t.like(coefficients[-1]), t.like(0)
+    # b[k] = c[k] + 2 t b[k+1] - b[k+2], from the last coefficient down.
+    twice_t, b, b_after = t + t, t.like(coefficients[-1]), t.like(0)
     for coefficient in reversed(coefficients[1:-1]):
-        next_, last = s.fma(twice, next_, coefficient - last), next_
-    return s.fma(t, next_, coefficients[0] - last)
+        b, b_after = s.fma(twice_t, b, coefficient - b_after), b
+    return s.fma(t, b, coefficients[0] - b_after)
 
 
 def _special(name: str) -> Callable[[Callable[..., Scalar]], Callable[..., Scalar]]:
@@ -119,10 +120,10 @@ def _log_gamma_from_half(x: Scalar) -> Scalar:
 @_special("LgammaOp")
 def lgamma(x: Scalar) -> Scalar:
     """Returns log(|Γ(x)|), by reflection below 1/2; error 1e-14, which is the absolute error near the zeros."""
-    low = x < 0.5
-    result = _log_gamma_from_half(s.select(low, 1.0 - x, x))
-    reflected = s.absolute(s.sin((x - s.trunc(x)) * pymath.pi))
-    result = s.select(low, pymath.log(pymath.pi) - s.log(reflected) - result, result)
+    is_reflected = x < 0.5
+    result = _log_gamma_from_half(s.select(is_reflected, 1.0 - x, x))
+    sine = s.absolute(s.sin((x - s.trunc(x)) * pymath.pi))
+    result = s.select(is_reflected, pymath.log(pymath.pi) - s.log(sine) - result, result)
     pole = (x <= 0) & s.floor(x).compare("eq", x)
     return s.select(pole | x.compare("eq", _INFINITY), _INFINITY, result)
 
@@ -133,18 +134,18 @@ def digamma(x: Scalar) -> Scalar:
 
     Uses reflection for negative x, the recurrence up to x = 10, and the asymptotic series.
     """
-    low = x < 0
-    y, total = s.select(low, 1.0 - x, x), x.like(0)
+    is_reflected = x < 0
+    y, total = s.select(is_reflected, 1.0 - x, x), x.like(0)
     for _ in range(10):
-        small = y < 10.0
-        total = s.select(small, total - 1.0 / y, total)
-        y = s.select(small, y + 1.0, y)
+        is_small = y < 10.0
+        total = s.select(is_small, total - 1.0 / y, total)
+        y = s.select(is_small, y + 1.0, y)
     square = 1.0 / (y * y)
     tail = square * s.horner(square, [float(b / (2 * k)) for k, b in enumerate(_BERNOULLI[:8], 1)])
     result = total + s.log(y) - 0.5 / y - tail
     fraction = x - s.trunc(x)
-    reflected = pymath.pi / s.tan(fraction * pymath.pi)
-    result = s.select(low, result - s.select(fraction.compare("eq", 0), _NAN, reflected), result)
+    reflection = pymath.pi / s.tan(fraction * pymath.pi)
+    result = s.select(is_reflected, result - s.select(fraction.compare("eq", 0), _NAN, reflection), result)
     return s.select(x.compare("eq", 0), s.copysign(x.like(_INFINITY), -x), result)
 
 
@@ -185,15 +186,15 @@ def _trigamma(x: Scalar) -> Scalar:
 
     Near the poles, eager's f32 result is inaccurate; a more accurate one would differ from it.
     """
-    low = x < 0.5
+    is_reflected = x < 0.5
     sine = s.sin(x * pymath.pi)
-    y, total = s.select(low, 1.0 - x, x), x.like(0)
+    y, total = s.select(is_reflected, 1.0 - x, x), x.like(0)
     for _ in range(6):
         total = total + 1.0 / (y * y)
         y = y + 1.0
     square = 1.0 / (y * y)
     total = total + (1.0 + 0.5 / y + square * s.horner(square, (1 / 6, -1 / 30, 1 / 42))) / y
-    return s.select(low, pymath.pi**2 / (sine * sine) - total, total)
+    return s.select(is_reflected, pymath.pi**2 / (sine * sine) - total, total)
 
 
 @elementwise("PolygammaOp", uncast=(0,))
@@ -210,7 +211,7 @@ def polygamma(order: int, x: Scalar) -> Scalar:
 
 
 def _scaled_i(x: Scalar, near: Sequence[float], far: Sequence[float], odd: bool) -> Scalar:
-    """Returns exp(-|x|) times the modified Bessel function I1(x) if `odd`, otherwise I0(x); error 1e-15.
+    """Returns exp(-|x|) times a modified Bessel function of the first kind: I1(x) if `odd`, else I0(x); error 1e-15.
 
     `near` and `far` are the series for |x| up to 8 and beyond.
     """
@@ -250,9 +251,13 @@ def _series_near(x: Scalar, coefficients: Sequence[float]) -> Scalar:
 
 
 def _asymptotic(x: Scalar, order: int, second_kind: bool) -> Scalar:
-    """Returns Y if `second_kind`, else J, for x >= 8, from an amplitude and a phase; NaN at infinity."""
+    """Returns the Bessel function Y of `order` if `second_kind`, else J, for x >= 8; NaN at infinity.
+
+    Computes it from an amplitude and a phase.
+    """
     large = s.maximum(x, 8.0)
     t = 128.0 / (large * large) - 1.0
+    # P and Q as in the comments of these series.
     p = chebyshev(t, (series.P0_FAR, series.P1_FAR)[order])
     q = chebyshev(t, (series.Q0_FAR, series.Q1_FAR)[order]) / large
     phase = large - (2 * order + 1) * pymath.pi / 4

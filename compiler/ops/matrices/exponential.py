@@ -67,7 +67,10 @@ def update_matrix(p: StackedProblem, name: str, body: Callable[[ir.Value, ir.Val
 
 
 def exponential(p: StackedProblem) -> None:
-    """Computes the exponential of "a" in "sum", which starts as the identity; "term" and "product" are scratch."""
+    """Computes the exponential of "a" in "sum", which starts as the identity; "term" and "product" are scratch.
+
+    Halves the matrix until its norm is at most 1, sums the Taylor series, and squares the sum as often.
+    """
     matrix_norm = infinity_norm(p)
     # False also for NaN. Beyond the limit, 2 to the power of `-halvings` would be subnormal.
     is_scalable = matrix_norm.compare("lt", LARGEST_NORM)

@@ -75,15 +75,17 @@ def reflect(p: StackedProblem, reflectors: str, k: Extent, tau: Scalar, target: 
 def householder_factor(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     """Returns R with the reflectors below the diagonal, and the coefficient tau of each reflector.
 
-    The diagonal of a complex R is real, and `tau` complex, as in LAPACK.
+    Step `k` makes the reflector that maps column `k`, from row `k` on, to a multiple `beta` of the first unit vector,
+    like LAPACK's `larfg`, and applies it to the columns behind. The diagonal of a complex R is real, and `tau` complex,
+    as in LAPACK.
     """
     a, dtype = as_stack(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
     count, rows, columns = stack_shape(a, dtype)
     taus = empty_stack([count, meta_of(node, 1).shape[-1]], dtype)
 
     def step(p: StackedProblem, k: ir.Value) -> None:
-        alpha, below = p["a", k, k], norm(p, "a", plus(k, 1), rows, k)
-        is_reduced = below.compare("eq", 0) & s.imaginary_part(alpha).compare("eq", 0)
+        alpha, norm_below = p["a", k, k], norm(p, "a", plus(k, 1), rows, k)
+        is_reduced = norm_below.compare("eq", 0) & s.imaginary_part(alpha).compare("eq", 0)
         real = s.real_part(alpha)
         beta = s.select(is_reduced, real, -s.copysign(norm(p, "a", k, rows, k), real))
         divisor = s.select(is_reduced, alpha.like(1), alpha - beta)
@@ -105,7 +107,10 @@ def householder_factor(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
 
 @lowering("ReflectOp")
 def multiply_by_reflectors(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
-    """Returns `q c`, `qᴴ c`, `c q` or `c qᴴ` for the product `q` of the reflectors; the last two by transposition."""
+    """Returns `q c`, `qᴴ c`, `c q` or `c qᴴ` for the product `q` of the reflectors; the last two by transposition.
+
+    The arguments are the reflectors, taus, c, left, transpose.
+    """
     dtype = node.tensor_meta.dtype
     left, is_transposed = argument(node, 3, "left", True), argument(node, 4, "transpose", False)
     reflectors, other = as_stack(node.args[0], symbol_table), as_stack(node.args[2], symbol_table)
@@ -133,11 +138,9 @@ def triangle(value: ir.Value, dtype: TensorDType, upper: bool, unit: bool = Fals
     def body(x: Scalar) -> Scalar:
         row, column = data_movement.loop_indices(1, 2)
         masked = s.select(column >= row if upper else column <= row, x, 0)
-        return (
-            s.select(row.compare("eq", column), _one(data_movement.loop_indices(3, rank - 3), dtype), masked)
-            if unit
-            else masked
-        )
+        if not unit:
+            return masked
+        return s.select(row.compare("eq", column), _one(data_movement.loop_indices(3, rank - 3), dtype), masked)
 
     rank = len(st.shape_of(value))
     return st.pointwise([(value, dtype.part)], st.shape_of(value), dtype.part, body)

@@ -80,10 +80,12 @@ def rotation(a: Scalar, d: Scalar, b: Scalar) -> tuple[Scalar, Scalar]:
     return cosine, cosine * tangent
 
 
-def rotate(p: StackedProblem, one: SubscriptAt, other: SubscriptAt, size: Extent, angle: tuple[Scalar, Scalar]) -> None:
-    """Rotates two rows or columns by `angle`, which is (cosine, sine)."""
+def rotate(
+    p: StackedProblem, first: SubscriptAt, second: SubscriptAt, size: Extent, angle: tuple[Scalar, Scalar]
+) -> None:
+    """Rotates two rows or columns of `size` elements by `angle`, which is (cosine, sine)."""
     cosine, sine = angle
-    p.update_pairs(one, other, 0, size, lambda x, y: (cosine * x - sine * y, sine * x + cosine * y))
+    p.update_pairs(first, second, 0, size, lambda x, y: (cosine * x - sine * y, sine * x + cosine * y))
 
 
 def phase_of(x: Scalar) -> Scalar | None:
@@ -125,10 +127,10 @@ def scale(p: StackedProblem, name: str) -> None:
 
 
 def common_tensors(count: Dim, value_count: Dim) -> dict[str, StackedTensor]:
-    """Returns the parts that all algorithms of this module use: "values", and those that are written by `scale` and
-    `repeat_sweeps`.
+    """Returns the parts that all algorithms of this module use.
 
-    "info" is initialised, because it is read even if the matrices are empty and the algorithm does not run.
+    These are "values", and those that `scale` and `repeat_sweeps` write. "info" is initialised, because it is read even
+    if the matrices are empty and the algorithm does not run.
     """
     return {
         "rotated": (st.empty([count], INT32), INT32),
@@ -154,12 +156,11 @@ def make_rows_orthogonal(p: StackedProblem, other_parts: tuple[str, ...] = ()) -
         return p.fold(0, columns, [zero], lambda j, total: [total + p["b", i, j] * s.conj(p["b", k, j])])[0]
 
     def rotate_pair(i: Extent, k: Extent) -> None:
+        # The elements of the Gram matrix of both rows.
         ii, kk, ik = square(i), square(k), product(i, k)
 
         def rotate_parts() -> None:
-            """Rotates rows `i` and `k`, after a complex row `k` is multiplied by a phase that makes the
-            product real.
-            """
+            """Rotates rows `i` and `k`; first multiplies a complex row `k` by a phase that makes the product real."""
             p["rotated"] = number(1, INT32)
             phase = phase_of(ik)
             for name in ("b", *other_parts):
@@ -187,6 +188,7 @@ def sort_values(values: ir.Value, dtype: TensorDType, order: Order) -> ir.Value:
 
 
 def wide_type(dtype: TensorDType) -> TensorDType:
+    """Returns the type in which matrices of `dtype` are computed: f64, or the complex type with parts in f64."""
     return WIDE.complex if dtype.is_complex else WIDE
 
 
@@ -202,6 +204,10 @@ def wide_rows(node: Op, symbol_table: SymbolTable) -> tuple[ir.Value, bool]:
 
 @lowering("SingularValuesOp")
 def singular_values(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
+    """Returns the singular values as the second of three results; the others, the vectors, are not computed.
+
+    Raises `LoweringError` if a node reads the vectors.
+    """
     if not reads_only(node, 1):
         raise LoweringError("the signs of singular vectors depend on LAPACK")
     dtype = meta_of(node, 1).dtype
@@ -237,35 +243,13 @@ def singular_values_gradient(node: Op, symbol_table: SymbolTable) -> list[ir.Val
         (largest,) = p.fold(0, rows, [number(0, WIDE)], lambda i, x: [s.maximum(x, p["values", i])])
         tolerance = largest * (EPSILON[dtype.part] * float(columns))
 
-        def order(i: Extent) -> ir.Value:
-            """Returns the index of value `i` in descending order."""
-            value = p["values", i]
-
-            def add(k: Extent, before: Scalar) -> list[Scalar]:
-                other = p["values", k]
-                is_before = (other > value) | (other.compare("eq", value) & compare("slt", k, i))
-                return [before + s.cast(is_before, TensorDType.Int64)]
-
-            return scalar_to_index(p.fold(0, rows, [number(0, TensorDType.Int64)], add)[0])
-
-        def mark(i: Extent) -> None:
-            """Sets "info" if the vectors of value `i` are not determined by the matrix."""
-            value, weight = p["values", i], p["weights", i]
-
-            def add(k: Extent, flag: Scalar) -> list[Scalar]:
-                is_equal = s.absolute(p["values", k] - value).compare("le", tolerance)
-                return [flag | s.cast(is_equal & p["weights", k].compare("ne", weight), INT32)]
-
-            (flag,) = p.fold(0, rows, [p["info"]], add)
-            p["info"] = flag | s.cast(value.compare("le", tolerance) & weight.compare("ne", 0), INT32)
-
         def scale_row(i: Extent) -> None:
             length, weight = p["values", i], p["weights", i]
             factor = weight / s.select(length > tolerance, length, 1)
             p.update(("b", i), 0, columns, lambda _, x: x * factor)
 
-        p.update(("weights",), 0, rows, lambda i, _: p["gradient", order(i)])
-        p.each(0, rows, mark)
+        p.update(("weights",), 0, rows, lambda i, _: p["gradient", rank_of_value(p, i)])
+        p.each(0, rows, lambda i: check_vectors(p, i, tolerance))
         p.each(0, rows, scale_row)
 
     wide = wide_type(dtype)
@@ -277,6 +261,33 @@ def singular_values_gradient(node: Op, symbol_table: SymbolTable) -> list[ir.Val
     result = contract(left, solved["b"], "zki", "zkj", "zji" if is_transposed else "zij", WIDE)
     results = reshape_to_results(node, [cast_tensor(result, WIDE, dtype.part)])
     return results_or_eager(solved["info"], node, symbol_table, results, NOT_DETERMINED)
+
+
+def rank_of_value(p: StackedProblem, i: Extent) -> ir.Value:
+    """Returns the index of "values" `i` in descending order; equal values keep their order."""
+    value = p["values", i]
+
+    def add(k: Extent, before: Scalar) -> list[Scalar]:
+        other = p["values", k]
+        is_before = (other > value) | (other.compare("eq", value) & compare("slt", k, i))
+        return [before + s.cast(is_before, TensorDType.Int64)]
+
+    return scalar_to_index(p.fold(0, p.shape("values")[0], [number(0, TensorDType.Int64)], add)[0])
+
+
+def check_vectors(p: StackedProblem, i: Extent, tolerance: Scalar) -> None:
+    """Sets "info" if the matrix does not determine the vectors of "values" `i`, and the gradient depends on them.
+
+    "weights" are the gradients of the values. Values whose difference is at most `tolerance` count as equal.
+    """
+    value, weight = p["values", i], p["weights", i]
+
+    def add(k: Extent, flag: Scalar) -> list[Scalar]:
+        is_equal = s.absolute(p["values", k] - value).compare("le", tolerance)
+        return [flag | s.cast(is_equal & p["weights", k].compare("ne", weight), INT32)]
+
+    (flag,) = p.fold(0, p.shape("values")[0], [p["info"]], add)
+    p["info"] = flag | s.cast(value.compare("le", tolerance) & weight.compare("ne", 0), INT32)
 
 
 @lowering("SymmetricEigenvaluesOp")

@@ -78,7 +78,8 @@ class StackedProblem(LoopState):
         The values, which are `initial` at first, are scalars or values of type index.
         """
 
-        def scalars(values: Sequence[ir.Value]) -> list[Any]:
+        def as_initial(values: Sequence[ir.Value]) -> list[Any]:
+            """Returns the MLIR values as scalars and positions, like `initial`."""
             remaining = iter(values)
             return [
                 _take_scalar(remaining, value.dtype) if isinstance(value, Scalar) else next(remaining)
@@ -86,9 +87,9 @@ class StackedProblem(LoopState):
             ]
 
         def visit(indices: list[ir.Value], carried: list[ir.Value]) -> list[ir.Value]:
-            return _values(step(arith.addi(position(start), indices[0]), *scalars(carried)))
+            return _values(step(arith.addi(position(start), indices[0]), *as_initial(carried)))
 
-        return scalars(for_each([minus(end, start)], _values(initial), visit))
+        return as_initial(for_each([minus(end, start)], _values(initial), visit))
 
     def update(self, row: Subscript, start: Extent, end: Extent, body: Callable[[ir.Value, Scalar], Scalar]) -> None:
         """Replaces the elements `start <= j < end` of a row ("a", i) or a vector ("v",) by `body(j, element)`."""
@@ -151,7 +152,7 @@ def _values(items: Sequence[Scalar | Extent]) -> list[ir.Value]:
 
 
 def _take_scalar(values: Iterator[ir.Value], dtype: TensorDType) -> Scalar:
-    """Returns the next scalar of `values`, which are those of `_values`."""
+    """Returns the next scalar of `values`, which `_values` has returned; it takes two for a complex scalar."""
     if dtype.is_complex:
         return s.ComplexScalar(Scalar(next(values), dtype.part), Scalar(next(values), dtype.part))
     return Scalar(next(values), dtype)
@@ -257,19 +258,19 @@ def results_or_eager(
 ) -> list[ir.Value]:
     """Emits a branch that returns `results`, or eager's results if an element of `info` [count] (i32) is not 0.
 
-    A result that no node reads may be `None`; it becomes an uninitialised tensor. `condition` says when an element of
-    `info` is not 0.
+    A result that no node reads may be `None`; it becomes an uninitialised tensor. `condition` says, for messages, when
+    an element of `info` is not 0.
     """
     state = LoopState([value for value in results if value is not None])
 
     def call_eager() -> None:
         eager_results = enumerate(eager_call(node, symbol_table, condition)[: len(results)])
-        used = [
+        needed = [
             (result, meta_of(node, i).stored.dtype)
             for i, result in eager_results
             if results[i] is not None and result is not None
         ]
-        pairs = zip(state.tensors, used, strict=True)
+        pairs = zip(state.tensors, needed, strict=True)
         state.tensors = [_copy_into(value, result, dtype) for value, (result, dtype) in pairs]
 
     state.branch(_any_failed(info), call_eager)
@@ -304,6 +305,7 @@ def _copy_into(value: ir.Value, result: ir.Value, dtype: TensorDType) -> ir.Valu
 
 @ops_registry.lowering("CheckErrorsOp")
 def check_errors(node: Op, symbol_table: SymbolTable) -> list[ir.Value | None]:
+    """Calls eager, which raises the error, if an element of the first argument is not 0. The node has no result."""
     info = as_stack(node.args[0], symbol_table, rank=0)
     results_or_eager(info, node, symbol_table, (), "a factorization has failed")
     return [None]

@@ -36,8 +36,7 @@ lowering = ops_registry.lowering
 
 # (1 + sqrt(17)) / 8, which minimises the bound on the growth of elements (Bunch and Kaufman 1977).
 PIVOT_THRESHOLD = 0.6403882032022076
-
-
+# The complex conjugate, or the identity.
 Conj = Callable[[Scalar], Scalar]
 
 
@@ -53,6 +52,7 @@ def diagonal(p: StackedProblem, i: Extent, conj: Conj) -> Scalar:
 
 
 def make_diagonal_real(p: StackedProblem, i: Extent, conj: Conj) -> None:
+    """Drops the imaginary part of an element of the diagonal of a Hermitian matrix, which is a rounding error."""
     if conj is s.conj:
         p["a", i, i] = diagonal(p, i, conj)
 
@@ -134,6 +134,7 @@ def eliminate_pair(p: StackedProblem, k: Extent, conj: Conj) -> None:
 
 @lowering("LdlFactorOp")
 def ldl_factor(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
+    """Returns L and D in one lower triangle, the pivots, and an error code: the first empty column, from 1, or 0."""
     a, dtype = as_stack(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
     count, size, _ = stack_shape(a, dtype)
     conj = conj_of(node, 1, dtype)
@@ -185,9 +186,14 @@ def divide_rows(p: StackedProblem, k: Extent, last: Any, conj: Conj) -> None:
     p.update_pairs(lambda j: ("b", k, j), lambda j: ("b", last, j), 0, p.shape("b")[1], divide)
 
 
+def _pivot_row(p: StackedProblem, k: Extent, size: Any) -> ir.Value:
+    """Returns the row with which the last row of the block of row `k` was swapped, clamped to the matrix."""
+    return clamp_index(s.cast(s.absolute(p["pivots", k]) - 1, TensorDType.Int64), size)
+
+
 def solve_block_forward(p: StackedProblem, k: Extent, size: Any, conj: Conj) -> list[Any]:
     """Solves `l d x = b` for the block that starts at `k`. Returns the start of the next block."""
-    is_single, row = p["pivots", k] > 0, clamp_index(s.cast(s.absolute(p["pivots", k]) - 1, TensorDType.Int64), size)
+    is_single, row = p["pivots", k] > 0, _pivot_row(p, k, size)
     last = pick(is_single, k, clamp_index(index_to_scalar(plus(k, 1)), size))
     swap_rows(p, "b", last, row)
 
@@ -207,7 +213,7 @@ def solve_block_forward(p: StackedProblem, k: Extent, size: Any, conj: Conj) -> 
 
 def solve_block_backward(p: StackedProblem, k: Extent, size: Any, conj: Conj) -> list[Any]:
     """Solves `lᵀ x = b` or `lᴴ x = b` for the block that ends at `k`. Returns the end of the previous block."""
-    is_single, row = p["pivots", k] > 0, clamp_index(s.cast(s.absolute(p["pivots", k]) - 1, TensorDType.Int64), size)
+    is_single, row = p["pivots", k] > 0, _pivot_row(p, k, size)
     first = pick(is_single, k, clamp_index(index_to_scalar(minus(k, 1)), size))
     p.each(first, plus(k, 1), lambda r: p.each(plus(k, 1), size, lambda i: subtract_row(p, r, conj(p["a", i, r]), i)))
     swap_rows(p, "b", k, row)
@@ -216,6 +222,7 @@ def solve_block_backward(p: StackedProblem, k: Extent, size: Any, conj: Conj) ->
 
 @lowering("LdlSolveOp")
 def ldl_solve(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
+    """Solves `a x = b` from the factors and pivots of `ldl_factor`; the arguments are factors, pivots, b."""
     dtype, batch = node.tensor_meta.dtype, node.tensor_meta.shape[:-2]
     a, b = (as_stack(node.args[i], symbol_table, batch=batch) for i in (0, 2))
     pivots = as_stack(node.args[1], symbol_table, rank=1, batch=batch)

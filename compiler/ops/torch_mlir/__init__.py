@@ -37,9 +37,9 @@ def lower_with_torch_mlir(node: Op, symbol_table: SymbolTable) -> list[ir.Value]
         raise LoweringError("it needs static shapes")
     module, inputs = to_torch_dialect(node)
     lowered = to_linalg(module)
-    ignored = [inputs[index].name for index in unused_arguments(lowered)]
-    if ignored and not _may_read_sizes_only(node):
-        raise LoweringError(f"the lowering ignores {', '.join(ignored)}")
+    ignored_inputs = [inputs[index].name for index in unused_arguments(lowered)]
+    if ignored_inputs and not _may_read_sizes_only(node):
+        raise LoweringError(f"the lowering ignores {', '.join(ignored_inputs)}")
     return inline_body(lowered, [value_of(op, symbol_table) for op in inputs])
 
 
@@ -53,8 +53,8 @@ def _may_read_sizes_only(node: Op) -> bool:
     return name.endswith(("_like", "_as")) or name.startswith(("new_", "empty"))
 
 
-class _AnyOp(Registry):
-    """A registry with the same lowering for every op."""
+class _RegistryOfAllOps(Registry):
+    """A registry that has the same lowering, `lower_with_torch_mlir`, for every op class."""
 
     def __contains__(self, name: object) -> bool:
         return True
@@ -63,4 +63,4 @@ class _AnyOp(Registry):
         return lower_with_torch_mlir
 
 
-ops_registry = _AnyOp()
+ops_registry = _RegistryOfAllOps()

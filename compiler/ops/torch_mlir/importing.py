@@ -68,11 +68,13 @@ def _argument(value: Any) -> Any:
 
 
 def _tensors(value: object) -> list[Op]:
+    """Returns the nodes in an argument, which is a node, a list with nodes, or neither."""
     values = value if isinstance(value, (list, tuple)) else [value]
     return [item for item in values if isinstance(item, Op)]
 
 
 def _tensor_type(meta: TensorMeta | None) -> ir.Type:
+    """Returns the torch dialect's type of a tensor. Raises `LoweringError` for a type it lacks, and for no tensor."""
     if meta is None or meta.dtype not in _ELEMENT_TYPES:
         raise LoweringError(f"torch-mlir does not support {'missing results' if meta is None else meta.dtype.value}")
     return ir.Type.parse(f"!torch.vtensor<[{','.join(map(str, meta.shape))}],{_ELEMENT_TYPES[meta.dtype][0]}>")
@@ -134,6 +136,7 @@ class _OperandBuilder:
 
 
 def _number(value: bool | int | float, type_: str) -> ir.Value:
+    """Returns a number as an operand; the type `number` or `Tensor` takes the type of the Python value."""
     if type_ == "float" or isinstance(value, float):
         return _constant("float", ir.FloatAttr.get(ir.F64Type.get(), float(value)))
     if type_ == "bool" or (isinstance(value, bool) and type_ == "Tensor"):
@@ -146,6 +149,7 @@ def _integer(value: int) -> ir.Value:
 
 
 def _constant(kind: str, value: ir.Attribute | None = None) -> ir.Value:
+    """Emits `torch.constant.<kind>`, whose result has the type `!torch.<kind>`."""
     attributes = {} if value is None else {"value": value}
     return ir.Operation.create(f"torch.constant.{kind}", [ir.Type.parse(f"!torch.{kind}")], [], attributes).result
 
@@ -158,6 +162,7 @@ def _as_tensor(number: ir.Value, value: bool | int | float) -> ir.Value:
 
 
 def _dtype_number(dtype: TensorDType) -> int:
+    """Returns the number of an element type. Raises `LoweringError` for one that torch-mlir lacks."""
     if dtype not in _ELEMENT_TYPES:
         raise LoweringError(f"torch-mlir does not support {dtype.value}")
     return _ELEMENT_TYPES[dtype][1]

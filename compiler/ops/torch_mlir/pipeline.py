@@ -28,6 +28,7 @@ def to_linalg(module: ir.Module) -> ir.Module:
 
 
 def _first_line(error: ir.MLIRError) -> str:
+    """Returns the first line of the first diagnostic."""
     messages = [str(diagnostic.message) for diagnostic in error.error_diagnostics] or [str(error)]
     return messages[0].splitlines()[0]
 

@@ -41,7 +41,7 @@ def lower_text(text: str) -> str:
     Raises `LoweringError` with torch-mlir's message. Raises `TransientLoweringError` if the process ended or timed out,
     which may not happen the next time.
     """
-    answer = _torch_mlir[-1].answer(text)
+    answer = _processes[-1].answer(text)
     if answer.ended:
         raise TransientLoweringError(answer.ended)
     if answer.problem:
@@ -63,6 +63,7 @@ class _Process:
         self._last_number = 0
 
     def answer(self, text: str) -> ModuleLowered:
+        """Returns the answer for a module, from the cache or the process."""
         with self._lock:
             if text not in self._cache:
                 self._cache[text] = self._request(text)
@@ -106,12 +107,13 @@ class _Process:
         return 0 if worker is None else worker.end(grace_seconds)
 
 
-_torch_mlir = [_Process()]
+# The only process. It is in a list so that a fork can replace it.
+_processes = [_Process()]
 
 
 def _reset_after_fork() -> None:
     """Resets the state in a fork, which would wait forever for a lock that another thread of the parent holds."""
-    _torch_mlir[:] = [_Process()]
+    _processes[:] = [_Process()]
 
 
 os.register_at_fork(after_in_child=_reset_after_fork)

@@ -37,6 +37,7 @@ def _lower(number: int, text: str, context: ir.Context) -> ModuleLowered:
 
 @serves(LowerModule)
 def serve(channel: Channel) -> None:
+    """Answers requests, one after another, until the channel is closed."""
     context = ir.Context()
     dialect = torch_dialect()
     assert dialect is not None

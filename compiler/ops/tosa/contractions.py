@@ -112,7 +112,8 @@ def multiply_and_add(node: Op, symbol_table: SymbolTable) -> TosaTensor:
 def attention(node: Op, symbol_table: SymbolTable) -> list[TosaTensor]:
     """Lowers `softmax(scale * q kᵀ + mask) v` for q, k, v of shape [batch, heads, length, width].
 
-    The second result is the log-sum-exp of each row of scores.
+    The second result is the log-sum-exp of each row of scores. The arguments are q, k, v, dropout_p, is_causal;
+    attn_mask and scale are keywords.
     """
     q, k, v = (tensor_of(arg, symbol_table) for arg in node.args[:3])
     require("matmul", q.dtype)
@@ -203,7 +204,8 @@ def _i64_array(values: Sequence[int]) -> ir.Attribute:
 def convolution(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     """Lowers a convolution of [batch, channels, *space] with a kernel [out, channels / groups, *window].
 
-    With one spatial dim, adds a unit dim for `tosa.conv2d`.
+    The arguments are x, weight, bias, stride, padding, dilation, transposed, output_padding, groups. With one spatial
+    dim, adds a unit dim for `tosa.conv2d`.
     """
     meta, groups = node.tensor_meta, node.args[8]
     x, kernel = (tensor_of(arg, symbol_table) for arg in node.args[:2])

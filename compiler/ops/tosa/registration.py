@@ -68,8 +68,8 @@ def elementwise(
     Tensor arguments are reshaped to the result's rank, and cast to its element type or, with `among_operands`, to the
     type that they promote to; arguments at the positions `uncast` keep their type. A number as the first argument
     becomes a tensor; other numbers stay numbers. 16-bit floats are computed in f32 if the expression is `composed` of
-    several ops, or if an operand is not exact in their type. With `rounds`, every operand is first rounded to the
-    16-bit type, as in eager.
+    several ops, if it gets keyword arguments, or if an operand is not exact in their type. With `rounds`, every operand
+    is first rounded to the 16-bit type, as in eager.
     """
 
     def decorate(body: Callable[..., TosaTensor]) -> Callable[..., TosaTensor]:
@@ -78,23 +78,24 @@ def elementwise(
         @lowering(registry, *names)
         def lower(node: Op, symbol_table: SymbolTable) -> TosaTensor:
             meta = node.tensor_meta
+            rank, node_args = len(meta.shape), list(node.args)
             keywords = expression_keywords(node, parameters)
             dtype = promoted_type(node.args) if among_operands else meta.dtype
-            rounds_to = dtype if rounds and dtype in HALVES else None
+            # The 16-bit type to which all operands are first rounded, or `None`.
+            half = dtype if rounds and dtype in HALVES else None
+            if half is not None:
+                node_args = [round_to(arg, half) if _is_number(arg) else arg for arg in node_args]
+                keywords = {key: round_to(value, half) for key, value in keywords.items()}
             are_exact = among_operands or _all_exact(node.args, dtype, uncast)
             if dtype in HALVES and (composed or keywords or not are_exact):
                 dtype = TensorDType.Float32
-            rank = len(meta.shape)
-            node_args: list[Any] = list(node.args)
-            if rounds_to is not None:
-                node_args = [round_to(arg, rounds_to) if _is_number(arg) else arg for arg in node_args]
-                keywords = {key: round_to(value, rounds_to) for key, value in keywords.items()}
 
             def convert(i: int, arg: Any) -> Any:
+                """Returns argument `i` as the expression takes it: a tensor, or a number."""
                 if i != 0 and not isinstance(arg, Op):
                     return arg
-                x = operand(arg, rank, symbol_table, None if i in uncast else rounds_to or dtype)
-                return cast(x, dtype) if rounds_to is not None else x
+                x = operand(arg, rank, symbol_table, None if i in uncast else half or dtype)
+                return x if half is None else cast(x, dtype)
 
             arguments = [convert(i, arg) for i, arg in enumerate(node_args)]
             return expand_to(cast(body(*arguments, **keywords), meta.dtype), meta.shape)

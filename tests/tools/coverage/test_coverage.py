@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from buddy.app.cli import coverage
-from buddy.compiler.ops.lowering import NO_CLASS, NO_LOWERING
+from buddy.compiler.ops.reasons import NO_CLASS, NO_LOWERING
 from buddy.compiler.support import files
 from buddy.compiler.tools.coverage import report, session
 from buddy.compiler.tools.coverage.plan import (
